@@ -72,7 +72,7 @@ int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_e
 /* Ends the connection, from a reply handler: the daemon broke the rules. */
 void lib_protocol_error(struct tandem *t, const char *fmt, ...) _printf_(2, 3);
 
-/* request.c */
+/* sync-request.c */
 struct sync_call {
         struct call call;
         bool done;

@@ -233,6 +233,7 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         result->decode_tps = wire->decode_tps;
         result->recoveries = wire->recoveries;
         result->degraded = wire->degraded;
+        result->incomplete = wire->incomplete;
         job->numerics_id = strdup(wire->numerics_id);
         result->numerics_id = job->numerics_id;
 

@@ -147,10 +147,24 @@ class Generate(unittest.TestCase):
                 words, want = [last[-1]], last[-1] if kind == "NAME" else len(last) - 1
             else:
                 words, want = given[kind]
+            if ".from_file = true" in rest:
+                words = [support.fake.dir + "/option.txt"]
+                with open(words[0], "w") as f:
+                    f.write(want)
             for args, stdin in ((["generate", flag, *words, "x"], b""), (["chat", flag, *words], b"hello\n")):
                 r = tandem(*args, stdin=stdin)
                 self.assertEqual((r.returncode, r.stderr.startswith(b"tandem:")), (0, False), (args, r))
                 self.assertEqual(self.request()[field], want, args)
+
+    def test_option_from_file(self):
+        path = support.fake.dir + "/schema.json"
+        for content, words in ((b"", b"is empty"), (b"a\0b", b"NUL"), (b"x" * (1 << 20 | 1), b"")):
+            with open(path, "wb") as f:
+                f.write(content)
+            r = tandem("generate", "--schema", path, "x")
+            self.assertEqual(r.returncode, 1, r)
+            self.assertIn(words, r.stderr)
+        self.assertIn(b"cannot open", tandem("generate", "--schema", path + "x", "x").stderr)
 
     def test_stdin(self):
         for args in ([], ["-"]):
@@ -230,7 +244,8 @@ class Generate(unittest.TestCase):
         self.assertEqual(done, {"event": "done", "reason": "stop", "prompt_tokens": 23, "cached_tokens": 4,
                                 "generated_tokens": 5, "ids": [100, 101, 102, 103, 104], "ttft_ms": 83.25,
                                 "prefill_tps": 1000,
-                                "decode_tps": 212.4, "recoveries": 0, "degraded": False, "tail": "", "job": 7,
+                                "decode_tps": 212.4, "recoveries": 0, "degraded": False,
+                                "incomplete": False, "tail": "", "job": 7,
                                 "seed": 5,
                                 "numerics_id": "fake-1"})
 

@@ -63,15 +63,6 @@ static void futex_wake(_Atomic uint32_t *word, int n)
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-}
-
 /* Takes and runs chunks until the job has none left. */
 static void work(struct tdm_pool *pool, unsigned thread)
 {
@@ -116,7 +107,7 @@ static bool wait_for_change(struct tdm_pool *pool, _Atomic uint32_t *word, uint3
                 for (unsigned i = 0; i < SPINS_PER_CLOCK; i++) {
                         if (atomic_load_explicit(word, memory_order_acquire) != seen)
                                 return false;
-                        cpu_relax();
+                        tdm_cpu_relax();
                 }
                 now = tdm_now_ns();
                 if (now >= spin_until_ns &&

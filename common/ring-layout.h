@@ -48,7 +48,7 @@ static_assert(offsetof(struct tdm_ring_shared, slots) == 256, "ring layout");
 static_assert(sizeof(_Atomic uint32_t) == 4 && ATOMIC_INT_LOCK_FREE == 2, "indices are plain words");
 static_assert(offsetof(struct tdm_desc, step_id) == 8, "descriptor layout");
 static_assert(offsetof(struct tdm_desc, posted_ns) == 32, "descriptor layout");
-static_assert(offsetof(struct tdm_desc, status) == 40, "descriptor layout");
+static_assert(offsetof(struct tdm_desc, reserved) == 40, "descriptor layout");
 
 /* For tests: the shared memory, to scribble on as a hostile peer would. */
 struct tdm_ring_shared *tdm_ring_shared(struct tdm_ring *ring);

@@ -288,7 +288,7 @@ static void copy_desc(volatile void *to, const volatile void *from)
 
 static bool kind_valid(uint32_t kind)
 {
-        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_FAULT || kind == TDM_DESC_MARK;
+        return kind == TDM_DESC_STEP || kind == TDM_DESC_DONE || kind == TDM_DESC_MARK;
 }
 
 /* How many threads it woke. */
@@ -433,15 +433,6 @@ void tdm_ring_disarm(struct tdm_ring *ring)
                 return;
 }
 
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield" ::: "memory");
-#endif
-}
-
 struct waiting {
         struct tdm_ring *rings[RING_WAIT_MAX];
         unsigned n_rings;
@@ -469,7 +460,7 @@ static bool spin(const struct waiting *w, uint64_t until_ns)
                         return true;
                 if (n % SPINS_PER_CLOCK == 0 && tdm_now_ns() >= until_ns)
                         return false;
-                cpu_relax();
+                tdm_cpu_relax();
         }
 }
 

@@ -18,10 +18,10 @@
 
 enum tdm_desc_kind {
         TDM_DESC_NONE = 0,
-        TDM_DESC_STEP = 1,  /* run the step in `slot` from block `block` on; rows of the hidden slot are ready */
-        TDM_DESC_DONE = 2,  /* worker → tandemd: the step is finished, results are written */
-        TDM_DESC_FAULT = 3, /* worker → tandemd: taken as a StepFailed without text; workers here send StepFailed */
-        TDM_DESC_MARK = 4,  /* worker → worker: the step, which stays there, has done all blocks before `block` */
+        TDM_DESC_STEP = 1, /* run the step in `slot` from block `block` on; rows of the hidden slot are ready */
+        TDM_DESC_DONE = 2, /* worker → tandemd: the step is finished, results are written */
+        /* 3 is not used: a worker that cannot run a step sends StepFailed, which has room for a text */
+        TDM_DESC_MARK = 4, /* worker → worker: the step, which stays there, has done all blocks before `block` */
 };
 
 /* 64 bytes, little-endian, no pointers. Unused bytes are zero. */
@@ -34,8 +34,7 @@ struct tdm_desc {
         uint32_t block;    /* next block to run (engine/model/model.h numbering) */
         uint32_t n_rows;
         uint64_t posted_ns; /* CLOCK_MONOTONIC when posted: hand-over time is measured from it */
-        int32_t status;     /* FAULT: a TDM_E_* */
-        uint32_t reserved[5];
+        uint32_t reserved[6];
 };
 static_assert(sizeof(struct tdm_desc) == 64, "descriptor layout");
 

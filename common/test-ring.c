@@ -17,7 +17,7 @@ static void test_full_empty_wrap(void **state)
         for (uint64_t round = 0; round < 100; round++) {
                 for (uint64_t i = 0; i < 4; i++) {
                         d = step(round * 4 + i);
-                        d.status = -5;
+                        d.reserved[5] = 5;
                         d.posted_ns = 99;
                         assert_int_equal(tdm_ring_push(p.producer, &d), 0);
                 }
@@ -26,7 +26,7 @@ static void test_full_empty_wrap(void **state)
                 for (uint64_t i = 0; i < 4; i++) {
                         assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
                         d = step(round * 4 + i);
-                        d.status = -5;
+                        d.reserved[5] = 5;
                         d.posted_ns = 99;
                         assert_memory_equal(&got, &d, sizeof(d));
                 }

@@ -70,4 +70,14 @@ static inline uint64_t tdm_now_ns(void)
         return (uint64_t)ts.tv_sec * TDM_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
 }
 
+/* In a loop that looks at memory again and again: the other thread of the core has more of it. */
+static inline void tdm_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
 #endif

@@ -1,6 +1,7 @@
 /* POST /v1/messages and count_tokens. Input that the prefix cache had counts as read from a cache, not as input. */
 #include "http-gateway/anthropic.h"
 
+#include "http-gateway/format.h"
 #include "http-gateway/messages.h"
 #include "http-gateway/sse.h"
 
@@ -130,7 +131,8 @@ void anthropic_messages(struct exchange *x)
                 return;
         if (!json_get(r->json, "max_tokens"))
                 failure_set(&f, 400, "missing_required_parameter", "max_tokens", "'max_tokens' is missing");
-        else
+        else if (request_take_nested_format(r, "output_config", &f) == 0 &&
+                 request_take_flat_format(r, "output_format", &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop_sequences"), "stop_sequences", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

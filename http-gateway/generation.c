@@ -40,6 +40,7 @@ void generation_request_free(struct generation_request *r)
                 free(r->prompts[i].ids);
         json_decref(r->json);
         free(r->model);
+        free(r->schema);
         free(r);
 }
 

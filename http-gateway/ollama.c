@@ -3,6 +3,8 @@
  * no line but its objects. */
 #include "http-gateway/ollama.h"
 
+#include "http-gateway/format.h"
+
 #include <math.h>
 
 #define NDJSON_CONTENT_TYPE "application/x-ndjson"
@@ -200,7 +202,8 @@ static void start(struct exchange *x, struct generation_request *request, bool h
         struct failure f = { 0 };
         double keep_s;
 
-        if (take_options(r, &f) != 0 || take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, &f) != 0) {
+        if (take_options(r, &f) != 0 || request_take_ollama_format(r, &f) != 0 ||
+            take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, &f) != 0) {
                 exchange_fail(x, &f);
                 return;
         }

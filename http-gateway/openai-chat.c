@@ -1,4 +1,5 @@
 /* POST /v1/chat/completions, and what the other endpoints of OpenAI take from here. */
+#include "http-gateway/format.h"
 #include "http-gateway/openai.h"
 
 #include <math.h>
@@ -164,7 +165,8 @@ void openai_chat(struct exchange *x)
                 return;
         if (request_take_model(r, &f) == 0 &&
             request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, &f) == 0 &&
-            request_check_messages(r, "messages", &f) == 0)
+            request_check_messages(r, "messages", &f) == 0 && request_take_response_format(r, &f) == 0 &&
+            request_take_grammar(r, &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

@@ -1,4 +1,5 @@
 /* POST /v1/completions: raw text, or ids, goes on; no template is applied. */
+#include "http-gateway/format.h"
 #include "http-gateway/openai.h"
 
 #include <math.h>
@@ -178,7 +179,8 @@ void openai_completions(struct exchange *x)
 
         if (!r)
                 return;
-        if (request_take_model(r, &f) == 0 && take_prompts(r, &f) == 0)
+        if (request_take_model(r, &f) == 0 && take_prompts(r, &f) == 0 && request_take_response_format(r, &f) == 0 &&
+            request_take_grammar(r, &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

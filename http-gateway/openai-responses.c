@@ -1,4 +1,5 @@
 /* POST /v1/responses: one message of text as the output, nothing kept on the server. Every event carries a number. */
+#include "http-gateway/format.h"
 #include "http-gateway/openai.h"
 
 struct response {
@@ -55,7 +56,8 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
         const struct generation *g = x->generation;
         const struct generation_request *r = g->request;
         json_t *metadata = json_get(r->json, "metadata"), *instructions = json_get(r->json, "instructions");
-        json_t *most = json_get(r->json, "max_output_tokens"), *json, *details = json_null();
+        json_t *most = json_get(r->json, "max_output_tokens"), *text = json_get(r->json, "text"), *json,
+               *details = json_null();
 
         if (strcmp(status, "incomplete") == 0)
                 details = json_pack("{s:s}", "reason", "max_output_tokens");
@@ -73,7 +75,10 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
         json_object_set_new(json, "truncation", json_string("disabled"));
         json_object_set_new(json, "store", json_false());
         json_object_set_new(json, "previous_response_id", json_null());
-        json_object_set_new(json, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
+        json_object_set_new(json, "text",
+                            json_is_object(text) && json_get(text, "format") ?
+                                    json_incref(text) :
+                                    json_pack("{s:{s:s}}", "format", "type", "text"));
         json_object_set_new(json, "metadata", metadata ? json_incref(metadata) : json_object());
         json_object_set_new(json, "instructions", instructions ? json_incref(instructions) : json_null());
         json_object_set_new(json, "max_output_tokens", most ? json_incref(most) : json_null());
@@ -194,8 +199,8 @@ void openai_responses(struct exchange *x)
         x->free_state = response_free;
         if (!x->state)
                 failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
-        else if (request_take_model(r, &f) == 0)
-                take_input(r, &f);
+        else if (request_take_model(r, &f) == 0 && take_input(r, &f) == 0)
+                request_take_nested_format(r, "text", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);
                 return;

@@ -21,7 +21,6 @@
 #define SEED_HIGH 9223372036854775807.0
 
 #define NO_TOOLS "tool calls are not supported yet"
-#define NO_FORMAT "only plain text is generated yet"
 #define NO_PENALTY "this penalty is not supported yet"
 #define ONE_MODALITY "models read and write text only"
 
@@ -36,6 +35,9 @@
                 HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random; choice i of n uses seed + i"),           \
                 HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),                                              \
                 HONOURED("n", PARAM_INTEGER, 1, 16, "each choice is a job of its own"),                                \
+                HONOURED("response_format", PARAM_OBJECT, 0, 0, "text, json_object, json_schema"),                     \
+                HONOURED("grammar", PARAM_STRING, 0, 0, "an extension; GBNF"),                                         \
+                HONOURED("regex", PARAM_STRING, 0, 0, "an extension; the whole answer matches"),                       \
                 REFUSED("frequency_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                \
                 REFUSED("presence_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                 \
                 REFUSED("logit_bias", NEUTRAL_EMPTY, "a bias is not supported yet"),                                   \
@@ -51,7 +53,6 @@ static const struct param chat_rows[] = {
         HONOURED("max_completion_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "goes before max_tokens"),
         HONOURED("logprobs", PARAM_BOOL, 0, 0, "of the chosen tokens"),
         REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
-        REFUSED("response_format", NEUTRAL_TEXT, NO_FORMAT),
         REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
         REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
         REFUSED("functions", NEUTRAL_EMPTY, NO_TOOLS),
@@ -75,7 +76,6 @@ static const struct param completion_rows[] = {
         REFUSED("echo", NEUTRAL_FALSE, "the prompt is not repeated"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
         REFUSED("best_of", NEUTRAL_ONE, "choices are not ranked"),
-        REFUSED("response_format", NEUTRAL_TEXT, NO_FORMAT),
 };
 TABLE(params_completions, "POST /v1/completions", "", completion_rows);
 
@@ -118,7 +118,7 @@ static const struct param response_rows[] = {
         REFUSED("previous_response_id", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
         REFUSED("conversation", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
         REFUSED("prompt", NEUTRAL_EMPTY, "there are no stored prompts"),
-        REFUSED("text", NEUTRAL_EMPTY | NEUTRAL_TEXT, NO_FORMAT),
+        HONOURED("text", PARAM_OBJECT, 0, 0, "`format`: text, json_object, json_schema"),
         REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
         REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
         REFUSED("truncation", NEUTRAL_DISABLED, "a prompt is never shortened"),
@@ -135,8 +135,9 @@ TABLE(params_responses, "POST /v1/responses", "", response_rows);
                 REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),                                                             \
                 REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),                                         \
                 REFUSED("thinking", NEUTRAL_DISABLED, "reasoning models are not supported yet"),                       \
-                REFUSED("mcp_servers", NEUTRAL_EMPTY, NO_TOOLS), REFUSED("output_config", NEUTRAL_EMPTY, NO_FORMAT),   \
-                REFUSED("output_format", NEUTRAL_EMPTY, NO_FORMAT),                                                    \
+                REFUSED("mcp_servers", NEUTRAL_EMPTY, NO_TOOLS),                                                       \
+                HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema"),                                \
+                HONOURED("output_format", PARAM_OBJECT, 0, 0, "the older form of output_config"),                      \
                 REFUSED("context_management", NEUTRAL_EMPTY, "a prompt is never shortened"),                           \
                 HARMLESS("cache_control", "every prompt is cached")
 
@@ -170,7 +171,7 @@ TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", a
                 HONOURED("stream", PARAM_BOOL, 0, 0, "lines of JSON; true"),                                           \
                 HONOURED("options", PARAM_OBJECT, 0, 0, "see below"),                                                  \
                 HONOURED("keep_alive", PARAM_ANY, 0, 0, "0 without a prompt unloads; else the daemon decides"),        \
-                REFUSED("format", NEUTRAL_EMPTY, NO_FORMAT),                                                           \
+                HONOURED("format", PARAM_ANY, 0, 0, "`json`, or a JSON Schema"),                                       \
                 REFUSED("think", NEUTRAL_FALSE, "reasoning models are not supported yet"),                             \
                 HARMLESS("truncate", "a prompt that is too long is refused"),                                          \
                 HARMLESS("shift", "an answer ends with the context"),                                                  \

@@ -41,6 +41,9 @@ SIZES = {
     ("llama", "npu"): (4, 256, 4, 1, 64, 704, 1024, 5e5, True, {"llama3": (8.0, 64)}),
     ("qwen2", "npu"): (4, 256, 4, 1, 64, 704, 1024, 1e6, True, {}),
     ("qwen3", "npu"): (4, 256, 4, 1, 64, 704, 1024, 1e6, True, {}),
+    ("qwen3moe", "npu"): (4, 256, 4, 1, 64, 512, 1024, 1e6, False, {"experts": (16, 4, 256)}),
+    ("gpt-oss", "npu"): (4, 256, 4, 1, 64, 256, 1024, 1.5e5, False,
+                         {"experts": (8, 2, 256), "window": 128, "yarn": (32.0, 128)}),
     ("llama", "1b"): (16, 2048, 32, 8, 64, 8192, 131072, 5e5, True, {"llama3": (32.0, 8192)}),
     ("llama", "3b"): (28, 3072, 24, 8, 128, 8192, 131072, 5e5, True, {"llama3": (32.0, 8192)}),
     ("llama", "8b"): (32, 4096, 32, 8, 128, 14336, 131072, 5e5, False, {"llama3": (8.0, 8192)}),
@@ -110,8 +113,8 @@ def metadata(arch, size, name, n_layers, n_vocab):
     def key(what, kind, value):
         return kv(f"{arch}.{what}", kind, value)
 
-    meta = [kv("general.architecture", "str", arch), kv("general.name", "str", name), key("block_count", "u32", n_layers),
-            key("context_length", "u32", n_ctx), key("embedding_length", "u32", d),
+    meta = [kv("general.architecture", "str", arch), kv("general.name", "str", name),
+            key("block_count", "u32", n_layers), key("context_length", "u32", n_ctx), key("embedding_length", "u32", d),
             key("feed_forward_length", "u32", ff), key("attention.head_count", "u32", heads),
             key("attention.head_count_kv", "u32", kv_heads), key("rope.freq_base", "f32", base),
             key("attention.layer_norm_rms_epsilon", "f32", 1e-6 if arch.startswith("qwen") else 1e-5)]
@@ -148,7 +151,8 @@ def tensors(arch, size, n_layers, n_vocab, matrix_type, more_type, embd_type, ex
     for i in range(n_layers):
         b = f"blk.{i}."
         # The layers to which the _M mixes of llama-quantize give more bits.
-        mixed = more_type if i < n_layers // 8 or i >= 7 * n_layers // 8 or (i - n_layers // 8) % 3 == 2 else matrix_type
+        eighth = n_layers // 8
+        mixed = more_type if i < eighth or i >= 7 * n_layers // 8 or (i - eighth) % 3 == 2 else matrix_type
         sharp = 1.0 if "qwen3" in arch else SHARP
         out += [(b + "attn_norm.weight", (d,), "f32", gain)]
         for n, rows, s in (("q", heads * head_dim, sharp), ("k", kv_heads * head_dim, sharp),

@@ -55,6 +55,7 @@ void run_show_progress(struct tandem_job *job, const struct tandem_progress *pro
 struct job_args {
         struct tandem_generate_options options; /* all but the prompt, after job_args_finish() */
         struct arg_list stop;
+        struct buf files[TDM_N_JOB_OPTIONS]; /* their texts */
         bool verbose;
         struct {
 #define OPTION(TYPE, message, field, ...) bool field;
@@ -64,7 +65,8 @@ struct job_args {
 };
 
 void job_args_init(struct job_args *args);
-void job_args_finish(struct job_args *args); /* after parsing */
+/* After parsing: reads the files that options name. Complains and returns false. */
+bool job_args_finish(struct job_args *args);
 void job_args_deinit(struct job_args *args);
 
 /* -m of the commands that have it. */

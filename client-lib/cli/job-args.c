@@ -44,9 +44,9 @@ static void add_rows(struct arg *table, size_t *n, bool only_bench, bool for_tes
                         .value = row->value,
                         .brief = row->brief,
                         .more = row->more,
-                        .offer = row->is_model ? OFFER_MODELS :
-                                 row->is_file  ? OFFER_FILES :
-                                                 OFFER_NOTHING,
+                        .offer = row->is_model                  ? OFFER_MODELS :
+                                 row->is_file || row->from_file ? OFFER_FILES :
+                                                                  OFFER_NOTHING,
                 };
         }
 }
@@ -72,13 +72,43 @@ void job_args_init(struct job_args *args)
         tandem_generate_options_init(&args->options);
 }
 
-void job_args_finish(struct job_args *args)
+static bool read_file(struct job_args *args, size_t which)
+{
+        const struct tdm_job_option *row = &tdm_job_options[which];
+        const char **text = (const char **)(void *)((char *)args + places[which].at), *path = *text;
+        struct buf *file = &args->files[which];
+
+        if (!row->from_file || !path)
+                return true;
+        if (!read_all(path, (size_t)row->range.max, file))
+                return false;
+        buf_add(file, "", 1);
+        if (file->failed) {
+                (void)complain("no memory for %s", path);
+                return false;
+        }
+        if (strlen(file->data) + 1 != file->size || file->size == 1) {
+                (void)complain("--%s: %s %s", tdm_job_option_flag(row), path,
+                               file->size == 1 ? "is empty" : "has a NUL byte: it is no text");
+                return false;
+        }
+        *text = file->data;
+        return true;
+}
+
+bool job_args_finish(struct job_args *args)
 {
         args->options.stop = args->stop.items;
         args->options.n_stop = args->stop.n;
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
+                if (!read_file(args, i))
+                        return false;
+        return true;
 }
 
 void job_args_deinit(struct job_args *args)
 {
         arg_list_free(&args->stop);
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
+                buf_free(&args->files[i]);
 }

@@ -182,6 +182,10 @@ struct tandem_generate_options {
         uint32_t prefill_chunk; /* tests: prompt tokens in one step; 0: the daemon decides */
         const char *placement;  /* tests: "split", "npu", "gpu"; NULL: the daemon decides */
         uint32_t deadline_ms;   /* after so long the job ends with TANDEM_E_DEADLINE, wherever it is; 0: never */
+        /* What the text must follow; at most one of the three. NULL: nothing. See tandem_result.incomplete. */
+        const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
+        const char *grammar;     /* in GBNF, with a rule `root` */
+        const char *regex;       /* an ECMA regular expression that the whole text matches */
 };
 
 struct tandem_score_options {
@@ -231,6 +235,7 @@ struct tandem_result {
         const char *numerics_id; /* names the arithmetic: equal ids, equal bits */
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;
+        bool incomplete; /* it ended before its text satisfied json_schema, grammar or regex: at max_tokens, say */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the

@@ -23,6 +23,7 @@ static const struct {
         [TDM_RESOURCE_MODELS] = { "loaded models", "unload one (tandem unload)" },
         [TDM_RESOURCE_LOADS] = { "model files being read", "try again when one is done" },
         [TDM_RESOURCE_METADATA_BYTES] = { "bytes of vocabularies", "unload a model (tandem unload)" },
+        [TDM_RESOURCE_GRAMMAR_BYTES] = { "bytes of schemas and grammars", "try again when some jobs are done" },
 };
 
 const char *tdm_resource_name(enum tdm_resource resource)

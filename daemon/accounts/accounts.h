@@ -30,6 +30,7 @@ enum tdm_resource {
         TDM_RESOURCE_MODELS,         /* that are loaded or loading */
         TDM_RESOURCE_LOADS,          /* reads of model files under way */
         TDM_RESOURCE_METADATA_BYTES, /* of described models: vocabulary, tensors' names */
+        TDM_RESOURCE_GRAMMAR_BYTES,  /* of jobs' schemas and grammars, and of what is kept to follow them */
         TDM_N_RESOURCES
 };
 

@@ -137,7 +137,7 @@ static void dispute(struct tdm_fleet_worker *w, const char *reason)
         tdm_fleet_worker_lost(other, false, "the %s worker accuses it again and again", w->name);
 }
 
-void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason)
+void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason)
 {
         const struct tdm_fleet *f = w->fleet;
 

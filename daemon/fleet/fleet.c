@@ -120,12 +120,12 @@ static void pump_requests(struct tdm_fleet *f)
                 w->pinned = false;
                 w->no_device = false;
                 w->start_at_ns = 0;
-                if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->on_trial)) {
+                if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->retrying)) {
                         /* The other worker has run alone. A new epoch gives it rings to this one. */
                         w->state = w->phase == TDM_FLEET_NO_PROCESS || w->phase == TDM_FLEET_PROCESS_DYING ?
                                            TDM_WORKER_RESTARTING :
                                            TDM_WORKER_STARTING;
-                        w->on_trial = false;
+                        w->retrying = false;
                         tdm_fleet_end_epoch(f, w->index, w->restart_reason, 0);
                 } else if (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP) {
                         tdm_fleet_worker_leave(w, w->restart_reason);
@@ -147,25 +147,25 @@ static void pump_processes(struct tdm_fleet *f)
                         tdm_source_arm(w->start_timer, at_ns);
                         continue;
                 }
-                w->on_trial = w->state == TDM_WORKER_QUARANTINED;
+                w->retrying = w->state == TDM_WORKER_QUARANTINED;
                 tdm_fleet_worker_start(w);
         }
 }
 
-/* When a worker on trial is up and has every model again, its quarantine ends with a new epoch. Before that neither the
- * other worker nor the owner of the fleet is told of it. */
-static void pump_trial(struct tdm_fleet_worker *w)
+/* When a worker that is retried is up and has every model again, its quarantine ends with a new epoch. Before that
+ * neither the other worker nor the owner of the fleet is told of it. */
+static void pump_retry(struct tdm_fleet_worker *w)
 {
         struct tdm_fleet *f = w->fleet;
 
-        if (!w->on_trial || w->phase != TDM_FLEET_PROCESS_UP)
+        if (!w->retrying || w->phase != TDM_FLEET_PROCESS_UP)
                 return;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i] && tdm_fleet_is_whole(f->models[i]) &&
                     f->models[i]->on[w->index].load != TDM_FLEET_LOADED)
                         return;
         tdm_log_info("%s worker is back from quarantine", w->name);
-        w->on_trial = false;
+        w->retrying = false;
         w->state = TDM_WORKER_STARTING;
         w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* one more before it finishes a step, and it is quarantined again */
         if (w->spent)
@@ -224,7 +224,7 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
         for (unsigned i = 0; i < TDM_FLEET_MODELS && r == 0; i++)
                 if (f->models[i])
                         r = pump_model(w, f->models[i]);
-        if (r == 0 && f->rings.made && !w->on_trial && w->epoch_sent != f->epoch) {
+        if (r == 0 && f->rings.made && !w->retrying && w->epoch_sent != f->epoch) {
                 w->epoch_sent = f->epoch;
                 r = tdm_fleet_wire_epoch(w);
         }
@@ -360,7 +360,7 @@ static int on_pump(struct tdm_source *source, void *userdata)
         pump_requests(f);
         pump_processes(f);
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                pump_trial(&f->workers[i]);
+                pump_retry(&f->workers[i]);
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 up |= f->workers[i].phase == TDM_FLEET_PROCESS_UP && tdm_fleet_usable(&f->workers[i]);
         if (up && !f->rings.made) {
@@ -375,7 +375,7 @@ static int on_pump(struct tdm_source *source, void *userdata)
         }
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 if (f->workers[i].phase == TDM_FLEET_PROCESS_UP &&
-                    (tdm_fleet_usable(&f->workers[i]) || f->workers[i].on_trial))
+                    (tdm_fleet_usable(&f->workers[i]) || f->workers[i].retrying))
                         pump_messages(f, &f->workers[i]);
         pump_models(f);
         pump_ready(f);

@@ -20,8 +20,8 @@ enum tdm_worker_state {
         TDM_WORKER_STARTING, /* process and device are coming up, models are being mapped */
         TDM_WORKER_READY,
         TDM_WORKER_RESTARTING, /* lost, or asked to leave: it is being killed or reaped, or waits for its back-off */
-        /* It died again and again without finishing a step. It is tried again after a time that grows, and is on trial
-         * until it has every model. tdm_fleet_restart() ends the quarantine at once. */
+        /* It died again and again without finishing a step. It is tried again after a time that grows, and stays
+         * quarantined until it has every model. tdm_fleet_restart() ends the quarantine at once. */
         TDM_WORKER_QUARANTINED,
 };
 

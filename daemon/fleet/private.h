@@ -144,7 +144,7 @@ struct tdm_fleet_worker {
         uint32_t accused_epoch; /* the newest in which it reported a ring */
         bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
-        bool on_trial;  /* quarantined: this life shows whether it can come back */
+        bool retrying;  /* quarantined: this life shows whether it can come back */
         bool no_device; /* said so itself: another try would say the same */
         bool abandoned; /* SIGKILL did not end it */
         bool had_step;  /* of its own, in this life */
@@ -164,7 +164,7 @@ struct tdm_fleet_worker {
                 unsigned n, n_left_out;
         } log[TDM_FLEET_N_LOGS];
         unsigned quarantines; /* with no long life between */
-        uint64_t try_at_ns;   /* quarantined: the next trial; 0: none */
+        uint64_t try_at_ns;   /* quarantined: the next retry; 0: none */
         uint32_t restarts;
         uint64_t start_at_ns; /* back-off */
         struct tdm_source *start_timer;
@@ -249,11 +249,11 @@ static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
 {
         return w->state != TDM_WORKER_OFF && w->state != TDM_WORKER_QUARANTINED;
 }
-/* Off; or quarantined and not expected back soon, because a trial has failed too. */
+/* Off; or quarantined and not expected back soon, because a retry has failed too. */
 static inline bool tdm_fleet_given_up(const struct tdm_fleet_worker *w)
 {
         return !tdm_fleet_usable(w) &&
-               (w->state == TDM_WORKER_OFF || w->no_device || w->abandoned || (w->quarantines > 1 && !w->on_trial));
+               (w->state == TDM_WORKER_OFF || w->no_device || w->abandoned || (w->quarantines > 1 && !w->retrying));
 }
 static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *w)
 {
@@ -327,7 +327,7 @@ void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
 /* The worker has broken a rule that no honest one breaks: it is charged for it and lost. */
 void _printf_(2, 3) tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...);
-void tdm_fleet_on_peer_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
+void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
 bool tdm_fleet_link_is_cut(const struct tdm_fleet *fleet); /* the epoch's rings may be older */
 bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
 

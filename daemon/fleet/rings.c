@@ -128,14 +128,6 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         step = &entry->steps[desc->slot];
         if (desc->step_id == 0 || step->step_id != desc->step_id || step->queued)
                 return -EPROTO;
-        if (desc->kind == TDM_DESC_FAULT) {
-                struct tdm_error err;
-
-                tdm_error_set(&err, desc->status > 0 && desc->status < TDM_E_MAX ? desc->status : TDM_E_DEVICE_FAULT,
-                              "the %s worker could not run step %llu", w->name, (unsigned long long)desc->step_id);
-                tdm_fleet_on_step_failed(w, desc->epoch, desc->model_id, desc->slot, desc->step_id, &err);
-                return 0;
-        }
         if (step->plan[step->n_blocks - 1] != w->index || desc->block != step->n_blocks)
                 return -EPROTO;
         tdm_fleet_trace(f, TDM_TRACE_STEP_DONE, desc->step_id, step->n_rows, desc->model_id);

@@ -39,7 +39,7 @@ static void quarantined(void **state)
         assert_int_equal(plan_of(rig, TDM_PLACEMENT_ANY, plan, &degraded), 0);
         assert_true(degraded);
         assert_int_equal(plan[1], TDM_WORKER_GPU);
-        /* Who needs it waits for a trial, and for no other. */
+        /* Who needs it waits for one retry. */
         assert_int_equal(plan_of(rig, TDM_PLACEMENT_NPU, plan, &degraded), 0);
         assert_true(degraded);
         wait_for(rig, rig->fleet->workers[TDM_WORKER_NPU].quarantines == 2);
@@ -126,11 +126,11 @@ static void back_from_quarantine(void **state)
         write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexec sleep 1000\n");
         npu->deaths = TDM_FLEET_MAX_DEATHS - 1;
         kill(npu->pid, SIGKILL);
-        wait_for(rig, npu->on_trial);
+        wait_for(rig, npu->retrying);
         assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
         link_worker(dir, "tandem-npu-worker");
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "a test"), 0);
-        wait_for(rig, npu->state != TDM_WORKER_QUARANTINED && !npu->on_trial);
+        wait_for(rig, npu->state != TDM_WORKER_QUARANTINED && !npu->retrying);
         kill(npu->pid, SIGKILL);
         wait_for(rig, is_whole(rig));
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
@@ -161,7 +161,7 @@ static void both_back_from_quarantine(void **state)
                 link_worker(dir, names[i]);
         rig = rig_new_with(&config);
         wait_for(rig, is_whole(rig));
-        start_jobs(rig, TDM_PLACEMENT_EITHER);
+        start_jobs(rig, TDM_PLACEMENT_STANDBY);
         rig->hold = false;
         jobs_submit(rig);
         wait_for(rig, rig->n_steps > 10);
@@ -222,7 +222,7 @@ static void survivor(void **state)
         wait_for(rig, is_whole(rig));
         write_script(dir, "tandem-gpu-worker", "#!/bin/sh\nexec sleep 1000\n");
         rig->hook = survivor_hook;
-        run_jobs(rig, TDM_PLACEMENT_EITHER);
+        run_jobs(rig, TDM_PLACEMENT_STANDBY);
         assert_int_equal(rig->n_resets, 1);
         assert_true(rig->resumed_at_ns > 0);
         print_message("from kill -9 to the next step of the survivor: %.1f ms\n",

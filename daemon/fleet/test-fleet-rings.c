@@ -174,7 +174,7 @@ static void false_accusations(const char *variable, const char *what, enum tdm_w
         rig = rig_new_with(&config);
         wait_for(rig, rig->n_resets >= 1 && tdm_fleet_is_ready(rig->fleet));
         for (unsigned i = 0; i < 3; i++) {
-                start_jobs(rig, TDM_PLACEMENT_EITHER);
+                start_jobs(rig, TDM_PLACEMENT_STANDBY);
                 rig->hold = false;
                 jobs_submit(rig);
                 wait_for(rig, jobs_finished(rig));
@@ -243,27 +243,17 @@ static void scribbling_peer(void **state)
         rig_free(rig);
 }
 
-/* A worker says through its ring that a step failed in which it has no block. */
+/* A worker says (StepFailed) that a step failed in which it has no block. */
 static void fault_hook(struct rig *rig, uint32_t n_steps)
 {
         struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
-        const uint64_t one = 1;
-        struct tdm_ring_shared *from;
-        uint32_t at;
+        struct tdm_error err;
 
         if (n_steps < 4 || rig->hook_state > 0 || rig->jobs[0].step_id == 0 || !npu->ring_from)
                 return;
         rig->hook_state++;
-        from = tdm_ring_shared(npu->ring_from);
-        at = atomic_load(&from->produced);
-        from->slots[at % from->n_slots] = (struct tdm_desc){ .kind = TDM_DESC_FAULT,
-                                                             .epoch = rig->fleet->epoch,
-                                                             .step_id = rig->jobs[0].step_id,
-                                                             .model_id = rig->model.model_id,
-                                                             .slot = 0,
-                                                             .status = TDM_E_DEVICE_FAULT };
-        atomic_store(&from->produced, at + 1);
-        assert_int_equal(write(tdm_ring_eventfd(npu->ring_from), &one, sizeof(one)), 8);
+        tdm_error_set(&err, TDM_E_DEVICE_FAULT, "a lie");
+        tdm_fleet_on_step_failed(npu, rig->fleet->epoch, rig->model.model_id, 0, rig->jobs[0].step_id, &err);
 }
 
 static void fails_of_another(void **state)
@@ -272,7 +262,7 @@ static void fails_of_another(void **state)
         struct tdm_worker_status npu, gpu;
 
         rig->hook = fault_hook;
-        for (unsigned i = 0; i < 20; i++) { /* the step may be done before the lie is read */
+        for (unsigned i = 0; i < 20; i++) { /* one lie in each round */
                 rig->hook_state = 0;
                 run_jobs(rig, TDM_PLACEMENT_GPU);
         }

@@ -35,7 +35,7 @@ static void job_submit(struct rig *rig, unsigned index)
         head->n_rows = n;
         head->n_seqs = 1;
         head->n_logits = last;
-        if (placement == TDM_PLACEMENT_EITHER)
+        if (placement == TDM_PLACEMENT_STANDBY)
                 placement = tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_GPU) ? TDM_PLACEMENT_GPU : TDM_PLACEMENT_NPU;
         if (plan_of(rig, placement, head->plan, &degraded) < 0)
                 return;

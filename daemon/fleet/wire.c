@@ -319,11 +319,11 @@ static int dispatch(struct tdm_fleet_worker *w, const Tandem__Worker__FromWorker
         case TANDEM__WORKER__FROM_WORKER__KIND_EPOCH_ACK:
                 tdm_fleet_on_epoch_ack(w, message->epoch_ack->epoch);
                 return 0;
-        case TANDEM__WORKER__FROM_WORKER__KIND_PEER_FAULT:
-                copy_text(text, sizeof(text), message->peer_fault->reason);
-                tdm_fleet_on_peer_fault(w, message->peer_fault->epoch,
-                                        message->peer_fault->ring == TANDEM__WORKER__RING_NAME__RING_FROM_PEER ||
-                                                message->peer_fault->ring == TANDEM__WORKER__RING_NAME__RING_TO_PEER,
+        case TANDEM__WORKER__FROM_WORKER__KIND_RING_FAULT:
+                copy_text(text, sizeof(text), message->ring_fault->reason);
+                tdm_fleet_on_ring_fault(w, message->ring_fault->epoch,
+                                        message->ring_fault->ring == TANDEM__WORKER__RING_NAME__RING_FROM_PEER ||
+                                                message->ring_fault->ring == TANDEM__WORKER__RING_NAME__RING_TO_PEER,
                                         text);
                 return 0;
         case TANDEM__WORKER__FROM_WORKER__KIND_STEP_FAILED:

@@ -88,8 +88,8 @@ static void schedule_start(struct tdm_fleet_worker *w)
         tdm_fleet_pump_soon(w->fleet);
 }
 
-/* When the next trial is due. A device that said it is missing would say the same, so it gets none. */
-static void schedule_trial(struct tdm_fleet_worker *w)
+/* When the next retry is due. A device that said it is missing would say the same, so it gets none. */
+static void schedule_retry(struct tdm_fleet_worker *w)
 {
         uint64_t ns = w->fleet->quarantine_ns << TDM_MIN(w->quarantines, 10u);
 
@@ -114,7 +114,7 @@ static void schedule_trial(struct tdm_fleet_worker *w)
 static void quarantine(struct tdm_fleet_worker *w)
 {
         w->state = TDM_WORKER_QUARANTINED;
-        schedule_trial(w);
+        schedule_retry(w);
         /* The survivor may have rings to a peer that will not come back. */
         tdm_fleet_end_epoch(w->fleet, w->index, w->last_exit, 0);
 }
@@ -145,8 +145,8 @@ static void life_is_over(struct tdm_fleet_worker *w)
                 }
         tdm_fleet_pump_soon(f);
         if (w->state == TDM_WORKER_QUARANTINED) {
-                w->on_trial = false;
-                schedule_trial(w);
+                w->retrying = false;
+                schedule_retry(w);
                 return;
         }
         if (w->no_device || w->spent || w->deaths >= TDM_FLEET_MAX_DEATHS)
@@ -202,7 +202,7 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 {
         tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_LANE_OF(w->index));
         w->phase = TDM_FLEET_PROCESS_DYING;
-        if (!w->on_trial)
+        if (!w->retrying)
                 w->state = TDM_WORKER_RESTARTING;
         w->dying_ns = 0;
         w->asked_to_leave = politely;
@@ -215,7 +215,7 @@ static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 /* Steps in flight are void. Where the worker had no part in this epoch yet, the other worker goes on with them. */
 static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64_t guilty)
 {
-        if (w->on_trial || (w->fleet->ready && w->epoch_sent != w->fleet->epoch))
+        if (w->retrying || (w->fleet->ready && w->epoch_sent != w->fleet->epoch))
                 tdm_fleet_pump_soon(w->fleet);
         else
                 tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
@@ -454,7 +454,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         if (w->ever_started)
                 w->restarts++;
         w->ever_started = true;
-        if (!w->on_trial)
+        if (!w->retrying)
                 w->state = TDM_WORKER_STARTING;
         w->had_step = false;
         w->signature = 0;
@@ -481,7 +481,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 tdm_fleet_worker_kill(w);
                 waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED);
         }
-        if (!w->on_trial)
+        if (!w->retrying)
                 w->state = TDM_WORKER_RESTARTING;
         if (r == -EAGAIN || r == -ENOMEM || r == -EMFILE || r == -ENFILE) { /* may pass: tried again */
                 life_is_over(w);

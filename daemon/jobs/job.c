@@ -47,8 +47,7 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
         for (size_t i = 0; i < n; i++) {
                 if (messages[i].size)
                         memcpy(job->text + at, messages[i].text, messages[i].size);
-                job->messages[i] = messages[i];
-                job->messages[i].text = job->text + at;
+                job->messages[i] = (struct tdm_chat_message){ messages[i].role, job->text + at, messages[i].size };
                 at += messages[i].size;
         }
         job->text[size] = '\0';
@@ -132,6 +131,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_text(job, p->text, p->text_size);
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->stop, o->stop, o->n_stop, err);
+        if (r == 0 && p->kind == TDM_JOB_GENERATE)
+                r = tdm_constraint_new(&job->constraint, o, p->account, err);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
@@ -177,6 +178,7 @@ void tdm_job_unref(struct tdm_job *job)
         free(job->from_text.ids);
         free(job->ids);
         tdm_stop_destroy(job->stop);
+        tdm_constraint_destroy(job->constraint);
         free(job->room);
         free(job);
 }
@@ -195,7 +197,9 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job)
 
 size_t tdm_job_text_to_encode(const struct tdm_job *job)
 {
-        return job->encoded ? 0 : job->text_size + TDM_CHAT_MESSAGE_BYTES * job->n_messages;
+        size_t frame = job->is_chat ? TDM_CHAT_FRAME_BYTES + TDM_CHAT_MESSAGE_BYTES * job->n_messages : 0;
+
+        return job->encoded ? 0 : job->text_size + frame;
 }
 
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
@@ -203,11 +207,12 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
 {
         /* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a
          * context. */
-        size_t capacity = TDM_MIN(job->text_size + 16 + 16 * job->n_messages, (size_t)hp->n_ctx + 1);
+        size_t capacity = TDM_MIN(tdm_job_text_to_encode(job) + 16, (size_t)hp->n_ctx + 1);
         struct tdm_encode_budget budget = { TDM_ENCODE_STEPS(tdm_job_text_to_encode(job)) +
                                                     TDM_ENCODE_STEPS(0) * job->n_messages,
                                             &job->cancel_encoding };
         _cleanup_(freep) uint32_t *ids = NULL;
+        struct tdm_error why = { 0 };
         ssize_t n;
 
         if (job->text_size > (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
@@ -222,14 +227,16 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                 if (family == TDM_CHAT_NONE)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "the model has no chat template that is known here; send the prompt raw");
-                n = tdm_chat_encode_within(family, tokenizer, job->messages, job->n_messages, &budget, ids, capacity);
+                n = tdm_chat_render(family, tokenizer, job->messages, job->n_messages, NULL, &budget, ids, capacity,
+                                    &why);
         } else
                 n = tdm_tokenizer_encode_within(tokenizer, job->text, job->text_size,
                                                 TDM_TOKENIZE_BOS |
                                                         (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0),
                                                 &budget, ids, capacity);
         if (n == -EINVAL)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template");
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template%s%s",
+                                     why.message[0] ? ": " : "", why.message);
         if (n < 0)
                 return tdm_error_set(err, (int)n, "cannot tokenize the prompt: %s", strerror((int)-n));
         if ((uint64_t)n > hp->n_ctx)
@@ -254,6 +261,10 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         uint32_t left;
         int r;
 
+        if (job->constraint && job->encoded && job->from_text.r != 0) {
+                *err = job->from_text.error;
+                return job->from_text.r;
+        }
         if (job->is_text || job->is_chat) {
                 if (!job->encoded)
                         tdm_job_encode(job, tokenizer, family, hp, &job->from_text);
@@ -326,6 +337,7 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 job->first_token_ns = now_ns;
         job->last_token_ns = now_ns;
         if (!job->ignore_end && tdm_tokenizer_is_end(job->tokenizer, id)) {
+                job->at_end_token = true;
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return false;
         }
@@ -377,6 +389,10 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
         job->end = end;
         if (err)
                 job->error = *err;
+        /* A job that ends at an end token has a whole text, or the token would not have been allowed. */
+        job->incomplete = job->constraint && !job->at_end_token &&
+                          (job->encoding || job->masking ||
+                           !tdm_constraint_is_whole(job->constraint, job->ids + job->prompt_tokens, job->generated));
         finish_text(job);
         atomic_store_explicit(&job->cancel_encoding, true, memory_order_relaxed);
         if (!job->encoding) {

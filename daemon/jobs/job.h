@@ -8,9 +8,10 @@
 #include <stdatomic.h>
 #include "common/list.h"
 #include "daemon/accounts/accounts.h"
+#include "daemon/jobs/constraint.h"
 #include "daemon/jobs/options.h"
 #include "daemon/placement/placement.h"
-#include "engine/text/chat.h"
+#include "engine/chat/chat.h"
 
 #define TDM_MAX_CHAT_MESSAGES 4096u
 #define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
@@ -30,8 +31,7 @@ enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, 
 
 const char *tdm_job_state_name(enum tdm_job_state state);
 
-#define TDM_JOB_POOL_THREADS 4u    /* of a pool that tokenizes */
-#define TDM_CHAT_MESSAGE_BYTES 64u /* that a chat template adds to a message at most */
+#define TDM_JOB_POOL_THREADS 4u /* of a pool that tokenizes */
 
 struct tdm_job;
 struct tdm_model;
@@ -116,6 +116,9 @@ struct tdm_job {
         uint32_t repeat_last;
         uint32_t prefill_chunk;
         bool ignore_end;
+        struct tdm_constraint *constraint; /* what its text must follow; NULL: nothing */
+        bool masking;                      /* a thread has the constraint: nobody else may use it */
+        bool slow_masks;                   /* the last mask took long: the next one is made before its step */
 
         const struct tdm_tokenizer *tokenizer; /* after prepare; the model's */
         struct tdm_decoder decoder;
@@ -127,6 +130,8 @@ struct tdm_job {
         bool accepted;
         bool paused;       /* the client does not read: left out of steps */
         bool text_is_over; /* a stop string was found */
+        bool at_end_token; /* the model ended it */
+        bool incomplete;   /* it ended before its text satisfied the constraint */
         bool finished;     /* its end is decided; the scheduler takes it out */
         enum tdm_job_end end;
         struct tdm_error error;             /* of TDM_JOB_END_ERROR */

@@ -10,6 +10,9 @@
 #define METADATA_MAX_BYTES (UINT64_C(256) << 20)
 #define METADATA_BYTES_PER_FILE_BYTE 32u
 #define METADATA_MIN_BYTES (UINT64_C(1) << 20)
+/* What the trie of a vocabulary may take before it is made. */
+#define VOCABULARY_BYTES (UINT64_C(1) << 20)
+#define VOCABULARY_BYTES_PER_PIECE 128u
 /* Of described models that nobody uses. */
 #define CACHE_MAX_BYTES (UINT64_C(64) << 20)
 #define CACHE_MAX_MODELS 16u
@@ -107,8 +110,50 @@ void tdm_model_charge_read(struct tdm_model *model)
         model->metadata_charged = bytes;
 }
 
+int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_error *err)
+{
+        uint64_t bytes = VOCABULARY_BYTES + (uint64_t)tdm_model_hparams(model)->n_vocab * VOCABULARY_BYTES_PER_PIECE;
+        int r;
+
+        if (model->vocabulary_charged)
+                return 0;
+        r = tdm_account_charge(model->account, TDM_RESOURCE_METADATA_BYTES, bytes, err);
+        if (r == 0)
+                model->vocabulary_charged = bytes;
+        return r;
+}
+
+int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **ret)
+{
+        struct tdm_model_metadata *m = model->metadata;
+        int r = 0;
+
+        pthread_mutex_lock(&m->vocabulary_lock);
+        if (!m->vocabulary)
+                r = tdm_vocabulary_new_tokenizer(&m->vocabulary, m->tokenizer);
+        if (r == 0)
+                *ret = tdm_vocabulary_ref(m->vocabulary);
+        pthread_mutex_unlock(&m->vocabulary_lock);
+        return r;
+}
+
+void tdm_model_made_vocabulary(struct tdm_model *model)
+{
+        struct tdm_model_metadata *m = model->metadata;
+        uint64_t bytes = model->vocabulary_charged;
+
+        pthread_mutex_lock(&m->vocabulary_lock);
+        if (m->vocabulary)
+                bytes = TDM_MIN(bytes, (uint64_t)tdm_vocabulary_bytes(m->vocabulary));
+        pthread_mutex_unlock(&m->vocabulary_lock);
+        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged - bytes);
+        model->vocabulary_charged = bytes;
+}
+
 void tdm_model_uncharge(struct tdm_model *model)
 {
+        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged);
+        model->vocabulary_charged = 0;
         end_reading(model);
         tdm_model_give_place(model);
         tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);

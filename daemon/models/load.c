@@ -57,6 +57,8 @@ void tdm_model_metadata_free(struct tdm_model_metadata *m)
                 return;
         tdm_model_metadata_trim(m);
         tdm_tokenizer_destroy(m->tokenizer);
+        tdm_vocabulary_unref(m->vocabulary);
+        pthread_mutex_destroy(&m->vocabulary_lock);
         free(m);
 }
 
@@ -126,6 +128,7 @@ static int read_metadata(struct tdm_model_load *l)
 
         if (!m)
                 return tdm_error_set(&l->err, -ENOMEM, "out of memory for the model's metadata");
+        pthread_mutex_init(&m->vocabulary_lock, NULL);
         r = tdm_gguf_open_within(&m->gguf, l->fd, l->name, &limits, &l->err);
         if (r != 0)
                 return r;

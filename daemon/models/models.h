@@ -16,8 +16,11 @@
 #include "daemon/cache/pages.h"
 #include "daemon/cache/prefix.h"
 #include "daemon/fleet/fleet.h"
-#include "engine/text/chat.h"
+#include "engine/chat/chat.h"
+#include "engine/grammar/grammar.h"
 #include "engine/weights/weights.h"
+
+#include <pthread.h>
 
 #define TDM_MAX_MODEL_DIRS 16u
 #define TDM_MAX_MODEL_FILES 64u
@@ -54,6 +57,8 @@ struct tdm_model_metadata {
         enum tdm_chat_family chat;
         char architecture[32];
         char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */
+        pthread_mutex_t vocabulary_lock;
+        struct tdm_vocabulary *vocabulary; /* for grammars; made when the first one is wanted; under the lock */
 };
 
 struct tdm_file_identity {
@@ -83,6 +88,7 @@ struct tdm_model {
         struct tdm_account *holder;          /* who wanted the weights: has its place in the fleet */
         bool reads, has_place;               /* LOADS of account, MODELS of holder are charged */
         uint64_t metadata_charged;           /* METADATA_BYTES of account */
+        uint64_t vocabulary_charged;         /* the same, for metadata->vocabulary */
         uint64_t started_ns;
         double load_ms;
         uint64_t waiting_ns; /* since when it waits for memory */
@@ -161,6 +167,11 @@ bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes);
 /* Around such a call, to find out. */
 uint64_t tdm_model_encode_begin(void);
 void tdm_model_encode_end(struct tdm_model *model, uint64_t begin);
+/* The trie that grammars need. Before it is made: charges what it may take. TDM_E_QUOTA, TDM_E_BUSY. */
+int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_error *err);
+/* Makes it the first time, in up to some 100 ms. Any thread that holds the model; *ret is a reference. */
+int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **ret);
+void tdm_model_made_vocabulary(struct tdm_model *model); /* charges what it takes */
 bool tdm_model_is_described(const struct tdm_model *model);
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */

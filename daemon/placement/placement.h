@@ -24,14 +24,14 @@ enum tdm_placement {
         TDM_PLACEMENT_GPU,
         TDM_N_ASKED_PLACEMENTS, /* jobs and the configuration can ask for those above */
         /* Only for workers that give the same bits. Each step runs wholly on one of them. */
-        TDM_PLACEMENT_EITHER = TDM_N_ASKED_PLACEMENTS, /* they share CPUs: one of them runs, the other is in reserve */
-        TDM_PLACEMENT_BALANCED,                        /* they do not: both run, and sequences are shared out */
+        TDM_PLACEMENT_STANDBY = TDM_N_ASKED_PLACEMENTS, /* they share CPUs: one of them runs, the other is in reserve */
+        TDM_PLACEMENT_BALANCED,                         /* they do not: both run, and sequences are shared out */
         TDM_N_PLACEMENTS,
 };
 
 const char *tdm_placement_name(enum tdm_placement placement); /* "" of TDM_PLACEMENT_ANY, else "split", … */
 int tdm_placement_from_name(const char *name);                /* of those that can be asked for; -EINVAL */
-const char *tdm_placement_text(enum tdm_placement placement); /* as status and log say it: "single gpu" */
+const char *tdm_placement_text(enum tdm_placement placement); /* as status and log say it: "gpu alone" */
 
 /* The workers as the fleet sees them now. */
 struct tdm_placement_workers {
@@ -64,7 +64,7 @@ struct tdm_pace {
                 uint64_t measured_ns;
         } now[TDM_N_WORKERS][2]; /* in steps of few rows, of many rows */
         double best[TDM_N_WORKERS][2];
-        bool prefers_npu;  /* TDM_PLACEMENT_EITHER: steps go there */
+        bool prefers_npu;  /* TDM_PLACEMENT_STANDBY: steps go there */
         uint32_t quota;    /* TDM_PLACEMENT_BALANCED: sequences that generate on worker 0 … */
         uint32_t quota_of; /* … of these many */
 };

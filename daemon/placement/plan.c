@@ -11,9 +11,9 @@ static const struct {
 } placements[TDM_N_PLACEMENTS] = {
         [TDM_PLACEMENT_ANY] = { "", "measured" },
         [TDM_PLACEMENT_SPLIT] = { "split", "split" },
-        [TDM_PLACEMENT_NPU] = { "npu", "single npu" },
-        [TDM_PLACEMENT_GPU] = { "gpu", "single gpu" },
-        [TDM_PLACEMENT_EITHER] = { "either", "single, the other in reserve" },
+        [TDM_PLACEMENT_NPU] = { "npu", "npu alone" },
+        [TDM_PLACEMENT_GPU] = { "gpu", "gpu alone" },
+        [TDM_PLACEMENT_STANDBY] = { "standby", "one worker, the other in reserve" },
         [TDM_PLACEMENT_BALANCED] = { "balanced", "balanced" },
 };
 
@@ -45,7 +45,7 @@ enum tdm_placement tdm_placement_measured(const struct tdm_placement_workers *wo
                 return found != TDM_PLACEMENT_ANY && found != TDM_PLACEMENT_SPLIT ? found :
                        workers->no_link                                           ? TDM_PLACEMENT_GPU :
                                                                                     TDM_PLACEMENT_SPLIT;
-        return workers->shares_cpus ? TDM_PLACEMENT_EITHER : TDM_PLACEMENT_BALANCED;
+        return workers->shares_cpus ? TDM_PLACEMENT_STANDBY : TDM_PLACEMENT_BALANCED;
 }
 
 int tdm_placement_plan(const struct tdm_placement_workers *workers, const struct tdm_hparams *hp,

@@ -6,8 +6,8 @@
  * shrinks within a few steps. A worker without a share gets a step every now and then, or nothing would show that it is
  * fast again.
  *
- * With TDM_PLACEMENT_EITHER all steps go to one worker, and to the other one while that one is away. When it has become
- * much slower than it was, the other one is tried with a step, and takes over if it is faster. */
+ * With TDM_PLACEMENT_STANDBY all steps go to one worker, and to the other one while that one is away. When it has
+ * become much slower than it was, the other one is tried with a step, and takes over if it is faster. */
 #include "daemon/placement/placement.h"
 
 #include <math.h>
@@ -160,8 +160,8 @@ static bool should_change(const struct tdm_pace *p, enum tdm_worker_index own, b
         return false;
 }
 
-static uint32_t either(const struct tdm_placement_load *load, const struct tdm_hparams *hp, struct tdm_pace *pace,
-                       struct tdm_route ret[2])
+static uint32_t standby(const struct tdm_placement_load *load, const struct tdm_hparams *hp, struct tdm_pace *pace,
+                        struct tdm_route ret[2])
 {
         enum tdm_worker_index w = pace->prefers_npu ? TDM_WORKER_NPU : TDM_WORKER_GPU;
         bool tries = false;
@@ -212,8 +212,8 @@ uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const str
         if (model->asked != TDM_PLACEMENT_ANY)
                 return fixed(load, hp, model->asked, ret);
         switch (model->measured) {
-        case TDM_PLACEMENT_EITHER:
-                n = either(load, hp, model->pace, ret);
+        case TDM_PLACEMENT_STANDBY:
+                n = standby(load, hp, model->pace, ret);
                 break;
         case TDM_PLACEMENT_BALANCED:
                 n = balanced(load, hp, model->pace, ret);

@@ -65,7 +65,7 @@ static void test_measured(void **state)
 
         assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_BALANCED);
         w.shares_cpus = true;
-        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_EITHER);
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_STANDBY);
         w.equal_bits = false;
         assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_NPU);
         assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_ANY), TDM_PLACEMENT_SPLIT);

@@ -3,6 +3,7 @@
  *   scheduler.c  jobs in and out          sequence.[ch]  a job as the scheduler sees it
  *   step.c       building steps, results  prefix.c       known beginnings
  *   room.c       memory                   recover.c      losses
+ *   masks.c      grammars of jobs
  *   device-time.c  what users are charged, how long steps may be */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
@@ -17,6 +18,8 @@ struct flight_seq {
         uint32_t n_rows;
         uint32_t first_logits;
         uint32_t n_logits;
+        /* Of the row whose token is drawn: whether it has a mask, and when that was published. */
+        enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
 };
 
 /* A step in flight, in a slot of a model. */
@@ -27,6 +30,7 @@ struct flight {
         bool doomed;      /* that step failed: its results are void */
         bool charged;     /* its time is shared out */
         bool relays;      /* another may follow it */
+        bool wants_masks; /* some of its masks are still to be made */
         bool paced;       /* its worker has no other step */
         uint8_t workers;  /* mask of those with blocks in it */
         uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
@@ -186,6 +190,17 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
 
 /* Finishes the flights that the workers are done with, and that wait for no other one. */
 void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id);
+
+/* masks.c */
+/* A mask that is there already is published, before the step is submitted. */
+bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, uint32_t logits,
+                                 const struct tdm_job *job);
+void tdm_scheduler_make_masks(struct tdm_scheduler *s); /* those of the steps that were submitted just now */
+/* The job has a new token. */
+void tdm_scheduler_follow(struct tdm_scheduler *s, struct tdm_job *job);
+/* Whether it can be the token that a worker drew. */
+bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, const struct flight_seq *fs,
+                               uint32_t token);
 
 /* prefix.c */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan);

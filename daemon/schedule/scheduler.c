@@ -348,10 +348,20 @@ struct encoding {
 
 static void run_encoding(void *task)
 {
+        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *vocabulary = NULL;
         struct encoding *e = task;
 
-        tdm_job_encode(e->job, e->model->metadata->tokenizer, e->model->metadata->chat, tdm_model_hparams(e->model),
-                       &e->result);
+        if (e->job->is_text || e->job->is_chat)
+                tdm_job_encode(e->job, e->model->metadata->tokenizer, e->model->metadata->chat,
+                               tdm_model_hparams(e->model), &e->result);
+        if (e->result.r != 0 || !e->job->constraint)
+                return;
+        e->result.r = tdm_model_make_vocabulary(e->model, &vocabulary);
+        if (e->result.r < 0)
+                tdm_error_set(&e->result.error, e->result.r, "cannot hold the model's vocabulary as a trie: %s",
+                              strerror(-e->result.r));
+        else
+                e->result.r = tdm_constraint_compile(e->job->constraint, vocabulary, &e->result.error);
 }
 
 static void on_encoded(void *task, bool ran)
@@ -362,6 +372,8 @@ static void on_encoded(void *task, bool ran)
         if (ran) {
                 e->job->encoded = true;
                 e->job->from_text = e->result;
+                if (e->job->constraint)
+                        tdm_model_made_vocabulary(e->model);
                 tdm_source_schedule(e->s->work);
         }
         tdm_job_unref(e->job);
@@ -398,7 +410,10 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         int r;
 
         r = tdm_model_check_file(model, &err);
-        if (r == 0 && !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)) && !job->encoded) {
+        if (r == 0 && !job->encoded && job->constraint)
+                r = tdm_model_want_vocabulary(model, &err);
+        if (r == 0 && !job->encoded &&
+            (job->constraint || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
                 if (start_encoding(s, job))
                         return;
                 r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
@@ -409,6 +424,8 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                                     &err);
         if (here)
                 tdm_model_encode_end(model, begin);
+        if (r == 0 && job->constraint)
+                r = tdm_constraint_charge(job->constraint, &err);
         if (r != 0) {
                 tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
                 err.code = r;
@@ -674,6 +691,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
         tdm_scheduler_level(s);
         while (tdm_scheduler_issue(s))
                 ;
+        tdm_scheduler_make_masks(s);
         retire_finished(s); /* jobs that no worker can run */
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
                 tdm_scheduler_sweep_lane(s, lane);

@@ -42,6 +42,7 @@ struct tdm_scheduler_stats {
         uint64_t prefill_rows, decode_rows;  /* of finished steps; rows that are read again count again */
         uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
         uint64_t evictions, reread_tokens;
+        uint64_t masks, slow_masks; /* made for rows, and of those on a thread */
         uint32_t n_in_flight;
 };
 

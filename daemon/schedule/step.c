@@ -30,7 +30,7 @@
  */
 static bool has_work(const struct sequence *q)
 {
-        if (q->job->paused || q->job->finished || q->leaving)
+        if (q->job->paused || q->job->finished || q->leaving || q->job->masking)
                 return false;
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
 }
@@ -221,6 +221,10 @@ static void add_logits(struct build *b, const struct tdm_job *job, uint32_t row,
                        l->n_history * sizeof(uint32_t));
                 b->n_history += l->n_history;
         }
+        if (job->constraint) {
+                b->flight->seqs[b->flight->n_seqs].masked = MASK_WANTED;
+                l->mask = 1 + b->flight->n_seqs;
+        }
         b->rows[row].logits = b->flight->n_logits++;
 }
 
@@ -405,6 +409,23 @@ static void write_head(const struct build *b, const struct flight *before, struc
         head->reserved = 0;
 }
 
+/* The masks that are there already. The others are made when the step is on its way. */
+static void publish_masks(struct tdm_scheduler *s, struct lane *lane, struct flight *f, uint64_t step_id)
+{
+        f->wants_masks = false;
+        f->step_id = step_id;
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                struct flight_seq *fs = &f->seqs[i];
+
+                if (fs->masked == MASK_NONE)
+                        continue;
+                if (tdm_scheduler_publish_known(s, lane, f, fs->first_logits, fs->seq->job))
+                        fs->masked = MASK_EARLY;
+                else
+                        f->wants_masks = true;
+        }
+}
+
 static void take_off(struct tdm_scheduler *s, const struct step_class *c, const struct build *b,
                      const struct tdm_route *route, const struct tdm_step_head *head)
 {
@@ -515,6 +536,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         if (r != 0)
                 return 1;
         write_head(&b, before, head);
+        publish_masks(s, c->lane, b.flight, head->step_id);
         r = tdm_fleet_submit(s->fleet, model->id, b.slot);
         if (r < 0) {
                 drop_flight(b.flight);
@@ -592,6 +614,8 @@ static bool is_logprob(float x)
 /* Everything that the client may be told of a result. target: the row has one. */
 static bool result_makes_sense(const struct tdm_result *r, uint32_t n_vocab, bool target)
 {
+        if (r->token == TDM_NO_TOKEN)
+                return r->n_top == 0 && !target;
         if (r->token >= n_vocab || !is_logprob(r->logprob) || (target && !is_logprob(r->target_logprob)))
                 return false;
         for (uint32_t t = 0; t < r->n_top; t++)
@@ -620,10 +644,17 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
                         memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
                                to->n_top * sizeof(to->top[0]));
                         __asm__ volatile("" ::: "memory");
-                        if (!result_makes_sense(to, n_vocab, logits[index].target != UINT32_MAX))
+                        if (!result_makes_sense(to, n_vocab, logits[index].target != UINT32_MAX) ||
+                            !tdm_scheduler_check_token(lane, f, &f->seqs[i], to->token))
                                 return -EPROTO;
                 }
         return 0;
+}
+
+/* The row's mask did not come in time. It counts as not run, and runs again with the mask. */
+static bool no_token(const struct tdm_scheduler *s, const struct flight_seq *fs)
+{
+        return fs->n_logits > 0 && s->results[fs->first_logits].token == TDM_NO_TOKEN;
 }
 
 static void emit(struct tdm_scheduler *s, const struct emit *e)
@@ -652,7 +683,7 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
                         tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return;
         }
-        if (fs->n_logits == 0)
+        if (fs->n_logits == 0 || no_token(s, fs))
                 return;
         e.kind = EMIT_TOKEN;
         e.first = job->generated;
@@ -661,6 +692,7 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
                 s->stats.tokens_generated++;
                 emit(s, &e);
         }
+        tdm_scheduler_follow(s, job);
 }
 
 static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flight *f)
@@ -677,7 +709,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 if (job->finished)
                         continue; /* cancelled meanwhile */
                 job->degraded = job->degraded || f->degraded;
-                q->n_committed += fs->n_rows;
+                q->n_committed += fs->n_rows - no_token(s, fs);
                 if (fs->n_rows == 1 && sequence_is_decoding(q))
                         s->stats.decode_rows++;
                 else

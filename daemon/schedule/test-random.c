@@ -73,7 +73,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
         };
         static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,    TDM_PLACEMENT_NPU,
-                                                    TDM_PLACEMENT_GPU,      TDM_PLACEMENT_EITHER,
+                                                    TDM_PLACEMENT_GPU,      TDM_PLACEMENT_STANDBY,
                                                     TDM_PLACEMENT_BALANCED, TDM_PLACEMENT_BALANCED,
                                                     TDM_PLACEMENT_BALANCED };
 

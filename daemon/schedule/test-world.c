@@ -153,6 +153,12 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
                 if (head->plan[i] != head->plan[0])
                         s->worker = TDM_N_WORKERS;
         }
+        for (uint32_t i = 0; i < f->step->head.n_logits; i++) {
+                const uint64_t *allowed;
+
+                if (f->step->logits[i].mask && tdm_step_mask(f->step, i, 0, &allowed))
+                        s->early |= UINT64_C(1) << i;
+        }
         if (s->after) {
                 const struct fake_step *before = find_step(f, s->after);
 
@@ -179,6 +185,24 @@ static struct cell *cell(struct tdm_fleet *f, uint32_t m, enum tdm_kv_group grou
 
         assert_true(page < f->models[m]->geometry.n_pages[group]);
         return &f->cache[m][group][page * TDM_KV_PAGE_TOKENS + position % TDM_KV_PAGE_TOKENS];
+}
+
+/* The first allowed token from the chosen one on. The mask that was published after the step may come too late. */
+static void choose_allowed(struct tdm_fleet *f, const struct fake_step *s, uint32_t logits, struct tdm_result *r)
+{
+        uint32_t n_words = f->step->mask_words, at = r->token;
+        const uint64_t *allowed;
+
+        if (!tdm_step_mask(f->step, logits, 0, &allowed) ||
+            (f->late && !(s->early >> logits & 1) && rand_r(&f->seed) % f->late == 0)) {
+                f->n_late++;
+                r->token = TDM_NO_TOKEN;
+                return;
+        }
+        f->n_masked++;
+        while (!(allowed[at / 64] >> at % 64 & 1))
+                at = (at + 1) % (n_words * 64);
+        r->token = at;
 }
 
 /* Runs the first n_rows rows; with results when that is all of them. */
@@ -217,6 +241,8 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
 
                         r->token = choose(hash, row->position + 1, l->sampling.seed,
                                           f->step->history + l->history_offset, l->n_history, hp->n_vocab);
+                        if (l->mask)
+                                choose_allowed(f, s, row->logits, r);
                         r->logprob = -1;
                         r->target_logprob = l->target == UINT32_MAX ? 0 : score_of(hash, l->target);
                         r->n_top = l->sampling.n_top;
@@ -274,6 +300,8 @@ static void on_done(struct tdm_job *job, void *userdata)
         c->done = true;
         c->end = job->end;
         c->error = job->error.code;
+        c->incomplete = job->incomplete;
+        snprintf(c->message, sizeof(c->message), "%s", job->error.message);
 }
 
 static const struct tdm_job_events events = { on_accepted, on_progress, on_token, on_scores, on_done };
@@ -344,6 +372,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
         m->metadata = calloc(1, sizeof(*m->metadata));
         assert_int_equal(tdm_gguf_open(&m->metadata->gguf, m->fd, path, &err), 0);
         assert_int_equal(tdm_tokenizer_new(&m->metadata->tokenizer, m->metadata->gguf, &err), 0);
+        pthread_mutex_init(&m->metadata->vocabulary_lock, NULL);
+        limits.mask_words = TDM_DIV_UP(tdm_tokenizer_n_vocab(m->metadata->tokenizer), 64u);
         hp = &m->metadata->description.hparams;
         *hp = (struct tdm_hparams){ .n_layers = 6,
                                     .d_model = 64,
@@ -445,7 +475,9 @@ void submit(struct world *w, struct client_job *c, uint32_t model, uid_t uid, en
                              .max_tokens = c->max_tokens,
                              .prefill_chunk = chunk,
                              .deadline_ms = c->deadline_ms,
-                             .ignore_end = true },
+                             .json_schema = c->schema,
+                             .regex = c->regex,
+                             .ignore_end = !c->schema && !c->regex },
                 .n_top = c->score ? 2 : 0,
         };
         struct tdm_error err = { 0 };
@@ -494,11 +526,11 @@ void reset(struct world *w, const struct fake_step *guilty)
 
 void become_ready(struct world *w)
 {
-        bool either = w->fleet.measured == TDM_PLACEMENT_EITHER || w->fleet.measured == TDM_PLACEMENT_BALANCED;
+        bool equal_bits = w->fleet.measured == TDM_PLACEMENT_STANDBY || w->fleet.measured == TDM_PLACEMENT_BALANCED;
 
         /* The one that was lost may come later. */
-        w->fleet.away[0] = either && w->away && pick(w, 3) == 0;
-        w->fleet.away[1] = either && w->away && !w->fleet.away[0] && pick(w, 3) == 0;
+        w->fleet.away[0] = equal_bits && w->away && pick(w, 3) == 0;
+        w->fleet.away[1] = equal_bits && w->away && !w->fleet.away[0] && pick(w, 3) == 0;
         w->fleet.ready = true;
         tdm_scheduler_on_fleet_ready(w->s);
         turn(w);

@@ -36,6 +36,7 @@ struct fake_step {
         bool marks;
         bool executed;
         bool kills, breaks;
+        uint64_t early; /* of its logits, those whose mask was there when it was submitted */
 };
 
 struct tdm_fleet {
@@ -57,6 +58,8 @@ struct tdm_fleet {
         /* By world_clock: of a step, and more for each row (0: the clock stands still); all time; the longest step. */
         uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], took_ns[N_WORLD_MODELS], longest_ns;
         uint32_t n_bad[TDM_N_WORKERS]; /* calls of tdm_fleet_bad_results() */
+        unsigned late;                 /* of so many rows with a mask one finds that it has not come; 0: all find it */
+        uint32_t n_late, n_masked;
 };
 
 struct client_job {
@@ -66,6 +69,9 @@ struct client_job {
         uint64_t seed;
         uint32_t deadline_ms;
         bool penalty, score, cancelled, killer, breaker;
+        const char *schema, *regex; /* what its text must follow */
+        bool incomplete;
+        char message[TDM_ERROR_MESSAGE_MAX];
         uint32_t got[N_CTX];
         float nll[N_CTX];
         uint32_t n_got;

@@ -223,6 +223,10 @@ static const struct tdm_resource_limit limits[TDM_N_RESOURCES] = {
                                           .reserve = UINT64_C(128) << 20,
                                           .floor = UINT64_C(64) << 20,
                                           .share_percent = 50 },
+        [TDM_RESOURCE_GRAMMAR_BYTES] = { .capacity = UINT64_C(512) << 20,
+                                         .reserve = UINT64_C(64) << 20,
+                                         .floor = UINT64_C(16) << 20,
+                                         .share_percent = 50 },
 };
 
 struct subuids {

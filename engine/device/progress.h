@@ -16,7 +16,7 @@
 
 #define TDM_PROGRESS_MAGIC UINT32_C(0x47525054) /* "TPRG" */
 #define TDM_PROGRESS_ABI 4u
-#define TDM_PROGRESS_TRACE UINT64_C(4096) /* offset of the flight recorder */
+#define TDM_PROGRESS_TRACE UINT64_C(4096) /* offset of the trace */
 #define TDM_PROGRESS_BYTES (TDM_PROGRESS_TRACE + TDM_TRACE_BYTES)
 #define TDM_PROGRESS_MODELS 32u  /* models that a fleet can hold at once */
 #define TDM_PROGRESS_BUCKETS 40u /* of log2(ns) */

@@ -1,10 +1,10 @@
-/* The flight recorder of a process: what it did last, block by block, in a ring of fixed size that lies in shared
- * memory, so that it outlives the process and costs nobody a system call. A worker writes one behind its progress page;
- * tandemd reads it when somebody wants a trace, and keeps a dead worker's until the next one dies.
+/* The trace of a process: what it did last, block by block, in a ring of fixed size in shared memory. It outlives the
+ * process, and to write an event takes no system call. A worker writes one behind its progress page. tandemd reads it
+ * when a client asks for a trace, and keeps a dead worker's until the next one dies.
  *
- * One thread writes; it never waits and never looks at a reader. Any number of readers follow, each with a cursor of
- * its own; one that is overtaken learns how many events it has missed. Events are numbers: they are given names and put
- * into a format by whoever shows them. Nothing is decided by them, so a worker that lies here fools only the eye. */
+ * One thread writes. It never waits and never looks at a reader. Any number of readers follow, each with a cursor of
+ * its own. One that is overtaken learns how many events it has missed. Events are numbers; the reader gives them names
+ * and a format. Nothing is decided by them, so a worker that lies here misleads only the person who reads. */
 #ifndef TDM_ENGINE_DEVICE_TRACE_H
 #define TDM_ENGINE_DEVICE_TRACE_H
 

@@ -81,7 +81,13 @@ void tdm_matcher_destroyp(struct tdm_matcher **matcher);
 /* Back to the empty text; caches stay. */
 void tdm_matcher_reset(struct tdm_matcher *matcher);
 
-/* The mask of the tokens allowed next: n_words words, valid until the next call on this matcher. */
+/* From now on, at most so many steps for one mask or one accepted text; UINT64_MAX: what the grammar's limits say. What
+ * needs more returns -EAGAIN, and nothing has changed but the caches: to go on later costs what is left of the work. */
+void tdm_matcher_set_max_steps(struct tdm_matcher *matcher, uint64_t max_steps);
+/* Gives memory back: the caches are emptied. */
+int tdm_matcher_trim(struct tdm_matcher *matcher);
+/* The mask of the tokens allowed next: n_words words, valid until the next call on this matcher. TDM_E_UNSUPPORTED: it
+ * takes more work than the limits allow. */
 int tdm_matcher_mask(struct tdm_matcher *matcher, const uint64_t **ret_words);
 /* Appends a token. Returns 1 when it was allowed, 0 (and nothing changes) when it was not, or an error. A token that
  * ends generation appends nothing. */

@@ -102,6 +102,29 @@ static int begin(struct tdm_matcher *m)
         return r;
 }
 
+void tdm_matcher_set_max_steps(struct tdm_matcher *m, uint64_t max_steps)
+{
+        m->parser.max_steps = max_steps;
+}
+
+int tdm_matcher_trim(struct tdm_matcher *m)
+{
+        int r = compact(m);
+
+        if (r < 0)
+                return r;
+        for (unsigned i = 0; i < N_MASKS; i++)
+                free(steal_ptr(&m->masks[i].words));
+        return 0;
+}
+
+/* The operation failed because it may take fewer steps than the grammar allows. */
+static bool is_cut_short(const struct tdm_matcher *m)
+{
+        return m->parser.max_steps < m->grammar->limits.max_mask_steps &&
+               m->parser.arena.steps > m->parser.arena.max_steps;
+}
+
 int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
 {
         uint32_t state = m->history[m->at];
@@ -127,6 +150,8 @@ int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
         words = m->masks[m->next_mask].words;
         m->masks[m->next_mask].state = TDM_STATE_DEAD;
         r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->walk_states, words);
+        if (r < 0 && is_cut_short(m))
+                return -EAGAIN;
         if (r < 0 && compact(m) == 0) { /* once more with empty caches */
                 tdm_parser_begin(&m->parser);
                 r = tdm_mask_fill(&m->parser, m->vocabulary, m->history[m->at], m->walk_states, words);
@@ -161,6 +186,8 @@ int tdm_matcher_accept_bytes(struct tdm_matcher *m, const char *data, size_t siz
                         append(m, state);
                         return 1;
                 }
+                if (is_cut_short(m))
+                        return -EAGAIN;
                 if (attempt > 0)
                         return TDM_E_UNSUPPORTED;
                 r = compact(m);

@@ -391,7 +391,7 @@ int tdm_parser_init(struct tdm_parser *p, const struct tdm_grammar *grammar)
 {
         uint32_t limit = (uint32_t)TDM_MIN(grammar->limits.max_matcher_bytes / 16, (size_t)UINT32_MAX / 4);
 
-        *p = (struct tdm_parser){ .grammar = grammar };
+        *p = (struct tdm_parser){ .grammar = grammar, .max_steps = UINT64_MAX };
         if (tdm_arena_init(&p->arena, &grammar->arena, limit) < 0)
                 return -ENOMEM;
         init_fixed(p);
@@ -438,7 +438,7 @@ size_t tdm_parser_bytes(const struct tdm_parser *p)
 void tdm_parser_begin(struct tdm_parser *p)
 {
         p->arena.steps = 0;
-        p->arena.max_steps = p->grammar->limits.max_mask_steps;
+        p->arena.max_steps = TDM_MIN(p->grammar->limits.max_mask_steps, p->max_steps);
         p->arena.failed = false;
 }
 
@@ -540,7 +540,7 @@ static uint32_t move_state(struct move *m, uint32_t state)
 
 int tdm_parser_compact(struct tdm_parser *p, uint32_t *states, uint32_t n)
 {
-        struct tdm_parser fresh = { .grammar = p->grammar };
+        struct tdm_parser fresh = { .grammar = p->grammar, .max_steps = p->max_steps };
         struct move m = { p, &fresh, NULL, NULL };
         int r = -ENOMEM;
 

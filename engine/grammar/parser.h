@@ -56,6 +56,7 @@ struct tdm_parser {
         struct tdm_expr_list parts;
         bool whole;
         uint32_t start;
+        uint64_t max_steps; /* of one operation, where that is less than the grammar allows */
 };
 
 int tdm_parser_init(struct tdm_parser *parser, const struct tdm_grammar *grammar);
@@ -72,7 +73,7 @@ static inline uint32_t tdm_parser_step(struct tdm_parser *parser, uint32_t state
         return next != TDM_STATE_UNKNOWN ? next : tdm_parser_step_slow(parser, state, byte);
 }
 
-/* Before an operation: gives it a fresh budget of steps. */
+/* Before an operation: gives it a fresh budget of steps, the grammar's or parser->max_steps where that is less. */
 void tdm_parser_begin(struct tdm_parser *parser);
 /* Whether the caches are full. */
 bool tdm_parser_is_full(const struct tdm_parser *parser);

@@ -379,6 +379,7 @@ struct sample_job {
         const struct tdm_step *step;
         uint32_t first;
         struct tdm_result *results;
+        uint64_t masks_until_ns;
         _Atomic uint32_t bad_row; /* UINT32_MAX: none */
 };
 
@@ -388,11 +389,16 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         struct tdm_host_model *model = job->model;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        struct tdm_result result;
+        struct tdm_result result = { .token = TDM_NO_TOKEN };
+        const uint64_t *allowed;
+        int r = -ENODATA;
 
-        if (tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
-                       step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1, l->target,
-                       model->sampler_scratch + thread * model->sampler_stride, &result) < 0)
+        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
+                r = tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
+                               allowed, step->history + l->history_offset, l->n_history,
+                               step->rows[l->row].position + 1, l->target,
+                               model->sampler_scratch + thread * model->sampler_stride, &result);
+        if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
         else
                 job->results[job->first + chunk] = result;
@@ -404,11 +410,14 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
         bool tiled = step->head.n_logits > model->logits_rows;
 
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
-                struct sample_job job = { model, step, first, results, UINT32_MAX };
+                struct sample_job job = {
+                        .model = model, .step = step, .first = first, .results = results, .bad_row = UINT32_MAX
+                };
 
                 n = TDM_MIN(step->head.n_logits - first, model->logits_rows);
                 if (tiled)
                         make_logits(model, step, hidden, first, n);
+                job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
                 tdm_pool_run(model->pool, n, sample_one, &job);
                 if (job.bad_row != UINT32_MAX)
                         return tdm_error_set(

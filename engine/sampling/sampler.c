@@ -12,6 +12,7 @@
  * the history itself are enough for the exact answer. */
 #include "engine/sampling/sampler.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 
@@ -401,6 +402,17 @@ static void add_block(struct selection *s, const float *logits, uint32_t n, uint
                 selection_add(s, logits[i], i);
 }
 
+/* allowed: the block's word of the mask. */
+static void add_allowed(struct selection *s, const float *logits, uint32_t n, uint32_t block, uint64_t allowed)
+{
+        for (; allowed; allowed &= allowed - 1) {
+                uint32_t i = block * MAX_BLOCK + (uint32_t)__builtin_ctzll(allowed);
+
+                if (i < n)
+                        selection_add(s, logits[i], i);
+        }
+}
+
 /* Of blocks, the least of their greatest. */
 static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
 {
@@ -449,6 +461,35 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
         selection_shrink(&s);
         sort_keys(s.keys, s.n);
         return s.n;
+}
+
+/* The same of the logits that a mask allows. Here every block counts, so all logits must be there. */
+static size_t find_best_allowed(const float *logits, uint32_t n, size_t wanted, const uint64_t *allowed,
+                                struct scratch *scratch)
+{
+        const float *block_max = scratch->seen ? NULL : own_block_max(scratch, n);
+        struct selection s = { .keys = scratch->keys, .wanted = TDM_MIN(wanted, (size_t)n), .floor_logit = -INFINITY };
+
+        s.most = TDM_MIN(4 * s.wanted + 64, (size_t)KEYS_CAPACITY);
+        for (uint32_t b = 0; b < TDM_DIV_UP(n, MAX_BLOCK); b++)
+                if (allowed[b] && !(block_max && block_max[b] < s.floor_logit))
+                        add_allowed(&s, logits, n, b, allowed[b]);
+        selection_shrink(&s);
+        sort_keys(s.keys, s.n);
+        return s.n;
+}
+
+static_assert(MAX_BLOCK == 64, "a block of logits is a word of the mask");
+
+/* Of a sorted history, the ids that the mask allows. */
+static uint32_t keep_allowed(uint32_t *sorted, uint32_t n, const uint64_t *allowed)
+{
+        uint32_t n_kept = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+                if (allowed[sorted[i] / 64] >> sorted[i] % 64 & 1)
+                        sorted[n_kept++] = sorted[i];
+        return n_kept;
 }
 
 /* The distinct ids of the last tokens, sorted. */
@@ -528,6 +569,8 @@ static uint32_t draw(const uint64_t *candidates, size_t n, const struct tdm_samp
 {
         double greatest = (double)key_logit(candidates[0]), total = 0.0, kept = 0.0, least, x;
 
+        if (greatest == -INFINITY) /* a mask left none that the model holds possible */
+                return key_id(candidates[0]);
         for (size_t i = 0; i < n; i++) {
                 weights[i] = exp(((double)key_logit(candidates[i]) - greatest) / (double)s->temperature);
                 total += weights[i];
@@ -587,15 +630,18 @@ void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_
         sc->n_seen = n_seen;
 }
 
-uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history)
+uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, uint32_t n_vocab, uint32_t n_history)
 {
         uint32_t n_penalised = sampling->repeat_penalty != 1.0f ? TDM_MIN(n_history, (uint32_t)TDM_HISTORY_MAX) : 0;
 
+        if (masked)
+                return n_vocab;
         return (uint32_t)TDM_MIN(n_wanted(sampling, n_vocab, n_penalised), (size_t)n_vocab);
 }
 
-int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
-               uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret)
+int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint64_t *allowed,
+               const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
+               struct tdm_result *ret)
 {
         struct scratch *sc = scratch;
 
@@ -604,7 +650,8 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
         sc->seen = NULL;
         if (!isnan(sc->max))
                 lane_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
-        return tdm_sample_finish(logits, n_vocab, sampling, history, n_history, position, target, scratch, ret);
+        return tdm_sample_finish(logits, n_vocab, sampling, allowed, history, n_history, position, target, scratch,
+                                 ret);
 }
 
 /* A model's logit may be -inf, or so far down that a float cannot hold it. Results hold finite numbers alone. */
@@ -614,14 +661,14 @@ static float logprob_of(float logit, double log_sum)
 }
 
 int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
-                      const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
-                      struct tdm_result *ret)
+                      const uint64_t *allowed, const uint32_t *history, uint32_t n_history, uint32_t position,
+                      uint32_t target, void *scratch, struct tdm_result *ret)
 {
         struct scratch *sc = scratch;
         bool greedy = sampling->temperature == 0.0f, penalty = sampling->repeat_penalty != 1.0f;
         uint32_t top_k = top_k_of(sampling);
         uint32_t n_penalised = 0, n_top = n_top_of(sampling, n_vocab);
-        size_t n_best, n_candidates;
+        size_t n_best = 0, n_candidates;
         double log_sum = 0.0;
 
         if (n_vocab == 0 || (target != UINT32_MAX && target >= n_vocab))
@@ -633,15 +680,23 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         log_sum = (double)sc->max + log(log_sum);
         if (penalty)
                 n_penalised = sort_history(history, n_history, n_vocab, sc->history);
-        n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_penalised), sc);
-        if (n_best < TDM_MAX(n_top, 1u))
-                return -EDOM; /* these are not the logits that the maxima are of */
+        if (!allowed || n_top > 0) {
+                n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_penalised), sc);
+                if (n_best < TDM_MAX(n_top, 1u))
+                        return -EDOM; /* these are not the logits that the maxima are of */
+        }
 
         ret->n_top = n_top;
         for (uint32_t i = 0; i < n_top; i++) {
                 uint32_t id = key_id(sc->keys[i]);
 
                 ret->top[i] = (struct tdm_top){ id, logprob_of(logits[id], log_sum) };
+        }
+        if (allowed) {
+                n_penalised = keep_allowed(sc->history, n_penalised, allowed);
+                n_best = find_best_allowed(logits, n_vocab, (size_t)top_k + n_penalised, allowed, sc);
+                if (n_best == 0)
+                        return -ENODATA;
         }
         n_candidates =
                 adjust(logits, TDM_MIN(n_best, (size_t)top_k + n_penalised), n_penalised, sampling->repeat_penalty, sc);

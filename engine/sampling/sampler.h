@@ -1,18 +1,19 @@
 /* Choosing a token from logits. Counter-based: the random number of a draw is a function of (seed, position, draw)
  * only, so that a replayed, batched or moved job draws the same token.
  *
- * Order: repetition penalty over the history, temperature, top-k, top-p, min-p, draw. Ties go to the lower id
- * everywhere. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before penalty and
- * temperature). Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread, no
- * allocation. */
+ * Order: mask, repetition penalty over the history, temperature, top-k, top-p, min-p, draw. Ties go to the lower id
+ * everywhere. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before mask, penalty
+ * and temperature). Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread,
+ * no allocation. */
 #ifndef TDM_ENGINE_SAMPLING_SAMPLER_H
 #define TDM_ENGINE_SAMPLING_SAMPLER_H
 
 #include "common/error.h"
 
-#define TDM_MAX_TOP 64u      /* alternatives reported for a position */
-#define TDM_MAX_TOP_K 1024u  /* candidates kept when sampling: top_k 0 means "all", which keeps these many */
-#define TDM_HISTORY_MAX 256u /* tokens the repetition penalty looks back on */
+#define TDM_MAX_TOP 64u         /* alternatives reported for a position */
+#define TDM_MAX_TOP_K 1024u     /* candidates kept when sampling: top_k 0 means "all", which keeps these many */
+#define TDM_HISTORY_MAX 256u    /* tokens the repetition penalty looks back on */
+#define TDM_NO_TOKEN UINT32_MAX /* as a result's token: none was drawn, because the row's mask did not come */
 
 struct tdm_sampling {
         float temperature;    /* 0: greedy */
@@ -30,7 +31,7 @@ struct tdm_top {
 };
 
 struct tdm_result {
-        uint32_t token;       /* the choice */
+        uint32_t token;       /* the choice, or TDM_NO_TOKEN */
         float logprob;        /* its log-probability */
         float target_logprob; /* of the row's target token, NAN when it has none */
         uint32_t n_top;
@@ -40,10 +41,13 @@ struct tdm_result {
 int tdm_sampling_check(const struct tdm_sampling *sampling, struct tdm_error *err); /* ranges, NaN */
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
 /* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM, as do maxima of other
- * logits). position: absolute position of the token that is being chosen. target: UINT32_MAX for none. scratch:
- * tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
-int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint32_t *history,
-               uint32_t n_history, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
+ * logits). allowed [n_vocab / 64, rounded up]: the mask, bit id % 64 of word id / 64 of each token that may be chosen;
+ * NULL: all may. -ENODATA where it allows none. It is read more than once and may change meanwhile. Alternatives and
+ * target are not subject to it. position: absolute position of the token that is being chosen. target: UINT32_MAX for
+ * none. scratch: tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
+int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint64_t *allowed,
+               const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
+               struct tdm_result *ret);
 
 /* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the
  * greatest of some of the logits each, of all together, NAN where one is NaN or +inf. block_sums: of each
@@ -51,17 +55,17 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
  * TDM_SAMPLE_LANES, … of the block, in this order, by the operations of exp_negative() in sampler.c; then lane i takes
  * lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted blocks of TDM_SAMPLE_MAX_BLOCK logits
  * (or all) that have the greatest maxima, of equal ones the first, each once, in any order; more do no harm. finish()
- * reads no other logits than theirs and those of the history and the target. One scratch for both; all of it is read
- * until then. */
+ * reads no other logits than theirs and those of the history and the target. With a mask every block is wanted, because
+ * the allowed tokens may lie in any. One scratch for both; all of it is read until then. */
 #define TDM_SAMPLE_MAX_BLOCK 64u
 #define TDM_SAMPLE_SUM_BLOCK 256u
 #define TDM_SAMPLE_LANES 16u
-uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, uint32_t n_vocab, uint32_t n_history);
+uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, uint32_t n_vocab, uint32_t n_history);
 void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen,
                      uint32_t n_seen, void *scratch);
 int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
-                      const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
-                      struct tdm_result *ret);
+                      const uint64_t *allowed, const uint32_t *history, uint32_t n_history, uint32_t position,
+                      uint32_t target, void *scratch, struct tdm_result *ret);
 
 /* The generator: 64 random bits of (seed, position, draw). Philox 4x32-10, Salmon et al. 2011, known-answer tested. */
 uint64_t tdm_random_u64(uint64_t seed, uint32_t position, uint32_t draw);

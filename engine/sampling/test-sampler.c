@@ -33,7 +33,7 @@ static struct tdm_result sample(const float *logits, uint32_t n, struct tdm_samp
         assert_non_null(scratch);
         memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n)); /* nothing may depend on what is in it */
         memset(&r, 0x5a, sizeof(r));
-        assert_int_equal(tdm_sample(logits, n, &s, history, n_history, position, target, scratch, &r), 0);
+        assert_int_equal(tdm_sample(logits, n, &s, NULL, history, n_history, position, target, scratch, &r), 0);
         return r;
 }
 
@@ -399,27 +399,27 @@ static void test_bad_logits(void **state)
                 for (unsigned i = 0; i < 100; i++)
                         logits[i] = (float)i;
                 logits[at] = NAN;
-                assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
+                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
                 logits[at] = INFINITY;
-                assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
+                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
                 logits[at] = -INFINITY;
-                assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, at, scratch, &r), 0);
+                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, at, scratch, &r), 0);
                 assert_true(r.token != at && r.target_logprob == -FLT_MAX); /* results are finite */
                 r.token = 4711;
         }
         for (unsigned i = 0; i < 100; i++)
                 logits[i] = -INFINITY;
-        assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
+        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
         assert_int_equal(r.token, 4711); /* outputs are written on success only */
         logits[63] = -FLT_MAX;
         s.repeat_penalty = 2.0f;
-        assert_int_equal(tdm_sample(logits, 100, &s, (uint32_t[]){ 63, 1 }, 2, 0, UINT32_MAX, scratch, &r), 0);
+        assert_int_equal(tdm_sample(logits, 100, &s, NULL, (uint32_t[]){ 63, 1 }, 2, 0, UINT32_MAX, scratch, &r), 0);
         assert_int_equal(r.token, 63);
-        assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, 100, scratch, &r), -EINVAL);
-        assert_int_equal(tdm_sample(logits, 0, &s, NULL, 0, 0, UINT32_MAX, scratch, &r), -EINVAL);
+        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, 100, scratch, &r), -EINVAL);
+        assert_int_equal(tdm_sample(logits, 0, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EINVAL);
         for (unsigned i = 0; i < 100; i++)
                 logits[i] = i == 50 ? FLT_MAX : -FLT_MAX;
-        assert_int_equal(tdm_sample(logits, 100, &s, NULL, 0, 0, UINT32_MAX, scratch, &r), 0);
+        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), 0);
         assert_int_equal(r.token, 50);
         assert_true(r.logprob == 0.0f);
 }
@@ -536,7 +536,7 @@ static void test_seen(void **state)
                 }
                 memcpy(sorted, block_max, n_blocks * sizeof(float));
                 qsort(sorted, n_blocks, sizeof(float), falling);
-                wanted = TDM_MIN(tdm_sample_n_wanted(&s, n, n_history), n_blocks);
+                wanted = TDM_MIN(tdm_sample_n_wanted(&s, false, n, n_history), n_blocks);
                 for (uint32_t b = 0; b < n_blocks; b++)
                         n_equal += key_of(block_max[b]) > key_of(sorted[wanted - 1]); /* so far those above */
                 n_equal = wanted - n_equal;
@@ -562,13 +562,107 @@ static void test_seen(void **state)
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&got, 0x5a, sizeof(got));
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
-                assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got), 0);
+                assert_int_equal(tdm_sample_finish(seen, n, &s, NULL, history, n_history, round, target, scratch, &got),
+                                 0);
                 assert_memory_equal(&got, &want, sizeof(got));
                 block_max[n_blocks / 2] = NAN;
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
-                assert_int_equal(tdm_sample_finish(seen, n, &s, history, n_history, round, target, scratch, &got),
+                assert_int_equal(tdm_sample_finish(seen, n, &s, NULL, history, n_history, round, target, scratch, &got),
                                  -EDOM);
         }
+}
+
+/* A mask chooses as if the other logits were -inf, and changes no log-probability. Blocks that are all allowed, not at
+ * all, and by single tokens. */
+static void test_mask(void **state)
+{
+        static const uint32_t sizes[] = { 1, 63, 64, 65, 1000, 4096, 20011 };
+
+        for (uint32_t round = 0; round < 400; round++) {
+                uint32_t n = sizes[round % TDM_ARRAY_SIZE(sizes)], n_history = round % 9 * 10, n_allowed = 0;
+                uint32_t n_words = TDM_DIV_UP(n, 64u), at = (uint32_t)(random_uniform() * n);
+                _cleanup_(freep) float *logits = calloc(n, sizeof(float)), *masked = calloc(n, sizeof(float));
+                _cleanup_(freep) uint64_t *allowed = calloc(n_words, sizeof(uint64_t));
+                _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(n));
+                struct tdm_sampling s = { round % 3 ? 1.5f : 0.0f, 0.95f,     0.01f, round % 4 ? 1.0f : 1.3f,
+                                          round % 7 * 10,          round % 6, round };
+                struct tdm_result want, raw, got;
+                uint32_t history[80];
+
+                for (uint32_t i = 0; i < n; i++)
+                        logits[i] = round % 10 == 9 ? rintf(random_normal()) : 6.0f * random_normal();
+                for (uint32_t i = 0; i < n_history; i++)
+                        history[i] = (uint32_t)(random_uniform() * n);
+                for (uint32_t w = 0; w < n_words; w++)
+                        allowed[w] = round % 5 == 0 ? 0 :
+                                     w % 3 == 0     ? ~UINT64_C(0) :
+                                     w % 3 == 1     ? UINT64_C(1) << w % 64 :
+                                                      0;
+                allowed[at / 64] |= UINT64_C(1) << at % 64;
+                if (round % 11 == 0)
+                        memset(allowed, 0xff, n_words * sizeof(*allowed)); /* bits beyond the vocabulary too */
+                for (uint32_t i = 0; i < n; i++) {
+                        bool is_allowed = allowed[i / 64] >> i % 64 & 1;
+
+                        masked[i] = is_allowed ? logits[i] : -INFINITY;
+                        n_allowed += is_allowed;
+                }
+                raw = sample(logits, n, s, history, n_history, round, 0);
+                want = sample(masked, n, s, history, n_history, round, 0);
+                memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
+                memset(&got, 0x5a, sizeof(got));
+                assert_int_equal(tdm_sample(logits, n, &s, allowed, history, n_history, round, 0, scratch, &got), 0);
+                assert_int_equal(got.token, want.token);
+                assert_true(allowed[got.token / 64] >> got.token % 64 & 1);
+                assert_memory_equal(&got.target_logprob, &raw.target_logprob, sizeof(float));
+                assert_int_equal(got.n_top, raw.n_top);
+                assert_memory_equal(got.top, raw.top, raw.n_top * sizeof(got.top[0]));
+                if (n_allowed == n)
+                        assert_memory_equal(&got, &raw, sizeof(got));
+                /* the log-probability is the model's, not that among the allowed ones */
+                raw = sample(logits, n, s, history, n_history, round, got.token);
+                assert_memory_equal(&got.logprob, &raw.target_logprob, sizeof(float));
+
+                memset(allowed, 0, n_words * sizeof(*allowed));
+                assert_int_equal(tdm_sample(logits, n, &s, allowed, history, n_history, round, 0, scratch, &got),
+                                 -ENODATA);
+                /* the model holds the only allowed token impossible */
+                if (n > 1) {
+                        allowed[at / 64] = UINT64_C(1) << at % 64;
+                        logits[at] = -INFINITY;
+                        assert_int_equal(
+                                tdm_sample(logits, n, &s, allowed, history, n_history, round, 0, scratch, &got), 0);
+                        assert_int_equal(got.token, at);
+                }
+        }
+}
+
+/* With a mask all blocks are wanted, and then the order in which they are named is of no account. */
+static void test_mask_seen(void **state)
+{
+        enum { N = 5000, N_BLOCKS = (N + TDM_SAMPLE_MAX_BLOCK - 1) / TDM_SAMPLE_MAX_BLOCK };
+        static float logits[N], maxima[N_BLOCKS], sums[N / TDM_SAMPLE_SUM_BLOCK + 1];
+        static uint64_t allowed[N / 64 + 1];
+        _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(N));
+        struct tdm_sampling s = plain;
+        struct tdm_result want, got;
+        uint32_t blocks[N_BLOCKS];
+
+        for (uint32_t i = 0; i < N; i++) {
+                logits[i] = 3.0f * random_normal();
+                maxima[i / TDM_SAMPLE_MAX_BLOCK] = fmaxf(maxima[i / TDM_SAMPLE_MAX_BLOCK], logits[i]);
+                if (random_uniform() < 0.1)
+                        allowed[i / 64] |= UINT64_C(1) << i % 64;
+        }
+        for (uint32_t b = 0; b < N_BLOCKS; b++)
+                blocks[b] = N_BLOCKS - 1 - b;
+        assert_int_equal(tdm_sample_n_wanted(&s, true, N, 0), N);
+        assert_int_equal(tdm_sample(logits, N, &s, allowed, NULL, 0, 7, UINT32_MAX, scratch, &want), 0);
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(sums); i++)
+                sums[i] = 1.0f;
+        tdm_sample_take(maxima, N_BLOCKS, sums, blocks, N_BLOCKS, scratch);
+        assert_int_equal(tdm_sample_finish(logits, N, &s, allowed, NULL, 0, 7, UINT32_MAX, scratch, &got), 0);
+        assert_int_equal(got.token, want.token);
 }
 
 int main(void)
@@ -580,6 +674,7 @@ int main(void)
                 cmocka_unit_test(test_penalty), cmocka_unit_test(test_bad_logits),
                 cmocka_unit_test(test_check),   cmocka_unit_test(test_penalty_reach),
                 cmocka_unit_test(test_known),   cmocka_unit_test(test_seen),
+                cmocka_unit_test(test_mask),    cmocka_unit_test(test_mask_seen),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

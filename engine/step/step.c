@@ -5,6 +5,8 @@
  * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is tandemd's
  * affair. */
 #include <assert.h>
+#include <stdatomic.h>
+#include <time.h>
 #include "engine/step/step.h"
 
 /* The public struct comes first: a step is handed around as that. */
@@ -21,6 +23,7 @@ static void copy_once(void *to, const void *from, size_t size_bytes)
 }
 
 #define MAX_TABLES 65536u
+#define MAX_MASK_WORDS 65536u /* of a vocabulary of four million */
 /* of the longest context that tdm_hparams_check allows */
 #define MAX_TABLE_ENTRIES ((UINT32_C(1) << 20) / TDM_KV_PAGE_TOKENS)
 
@@ -35,6 +38,7 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
                 { "max_logits", limits->max_logits, limits->max_seqs, TDM_MAX_STEP_LOGITS },
                 { "n_tables", limits->n_tables, 1, MAX_TABLES },
                 { "table_entries", limits->table_entries, 1, MAX_TABLE_ENTRIES },
+                { "mask_words", limits->mask_words, 0, MAX_MASK_WORDS },
                 { "input_bytes", limits->input_bytes, 0, TDM_MAX_INPUT_BYTES },
         };
 
@@ -60,6 +64,10 @@ void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_la
         offset += limits->max_logits * (uint64_t)TDM_HISTORY_MAX * sizeof(uint32_t);
         l.inputs_offset = offset = TDM_ALIGN_UP(offset, UINT64_C(64));
         offset += limits->max_rows * (uint64_t)limits->input_bytes;
+        l.published_offset = offset = TDM_ALIGN_UP(offset, UINT64_C(64));
+        offset += TDM_ALIGN_UP(limits->max_seqs * (uint64_t)sizeof(uint64_t), UINT64_C(64));
+        l.masks_offset = offset;
+        offset += (uint64_t)limits->max_seqs * limits->mask_words * sizeof(uint64_t);
         l.slot_bytes = TDM_ALIGN_UP(offset, UINT64_C(4096));
 
         offset = 4096;
@@ -136,6 +144,7 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits)
                 return -ENOMEM;
         }
         step->table_entries = limits->table_entries;
+        step->mask_words = limits->mask_words;
         *ret = step;
         return 0;
 }
@@ -236,8 +245,12 @@ static int check_rows(const struct tdm_step *step, const struct tdm_steps_limits
         return 0;
 }
 
-static int check_logits(const struct tdm_step *step, const struct tdm_hparams *hp, struct tdm_error *err)
+static int check_logits(const struct tdm_step *step, const struct tdm_steps_limits *limits,
+                        const struct tdm_hparams *hp, struct tdm_error *err)
 {
+        if (limits->mask_words && limits->mask_words != TDM_DIV_UP(hp->n_vocab, 64u))
+                return REFUSE(err, "masks have %u words, a vocabulary of %u needs %u", limits->mask_words, hp->n_vocab,
+                              TDM_DIV_UP(hp->n_vocab, 64u));
         for (uint32_t i = 0; i < step->head.n_logits; i++) {
                 const struct tdm_step_logits *l = &step->logits[i];
                 struct tdm_error why;
@@ -251,6 +264,9 @@ static int check_logits(const struct tdm_step *step, const struct tdm_hparams *h
                     l->n_history > step->head.n_history - l->history_offset)
                         return REFUSE(err, "logits %u have %u tokens of history from %u, there are %u", i, l->n_history,
                                       l->history_offset, step->head.n_history);
+                if (l->mask > (limits->mask_words ? limits->max_seqs : 0))
+                        return REFUSE(err, "logits %u have mask %u of %u, of %u words", i, l->mask, limits->max_seqs,
+                                      limits->mask_words);
                 if (tdm_sampling_check(&l->sampling, &why))
                         return REFUSE(err, "logits %u: %s", i, why.message);
         }
@@ -311,7 +327,9 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
         r = check_rows(step, limits, hp, err);
         if (r)
                 return r;
-        r = check_logits(step, hp, err);
+        step->published = (const _Atomic uint64_t *)(from + layout->published_offset);
+        step->masks = (const uint64_t *)(from + layout->masks_offset);
+        r = check_logits(step, limits, hp, err);
         if (r)
                 return r;
         for (uint32_t s = 0; s < step->head.n_seqs; s++)
@@ -321,4 +339,48 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
                                 return r;
                 }
         return 0;
+}
+
+/* ---- masks ---- */
+
+/* Release: pairs with the acquire in tdm_step_mask(). */
+void tdm_steps_publish(uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot, uint32_t mask,
+                       uint64_t step_id, const uint64_t *words)
+{
+        if (words)
+                memcpy(tdm_steps_mask(base, layout, slot, mask), words,
+                       (size_t)layout->limits.mask_words * sizeof(*words));
+        atomic_store_explicit(tdm_steps_published(base, layout, slot, mask), words ? step_id : ~step_id,
+                              memory_order_release);
+}
+
+/* A mask is late by microseconds, or tandemd has no CPU. */
+#define MASK_SPINS 2000u
+#define MASK_NAP_NS 50000
+
+bool tdm_step_mask(const struct tdm_step *step, uint32_t i, uint64_t until_ns, const uint64_t **ret)
+{
+        uint32_t mask = step->logits[i].mask - 1;
+        uint64_t id = step->head.step_id;
+
+        *ret = NULL;
+        if (step->logits[i].mask == 0)
+                return true;
+        for (unsigned round = 0;; round++) {
+                uint64_t word = atomic_load_explicit(&step->published[mask], memory_order_acquire);
+
+                if (word == id)
+                        break;
+                if (word == ~id)
+                        return false;
+                if (round < MASK_SPINS) {
+                        tdm_cpu_relax();
+                        continue;
+                }
+                if (tdm_now_ns() >= until_ns)
+                        return false;
+                nanosleep(&(struct timespec){ .tv_nsec = MASK_NAP_NS }, NULL);
+        }
+        *ret = step->masks + (size_t)mask * step->mask_words;
+        return true;
 }

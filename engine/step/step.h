@@ -3,12 +3,14 @@
  * A step is up to max_rows rows (tokens) from any mix of sequences: prefill chunks and decode rows together. tandemd
  * writes a step into one of TDM_STEP_SLOTS slots (a slot is one step in flight), posts a descriptor to the owner of its
  * first block, and hears when the last block is done. Each step carries its own plan (which worker runs each block), so
- * split, single and take-over by the survivor are one mechanism. Several steps of disjoint sequences may be in flight.
+ * the split, all blocks on one worker, and a survivor's take-over are one mechanism. Several steps of disjoint
+ * sequences may be in flight.
  *
  * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
- * runs the sample block. Hidden rows live in the `activations` segment: hidden
- * [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream, updated in place by each block.
+ * runs the sample block. Where a mask did not come in time the result is TDM_NO_TOKEN, and tandemd has the row run
+ * again. Hidden rows live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the
+ * residual stream, updated in place by each block.
  *
  * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
  * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */
@@ -19,7 +21,7 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 3u
+#define TDM_STEPS_ABI 4u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
@@ -51,6 +53,8 @@ struct tdm_step_logits {
         struct tdm_sampling sampling;
         uint32_t history_offset; /* into the step's history */
         uint32_t n_history;      /* <= TDM_HISTORY_MAX */
+        uint32_t mask;           /* 1 + which of the slot's masks says what may be drawn; 0: all may */
+        uint32_t reserved;
 };
 
 struct tdm_step_head {
@@ -77,6 +81,7 @@ struct tdm_steps_limits {
         uint32_t max_logits;    /* <= TDM_MAX_STEP_LOGITS, >= max_seqs */
         uint32_t n_tables;      /* sequence slots */
         uint32_t table_entries; /* pages a sequence can have: ceil(n_ctx / TDM_KV_PAGE_TOKENS) */
+        uint32_t mask_words;    /* of a mask: ceil(n_vocab / 64); 0: no row can have one */
         uint32_t input_bytes;   /* of the model's file that travel with each row; 0: none */
 };
 
@@ -94,6 +99,7 @@ struct tdm_steps_layout {
         uint64_t slot_offset[TDM_STEP_SLOTS];
         uint64_t rows_offset, seqs_offset, logits_offset, history_offset; /* within a slot, after the head */
         uint64_t inputs_offset;                                           /* the same; [max_rows][input_bytes] */
+        uint64_t published_offset, masks_offset; /* _Atomic u64 [max_seqs]; u64 [max_seqs][mask_words] */
         uint64_t slot_bytes;
         uint64_t tables_offset;      /* u32 [n_tables][TDM_KV_GROUPS][table_entries] */
         uint64_t size_bytes;         /* of the steps segment */
@@ -139,6 +145,22 @@ static inline uint32_t *tdm_steps_table(uint8_t *base, const struct tdm_steps_la
                ((uint64_t)table * TDM_KV_GROUPS + group) * l->limits.table_entries;
 }
 
+/* Masks (engine/grammar/grammar.h) are made while the workers run the step already, so they are no part of the copy
+ * that a worker makes of it. A worker looks for a mask when it is about to draw. tandemd tells for each mask that it is
+ * there: the word is the step's id, or its complement where there will be none. */
+static inline uint64_t *tdm_steps_mask(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot, uint32_t mask)
+{
+        return (uint64_t *)(base + l->slot_offset[slot] + l->masks_offset) + (uint64_t)mask * l->limits.mask_words;
+}
+static inline _Atomic uint64_t *tdm_steps_published(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot,
+                                                    uint32_t mask)
+{
+        return (_Atomic uint64_t *)(base + l->slot_offset[slot] + l->published_offset) + mask;
+}
+/* words: NULL where there will be none. */
+void tdm_steps_publish(uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot, uint32_t mask,
+                       uint64_t step_id, const uint64_t *words);
+
 /* A worker's private, validated copy of a step. */
 struct tdm_step {
         struct tdm_step_head head;
@@ -151,6 +173,10 @@ struct tdm_step {
         /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
         uint32_t *tables[TDM_KV_GROUPS];
         uint32_t table_entries;
+        /* tandemd's: see tdm_step_mask() */
+        const _Atomic uint64_t *published; /* [max_seqs] */
+        const uint64_t *masks;             /* [max_seqs][mask_words] */
+        uint32_t mask_words;
 };
 
 int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits);
@@ -163,6 +189,12 @@ void tdm_step_destroyp(struct tdm_step **step);
 int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot,
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err);
+
+/* So long a worker waits for a mask that is late. tandemd makes nearly all in some microseconds, while a step runs. */
+#define TDM_STEP_MASK_WAIT_NS (UINT64_C(5) * TDM_NSEC_PER_MSEC)
+/* The mask of logits `i`; *ret NULL where there is none for them. It lies in shared memory: see tdm_sample(). False:
+ * it did not come until until_ns (tdm_now_ns()), or there will be none, and no token is drawn. */
+bool tdm_step_mask(const struct tdm_step *step, uint32_t i, uint64_t until_ns, const uint64_t **ret);
 
 /* First position that a row at `position` may look at in a layer of this group. */
 static inline uint32_t tdm_window_first(const struct tdm_hparams *hp, enum tdm_kv_group group, uint32_t position)

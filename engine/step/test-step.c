@@ -5,11 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
 
 #include "engine/step/step.h"
 
 static const struct tdm_steps_limits limits = {
-        .max_rows = 40, .max_seqs = 6, .max_logits = 8, .n_tables = 9, .table_entries = 12
+        .max_rows = 40, .max_seqs = 6, .max_logits = 8, .n_tables = 9, .table_entries = 12, .mask_words = 1
 };
 static struct tdm_steps_layout layout;
 static struct tdm_hparams hp;
@@ -56,7 +57,7 @@ static void write_step(void)
         rows[20].logits = 0;
         rows[27].logits = 1;
         logits[0] = (struct tdm_step_logits){ 20, UINT32_MAX, sampling, 0, 4 };
-        logits[1] = (struct tdm_step_logits){ 27, 49, sampling, 4, 2 };
+        logits[1] = (struct tdm_step_logits){ 27, 49, sampling, 4, 2, 6, 0 };
         for (uint32_t i = 0; i < head->n_history; i++)
                 tdm_steps_history(base, &layout, 2)[i] = 40 + i;
 }
@@ -133,6 +134,7 @@ static const struct lie {
         { "history length", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), 3 },
         { "history longer than allowed", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), TDM_HISTORY_MAX + 1 },
         { "temperature NaN", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.temperature), 0x7fc00000 },
+        { "mask past the last", LOGITS, 0, offsetof(struct tdm_step_logits, mask), 7 },
         { "alternatives", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.n_top), TDM_MAX_TOP + 1 },
         { "token of the history", HISTORY, 5, 0, 50 },
         { "page", FULL_TABLE, 0, 0, 80 },
@@ -294,6 +296,52 @@ static void test_segment(void **unused)
         assert_int_equal(tdm_steps_limits_check(&bad, &err), TDM_E_PROTOCOL);
         bad = (struct tdm_steps_limits){ TDM_MAX_STEP_ROWS, TDM_MAX_STEP_SEQS, TDM_MAX_STEP_LOGITS, 65536, 32768 };
         assert_int_equal(tdm_steps_limits_check(&bad, &err), 0);
+        bad.mask_words = UINT32_MAX;
+        assert_int_equal(tdm_steps_limits_check(&bad, &err), TDM_E_PROTOCOL);
+}
+
+static void *publish_late(void *unused)
+{
+        const uint64_t words[] = { 0x123 };
+
+        usleep(20000);
+        tdm_steps_publish(base, &layout, 2, 5, 77, words);
+        return NULL;
+}
+
+/* A mask is looked for when it is wanted, and only that of this step counts. */
+static void test_masks(void **unused)
+{
+        const uint64_t words[] = { 0xabc }, *got = words, soon = tdm_now_ns();
+        const uint64_t long_ns = UINT64_C(10) * TDM_NSEC_PER_SEC;
+        struct tdm_error err = {};
+        pthread_t thread;
+
+        write_step();
+        assert_int_equal(read_step(&err), 0);
+        assert_true(tdm_step_mask(step, 0, soon, &got)); /* has none */
+        assert_null(got);
+        assert_false(tdm_step_mask(step, 1, soon, &got)); /* has not come */
+        tdm_steps_publish(base, &layout, 2, 5, 76, words);
+        assert_false(tdm_step_mask(step, 1, soon, &got)); /* another step's */
+        tdm_steps_publish(base, &layout, 2, 4, 77, words);
+        assert_false(tdm_step_mask(step, 1, soon, &got)); /* another row's */
+        tdm_steps_publish(base, &layout, 2, 5, 77, NULL);
+        assert_false(tdm_step_mask(step, 1, UINT64_MAX, &got)); /* there will be none: does not wait */
+        assert_null(got);
+        tdm_steps_publish(base, &layout, 2, 5, 77, words);
+        assert_true(tdm_step_mask(step, 1, soon, &got));
+        assert_true(*got == 0xabc);
+
+        tdm_steps_publish(base, &layout, 2, 5, 76, words);
+        assert_int_equal(pthread_create(&thread, NULL, publish_late, NULL), 0);
+        assert_true(tdm_step_mask(step, 1, tdm_now_ns() + long_ns, &got));
+        assert_true(*got == 0x123);
+        pthread_join(thread, NULL);
+
+        hp.n_vocab = 65; /* needs another word */
+        assert_int_equal(read_step(&err), TDM_E_PROTOCOL);
+        hp.n_vocab = 50;
 }
 
 /* Parts of a slot neither overlap nor leave it. */
@@ -303,8 +351,11 @@ static void test_layout(void **unused)
         assert_true(layout.seqs_offset >= layout.rows_offset + limits.max_rows * sizeof(struct tdm_step_row));
         assert_true(layout.logits_offset >= layout.seqs_offset + limits.max_seqs * sizeof(struct tdm_step_seq));
         assert_true(layout.history_offset >= layout.logits_offset + limits.max_logits * sizeof(struct tdm_step_logits));
-        assert_true(layout.slot_bytes >=
+        assert_true(layout.published_offset >=
                     layout.history_offset + limits.max_logits * TDM_HISTORY_MAX * sizeof(uint32_t));
+        assert_true(layout.masks_offset >= layout.published_offset + limits.max_seqs * sizeof(uint64_t));
+        assert_true(layout.slot_bytes >=
+                    layout.masks_offset + (uint64_t)limits.max_seqs * limits.mask_words * sizeof(uint64_t));
         for (uint32_t i = 0; i < TDM_STEP_SLOTS; i++) {
                 uint64_t end = i + 1 < TDM_STEP_SLOTS ? layout.slot_offset[i + 1] : layout.tables_offset;
 
@@ -349,6 +400,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_good),   cmocka_unit_test(test_lies),    cmocka_unit_test(test_not_looked_at),
                 cmocka_unit_test(test_random), cmocka_unit_test(test_segment), cmocka_unit_test(test_layout),
+                cmocka_unit_test(test_masks),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);

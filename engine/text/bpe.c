@@ -8,7 +8,6 @@
 #include "engine/text/unicode.h"
 
 #define SHORT_WORD 24u /* symbols: below, searching is faster than a heap */
-#define MARK_STEPS 16384u
 
 /* The heap has four children to a node: they share a cache line, which counts in a word of a megabyte. */
 #define CHILDREN 4u
@@ -191,22 +190,27 @@ static int encode_word(struct tdm_encoder *e, const uint8_t *word, size_t size, 
         return r;
 }
 
-/* Byte-level: words by the pre-tokenizer. */
+static int check_budget(void *encoder)
+{
+        return tdm_encoder_settle(encoder);
+}
+
+/* Byte-level: words by the pre-tokenizer. A byte of text takes a step here, and the rest where it is merged. */
 static int encode_bytes(struct tdm_encoder *e, const uint8_t *text, size_t size)
 {
         const struct tdm_pretokenizer *p = e->t->pretokenizer;
         _cleanup_(freep) uint8_t *normal = NULL;
         _cleanup_(freep) uint16_t *many = NULL;
+        const struct tdm_text_watch watch = { check_budget, e };
         uint16_t few[256], *marks = few;
         size_t start = 0;
         int r;
 
-        /* A step for each byte now and a few later; 16 KiB between two looks at the budget would need a third pass. */
         r = tdm_encoder_spend(e, size);
         if (r < 0)
                 return r;
         if (p->nfc) {
-                r = tdm_unicode_nfc(text, size, &normal, &size);
+                r = tdm_unicode_nfc(text, size, &watch, &normal, &size);
                 if (r < 0)
                         return r;
                 text = normal ? normal : text;
@@ -216,7 +220,9 @@ static int encode_bytes(struct tdm_encoder *e, const uint8_t *text, size_t size)
                 if (!many)
                         return -ENOMEM;
         }
-        tdm_pretokenize(p, text, size, marks);
+        r = tdm_pretokenize(p, text, size, &watch, marks);
+        if (r < 0)
+                return r;
         for (size_t at = 1; at <= size; at++) {
                 if (at < size && !(marks[at] & TDM_MARK_START))
                         continue;
@@ -228,9 +234,42 @@ static int encode_bytes(struct tdm_encoder *e, const uint8_t *text, size_t size)
         return 0;
 }
 
+/* The original tokenizer turns spaces into U+2581, and cannot tell them from those of the text. *ret is NULL where
+ * there are none. */
+static int turn_marks(const uint8_t *text, size_t size, uint8_t **ret, size_t *ret_size)
+{
+        static const char mark[3] = { '\xe2', '\x96', '\x81' };
+        const uint8_t *at = memmem(text, size, mark, 3), *end = text + size;
+        size_t n = 0;
+
+        *ret = NULL;
+        if (!at)
+                return 0;
+        *ret = malloc(size);
+        if (!*ret)
+                return -ENOMEM;
+        for (;;) {
+                memcpy(*ret + n, text, (size_t)(at - text));
+                n += (size_t)(at - text);
+                if (at == end)
+                        break;
+                (*ret)[n++] = ' ';
+                text = at + 3;
+                at = memmem(text, (size_t)(end - text), mark, 3);
+                at = at ? at : end;
+        }
+        *ret_size = n;
+        return 0;
+}
+
 /* Gemma 4's kind: [^\n]+|[\n]+; line ends that are one piece together are taken as that. */
 static int encode_lines(struct tdm_encoder *e, const uint8_t *text, size_t size)
 {
+        _cleanup_(freep) uint8_t *turned = NULL;
+
+        if (turn_marks(text, size, &turned, &size) < 0)
+                return -ENOMEM;
+        text = turned ? turned : text;
         for (size_t at = 0, end; at < size; at = end) {
                 bool line_ends = text[at] == '\n';
                 int r;

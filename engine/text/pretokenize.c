@@ -121,14 +121,25 @@ static size_t match_stage(const struct matcher *m, const struct tdm_pattern_stag
         return NO_MATCH;
 }
 
-static void cut_word(const struct tdm_pattern_stage *stage, struct matcher *m, size_t start, uint16_t *marks)
+static int cut_word(const struct tdm_pattern_stage *stage, struct matcher *m, size_t start,
+                    const struct tdm_text_watch *watch, uint16_t *marks)
 {
+        size_t next_check = start + TDM_TEXT_WATCH_BYTES;
+
         m->tail = m->end;
         while (m->tail > start && is_in(marks[previous(m, m->tail)], WHITE, 0))
                 m->tail = previous(m, m->tail);
         for (size_t at = start; at < m->end;) {
-                size_t end = match_stage(m, stage, at);
+                size_t end;
 
+                if (watch && at >= next_check) {
+                        int r = watch->check(watch->user);
+
+                        if (r != 0)
+                                return r;
+                        next_check = at + TDM_TEXT_WATCH_BYTES;
+                }
+                end = match_stage(m, stage, at);
                 if (end == NO_MATCH) {
                         at = next(m, at);
                         continue;
@@ -138,16 +149,26 @@ static void cut_word(const struct tdm_pattern_stage *stage, struct matcher *m, s
                         marks[end] |= TDM_MARK_START;
                 at = end;
         }
+        return 0;
 }
 
-static void mark_characters(const struct tdm_pretokenizer *p, const uint8_t *text, size_t size, uint16_t *marks)
+static int mark_characters(const struct tdm_pretokenizer *p, const uint8_t *text, size_t size,
+                           const struct tdm_text_watch *watch, uint16_t *marks)
 {
         static const uint32_t replacement = 0xfffd;
+        size_t next_check = TDM_TEXT_WATCH_BYTES;
+        int r;
 
         for (size_t at = 0; at < size;) {
                 int length = text[at] < 0x80 ? 1 : tdm_utf8_length(text + at, size - at);
                 uint32_t c = length > 0 ? tdm_unicode_character(text + at, length) : replacement;
 
+                if (watch && at >= next_check) {
+                        next_check = at + TDM_TEXT_WATCH_BYTES;
+                        r = watch->check(watch->user);
+                        if (r != 0)
+                                return r;
+                }
                 marks[at] = (uint16_t)tdm_unicode_kind(c);
                 if (p->properties)
                         marks[at] |= (uint16_t)(p->properties(c) << KIND_BITS);
@@ -155,22 +176,29 @@ static void mark_characters(const struct tdm_pretokenizer *p, const uint8_t *tex
                 for (; length > 1; length--)
                         marks[at++] = INSIDE;
         }
+        return 0;
 }
 
-void tdm_pretokenize(const struct tdm_pretokenizer *p, const uint8_t *text, size_t size, uint16_t *marks)
+int tdm_pretokenize(const struct tdm_pretokenizer *p, const uint8_t *text, size_t size,
+                    const struct tdm_text_watch *watch, uint16_t *marks)
 {
+        struct matcher m = { .text = text, .marks = marks };
+        int r;
+
         if (size == 0)
-                return;
-        mark_characters(p, text, size, marks);
+                return 0;
+        r = mark_characters(p, text, size, watch, marks);
+        if (r != 0)
+                return r;
         marks[0] |= TDM_MARK_START;
         for (unsigned i = 0; i < TDM_PATTERN_STAGES_MAX && p->stages[i]; i++) {
-                for (size_t start = 0, end; start < size; start = end) {
-                        struct matcher m = { .text = text, .marks = marks };
-
-                        for (end = start + 1; end < size && !(marks[end] & TDM_MARK_START); end++)
+                for (size_t start = 0; start < size; start = m.end) {
+                        for (m.end = start + 1; m.end < size && !(marks[m.end] & TDM_MARK_START); m.end++)
                                 ;
-                        m.end = end;
-                        cut_word(p->stages[i], &m, start, marks);
+                        r = cut_word(p->stages[i], &m, start, watch, marks);
+                        if (r != 0)
+                                return r;
                 }
         }
+        return 0;
 }

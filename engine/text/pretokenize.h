@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "engine/text/unicode.h"
 
 #define TDM_PATTERN_STEPS_MAX 5u
 #define TDM_PATTERN_ALTERNATIVES_MAX 9u
@@ -64,7 +65,9 @@ const struct tdm_pretokenizer *tdm_pretokenizer_at(size_t i);
 
 /* Set in marks[i]: a word starts at byte i. */
 #define TDM_MARK_START UINT16_C(0x8000)
-/* marks has room for one element a byte. A byte that is not UTF-8 counts as a symbol, as U+FFFD does. O(size). */
-void tdm_pretokenize(const struct tdm_pretokenizer *p, const uint8_t *text, size_t size, uint16_t *marks);
+/* marks has room for one element a byte. A byte that is not UTF-8 counts as a symbol, as U+FFFD does. O(size). watch
+ * may be NULL. */
+int tdm_pretokenize(const struct tdm_pretokenizer *p, const uint8_t *text, size_t size,
+                    const struct tdm_text_watch *watch, uint16_t *marks);
 
 #endif

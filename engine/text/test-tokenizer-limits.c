@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include "engine/file/test-gguf-builder.h"
-#include "engine/text/chat.h"
+#include "engine/chat/chat.h"
 #include "engine/text/tokenizer-private.h"
 
 /* n pieces of this type, "<prefix><number>", in front of the byte pieces. */

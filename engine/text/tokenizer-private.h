@@ -28,7 +28,8 @@ struct tdm_piece {
         uint32_t start; /* in pool */
         uint16_t size;
         uint8_t type;
-        bool mergeable; /* stands in the table that merges look into */
+        bool mergeable : 1; /* stands in the table that merges look into */
+        bool guarded : 1;   /* user-defined, but plain text does not form it */
         float score;
 };
 

@@ -110,7 +110,7 @@ static uint32_t take_ends(struct builder *b, uint32_t state, size_t depth)
                 if (key_of(b->t, id, depth) != 0)
                         break;
                 match.any = TDM_MIN(match.any, id);
-                if (b->t->pieces[id].type == TDM_PIECE_USER_DEFINED)
+                if (b->t->pieces[id].type == TDM_PIECE_USER_DEFINED && !b->t->pieces[id].guarded)
                         match.user_defined = TDM_MIN(match.user_defined, id);
         }
         s->match_of[state] = s->match_of[s->links[state]];
@@ -206,7 +206,7 @@ int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err)
                 n++;
                 n_bytes += t->pieces[id].size;
                 s->max_bytes = TDM_MAX(s->max_bytes, (size_t)t->pieces[id].size);
-                s->has_user_defined |= t->pieces[id].type == TDM_PIECE_USER_DEFINED;
+                s->has_user_defined |= t->pieces[id].type == TDM_PIECE_USER_DEFINED && !t->pieces[id].guarded;
         }
         b.capacity = (uint32_t)TDM_MIN(n_bytes + 1, (uint64_t)TDM_SPECIAL_STATES_MAX);
         bytes = b.capacity * (TDM_SPECIAL_STATE_BYTES + sizeof(*ranges)) +

@@ -34,6 +34,52 @@ static const char *const control_texts[] = {
         "<|constrain|>",     "<|return|>",    "<|call|>",     "<|python_tag|>",
 };
 
+/* Markers that files call user-defined, so that generated text shows them, and whether plain text forms them. What is
+ * not listed may be formed: runs of spaces and line ends, HTML tags. The makers' own tokenizers let text form all of
+ * them. Qwen's are left so: its golden ids say so, and a turn is not forged with them. With Gemma 4's, text could end a
+ * thought or a tool's answer and pass itself off as the model's. */
+static const struct {
+        const char *text;
+        bool plain;
+} user_markers[] = {
+        { "<tool_call>", true },
+        { "</tool_call>", true },
+        { "<tool_response>", true },
+        { "</tool_response>", true },
+        { "<think>", true },
+        { "</think>", true },
+        { "<|turn>", false },
+        { "<turn|>", false },
+        { "<|channel>", false },
+        { "<channel|>", false },
+        { "<|think|>", false },
+        { "<|tool>", false },
+        { "<tool|>", false },
+        { "<|tool_call>", false },
+        { "<tool_call|>", false },
+        { "<|tool_response>", false },
+        { "<tool_response|>", false },
+        { "<|\"|>", false },
+        { "[INST]", false },
+        { "[/INST]", false },
+        { "[TOOL_CALLS]", false },
+        { "[TOOL_RESULTS]", false },
+        { "[/TOOL_RESULTS]", false },
+        { "[AVAILABLE_TOOLS]", false },
+        { "[/AVAILABLE_TOOLS]", false },
+        { "[SYSTEM_PROMPT]", false },
+        { "[/SYSTEM_PROMPT]", false },
+};
+
+static bool is_guarded(struct tdm_gguf_string s)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(user_markers); i++) {
+                if (s.size == strlen(user_markers[i].text) && memcmp(s.data, user_markers[i].text, s.size) == 0)
+                        return !user_markers[i].plain;
+        }
+        return false;
+}
+
 static uint64_t fold(uint64_t a, uint64_t b)
 {
         unsigned __int128 p = (unsigned __int128)a * b;
@@ -227,6 +273,7 @@ static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_stri
         default:
                 memcpy(dst, s.data, s.size);
                 p->size = (uint16_t)s.size;
+                p->guarded = p->type == TDM_PIECE_USER_DEFINED && is_guarded(s);
                 /* Merges may name them: runs of spaces and line ends. */
                 p->mergeable = t->kind == TDM_TOKENIZER_GEMMA4 && p->type == TDM_PIECE_USER_DEFINED && p->size > 0;
         }
@@ -344,11 +391,9 @@ static int find_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct t
         if (eot >= 0 && t->kind == TDM_TOKENIZER_SPM)
                 return 0;
         for (const char *const *text = end_texts[t->kind]; *text; text++) {
-                size_t size = strlen(*text);
                 uint32_t id;
 
-                tdm_tokenizer_match_specials(t, (const uint8_t *)*text, size, 1, true, &id);
-                if (id != TDM_NO_PIECE && t->pieces[id].size == size)
+                if (tdm_tokenizer_find_marker(t, *text, &id) == 0)
                         add_end(t, (int32_t)id);
         }
         return 0;
@@ -491,6 +536,25 @@ bool tdm_tokenizer_is_end(const struct tdm_tokenizer *t, uint32_t id)
                         return true;
         }
         return false;
+}
+
+int tdm_tokenizer_find_marker(const struct tdm_tokenizer *t, const char *text, uint32_t *ret)
+{
+        size_t size = strlen(text);
+        uint32_t id;
+
+        if (size == 0)
+                return -ENOENT;
+        tdm_tokenizer_match_specials(t, (const uint8_t *)text, size, 1, true, &id);
+        if (id == TDM_NO_PIECE || t->pieces[id].size != size)
+                return -ENOENT;
+        *ret = id;
+        return 0;
+}
+
+bool tdm_tokenizer_may_form(const struct tdm_tokenizer *t, uint32_t id)
+{
+        return id < t->n_pieces && t->pieces[id].type == TDM_PIECE_USER_DEFINED && !t->pieces[id].guarded;
 }
 
 size_t tdm_tokenizer_max_piece_bytes(const struct tdm_tokenizer *t)

@@ -5,10 +5,10 @@
  *
  * Immutable after creation, any thread. Text in is UTF-8; each byte that is not part of a well-formed sequence (RFC
  * 3629: no overlong forms, no surrogates, nothing past U+10FFFF) is taken as itself, so that decoding gives the very
- * same bytes back. Two exceptions: tokenizers that were trained on normalization form C (qwen2) bring text to it first,
- * and where a byte-level vocabulary lacks a byte that UTF-8 never has, that byte becomes U+FFFD. U+2581,
- * SentencePiece's mark for a space, is taken through the byte pieces, so that it comes back as itself and not as a
- * space. */
+ * same bytes back. Three exceptions, as the originals have them: tokenizers that were trained on normalization form C
+ * (qwen2) bring text to it first; where a byte-level vocabulary lacks a byte that UTF-8 never has, that byte becomes
+ * U+FFFD; Gemma 4's takes U+2581 for a space. SentencePiece's writes U+2581, its own mark for a space, in byte pieces,
+ * so that it comes back as itself. */
 #ifndef TDM_ENGINE_TOKENIZER_H
 #define TDM_ENGINE_TOKENIZER_H
 
@@ -35,6 +35,12 @@ bool tdm_tokenizer_add_bos(const struct tdm_tokenizer *tokenizer);
 /* EOS, the end-of-turn token (by its key, else by its text) and their like: generation stops there. */
 bool tdm_tokenizer_is_end(const struct tdm_tokenizer *tokenizer, uint32_t id);
 
+/* The special piece (control, unknown or user-defined) with just this text: 0, or -ENOENT. */
+int tdm_tokenizer_find_marker(const struct tdm_tokenizer *tokenizer, const char *text, uint32_t *ret);
+/* Whether plain text becomes this special piece where it spells it. Control pieces: never. User-defined ones: yes, but
+ * for those with which a text could forge a turn, a thought or a tool's call (the list in tokenizer.c). */
+bool tdm_tokenizer_may_form(const struct tdm_tokenizer *tokenizer, uint32_t id);
+
 enum tdm_tokenize_flags {
         TDM_TOKENIZE_BOS = 1,     /* BOS first, where the file says add_bos_token */
         TDM_TOKENIZE_SPECIAL = 2, /* control pieces in the text become their tokens */
@@ -53,7 +59,7 @@ struct tdm_encode_budget {
         const atomic_bool *cancelled; /* NULL: nobody cancels */
 };
 /* A text of n bytes takes at most this many steps. One takes some nanoseconds, up to 300 for hostile vocabularies. */
-#define TDM_ENCODE_STEPS(n) (12 * (uint64_t)(n) + 4096)
+#define TDM_ENCODE_STEPS(n) (16 * (uint64_t)(n) + 4096)
 /* Also -ECANCELED, and -ETIME when the steps are spent. budget may be NULL. */
 ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
                                     unsigned flags, struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity);

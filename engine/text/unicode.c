@@ -305,13 +305,18 @@ static size_t find_unstable(const uint8_t *text, size_t at, size_t size, size_t 
         return at;
 }
 
-static int normalize(const uint8_t *text, size_t size, struct characters *s, uint8_t *out, size_t *ret_size)
+static int normalize(const uint8_t *text, size_t size, const struct tdm_text_watch *watch, struct characters *s,
+                     uint8_t *out, size_t *ret_size)
 {
-        size_t at = 0, n = 0;
+        size_t at = 0, n = 0, watched = 0;
 
         while (at < size) {
                 size_t before, end = find_unstable(text, at, size, &before);
+                int stop = watch && at - watched >= TDM_TEXT_WATCH_BYTES ? watch->check(watch->user) : 0;
 
+                if (stop)
+                        return stop;
+                watched = at - watched >= TDM_TEXT_WATCH_BYTES ? at : watched;
                 if (end == size)
                         before = size;
                 memcpy(out + n, text + at, before - at);
@@ -339,7 +344,8 @@ static int normalize(const uint8_t *text, size_t size, struct characters *s, uin
         return 0;
 }
 
-int tdm_unicode_nfc(const uint8_t *text, size_t size, uint8_t **ret, size_t *ret_size)
+int tdm_unicode_nfc(const uint8_t *text, size_t size, const struct tdm_text_watch *watch, uint8_t **ret,
+                    size_t *ret_size)
 {
         _cleanup_(freep) uint8_t *out = NULL;
         struct characters s = { 0 };
@@ -354,10 +360,10 @@ int tdm_unicode_nfc(const uint8_t *text, size_t size, uint8_t **ret, size_t *ret
         out = malloc(3 * size); /* U+0390 and its like, taken apart and not joined again, have 3 times the bytes */
         if (!out)
                 return -ENOMEM;
-        r = normalize(text, size, &s, out, ret_size);
+        r = normalize(text, size, watch, &s, out, ret_size);
         free(s.data);
         free(s.scratch);
-        if (r < 0)
+        if (r != 0)
                 return r;
         *ret = steal_ptr(&out);
         return 0;

@@ -38,9 +38,19 @@ enum tdm_unicode_kind tdm_unicode_kind(uint32_t character);
 /* The character of a well-formed sequence of 1 to 4 bytes. */
 uint32_t tdm_unicode_character(const uint8_t *text, int length);
 
+/* Asked every TDM_TEXT_WATCH_BYTES of text whether to go on; later within one word, or one stretch of marks. What is
+ * not 0 is handed up. */
+struct tdm_text_watch {
+        int (*check)(void *user);
+        void *user;
+};
+#define TDM_TEXT_WATCH_BYTES 16384u
+
 /* Text in normalization form C. Bytes that are not UTF-8 stay as they are, and nothing joins across them. Where text is
  * in that form already, *ret is NULL and *ret_size is size; otherwise the caller frees *ret. The result has at most 3
- * times the bytes. O(n) time; 16 bytes of memory for each byte of a stretch that may change. -ENOMEM. */
-int tdm_unicode_nfc(const uint8_t *text, size_t size, uint8_t **ret, size_t *ret_size);
+ * times the bytes. O(n) time; 16 bytes of memory for each byte of a stretch that may change. watch may be NULL.
+ * -ENOMEM. */
+int tdm_unicode_nfc(const uint8_t *text, size_t size, const struct tdm_text_watch *watch, uint8_t **ret,
+                    size_t *ret_size);
 
 #endif

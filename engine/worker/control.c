@@ -490,7 +490,7 @@ void tdm_worker_send_epoch_ack(struct tdm_worker *w, uint32_t epoch)
         send_message(w, &message);
 }
 
-void tdm_worker_send_peer_fault(struct tdm_worker *w, uint32_t epoch, unsigned ring, const char *reason)
+void tdm_worker_send_ring_fault(struct tdm_worker *w, uint32_t epoch, unsigned ring, const char *reason)
 {
         static const Tandem__Worker__RingName names[TDM_WORKER_N_RINGS] = {
                 [TDM_WORKER_RING_FROM_DAEMON] = TANDEM__WORKER__RING_NAME__RING_FROM_DAEMON,
@@ -498,8 +498,8 @@ void tdm_worker_send_peer_fault(struct tdm_worker *w, uint32_t epoch, unsigned r
                 [TDM_WORKER_RING_FROM_PEER] = TANDEM__WORKER__RING_NAME__RING_FROM_PEER,
                 [TDM_WORKER_RING_TO_PEER] = TANDEM__WORKER__RING_NAME__RING_TO_PEER,
         };
-        Tandem__Worker__PeerFault body = TANDEM__WORKER__PEER_FAULT__INIT;
-        const Tandem__Worker__FromWorker message = FROM_WORKER(peer_fault, PEER_FAULT);
+        Tandem__Worker__RingFault body = TANDEM__WORKER__RING_FAULT__INIT;
+        const Tandem__Worker__FromWorker message = FROM_WORKER(ring_fault, RING_FAULT);
 
         body.epoch = epoch;
         body.ring = names[ring];

@@ -15,7 +15,8 @@
 /* Nobody says when a full ring has room again. */
 #define UNSENT_NS TDM_NSEC_PER_MSEC
 
-struct run {
+/* Blocks of one step that this worker runs one after the other. */
+struct execution {
         struct tdm_worker *worker;
         struct tdm_worker_model *model;
         uint32_t slot;
@@ -53,12 +54,13 @@ static void drop_rings(struct tdm_worker *w)
         tdm_worker_relay_reset(w);
 }
 
-/* The other end of a ring broke the rules: this epoch is over, tandemd will open another. */
-static void peer_fault(struct tdm_worker *w, unsigned ring, const char *reason)
+/* The process at the other end of a ring (tandemd or the peer, which is the other worker) broke the rules: this epoch
+ * is over, tandemd will open another. */
+static void ring_fault(struct tdm_worker *w, unsigned ring, const char *reason)
 {
         tdm_log_warning("ring %s: %s", ring_names[ring], reason);
         drop_rings(w);
-        tdm_worker_send_peer_fault(w, w->epoch, ring, reason);
+        tdm_worker_send_ring_fault(w, w->epoch, ring, reason);
 }
 
 static bool epoch_is_over(const struct tdm_worker *w)
@@ -87,7 +89,7 @@ static void trace_block(struct tdm_worker *w, uint64_t now, enum tdm_trace_kind 
         trace(w, &event);
 }
 
-static void wake_early(struct run *run, uint32_t block, uint64_t now)
+static void wake_early(struct execution *run, uint32_t block, uint64_t now)
 {
         struct tdm_worker *w = run->worker;
 
@@ -99,7 +101,7 @@ static void wake_early(struct run *run, uint32_t block, uint64_t now)
 
 static void on_block(uint32_t block, void *userdata)
 {
-        struct run *run = userdata;
+        struct execution *run = userdata;
         struct tdm_progress *p = run->worker->progress;
         struct tdm_progress_kind *kind = &p->kinds[tdm_block_kind(run->hp, block)];
         uint64_t now = tdm_now_ns(), ns = now - run->last_ns;
@@ -129,7 +131,7 @@ static void on_block(uint32_t block, void *userdata)
                               memory_order_release);
 }
 
-/* A bad descriptor or step. From the peer it is a peer fault (-EPROTO), from tandemd a failed step (err is set). */
+/* A bad descriptor or step. From the peer it is a fault of the ring (-EPROTO), from tandemd a failed step (err set). */
 static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc,
                                  struct tdm_error *err, const char *fmt, ...)
 {
@@ -140,14 +142,14 @@ static int _printf_(5, 6) refuse(struct tdm_worker *w, unsigned ring, const stru
         vsnprintf(text, sizeof(text), fmt, args);
         va_end(args);
         if (ring == TDM_WORKER_RING_FROM_PEER) {
-                peer_fault(w, ring, text);
+                ring_fault(w, ring, text);
                 return -EPROTO;
         }
         return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: %s", (unsigned long long)desc->step_id, text);
 }
 
 /* Copies the descriptor's step from shared memory, unless the copy in m->steps is of this step already, and checks that
- * the descriptor fits it. 0; -EPROTO after a peer fault; TDM_E_PROTOCOL. */
+ * the descriptor fits it. 0; -EPROTO after a fault of the ring; TDM_E_PROTOCOL. */
 static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m,
                      struct tdm_error *err)
 {
@@ -199,7 +201,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
                         (uint64_t)desc->slot * m->layout.limits.max_rows * m->hparams.residual_width;
         struct tdm_result *results = (struct tdm_result *)(m->segments[TDM_WORKER_SEG_RESULTS]->base +
                                                            (uint64_t)desc->slot * m->layout.results_slot_bytes);
-        struct run run = {
+        struct execution run = {
                 .worker = w,
                 .model = m,
                 .slot = desc->slot,
@@ -249,7 +251,7 @@ static void hand_on(struct tdm_worker *w, struct tdm_worker_model *m, const stru
         int r = tdm_ring_push(w->rings[ring], &next);
 
         if (r < 0) {
-                peer_fault(w, ring, r == -EAGAIN ? "full, which cannot be" : "impossible consumer index");
+                ring_fault(w, ring, r == -EAGAIN ? "full, which cannot be" : "impossible consumer index");
                 return;
         }
         if (!done)
@@ -344,11 +346,11 @@ static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_de
                 const char *wrong = tdm_worker_relay_hear(m, desc);
 
                 if (wrong)
-                        peer_fault(w, ring, wrong);
+                        ring_fault(w, ring, wrong);
                 return;
         }
         if (desc->kind != TDM_DESC_STEP || !names_step(desc, m)) {
-                peer_fault(w, ring, "descriptor names no step");
+                ring_fault(w, ring, "descriptor names no step");
                 return;
         }
         if (waited_ns < 10 * TDM_NSEC_PER_SEC) { /* else posted_ns is not a time that the peer read from the clock */
@@ -371,7 +373,7 @@ static bool take_desc(struct tdm_worker *w)
                 int r = w->rings[order[i]] ? tdm_ring_pop(w->rings[order[i]], &desc) : 0;
 
                 if (r < 0) {
-                        peer_fault(w, order[i], "impossible index, epoch or kind");
+                        ring_fault(w, order[i], "impossible index, epoch or kind");
                         return true;
                 }
                 if (r > 0) {
@@ -515,7 +517,7 @@ int tdm_worker_run(struct tdm_worker *w)
                                 continue;
                 }
                 if (w->n_unsent > 0 && tdm_worker_relay_flush(w) < 0) {
-                        peer_fault(w, TDM_WORKER_RING_TO_PEER, "impossible consumer index");
+                        ring_fault(w, TDM_WORKER_RING_TO_PEER, "impossible consumer index");
                         continue;
                 }
                 if (resume(w) || take_desc(w) || weights)

@@ -163,7 +163,7 @@ void tdm_worker_send_load_failed(struct tdm_worker *worker, uint32_t model_id, c
 void tdm_worker_send_kv_ready(struct tdm_worker *worker, uint32_t model_id);
 void tdm_worker_send_unloaded(struct tdm_worker *worker, uint32_t model_id);
 void tdm_worker_send_epoch_ack(struct tdm_worker *worker, uint32_t epoch);
-void tdm_worker_send_peer_fault(struct tdm_worker *worker, uint32_t epoch, unsigned ring, const char *reason);
+void tdm_worker_send_ring_fault(struct tdm_worker *worker, uint32_t epoch, unsigned ring, const char *reason);
 void tdm_worker_send_step_failed(struct tdm_worker *worker, const struct tdm_desc *desc, const struct tdm_error *err);
 
 /* ---- models.c ---- */

@@ -83,11 +83,11 @@ static void *accuse(void *unused)
         uint32_t last = 0;
 
         for (;;) {
-                Tandem__Worker__PeerFault body = TANDEM__WORKER__PEER_FAULT__INIT;
+                Tandem__Worker__RingFault body = TANDEM__WORKER__RING_FAULT__INIT;
                 const Tandem__Worker__FromWorker message = {
                         .base = PROTOBUF_C_MESSAGE_INIT(&tandem__worker__from_worker__descriptor),
-                        .kind_case = TANDEM__WORKER__FROM_WORKER__KIND_PEER_FAULT,
-                        .peer_fault = &body,
+                        .kind_case = TANDEM__WORKER__FROM_WORKER__KIND_RING_FAULT,
+                        .ring_fault = &body,
                 };
                 uint8_t data[256];
 

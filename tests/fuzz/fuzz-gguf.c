@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include "common/sigbus.h"
 #include "engine/model/model.h"
-#include "engine/text/chat.h"
+#include "engine/chat/chat.h"
 #include "tests/fuzz/fuzz-time.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

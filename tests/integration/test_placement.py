@@ -56,7 +56,7 @@ def one_resource():
         with Daemon(placement=None) as d:  # it is the default
             d.wait_ready()
             want = d.generate(n=1200)
-            check(d.model("tale")["placement"].startswith("measured: single, the other in reserve"), "placement",
+            check(d.model("tale")["placement"].startswith("measured: one worker, the other in reserve"), "placement",
                   d.model("tale"))
             for _ in range(5):  # on a busy machine the plan moves over when a worker gets too little: not always
                 before = ran(d)
@@ -272,7 +272,7 @@ def devices_that_differ():
     """Other bits: one plan, tried out at load, shown, named by the job, and kept when the load changes."""
     private = PrivateBin(faulty=True)
     try:
-        for slow, want in (("NPU", "single gpu"), ("GPU", "single npu")):
+        for slow, want in (("NPU", "gpu alone"), ("GPU", "npu alone")):
             other = "GPU" if slow == "NPU" else "NPU"
             faults = {f"TANDEM_FAULT_{slow}": "numerics=-slow,slow=900",
                       f"TANDEM_FAULT_{other}": f"numerics=-quick,slow=900,slow-after={LATER_S * 1000}"}

@@ -17,7 +17,7 @@ COMMANDS = [name[:-2] for name in os.listdir(os.path.join(TREE, "client-lib", "c
 def flags_of(command):
     """What the command takes: it says so itself when it is given a flag it has not."""
     text = subprocess.run([PROGRAM, "help", command], stdout=subprocess.PIPE, text=True, timeout=20 * SLOW).stdout
-    return set(re.findall(r"(?<![\w`-])--[a-z][a-z-]+", text)) - {"--json:"} | {"--socket", "--help"}
+    return set(re.findall(r"(?<![\w`-])--[a-z][a-z0-9-]+", text)) - {"--json:"} | {"--socket", "--help"}
 
 
 def ask_bash(*words):
@@ -100,7 +100,7 @@ def zsh():
     equal((r.returncode, r.stderr), (0, ""), "zsh -n")
     with open(path) as f:
         text = f.read()
-    offered = {f for f in re.findall(r"--[a-z][a-z-]+", text)}
+    offered = {f for f in re.findall(r"--[a-z][a-z0-9-]+", text)}
     wanted = {f for c in COMMANDS for f in ask_bash("tandem", c, "--") if f.startswith("--")}
     equal(wanted - offered, set(), "flags that zsh's lacks")
 

@@ -42,34 +42,34 @@ def command_flags():
     commands = {n[:-2] for n in os.listdir(os.path.join(TREE, folder, "commands"))}
     for name in names + [os.path.join(folder, "commands", c + ".c") for c in commands]:
         if name.endswith((".c", ".h")):
-            tables |= set(re.findall(r'\.name = "([a-z-]+)",[\s\\]*(?:\.range(?:[^{},]|\{[^}]*\})*,[\s\\]*)?\.at\b',
+            tables |= set(re.findall(r'\.name = "([a-z0-9-]+)",[\s\\]*(?:\.range(?:[^{},]|\{[^}]*\})*,[\s\\]*)?\.at\b',
                                      source(name)))
     for row in re.findall(r"^OPTION\(.*?\)$", source("common", "job-options.def"), re.M | re.S):
-        tables.add(re.search(r'\.(?:flag = |name = )"([a-z-]+)"', re.sub(r'.*(?=\.flag)', "", row, flags=re.S))[1])
+        tables.add(re.search(r'\.(?:flag = |name = )"([a-z0-9-]+)"', re.sub(r'.*(?=\.flag)', "", row, flags=re.S))[1])
     check(len(tables) > 25, "found the tables", tables)
-    both_ways(tables, set(re.findall(r"\*--([a-z-]+)\*", page("tandem.1"))), "flags of tandem")
+    both_ways(tables, set(re.findall(r"\*--([a-z0-9-]+)\*", page("tandem.1"))), "flags of tandem")
     program = os.path.join(BIN, "tandem")
-    both_ways(commands, set(re.findall(r"^\*tandem ([a-z-]+)\*", page("tandem.1"), re.M)), "commands of tandem")
+    both_ways(commands, set(re.findall(r"^\*tandem ([a-z0-9-]+)\*", page("tandem.1"), re.M)), "commands of tandem")
     helps = "".join(help_of(program, "help", c) for c in commands) + help_of(program, "help")
-    known = set(re.findall(r"--([a-z][a-z-]+)", helps))
+    known = set(re.findall(r"--([a-z][a-z0-9-]+)", helps))
     check(not known - tables, "flags that only the help knows", sorted(known - tables))
 
 
 @test
 def daemon_flags():
     code = source("daemon", "service", "config.c")
-    flags = set(re.findall(r'\{ "([a-z-]+)", (?:no|required)_argument', code))
-    both_ways(flags, set(re.findall(r"\*--([a-z-]+)\*", page("tandemd.8"))) - {"user-only"}, "flags of tandemd")
-    check(not flags - set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))),
+    flags = set(re.findall(r'\{ "([a-z0-9-]+)", (?:no|required)_argument', code))
+    both_ways(flags, set(re.findall(r"\*--([a-z0-9-]+)\*", page("tandemd.8"))) - {"user-only"}, "flags of tandemd")
+    check(not flags - set(re.findall(r"--([a-z0-9-]+)", help_of(os.path.join(BIN, "tandemd"), "--help"))),
           "flags in its help", flags)
 
 
 @test
 def gateway_flags():
-    flags = set(re.findall(r'\{ "([a-z-]+)", (?:no|required)_argument', source("http-gateway", "config.c")))
+    flags = set(re.findall(r'\{ "([a-z0-9-]+)", (?:no|required)_argument', source("http-gateway", "config.c")))
     check(len(flags) > 8, "found the flags", flags)
-    both_ways(flags, set(re.findall(r"^\*--([a-z-]+)\*", page("tandem-http.8"), re.M)), "flags of tandem-http")
-    in_help = set(re.findall(r"--([a-z-]+)", help_of(os.path.join(BIN, "tandem-http"), "--help")))
+    both_ways(flags, set(re.findall(r"^\*--([a-z0-9-]+)\*", page("tandem-http.8"), re.M)), "flags of tandem-http")
+    in_help = set(re.findall(r"--([a-z0-9-]+)", help_of(os.path.join(BIN, "tandem-http"), "--help")))
     both_ways(flags, in_help, "flags in its help")
 
 
@@ -95,19 +95,19 @@ def gateway_paths():
 @test
 def config_keys():
     code = source("daemon", "service", "config-ini.c")
-    keys = re.findall(r'\{ "([a-z]+)", "([a-z-]+)", KIND_', code)
+    keys = re.findall(r'\{ "([a-z]+)", "([a-z0-9-]+)", KIND_', code)
     check(len(keys) > 12, "found the table", keys)
     manual, section = set(), None
     for line in page("tandem.conf.5").splitlines():
         heading = re.match(r"# SECTION \[(\w+)\]", line)
         section = heading[1] if heading else None if line.startswith("# ") else section
         if section and line.startswith("*"):
-            manual |= {(section, k) for k in re.findall(r"\*([a-z-]+)\* = ", line)}
+            manual |= {(section, k) for k in re.findall(r"\*([a-z0-9-]+)\* = ", line)}
     both_ways(set(keys), manual, "keys of tandem.conf")
-    live = set(re.findall(r'"([a-z-]+)"', re.search(r"live_keys\[\] = \{([^}]*)\}", code)[1]))
+    live = set(re.findall(r'"([a-z0-9-]+)"', re.search(r"live_keys\[\] = \{([^}]*)\}", code)[1]))
     said, key = set(), None
     for line in page("tandem.conf.5").splitlines():
-        found = re.match(r"\*([a-z-]+)\* = ", line)
+        found = re.match(r"\*([a-z0-9-]+)\* = ", line)
         key = found[1] if found else key
         if line.endswith("_live_"):
             said.add(key)
@@ -148,12 +148,12 @@ def bus_interface():
         listed = re.search(r"^Properties:\s(.*?)(?:\n\n|\Z)", body, re.M | re.S)[1]
         both_ways(properties, set(re.findall(r"\*(\w+)\*", listed)), f"properties of {name}")
     options = source("daemon", "faces", "dbus", "options.c")
-    names = set(re.findall(r'\[[A-Z_]+\] = "([a-z-]+)"', options.split("};")[1]))
-    names |= set(re.findall(r'OPTION\([^"]*\.name = "([a-z-]+)"', source("common", "job-options.def")))
+    names = set(re.findall(r'\[[A-Z_]+\] = "([a-z0-9-]+)"', options.split("};")[1]))
+    names |= set(re.findall(r'OPTION\([^"]*\.name = "([a-z0-9-]+)"', source("common", "job-options.def")))
     section = text.split("## Options of Generate and Chat")[1].split("\n# ")[0]
-    both_ways(names, set(re.findall(r"\*([a-z-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")
+    both_ways(names, set(re.findall(r"\*([a-z0-9-]+)\*(?: \(|,|\n)", section)) - {"tandem"}, "options of Generate")
     # Made of the socket's names: "no-model" is NoModel.
-    spelt = re.findall(r'\[TDM_E_\w+\] = "([a-z-]+)"', source("common", "error.c"))
+    spelt = re.findall(r'\[TDM_E_\w+\] = "([a-z0-9-]+)"', source("common", "error.c"))
     errors = {name.title().replace("-", "") for name in spelt} - {"None"}
     both_ways(errors, set(re.findall(r"\*(\w+)\*", text.split("# ERRORS")[1].split("\n# ")[0])), "errors")
 

@@ -250,7 +250,8 @@ static int run(struct cli *cli, int argc, char **argv)
         job_args_init(&given.job);
         if (cli_parse(cli, &command_bench, argc, argv, &given, NULL, 0, &n, &status))
                 return status;
-        job_args_finish(&given.job);
+        if (!job_args_finish(&given.job))
+                return EXIT_FAILED;
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;

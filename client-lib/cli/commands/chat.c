@@ -461,10 +461,11 @@ static int run(struct cli *cli, int argc, char **argv)
         job_args_init(&chat.given.job);
         if (cli_parse(cli, &command_chat, argc, argv, &chat.given, NULL, 0, &n_positional, &status))
                 goto out;
-        job_args_finish(&chat.given.job);
+        status = EXIT_FAILED;
+        if (!job_args_finish(&chat.given.job))
+                goto out;
         chat.given.job.options.model = chat.progress.model = chat.given.model;
         chat.stats = with_person();
-        status = EXIT_FAILED;
         chat.tandem = cli_connect(cli);
         if (!chat.tandem)
                 goto out;

@@ -106,6 +106,7 @@ static void print_done(const struct generate *g, const uint32_t *ids, size_t n_i
         json_field_number(&line, "decode_tps", result->decode_tps);
         json_field_u64(&line, "recoveries", result->recoveries);
         json_field_bool(&line, "degraded", result->degraded);
+        json_field_bool(&line, "incomplete", result->incomplete);
         json_key(&line, "tail");
         json_text(&line, result->tail, result->tail_size);
         json_field_u64(&line, "job", result->job);
@@ -206,6 +207,10 @@ static int report(struct generate *g, const struct tandem_job *job, enum run_out
                 return EXIT_INTERRUPTED;
         if (result->reason == TANDEM_REASON_ERROR)
                 return complain_error(&result->error);
+        if (result->incomplete && result->reason != TANDEM_REASON_CANCELLED)
+                fprintf(stderr,
+                        "tandem: the text is incomplete: it ended by %s before it satisfied the schema or grammar\n",
+                        tandem_reason_name(result->reason));
         if (result->reason == TANDEM_REASON_CANCELLED)
                 return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
         return EXIT_OK;
@@ -307,7 +312,8 @@ static int run(struct cli *cli, int argc, char **argv)
                 goto out_args;
         buf_add(&input, "", 0); /* an empty prompt is an empty text */
 
-        job_args_finish(&given.job);
+        if (!job_args_finish(&given.job))
+                goto out_args;
         options->model = given.model;
         if (given.chat) {
                 if (given.system)

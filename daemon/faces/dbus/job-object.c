@@ -168,6 +168,7 @@ void bus_job_write_end(struct bus_writer *w, const struct bus_job *job)
         bus_entry_u32(w, "evictions", j->evictions);
         bus_entry_u32(w, "reread-tokens", j->reread_tokens);
         bus_entry_bool(w, "degraded", j->degraded);
+        bus_entry_bool(w, "incomplete", j->incomplete);
         bus_entry_double(w, "ttft-ms", tdm_job_ttft_ms(j));
         bus_entry_double(w, "prefill-tps", tdm_job_prefill_tps(j));
         bus_entry_double(w, "decode-tps", tdm_job_decode_tps(j));

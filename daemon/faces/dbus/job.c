@@ -338,7 +338,8 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
             j->cached_tokens, j->generated);
         add(&l, ",\"ttft_ms\":%.3f,\"prefill_tps\":%.3f,\"decode_tps\":%.3f", tdm_job_ttft_ms(j),
             tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
-        add(&l, ",\"recoveries\":%u,\"degraded\":%s", j->recoveries, j->degraded ? "true" : "false");
+        add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->recoveries, j->degraded ? "true" : "false",
+            j->incomplete ? "true" : "false");
         put_event(job, &l);
 }
 

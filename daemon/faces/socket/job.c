@@ -139,6 +139,7 @@ static void on_done(struct tdm_job *job, void *userdata)
         done.evictions = job->evictions;
         done.reread_tokens = job->reread_tokens;
         done.degraded = job->degraded;
+        done.incomplete = job->incomplete;
         done.numerics_id = job->numerics_id;
         done.text.data = (uint8_t *)job->tail;
         done.text.len = job->tail_size;

@@ -7,7 +7,7 @@
  *
  * This needs a device that starts the workgroups of one dispatch before those of the next. Vulkan does not promise it:
  * elsewhere a waiting kernel could keep the one that it waits for from starting. So chaining is used only on devices of
- * a vendor where it was measured (NVIDIA), and only after a trial when a model is loaded. Waiting is bounded. A kernel
+ * a vendor where it was measured (NVIDIA), and only after a probe when a model is loaded. Waiting is bounded. A kernel
  * that gives up sets a word; the submission is then a fault of the device, the worker is restarted, and its jobs go on.
  * TANDEM_VULKAN_CHAIN=on|off overrides the choice in tests.
  *
@@ -37,13 +37,13 @@ bool tdm_vk_chain_wanted(const struct tdm_vk_device *device)
         return !device->is_cpu && device->properties.vendorID == VENDOR_NVIDIA;
 }
 
-/* Workgroups of the trial's dispatches: more than a device holds at once, one alone, and between. */
-static const uint32_t trial_groups[] = { 20000, 1, 500, 1, 20000, 20000, 64, 1, 3000, 1 };
-#define TRIAL_DISPATCHES 60u
+/* Workgroups of the probe's dispatches: more than a device holds at once, one alone, and between. */
+static const uint32_t probe_groups[] = { 20000, 1, 500, 1, 20000, 20000, 64, 1, 3000, 1 };
+#define PROBE_DISPATCHES 60u
 
-static uint32_t trial_size(const struct tdm_vk_device *device, uint32_t i)
+static uint32_t probe_size(const struct tdm_vk_device *device, uint32_t i)
 {
-        uint32_t n = trial_groups[i % TDM_ARRAY_SIZE(trial_groups)];
+        uint32_t n = probe_groups[i % TDM_ARRAY_SIZE(probe_groups)];
 
         return device->is_cpu ? TDM_MIN(n, 16u) : n;
 }
@@ -64,14 +64,14 @@ int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline 
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         vk->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, gelu->pipeline);
-        for (uint32_t i = 0; i < TRIAL_DISPATCHES; i++) {
+        for (uint32_t i = 0; i < PROBE_DISPATCHES; i++) {
                 /* No values: nothing is read or written but the words. */
                 const struct tdm_vk_gelu_push push = { .chain = words->address,
                                                        .chain_index = i + 1,
-                                                       .chain_wait = i ? trial_size(device, i - 1) : 0 };
+                                                       .chain_wait = i ? probe_size(device, i - 1) : 0 };
 
                 vk->CmdPushConstants(commands, device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(push), &push);
-                vk->CmdDispatch(commands, trial_size(device, i), 1, 1);
+                vk->CmdDispatch(commands, probe_size(device, i), 1, 1);
         }
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                        VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
@@ -81,8 +81,8 @@ int tdm_vk_chain_try(struct tdm_vk_device *device, const struct tdm_vk_pipeline 
         r = tdm_vk_once_end(device, what, err);
 
         device->chained = r == 0 && seen[0] == 0;
-        for (uint32_t i = 0; i < TRIAL_DISPATCHES && device->chained; i++)
-                device->chained = seen[i + 1] == trial_size(device, i);
+        for (uint32_t i = 0; i < PROBE_DISPATCHES && device->chained; i++)
+                device->chained = seen[i + 1] == probe_size(device, i);
         return r;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/device/device.h"
 #include "gpu-worker/vulkan/device/vk.h"
 #include "gpu-worker/vulkan/shaders/common/shared.h"
+#include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 
 struct tdm_vk_device;
 
@@ -76,6 +77,10 @@ enum tdm_vk_shader {
         TDM_VK_ATTEND_F16_WIDE, /* and of many */
         TDM_VK_MERGE,
         TDM_VK_GELU,
+        TDM_VK_CHOOSE,         /* a row's experts */
+        TDM_VK_GROUP,          /* rows by expert */
+        TDM_VK_MATVEC_EXPERTS, /* of any type */
+        TDM_VK_SUM_EXPERTS,
         TDM_VK_LOGITS, /* what the sampler wants to know of all of them */
         TDM_VK_GATHER, /* those that it wants to see */
         TDM_VK_N_SHADERS

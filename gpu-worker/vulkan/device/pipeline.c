@@ -71,6 +71,18 @@ static const uint32_t merge_code[] =
 static const uint32_t gelu_code[] =
 #include "gelu.inc"
         ;
+static const uint32_t choose_code[] =
+#include "choose.inc"
+        ;
+static const uint32_t group_code[] =
+#include "group.inc"
+        ;
+static const uint32_t matvec_experts_code[] =
+#include "matvec-experts.inc"
+        ;
+static const uint32_t sum_experts_code[] =
+#include "sum-experts.inc"
+        ;
 static const uint32_t logits_code[] =
 #include "logits.inc"
         ;
@@ -101,6 +113,10 @@ static const struct {
         [TDM_VK_ATTEND_F16_WIDE] = { "attend-f16-wide", attend_f16_wide_code, sizeof(attend_f16_wide_code) },
         [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
         [TDM_VK_GELU] = { "gelu", gelu_code, sizeof(gelu_code) },
+        [TDM_VK_CHOOSE] = { "choose", choose_code, sizeof(choose_code) },
+        [TDM_VK_GROUP] = { "group", group_code, sizeof(group_code) },
+        [TDM_VK_MATVEC_EXPERTS] = { "matvec-experts", matvec_experts_code, sizeof(matvec_experts_code) },
+        [TDM_VK_SUM_EXPERTS] = { "sum-experts", sum_experts_code, sizeof(sum_experts_code) },
         [TDM_VK_LOGITS] = { "logits", logits_code, sizeof(logits_code) },
         [TDM_VK_GATHER] = { "gather", gather_code, sizeof(gather_code) },
 };

@@ -6,8 +6,8 @@ static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell
 
 bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item_heads)
 {
-        return !many && m->hp.head_dim % TDM_BLOCK_VALUES == 0 && item_heads * m->hp.head_dim <= 1024 &&
-               m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
+        return !many && !m->has_sinks && m->hp.head_dim % TDM_BLOCK_VALUES == 0 &&
+               item_heads * m->hp.head_dim <= 1024 && m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
 /* Of 16 queries, that a workgroup of ATTEND_F16_WIDE has; two of its four subgroups share one where a head has more

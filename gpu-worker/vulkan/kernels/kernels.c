@@ -260,6 +260,24 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
         return r;
 }
 
+uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
+{
+        /* as many as an expert has on average; more kernels than these are not worth their compilation */
+        return n_rows * experts->n_used >= 2 * experts->n ? TDM_VK_ITEM_ROWS : n_rows == 1 ? 1 : 2;
+}
+
+static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, bool units, struct tdm_error *err)
+{
+        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS };
+        const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
+        int r = need_matrices(m, router, 1, units, err);
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units; i++)
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(item_rows) && r == 0; k++)
+                        r = need(m, TDM_VK_MATVEC_EXPERTS, matrices[i]->type, matrices[i]->act, item_rows[k], 0, err);
+        return r;
+}
+
 static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *err)
 {
         int r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, units, err);
@@ -272,6 +290,10 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                 r = need_matrices(m, qkv, 3, units, err);
                 if (r == 0)
                         r = need_matrices(m, o, 1, units, err);
+                if (r == 0 && l->experts.n > 0) {
+                        r = need_experts(m, &l->experts, units, err);
+                        continue;
+                }
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
                 if (r == 0 && !units && !tdm_vk_is_f16(&l->gate) && tdm_vk_gelu_fits(l, 1))
@@ -293,6 +315,8 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
                 uint32_t n_panels;
 
+                if (l->experts.n > 0)
+                        continue;
                 tdm_vk_group_of(qkv, 3, &n_panels);
                 r = need(m, TDM_VK_MATVEC, l->q.type, l->q.act, 1, shape_of(m->device, &l->q, n_panels, 1), err);
                 if (r == 0)
@@ -325,6 +349,7 @@ uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *l)
 
 static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
+        static const enum tdm_vk_shader of_experts[] = { TDM_VK_CHOOSE, TDM_VK_GROUP, TDM_VK_SUM_EXPERTS };
         const bool chains = tdm_vk_chain_wanted(m->device);
         uint32_t norms[5] = { 0 };
         unsigned n_norms = 1;
@@ -339,7 +364,13 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
         }
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *normed[] = { &l->q, &l->k, &l->v, &l->gate, &l->up };
+                const bool has_experts = l->experts.n > 0;
+                const struct tdm_vk_matrix *normed[] = { &l->q,
+                                                         &l->k,
+                                                         &l->v,
+                                                         has_experts ? &l->experts.gate : &l->gate,
+                                                         has_experts ? &l->experts.up : &l->up,
+                                                         has_experts ? &l->experts.router : &l->up };
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
                         for (unsigned v = 0; v < n_norms && r == 0; v++)
@@ -347,7 +378,10 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 if (r == 0)
                         r = need(m, TDM_VK_MERGE, 0, l->o.act, 0, 0, err);
                 if (r == 0)
-                        r = need(m, TDM_VK_GELU, l->activation, l->down.act, 0, 0, err);
+                        r = need(m, TDM_VK_GELU, l->activation, has_experts ? l->experts.down.act : l->down.act, 0, 0,
+                                 err);
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(of_experts) && r == 0 && has_experts; k++)
+                        r = need(m, of_experts[k], 0, 0, 0, 0, err);
                 if (r == 0)
                         r = need(m, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0, err);
         }

@@ -14,7 +14,8 @@
 /* of the cache, of each group, besides one for each sequence: two thousand tokens, or a quarter of what is left */
 #define AHEAD_PAGES 64u
 
-struct run {
+/* A run of huge pages that follow one another. */
+struct extent {
         uint32_t first, n; /* huge pages */
 };
 
@@ -24,7 +25,7 @@ struct tdm_vk_pages {
         struct tdm_pool *threads;
         _Atomic uint64_t *asked;    /* a bit for each huge page */
         _Atomic uint32_t n_refused; /* by the kernel */
-        struct run *runs;           /* [huge pages]: wanted now */
+        struct extent *runs;        /* [huge pages]: wanted now */
         uint32_t n_runs;
         uint32_t touched[TDM_KV_GROUPS]; /* pages of the cache, from the first on, that were wanted */
 
@@ -47,23 +48,23 @@ static bool take(struct tdm_vk_pages *p, uint64_t huge)
 }
 
 /* Runs of huge pages that hold [from, end) and were not asked for before, at most `most` each. */
-static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, uint32_t most, struct run *runs,
+static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, uint32_t most, struct extent *runs,
                           uint32_t n_runs)
 {
         for (uint64_t huge = from / TDM_HUGEPAGE_BYTES; huge <= (end - 1) / TDM_HUGEPAGE_BYTES; huge++) {
-                struct run *last = n_runs ? &runs[n_runs - 1] : NULL;
+                struct extent *last = n_runs ? &runs[n_runs - 1] : NULL;
 
                 if (!take(p, huge))
                         continue;
                 if (last && last->first + last->n == huge && last->n < most)
                         last->n++;
                 else
-                        runs[n_runs++] = (struct run){ (uint32_t)huge, 1 };
+                        runs[n_runs++] = (struct extent){ (uint32_t)huge, 1 };
         }
         return n_runs;
 }
 
-static void make(struct tdm_vk_pages *p, const struct run *run)
+static void make(struct tdm_vk_pages *p, const struct extent *run)
 {
         tdm_hugepage_try(p->base + run->first * TDM_HUGEPAGE_BYTES, run->n, &p->n_refused);
 }
@@ -73,7 +74,7 @@ static void make_ahead(struct tdm_vk_pages *p, enum tdm_kv_group group, uint32_t
         uint64_t from = tdm_kv_page_offset(&p->kv, group, page), end = from + p->kv.page_bytes[group];
 
         while (from < end) { /* not all of a page at once: others wait for the kernel's lock */
-                struct run runs[RUN_MAX];
+                struct extent runs[RUN_MAX];
                 uint64_t to = TDM_MIN(TDM_ALIGN_UP(from + 1, RUN_MAX * TDM_HUGEPAGE_BYTES), end);
                 uint32_t n = list_runs(p, from, to, RUN_MAX, runs, 0);
 

@@ -14,7 +14,7 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (29u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (33u + 2u * TDM_STEP_SLOTS)
 
 void tdm_vk_buffers_size(struct tdm_vk_model *m)
 {
@@ -85,6 +85,61 @@ uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *m)
         return TDM_VK_ARRIVALS_BYTES + (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(m->hp.head_dim) * sizeof(float);
 }
 
+/* The largest of any layer. */
+static struct tdm_vk_experts largest_experts(const struct tdm_vk_model *m)
+{
+        struct tdm_vk_experts most = { 0 };
+
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_experts *e = &m->layers[i].experts;
+
+                most.n = TDM_MAX(most.n, e->n);
+                most.n_used = TDM_MAX(most.n_used, e->n_used);
+                most.d_expert = TDM_MAX(most.d_expert, e->d_expert);
+        }
+        return most;
+}
+
+struct tdm_vk_experts_lists tdm_vk_experts_lists(const struct tdm_vk_model *m)
+{
+        const struct tdm_vk_experts most = largest_experts(m);
+        uint64_t list = TDM_ALIGN_UP((uint64_t)m->tile_rows * most.n_used * sizeof(uint32_t), (uint64_t)64);
+        struct tdm_vk_experts_lists lists = {
+                .weights = list, .slots = 2 * list, .slot_rows = 3 * list, .items = 4 * list
+        };
+
+        /* an item for each slot, at most */
+        lists.size_bytes = lists.items + TDM_VK_ITEMS_HEAD + list * 4;
+        return lists;
+}
+
+static unsigned list_experts(struct tdm_vk_model *m, struct need *needs, unsigned n)
+{
+        const struct tdm_vk_experts most = largest_experts(m);
+        uint64_t n_slots = (uint64_t)m->tile_rows * most.n_used;
+
+        if (most.n == 0)
+                return n;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_experts *e = &m->layers[i].experts;
+
+                if (e->n == 0)
+                        continue;
+                need_act(needs, &e->router, m->tile_rows, 0);
+                need_act(needs, &e->gate, m->tile_rows, 0);
+                need_act(needs, &e->up, m->tile_rows, 0);
+                need_act(needs, &e->down, m->tile_rows * e->n_used, 0);
+        }
+        needs[n++] = (struct need){ &m->router, (uint64_t)m->tile_rows * most.n * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "experts" };
+        needs[n++] = (struct need){ &m->choices, tdm_vk_experts_lists(m).size_bytes, TDM_VK_DEVICE_MEMORY, "experts" };
+        needs[n++] = (struct need){ &m->hidden_exps, n_slots * 2 * most.d_expert * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "experts" };
+        needs[n++] = (struct need){ &m->parts_exps, n_slots * m->hp.d_model * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "experts" };
+        return n;
+}
+
 static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct need *needs)
 {
         const struct tdm_hparams *hp = &m->hp;
@@ -106,6 +161,7 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                         need_act(needs, matrices[k], m->tile_rows, m->scale_sums_rows);
         }
         need_act(needs, &m->output, m->logits_rows, m->scale_sums_rows);
+        n = list_experts(m, needs, n);
         needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                     TDM_VK_DEVICE_MEMORY, "matrix products" };
         needs[n++] =
@@ -296,6 +352,10 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
         tdm_vk_buffer_deinit(device, &m->chain);
         tdm_vk_buffer_deinit(device, &m->biases);
         tdm_vk_buffer_deinit(device, &m->rotations);
+        tdm_vk_buffer_deinit(device, &m->router);
+        tdm_vk_buffer_deinit(device, &m->choices);
+        tdm_vk_buffer_deinit(device, &m->hidden_exps);
+        tdm_vk_buffer_deinit(device, &m->parts_exps);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 tdm_rope_deinit(&m->rope[group]);
         free(m->sampler_scratch);

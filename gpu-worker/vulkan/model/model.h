@@ -21,12 +21,21 @@ struct tdm_vk_matrix {
         uint32_t n_panels, panel_bytes;
 };
 
+/* Experts of a layer: matrices of all of them, one below the other, as the segment has them. */
+struct tdm_vk_experts {
+        uint32_t n, n_used, d_expert; /* n 0: none */
+        struct tdm_vk_matrix router, gate, up, down;
+        uint64_t router_bias, gate_bias, up_bias, down_bias; /* 0: none */
+};
+
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
         float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains; 0: none */
         uint64_t qkv_bias, o_bias, down_bias;                                        /* of biases; 0: none */
         uint32_t activation;                                                         /* enum tdm_activation */
+        uint64_t sinks;                                                              /* 0: none */
+        struct tdm_vk_experts experts;
 };
 
 /* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
@@ -89,6 +98,7 @@ struct tdm_vk_model {
         uint32_t max_slots, max_items;                  /* of partial results, and items, per tile */
         uint32_t step_serial;                           /* of the step that was filled in last: below TDM_VK_SERIALS */
         bool f16_rows;                                  /* layers' rows are F16: kernels/f16-rows.c */
+        bool has_sinks;                                 /* in some layer */
         bool attend_f16;                                /* and attention is on f16 units too */
         struct tdm_vk_buffer acts[TDM_VK_N_ACTS];       /* size 0: form not used */
         struct tdm_vk_buffer scale_sums[TDM_VK_N_ACTS]; /* see tdm_vk_matmul_push; size 0: no kernel reads them */
@@ -98,7 +108,12 @@ struct tdm_vk_model {
         struct tdm_vk_buffer chain;
         uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
         struct tdm_vk_buffer biases;          /* [n_layers][q, k, v]; size 0: none */
-        struct tdm_vk_buffer rotations;       /* struct tdm_vk_rotation [n_layers]; size 0: none */
+        /* Of layers with experts (kernels/experts.h); size 0: none */
+        struct tdm_vk_buffer router;      /* [tile_rows][n experts] */
+        struct tdm_vk_buffer choices;     /* lists: tdm_vk_experts_lists() */
+        struct tdm_vk_buffer hidden_exps; /* [slots][gate, up] */
+        struct tdm_vk_buffer parts_exps;  /* [slots][d_model] */
+        struct tdm_vk_buffer rotations;   /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
@@ -163,6 +178,11 @@ int tdm_vk_weights_upload(struct tdm_vk_model *model, uint64_t n_bytes, struct t
 /* Fills in layers, output and embedding, of the regions' addresses and model->f16_rows. */
 void tdm_vk_weights_find(struct tdm_vk_model *model);
 /* Whether some layer adds biases to queries, keys or values; and puts them where rotate.comp reads them. */
+/* Where the lists of a tile with so many slots lie, and the bytes of all of them. */
+struct tdm_vk_experts_lists {
+        uint64_t ids, weights, slots, slot_rows, items, size_bytes;
+};
+struct tdm_vk_experts_lists tdm_vk_experts_lists(const struct tdm_vk_model *model);
 bool tdm_vk_weights_biased(const struct tdm_vk_model *model);
 void tdm_vk_weights_biases(struct tdm_vk_model *model);
 /* Once all are on the device: repacks (shaders/weights/repack.comp) what kernels read faster in another order. */

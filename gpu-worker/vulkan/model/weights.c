@@ -113,10 +113,17 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
         return 0;
 }
 
+/* Their kernels (shaders/experts) and the router's read panels as the segment has them. */
+static bool is_of_experts(const struct tdm_weights_tensor *tensor)
+{
+        return tensor->kind == TDM_TENSOR_GATE_EXPS || tensor->kind == TDM_TENSOR_UP_EXPS ||
+               tensor->kind == TDM_TENSOR_DOWN_EXPS || tensor->kind == TDM_TENSOR_ROUTER;
+}
+
 /* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
 static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
-        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 ||
+        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 || is_of_experts(tensor) ||
             (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0))
                 return 0;
         return m->f16_rows && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS : TDM_VK_DEINTERLEAVED;
@@ -268,6 +275,26 @@ static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor
         };
 }
 
+static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct tdm_vk_experts *ret)
+{
+        const struct tdm_layer_recipe *recipe = &m->recipe.layers[layer];
+
+        *ret = (struct tdm_vk_experts){
+                .n = recipe->n_experts,
+                .n_used = recipe->n_experts_used,
+                .d_expert = recipe->d_expert,
+                .router = matrix(m, TDM_TENSOR_ROUTER, layer, GATE_UP),
+                .gate = matrix(m, TDM_TENSOR_GATE_EXPS, layer, GATE_UP),
+                .up = matrix(m, TDM_TENSOR_UP_EXPS, layer, GATE_UP),
+                .down = matrix(m, TDM_TENSOR_DOWN_EXPS, layer, DOWN),
+                .router_bias = vector(m, TDM_TENSOR_ROUTER_BIAS, layer),
+                .gate_bias = vector(m, TDM_TENSOR_GATE_EXPS_BIAS, layer),
+                .up_bias = vector(m, TDM_TENSOR_UP_EXPS_BIAS, layer),
+                .down_bias = vector(m, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
+        };
+        ret->router.act = TDM_VK_ACT_F32; /* another expert would be another model */
+}
+
 void tdm_vk_weights_find(struct tdm_vk_model *m)
 {
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
@@ -279,9 +306,13 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 l->k = matrix(m, TDM_TENSOR_K, i, qkv);
                 l->v = matrix(m, TDM_TENSOR_V, i, qkv);
                 l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
-                l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
-                l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
-                l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
+                if (m->recipe.layers[i].n_experts > 0) {
+                        find_experts(m, i, &l->experts);
+                } else {
+                        l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
+                        l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
+                        l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
+                }
                 l->attn_norm = vector(m, TDM_TENSOR_ATTN_NORM, i);
                 l->q_norm = vector(m, TDM_TENSOR_Q_NORM, i);
                 l->k_norm = vector(m, TDM_TENSOR_K_NORM, i);
@@ -292,6 +323,8 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 l->o_bias = vector(m, TDM_TENSOR_O_BIAS, i);
                 l->down_bias = vector(m, TDM_TENSOR_DOWN_BIAS, i);
                 l->activation = m->recipe.layers[i].activation;
+                l->sinks = vector(m, TDM_TENSOR_SINKS, i);
+                m->has_sinks |= m->recipe.layers[i].has_sinks;
         }
         m->output = matrix(
                 m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,

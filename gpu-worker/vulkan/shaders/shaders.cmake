@@ -22,13 +22,18 @@ set(TANDEM_SHADERS
   "attend-f16-wide     attention/attend-f16-wide.comp   kept"
   "merge               attention/merge.comp             build"
   "gelu                ffn/gelu.comp                    build"
+  "choose              experts/choose.comp              build"
+  "group               experts/group.comp               build"
+  "matvec-experts      experts/matvec-experts.comp      build"
+  "sum-experts         experts/sum-experts.comp         build"
   "logits              sampling/logits.comp             build"
   "gather              sampling/gather.comp             build")
 
 # What shaders include.
 set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
-  common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl common/shared.h
+  common/acts.glsl common/common.glsl common/f16.glsl common/fragments.glsl common/panels.glsl
+  common/shared.h common/shared-experts.h
   common/subblock.glsl common/sum.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

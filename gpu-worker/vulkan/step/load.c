@@ -11,7 +11,7 @@
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
-         BIT(ROPE_MAGNITUDE) | BIT(SILU))
+         BIT(ROPE_MAGNITUDE) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS))
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -22,6 +22,14 @@ static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparam
                 const struct tdm_layer_recipe *l = &recipe->layers[i];
                 uint32_t norms = l->norms & qk_norms;
 
+                if (l->n_experts > TDM_VK_EXPERTS_MAX || l->n_experts_used > TDM_VK_EXPERTS_USED_MAX ||
+                    l->router == TDM_ROUTER_SOFTMAX_ALL)
+                        return tdm_error_set(
+                                err, TDM_E_UNSUPPORTED,
+                                "vulkan device: layer %u uses %u of %u experts: at most %u of %u, weighted "
+                                "among themselves, are known",
+                                i, l->n_experts_used, l->n_experts, TDM_VK_EXPERTS_USED_MAX, TDM_VK_EXPERTS_MAX);
+
                 if (norms != 0 && norms != qk_norms)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "vulkan device: layer %u has a norm of queries or of keys: both or none "
@@ -29,7 +37,7 @@ static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparam
                                              i);
                 if ((l->biases & qkv && norms) || (l->biases & TDM_BIAS_O && l->norms & TDM_NORM_ATTN_AFTER) ||
                     (l->biases & TDM_BIAS_DOWN && l->norms & TDM_NORM_FFN_AFTER) ||
-                    l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP))
+                    (l->n_experts == 0 && l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP)))
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "vulkan device: layer %u has biases before a norm or in its FFN's first "
                                              "half, which it does not compute; TANDEM_GPU=host runs them on the CPU",

@@ -182,7 +182,7 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
 
                 /* There is one buffer of flagged words for each form: what reads the one would meet what writes the
                  * other. */
-                if (l->q.act == l->o.act)
+                if (l->q.act == l->o.act || l->experts.n > 0)
                         return false;
                 if (tdm_vk_group_of(qkv, 3, &n_panels) != 3 || !tdm_vk_matrices_flag(device, &l->q, n_panels) ||
                     !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) || !tdm_vk_gelu_flags(device, l) ||
@@ -303,6 +303,16 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
         r->hidden_groups = r->rows;
 }
 
+static void norm_for_ffn(struct recorder *r, const struct added *added, const struct tdm_vk_layer *l)
+{
+        const struct tdm_vk_experts *e = &l->experts;
+
+        if (e->n > 0)
+                norm(r, added, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &e->router, &e->gate, &e->up }, 3);
+        else
+                norm(r, added, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
+}
+
 /* What the next block begins with, at the end of this one, where that follows. */
 static void end_block(struct recorder *r, uint32_t block, const struct added *added)
 {
@@ -318,7 +328,7 @@ static void end_block(struct recorder *r, uint32_t block, const struct added *ad
                         return;
                 }
                 if (l) {
-                        norm(r, added, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
+                        norm_for_ffn(r, added, l);
                         return;
                 }
         }
@@ -414,6 +424,7 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
                 .row_items = r->step + r->layout.row_items[group],
+                .sinks = l->sinks,
                 .acts = m->acts[l->o.act].address,
                 .scale_sums = scale_sums_of(r, l->o.act, r->rows),
                 .scale_sums_rows = m->scale_sums_rows,
@@ -457,6 +468,73 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
         end_block(r, block, &(struct added){ l->post_attn_norm, l->o_bias });
 }
 
+/* A product of the tile's slots with one of each expert's matrices. by_slot: x has a row for each slot. */
+static void multiply_experts(struct recorder *r, const struct tdm_vk_experts *e, const struct tdm_vk_matrix *matrix,
+                             uint64_t bias, bool by_slot, uint64_t y, uint32_t y_stride)
+{
+        const struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_experts_lists lists = tdm_vk_experts_lists(m);
+        uint32_t item_rows = tdm_vk_item_rows(e, r->rows), n_slots = r->rows * e->n_used;
+        const struct tdm_vk_experts_push push = { .x = m->acts[matrix->act].address,
+                                                  .weights = matrix->address,
+                                                  .bias = bias,
+                                                  .y = y,
+                                                  .items = m->choices.address + lists.items,
+                                                  .slot_rows = by_slot ? 0 : m->choices.address + lists.slot_rows,
+                                                  .panel_bytes = matrix->panel_bytes,
+                                                  .n_panels = matrix->n_panels / e->n,
+                                                  .cols = matrix->cols,
+                                                  .y_stride = y_stride };
+
+        /* items at most: the host does not know how many there are */
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MATVEC_EXPERTS, matrix->type, matrix->act, item_rows, 0),
+                 &push, sizeof(push), push.n_panels, TDM_MIN(TDM_MIN(e->n, n_slots) + n_slots / item_rows, n_slots));
+}
+
+/* From the tile's rounded rows to the sums over their experts, in m->y. */
+static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_experts *e = &l->experts;
+        const struct tdm_vk_experts_lists lists = tdm_vk_experts_lists(m);
+        const uint64_t at = m->choices.address, hidden = m->hidden_exps.address;
+        const struct tdm_vk_choose_push choose = { .z = m->router.address,
+                                                   .bias = e->router_bias,
+                                                   .ids = at + lists.ids,
+                                                   .weights = at + lists.weights,
+                                                   .z_stride = e->n,
+                                                   .n_experts = e->n,
+                                                   .n_used = e->n_used };
+        const struct tdm_vk_group_push group = { .ids = at + lists.ids,
+                                                 .slots = at + lists.slots,
+                                                 .slot_rows = at + lists.slot_rows,
+                                                 .items = at + lists.items,
+                                                 .n_rows = r->rows,
+                                                 .n_experts = e->n,
+                                                 .n_used = e->n_used,
+                                                 .item_rows = tdm_vk_item_rows(e, r->rows) };
+        const struct tdm_vk_gelu_push gelu = {
+                .y = hidden, .acts = m->acts[e->down.act].address, .act_scale = e->down.x_scale, .d_ff = e->d_expert
+        };
+        const struct tdm_vk_experts_sum_push sum = { .parts = m->parts_exps.address,
+                                                     .slots = at + lists.slots,
+                                                     .weights = at + lists.weights,
+                                                     .y = m->y.address,
+                                                     .d = m->hp.d_model,
+                                                     .n_used = e->n_used };
+
+        multiply(r, (const struct tdm_vk_matrix *[]){ &e->router }, 1, r->rows, m->router.address, e->n);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_CHOOSE, 0, 0, 0, 0), &choose, sizeof(choose), r->rows, 1);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GROUP, 0, 0, 0, 0), &group, sizeof(group), 1, 1);
+        multiply_experts(r, e, &e->gate, e->gate_bias, false, hidden, 2 * e->d_expert);
+        multiply_experts(r, e, &e->up, e->up_bias, false, hidden + e->d_expert * sizeof(float), 2 * e->d_expert);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, e->down.act, 0, 0), &gelu, sizeof(gelu),
+                 TDM_DIV_UP(e->d_expert, 1024), r->rows * e->n_used);
+        multiply_experts(r, e, &e->down, e->down_bias, true, m->parts_exps.address, m->hp.d_model);
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_SUM_EXPERTS, 0, 0, 0, 0), &sum, sizeof(sum),
+                 TDM_DIV_UP(m->hp.d_model, 256u), r->rows);
+}
+
 static void ffn_block(struct recorder *r, uint32_t block)
 {
         struct tdm_vk_model *m = r->m;
@@ -471,8 +549,13 @@ static void ffn_block(struct recorder *r, uint32_t block)
         struct tdm_vk_matmul_push push;
 
         if (!r->acts_ready)
-                norm(r, NULL, l->ffn_norm, gate_up, 2);
+                norm_for_ffn(r, NULL, l);
         r->acts_ready = false;
+        if (l->experts.n > 0) {
+                run_experts(r, l);
+                end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
+                return;
+        }
         if (tdm_vk_gate_up_push(m, l, r->rows, &push)) {
                 unsigned flags = r->flagged ? READS_FLAGS : 0;
                 uint32_t panels, rows;

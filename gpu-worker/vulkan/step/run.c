@@ -58,6 +58,7 @@ struct sample_job {
         const struct tdm_kernels *kernels;
         uint32_t first;
         struct tdm_result *results;
+        uint64_t masks_until_ns;
         _Atomic uint32_t bad_row; /* UINT32_MAX: none */
         _Atomic uint32_t n_seen;  /* blocks of logits that gather.comp chose */
 };
@@ -84,7 +85,7 @@ static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
 
 static void take(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
 {
-        if (r < 0)
+        if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, job->step->logits[job->first + i].row, memory_order_relaxed);
         else
                 job->results[job->first + i] = *result;
@@ -96,15 +97,17 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        struct tdm_result result;
+        struct tdm_result result = { .token = TDM_NO_TOKEN };
+        const uint64_t *allowed;
+        int r = -ENODATA;
 
         if (m->recipe.logit_softcap > 0)
                 softcap(job, logits_of(m, chunk));
-        take(job, chunk,
-             tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
-                        l->n_history, step->rows[l->row].position + 1, l->target,
-                        m->sampler_scratch + thread * m->sampler_stride, &result),
-             &result);
+        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
+                r = tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed,
+                               step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1,
+                               l->target, m->sampler_scratch + thread * m->sampler_stride, &result);
+        take(job, chunk, r, &result);
 }
 
 /* Where only what the sampler wants to see came here. */
@@ -119,15 +122,18 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         const uint32_t *found =
                 (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
         uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
-        struct tdm_result result;
+        struct tdm_result result = { .token = TDM_NO_TOKEN };
+        const uint64_t *allowed;
+        int r = -ENODATA;
 
         atomic_fetch_add_explicit(&job->n_seen, found[0], memory_order_relaxed);
         tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride,
                         found + 1, TDM_MIN(found[0], m->maxima_stride), scratch);
-        take(job, chunk,
-             tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, step->history + l->history_offset,
-                               l->n_history, step->rows[l->row].position + 1, l->target, scratch, &result),
-             &result);
+        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
+                r = tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed,
+                                      step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1,
+                                      l->target, scratch, &result);
+        take(job, chunk, r, &result);
 }
 
 /* The first logits_rows rows of logits are there already where `made` says so. */
@@ -135,7 +141,9 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                   struct tdm_result *results, struct tdm_error *err)
 {
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
-                struct sample_job job = { m, step, NULL, first, results, UINT32_MAX, 0 };
+                struct sample_job job = {
+                        .m = m, .step = step, .first = first, .results = results, .bad_row = UINT32_MAX
+                };
                 struct tdm_vk_work work = {
                         .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
                 };
@@ -149,6 +157,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
                 }
                 if (m->recipe.logit_softcap > 0)
                         job.kernels = tdm_kernels_choose(NULL);
+                job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
                 if (m->logits_whole)
                         tdm_pool_run(m->device->threads, n, sample_one, &job);
                 else
@@ -181,8 +190,8 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 #define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
 #define STAY_AWAKE_LOGITS 8u /* only where so many rows or more are sampled */
 
-/* A submission under way: its blocks, and the layers whose new rows it leaves in its half of the log. */
-struct flight {
+/* In flight: its blocks, and the layers whose new rows it leaves in its half of the log. */
+struct submission {
         struct tdm_vk_recording *recording;
         uint32_t first, n, first_layer, n_layers;
         bool download;
@@ -199,7 +208,7 @@ struct run {
         bool joins;               /* the submission begun last leaves the next block's input */
         uint32_t n_begun, n_done; /* submissions */
         /* the i-th is in i % TDM_VK_IN_FLIGHT, which is its half of the log too */
-        struct flight flights[TDM_VK_IN_FLIGHT];
+        struct submission submissions[TDM_VK_IN_FLIGHT];
         void (*on_block)(uint32_t block, void *userdata);
         void *userdata;
 };
@@ -211,7 +220,7 @@ static int settle(struct run *run, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
         unsigned which = run->n_done % TDM_VK_IN_FLIGHT;
-        struct flight *flight = &run->flights[which];
+        struct submission *submission = &run->submissions[which];
         int r = tdm_vk_submit_end(m->device, which, err);
 
         if (r == 0)
@@ -219,22 +228,22 @@ static int settle(struct run *run, struct tdm_error *err)
         if (r != 0)
                 return r;
         run->n_done++;
-        take_profile(m->device, flight->recording);
-        if (flight->download) {
+        take_profile(m->device, submission->recording);
+        if (submission->download) {
                 size_t hidden_bytes = (size_t)run->slot->n_rows * m->hp.residual_width * sizeof(float);
 
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
                 m->device->counters.hidden_copies++;
         }
-        if (flight->n_layers) {
+        if (submission->n_layers) {
                 if (run->made_logits && run->n_begun - run->n_done == 1 &&
                     run->step->head.n_logits >= STAY_AWAKE_LOGITS)
                         tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
-                tdm_vk_kv_behind(&m->cache, run->step, flight->first_layer, flight->n_layers, which);
-                run->slot->attention_layers += flight->n_layers;
+                tdm_vk_kv_behind(&m->cache, run->step, submission->first_layer, submission->n_layers, which);
+                run->slot->attention_layers += submission->n_layers;
         }
-        for (uint32_t i = 0; i < flight->n && run->on_block; i++)
-                run->on_block(flight->first + i, run->userdata);
+        for (uint32_t i = 0; i < submission->n && run->on_block; i++)
+                run->on_block(submission->first + i, run->userdata);
         return 0;
 }
 
@@ -274,7 +283,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         struct tdm_vk_model *m = run->m;
         struct tdm_vk_slot *slot = run->slot;
         unsigned which = run->n_begun % TDM_VK_IN_FLIGHT;
-        struct flight *flight = &run->flights[which];
+        struct submission *submission = &run->submissions[which];
         struct tdm_vk_work work = { .slot = slot, .first = block, .log_half = which };
         uint32_t first_layer, n_layers;
         int r;
@@ -296,10 +305,10 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 memcpy(m->hidden_host.map, run->hidden, (size_t)slot->n_rows * m->hp.residual_width * sizeof(float));
                 m->device->counters.hidden_copies++;
         }
-        *flight = (struct flight){ NULL, block, work.n, first_layer, n_layers, work.download };
-        r = tdm_vk_record(m, &work, &flight->recording, err);
+        *submission = (struct submission){ NULL, block, work.n, first_layer, n_layers, work.download };
+        r = tdm_vk_record(m, &work, &submission->recording, err);
         if (r == 0)
-                r = tdm_vk_submit_begin(m->device, which, flight->recording->commands, err);
+                r = tdm_vk_submit_begin(m->device, which, submission->recording->commands, err);
         if (r != 0)
                 return r;
         run->n_begun++;

@@ -168,7 +168,7 @@ static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *ste
 {
         uint32_t n = 0;
 
-        to[0] = tdm_sample_n_wanted(&l->sampling, m->hp.n_vocab, l->n_history);
+        to[0] = tdm_sample_n_wanted(&l->sampling, l->mask != 0, m->hp.n_vocab, l->n_history);
         for (uint32_t i = l->n_history > TDM_HISTORY_MAX ? l->n_history - TDM_HISTORY_MAX : 0;
              i < l->n_history && l->sampling.repeat_penalty != 1.0f; i++) {
                 uint32_t id = step->history[l->history_offset + i];

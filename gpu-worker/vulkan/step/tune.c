@@ -100,6 +100,8 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
 
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, i);
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->o }, 1, i);
+                if (l->experts.n > 0) /* their kernels have one shape */
+                        continue;
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->down }, 1, i);
                 if (tdm_vk_gate_up_push(m, l, 1, &push))
                         add(m->device, works, &n, TDM_VK_MATVEC_GELU, &l->gate, l->gate.n_panels,

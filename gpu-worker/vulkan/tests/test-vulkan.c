@@ -530,13 +530,11 @@ static void refused(void **state)
 
         /* What a recipe asks for and no kernel does. */
         recipe = &((struct tdm_weights_header *)weights)->recipe;
-        recipe->layers[1].has_sinks = 1;
-        recipe->layers[1].norms &= ~(uint32_t)TDM_NORM_FFN_AFTER; /* which the host device does */
+        recipe->layers[1].attention_softcap = 50;
         assert_int_equal(ops->model_load(device, &good, &model, &err), TDM_E_UNSUPPORTED);
         assert_non_null(strstr(err.message, "vulkan device: "));
-        assert_non_null(strstr(err.message, "layers without a norm after attention or FFN, attention sinks"));
-        recipe->layers[1].has_sinks = 0;
-        recipe->layers[1].norms |= TDM_NORM_FFN_AFTER;
+        assert_non_null(strstr(err.message, "soft-capped attention"));
+        recipe->layers[1].attention_softcap = 0;
 
         assert_int_equal(ops->open(&little, &little_config, &err), 0);
         assert_int_equal(ops->model_load(little, &good, &model, &err), TDM_E_NO_MEMORY);

@@ -381,6 +381,7 @@ struct tdm_vk_attend_rotating_push {
 struct tdm_vk_merge_push {
         TDM_U64 partial;
         TDM_U64 row_items;
+        TDM_U64 sinks; /* [n_heads]; 0: none. Where there are some, attention leaves all merging to this kernel */
         TDM_U64 acts;
         TDM_U64 scale_sums;
         TDM_U32 first_row;

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include "common/sigbus.h"
 #include "engine/file/test-gguf-builder.h"
-#include "engine/text/chat.h"
+#include "engine/chat/chat.h"
 
 struct chat {
         struct tdm_gguf *gguf;

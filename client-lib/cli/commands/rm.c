@@ -1,0 +1,112 @@
+/* tandem rm: removes a model from a model folder. */
+#include "client-lib/cli/cli.h"
+#include "client-lib/store/folder.h"
+#include "common/suggest.h"
+
+#include <sys/stat.h>
+
+struct rm_options {
+        const char *to;
+};
+
+extern const struct command command_rm;
+
+struct removing {
+        const char *name;
+        struct tdm_suggestion near;
+        unsigned n_removed, n_failed;
+};
+
+/* The file itself, and the other parts of a model whose name is that of a part or of all of them. */
+static bool means(const char *asked, const char *name)
+{
+        size_t stem, asked_stem;
+        unsigned part, n, asked_n;
+
+        if (strcmp(asked, name) == 0)
+                return true;
+        if (!folder_is_part(name, &stem, &part, &n))
+                return false;
+        if (folder_is_part(asked, &asked_stem, &part, &asked_n))
+                return asked_n == n && asked_stem == stem && strncmp(asked, name, stem) == 0;
+        return strlen(asked) == stem && strncmp(asked, name, stem) == 0;
+}
+
+static bool remove_if_meant(const char *path, uint64_t size_bytes, void *userdata)
+{
+        struct removing *r = userdata;
+        _cleanup_(freep) char *name = folder_name_of(path);
+        struct stat st;
+
+        if (!name)
+                return false;
+        tdm_suggest(&r->near, name);
+        if (!means(r->name, name))
+                return true;
+        if (lstat(path, &st) < 0 || unlink(path) < 0) {
+                complain("cannot remove %s: %s", path, strerror(errno));
+                r->n_failed++;
+                return true;
+        }
+        if (S_ISLNK(st.st_mode))
+                out_printf("%s: the link is removed, its file stays\n", term_safe(path));
+        else
+                out_printf("%s: removed, %s\n", term_safe(path), human_bytes(size_bytes));
+        r->n_removed++;
+        return true;
+}
+
+static int run(struct cli *cli, int argc, char **argv)
+{
+        struct rm_options options = { 0 };
+        struct removing removing = { 0 };
+        _cleanup_(freep) char *folder = NULL, *bare = NULL;
+        const char *name = NULL, *meant;
+        struct tdm_error err;
+        unsigned n;
+        int status;
+
+        if (cli_parse(cli, &command_rm, argc, argv, &options, &name, 1, &n, &status))
+                return status;
+        if (n == 0)
+                return args_usage_error(argv[0], "NAME is missing");
+        if (strchr(name, '/'))
+                return args_usage_error(argv[0], "'%.200s' is a path: rm takes a model's name", name);
+        bare = folder_name_of(name);
+        if (!bare || (options.to ? asprintf(&folder, "%s", options.to) < 0 : 0))
+                return complain("no memory");
+        if (!folder && folder_of_user(&folder, &err) != 0)
+                return complain("%s", err.message);
+        removing.name = bare;
+        removing.near = tdm_suggest_for(bare);
+        folder_each(folder, remove_if_meant, &removing);
+        if (removing.n_removed + removing.n_failed == 0) {
+                meant = tdm_suggest_best(&removing.near);
+                return complain("there is no model %s in %s%s%s%s", bare, folder, meant ? "; did you mean " : "",
+                                meant ? meant : " (--to names another folder)", meant ? "?" : "");
+        }
+        return out_finish() != 0 || removing.n_failed > 0 ? EXIT_FAILED : EXIT_OK;
+}
+
+static const struct arg args[] = {
+        {
+                .name = "to",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct rm_options, to),
+                .value = "FOLDER",
+                .brief = "the model folder",
+                .more = "otherwise your own; " SYSTEM_MODEL_FOLDER " is that of the system service",
+                .offer = OFFER_FILES,
+        },
+};
+
+const struct command command_rm = {
+        .name = "rm",
+        .summary = "remove a model",
+        .usage = "[--to FOLDER] NAME",
+        .about = "Removes a model's file, or all parts of it, from the model folder. Of a model that was added as a "
+                 "link, the link is removed. A daemon that has it loaded goes on with it until it is unloaded.",
+        COMMAND_ARGS(args),
+        .offer = OFFER_MODELS,
+        .run = run,
+};

@@ -1,0 +1,40 @@
+/* One file over HTTP(S), so that it is either whole and right, or not there under its name.
+ *
+ * The bytes go to PATH.part, under a lock: a second download of the same file is refused while the first runs. A
+ * transfer that breaks off is taken up where it stopped, in this run or in a later one, as long as the server says that
+ * the file is the same (its ETag). What is whole is checked (size, SHA-256 where it is known, the file's magic), synced
+ * and renamed to PATH. */
+#ifndef TANDEM_STORE_DOWNLOAD_H
+#define TANDEM_STORE_DOWNLOAD_H
+
+#include "common/error.h"
+
+struct download {
+        const char *url;
+        const char *path;       /* absolute; the folder is there */
+        const char *token;      /* a bearer token for the url's host alone; NULL: none */
+        const char *sha256;     /* 64 hexadecimal digits; NULL: the server's word, if it gives one */
+        uint64_t size_bytes;    /* 0: the server's word */
+        unsigned n_tries;       /* how often in a row a transfer may fail without one byte; 0: 5 */
+        unsigned first_wait_ms; /* before the second try; doubles with each; 0: 1000 */
+        /* Called now and then. total 0: unknown. Returning false ends the download, which can be taken up later. */
+        bool (*on_progress)(uint64_t done, uint64_t total, double bytes_per_second, void *userdata);
+        void (*on_retry)(const char *why, unsigned wait_ms, void *userdata);
+        void *userdata;
+};
+
+struct download_result {
+        uint64_t size_bytes;
+        uint64_t fetched_bytes; /* in this run */
+        bool checked;           /* its SHA-256 was known, and is right */
+};
+
+/* 0, or a TDM_E_* with a message: TDM_E_CANCELLED, TDM_E_BUSY (another process downloads it), TDM_E_NO_MEMORY (no room
+ * on the disk), TDM_E_DENIED, TDM_E_NO_MODEL (there is no such file), TDM_E_BAD_MODEL (not the right bytes),
+ * TDM_E_PROTOCOL (the server or the network failed). */
+int download_file(const struct download *download, struct download_result *ret, struct tdm_error *err);
+
+/* A small text, at most max_bytes. *ret is the caller's. */
+int download_text(const char *url, const char *token, size_t max_bytes, char **ret, struct tdm_error *err);
+
+#endif

@@ -1,0 +1,27 @@
+/* The folders in which models lie, as tandemd searches them. */
+#ifndef TANDEM_STORE_FOLDER_H
+#define TANDEM_STORE_FOLDER_H
+
+#include "common/error.h"
+
+#define SYSTEM_MODEL_FOLDER "/var/lib/tandem/models"
+
+/* The caller's own: $XDG_DATA_HOME/tandem/models, or ~/.local/share/tandem/models. *ret is the caller's.
+ * TDM_E_DENIED: there is no home. */
+int folder_of_user(char **ret, struct tdm_error *err);
+/* Makes a folder and those above it. */
+int folder_make(const char *path, struct tdm_error *err);
+/* FOLDER/NAME.gguf; the caller's, NULL without memory. */
+char *folder_file(const char *folder, const char *name);
+/* A file's name without its folder and .gguf; the caller's. */
+char *folder_name_of(const char *path);
+/* TDM_E_BAD_REQUEST: no model can have this name, with the reason. */
+int folder_check_name(const char *name, struct tdm_error *err);
+/* Whether the name is of one part of a split model ("x-00001-of-00003"). Then *ret_stem bytes of it are the same in all
+ * parts, and *ret_n is the number of parts. */
+bool folder_is_part(const char *name, size_t *ret_stem, unsigned *ret_part, unsigned *ret_n);
+
+/* fn gets each .gguf file of the folder: its path and its size. Stops when fn returns false. */
+void folder_each(const char *folder, bool (*fn)(const char *path, uint64_t size_bytes, void *userdata), void *userdata);
+
+#endif

@@ -1,0 +1,340 @@
+#!/usr/bin/python3
+"""tandem pull, add and rm as their users meet them, against a server that drops, truncates, throttles, lies and
+redirects. Usage: test-pull.py TANDEM [TEST…]. Standard library only."""
+
+import hashlib
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+TANDEM = os.path.abspath(sys.argv[1])
+BODY = b"GGUF" + bytes(i * 7 % 251 for i in range(400_000))
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def send(self, status, body=b"", length=None, **headers):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def range(self):
+        """Where the answer begins: 0 unless the client says which file it has the beginning of."""
+        m = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        return int(m[1]) if m and self.headers.get("If-Range") == self.etag() else 0
+
+    def etag(self):
+        return '"%s"' % self.server.etag
+
+    def serve(self, body, most=None):
+        """The file from where the client asks, breaking off after `most` bytes."""
+        begin = self.range()
+        rest = body[begin:]
+        headers = {"ETag": self.etag()}
+        if begin:
+            headers["Content_Range"] = "bytes %d-%d/%d" % (begin, len(body) - 1, len(body))
+        sent = rest if most is None else rest[:most]
+        self.server.sent += len(sent)
+        self.send(206 if begin else 200, sent, len(rest), **headers)
+        if len(sent) < len(rest):
+            self.close_connection = True
+
+    def do_GET(self):
+        self.server.paths.append(self.path)
+        self.server.heads.append(dict(self.headers))
+        name = self.path.split("?")[0].strip("/").split("/")[-1]
+        if self.path.startswith("/api/models/"):
+            return self.send(200, json.dumps(self.server.tree).encode())
+        if name == "ok.gguf" or "resolve/main" in self.path:
+            return self.serve(BODY)
+        if name == "drops.gguf":  # never more than 100,000 bytes at once
+            return self.serve(BODY, 100_000)
+        if name == "flaky.gguf":
+            self.server.n_flaky += 1
+            if self.server.n_flaky % 2:
+                return self.send(503)
+            return self.serve(BODY, 150_000)
+        if name == "dead.gguf":
+            return self.serve(BODY, 0)
+        if name == "slow.gguf":
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(BODY)))
+            self.send_header("ETag", self.etag())
+            self.end_headers()
+            try:
+                for i in range(0, len(BODY), 4096):
+                    self.wfile.write(BODY[i:i + 4096])
+                    time.sleep(0.05)
+            except OSError:
+                self.close_connection = True
+            return None
+        if name == "moved.gguf":
+            return self.send(302, Location="/ok.gguf", X_Linked_ETag='"%s"' % SHA256)
+        if name == "lie.gguf":
+            return self.send(302, Location="/ok.gguf", X_Linked_ETag='"%s"' % ("0" * 64))
+        if name == "loop.gguf":
+            return self.send(302, Location="/loop.gguf")
+        if name == "file.gguf":
+            return self.send(302, Location="file:///etc/passwd")
+        if name == "page.gguf":
+            return self.send(200, b"<html>Sign in</html>")
+        if name == "huge.gguf":
+            self.send_response(200)
+            self.send_header("Content-Length", str(1 << 50))
+            self.end_headers()
+            self.wfile.write(BODY)
+            self.close_connection = True
+            return None
+        if name == "private.gguf":
+            return self.send(401)
+        return self.send(404)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.etag, self.tree, self.n_flaky = "one", [], 0
+        self.forget()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self.url = "http://127.0.0.1:%d/" % self.server_address[1]
+
+    def forget(self):
+        self.sent, self.paths, self.heads = 0, [], []
+
+    def handle_error(self, request, client_address):
+        pass  # a client that left
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="tandem-test-pull-")
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.models = self.dir + "/data/tandem/models"
+        self.server = Server()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+
+    def environment(self, **more):
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("TANDEM_", "HF_", "http", "XDG_", "OLLAMA"))}
+        return {**keep, "HOME": self.dir, "XDG_DATA_HOME": self.dir + "/data", "HF_ENDPOINT": self.server.url[:-1],
+                **more}
+
+    def tandem(self, *args, status=0, **env):
+        r = subprocess.run([TANDEM, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+                           env=self.environment(**env))
+        self.assertEqual(r.returncode, status, r)
+        self.assertNotIn("Sanitizer", r.stderr)
+        return r.stdout + r.stderr
+
+    def files(self):
+        return sorted(os.listdir(self.models)) if os.path.isdir(self.models) else []
+
+    def assert_whole(self, name):
+        with open(self.models + "/" + name, "rb") as f:
+            self.assertEqual(hashlib.sha256(f.read()).hexdigest(), SHA256)
+
+
+class Pull(Case):
+    def test_plain(self):
+        out = self.tandem("pull", self.server.url + "ok.gguf?download=true")
+        self.assertIn("no SHA-256", out)
+        self.assertEqual(self.files(), ["ok.gguf"])
+        self.assert_whole("ok.gguf")
+        self.server.forget()
+        self.assertIn("there already", self.tandem("pull", self.server.url + "ok.gguf"))
+        self.assertEqual(self.server.sent, 0)
+        self.tandem("pull", "--name", "other", "--to", self.dir + "/else/where", "--sha256", SHA256,
+                    self.server.url + "ok.gguf")
+        self.assertEqual(os.listdir(self.dir + "/else/where"), ["other.gguf"])
+
+    def test_resumes(self):
+        """Each byte is fetched once, though no answer has more than a quarter of them."""
+        self.tandem("pull", self.server.url + "drops.gguf")
+        self.assert_whole("drops.gguf")
+        self.assertEqual(self.server.sent, len(BODY))
+        self.assertEqual(self.files(), ["drops.gguf"])
+
+    def test_flaky(self):
+        out = self.tandem("pull", self.server.url + "flaky.gguf")
+        self.assertIn("answers 503; trying again", out)
+        self.assert_whole("flaky.gguf")
+        self.assertEqual(self.server.sent, len(BODY))
+
+    def begin(self, name="slow.gguf"):
+        """A pull that is stopped when it has some bytes."""
+        p = subprocess.Popen([TANDEM, "pull", self.server.url + name], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment())
+        part, end = self.models + "/" + name + ".part", time.monotonic() + 60
+        while time.monotonic() < end and not (os.path.exists(part) and os.path.getsize(part) > 20_000):
+            time.sleep(0.01)
+        return p
+
+    def test_interrupted(self):
+        """A later run goes on where the first stopped, unless the file has changed since."""
+        for changed in (False, True):
+            self.server.etag = "one"
+            p = self.begin()
+            p.send_signal(signal.SIGINT)
+            out = p.communicate(timeout=60)
+            self.assertEqual(p.returncode, 130, out)
+            self.assertEqual(self.files(), ["slow.gguf.part", "slow.gguf.part.info"])
+            size = os.path.getsize(self.models + "/slow.gguf.part")
+            if changed:
+                self.server.etag = "two"
+            self.server.forget()
+            original = Handler.do_GET
+            Handler.do_GET = lambda handler: handler.serve(BODY)
+            try:
+                self.tandem("pull", self.server.url + "slow.gguf")
+            finally:
+                Handler.do_GET = original
+            self.assert_whole("slow.gguf")
+            self.assertEqual(self.server.sent, len(BODY) if changed else len(BODY) - size)
+            self.assertEqual(self.files(), ["slow.gguf"])
+            os.unlink(self.models + "/slow.gguf")
+
+    def test_killed(self):
+        p = self.begin()
+        p.kill()
+        p.communicate()
+        self.assertNotIn("slow.gguf", self.files())
+
+    def test_two_at_once(self):
+        p = self.begin()
+        self.assertIn("is being fetched by another process",
+                      self.tandem("pull", self.server.url + "slow.gguf", status=1))
+        p.terminate()
+        p.communicate(timeout=60)
+
+    def test_gives_up(self):
+        self.assertIn("transfer", self.tandem("pull", self.server.url + "dead.gguf", status=1))
+        self.assertEqual(len(self.server.paths), 5)
+
+    def test_hashes(self):
+        self.assertIn("its SHA-256 is right", self.tandem("pull", self.server.url + "moved.gguf"))
+        for args in (["lie.gguf"], ["ok.gguf", "--sha256", "1" * 64]):
+            out = self.tandem("pull", self.server.url + args[0], *args[1:], status=1)
+            self.assertIn("wrong bytes", out)
+        self.assertEqual(self.files(), ["moved.gguf"])
+
+    def test_wrong_files(self):
+        for name, text in (("page.gguf", "is no GGUF file"), ("none.gguf", "no such file (404)"),
+                           ("private.gguf", "HF_TOKEN"), ("huge.gguf", "its disk has"), ("loop.gguf", "redirect"),
+                           ("file.gguf", "rotocol")):
+            self.assertIn(text, self.tandem("pull", self.server.url + name, status=1), name)
+        self.assertEqual([f for f in self.files() if not f.endswith(".info")], [])
+
+    def test_usage(self):
+        self.tandem("pull", status=2)
+        self.tandem("pull", "--sha256", "12", "x", status=2)
+        self.tandem("pull", "--name", "a/b", "x", status=2)
+        self.assertIn("does not end in .gguf", self.tandem("pull", "https://localhost/x.safetensors", status=1))
+        self.assertIn("did you mean gemma3-1b", self.tandem("pull", "gemma3-1", status=1))
+        self.assertIn("none of hf:OWNER/REPO", self.tandem("pull", "hf:owner", status=1))
+
+
+class HuggingFace(Case):
+    def tree(self, *names):
+        self.server.tree = [{"type": "file", "path": n, "size": len(BODY), "lfs": {"oid": SHA256}} for n in names]
+
+    def test_quantisations(self):
+        self.tree("README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-Q8_0.gguf", "m-IQ4_XS.gguf")
+        self.assertIn("its SHA-256 is right", self.tandem("pull", "hf:o/r"))
+        self.tandem("pull", "hf:o/r:q8_0")
+        self.assertEqual(self.files(), ["m-Q4_K_M.gguf", "m-Q8_0.gguf"])
+        out = self.tandem("pull", "hf:o/r:Q5_0", status=1)
+        self.assertIn("has no GGUF file of Q5_0; it has m-Q4_K_M.gguf, m-Q8_0.gguf", out)
+        self.tandem("pull", "hf:o/r/m-IQ4_XS.gguf")
+        self.assertIn("m-IQ4_XS.gguf", self.files())
+
+    def test_parts(self):
+        parts = ["d/m-Q4_K_M-0000%d-of-00003.gguf" % i for i in (3, 1, 2)]
+        self.tree(*parts)
+        self.tandem("pull", "hf:o/r")
+        self.assertEqual(self.files(), sorted(os.path.basename(p) for p in parts))
+        self.assertEqual([p for p in self.server.paths if "resolve" in p],
+                         ["/o/r/resolve/main/" + p for p in sorted(parts)])
+        self.tree(*parts[:2])
+        self.assertIn("not the parts of one", self.tandem("pull", "hf:o/r2", status=1))
+        self.assertIn("removed", self.tandem("rm", "m-Q4_K_M"))
+        self.assertEqual(self.files(), [])
+
+    def test_token(self):
+        self.tree("m-Q4_K_M.gguf")
+        self.tandem("pull", "hf:o/r", HF_TOKEN="secret")
+        self.assertEqual([h.get("Authorization") for h in self.server.heads], ["Bearer secret"] * 2)
+        self.server.forget()
+        self.tandem("pull", self.server.url + "ok.gguf", HF_TOKEN="secret")
+        self.assertEqual([h.get("Authorization") for h in self.server.heads], [None])
+
+
+class Add(Case):
+    def model(self, path, data=BODY):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+
+    def test_link_and_copy(self):
+        path = self.model(self.dir + "/some/where/x.gguf")
+        self.assertIn("x: ", self.tandem("add", path))
+        self.assertEqual(os.path.realpath(self.models + "/x.gguf"), os.path.realpath(path))
+        self.assertIn("there already", self.tandem("add", path))
+        self.tandem("add", "--copy", "--name", "y", path)
+        self.assertFalse(os.path.islink(self.models + "/y.gguf"))
+        other = self.model(self.dir + "/else/x.gguf")
+        self.assertIn("another", self.tandem("add", other, status=1))
+        self.assertIn("no GGUF file", self.tandem("add", self.model(self.dir + "/text.gguf", b"hello"), status=1))
+        self.assertIn("cannot open", self.tandem("add", self.dir + "/none.gguf", status=1))
+        self.assertIn("its file stays", self.tandem("rm", "x"))
+        self.assertIn("did you mean y?", self.tandem("rm", "z", status=1))
+        self.tandem("rm", "y.gguf")
+        self.assertEqual(self.files(), [])
+        self.assertTrue(os.path.exists(path))
+        self.tandem("rm", "../x", status=2)
+        self.tandem("add", status=2)
+        self.tandem("add", "--from", "ollama", path, status=2)
+
+    def test_from_others(self):
+        digest = "ab" * 32
+        root = self.dir + "/.ollama/models"
+        self.model(root + "/blobs/sha256-" + digest)
+        manifest = {"layers": [{"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64},
+                               {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + digest}]}
+        self.model(root + "/manifests/registry/library/gemma3/1b", json.dumps(manifest).encode())
+        self.model(root + "/manifests/registry/library/broken/1b", b"{")
+        self.assertIn("gemma3-1b: ", self.tandem("add", "--from", "ollama"))
+        self.model(self.dir + "/.lmstudio/models/o/r/lm-Q4_0.gguf")
+        self.tandem("add", "--from", "lmstudio")
+        blob = self.model(self.dir + "/.cache/huggingface/hub/models--o--r/blobs/123")
+        snapshot = self.dir + "/.cache/huggingface/hub/models--o--r/snapshots/1"
+        os.makedirs(snapshot)
+        os.symlink(blob, snapshot + "/hf-Q4_0.gguf")
+        self.tandem("add", "--from", "hf")
+        self.assertEqual(self.files(), ["gemma3-1b.gguf", "hf-Q4_0.gguf", "lm-Q4_0.gguf"])
+
+    def test_none(self):
+        self.assertIn("/.ollama/models", self.tandem("add", "--from", "ollama", status=1))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,0 +1,245 @@
+/* See constraint.h. */
+#include "daemon/jobs/constraint.h"
+
+/* Of one job. The source may have a megabyte; the grammar and the matcher together take at most some 10 MiB then. */
+#define MAX_EXPRESSIONS (UINT32_C(1) << 17)
+#define MAX_MATCHER_BYTES (SIZE_C(4) << 20)
+#define SIZE_C(n) ((size_t)(n))
+/* A step of a grammar takes some nanoseconds. */
+#define QUICK_STEPS 30000u
+/* What it takes beside source, grammar and matcher. */
+#define CONSTRAINT_BYTES 4096u
+
+enum kind { SCHEMA, GBNF, REGEX };
+
+struct tdm_constraint {
+        enum kind kind;
+        char *source; /* until it is compiled */
+        size_t source_size;
+        struct tdm_grammar *grammar;
+        struct tdm_matcher *matcher; /* NULL: not compiled */
+        size_t n_accepted;           /* tokens that the matcher has */
+        size_t n_masked;             /* 1 + how many tokens the last mask follows; 0: there is none */
+        const uint64_t *words;       /* that mask */
+        uint32_t n_words;
+        struct tdm_account *account;
+        uint64_t charged_bytes;
+};
+
+static uint64_t bytes_of(const struct tdm_constraint *c)
+{
+        return CONSTRAINT_BYTES + c->source_size + (c->grammar ? tdm_grammar_bytes(c->grammar) : 0) +
+               (c->matcher ? tdm_matcher_bytes(c->matcher) : 0);
+}
+
+int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
+{
+        uint64_t bytes = bytes_of(c);
+        int r = 0;
+
+        if (bytes > c->charged_bytes)
+                r = tdm_account_charge(c->account, TDM_RESOURCE_GRAMMAR_BYTES, bytes - c->charged_bytes, err);
+        if (r != 0 && c->matcher) {
+                c->n_masked = 0;
+                if (tdm_matcher_trim(c->matcher) < 0)
+                        return r;
+                bytes = bytes_of(c);
+                r = bytes <= c->charged_bytes ?
+                            0 :
+                            tdm_account_charge(c->account, TDM_RESOURCE_GRAMMAR_BYTES, bytes - c->charged_bytes, err);
+        }
+        if (r != 0)
+                return r;
+        if (bytes < c->charged_bytes)
+                tdm_account_release(c->account, TDM_RESOURCE_GRAMMAR_BYTES, c->charged_bytes - bytes);
+        c->charged_bytes = bytes;
+        return 0;
+}
+
+int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *o, struct tdm_account *account,
+                       struct tdm_error *err)
+{
+        const char *const sources[] = { [SCHEMA] = o->json_schema, [GBNF] = o->grammar, [REGEX] = o->regex };
+        _cleanup_(tdm_constraint_destroyp) struct tdm_constraint *c = NULL;
+        int r;
+
+        *ret = NULL;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(sources); i++) {
+                if (!sources[i])
+                        continue;
+                if (c)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "a job takes one of json-schema, grammar and regex, not several");
+                c = calloc(1, sizeof(*c));
+                if (!c)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+                c->kind = (enum kind)i;
+                c->source = strdup(sources[i]);
+                if (!c->source)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+                c->source_size = strlen(c->source);
+        }
+        if (!c)
+                return 0;
+        if (o->ignore_end)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "ignore-end cannot be combined with json-schema, grammar or regex: a text that "
+                                     "satisfies them ends");
+        c->account = account ? tdm_account_ref(account) : NULL;
+        r = tdm_constraint_charge(c, err);
+        if (r != 0)
+                return r;
+        *ret = steal_ptr(&c);
+        return 0;
+}
+
+void tdm_constraint_destroy(struct tdm_constraint *c)
+{
+        if (!c)
+                return;
+        tdm_account_release(c->account, TDM_RESOURCE_GRAMMAR_BYTES, c->charged_bytes);
+        tdm_account_unref(c->account);
+        tdm_matcher_destroy(c->matcher);
+        tdm_grammar_unref(c->grammar);
+        if (c->source)
+                explicit_bzero(c->source, c->source_size);
+        free(c->source);
+        free(c);
+}
+
+void tdm_constraint_destroyp(struct tdm_constraint **c)
+{
+        tdm_constraint_destroy(*c);
+        *c = NULL;
+}
+
+const char *tdm_constraint_source(const struct tdm_constraint *c, size_t *ret_size, int *ret_kind)
+{
+        *ret_size = c->source_size;
+        *ret_kind = (int)c->kind;
+        return c->source;
+}
+
+struct tdm_grammar *tdm_constraint_grammar(const struct tdm_constraint *c)
+{
+        return c->grammar;
+}
+
+void tdm_constraint_set_grammar(struct tdm_constraint *c, struct tdm_grammar *grammar)
+{
+        c->grammar = tdm_grammar_ref(grammar);
+}
+
+static int compile_source(struct tdm_constraint *c, struct tdm_error *err)
+{
+        struct tdm_grammar_limits limits;
+
+        tdm_grammar_limits_init(&limits);
+        limits.max_expressions = MAX_EXPRESSIONS;
+        limits.max_matcher_bytes = MAX_MATCHER_BYTES;
+        switch (c->kind) {
+        case SCHEMA:
+                return tdm_grammar_new_schema(&c->grammar, c->source, c->source_size, 0, &limits, err);
+        case GBNF:
+                return tdm_grammar_new_gbnf(&c->grammar, c->source, c->source_size, &limits, err);
+        case REGEX:
+                return tdm_grammar_new_regex(&c->grammar, c->source, c->source_size, &limits, err);
+        }
+        return -EINVAL;
+}
+
+/* The message names the option before what is wrong in it. */
+static int name_option(const struct tdm_constraint *c, int code, struct tdm_error *err)
+{
+        static const char *const names[] = { [SCHEMA] = "json-schema", [GBNF] = "grammar", [REGEX] = "regex" };
+        struct tdm_error why = *err;
+
+        if (code < 0)
+                return tdm_error_set(err, code, "%s: %s", names[c->kind], strerror(-code));
+        return tdm_error_set(err, code, "%s: %s", names[c->kind], why.message);
+}
+
+int tdm_constraint_compile(struct tdm_constraint *c, struct tdm_vocabulary *vocabulary, struct tdm_error *err)
+{
+        const uint64_t *words;
+        int r = c->grammar ? 0 : compile_source(c, err);
+
+        if (r != 0)
+                return name_option(c, r, err);
+        r = tdm_matcher_new(&c->matcher, c->grammar, vocabulary);
+        if (r < 0)
+                return tdm_error_set(err, r, "cannot hold the grammar: %s", strerror(-r));
+        c->n_words = tdm_vocabulary_n_words(vocabulary);
+        r = tdm_constraint_mask(c, NULL, 0, TDM_CONSTRAINT_FULL, &words, err);
+        return r == -ENODATA ? 0 : r; /* told when a token is due */
+}
+
+static bool is_empty(const uint64_t *words, uint32_t n)
+{
+        uint64_t any = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+                any |= words[i];
+        return any == 0;
+}
+
+static int too_much(struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                             "the grammar takes too much work or memory for one token; make it simpler (fewer nested "
+                             "counts and alternatives)");
+}
+
+/* The matcher takes the tokens that it has not seen. */
+static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, struct tdm_error *err)
+{
+        while (c->n_accepted < n_ids) {
+                int r = tdm_matcher_accept(c->matcher, ids[c->n_accepted]);
+
+                if (r == -EAGAIN)
+                        return r;
+                if (r == 0)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED, "token %u is not what the grammar allows",
+                                             ids[c->n_accepted]);
+                if (r != 1)
+                        return r == TDM_E_UNSUPPORTED ? too_much(err) : r;
+                c->n_accepted++;
+        }
+        return 0;
+}
+
+int tdm_constraint_mask(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, enum tdm_constraint_effort effort,
+                        const uint64_t **ret_words, struct tdm_error *err)
+{
+        int r;
+
+        if (c->n_masked != n_ids + 1) {
+                if (effort == TDM_CONSTRAINT_LOOKUP)
+                        return -EAGAIN;
+                tdm_matcher_set_max_steps(c->matcher, effort == TDM_CONSTRAINT_QUICK ? QUICK_STEPS : UINT64_MAX);
+                c->n_masked = 0;
+                r = catch_up(c, ids, n_ids, err);
+                if (r != 0)
+                        return r;
+                r = tdm_matcher_mask(c->matcher, &c->words);
+                if (r != 0)
+                        return r == TDM_E_UNSUPPORTED ? too_much(err) : r;
+                c->n_masked = n_ids + 1;
+        }
+        if (is_empty(c->words, c->n_words))
+                return -ENODATA;
+        *ret_words = c->words;
+        return 0;
+}
+
+bool tdm_constraint_is_whole(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids)
+{
+        struct tdm_error err;
+
+        if (!c->matcher)
+                return false;
+        if (c->n_accepted < n_ids)
+                c->n_masked = 0;
+        tdm_matcher_set_max_steps(c->matcher, QUICK_STEPS);
+        return catch_up(c, ids, n_ids, &err) == 0 && tdm_matcher_is_whole(c->matcher);
+}

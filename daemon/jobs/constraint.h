@@ -1,0 +1,48 @@
+/* What a job's text must follow: a JSON schema, a grammar or a regular expression, and how far the text is in it.
+ *
+ * It belongs to one job. The source is compiled on a thread, with the vocabulary of the job's model. From then on it
+ * gives the mask of the next token for the job's ids. It lives in the daemon and follows the tokens that were accepted.
+ * So the loss of a worker, an eviction and another cut of the prompt change nothing about it.
+ *
+ * One thread at a time: the loop's, or the one that the loop has given it to. Memory is counted against the user's
+ * account, with what it takes. */
+#ifndef TDM_DAEMON_JOBS_CONSTRAINT_H
+#define TDM_DAEMON_JOBS_CONSTRAINT_H
+
+#include "daemon/accounts/accounts.h"
+#include "daemon/jobs/options.h"
+#include "engine/grammar/grammar.h"
+
+struct tdm_constraint;
+
+/* From the options of a job; *ret NULL where they constrain nothing. The source is copied. TDM_E_BAD_REQUEST: more than
+ * one is given, or together with ignore-end. TDM_E_QUOTA, TDM_E_BUSY. */
+int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *options, struct tdm_account *account,
+                       struct tdm_error *err);
+void tdm_constraint_destroy(struct tdm_constraint *constraint);
+void tdm_constraint_destroyp(struct tdm_constraint **constraint);
+
+/* Compiles the source, unless it was given a grammar, and makes the first mask. Any thread. TDM_E_BAD_REQUEST,
+ * TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its place. */
+int tdm_constraint_compile(struct tdm_constraint *constraint, struct tdm_vocabulary *vocabulary, struct tdm_error *err);
+/* The same source may have been compiled before: see tdm_grammar_cache in grammar-cache.h. */
+const char *tdm_constraint_source(const struct tdm_constraint *constraint, size_t *ret_size, int *ret_kind);
+struct tdm_grammar *tdm_constraint_grammar(const struct tdm_constraint *constraint); /* NULL: not compiled */
+void tdm_constraint_set_grammar(struct tdm_constraint *constraint, struct tdm_grammar *grammar); /* takes a reference */
+
+enum tdm_constraint_effort {
+        TDM_CONSTRAINT_QUICK,  /* on the loop: some 100 µs at most */
+        TDM_CONSTRAINT_LOOKUP, /* only what is there already */
+        TDM_CONSTRAINT_FULL,   /* on a thread: what the limits allow */
+};
+/* The mask of the token behind ids [n_ids], the tokens generated so far; the first of them are those of the last call.
+ * words are valid until the next call. 0; -EAGAIN: it takes more effort; -ENODATA: no token may follow;
+ * TDM_E_UNSUPPORTED: it takes more than the limits allow, or a token is not allowed. */
+int tdm_constraint_mask(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,
+                        enum tdm_constraint_effort effort, const uint64_t **ret_words, struct tdm_error *err);
+/* Whether a text of these ids satisfies it. False also where that takes more than a quick look. */
+bool tdm_constraint_is_whole(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids);
+/* Charges what it takes now. Loop only. TDM_E_QUOTA, TDM_E_BUSY: after its caches were emptied in vain. */
+int tdm_constraint_charge(struct tdm_constraint *constraint, struct tdm_error *err);
+
+#endif

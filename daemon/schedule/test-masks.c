@@ -1,0 +1,329 @@
+/* Jobs whose text follows a grammar, against a double of the fleet that draws among what the masks allow: alone, in
+ * company, with masks that come too late, workers that are lost, too little memory, and workers that lie. */
+#include "daemon/schedule/test-world.h"
+
+#include "common/log.h"
+#include "common/sigbus.h"
+
+static const struct tdm_scheduler_config plain = {
+        .max_jobs = 16,
+        .max_jobs_per_uid = 16,
+        .max_pending_bytes = 1 << 20,
+        .max_rows = 32,
+        .prefill_rows = 16,
+        .max_sequences = 4,
+        .steps_in_flight = 1,
+};
+
+/* The random choices of the double are about even among the pieces, so texts have to be short by themselves. */
+static const char *const schemas[] = {
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":99},\"b\":{"
+        "\"enum\":"
+        "[\"x\",\"yy\",\"zzz\"]}},\"required\":[\"a\",\"b\"],\"additionalProperties\":false}",
+        "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":6},\"minItems\":2,\"maxItems\":4}",
+        "{\"type\":\"string\",\"minLength\":3000,\"pattern\":\"^[a-z ]*$\"}", /* longer than its job may be */
+        "{\"type\":\"number\",\"minimum\":-5,\"maximum\":17.5}",
+};
+#define N_SCHEMAS TDM_ARRAY_SIZE(schemas)
+/* Its states differ by where an `a` stood: masks of it take more than a quick look. */
+#define HARD "(.*a){200}"
+
+static void add(struct world *w, const char *schema, const char *regex, uint32_t max_tokens, uint64_t seed)
+{
+        struct client_job *c = &w->jobs[w->n_arrived++];
+
+        make_prompt(w, c, 1 + 30 * (uint32_t)(seed % 4), max_tokens);
+        for (uint32_t i = 0; i < c->n_prompt; i++)
+                c->prompt[i] = 400 + (uint32_t)seed * 100 + i;
+        c->seed = seed;
+        c->schema = schema;
+        c->regex = regex;
+        submit(w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
+}
+
+/* resets: after so many steps the workers are lost, about. */
+static void drive(struct world *w, unsigned resets)
+{
+        w->n_jobs = w->n_arrived;
+        for (uint32_t i = 0; i < 200000 && !all_done(w); i++) {
+                struct fake_step *s = some_step(w);
+
+                if (!w->fleet.ready)
+                        become_ready(w);
+                else if (s && resets && pick(w, resets) == 0)
+                        reset(w, NULL);
+                else if (s)
+                        finish_step(w, s);
+                else
+                        usleep(100); /* a thread compiles, or makes a mask */
+                turn(w);
+        }
+        assert_true(all_done(w));
+}
+
+/* The text of a job, by a matcher of the test's own. */
+static void check_text(const struct world *w, const struct client_job *c)
+{
+        _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
+        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *v = NULL;
+        _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = NULL;
+
+        if (c->schema)
+                assert_int_equal(tdm_grammar_new_schema(&g, c->schema, strlen(c->schema), 0, NULL, NULL), 0);
+        else
+                assert_int_equal(tdm_grammar_new_regex(&g, c->regex, strlen(c->regex), NULL, NULL), 0);
+        assert_int_equal(tdm_vocabulary_new_tokenizer(&v, w->fleet.models[0]->metadata->tokenizer), 0);
+        assert_int_equal(tdm_matcher_new(&m, g, v), 0);
+        for (uint32_t i = 0; i < c->n_got; i++)
+                assert_int_equal(tdm_matcher_accept(m, c->got[i]), 1);
+        if (c->end == TDM_JOB_END_STOP)
+                assert_true(tdm_matcher_is_whole(m));
+        assert_int_equal(c->incomplete, !tdm_matcher_is_whole(m));
+}
+
+static void check_same(const struct world *w, const struct client_job *c, const struct client_job *want)
+{
+        assert_int_equal(c->end, want->end);
+        assert_int_equal(c->n_got, want->n_got);
+        assert_memory_equal(c->got, want->got, c->n_got * sizeof(c->got[0]));
+        check_text(w, c);
+}
+
+static void alone(struct client_job *ret, const char *schema, const char *regex, uint32_t max_tokens, uint64_t seed)
+{
+        struct world w;
+
+        world_open(&w, 1, 64, 64, &plain);
+        add(&w, schema, regex, max_tokens, seed);
+        drive(&w, 0);
+        *ret = w.jobs[0];
+        check_text(&w, &w.jobs[0]);
+        assert_true(w.fleet.n_late == 0 || w.s->stats.slow_masks > 0);
+        world_close(&w);
+}
+
+static void test_alone(void **state)
+{
+        unsigned n_stopped = 0;
+
+        for (uint64_t seed = 0; seed < 20; seed++) {
+                struct client_job c;
+
+                alone(&c, schemas[seed % N_SCHEMAS], NULL, 200, seed);
+                n_stopped += c.end == TDM_JOB_END_STOP;
+        }
+        assert_true(n_stopped >= 12);
+}
+
+/* The same ids in company, with late masks, with lost workers, and with two steps in flight. */
+static void test_same_ids(void **state)
+{
+        struct client_job want[8];
+        struct tdm_scheduler_config config = plain;
+        uint32_t n_late = 0;
+
+        for (unsigned i = 0; i < 8; i++)
+                alone(&want[i], schemas[i % N_SCHEMAS], NULL, 60, i);
+        for (unsigned round = 0; round < 40; round++) {
+                struct world w;
+
+                config.steps_in_flight = 1 + round % 3;
+                world_open(&w, 100 + round, 64, 64, &config);
+                w.fleet.late = round % 4;
+                w.fleet.measured = round % 5 == 0 ? TDM_PLACEMENT_BALANCED : w.fleet.measured;
+                for (unsigned i = 0; i < 8; i++)
+                        add(&w, schemas[i % N_SCHEMAS], NULL, 60, i);
+                drive(&w, round % 3 == 0 ? 0 : 10);
+                for (unsigned i = 0; i < 8; i++)
+                        check_same(&w, &w.jobs[i], &want[i]);
+                n_late += w.fleet.n_late;
+                world_close(&w);
+        }
+        assert_true(n_late > 100);
+}
+
+/* A job that gives its pages back and reads its tokens again goes on where its grammar is. */
+static void test_pushed_out(void **state)
+{
+        struct client_job want[4];
+
+        for (unsigned i = 0; i < 4; i++)
+                alone(&want[i], schemas[2], NULL, 200, 1 + 4 * i);
+        for (unsigned round = 0; round < 4; round++) {
+                struct world w;
+
+                world_open(&w, 1 + round, 9, 20, &plain);
+                w.fleet.late = round;
+                for (unsigned i = 0; i < 4; i++)
+                        add(&w, schemas[2], NULL, 200, 1 + 4 * i);
+                drive(&w, round == 3 ? 20 : 0);
+                for (unsigned i = 0; i < 4; i++)
+                        check_same(&w, &w.jobs[i], &want[i]);
+                assert_true(w.s->stats.evictions >= 2);
+                world_close(&w);
+        }
+}
+
+/* A grammar whose masks take long: made on a thread, the same ids, and another's job goes on meanwhile. */
+static void test_hard(void **state)
+{
+        struct client_job want, easy;
+        struct world w;
+
+        alone(&want, NULL, HARD, 60, 3);
+        alone(&easy, schemas[0], NULL, 100, 1);
+        world_open(&w, 7, 64, 64, &plain);
+        add(&w, NULL, HARD, 60, 3);
+        add(&w, schemas[0], NULL, 100, 1);
+        drive(&w, 0);
+        check_same(&w, &w.jobs[0], &want);
+        check_same(&w, &w.jobs[1], &easy);
+        assert_true(w.s->stats.slow_masks > 0);
+        print_message("%llu masks, %llu on a thread\n", (unsigned long long)w.s->stats.masks,
+                      (unsigned long long)w.s->stats.slow_masks);
+        world_close(&w);
+}
+
+static void test_length(void **state)
+{
+        struct client_job c;
+
+        alone(&c, schemas[0], NULL, 3, 1);
+        assert_int_equal(c.end, TDM_JOB_END_LENGTH);
+        assert_true(c.incomplete);
+        alone(&c, NULL, "(ab)*", 4, 1); /* it may end at its limit too */
+        assert_int_equal(c.incomplete, c.end == TDM_JOB_END_LENGTH && c.incomplete);
+}
+
+static void test_refused(void **state)
+{
+        static const struct {
+                const char *schema, *regex, *message;
+                int error;
+        } cases[] = {
+                { "{\"properties\":{\"a\":{\"pattern\":\"(?<=a)b\"}}}", NULL, "#/properties/a/pattern",
+                  TDM_E_UNSUPPORTED },
+                { "{\"type\":3}", NULL, "#/type", TDM_E_BAD_REQUEST },
+                { "{\"type\":", NULL, "json-schema", TDM_E_BAD_REQUEST },
+                { NULL, "a(b", "regex", TDM_E_BAD_REQUEST },
+                { "false", NULL, "json-schema", TDM_E_UNSUPPORTED },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                struct world w;
+
+                world_open(&w, 1, 64, 64, &plain);
+                add(&w, cases[i].schema, cases[i].regex, 10, 1);
+                drive(&w, 0);
+                assert_int_equal(w.jobs[0].end, TDM_JOB_END_ERROR);
+                assert_int_equal(w.jobs[0].error, cases[i].error);
+                if (!strstr(w.jobs[0].message, cases[i].message))
+                        fail_msg("\"%s\" does not say %s", w.jobs[0].message, cases[i].message);
+                assert_false(w.jobs[0].accepted);
+                world_close(&w);
+        }
+}
+
+static void test_several(void **state)
+{
+        struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .ids = (uint32_t[]){ 400 }, .n_ids = 1 };
+        struct tdm_error err;
+        struct tdm_job *job;
+
+        p.options.regex = "a";
+        p.options.grammar = "root ::= \"a\"";
+        assert_int_equal(tdm_job_new(&job, &p, &err), TDM_E_BAD_REQUEST);
+        assert_non_null(strstr(err.message, "one of json-schema, grammar and regex"));
+        p.options.grammar = NULL;
+        p.options.ignore_end = true;
+        assert_int_equal(tdm_job_new(&job, &p, &err), TDM_E_BAD_REQUEST);
+        assert_non_null(strstr(err.message, "ignore-end"));
+}
+
+/* What a job holds is charged to its user, and given back. */
+static void test_charged(void **state)
+{
+        struct tdm_resource_limit limits[TDM_N_RESOURCES];
+        struct tdm_accounts *accounts;
+        struct tdm_account *account;
+        struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .ids = (uint32_t[]){ 400 }, .n_ids = 1 };
+        struct tdm_error err;
+        struct tdm_job *job;
+
+        for (int i = 0; i < TDM_N_RESOURCES; i++)
+                limits[i] = (struct tdm_resource_limit){ .capacity = 1 << 20, .share_percent = 50 };
+        limits[TDM_RESOURCE_GRAMMAR_BYTES].capacity = 20000;
+        assert_int_equal(tdm_accounts_new(&accounts, limits), 0);
+        account = tdm_accounts_get(accounts, 1000);
+        p.account = account;
+        p.options.json_schema = schemas[0];
+        assert_int_equal(tdm_job_new(&job, &p, &err), 0);
+        assert_true(account->used[TDM_RESOURCE_GRAMMAR_BYTES] > strlen(schemas[0]));
+        tdm_job_unref(job);
+        assert_int_equal(account->used[TDM_RESOURCE_GRAMMAR_BYTES], 0);
+        limits[0].capacity = 0;
+        {
+                static char big[15000];
+
+                memset(big, ' ', sizeof(big) - 1);
+                p.options.json_schema = big;
+                assert_int_equal(tdm_job_new(&job, &p, &err), TDM_E_QUOTA);
+                assert_int_equal(account->used[TDM_RESOURCE_GRAMMAR_BYTES], 0);
+        }
+        tdm_account_unref(account);
+        tdm_accounts_destroy(accounts);
+}
+
+static void spoil_token(struct tdm_result *r, uint32_t n_vocab)
+{
+        if (r->token != TDM_NO_TOKEN)
+                r->token = (r->token + 1) % n_vocab;
+}
+
+static void spoil_none(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->token = TDM_NO_TOKEN;
+}
+
+/* A token that the mask does not allow is no result, nor is none where the mask was there before the step. */
+static void test_liars(void **state)
+{
+        static void (*const spoils[])(struct tdm_result *, uint32_t) = { spoil_token, spoil_none };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(spoils); i++) {
+                struct world w;
+
+                world_open(&w, 1, 64, 64, &plain);
+                add(&w, NULL, "[a-c]{1,9}", 20, 1);
+                w.fleet.spoil = spoils[i];
+                w.n_jobs = 1;
+                for (unsigned k = 0; k < 2000 && w.fleet.n_bad[0] + w.fleet.n_bad[1] == 0; k++) {
+                        struct fake_step *s = some_step(&w);
+
+                        if (s)
+                                finish_step(&w, s);
+                        else
+                                usleep(100);
+                        turn(&w);
+                }
+                assert_int_equal(w.fleet.n_bad[0] + w.fleet.n_bad[1], 1);
+                assert_int_equal(w.jobs[0].n_got, 0);
+                w.fleet.spoil = NULL;
+                reset(&w, NULL); /* what the fleet does then */
+                drive(&w, 0);
+                check_text(&w, &w.jobs[0]);
+                world_close(&w);
+        }
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_alone),      cmocka_unit_test(test_same_ids), cmocka_unit_test(test_hard),
+                cmocka_unit_test(test_pushed_out), cmocka_unit_test(test_length),   cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_several),    cmocka_unit_test(test_charged),  cmocka_unit_test(test_liars),
+        };
+
+        tdm_log_set_level(TDM_LOG_ERROR);
+        return tdm_sigbus_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}
