@@ -84,7 +84,7 @@ def kv_bools(key, values):
 
 
 def gemma3n(size, a, n_layers, n_vocab, mid):
-    """Keys; then each tensor's name, shape, type and what is drawn: a standard deviation, or a gain's mean and spread."""
+    """Keys; then each tensor's name, shape, type and what is drawn: a deviation, or a gain's mean and spread."""
     _, d, heads, kv_heads, head_dim, ff, window, shared, sparse, period, streams, rank, width, n_ctx = size
     ffs = [ff + 64 * (i % 3) if a.size == "gen" else ff for i in range(n_layers)]
 
@@ -98,7 +98,8 @@ def gemma3n(size, a, n_layers, n_vocab, mid):
             key("attention.layer_norm_rms_epsilon", "f32", 1e-6), key("attention.sliding_window", "u32", window),
             key("attention.shared_kv_layers", "u32", shared),
             kv_bools("gemma3n.attention.sliding_window_pattern", [(i + 1) % period != 0 for i in range(n_layers)]),
-            key("rope.freq_base", "f32", 1e6), key("altup.active_idx", "u32", 0), key("altup.num_inputs", "u32", streams),
+            key("rope.freq_base", "f32", 1e6), key("altup.active_idx", "u32", 0),
+            key("altup.num_inputs", "u32", streams),
             key("embedding_length_per_layer_input", "u32", width),
             key("activation_sparsity_scale", "af32", [SPARSITY if i < sparse else -np.inf for i in range(n_layers)]),
             key("final_logit_softcapping", "f32", 30.0)]
@@ -108,7 +109,8 @@ def gemma3n(size, a, n_layers, n_vocab, mid):
            ("per_layer_token_embd.weight", (n_vocab, n_layers * width), a.embd_type or inputs, width ** -0.5),
            ("per_layer_model_proj.weight", (n_layers * width, d), mid, 1.0),
            ("per_layer_proj_norm.weight", (width,), "f32", GAIN),
-           ("altup_proj.weight", (streams - 1, d, d), mid, s), ("altup_unembd_proj.weight", (streams - 1, d, d), mid, s),
+           ("altup_proj.weight", (streams - 1, d, d), mid, s),
+           ("altup_unembd_proj.weight", (streams - 1, d, d), mid, s),
            ("output_norm.weight", (d,), "f32", ("gain", 3.5, 0.5))]
     for i in range(n_layers):
         layer = [("attn_norm", (d,), "f32", GAIN), ("attn_q", (q_width, d), t, s), ("attn_k", (kv_width, d), t, s),
@@ -118,7 +120,8 @@ def gemma3n(size, a, n_layers, n_vocab, mid):
                  ("ffn_gate", (ffs[i], d), t, s), ("ffn_up", (ffs[i], d), t, s),
                  ("ffn_down", (d, ffs[i]), t, ffs[i] ** -0.5), ("post_ffw_norm", (d,), "f32", ADDED),
                  ("inp_gate", (width, d), t, s), ("proj", (d, width), t, width ** -0.5),
-                 ("post_norm", (d,), "f32", ("gain", 0.3, 0.06)), ("altup_correct_coef", (streams, streams), "f32", 0.15),
+                 ("post_norm", (d,), "f32", ("gain", 0.3, 0.06)),
+                 ("altup_correct_coef", (streams, streams), "f32", 0.15),
                  ("altup_correct_scale", (d,), "f32", GAIN),
                  ("altup_predict_coef", (streams * streams, streams), "f32", 0.06),
                  ("altup_router", (streams, d), mid, 0.5 * d ** 0.5), ("altup_router_norm", (d,), "f32", GAIN),
@@ -141,7 +144,8 @@ def gemma4(size, a, n_layers, n_vocab, mid):
     def fit(cols):
         return a.type if cols % TYPES[a.type][1] == 0 else "q8_0"
 
-    keys = [key("context_length", "u32", 131072), key("embedding_length", "u32", d), key("block_count", "u32", n_layers),
+    keys = [key("context_length", "u32", 131072), key("embedding_length", "u32", d),
+            key("block_count", "u32", n_layers),
             key("feed_forward_length", "ai32", ffs) if wide else key("feed_forward_length", "u32", ff),
             key("attention.head_count", "u32", heads),
             key("attention.head_count_kv", "u32", kv_window) if kv_window == kv_full else
@@ -157,7 +161,8 @@ def gemma4(size, a, n_layers, n_vocab, mid):
     s = d ** -0.5
     out = [("token_embd.weight", (n_vocab, d), a.embd_type or fit(d), s),
            ("output_norm.weight", (d,), "f32", ("gain", 2.5 * (128 / d) ** 0.5, 0.3)),
-           ("rope_freqs.weight", (head_full // 2,), "f32", np.array([1.0] * turned + [1e30] * (head_full // 2 - turned)))]
+           ("rope_freqs.weight", (head_full // 2,), "f32",
+            np.array([1.0] * turned + [1e30] * (head_full // 2 - turned)))]
     if width:
         out += [("per_layer_token_embd.weight", (n_vocab, n_layers * width), a.embd_type or fit(n_layers * width),
                  width ** -0.5), ("per_layer_model_proj.weight", (n_layers * width, d), mid, 1.0),
@@ -203,7 +208,8 @@ def write_matrix(f, rng, pool, shape, name, std):
 def write(path, keys, tensors, rng, pool, alignment=32):
     infos, places, offset = [], [], 0
     for name, shape, kind, _ in tensors:
-        infos.append(kv_str(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", n) for n in shape[::-1]) +
+        infos.append(kv_str(name) + struct.pack("<I", len(shape)) +
+                     b"".join(struct.pack("<Q", n) for n in shape[::-1]) +
                      struct.pack("<IQ", TYPES[kind][0], offset))
         places.append(offset)
         offset += -(int(np.prod(shape)) // TYPES[kind][1] * TYPES[kind][2] // -alignment) * alignment

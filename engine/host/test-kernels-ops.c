@@ -154,8 +154,8 @@ static void test_rmsnorm(void **unused)
         }
 }
 
-/* Means, and what is cut below mean and deviation: against doubles, and the same bits everywhere; a row of equal numbers
- * has no deviation, so that all of it is at the cut. */
+/* Means, and what is cut below mean and deviation: against doubles, and the same bits everywhere. A row of equal
+ * numbers has no deviation, so that all of it is at the cut. */
 static void test_cut(void **unused)
 {
         for (int round = 0; round < 200; round++) {

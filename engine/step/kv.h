@@ -2,8 +2,9 @@
  *
  * Two groups of layers, each with pages of its own: full layers (pages live as long as the sequence) and window layers
  * (pages are freed as they slide out). A page of a group holds TDM_KV_PAGE_TOKENS consecutive positions of one sequence
- * for all layers of that group that have keys and values of their own; layers may differ in their heads. Keys lie 16 positions side by side, so that one vector is one dimension of 16 keys and
- * a score is summed over dimensions in one lane, in order; values lie as rows.
+ * for all layers of that group that have keys and values of their own; layers may differ in their heads. Keys lie 16
+ * positions side by side, so that one vector is one dimension of 16 keys and a score is summed over dimensions in one
+ * lane, in order; values lie as rows.
  *
  *   page     = [layer of the group][kv head of the layer] parts
  *   part     = K [TDM_KV_PAGE_TOKENS / 16][head_dim][16]  then  V [TDM_KV_PAGE_TOKENS][head_dim]     (f16 or f32)
@@ -24,7 +25,7 @@ enum tdm_kv_type { TDM_KV_F16 = 1, TDM_KV_F32 = 2, TDM_KV_Q8_0 = 3 };
 const char *tdm_kv_type_name(enum tdm_kv_type type); /* "f16"; NULL: no such type */
 int tdm_kv_type_from_name(const char *name);         /* -EINVAL */
 
-/* Where a layer's keys and values lie in each page of its group. A layer that reads another's has that one's numbers. */
+/* Where a layer's keys and values lie in each page of its group. A layer that reads another's has its numbers. */
 struct tdm_kv_layer {
         uint32_t group; /* enum tdm_kv_group */
         uint32_t n_kv_heads;

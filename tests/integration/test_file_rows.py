@@ -38,7 +38,7 @@ def reference(path):
 
 @test
 def same_ids_whatever_happens():
-    """Alone is the reference: chunks, neighbours of another model and of the same, placements, threads, dead workers."""
+    """Alone is the reference: chunks, neighbours of this model and another, placements, threads, dead workers."""
     for path in models().values():
         want = reference(path)
         with Daemon(models=[path, TALE], threads=2, placement=None) as d:
