@@ -462,10 +462,11 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
                 if (e > 0)
                         used = TDM_MIN(used + (size_t)e, sizeof(tried) - 1);
         }
-        return lib_error(err, denied ? TANDEM_E_DENIED : TANDEM_E_NO_DAEMON,
-                         "no tandemd answers; tried %s. Start it with `tandemd --user &` or `systemctl --user start "
-                         "tandemd`, or name its socket with --socket or $TANDEM_SOCKET",
-                         tried);
+        return lib_error(
+                err, denied ? TANDEM_E_DENIED : TANDEM_E_NO_DAEMON,
+                "no tandemd answers; tried %s. Start it with `tandemd --user &` or `systemctl %sstart tandemd`, "
+                "or name its socket with --socket or $TANDEM_SOCKET",
+                tried, geteuid() == 0 ? "" : "--user ");
 }
 
 static int greet(struct tandem *t, struct tandem_error *err)

@@ -64,8 +64,8 @@ class Usage(unittest.TestCase):
         self.assertEqual((r.returncode, r.stderr), (0, b""))
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
-                         "generate chat status models jobs cancel restart load unload tokenize score schema-check "
-                         "bench top trace help".split())
+                         "generate chat status models pull add rm jobs cancel restart load unload tokenize score "
+                         "schema-check bench top trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))
@@ -78,7 +78,8 @@ class Usage(unittest.TestCase):
                         ["bench"]):
             r = tandem("--socket", "/nonexistent/socket", *command, socket=False)
             self.assertEqual((r.returncode, r.stdout), (1, b""))
-            for text in (b"/nonexistent/socket", b"`tandemd --user &`", b"systemctl --user start tandemd"):
+            start = b"`systemctl start tandemd`" if os.geteuid() == 0 else b"`systemctl --user start tandemd`"
+            for text in (b"/nonexistent/socket", b"`tandemd --user &`", start):
                 self.assertIn(text, r.stderr)
         r = tandem("status", socket=False, TANDEM_SOCKET="/nonexistent/other")
         self.assertIn(b"/nonexistent/other", r.stderr)

@@ -40,6 +40,7 @@ struct tdm_conn {
         struct tdm_error reason; /* for on_closed */
         unsigned busy;           /* our functions on the stack that will touch this struct again */
         bool destroyed;
+        bool awaits_fds; /* from limits.receive_fds until tdm_conn_fds_came(): nothing is read */
 
         struct tdm_source *io;
         struct tdm_source *timer;  /* a half frame that stands still, or the end of finishing */
@@ -163,7 +164,7 @@ static void update_events(struct tdm_conn *c)
 
         if (!c->io)
                 return;
-        if (c->state == CONN_OPEN)
+        if (c->state == CONN_OPEN && !c->awaits_fds)
                 events |= EPOLLIN;
         if (c->out_head)
                 events |= EPOLLOUT;
@@ -237,6 +238,17 @@ static uint64_t late_at(struct tdm_conn *c, bool frames_came)
         return at == UINT64_MAX ? 0 : at;
 }
 
+static void await_fds(struct tdm_conn *c)
+{
+        struct tdm_error err = { 0 };
+        int r;
+
+        c->awaits_fds = true;
+        r = c->limits.receive_fds(c->fd, &err, c->userdata);
+        if (r != 0)
+                conn_fail(c, r, "%s", err.message);
+}
+
 static void receive(struct tdm_conn *c)
 {
         for (unsigned i = 0; i < FILLS_PER_TURN && c->state == CONN_OPEN && !c->destroyed; i++) {
@@ -245,6 +257,10 @@ static void receive(struct tdm_conn *c)
 
                 if (n == -EAGAIN)
                         break;
+                if (n == -EREMOTEIO) {
+                        await_fds(c);
+                        break;
+                }
                 if (n == 0 || n == -ECONNRESET) {
                         conn_fail(c, TDM_E_NONE, "the peer has left%s",
                                   tdm_frame_reader_mid_frame(c->reader) ? " in the middle of a frame" : "");
@@ -277,9 +293,9 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         conn_enter(c);
         if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
                 flush(c);
-        if (c->state == CONN_OPEN && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+        if (c->state == CONN_OPEN && !c->awaits_fds && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
                 receive(c);
-        else if (c->state == CONN_FINISHING && events & (EPOLLERR | EPOLLHUP))
+        else if ((c->state == CONN_FINISHING || c->awaits_fds) && events & (EPOLLERR | EPOLLHUP))
                 conn_fail(c, TDM_E_NONE, "the peer has left");
         if (!c->destroyed && c->state < CONN_FAILED)
                 update_events(c);
@@ -325,6 +341,8 @@ int tdm_conn_new(struct tdm_conn **ret, struct tdm_loop *loop, int fd, const str
         r = tdm_frame_reader_new(&c->reader, limits->max_frame_bytes);
         if (r < 0)
                 return r;
+        if (limits->receive_fds)
+                tdm_frame_reader_guard(c->reader);
         r = tdm_loop_add_timer(loop, on_timer, c, &c->timer);
         if (r < 0)
                 return r;
@@ -445,6 +463,24 @@ void tdm_conn_finish(struct tdm_conn *c)
         c->state = CONN_FINISHING;
         tdm_source_arm(c->timer, tdm_now_ns() + FINISH_NS);
         update_events(c);
+}
+
+void tdm_conn_fds_came(struct tdm_conn *c, uint8_t first, const int *fds, unsigned n_fds)
+{
+        conn_enter(c);
+        c->awaits_fds = false;
+        /* The loop reads the rest. This may be called from receive(), and the next frame may have fds too. */
+        if (c->state == CONN_OPEN && tdm_frame_reader_push(c->reader, first, fds, n_fds) == 0)
+                tdm_source_arm(c->timer, late_at(c, true));
+        else {
+                for (unsigned i = 0; i < n_fds; i++)
+                        if (fds[i] >= 0)
+                                close(fds[i]);
+                conn_fail(c, TDM_E_PROTOCOL, "the peer sent too many fds");
+        }
+        if (!c->destroyed && c->state < CONN_FAILED)
+                update_events(c);
+        conn_leave(c);
 }
 
 void tdm_conn_peer(const struct tdm_conn *c, pid_t *ret_pid, uid_t *ret_uid, gid_t *ret_gid)

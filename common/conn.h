@@ -24,6 +24,9 @@ struct tdm_conn_limits {
         /* NULL, or told how much memory the connection holds now for frames that have arrived in part and for output
          * that waits. An error ends the connection with what is in err. May not call back. */
         int (*hold)(uint64_t bytes, struct tdm_error *err, void *userdata);
+        /* NULL, or called when fds ride on the next byte of fd, before anything is received. Nothing is read until
+         * tdm_conn_fds_came() says which byte and which fds it was. An error ends the connection. */
+        int (*receive_fds)(int fd, struct tdm_error *err, void *userdata);
 };
 
 /* data and fds are valid during the call; take an fd by setting its entry to -1, the rest is closed afterwards.
@@ -47,6 +50,8 @@ int tdm_conn_send(struct tdm_conn *conn, const void *data, size_t size, const in
 uint64_t tdm_conn_queued_bytes(const struct tdm_conn *conn);
 /* Closes once the queue has drained (or after 1 s). on_closed is called with code 0. */
 void tdm_conn_finish(struct tdm_conn *conn);
+/* After receive_fds: the byte, and the fds, which are taken. Negative ones reach on_frame as they are. */
+void tdm_conn_fds_came(struct tdm_conn *conn, uint8_t first, const int *fds, unsigned n_fds);
 /* SO_PEERCRED at connection time. */
 void tdm_conn_peer(const struct tdm_conn *conn, pid_t *ret_pid, uid_t *ret_uid, gid_t *ret_gid);
 
@@ -58,6 +63,11 @@ struct tdm_frame_reader;
 int tdm_frame_reader_new(struct tdm_frame_reader **ret, uint32_t max_frame_bytes);
 void tdm_frame_reader_destroy(struct tdm_frame_reader *reader);
 void tdm_frame_reader_destroyp(struct tdm_frame_reader **reader);
+/* From now on no fds are received: fill() gives -EREMOTEIO, and the caller receives the next byte with the fds that
+ * ride on it, if any do, and pushes them. */
+void tdm_frame_reader_guard(struct tdm_frame_reader *reader);
+/* Takes the fds on success. -EPROTO: too many, or a frame is under way. */
+int tdm_frame_reader_push(struct tdm_frame_reader *reader, uint8_t first, const int *fds, unsigned n_fds);
 /* Reads what has arrived. >0 bytes, 0 end of stream, -EAGAIN, -EPROTO (frame too long, too many fds), other -errno. */
 ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *reader, int fd);
 /* 1 and a frame, valid until the next call on the reader; 0 when none is complete (call it until then: a fill may

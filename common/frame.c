@@ -5,6 +5,11 @@
  * rest of the frame at hand and the next header: then at most one frame begins in it, and the fds are that frame's.
  * Fds that come where no frame begins are a breach of protocol. The price is one more system call for a lone frame.
  *
+ * A guarded reader never receives fds itself, because whoever received one must close it, and closing a file of a
+ * hanging FUSE server never returns. It looks at a frame's first byte before it takes it (the kernel says by MSG_CTRUNC
+ * that fds ride on it), and leaves it to the caller. All its other reads have no room for fds: the kernel drops what
+ * came, without flushing it.
+ *
  * Memory: a frame's length is checked as soon as its header has arrived. The buffer is at most twice as large as the
  * bytes that arrived, so a peer must send bytes to make us hold memory. This file does not know what a frame says. */
 #include "common/frame.h"
@@ -33,6 +38,7 @@ struct tdm_frame_reader {
         uint64_t offset;       /* stream offset of buf[0] */
         const char *broken;    /* why, once the peer broke the rules */
         uint32_t refused_size; /* of a frame that is too long */
+        bool guarded;
 
         int fds[PENDING_MAX_FDS]; /* in order of arrival */
         unsigned n_fds;
@@ -129,6 +135,11 @@ int tdm_frame_reader_new(struct tdm_frame_reader **ret, uint32_t max_frame_bytes
         return 0;
 }
 
+void tdm_frame_reader_guard(struct tdm_frame_reader *r)
+{
+        r->guarded = true;
+}
+
 static void close_all(int *fds, unsigned *n)
 {
         for (unsigned i = 0; i < *n; i++)
@@ -152,14 +163,15 @@ void tdm_frame_reader_destroyp(struct tdm_frame_reader **r)
         *r = NULL;
 }
 
-/* How much may be read so that no second frame begins in it. */
+/* How much may be read so that no second frame begins in it; guarded, so that no frame begins but at its start. */
 static size_t read_limit(const struct tdm_frame_reader *r)
 {
-        size_t have = r->end - r->scan;
+        size_t have = r->end - r->scan, rest;
 
         if (have < TDM_FRAME_HEADER_BYTES)
                 return TDM_FRAME_HEADER_BYTES - have;
-        return TDM_FRAME_HEADER_BYTES + (size_t)header_size(r->buf + r->scan) - have + TDM_FRAME_HEADER_BYTES;
+        rest = TDM_FRAME_HEADER_BYTES + (size_t)header_size(r->buf + r->scan) - have;
+        return r->guarded ? rest : rest + TDM_FRAME_HEADER_BYTES;
 }
 
 size_t tdm_frame_reader_held(const struct tdm_frame_reader *r)
@@ -208,6 +220,20 @@ static int make_room(struct tdm_frame_reader *r, size_t *limit)
         return 0;
 }
 
+static int add_fds(struct tdm_frame_reader *r, const int *fds, unsigned n, uint64_t frame_start)
+{
+        if (n > TDM_CONN_MAX_FDS || n > PENDING_MAX_FDS - r->n_fds) {
+                r->broken = "too many fds";
+                return -EPROTO;
+        }
+        if (n == 0)
+                return 0;
+        memcpy(r->fds + r->n_fds, fds, n * sizeof(int));
+        r->n_fds += n;
+        r->groups[r->n_groups++] = (struct pending_fds){ .frame_start = frame_start, .n = n };
+        return 0;
+}
+
 /* Moves received fds into the reader, or closes them all. */
 static int take_fds(struct tdm_frame_reader *r, struct msghdr *msg, bool frame_begins, uint64_t frame_start)
 {
@@ -231,21 +257,45 @@ static int take_fds(struct tdm_frame_reader *r, struct msghdr *msg, bool frame_b
                                 close(fd);
                 }
         }
-        if (!ok)
+        if (!ok && !r->guarded)
                 r->broken = "more fds than fit into one message, or than this process may open (RLIMIT_NOFILE)";
-        else if (n_got > 0 && !frame_begins)
+        else if (!ok || (n_got > 0 && !frame_begins))
                 r->broken = "fds that belong to the first byte of no frame";
-        else if (n_got > TDM_CONN_MAX_FDS || n_got > PENDING_MAX_FDS - r->n_fds)
-                r->broken = "too many fds";
-        if (r->broken) {
+        if (r->broken || add_fds(r, got, n_got, frame_start) < 0) {
                 close_all(got, &n_got);
                 return -EPROTO;
         }
-        if (n_got == 0)
-                return 0;
-        memcpy(r->fds + r->n_fds, got, n_got * sizeof(int));
-        r->n_fds += n_got;
-        r->groups[r->n_groups++] = (struct pending_fds){ .frame_start = frame_start, .n = n_got };
+        return 0;
+}
+
+/* Whether fds ride on the next byte: -EREMOTEIO. The kernel also says so when they ride on a later one that it has
+ * already; then none come with this byte. */
+static int peek(int fd)
+{
+        char byte;
+        struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
+        struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+        ssize_t n;
+
+        do
+                n = recvmsg(fd, &msg, MSG_PEEK | MSG_CMSG_CLOEXEC);
+        while (n < 0 && errno == EINTR);
+        if (n < 0)
+                return -errno;
+        return msg.msg_flags & MSG_CTRUNC ? -EREMOTEIO : 0;
+}
+
+int tdm_frame_reader_push(struct tdm_frame_reader *r, uint8_t first, const int *fds, unsigned n_fds)
+{
+        size_t limit = 1;
+        int k = r->broken || r->end != r->scan ? -EPROTO : make_room(r, &limit);
+
+        if (k < 0)
+                return k;
+        k = add_fds(r, fds, n_fds, r->offset + r->end);
+        if (k < 0)
+                return k;
+        r->buf[r->end++] = first;
         return 0;
 }
 
@@ -274,9 +324,7 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *r, int fd)
                 char bytes[CMSG_SPACE(KERNEL_MAX_FDS * sizeof(int))];
         } control;
         struct iovec iov;
-        struct msghdr msg = {
-                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
-        };
+        struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
         size_t limit, rest;
         uint64_t frame_start;
         bool frame_begins;
@@ -286,6 +334,14 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *r, int fd)
         close_all(r->out_fds, &r->n_out_fds);
         if (r->broken)
                 return -EPROTO;
+        if (r->guarded && r->end == r->scan) {
+                k = peek(fd);
+                if (k < 0)
+                        return k;
+        } else if (!r->guarded) {
+                msg.msg_control = control.bytes;
+                msg.msg_controllen = sizeof(control.bytes);
+        }
         limit = read_limit(r);
         k = make_room(r, &limit);
         if (k < 0)

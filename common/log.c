@@ -11,7 +11,7 @@
 
 static struct {
         char ident[32];
-        bool with_prefix; /* "<3>": not on a terminal, where a person reads */
+        bool with_prefix; /* "<3>": for the journal, which reads the level from it */
         bool with_ident;  /* the journal knows who writes */
         _Atomic int level;
 } log_state = { .with_prefix = true, .with_ident = true, .level = TDM_LOG_INFO };
@@ -26,6 +26,15 @@ static bool stderr_is_journal(void)
         if (!e || sscanf(e, "%llu:%llu", &dev, &ino) != 2 || fstat(STDERR_FILENO, &st) < 0)
                 return false;
         return st.st_dev == dev && st.st_ino == ino;
+}
+
+/* Workers do not get the variable. What they inherit from a service is a socket, as the journal's streams are. Files
+ * and terminals are read by people. */
+static bool wants_prefix(void)
+{
+        struct stat st;
+
+        return stderr_is_journal() || (fstat(STDERR_FILENO, &st) == 0 && S_ISSOCK(st.st_mode));
 }
 
 static const struct {
@@ -60,7 +69,7 @@ void tdm_log_init(const char *ident)
         int level;
 
         snprintf(log_state.ident, sizeof(log_state.ident), "%s", ident ? ident : "");
-        log_state.with_prefix = !isatty(STDERR_FILENO);
+        log_state.with_prefix = wants_prefix();
         log_state.with_ident = !stderr_is_journal();
         if (!e || !*e)
                 return;

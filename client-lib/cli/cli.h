@@ -83,6 +83,8 @@ void job_args_deinit(struct job_args *args);
 
 /* ---- format.c: numbers and names for people ---- */
 
+/* How many columns a text takes on a terminal: wide characters take two. */
+int text_columns(const char *text);
 /* "1.2 GiB" in a ring of static buffers. */
 const char *human_bytes(uint64_t bytes);
 

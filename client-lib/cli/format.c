@@ -4,6 +4,27 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pwd.h>
+#include <wchar.h>
+
+int text_columns(const char *text)
+{
+        mbstate_t state = { 0 };
+        int columns = 0;
+
+        while (*text) {
+                wchar_t c;
+                size_t n = mbrtowc(&c, text, strlen(text), &state);
+
+                if (n == (size_t)-1 || n == (size_t)-2) { /* shown as one mark */
+                        state = (mbstate_t){ 0 };
+                        c = L'?';
+                        n = 1;
+                }
+                columns += TDM_MAX(wcwidth(c), 0);
+                text += n;
+        }
+        return columns;
+}
 
 const char *human_bytes(uint64_t bytes)
 {

@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <histedit.h>
-#include <locale.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -266,10 +265,6 @@ struct line_reader *line_reader_new(struct tandem *tandem)
         r->tandem = tandem;
         if (!can_edit())
                 return r;
-        /* Texts are UTF-8 whatever the locale says. */
-        (void)setlocale(LC_CTYPE, "");
-        if (MB_CUR_MAX == 1)
-                (void)setlocale(LC_CTYPE, "C.UTF-8");
         r->edit = el_init("tandem", stdin, stdout, stderr);
         if (!r->edit)
                 return r; /* lines are read as the terminal gives them */

@@ -7,6 +7,7 @@
 #include "client-lib/cli/json.h"
 
 #include <fcntl.h>
+#include <locale.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -36,6 +37,9 @@ void term_init(void)
 {
         const char *term = getenv("TERM");
 
+        /* Texts are UTF-8 whatever the locale says; numbers stay as C has them. */
+        if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+                (void)setlocale(LC_CTYPE, "C.UTF-8");
         term_stdin_tty = isatty(STDIN_FILENO);
         term_stdout_tty = isatty(STDOUT_FILENO);
         term_stderr_tty = isatty(STDERR_FILENO);

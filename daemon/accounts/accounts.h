@@ -27,7 +27,10 @@ enum tdm_resource {
         TDM_RESOURCE_CALLERS,        /* on the bus that are remembered */
         TDM_RESOURCE_FRAME_BYTES,    /* of requests that have arrived in part, and of replies that nobody read yet */
         TDM_RESOURCE_WAITING_BYTES,  /* of texts that wait to be tokenized */
+        TDM_RESOURCE_JOBS,           /* that wait or run */
+        TDM_RESOURCE_CALLS,          /* on the bus that wait for polkit */
         TDM_RESOURCE_MODELS,         /* that are loaded or loading */
+        TDM_RESOURCE_FILES,          /* fds of clients that are being received, or whose file system hangs */
         TDM_RESOURCE_LOADS,          /* reads of model files under way */
         TDM_RESOURCE_METADATA_BYTES, /* of described models: vocabulary, tensors' names */
         TDM_RESOURCE_GRAMMAR_BYTES,  /* of jobs' schemas and grammars, and of what is kept to follow them */

@@ -6,6 +6,15 @@ static const char *or_empty(const char *s)
         return s ? s : "";
 }
 
+/* Other users' names are not looked up: that may ask a server on the network, and this is the event loop. */
+void tdm_status_asked_by(char *to, size_t size, uint32_t uid)
+{
+        if (uid == 0)
+                snprintf(to, size, "asked for by root");
+        else
+                snprintf(to, size, "asked for by user %u", (unsigned)uid);
+}
+
 void tdm_status_of_worker(const struct tdm_status_source *source, enum tdm_worker_index index,
                           struct tdm_worker_shown *ret)
 {
@@ -94,7 +103,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .error = model->state == TDM_MODEL_FAILED ? model->error.message : "",
                 .architecture = metadata ? metadata->architecture : "",
                 .quantisation = metadata ? metadata->quantisation : "",
-                .file_bytes = model->identity.size_bytes,
+                .file_bytes = tdm_model_file_bytes(model),
                 .weights_bytes = model->weights ? model->weights->size_bytes : 0,
                 .context = metadata ? tdm_model_hparams(model)->n_ctx : 0,
                 .placement = metadata ? placement_text(source, model, ret->placement, sizeof(ret->placement)) : "",

@@ -53,6 +53,8 @@ void tdm_status_of_worker(const struct tdm_status_source *source, enum tdm_worke
                           struct tdm_worker_shown *ret);
 /* The texts live as long as the model does not change. */
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret);
+/* "asked for by root", or by "user 1000": why a worker was restarted. */
+void tdm_status_asked_by(char *to, size_t size, uint32_t uid);
 void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_daemon_fields *ret);
 
 #endif

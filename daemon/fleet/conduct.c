@@ -9,8 +9,10 @@
  * can write every byte of the ring. So neither is believed. The epoch ends. After a few accusations both workers are
  * restarted, and the link is cut: the next epochs have no rings between the workers, and every step runs whole on one
  * of them. A worker that accuses a peer which it has no ring to breaks a rule, and it alone pays. The link is tried
- * again after a time that grows. So neither a false accusation nor a ring that is really scribbled on stops the honest
- * worker. */
+ * again after a time that grows. A worker's progress can accuse its peer too: it says that a block is done, so that the
+ * peer seems to hang in the next. A peer that answers a ping meanwhile does not hang, and what it did not get is such a
+ * dispute, charged to the one that claims to have handed it on. So neither a false accusation nor a ring that is really
+ * scribbled on stops the honest worker. */
 #include "daemon/fleet/private.h"
 
 #include <stdarg.h>
@@ -110,15 +112,13 @@ int tdm_fleet_conduct_init(struct tdm_fleet *f)
         return tdm_loop_add_timer(f->loop, on_link_timer, f, &f->link_timer);
 }
 
-static void dispute(struct tdm_fleet_worker *w, const char *reason)
+/* w pays. */
+static void dispute(struct tdm_fleet_worker *w, const char *text)
 {
         struct tdm_fleet *f = w->fleet;
         struct tdm_fleet_worker *other = tdm_fleet_other(w);
         uint64_t now = tdm_now_ns();
-        char text[256];
 
-        snprintf(text, sizeof(text), "bad ring between the workers, says the %s worker: %s", w->name, reason);
-        tdm_utf8_mend(text);
         if (f->disputed_ns != 0 && now - f->disputed_ns > LINK_CUT_MAX_NS)
                 f->n_link_cuts = 0;
         f->n_disputes = f->disputed_ns != 0 && now - f->disputed_ns < DISPUTE_NS ? f->n_disputes + 1 : 1;
@@ -137,9 +137,20 @@ static void dispute(struct tdm_fleet_worker *w, const char *reason)
         tdm_fleet_worker_lost(other, false, "the %s worker accuses it again and again", w->name);
 }
 
+void tdm_fleet_on_false_claim(struct tdm_fleet_worker *w)
+{
+        struct tdm_fleet_worker *other = tdm_fleet_other(w);
+        char text[256];
+
+        snprintf(text, sizeof(text), "the %s worker says that it handed a step on, and the %s worker has none",
+                 other->name, w->name);
+        dispute(other, text);
+}
+
 void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason)
 {
         const struct tdm_fleet *f = w->fleet;
+        char text[256];
 
         /* A worker drops its rings before it says so. It cannot have found anything in one epoch twice, nor in an epoch
          * that it has not joined. */
@@ -156,8 +167,11 @@ void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool wi
                 tdm_fleet_ring_fault(w, reason);
         else if (!f->rings.has_peer || tdm_fleet_other(w)->epoch_sent != f->epoch)
                 tdm_fleet_worker_breach(w, "it accuses a peer that has no ring to it");
-        else
-                dispute(w, reason);
+        else {
+                snprintf(text, sizeof(text), "bad ring between the workers, says the %s worker: %s", w->name, reason);
+                tdm_utf8_mend(text);
+                dispute(w, text);
+        }
 }
 
 /* ---- the log ---- */

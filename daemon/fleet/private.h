@@ -191,6 +191,7 @@ struct tdm_fleet_worker {
         uint64_t control_silence_ns;
         struct tdm_fleet_sample sample;
         uint64_t ping_sent; /* number of the last one in this life */
+        uint64_t doubt;     /* the ping that asks whether it hangs or was never given the step; 0: none */
         uint64_t pinged_ns;
         uint64_t dying_ns;
         bool asked_to_leave; /* dying politely: SIGKILL follows after a second */
@@ -327,6 +328,8 @@ void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
 /* The worker has broken a rule that no honest one breaks: it is charged for it and lost. */
 void _printf_(2, 3) tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...);
+/* Its peer says that it handed a step on, and this worker answers a ping and does nothing. */
+void tdm_fleet_on_false_claim(struct tdm_fleet_worker *w);
 void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
 bool tdm_fleet_link_is_cut(const struct tdm_fleet *fleet); /* the epoch's rings may be older */
 bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);

@@ -197,6 +197,49 @@ static void false_accusations(const char *variable, const char *what, enum tdm_w
         unsetenv(variable);
 }
 
+/* A worker stops, and says in its progress that the block which it has is done: its honest peer, which was never given
+ * the next one, is not taken for one that hangs. Again and again, each time in another epoch. */
+static void false_progress(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_worker_status npu, gpu;
+
+        wait_for(rig, is_whole(rig));
+        for (unsigned i = 0; i < 2; i++) {
+                struct tdm_fleet_worker *liar = &rig->fleet->workers[TDM_WORKER_NPU];
+                const uint32_t epoch = tdm_fleet_epoch(rig->fleet);
+                const struct tdm_fleet_step *step = NULL;
+                pid_t pid = worker_pid(rig, TDM_WORKER_NPU);
+                uint32_t block = 0;
+
+                run_jobs(rig, TDM_PLACEMENT_SPLIT);
+                rig->reason[0] = 0;
+                kill(pid, SIGSTOP);
+                start_jobs(rig, TDM_PLACEMENT_SPLIT);
+                rig->hold = false;
+                jobs_submit(rig);
+                rig->hold = true;
+                for (unsigned s = 0; s < TDM_STEP_SLOTS; s++) {
+                        step = &rig->fleet->models[0]->steps[s];
+                        for (block = 1; step->step_id && block < step->n_blocks; block++)
+                                if (step->plan[block - 1] == TDM_WORKER_NPU && step->plan[block] == TDM_WORKER_GPU)
+                                        break;
+                        if (step->step_id)
+                                atomic_store(&liar->progress->steps[rig->fleet->models[0]->index][s],
+                                             tdm_progress_pack(step->step_id, block));
+                }
+                wait_for(rig, rig->reason[0]);
+                assert_non_null(strstr(rig->reason, "says that it handed a step on"));
+                kill(pid, SIGCONT);
+                wait_for(rig, is_whole(rig) && tdm_fleet_epoch(rig->fleet) > epoch);
+        }
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
+        tdm_fleet_worker_status(rig->fleet, TDM_WORKER_GPU, &gpu);
+        assert_int_equal(gpu.restarts, 0);
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        rig_free(rig);
+}
+
 static void gpu_lies(void **state)
 {
         false_accusations("TANDEM_FAULT_GPU", "accuse=0", TDM_WORKER_GPU);
@@ -304,10 +347,9 @@ static void lying_counters(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(scribbled),      cmocka_unit_test(scribbled_often),
-                cmocka_unit_test(woken_early),    cmocka_unit_test(scribbling_peer),
-                cmocka_unit_test(lying_counters), cmocka_unit_test(fails_of_another),
-                cmocka_unit_test(gpu_lies),       cmocka_unit_test(npu_lies),
+                cmocka_unit_test(scribbled),        cmocka_unit_test(scribbled_often), cmocka_unit_test(false_progress),
+                cmocka_unit_test(woken_early),      cmocka_unit_test(scribbling_peer), cmocka_unit_test(lying_counters),
+                cmocka_unit_test(fails_of_another), cmocka_unit_test(gpu_lies),        cmocka_unit_test(npu_lies),
                 cmocka_unit_test(gpu_cries),
         };
 

@@ -12,6 +12,7 @@ static void stopped_idle(void **state)
         struct rig *rig = rig_new();
         struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU],
                                 *gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+        struct patience patience;
         struct stopwatch watch;
 
         wait_for(rig, is_whole(rig));
@@ -30,12 +31,13 @@ static void stopped_idle(void **state)
         kill(npu->pid, SIGSTOP);
         start_jobs(rig, TDM_PLACEMENT_GPU);
         rig->hold = false;
+        patience = patience_begin(rig);
         while (rig->n_resets == 0) {
                 jobs_submit(rig);
                 assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
                 if (jobs_finished(rig))
                         start_jobs(rig, TDM_PLACEMENT_GPU);
-                assert_true(tdm_now_ns() - watch.begin_ns < PATIENCE_NS);
+                assert_false(patience_is_over(&patience, rig));
         }
         assert_int_equal(gpu->restarts, 0);
         rig->hold = true;
@@ -126,8 +128,8 @@ static void starved(void **state)
         assert_int_equal(rig->n_resets, 0);
         if (set_class(npu->pid, SCHED_OTHER))
                 rig_free(rig);
-        else /* still starved where others want its CPU, and then not in time */
-                rig_free_within(rig, PATIENCE_NS);
+        else /* still starved where others want its CPU: to die it needs some, and gets a thousandth of it */
+                rig_free_within(rig, 3 * PATIENCE_NS);
 }
 
 /* What counts as starved, and what does not. */

@@ -255,6 +255,41 @@ uint64_t stopwatch_ns(struct stopwatch *w)
         return passed - TDM_MIN(passed, waited);
 }
 
+static pid_t pid_of(struct rig *rig, int worker)
+{
+        struct tdm_worker_status status;
+
+        tdm_fleet_worker_status(rig->fleet, (enum tdm_worker_index)worker, &status);
+        return status.pid;
+}
+
+struct patience patience_begin(struct rig *rig)
+{
+        struct patience p = { .begin_ns = tdm_now_ns(), .self_ns = waited_ns(getpid()) };
+
+        for (int i = 0; i < TDM_N_WORKERS; i++) {
+                p.workers[i] = pid_of(rig, i);
+                p.workers_ns[i] = p.workers[i] > 0 ? waited_ns(p.workers[i]) : 0;
+        }
+        return p;
+}
+
+bool patience_is_over(const struct patience *p, struct rig *rig)
+{
+        uint64_t passed = tdm_now_ns() - p->begin_ns, waited;
+
+        if (passed < PATIENCE_NS)
+                return false;
+        waited = waited_ns(getpid()) - p->self_ns;
+        for (int i = 0; i < TDM_N_WORKERS; i++) {
+                pid_t pid = pid_of(rig, i);
+                uint64_t ns = pid > 0 ? waited_ns(pid) : 0;
+
+                waited += pid == p->workers[i] ? ns - TDM_MIN(ns, p->workers_ns[i]) : ns;
+        }
+        return passed - TDM_MIN(passed, waited) >= PATIENCE_NS;
+}
+
 void rig_free_within(struct rig *rig, uint64_t limit_ns)
 {
         struct stopwatch watch = stopwatch_start(0);

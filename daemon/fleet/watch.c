@@ -5,12 +5,15 @@
  * block counts as a move. Silence is counted in ticks of our own timer, and a late tick counts as one, because a worker
  * is not silent while tandemd itself did not run. The deadline is max(hang_min, 20 × p99 of such blocks), so that a
  * slow machine's worker is not taken for a hung one. Time in which the worker had no CPU is not counted (starved.c). A
- * worker that owes nothing is pinged once a second, so that a dead worker in reserve is found before it is needed. */
+ * worker that owes nothing is pinged once a second, so that a dead worker in reserve is found before it is needed. That
+ * a block is done is the word of the worker that did it. So a worker that seems to hang in a block which its peer says
+ * it has handed on is pinged first (conduct.c). */
 #include "daemon/fleet/private.h"
 
 #define TICK_MAX_NS (100 * TDM_NSEC_PER_MSEC)
 #define TICK_MIN_NS (5 * TDM_NSEC_PER_MSEC)
 #define HANG_P99_FACTOR 20u
+#define HANG_MAX_NS (60 * TDM_NSEC_PER_SEC) /* p99 is the worker's own word */
 /* The deadline for answers to messages: a device comes up, a model is mapped and checked. */
 #ifdef TANDEM_SANITIZED
 #define CONTROL_NS (60 * TDM_NSEC_PER_SEC)
@@ -143,8 +146,9 @@ static bool is_waiting(const struct tdm_fleet *f, const struct tdm_fleet_entry *
                next_block(f, entry, step->after_slot) <= block;
 }
 
-/* A step that waits for this worker; *ret_block is the block it is at. */
-static const struct tdm_fleet_entry *owed_step(const struct tdm_fleet_worker *w, uint32_t *ret_block)
+/* A step that waits for this worker; *ret_block is the block it is at, and *ret_of_peer whether its peer has the one
+ * before. */
+static const struct tdm_fleet_entry *owed_step(const struct tdm_fleet_worker *w, uint32_t *ret_block, bool *ret_of_peer)
 {
         struct tdm_fleet *f = w->fleet;
 
@@ -158,6 +162,7 @@ static const struct tdm_fleet_entry *owed_step(const struct tdm_fleet_worker *w,
                         block = next_block(f, f->models[i], s);
                         if (step->plan[block] == w->index && !is_waiting(f, f->models[i], s, block)) {
                                 *ret_block = block;
+                                *ret_of_peer = block > 0 && step->plan[block - 1] != w->index;
                                 return f->models[i];
                         }
                 }
@@ -201,22 +206,62 @@ static uint64_t p99_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kin
         return 0;
 }
 
+static uint64_t hang_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kind)
+{
+        uint64_t ns = TDM_MIN(HANG_P99_FACTOR * p99_ns(w, kind), HANG_MAX_NS);
+
+        return TDM_MAX(w->fleet->hang_min_ns, ns);
+}
+
+static void send_ping(struct tdm_fleet_worker *w)
+{
+        int r;
+
+        w->pinged_ns = tdm_now_ns();
+        w->ping_sent++;
+        r = tdm_fleet_wire_ping(w, w->ping_sent);
+        if (r < 0)
+                tdm_fleet_cannot_send(w, r);
+}
+
+/* Has it been idle since its peer said that this block is its turn? It answers pings between steps only. */
+static bool was_not_given(struct tdm_fleet_worker *w, bool of_peer, uint64_t deadline_ns)
+{
+        if (of_peer && w->doubt == 0 && w->step_silence_ns > deadline_ns / 2) {
+                send_ping(w);
+                w->doubt = w->ping_sent;
+        }
+        return w->doubt != 0 && w->step_silence_ns > deadline_ns && !owes_ping(w);
+}
+
 static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
 {
         uint32_t block = 0;
-        const struct tdm_fleet_entry *entry = owed_step(w, &block);
+        bool of_peer = false;
+        const struct tdm_fleet_entry *entry = owed_step(w, &block, &of_peer);
         uint64_t now = signature(w), deadline_ns = w->fleet->hang_min_ns;
-        enum tdm_block_kind kind;
+        enum tdm_block_kind kind = TDM_BLOCK_ATTENTION;
 
         /* While it maps a model it may be silent about steps; the control deadline covers that. */
         if ((!entry && !owes_ack(w) && !owes_ping(w)) || owes_answer(w) || now != w->signature) {
                 w->signature = now;
                 w->step_silence_ns = 0;
+                w->doubt = 0;
                 w->sample.n = 0;
                 w->sample.forgiven_ns = 0;
                 return;
         }
         w->step_silence_ns += elapsed_ns - tdm_fleet_starved_ns(&w->sample, w->pid, elapsed_ns);
+        if (entry) {
+                kind = tdm_block_kind(&entry->model.hparams, block);
+                deadline_ns = hang_ns(w, kind);
+        }
+        if (was_not_given(w, of_peer, deadline_ns)) {
+                w->step_silence_ns = 0;
+                w->doubt = 0;
+                tdm_fleet_on_false_claim(w);
+                return;
+        }
         if (w->step_silence_ns <= deadline_ns)
                 return;
         if (!entry) {
@@ -225,10 +270,6 @@ static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
                                       tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
                 return;
         }
-        kind = tdm_block_kind(&entry->model.hparams, block);
-        deadline_ns = TDM_MAX(deadline_ns, HANG_P99_FACTOR * p99_ns(w, kind));
-        if (w->step_silence_ns <= deadline_ns)
-                return;
         if (kind == TDM_BLOCK_ATTENTION || kind == TDM_BLOCK_FFN)
                 tdm_fleet_worker_lost(w, !tdm_fleet_worker_is_stopped(w), "no progress for %llu ms in %s %u%s",
                                       (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
@@ -286,17 +327,13 @@ static void watch_dying(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
 /* A worker with steps is watched by them and needs no ping. */
 static void ping(struct tdm_fleet_worker *w)
 {
-        uint64_t now = tdm_now_ns();
         uint32_t block;
-        int r;
+        bool of_peer;
 
-        if (w->phase != TDM_FLEET_PROCESS_UP || owes_ping(w) || now - w->pinged_ns < PING_NS || owed_step(w, &block))
+        if (w->phase != TDM_FLEET_PROCESS_UP || owes_ping(w) || tdm_now_ns() - w->pinged_ns < PING_NS ||
+            owed_step(w, &block, &of_peer))
                 return;
-        w->pinged_ns = now;
-        w->ping_sent++;
-        r = tdm_fleet_wire_ping(w, w->ping_sent);
-        if (r < 0)
-                tdm_fleet_cannot_send(w, r);
+        send_ping(w);
 }
 
 static bool worth_watching(const struct tdm_fleet *f)

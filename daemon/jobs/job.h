@@ -83,7 +83,8 @@ struct tdm_job {
         unsigned n_refs;
         uint64_t id;
         enum tdm_job_kind kind;
-        uid_t uid;
+        uid_t uid;                      /* who may see and end it, and whose prompts it may share pages with */
+        uid_t login;                    /* the account of uid: its quotas and its turns */
         struct tdm_job_options options; /* as asked for, without the texts; the members below follow from them */
         enum tdm_job_priority priority;
         enum tdm_placement placement;

@@ -114,11 +114,14 @@ int tdm_open_model_file(const char *path)
 char *tdm_model_name_of_path(const char *path)
 {
         const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-        size_t len = strlen(base);
+        size_t len = strlen(base), name_bytes;
+        uint32_t no, n;
         char *name;
 
         if (len > 5 && strcmp(base + len - 5, ".gguf") == 0)
                 len -= 5;
+        if (tdm_part_of_name(base, len, &name_bytes, &no, &n) && no == 1 && n > 1)
+                len = name_bytes;
         name = strndup(base, TDM_MIN(len, (size_t)MAX_NAME_BYTES));
         return name ? tdm_utf8_mend(name) : NULL;
 }
@@ -190,6 +193,8 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
 
                 snprintf(path, sizeof(path), "%.4096s/%s.gguf", *dir, name);
                 fd = tdm_open_model_file(path);
+                if (fd == -ENOENT)
+                        fd = tdm_open_first_part(*dir, name, path, sizeof(path));
                 if (fd == -ENOENT || fd == -ENOTDIR)
                         continue;
                 if (fd < 0)
@@ -236,7 +241,8 @@ int tdm_models_scan(struct tdm_models *m,
                 return -ENOMEM;
         for (unsigned i = 0; i < m->n_files; i++)
                 if (stat(m->files[i].path, &st) == 0 && S_ISREG(st.st_mode) && scan_add(s, m->files[i].name))
-                        fn(m->files[i].name, m->files[i].path, (uint64_t)st.st_size, userdata);
+                        fn(m->files[i].name, m->files[i].path,
+                           (uint64_t)st.st_size + tdm_size_of_other_parts(m->files[i].path), userdata);
         for (char **dir = m->dirs; *dir; dir++) {
                 DIR *d = opendir(*dir);
                 struct dirent *e;
@@ -244,14 +250,20 @@ int tdm_models_scan(struct tdm_models *m,
                 while (d && (e = readdir(d))) {
                         size_t len = strlen(e->d_name);
                         char name[256];
+                        size_t name_bytes;
+                        uint32_t no, n;
+                        bool is_part;
 
                         if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES ||
                             strcmp(e->d_name + len - 5, ".gguf") != 0 || !tdm_utf8_is_valid(e->d_name, len))
                                 continue;
-                        snprintf(name, sizeof(name), "%.*s", (int)len - 5, e->d_name);
+                        is_part = tdm_part_of_name(e->d_name, len - 5, &name_bytes, &no, &n) && n > 1;
+                        if (is_part && no != 1)
+                                continue;
+                        snprintf(name, sizeof(name), "%.*s", (int)(is_part ? name_bytes : len - 5), e->d_name);
                         snprintf(path, sizeof(path), "%.4096s/%s", *dir, e->d_name);
                         if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && scan_add(s, name))
-                                fn(name, path, (uint64_t)st.st_size, userdata);
+                                fn(name, path, (uint64_t)st.st_size + tdm_size_of_other_parts(path), userdata);
                 }
                 if (d)
                         closedir(d);

@@ -246,7 +246,19 @@ static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *user
 
 static int start_load(struct tdm_model *model)
 {
-        return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, on_stage_done, model);
+        char link[64], path[4400];
+        ssize_t n;
+
+        if (model->by_name)
+                return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, model->path,
+                                          on_stage_done, model);
+        /* What the client says is for messages; the kernel knows where its file lies. */
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", model->fd);
+        n = model->models->serves_all ? -1 : readlink(link, path, sizeof(path) - 1);
+        if (n > 0)
+                path[n] = '\0';
+        return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, n > 0 ? path : NULL,
+                                  on_stage_done, model);
 }
 
 int tdm_model_start(struct tdm_model *model, struct tdm_error *err)

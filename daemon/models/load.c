@@ -19,7 +19,7 @@ struct tdm_model_load {
         struct tdm_loop *loop;
         struct tdm_source *wake;
         int fd;
-        char *name;
+        char *name, *path;
         tdm_model_load_fn done;
         void *userdata;
 
@@ -57,6 +57,7 @@ void tdm_model_metadata_free(struct tdm_model_metadata *m)
                 return;
         tdm_model_metadata_trim(m);
         tdm_tokenizer_destroy(m->tokenizer);
+        tdm_model_parts_free(m->parts);
         tdm_vocabulary_unref(m->vocabulary);
         pthread_mutex_destroy(&m->vocabulary_lock);
         free(m);
@@ -109,6 +110,7 @@ static void describe_quantisation(const struct tdm_model_description *d, char *r
                          tdm_type_info((uint32_t)second)->name, n > 2 ? "/…" : "");
 }
 
+<<<<<<< HEAD
 static void find_inputs(const struct tdm_model_description *d, struct tdm_model_inputs *ret)
 {
         for (uint32_t i = 0; i < d->n_tensors; i++)
@@ -117,6 +119,45 @@ static void find_inputs(const struct tdm_model_description *d, struct tdm_model_
                                 .offset = d->tensors[i].tensor->offset,
                                 .row_bytes = (uint32_t)(d->tensors[i].tensor->size_bytes / d->tensors[i].rows),
                         };
+=======
+/* Less memory by what the gguf took; 0 is no limit, and 1 is too little. */
+static void take_memory(struct tdm_parse_limits *limits, const struct tdm_gguf *gguf)
+{
+        if (limits->max_bytes > 0)
+                limits->max_bytes = limits->max_bytes > tdm_gguf_memory(gguf) ?
+                                            limits->max_bytes - tdm_gguf_memory(gguf) :
+                                            UINT64_C(1);
+}
+
+/* The other files of a model that was split. */
+static int read_parts(struct tdm_model_load *l, struct tdm_model_metadata *m, struct tdm_parse_limits *limits)
+{
+        _cleanup_(freep) struct tdm_gguf **parts = NULL;
+        uint32_t no, n, n_open = 0;
+        int r = tdm_gguf_part(m->gguf, &no, &n, &l->err);
+
+        if (r != 0 || n == 1 || !l->path)
+                return r; /* where there is no path, the description refuses it */
+        if (no != 0)
+                return tdm_error_set(&l->err, TDM_E_BAD_MODEL,
+                                     "cannot open model %s: it is part %u of %u; name the first part", l->name, no + 1,
+                                     n);
+        parts = calloc(n, sizeof(*parts));
+        if (!parts)
+                return tdm_error_set(&l->err, -ENOMEM, "out of memory for %u files", n);
+        r = tdm_model_parts_open(l->path, n, &m->parts, &l->err);
+        while (r == 0 && n_open < n - 1) {
+                r = tdm_gguf_open_within(&parts[n_open], m->parts->files[n_open].fd, m->parts->files[n_open].path,
+                                         limits, &l->err);
+                if (r == 0)
+                        take_memory(limits, parts[n_open++]);
+        }
+        if (r == 0)
+                r = tdm_gguf_join(m->gguf, parts, n - 1, &l->err);
+        for (uint32_t i = 0; i < n_open && r != 0; i++)
+                tdm_gguf_close(parts[i]);
+        return r;
+>>>>>>> main
 }
 
 static int read_metadata(struct tdm_model_load *l)
@@ -132,11 +173,13 @@ static int read_metadata(struct tdm_model_load *l)
         r = tdm_gguf_open_within(&m->gguf, l->fd, l->name, &limits, &l->err);
         if (r != 0)
                 return r;
+        take_memory(&limits, m->gguf);
+        r = read_parts(l, m, &limits);
+        if (r != 0)
+                return r;
         r = tdm_model_describe(m->gguf, &m->description, &l->err);
         if (r != 0)
                 return r;
-        if (limits.max_bytes > 0) /* 0 is no limit, and 1 is too little */
-                limits.max_bytes = TDM_MAX(limits.max_bytes - tdm_gguf_memory(m->gguf), UINT64_C(1));
         r = tdm_tokenizer_new_within(&m->tokenizer, m->gguf, &limits, &l->err);
         if (r != 0)
                 return r;
@@ -235,7 +278,7 @@ static int on_wake(struct tdm_source *source, void *userdata)
         return 0;
 }
 
-int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name,
+int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name, const char *path,
                        tdm_model_load_fn done, void *userdata)
 {
         _cleanup_(tdm_model_load_destroyp) struct tdm_model_load *l = calloc(1, sizeof(*l));
@@ -248,7 +291,8 @@ int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int f
         l->done = done;
         l->userdata = userdata;
         l->name = strdup(name);
-        if (!l->name)
+        l->path = path ? strdup(path) : NULL;
+        if (!l->name || (path && !l->path))
                 return -ENOMEM;
         r = tdm_loop_add_wake(loop, on_wake, l, &l->wake);
         if (r < 0)
@@ -268,6 +312,7 @@ void tdm_model_load_destroy(struct tdm_model_load *l)
         tdm_source_destroyp(&l->wake);
         tdm_model_metadata_free(l->made);
         free(l->name);
+        free(l->path);
         free(l);
 }
 

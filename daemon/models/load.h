@@ -7,6 +7,21 @@
 
 #include "daemon/models/models.h"
 
+#define PART_PATH_BYTES 4400u
+/* The second and later files of a model that was split. */
+struct tdm_model_part {
+        int fd; /* kept, to see whether the file is still what it was */
+        struct tdm_file_identity identity;
+        char path[PART_PATH_BYTES];
+};
+struct tdm_model_parts {
+        uint32_t n;
+        struct tdm_model_part files[]; /* [n] */
+};
+/* path: of the first of n_parts, as its name says. */
+int tdm_model_parts_open(const char *path, uint32_t n_parts, struct tdm_model_parts **ret, struct tdm_error *err);
+void tdm_model_parts_free(struct tdm_model_parts *parts);
+
 /* Frees the metadata and its parts. */
 void tdm_model_metadata_free(struct tdm_model_metadata *metadata);
 /* Memory that it takes. */
@@ -17,8 +32,9 @@ void tdm_model_metadata_trim(struct tdm_model_metadata *metadata);
 /* r: 0, a TDM_E_* or negative errno as in err. From the loop; may destroy the load or start its next stage. */
 typedef void (*tdm_model_load_fn)(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
 
-/* fd stays the caller's and open as long as the load. */
-int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name,
+/* fd stays the caller's and open as long as the load. name: for messages. path: where it lies; other files of the same
+ * model are opened beside it. NULL: they may not be. */
+int tdm_model_load_new(struct tdm_model_load **ret, struct tdm_loop *loop, int fd, const char *name, const char *path,
                        tdm_model_load_fn done, void *userdata);
 /* Cancels a stage that runs and waits for its thread: within milliseconds, unless the file itself hangs. */
 void tdm_model_load_destroy(struct tdm_model_load *load);

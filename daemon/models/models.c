@@ -11,6 +11,7 @@
 #include "common/log.h"
 
 #define DEFAULT_NAME "tale"
+#define CLOSER_THREADS 4u
 /* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
 #define ENCODE_HERE_BYTES 256u
 #define ENCODE_SLOW_NS UINT64_C(300000)
@@ -51,7 +52,7 @@ bool tdm_model_is_default(const struct tdm_model *model)
         return model->by_name && strcmp(model->name, tdm_models_default_name(model->models)) == 0;
 }
 
-static bool identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b)
+bool tdm_file_identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b)
 {
         return a->dev == b->dev && a->ino == b->ino && a->size_bytes == b->size_bytes && a->mtime_ns == b->mtime_ns;
 }
@@ -113,6 +114,7 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         m->kv_bytes = config->kv_bytes;
         m->activations = config->activations;
         m->no_prefix_cache = config->no_prefix_cache;
+        m->serves_all = config->serves_all;
         m->idle_ns = config->idle_s * TDM_NSEC_PER_SEC;
         m->max_rows = config->max_rows;
         m->max_sequences = config->max_sequences;
@@ -127,6 +129,8 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         r = copy_dirs(m, config->dirs);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_models_on_tick, m, &m->tick);
+        if (r == 0)
+                r = tdm_background_new_pool(&m->closer, loop, CLOSER_THREADS);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot set up the model registry: %s", strerror(-r));
         for (const char *const *f = config->files; f && *f; f++) {
@@ -166,6 +170,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 tdm_model_unlist(model);
         }
         tdm_models_free_left(m, UINT64_MAX);
+        tdm_background_destroyp(&m->closer);
         tdm_source_destroyp(&m->tick);
         for (unsigned i = 0; i < m->n_files; i++) {
                 free(m->files[i].name);
@@ -188,6 +193,34 @@ struct tdm_model *tdm_model_ref(struct tdm_model *model)
         return model;
 }
 
+static void run_close(void *task)
+{
+        int *fd = task;
+
+        closep(fd);
+}
+
+static void on_close_done(void *task, bool ran)
+{
+        int *fd = task;
+
+        closep(fd);
+        free(fd);
+}
+
+void tdm_models_close_file(struct tdm_models *m, const struct tdm_account *account, int fd)
+{
+        int *task = fd < 0 ? NULL : malloc(sizeof(*task));
+
+        if (!task) {
+                closep(&fd);
+                return;
+        }
+        *task = fd;
+        if (tdm_background_add_for(m->closer, account ? account->uid : 0, run_close, on_close_done, task) < 0)
+                on_close_done(task, false);
+}
+
 void tdm_model_unref(struct tdm_model *model)
 {
         if (!model)
@@ -198,9 +231,9 @@ void tdm_model_unref(struct tdm_model *model)
                 return;
         }
         tdm_model_load_destroyp(&model->load);
+        tdm_models_close_file(model->models, model->account, steal_fd(&model->fd));
         tdm_model_uncharge(model);
         tdm_model_metadata_free(model->metadata);
-        closep(&model->fd);
         free(model->name);
         free(model->path);
         free(model);
@@ -227,7 +260,7 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
         struct tdm_model *model;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (model->state != TDM_MODEL_FAILED && identity_equal(&model->identity, identity))
+                if (model->state != TDM_MODEL_FAILED && tdm_file_identity_equal(&model->identity, identity))
                         return model;
         return NULL;
 }
@@ -323,13 +356,37 @@ static int become_named(struct tdm_model *model, const char *path)
         return 0;
 }
 
+/* Takes *own when that is a new model. */
+static int open_file(struct tdm_models *m, struct tdm_account *account, const char *path, bool by_name, int *own,
+                     struct tdm_model **ret, struct tdm_error *err)
+{
+        struct tdm_file_identity identity;
+        struct tdm_model *model;
+        int r = tdm_file_identify(*own, &identity);
+
+        if (r < 0)
+                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.*s: %s", TDM_UTF8_CUT(path, 200),
+                                     r == -ENXIO ? "it is not a regular file" : strerror(-r));
+        model = find(m, &identity);
+        if (model) {
+                model->last_used_ns = tdm_now_ns();
+                *ret = tdm_model_ref(model);
+                return by_name && !model->by_name ? become_named(model, path) : 0;
+        }
+        forget_older(m, path, by_name, &identity);
+        r = add_model(m, account, path, by_name, *own, &identity, &model, err);
+        if (r != 0)
+                return r;
+        *own = -1;
+        *ret = tdm_model_ref(model);
+        return 0;
+}
+
 int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd, struct tdm_model **ret,
                     struct tdm_error *err)
 {
-        struct tdm_file_identity identity;
         _cleanup_(freep) char *path = NULL;
         _cleanup_(closep) int own = -1;
-        struct tdm_model *model;
         int r;
 
         if (fd >= 0) {
@@ -352,23 +409,9 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
                         return r;
         }
         tdm_utf8_mend(path);
-        r = tdm_file_identify(own, &identity);
-        if (r < 0)
-                return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.*s: %s", TDM_UTF8_CUT(path, 200),
-                                     r == -ENXIO ? "it is not a regular file" : strerror(-r));
-        model = find(m, &identity);
-        if (model) {
-                model->last_used_ns = tdm_now_ns();
-                *ret = tdm_model_ref(model);
-                return fd < 0 && !model->by_name ? become_named(model, path) : 0;
-        }
-        forget_older(m, path, fd < 0, &identity);
-        r = add_model(m, account, path, fd < 0, own, &identity, &model, err);
-        if (r != 0)
-                return r;
-        own = -1;
-        *ret = tdm_model_ref(model);
-        return 0;
+        r = open_file(m, account, path, fd < 0, &own, ret, err);
+        tdm_models_close_file(m, account, steal_fd(&own));
+        return r;
 }
 
 bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes)
@@ -401,6 +444,12 @@ const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model)
         return &model->metadata->description.hparams;
 }
 
+double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows)
+{
+        return tdm_recipe_share_read(&model->metadata->description.recipe, &model->metadata->description.hparams,
+                                     n_rows);
+}
+
 void tdm_model_job_begin(struct tdm_model *model)
 {
         model->n_jobs++;
@@ -430,6 +479,7 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
 {
         struct tdm_file_identity now;
         struct tdm_error reason;
+        const char *part = NULL;
         int r;
 
         if (model->state == TDM_MODEL_FAILED) {
@@ -437,9 +487,16 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
                 return model->error.code;
         }
         r = tdm_file_identify(model->fd, &now);
-        if (r == 0 && identity_equal(&now, &model->identity))
-                return 0;
-        if (r < 0)
+        if (r == 0 && tdm_file_identity_equal(&now, &model->identity)) {
+                part = model->metadata ? tdm_model_parts_changed(model->metadata->parts) : NULL;
+                if (!part)
+                        return 0;
+        }
+        if (part)
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
+                              "part %.*s of a model changed while it was in use; ask again to load it anew",
+                              TDM_UTF8_CUT(part, 200));
+        else if (r < 0)
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.*s cannot be looked at any more: %s",
                               TDM_UTF8_CUT(model->path, 200), strerror(-r));
         else if (now.size_bytes != model->identity.size_bytes)
@@ -456,6 +513,16 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
                 *err = reason;
         tdm_model_fail(model, &reason);
         return TDM_E_MODEL_CHANGED;
+}
+
+uint64_t tdm_model_file_bytes(const struct tdm_model *model)
+{
+        const struct tdm_model_parts *parts = model->metadata ? model->metadata->parts : NULL;
+        uint64_t bytes = model->identity.size_bytes;
+
+        for (uint32_t i = 0; parts && i < parts->n; i++)
+                bytes += parts->files[i].identity.size_bytes;
+        return bytes;
 }
 
 uint64_t tdm_model_resident_bytes(const struct tdm_model *model)
@@ -483,7 +550,7 @@ uint64_t tdm_models_resident_bytes(struct tdm_models *m)
 void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint64_t *ret_total)
 {
         *ret_done = 0;
-        *ret_total = model->identity.size_bytes;
+        *ret_total = tdm_model_file_bytes(model);
         if (model->load && model->state == TDM_MODEL_LOADING)
                 tdm_model_load_progress(model->load, ret_done, ret_total);
         else if (model->state == TDM_MODEL_MAPPING || model->state == TDM_MODEL_READY)

@@ -52,7 +52,11 @@ struct tdm_model_metadata {
         struct tdm_model_description description;
         struct tdm_weights_plan *plan;
         uint64_t weights_bytes;
+<<<<<<< HEAD
         struct tdm_model_inputs inputs;
+=======
+        struct tdm_model_parts *parts; /* the other files of a model that was split; NULL: it is one file */
+>>>>>>> main
         struct tdm_tokenizer *tokenizer;
         enum tdm_chat_family chat;
         char architecture[32];
@@ -115,6 +119,7 @@ struct tdm_models_config {
         uint64_t kv_bytes;        /* 0: a quarter of what is free */
         enum tdm_activations activations;
         bool no_prefix_cache;
+        bool serves_all;   /* other users too: no file is opened beside one that a client passed */
         uint32_t idle_s;   /* a model that nobody used for so long is unloaded; 0: never */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
@@ -141,6 +146,8 @@ void tdm_models_destroyp(struct tdm_models **models);
  * When the last one who refers to a model leaves while its metadata is read, reading is cancelled. */
 int tdm_models_open(struct tdm_models *models, struct tdm_account *account, const char *name, int fd,
                     struct tdm_model **ret, struct tdm_error *err);
+/* Closes a client's file beside the loop: its file system may hang. One thread at most hangs for each account. */
+void tdm_models_close_file(struct tdm_models *models, const struct tdm_account *account, int fd);
 struct tdm_model *tdm_model_ref(struct tdm_model *model);
 void tdm_model_unref(struct tdm_model *model);
 void tdm_model_unrefp(struct tdm_model **model);
@@ -174,7 +181,10 @@ int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **r
 void tdm_model_made_vocabulary(struct tdm_model *model); /* charges what it takes */
 bool tdm_model_is_described(const struct tdm_model *model);
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
+/* Of its weights, by a step of n_rows rows: tdm_recipe_share_read(). */
+double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */
+uint64_t tdm_model_file_bytes(const struct tdm_model *model); /* of all its files, from DESCRIBED on */
 uint64_t tdm_model_resident_bytes(const struct tdm_model *model);
 /* Bytes done and in all, while it loads. */
 void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint64_t *ret_total);

@@ -3,6 +3,7 @@
 #ifndef TDM_DAEMON_MODELS_PRIVATE_H
 #define TDM_DAEMON_MODELS_PRIVATE_H
 
+#include "common/background.h"
 #include "common/utf8.h"
 #include "daemon/models/load.h"
 #include "daemon/models/models.h"
@@ -32,11 +33,14 @@ struct tdm_models {
         uint64_t kv_bytes;
         enum tdm_activations activations;
         bool no_prefix_cache;
+        bool serves_all;
         uint64_t idle_ns;
         uint32_t max_rows, max_sequences;
 
         struct tdm_accounts *accounts;
         struct tdm_account *root; /* holds the default model */
+
+        struct tdm_background *closer; /* closes files: their file system may hang */
 
         struct tdm_list list;
         unsigned n_models;
@@ -54,8 +58,18 @@ struct tdm_models {
 /* dirs.c: an fd on NAME.gguf and its path. TDM_E_NO_MODEL. */
 int tdm_models_open_name(struct tdm_models *models, const char *name, int *ret_fd, char **ret_path,
                          struct tdm_error *err);
-char *tdm_model_name_of_path(const char *path); /* the file's name without .gguf */
+char *tdm_model_name_of_path(const char *path); /* the file's name without .gguf, and without the number of its part */
 int tdm_open_model_file(const char *path);
+
+/* parts.c */
+/* Whether a file's name without .gguf ends as those of parts do: in -00001-of-00003. */
+bool tdm_part_of_name(const char *base, size_t size, size_t *ret_name_bytes, uint32_t *ret_no, uint32_t *ret_n);
+/* Of those that the name of the first one tells of, as far as they are there. 0: it is one file. */
+uint64_t tdm_size_of_other_parts(const char *first_path);
+/* An fd on the first of the files that the model `name` was split into; -ENOENT: there are none in dir. */
+int tdm_open_first_part(const char *dir, const char *name, char *ret_path, size_t path_bytes);
+/* NULL, or the path of a part that is no longer what it was. */
+const char *tdm_model_parts_changed(const struct tdm_model_parts *parts);
 
 /* life.c */
 void tdm_model_notify(struct tdm_model *model);
@@ -81,5 +95,6 @@ void tdm_model_give_place(struct tdm_model *model);
 bool tdm_models_have_too_many_described(struct tdm_models *models);
 void tdm_models_drop_described(struct tdm_models *models);
 int tdm_file_identify(int fd, struct tdm_file_identity *ret);
+bool tdm_file_identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b);
 
 #endif

@@ -97,8 +97,10 @@ struct tdm_route {
 /* Where the model's next step can go now, best first: 0, 1 or 2 routes. */
 uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const struct tdm_placement_load *load,
                               struct tdm_route ret[2]);
-/* A step of n_rows rows, the only one on its worker, kept that worker busy for so long. */
-void tdm_pace_note(struct tdm_pace *pace, enum tdm_worker_index worker, uint32_t n_rows, uint64_t busy_ns);
+/* A step of n_rows rows, the only one on its worker, kept that worker busy for so long. share_read: of the weights that
+ * it has read (tdm_recipe_share_read()). */
+void tdm_pace_note(struct tdm_pace *pace, enum tdm_worker_index worker, uint32_t n_rows, double share_read,
+                   uint64_t busy_ns);
 
 struct tdm_placement_work {
         uint32_t n_decode;    /* sequences that generate */

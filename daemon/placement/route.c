@@ -12,7 +12,8 @@
 
 #include <math.h>
 
-/* What a step costs besides its rows, in rows: its weights have to be read. It decides how fast shares settle, not
+/* What a step costs besides its rows, in rows: its weights have to be read. Of a mixture of experts a step of few rows
+ * reads a part of them. It decides how fast shares settle, not
  * where: they settle where both workers take equally long. */
 #define STEP_OVERHEAD_ROWS 8.0
 #define FEW_ROWS 48u
@@ -43,7 +44,8 @@ static unsigned pace_class(uint32_t n_rows)
         return n_rows > FEW_ROWS;
 }
 
-void tdm_pace_note(struct tdm_pace *p, enum tdm_worker_index worker, uint32_t n_rows, uint64_t busy_ns)
+void tdm_pace_note(struct tdm_pace *p, enum tdm_worker_index worker, uint32_t n_rows, double share_read,
+                   uint64_t busy_ns)
 {
         const unsigned class = pace_class(n_rows);
         double *pace = &p->now[worker][class].rows_per_ns;
@@ -51,7 +53,7 @@ void tdm_pace_note(struct tdm_pace *p, enum tdm_worker_index worker, uint32_t n_
 
         if (busy_ns == 0 || busy_ns > 3600 * TDM_NSEC_PER_SEC)
                 return;
-        now = (STEP_OVERHEAD_ROWS + n_rows) / (double)busy_ns;
+        now = (STEP_OVERHEAD_ROWS * share_read + n_rows) / (double)busy_ns;
         *pace = *pace > 0 ? *pace + PACE_WEIGHT * (now - *pace) : now;
         p->now[worker][class].measured_ns = tdm_now_ns();
         p->best[worker][class] = fmax(now, FADE * p->best[worker][class]);

@@ -84,8 +84,8 @@ static void test_routes(void **state)
 
         /* Both may run steps; the one that is three times as fast comes first and gets more. */
         for (unsigned i = 0; i < 2; i++) {
-                tdm_pace_note(&pace, TDM_WORKER_NPU, 4 + 100 * i, 1000000);
-                tdm_pace_note(&pace, TDM_WORKER_GPU, 4 + 100 * i, 3000000);
+                tdm_pace_note(&pace, TDM_WORKER_NPU, 4 + 100 * i, 1, 1000000);
+                tdm_pace_note(&pace, TDM_WORKER_GPU, 4 + 100 * i, 1, 3000000);
         }
         assert_int_equal(tdm_placement_choose(&model, &load, routes), 2);
         assert_int_equal(routes[0].worker, TDM_WORKER_NPU);

@@ -67,7 +67,7 @@ void tdm_scheduler_level(struct tdm_scheduler *s)
         }
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (!q->job->finished && !q->job->paused && q->job->accepted)
-                        tdm_scheduler_user(s, q->job->uid)->wants = true;
+                        tdm_scheduler_user(s, q->job->login)->wants = true;
         }
         for (uint32_t i = 0; i < s->n_users; i++) {
                 struct user *u = &s->users[i];
@@ -122,7 +122,7 @@ void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const stru
                 s->free_ns[w] = now;
         }
         for (uint32_t i = 0; i < f->n_seqs; i++) {
-                struct user *u = tdm_scheduler_user(s, f->seqs[i].seq->job->uid);
+                struct user *u = tdm_scheduler_user(s, f->seqs[i].seq->job->login);
 
                 /* At least a nanosecond for a row: then users take turns whatever the clock says. */
                 u->served += (uint64_t)((double)ns * f->seqs[i].n_rows / f->n_rows) + f->seqs[i].n_rows;

@@ -97,7 +97,7 @@ static bool will_have_room(const struct lane *lane, const struct tdm_pages_need 
 
 static uint32_t n_running(struct tdm_scheduler *s, const struct sequence *q)
 {
-        return tdm_scheduler_user(s, q->job->uid)->n_running;
+        return tdm_scheduler_user(s, q->job->login)->n_running;
 }
 
 /* May q be pushed out for `than`? A waiting sequence takes the place of one that is paused or of a lower class. It also

@@ -124,9 +124,10 @@ struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid)
 static void forget(struct tdm_scheduler *s, struct sequence *q)
 {
         struct tdm_job *job = q->job;
-        struct user *u = tdm_scheduler_user(s, job->uid);
+        struct user *u = tdm_scheduler_user(s, job->login);
 
         tdm_list_remove(&job->node);
+        tdm_account_release(job->account, TDM_RESOURCE_JOBS, 1);
         s->n_jobs--;
         u->n_tokens -= q->charged_tokens;
         if (--u->n_jobs == 0) {
@@ -169,7 +170,7 @@ void tdm_scheduler_destroyp(struct tdm_scheduler **s)
 
 static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct tdm_error *err)
 {
-        const struct user *u = tdm_scheduler_user(s, job->uid);
+        const struct user *u = tdm_scheduler_user(s, job->login);
 
         if (s->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no new jobs");
@@ -179,7 +180,7 @@ static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct
         if (u && u->n_jobs >= s->config.max_jobs_per_uid)
                 return tdm_error_set(err, TDM_E_QUOTA,
                                      "user %u has %u jobs already (max-jobs-per-user); wait for one to end",
-                                     (unsigned)job->uid, u->n_jobs);
+                                     (unsigned)job->login, u->n_jobs);
         if (s->pending_bytes + tdm_job_pending_bytes(job) > s->config.max_pending_bytes)
                 return tdm_error_set(err, TDM_E_BUSY, "too many long prompts wait for their models; try again later");
         return 0;
@@ -228,14 +229,18 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
         struct sequence *q;
         struct user *u;
 
-        if (r == 0 && tdm_sequence_new(&q, job) < 0)
-                r = tdm_error_set(err, -ENOMEM, "out of memory");
+        if (r == 0)
+                r = tdm_account_charge(job->account, TDM_RESOURCE_JOBS, 1, err);
         if (r != 0)
                 return r;
-        u = tdm_scheduler_user(s, job->uid);
+        if (tdm_sequence_new(&q, job) < 0) {
+                tdm_account_release(job->account, TDM_RESOURCE_JOBS, 1);
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
+        u = tdm_scheduler_user(s, job->login);
         if (!u) {
                 u = &s->users[s->n_users++];
-                *u = (struct user){ .uid = job->uid, .served = tdm_scheduler_arrives(s, job->uid) };
+                *u = (struct user){ .uid = job->login, .served = tdm_scheduler_arrives(s, job->login) };
         }
         u->n_jobs++;
         s->n_jobs++;
@@ -286,7 +291,7 @@ void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct se
         lane->table_used[q->table] = false;
         tdm_list_remove(&q->active);
         lane->n_active--;
-        tdm_scheduler_user(s, q->job->uid)->n_running--;
+        tdm_scheduler_user(s, q->job->login)->n_running--;
         tdm_sequence_reset(q);
 }
 
@@ -388,8 +393,7 @@ static bool start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
         if (!e)
                 return false;
         *e = (struct encoding){ .s = s, .job = tdm_job_ref(job), .model = tdm_model_ref(job->model) };
-        if (tdm_background_add_for(s->background, job->account ? job->account->uid : job->uid, run_encoding, on_encoded,
-                                   e) < 0) {
+        if (tdm_background_add_for(s->background, job->login, run_encoding, on_encoded, e) < 0) {
                 tdm_job_unref(e->job);
                 tdm_model_unref(e->model);
                 free(e);
@@ -403,7 +407,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
 {
         struct tdm_job *job = q->job;
         struct tdm_model *model = job->model;
-        struct user *u = tdm_scheduler_user(s, job->uid);
+        struct user *u = tdm_scheduler_user(s, job->login);
         struct tdm_error err = { 0 };
         bool here = !job->encoded && (job->is_text || job->is_chat);
         uint64_t tokens, begin;
@@ -438,8 +442,8 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                               "user %u has jobs of %llu tokens already, and this one has %u and up to %u more; %llu "
                               "are allowed "
                               "(max-tokens-per-user)",
-                              (unsigned)job->uid, (unsigned long long)u->n_tokens, job->prompt_tokens, job->max_tokens,
-                              (unsigned long long)s->config.max_tokens_per_uid);
+                              (unsigned)job->login, (unsigned long long)u->n_tokens, job->prompt_tokens,
+                              job->max_tokens, (unsigned long long)s->config.max_tokens_per_uid);
                 finish_error(job, &err);
                 return;
         }
@@ -499,7 +503,7 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
 static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct sequence *q,
                            const struct tdm_pages_need *need)
 {
-        struct user *u = tdm_scheduler_user(s, q->job->uid);
+        struct user *u = tdm_scheduler_user(s, q->job->login);
 
         tdm_list_remove(&q->queue);
         q->reserved = *need;
@@ -522,7 +526,7 @@ static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct se
 
 static bool is_before(struct tdm_scheduler *s, const struct tdm_job *a, const struct tdm_job *b)
 {
-        const struct user *ua = tdm_scheduler_user(s, a->uid), *ub = tdm_scheduler_user(s, b->uid);
+        const struct user *ua = tdm_scheduler_user(s, a->login), *ub = tdm_scheduler_user(s, b->login);
 
         if (a->priority != b->priority)
                 return a->priority < b->priority;
@@ -544,7 +548,7 @@ static struct sequence *next_waiting(struct tdm_scheduler *s, const struct lane 
                 if (job->model != lane->model || !job->accepted || job->finished || (job->paused && job->evictions > 0))
                         continue;
                 if (s->config.max_running_per_uid > 0 &&
-                    tdm_scheduler_user(s, job->uid)->n_running >= s->config.max_running_per_uid)
+                    tdm_scheduler_user(s, job->login)->n_running >= s->config.max_running_per_uid)
                         continue;
                 for (unsigned i = 0; i < n_skip; i++)
                         skipped = skipped || skip[i] == q;

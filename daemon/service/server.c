@@ -4,6 +4,7 @@
  */
 #include "daemon/service/server.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -23,6 +24,9 @@
 
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
+/* Freed memory that the heap keeps, at which it is given back; and how often to look while there is work. */
+#define TRIM_BYTES ((size_t)512 << 10)
+#define TRIM_NS (2 * TDM_NSEC_PER_SEC)
 /* More than the accounts give out: they say no first, and to the one who has too much. */
 #define MAX_PENDING_BYTES (UINT64_C(256) << 20)
 
@@ -49,6 +53,8 @@ struct server {
         const struct tdm_config *config; /* what is in force */
         struct tdm_config reread;        /* its owner once it was read again */
 
+        struct tdm_source *trim; /* timer */
+        bool trimming;
         struct tdm_source *ending; /* timer */
         uint64_t ending_ns;        /* since when; 0: not ending */
         uint64_t reading_ns;       /* since when only clients are waited for */
@@ -99,6 +105,23 @@ static void on_kill_unit(const char *unit, void *userdata)
         tdm_dbus_kill_unit(((struct server *)userdata)->dbus, unit);
 }
 
+static int ask_authority(const struct tdm_face_process *who, tdm_face_answer_fn answer, void *request, void **ret,
+                         void *userdata)
+{
+        struct tdm_dbus_question *question;
+        int r = tdm_dbus_ask_load(((struct server *)userdata)->dbus, who->pid, who->start_time, who->uid, answer,
+                                  request, &question);
+
+        if (r == 0)
+                *ret = question;
+        return r;
+}
+
+static void forget_authority(void *question)
+{
+        tdm_dbus_forget_question(question);
+}
+
 static const struct tdm_fleet_callbacks fleet_callbacks = {
         .on_ready = on_ready,
         .on_step_done = on_step_done,
@@ -109,6 +132,38 @@ static const struct tdm_fleet_callbacks fleet_callbacks = {
         .on_kill_unit = on_kill_unit,
 };
 
+/* ---- memory ---- */
+
+static void run_trim(void *task)
+{
+        if (mallinfo2().fordblks > TRIM_BYTES)
+                malloc_trim(0);
+}
+
+static void on_trimmed(void *task, bool ran)
+{
+        ((struct server *)task)->trimming = false;
+}
+
+/* A heap keeps what was freed below what is still in use: the queues of slow readers, say. Looked at for as long as
+ * there are clients, and once more. */
+static int on_trim(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct server *s = userdata;
+
+        if (!s->trimming && tdm_background_add(s->background, run_trim, on_trimmed, s) == 0)
+                s->trimming = true;
+        if (tdm_face_n_connections(s->face) > 0)
+                tdm_source_arm(source, now_ns + TRIM_NS);
+        return 0;
+}
+
+static void trim_later(struct server *s)
+{
+        if (!s->trimming)
+                tdm_source_arm(s->trim, tdm_now_ns() + TRIM_NS);
+}
+
 static void on_model_changed(struct tdm_model *model, void *userdata)
 {
         struct server *s = userdata;
@@ -116,11 +171,17 @@ static void on_model_changed(struct tdm_model *model, void *userdata)
         tdm_scheduler_on_model_changed(s->scheduler, model);
         tdm_face_on_model_changed(s->face, model);
         tdm_dbus_on_model_changed(s->dbus, model);
+        if (model->state == TDM_MODEL_GONE || model->state == TDM_MODEL_FAILED)
+                trim_later(s);
 }
 
 static void on_accept(int fd, void *userdata)
 {
-        tdm_face_accept(((struct server *)userdata)->face, fd);
+        struct server *s = userdata;
+
+        if (tdm_face_n_connections(s->face) == 0)
+                trim_later(s);
+        tdm_face_accept(s->face, fd);
 }
 
 /* ---- the end ---- */
@@ -217,7 +278,9 @@ static const struct tdm_resource_limit limits[TDM_N_RESOURCES] = {
                                          .reserve = UINT64_C(16) << 20,
                                          .floor = UINT64_C(1) << 20,
                                          .share_percent = 50 },
+        [TDM_RESOURCE_CALLS] = { .capacity = 224, .reserve = 16, .floor = 2, .share_percent = 50 },
         [TDM_RESOURCE_MODELS] = { .capacity = 32, .reserve = 2, .floor = 1, .share_percent = 50 },
+        [TDM_RESOURCE_FILES] = { .capacity = 16, .reserve = 2, .floor = 1, .share_percent = 50 },
         [TDM_RESOURCE_LOADS] = { .capacity = 32, .reserve = 4, .floor = 1, .share_percent = 50 },
         [TDM_RESOURCE_METADATA_BYTES] = { .capacity = UINT64_C(1) << 30,
                                           .reserve = UINT64_C(128) << 20,
@@ -277,6 +340,9 @@ static int set_up_accounts(struct server *s, const struct tdm_config *config, st
         int r;
 
         memcpy(own, limits, sizeof(own));
+        own[TDM_RESOURCE_JOBS] = (struct tdm_resource_limit){
+                .capacity = config->max_jobs, .reserve = config->max_jobs / 16, .floor = 1, .share_percent = 50
+        };
         for (unsigned i = 0; !config->system && i < TDM_N_RESOURCES; i++)
                 own[i].share_percent = 100; /* there is one user, and root */
         r = tdm_accounts_new(&s->accounts, own);
@@ -416,6 +482,8 @@ static int set_up_loop(struct server *s, struct tdm_error *err)
                 r = tdm_loop_add_signal(s->loop, SIGHUP, on_hangup, s, &s->sighup);
         if (r == 0)
                 r = tdm_loop_add_timer(s->loop, on_ending, s, &s->ending);
+        if (r == 0)
+                r = tdm_loop_add_timer(s->loop, on_trim, s, &s->trim);
         return r < 0 ? tdm_error_set(err, r, "cannot set up the event loop: %s", strerror(-r)) : 0;
 }
 
@@ -429,6 +497,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
                 .kv_bytes = config->kv_bytes,
                 .activations = config->activations,
                 .no_prefix_cache = !config->prefix_cache,
+                .serves_all = config->system,
                 .idle_s = config->idle_unload_s,
                 .max_rows = config->max_rows,
                 .max_sequences = config->max_sequences,
@@ -461,6 +530,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .system = config->system,
                 .socket = tdm_listener_path(s->listener),
                 .accounts = s->accounts,
+                .authority = { .ask = ask_authority, .forget = forget_authority, .userdata = s },
         };
         int r = tdm_scheduler_new(&s->scheduler, s->loop, &scheduler);
 
@@ -531,6 +601,7 @@ static void server_deinit(struct server *s)
         tdm_source_destroyp(&s->sigint);
         tdm_source_destroyp(&s->sighup);
         tdm_source_destroyp(&s->ending);
+        tdm_source_destroyp(&s->trim);
         tdm_background_destroyp(&s->background);
         tdm_accounts_destroyp(&s->accounts);
         tdm_loop_destroyp(&s->loop);

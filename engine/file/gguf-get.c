@@ -56,7 +56,11 @@ uint64_t tdm_gguf_file_size(const struct tdm_gguf *g)
 
 uint64_t tdm_gguf_memory(const struct tdm_gguf *g)
 {
-        return g->account.held;
+        uint64_t bytes = g->account.held;
+
+        for (uint32_t i = 0; i < g->n_parts; i++)
+                bytes += g->parts[i]->account.held;
+        return bytes;
 }
 
 const char *tdm_gguf_name(const struct tdm_gguf *g)
@@ -96,7 +100,9 @@ const struct tdm_gguf_tensor *tdm_gguf_find_tensor(const struct tdm_gguf *g, con
 
 const uint8_t *tdm_gguf_tensor_data(const struct tdm_gguf *g, const struct tdm_gguf_tensor *tensor)
 {
-        return g->map ? g->map + tensor->offset : NULL;
+        const struct tdm_gguf *part = tensor->part ? g->parts[tensor->part - 1] : g;
+
+        return part->map ? part->map + tensor->offset : NULL;
 }
 
 static const struct entry *find(const struct tdm_gguf *g, const char *key)

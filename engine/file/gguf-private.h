@@ -49,6 +49,8 @@ struct tdm_gguf {
         struct tdm_gguf_tensor *tensors;
         uint32_t *by_name; /* indices into tensors, sorted by name */
         uint64_t n_tensors;
+        struct tdm_gguf **parts; /* [n_parts], owned: the second and later ones */
+        uint32_t n_parts;
 };
 
 /* memcmp order, the shorter first. */

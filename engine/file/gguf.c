@@ -632,6 +632,9 @@ void tdm_gguf_close(struct tdm_gguf *g)
         if (!g)
                 return;
         tdm_gguf_unmap_data(g);
+        for (uint32_t i = 0; i < g->n_parts; i++)
+                tdm_gguf_close(g->parts[i]);
+        free(g->parts);
         for (uint64_t i = 0; i < g->n_entries; i++)
                 free(g->entries[i].marks);
         free(g->entries);
@@ -652,4 +655,6 @@ void tdm_gguf_unmap_data(struct tdm_gguf *g)
         if (g->map)
                 munmap((void *)g->map, g->file_size);
         g->map = NULL;
+        for (uint32_t i = 0; i < g->n_parts; i++)
+                tdm_gguf_unmap_data(g->parts[i]);
 }

@@ -20,6 +20,7 @@
 #define TDM_GGUF_KEYS_MAX 4096u
 #define TDM_GGUF_KEY_NAME_MAX 256u
 #define TDM_GGUF_TENSORS_MAX 16384u
+#define TDM_GGUF_PARTS_MAX 128u
 
 /* ggml tensor type ids, as stored in files. */
 enum tdm_type {
@@ -61,8 +62,9 @@ struct tdm_gguf_tensor {
         uint32_t type; /* a known tdm_type */
         uint32_t n_dims;
         uint64_t dims[4];    /* dims[0] is the fastest (columns); unused dims are 1 */
-        uint64_t offset;     /* from the file's start, checked */
-        uint64_t size_bytes; /* checked to lie in the file */
+        uint32_t part;       /* in which of the parts it lies; 0 where there is one file */
+        uint64_t offset;     /* from that file's start, checked */
+        uint64_t size_bytes; /* checked to lie in that file */
 };
 
 /* Takes nothing: the fd stays the caller's and may be closed afterwards. name is for messages only. Must be a regular
@@ -71,6 +73,13 @@ int tdm_gguf_open(struct tdm_gguf **ret, int fd, const char *name, struct tdm_er
 /* The same with limits of the caller's own (NULL: none). */
 int tdm_gguf_open_within(struct tdm_gguf **ret, int fd, const char *name, const struct tdm_parse_limits *limits,
                          struct tdm_error *err);
+/* Which part of a model that was split into several files this one is, from 0 on, and how many there are: 0 of 1 where
+ * the file says nothing of it. TDM_E_BAD_MODEL. */
+int tdm_gguf_part(const struct tdm_gguf *gguf, uint32_t *ret_no, uint32_t *ret_n, struct tdm_error *err);
+/* Adds the tensors of the other parts, which are in order, to those of the first; its keys are those of all. Takes the
+ * others on success. TDM_E_BAD_MODEL: they are not the parts of one model. */
+int tdm_gguf_join(struct tdm_gguf *first, struct tdm_gguf **others, uint32_t n, struct tdm_error *err);
+uint32_t tdm_gguf_n_parts(const struct tdm_gguf *gguf); /* joined, the first included */
 /* Private memory that the object holds: its metadata once, and tables of at most four times that. */
 uint64_t tdm_gguf_memory(const struct tdm_gguf *gguf);
 void tdm_gguf_close(struct tdm_gguf *gguf);
@@ -78,7 +87,7 @@ void tdm_gguf_closep(struct tdm_gguf **gguf);
 /* Drops the mapping of the tensor data (metadata stays readable: it is copied to private memory by open()). */
 void tdm_gguf_unmap_data(struct tdm_gguf *gguf);
 
-uint64_t tdm_gguf_file_size(const struct tdm_gguf *gguf);
+uint64_t tdm_gguf_file_size(const struct tdm_gguf *gguf); /* of the first part */
 const char *tdm_gguf_name(const struct tdm_gguf *gguf);
 uint64_t tdm_gguf_n_tensors(const struct tdm_gguf *gguf);
 const struct tdm_gguf_tensor *tdm_gguf_tensor(const struct tdm_gguf *gguf, uint64_t index);

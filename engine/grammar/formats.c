@@ -46,6 +46,17 @@
         "-]|%" HEX HEX ")+(/" IPCHAR "*)*|)" IENDS
 #define VARIABLE "([A-Za-z0-9_]|%" HEX HEX ")(\\.?([A-Za-z0-9_]|%" HEX HEX "))*(:[1-9]\\d{0,3}|\\*)?"
 
+/* Of ECMA's regular expressions those that every dialect takes: no look-around, no back references, no names, classes
+ * of single characters and the usual ranges, groups in groups. */
+#define RX_QUANTIFIER "([*+?]|\\{[1-9]\\d?(,([1-9]\\d\\d)?)?\\})?"
+#define RX_ATOM                                                                                                        \
+        "([A-Za-z0-9_ .,:;@#%&=<>!\"'~" WIDE                                                                           \
+        "-]|\\\\[dDwWsSnrtfv.*+?()\\[\\]{}|^$\\\\/]|\\[\\^?(a-z|A-Z|0-9|[A-Za-z0-9_ "                                  \
+        ".,:;@]|\\\\[dws])+\\])" RX_QUANTIFIER
+#define RX_LIST(term) "\\^?(" term ")*\\$?(\\|\\^?(" term ")*\\$?)*"
+#define RX_GROUP(inside) "\\((\\?:)?" inside "\\)" RX_QUANTIFIER
+#define RX_BRANCHES RX_LIST(RX_ATOM "|" RX_GROUP(RX_LIST(RX_ATOM "|" RX_GROUP(RX_LIST(RX_ATOM)))))
+
 static const struct {
         const char *name, *pattern; /* NULL: not held */
 } formats[] = {
@@ -70,7 +81,7 @@ static const struct {
                           "(," VARIABLE ")*\\})*$" },
         { "idn-email", "^[A-Za-z0-9" WIDE "]+([.+_-][A-Za-z0-9" WIDE "]+)*@(" LABEL "\\.)+" LABEL "$" },
         { "idn-hostname", "^(?!(.*\\.)?..--)(?=.{1,253}$)" LABEL "(\\." LABEL ")*$" },
-        { "regex", NULL },
+        { "regex", "^" RX_BRANCHES "$" },
 };
 
 const char *tdm_format_pattern(const char *name, size_t size, bool *ret_held)

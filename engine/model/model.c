@@ -58,11 +58,14 @@ static int find_architecture(const struct tdm_gguf *g, const struct tdm_architec
 
 static int check_parts(const struct tdm_gguf *g, struct tdm_error *err)
 {
-        uint32_t n_files = 1;
-        int r = tdm_key_get_u32(g, "split", "count", &n_files, err);
+        uint32_t no, n;
+        int r = tdm_gguf_part(g, &no, &n, err);
 
-        if (r == 0 && n_files > 1)
-                r = tdm_error_set(err, TDM_E_UNSUPPORTED, "it is one of %u parts; merge them into one file", n_files);
+        if (r == 0 && n != tdm_gguf_n_parts(g))
+                r = tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                  "it is part %u of %u, and the others did not come with it; put all of them into a "
+                                  "model directory and use the model by its name",
+                                  no + 1, n);
         return r;
 }
 

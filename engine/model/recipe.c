@@ -172,6 +172,28 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
         return 0;
 }
 
+/* ---- what a step reads ---- */
+
+double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t n_rows)
+{
+        double all = (double)hp->n_vocab, read = all; /* in rows of d_model weights: first the head */
+
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+                const struct tdm_layer_sizes *sizes = &hp->layers[i];
+                double kept = 2.0 * (sizes->n_heads + sizes->n_kv_heads) * sizes->head_dim,
+                       experts = 3.0 * l->d_expert * l->n_experts;
+
+                if (l->n_experts == 0 || l->has_dense_beside)
+                        kept += 3.0 * sizes->d_ff;
+                all += kept + experts;
+                read += kept;
+                if (l->n_experts > 0)
+                        read += experts * (1 - pow(1 - (double)l->n_experts_used / l->n_experts, n_rows));
+        }
+        return read / all;
+}
+
 /* ---- features ---- */
 
 const char *tdm_feature_name(enum tdm_feature feature)

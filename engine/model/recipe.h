@@ -162,6 +162,11 @@ static inline uint32_t tdm_recipe_residual_width(const struct tdm_recipe *recipe
  * Workers run it on what they were handed. TDM_E_BAD_MODEL. */
 int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err);
 
+/* The share of the model's matrices that a step of n_rows rows reads. With experts it grows with the rows: one of
+ * n_rows rows wants a given expert with the probability 1 - (1 - used / experts)^n_rows, if routers favour none. Without
+ * experts it is 1. Both have passed their checks. */
+double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t n_rows);
+
 /* What a model may ask of a device beyond what every device does, which is Gemma 3: norms before and after attention
  * and FFN and of queries and keys, GELU, a plain residual, RoPE by halves of whole heads, layers of the same sizes with
  * one window or none. */

@@ -367,7 +367,7 @@ static void test_features(void **state)
         refuse_keys(partial_rope, 1, TDM_E_UNSUPPORTED, "rotates 8 of 16");
         refuse_keys(attention_cap, 1, TDM_E_UNSUPPORTED, "soft-caps");
         refuse_keys(not_causal, 1, TDM_E_UNSUPPORTED, "not causal");
-        refuse_keys(parts, 1, TDM_E_UNSUPPORTED, "one of 4 parts");
+        refuse_keys(parts, 1, TDM_E_UNSUPPORTED, "it is part 1 of 4");
         refuse_keys(short_pattern, 1, TDM_E_BAD_MODEL, "for 2 layers, the model has 7");
         refuse_keys(float_pattern, 1, TDM_E_BAD_MODEL, "neither a number nor an array");
         refuse_keys(zero_pattern, 1, TDM_E_BAD_MODEL, "sliding_window_pattern is 0");

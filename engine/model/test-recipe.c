@@ -272,13 +272,28 @@ static void presence(void **state)
         assert_false(tdm_tensor_alias(TDM_TENSOR_ATTN_NORM, &good, 2, name));
 }
 
+/* A step of more rows reads more experts, at last all of them; without experts every step reads all. */
+static void share_read(void **state)
+{
+        double kept = 100 + 4 * 2.0 * 6 * 32, experts = 4 * 3.0 * 8 * 32;
+
+        assert_true(tdm_recipe_share_read(&good, &hp, 1) == 1 && tdm_recipe_share_read(&good, &hp, 64) == 1);
+        for (uint32_t i = 0; i < 4; i++) {
+                good.layers[i].n_experts = 8;
+                good.layers[i].n_experts_used = 2;
+                good.layers[i].d_expert = 32;
+        }
+        assert_true(fabs(tdm_recipe_share_read(&good, &hp, 1) - (kept + experts / 4) / (kept + experts)) < 1e-9);
+        assert_true(fabs(tdm_recipe_share_read(&good, &hp, 2) - (kept + experts * 7 / 16) / (kept + experts)) < 1e-9);
+        assert_true(tdm_recipe_share_read(&good, &hp, 64) > 0.999 && tdm_recipe_share_read(&good, &hp, 64) <= 1);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup(hostile_numbers, setup),
-                cmocka_unit_test_setup(hostile_layers, setup),
-                cmocka_unit_test_setup(features, setup),
-                cmocka_unit_test_setup(presence, setup),
+                cmocka_unit_test_setup(hostile_numbers, setup), cmocka_unit_test_setup(hostile_layers, setup),
+                cmocka_unit_test_setup(features, setup),        cmocka_unit_test_setup(presence, setup),
+                cmocka_unit_test_setup(share_read, setup),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -156,6 +156,11 @@ static ssize_t to_running(const struct tdm_tokenizer *t, const char *data, size_
         return (ssize_t)n;
 }
 
+static bool is_control(const uint8_t *text, ssize_t size)
+{
+        return tdm_tokenizer_is_control_text((const char *)text, (size_t)size);
+}
+
 static int read_merge(struct tdm_tokenizer *t, uint32_t rank, struct tdm_gguf_string s, struct tdm_error *err)
 {
         uint8_t text[2 * TDM_PIECE_BYTES_MAX];
@@ -174,11 +179,14 @@ static int read_merge(struct tdm_tokenizer *t, uint32_t rank, struct tdm_gguf_st
                 right = tdm_tokenizer_find(t, text + n_left, (size_t)n_right);
                 id = tdm_tokenizer_find(t, text, (size_t)(n_left + n_right));
         }
+        t->merges.ids[rank] = id;
+        if ((left == TDM_NO_PIECE || right == TDM_NO_PIECE || id == TDM_NO_PIECE) && n_left > 0 && n_right > 0 &&
+            (is_control(text, n_left) || is_control(text + n_left, n_right) || is_control(text, n_left + n_right)))
+                return 0; /* text never forms those */
         if (left == TDM_NO_PIECE || right == TDM_NO_PIECE || id == TDM_NO_PIECE)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "merge %u (\"%s\") %s no piece", rank,
                                      show(s, shown, sizeof(shown)),
                                      left == TDM_NO_PIECE || right == TDM_NO_PIECE ? "joins what is" : "makes");
-        t->merges.ids[rank] = id;
         if (tdm_bpe_find_merge(t, left, right) == TDM_NO_MERGE) { /* else a lower rank has it */
                 uint64_t key = (uint64_t)left << 21 | right;
                 uint32_t i = slot_of(&t->merges, t->hash_seed, key);

@@ -111,6 +111,8 @@ uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, 
 
 /* Reads what kind of tokenizer the file has: kind, pretokenizer, and what missing flags mean. */
 int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);
+/* One of the markers that are control pieces whatever the file says. */
+bool tdm_tokenizer_is_control_text(const char *text, size_t size);
 /* Turns GPT-2's characters back into bytes, in place. Returns the size, or -1 where there is another character. */
 ssize_t tdm_bpe_to_bytes(uint8_t *text, size_t size);
 int tdm_bpe_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);

@@ -192,12 +192,12 @@ static int parse_byte(struct tdm_gguf_string s)
         return v;
 }
 
-static bool is_control_text(struct tdm_gguf_string s)
+bool tdm_tokenizer_is_control_text(const char *text, size_t size)
 {
-        if (s.size < 2 || s.data[0] != '<')
+        if (size < 2 || text[0] != '<')
                 return false;
         for (size_t i = 0; i < TDM_ARRAY_SIZE(control_texts); i++) {
-                if (s.size == strlen(control_texts[i]) && memcmp(s.data, control_texts[i], s.size) == 0)
+                if (size == strlen(control_texts[i]) && memcmp(text, control_texts[i], size) == 0)
                         return true;
         }
         return false;
@@ -253,7 +253,7 @@ static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_stri
         p->start = (uint32_t)*pool_used;
         p->type = (uint8_t)type;
         p->score = (float)score;
-        if (is_control_text(s) || (int64_t)id == t->bos || (int64_t)id == t->eos)
+        if (tdm_tokenizer_is_control_text(s.data, s.size) || (int64_t)id == t->bos || (int64_t)id == t->eos)
                 p->type = TDM_PIECE_CONTROL;
         switch (p->type) {
         case TDM_PIECE_NORMAL:

@@ -10,6 +10,7 @@
  * Nothing is allocated here while steps run. */
 #include "engine/worker/private.h"
 
+#include <malloc.h>
 #include "common/log.h"
 
 /* Nobody says when a full ring has room again. */
@@ -454,6 +455,7 @@ static int run_command(struct tdm_worker *w, struct tdm_worker_command *command)
                 break;
         case TDM_WORKER_UNLOAD:
                 tdm_worker_model_unload(w, command->model_id);
+                malloc_trim(0); /* its work buffers lie in the heap */
                 tdm_worker_send_unloaded(w, command->model_id);
                 break;
         case TDM_WORKER_EPOCH:

@@ -1,7 +1,8 @@
 /* The frame reader under arbitrary bytes, cut and sprinkled with fds arbitrarily, against a parser that sees the whole
  * stream at once.
  *
- * An input is a sequence of sends: one byte of low 7 bits n-1 and high bit "with an fd", then n bytes. */
+ * An input is a sequence of sends: one byte of low 7 bits n-1 and high bit "with an fd", then n bytes. It is read
+ * twice: by a reader that receives the fds, and by a guarded one, for which somebody else does. */
 #include "common/conn.h"
 
 #include <fcntl.h>
@@ -74,6 +75,32 @@ static void check_frames(struct model *m, struct tdm_frame_reader *r)
         }
 }
 
+/* As a gate does: the byte that fds ride on, and the fds. */
+static int receive_first(struct tdm_frame_reader *r, int fd)
+{
+        union {
+                struct cmsghdr align;
+                char bytes[CMSG_SPACE(16 * sizeof(int))];
+        } control;
+        uint8_t first;
+        struct iovec iov = { .iov_base = &first, .iov_len = 1 };
+        struct msghdr msg = {
+                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+        };
+        struct cmsghdr *c;
+        int got = -1, k;
+
+        CHECK(recvmsg(fd, &msg, MSG_CMSG_CLOEXEC) == 1);
+        c = CMSG_FIRSTHDR(&msg);
+        CHECK(!c || c->cmsg_len == CMSG_LEN(sizeof(int)));
+        if (c)
+                memcpy(&got, CMSG_DATA(c), sizeof(got));
+        k = tdm_frame_reader_push(r, first, &got, got >= 0);
+        if (k < 0)
+                closep(&got);
+        return k;
+}
+
 /* true when the reader has refused the stream. */
 static bool drain(struct model *m, struct tdm_frame_reader *r, int fd)
 {
@@ -82,6 +109,8 @@ static bool drain(struct model *m, struct tdm_frame_reader *r, int fd)
 
                 if (n == -EAGAIN || n == 0)
                         return false;
+                if (n == -EREMOTEIO)
+                        n = receive_first(r, fd) < 0 ? -EPROTO : 1;
                 if (n == -EPROTO) {
                         check_frames(m, r); /* what was complete before is still whole */
                         return true;
@@ -91,7 +120,7 @@ static bool drain(struct model *m, struct tdm_frame_reader *r, int fd)
         }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size)
+static void run(const uint8_t *input, size_t input_size, bool guarded)
 {
         static struct model m;
         struct tdm_frame_reader *r;
@@ -104,6 +133,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size)
         CHECK(first >= 0);
         CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
         CHECK(tdm_frame_reader_new(&r, FUZZ_MAX_FRAME) == 0);
+        if (guarded)
+                tdm_frame_reader_guard(r);
         while (!refused && at + 1 < input_size && m.n + 128 <= sizeof(m.bytes)) {
                 size_t n = TDM_MIN((size_t)(input[at] & 0x7f) + 1, input_size - at - 1);
                 bool with = input[at] & 0x80;
@@ -133,5 +164,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size)
         last = open("/dev/null", O_RDONLY | O_CLOEXEC);
         CHECK(last == first);
         close(last);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size)
+{
+        run(input, input_size, false);
+        run(input, input_size, true);
         return 0;
 }

@@ -2,11 +2,15 @@
  * bytes; what is left is the text. A length of 15 says that the piece's bytes are followed by how often they are
  * repeated. All byte pieces are added, so that every text must come back exactly.
  *
+ * Bits 3 and 4 of the flags say which kind of tokenizer: 1 is byte-level, 2 is Gemma 4's, others SentencePiece. Those
+ * two get a merge for every byte that makes a piece longer, and for every two pieces that follow each other; bit 1
+ * turns their order round, so that merges come before those that make their parts. Bits 5 to 7 choose a pre-tokenizer.
+ *
  * An input that takes longer than fuzz-time.h allows is a finding. fuzz-long.c is the same with the text repeated up
  * to 64 KiB, which takes a hundred times as long. */
 #include <assert.h>
 #include "engine/file/test-gguf-builder.h"
-#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer-private.h"
 #include "common/utf8.h"
 #include "tests/fuzz/fuzz-time.h"
 
@@ -75,18 +79,185 @@ static const struct gguf_builder *byte_pieces(void)
         return &b;
 }
 
-static struct tdm_tokenizer *build(const struct input *in)
+static unsigned kind_of(const struct input *in)
+{
+        return in->flags >> 3 & 3;
+}
+
+/* Pieces and merges of a tokenizer with merges. */
+struct merged {
+        struct gguf_builder tokens, merges;
+        uint8_t types[PIECES_MAX * 32 + 256];
+        uint32_t n, n_merges;
+};
+
+/* As it stands in a file: GPT-2's characters, or U+2581 for a space. */
+static size_t write_text(bool bytes, const uint8_t *text, size_t size, uint8_t *out)
+{
+        size_t n = 0;
+
+        for (size_t i = 0; i < size; i++) {
+                unsigned c = text[i];
+
+                if (bytes) {
+                        if (!((c >= 33 && c <= 126) || (c >= 161 && c != 173)))
+                                c = c <= 32 ? 256 + c : c == 173 ? 256 + 67 : 256 + 33 + (c - 127);
+                        if (c >= 0x80) {
+                                out[n++] = (uint8_t)(0xc0 | c >> 6);
+                                c = 0x80 | (c & 0x3f);
+                        }
+                        out[n++] = (uint8_t)c;
+                } else if (c == ' ') {
+                        memcpy(out + n, "\xe2\x96\x81", 3);
+                        n += 3;
+                } else
+                        out[n++] = (uint8_t)c;
+        }
+        return n;
+}
+
+static void add_piece(struct merged *m, bool bytes, uint8_t type, const uint8_t *text, size_t size)
+{
+        uint8_t out[512];
+        size_t n = size;
+
+        if (type == 1)
+                n = write_text(bytes, text, size, out);
+        else
+                memcpy(out, text, size);
+        build_u64(&m->tokens, n);
+        build_bytes(&m->tokens, out, n);
+        m->types[m->n++] = type;
+}
+
+static void add_merge(struct merged *m, bool bytes, const uint8_t *text, size_t left, size_t right)
+{
+        uint8_t out[512];
+        size_t n = write_text(bytes, text, left, out);
+
+        out[n++] = ' ';
+        n += write_text(bytes, text + left, right, out + n);
+        build_u64(&m->merges, n);
+        build_bytes(&m->merges, out, n);
+        m->n_merges++;
+}
+
+/* Whether the characters of a piece may be merged byte by byte: in Gemma 4's kind those of ASCII. */
+static bool is_plain(bool bytes, const uint8_t *text, size_t size)
+{
+        for (size_t i = 0; i < size; i++) {
+                if (!bytes && (text[i] >= 0x80 || text[i] == '\n' || text[i] == 0))
+                        return false;
+        }
+        return true;
+}
+
+static struct merged *merge(const struct input *in)
+{
+        struct merged *m = calloc(1, sizeof(*m));
+        bool bytes = kind_of(in) == 1;
+
+        assert(m);
+        for (unsigned b = 0; b < (bytes ? 256u : 128u); b++) {
+                uint8_t byte = (uint8_t)b;
+
+                add_piece(m, bytes, 1, &byte, 1);
+        }
+        for (int merges = 0; merges < 2; merges++) {
+                for (uint32_t k = 0; k < in->n_pieces; k++) {
+                        uint32_t i = in->flags & 2 ? in->n_pieces - 1 - k : k;
+                        const uint8_t *text = in->pieces[i].text;
+                        size_t size = in->pieces[i].size, next = i + 1 < in->n_pieces ? in->pieces[i + 1].size : 0;
+                        uint8_t both[32];
+
+                        if (in->pieces[i].type != 1) {
+                                if (!merges)
+                                        add_piece(m, bytes, in->pieces[i].type, text, size);
+                                continue;
+                        }
+                        if (!is_plain(bytes, text, size))
+                                continue;
+                        for (size_t n = 2; n <= size; n++) {
+                                if (merges)
+                                        add_merge(m, bytes, text, n - 1, 1);
+                                else
+                                        add_piece(m, bytes, 1, text, n);
+                        }
+                        if (size == 0 || next == 0 || in->pieces[i + 1].type != 1 ||
+                            !is_plain(bytes, in->pieces[i + 1].text, next))
+                                continue;
+                        memcpy(both, text, size);
+                        memcpy(both + size, in->pieces[i + 1].text, next);
+                        if (merges)
+                                add_merge(m, bytes, both, size, next);
+                        else
+                                add_piece(m, bytes, 1, both, size + next);
+                }
+        }
+        return m;
+}
+
+static struct tdm_tokenizer *open_tokenizer(struct gguf_builder *b)
 {
         static int fd = -1;
-        struct gguf_builder b = { 0 };
         struct tdm_gguf *g = NULL;
         struct tdm_tokenizer *t = NULL;
         struct tdm_error err;
-        float scores[PIECES_MAX + 256];
-        uint8_t types[PIECES_MAX + 256];
 
         if (fd < 0)
                 fd = memfd_create("fuzz", MFD_CLOEXEC);
+        if (ftruncate(fd, (off_t)b->size) < 0 || pwrite(fd, b->data, b->size, 0) != (ssize_t)b->size)
+                abort();
+        build_reset(b);
+        if (tdm_gguf_open(&g, fd, "fuzz", &err) || tdm_tokenizer_new(&t, g, &err)) {
+                fprintf(stderr, "%s\n", err.message);
+                abort();
+        }
+        tdm_gguf_close(g);
+        return t;
+}
+
+static struct tdm_tokenizer *build_merged(const struct input *in)
+{
+        struct merged *m = merge(in);
+        struct gguf_builder b = { 0 };
+        bool bytes = kind_of(in) == 1;
+        struct tdm_tokenizer *t;
+        uint32_t n = m->n + (bytes ? 0 : 256);
+
+        build_header(&b, 0, bytes ? 5 : 4);
+        build_key_string(&b, "tokenizer.ggml.model", bytes ? "gpt2" : "gemma4");
+        if (bytes) {
+                size_t n_pre = 0;
+
+                while (tdm_pretokenizer_at(n_pre))
+                        n_pre++;
+                build_key_string(&b, "tokenizer.ggml.pre", tdm_pretokenizer_at((in->flags >> 5) % n_pre)->names[0]);
+        }
+        build_array(&b, "tokenizer.ggml.tokens", VALUE_STRING, n);
+        build_bytes(&b, m->tokens.data, m->tokens.size);
+        if (!bytes)
+                build_bytes(&b, byte_pieces()->data, byte_pieces()->size);
+        memset(m->types + m->n, 6, 256);
+        build_array(&b, "tokenizer.ggml.token_type", VALUE_U8, n);
+        build_bytes(&b, m->types, n);
+        build_array(&b, "tokenizer.ggml.merges", VALUE_STRING, m->n_merges);
+        build_bytes(&b, m->merges.data, m->merges.size);
+        t = open_tokenizer(&b);
+        build_reset(&m->tokens);
+        build_reset(&m->merges);
+        free(m);
+        return t;
+}
+
+static struct tdm_tokenizer *build(const struct input *in)
+{
+        struct gguf_builder b = { 0 };
+        float scores[PIECES_MAX + 256];
+        uint8_t types[PIECES_MAX + 256];
+
+        if (kind_of(in) == 1 || kind_of(in) == 2)
+                return build_merged(in);
         build_header(&b, 0, 5);
         build_key_string(&b, "tokenizer.ggml.model", "llama");
         build_array(&b, "tokenizer.ggml.tokens", VALUE_STRING, in->n_pieces + 256);
@@ -105,15 +276,17 @@ static struct tdm_tokenizer *build(const struct input *in)
         build_array(&b, "tokenizer.ggml.token_type", VALUE_U8, in->n_pieces + 256);
         build_bytes(&b, types, in->n_pieces + 256);
         build_key_bool(&b, "tokenizer.ggml.add_space_prefix", in->flags & 1);
-        if (ftruncate(fd, (off_t)b.size) < 0 || pwrite(fd, b.data, b.size, 0) != (ssize_t)b.size)
-                abort();
-        build_reset(&b);
-        if (tdm_gguf_open(&g, fd, "fuzz", &err) || tdm_tokenizer_new(&t, g, &err)) {
-                fprintf(stderr, "%s\n", err.message);
-                abort();
-        }
-        tdm_gguf_close(g);
-        return t;
+        return open_tokenizer(&b);
+}
+
+/* Whether the pieces are the text, byte for byte. */
+static bool comes_back(const struct input *in, const struct tdm_tokenizer *t)
+{
+        if (t->kind == TDM_TOKENIZER_SPM)
+                return !(in->flags & 1);
+        if (t->kind == TDM_TOKENIZER_GEMMA4)
+                return in->text_size == 0 || !memmem(in->text, in->text_size, "\xe2\x96\x81", 3);
+        return !t->pretokenizer->nfc;
 }
 
 /* The pieces of all ids are the text; without a prefix, byte for byte. */
@@ -126,12 +299,12 @@ static void check_pieces(const struct input *in, const struct tdm_tokenizer *t, 
                 size_t size = tdm_tokenizer_piece(t, ids[i], true, &piece);
 
                 assert(ids[i] < tdm_tokenizer_n_vocab(t) && size > 0);
-                if (in->flags & 1)
+                if (!comes_back(in, t))
                         continue;
                 assert(size <= in->text_size - at && memcmp(piece, in->text + at, size) == 0);
                 at += size;
         }
-        assert(in->flags & 1 || at == in->text_size);
+        assert(!comes_back(in, t) || at == in->text_size);
 }
 
 static void check_decoder(const struct tdm_tokenizer *t, const uint32_t *ids, ssize_t n, bool special)
@@ -169,13 +342,13 @@ static void check_long(const struct input *in, const struct tdm_tokenizer *t, un
                 memcpy(text + at, in->text, TDM_MIN(in->text_size, LONG_TEXT - at));
         start = fuzz_now_ns();
         n = tdm_tokenizer_encode_within(t, text, LONG_TEXT, flags, &budget, NULL, 0);
-        assert(n > 0 && (size_t)n <= 2 * LONG_TEXT + 1);
+        assert(n > 0 && (size_t)n <= 3 * LONG_TEXT + 1);
         fuzz_check_time(start);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-        static uint32_t ids[2 * TEXT_MAX], again[2 * TEXT_MAX];
+        static uint32_t ids[3 * TEXT_MAX], again[3 * TEXT_MAX];
         uint64_t start = fuzz_now_ns();
         struct input in;
         struct tdm_tokenizer *t;
@@ -185,8 +358,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         split(&in, data, size);
         t = build(&in);
         flags = in.flags & 2 ? TDM_TOKENIZE_SPECIAL : 0;
-        n = tdm_tokenizer_encode(t, (const char *)in.text, in.text_size, flags, ids, 2 * TEXT_MAX);
-        assert(n >= 0 && (size_t)n <= 2 * in.text_size + 1);
+        n = tdm_tokenizer_encode(t, (const char *)in.text, in.text_size, flags, ids, 3 * TEXT_MAX);
+        assert(n >= 0 && (size_t)n <= 3 * in.text_size + 1);
         assert(tdm_tokenizer_encode(t, (const char *)in.text, in.text_size, flags, again, (size_t)n / 2) == n);
         assert(memcmp(ids, again, (size_t)n / 2 * sizeof(*ids)) == 0);
         check_pieces(&in, t, ids, n);

@@ -1,6 +1,6 @@
-"""Llama, Qwen and gpt-oss against float64: random models (tools/mkgguf_archs.py) whose reference values another program computed
-stay within a stated distance of them, on the host device and on Vulkan; and what a sequence gets on the host device is
-the same bits in every company.
+"""Llama, Qwen and gpt-oss against float64: random models (tools/mkgguf_archs.py), whose reference values another
+program computed, stay within a stated distance of them, on the host device and on Vulkan; and what a sequence gets on
+the host device is the same bits in every company.
 
 usage: test_archs.py distance GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
 """
@@ -24,8 +24,9 @@ MODELS = {
     ("qwen3moe", "dev", "f32"): (1, 0.005), ("qwen3moe", "dev", "q8_0"): (1, 0.1025),
     ("qwen3moe", "dev", "q4_0"): (1, 0.0867), ("qwen3moe", "k", "q4_k"): (3, 0.0742),
     ("qwen3moe", "k", "q6_k"): (3, 0.0735),
-    ("gpt-oss", "dev", "f32"): (1, 0.005), ("gpt-oss", "dev", "bf16"): (1, 0.0233), ("gpt-oss", "dev", "q8_0"): (1, 0.0964),
-    ("gpt-oss", "dev", "mxfp4"): (1, 0.1280), ("gpt-oss", "real", "mxfp4"): (5, 0.0516),
+    ("gpt-oss", "dev", "f32"): (1, 0.005), ("gpt-oss", "dev", "bf16"): (1, 0.0233),
+    ("gpt-oss", "dev", "q8_0"): (1, 0.0964), ("gpt-oss", "dev", "mxfp4"): (1, 0.1280),
+    ("gpt-oss", "real", "mxfp4"): (5, 0.0516),
 }
 # An expert that was chosen otherwise at one position moves the positions after it: there the median counts.
 BY_MEDIAN = (("gpt-oss", "dev", "f32"),)

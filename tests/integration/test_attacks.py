@@ -7,53 +7,7 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from tandem_test import *  # noqa: E402,F403
-
-ATTACKER, SECOND, THIRD, BYSTANDER = 65534, 65533, 65532, 65531
-SUBUIDS = (200000, 65536)  # the first attacker's
-
-
-@contextlib.contextmanager
-def as_user(uid):
-    """Connections that are made meanwhile come from that user."""
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@contextlib.contextmanager
-def system_daemon(**more):
-    """One that every user can reach."""
-    if os.getuid() != 0:
-        raise Skip("needs root, to be several users")
-    with tempfile.NamedTemporaryFile("w", prefix="tandem-subuid-") as f:
-        f.write(f"{ATTACKER}:{SUBUIDS[0]}:{SUBUIDS[1]}\n")
-        f.flush()
-        with Daemon(system=True, env={"TANDEM_SUBUIDS": f.name}, **more) as d:
-            for path in (d.dir, os.path.dirname(d.socket)):
-                os.chmod(path, 0o755)
-            os.chmod(d.socket, 0o666)
-            yield d
-
-
-def wire_of(d, uid, **more):
-    with as_user(uid):
-        return d.wire(**more)
-
-
-def connect_all(d, uid, most=600):
-    """Connections until one is refused, and the code of the refusal."""
-    wires = []
-    try:
-        while len(wires) < most:
-            wires.append(wire_of(d, uid, timeout=20 * SLOW))
-    except Refused as e:
-        return wires, e.code
-    except (Closed, OSError):
-        return wires, "closed"
-    return wires, None
+from attacks import *  # noqa: E402,F403
 
 
 @test
@@ -83,69 +37,6 @@ def connections():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def status_times(d, seconds, uid=BYSTANDER):
-    """How long each status took that the bystander asked for meanwhile, in order of length, in seconds as they would
-    have been on a machine of our own."""
-    watch, taken = Stopwatch(), []
-    with wire_of(d, uid) as w:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            begin = time.monotonic()
-            w.call("status", {})
-            taken.append(time.monotonic() - begin)
-            time.sleep(0.01)
-    share = watch.share()
-    return sorted(t * share for t in taken)
-
-
-def p99(times):
-    return times[min(len(times) - 1, int(len(times) * 0.99))]
-
-
-class Pusher:
-    """Sends a request on all connections, as fast as it is taken, and throws the answers away."""
-
-    def __init__(self, wires, kind, values):
-        self.wires, self.over, self.sent, self.lost = wires, False, 0, 0
-        self.body = SCHEMA.encode("Request", {kind: values})
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-
-    def frame(self):
-        """An id of its own for each: fields may come in any order."""
-        self.sent += 1
-        payload = SCHEMA.encode("Request", {"id": 1000 + self.sent}) + self.body
-        return struct.pack("<I", len(payload)) + payload
-
-    def run(self):
-        left = {w: b"" for w in self.wires}
-        for w in self.wires:
-            w.socket.setblocking(False)
-        while not self.over:
-            idle = True
-            for w in list(left):
-                try:
-                    left[w] = left[w] or self.frame()
-                    left[w] = left[w][w.socket.send(left[w]):]
-                    idle = False
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    self.lost += 1
-                    del left[w]
-                with contextlib.suppress(OSError):
-                    w.socket.recv(1 << 20)
-                    idle = False
-            if idle:
-                time.sleep(0.002)
-
-    def stop(self):
-        self.over = True
-        self.thread.join()
-        for w in self.wires:
-            w.close()
-
-
 @test
 def tokenizing():
     """60 connections of one user send texts of 16 KiB without end: nobody else waits."""
@@ -170,31 +61,6 @@ def tokenizing():
               f"{1000 * times[-1]:.0f} ms; the bystander's own text after {1000 * own:.0f} ms")
         check(p99(times) < 0.2 * SLOW, "a bystander's status", p99(times))
         check(own < 1.0 * SLOW, "a bystander's text", own)
-
-
-@contextlib.contextmanager
-def copies(n):
-    """Small models, each a file of its own."""
-    with tempfile.TemporaryDirectory(prefix="tandem-copies-") as folder:
-        paths = [os.path.join(folder, f"copy-{i}.gguf") for i in range(n)]
-        for path in paths:
-            shutil.copyfile(make_model("tiny"), path)
-        yield paths
-
-
-def with_file(d, uid, path, kind, fields, name=None):
-    """A request with a model of one's own; the last of its answers."""
-    with wire_of(d, uid) as w, open(path, "rb") as f:
-        rid = w.send(kind, dict(fields, model={"name": name or path, "from_fd": True}), fd=f.fileno())
-        while True:
-            what, m = w.receive(rid, 60 * SLOW)
-            if what in ("error", "done", "tokenize"):
-                return what, m
-
-
-def generates(d, uid, path, **more):
-    what, m = with_file(d, uid, path, "generate", request(ids=[2, 3, 4], n=2), **more)
-    return what == "done" and m.get("reason") != "DONE_ERROR", m
 
 
 @test
@@ -223,6 +89,110 @@ def described_models():
             what, m = with_file(d, ATTACKER, path, "tokenize", {"text": b"Once"})
             equal(what, "tokenize", f"answer {m}")
         wait_for(lambda: len(d.status()["models"]) <= 16, "the oldest are dropped", 5)
+
+
+@test
+def terabytes():
+    """Sparse files whose metadata claim a terabyte: refused by arithmetic, at once, without memory."""
+    with system_daemon() as d, tempfile.TemporaryDirectory(prefix="tandem-sparse-") as folder:
+        d.generate(n=2)
+        before = anonymous(d.process.pid)
+        paths = [array_of_strings(os.path.join(folder, f"{i}.gguf"), b"tokenizer.ggml.tokens", n, TEBIBYTE)
+                 for i, n in enumerate((TEBIBYTE // 16, TEBIBYTE // 8, (1 << 64) - 1, 1 << 61, 1 << 26))]
+        slowest = 0
+        for _ in range(3):
+            for path in paths:
+                watch = Stopwatch()
+                what, m = with_file(d, ATTACKER, path, "tokenize", {"text": b"Once"})
+                slowest = max(slowest, watch.seconds())
+                equal((what, m.get("code")), ("error", "bad-model"), m)
+        grown = anonymous(d.process.pid) - before
+        print(f"FIGURE terabytes: refused after {1000 * slowest:.0f} ms, {grown >> 10} KiB more; {m['message']}")
+        check(slowest < 1.0 * SLOW, "the refusal", slowest)
+        check(SANITIZER or grown < 16 << 20, "memory", grown)
+        equal([os.stat(path).st_blocks <= 16 for path in paths], [True] * len(paths), "holes stay holes")
+
+
+@test
+def reading_is_cancelled():
+    """Files that take long to read, whose clients leave: nobody waits for what they say, and SIGTERM neither."""
+    with system_daemon() as d, tempfile.TemporaryDirectory(prefix="tandem-sparse-") as folder:
+        d.generate(n=2)
+        paths = [array_of_strings(os.path.join(folder, f"long-{i}.gguf"), b"tokenizer.ggml.tokens", 4 << 20,
+                                  40 << 20) for i in range(16)]
+        watch = Stopwatch()
+        what, m = with_file(d, ATTACKER, paths[0], "tokenize", {"text": b"Once"})
+        whole = watch.seconds()
+        equal((what, m.get("code")), ("error", "bad-model"), "one that is read to its end")
+        for path in paths[1:8]:  # one after the other: the account has room for one
+            with wire_of(d, ATTACKER) as w, open(path, "rb") as f:
+                w.send("tokenize", {"text": b"a", "model": {"name": path, "from_fd": True}}, fd=f.fileno())
+                w.call("status", {})  # by now it is being read
+            wait_for(lambda: not any("long" in m["name"] and m["state"] == "loading" for m in d.status()["models"]),
+                     "reading ends", 10)
+        failed = [line for line in d.log().splitlines() if "model long-" in line and "failed" in line]
+        print(f"FIGURE cancelled: {1000 * whole:.0f} ms to read one; of 7 that nobody waits for "
+              f"{len(failed) - 1} were read to their end")
+        check(len(failed) - 1 <= 3, "reads that nobody waits for end", failed)
+        with wire_of(d, ATTACKER) as w:
+            for path in paths[8:]:
+                with open(path, "rb") as f:
+                    w.send("tokenize", {"text": b"a", "model": {"name": path, "from_fd": True}}, fd=f.fileno())
+            watch = Stopwatch()
+            wrong = d.stop()
+            check(not wrong, wrong)
+            check(watch.seconds() < 4 * SLOW, "the end", watch.seconds())
+        d.expect_exit = None
+
+
+@test
+def jobs_of_all():
+    """Two users submit all the jobs they can: a third and root get some. Subordinate uids count as their owner."""
+    with system_daemon(args=config("[daemon]\nmax-jobs = 32\nmax-jobs-per-user = 32\n")) as d:
+        d.generate(n=2)
+        wires, counts = [], []
+        for uid in (ATTACKER, SUBUIDS[0] + 5, SECOND, BYSTANDER, 0):
+            w = wire_of(d, uid)
+            wires.append(w)
+            rids = [w.send("generate", dict(request(n=3000, seed=i), ignore_end=True)) for i in range(32)]
+            w.call("status", {})
+            n = 0
+            for rid in rids:
+                with contextlib.suppress(TimeoutError):
+                    what, m = w.receive(rid, 0.02)
+                    if what == "error" or what == "done" and m.get("reason") == "DONE_ERROR":
+                        n += 1
+            counts.append(32 - n)
+        print(f"jobs of two uids of one user, of a second, a third and root: {counts}")
+        equal(counts[:3], [15, 0, 7], "jobs of the two who come first")
+        check(counts[3] >= 3 and counts[4] >= 2, "jobs of those who come later", counts)
+        for w in wires:
+            w.close()
+
+
+@test
+def subuids_are_read_again():
+    """SIGHUP: ranges that are new in /etc/subuid count as their owner from then on, and others no more."""
+    with system_daemon() as d:
+        held = connect_all(d, ATTACKER)[0]
+        other = 500000
+        others, _ = connect_all(d, other + 1, most=8)
+        equal(len(others), 8, "connections of a uid of nobody's range")
+        for w in others:
+            w.close()
+        with open(d.subuids, "w") as f:
+            f.write(f"# new\n{ATTACKER}:{other}:100\nnobody:x\n")
+        d.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: not close_all(connect_all(d, other + 1, most=8)[0]), "it counts as its owner's", 5)
+        others, _ = connect_all(d, SUBUIDS[0] + 1, most=8)
+        equal(len(others), 8, "connections of a range that is no more its owner's")
+        close_all(held + others)
+
+
+def close_all(wires):
+    for w in wires:
+        w.close()
+    return len(wires)
 
 
 @test
@@ -264,11 +234,6 @@ def loading():
             equal(d.status().get("models", []), [], "models")
         d.call("load", {"model": {"name": "tale"}})
         equal(d.model("tale")["state"], "loaded", "root's request")
-
-
-def anonymous(pid):
-    with open(f"/proc/{pid}/smaps_rollup") as f:
-        return sum(int(line.split()[1]) for line in f if line.startswith("Pss_Anon:")) << 10
 
 
 @test

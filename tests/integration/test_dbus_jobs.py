@@ -364,8 +364,12 @@ def ending_politely():
     """SIGTERM: a job that is nearly done is finished, its text read, its end told."""
     with Bus() as bus, bus.daemon() as d:
         c, me = Client(bus).wait(), Listener(bus)
-        # Few enough that a busy machine is done with them in the 5 s that tandemd gives them.
-        path, fd = me.generate(PROMPT, max_tokens=120, ignore_end=True)
+        d.wait_ready()
+        begin = time.monotonic()
+        n = len(d.generate(n=40).ids)
+        # Few enough that this machine is done with them in half of the 5 s that tandemd gives them.
+        n = min(300, int(n * 2.5 / (time.monotonic() - begin)))
+        path, fd = me.generate(PROMPT, max_tokens=n, ignore_end=True)
         wait_for(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens", pause=0.005)
         d.process.terminate()
         me.until(lambda: me.of(path, "Finished"), "Finished")

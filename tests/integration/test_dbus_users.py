@@ -127,10 +127,15 @@ def polkit(address, table, delay, answer):
 
     def on_call(connection, sender, path, interface, method, args, invocation):
         (kind, details), action, _, asked, _ = args.unpack()
-        r = c.call_sync("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus",
-                        "GetConnectionUnixUser", GLib.Variant("(s)", (details["name"],)), None,
-                        Gio.DBusCallFlags.NONE, -1, None)
-        uid = r.unpack()[0]
+        if kind == "unix-process":  # as polkit: the process that started then
+            with open(f"/proc/{details['pid']}/stat") as f:
+                started = int(f.read().rsplit(")", 1)[1].split()[19])
+            uid = details["uid"] if started == details["start-time"] else -1
+        else:
+            r = c.call_sync("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus",
+                            "GetConnectionUnixUser", GLib.Variant("(s)", (details["name"],)), None,
+                            Gio.DBusCallFlags.NONE, -1, None)
+            uid = r.unpack()[0]
         print(json.dumps([kind, uid, action, asked]), flush=True)
 
         def reply():
@@ -254,6 +259,55 @@ def polkit_decides():
                (ALICE, "restart-worker"), (BOB, "restart-worker"), (BOB, "view-others")}, "what was asked")
         for u in (alice, bob):
             u.close()
+
+
+LOADER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from tandem_wire import *
+pid = os.fork()
+if pid:  # the one that connected ends, and a child asks over its connection
+    print(os.waitpid(pid, 0)[1] >> 8)
+    sys.exit()
+w = Wire(sys.argv[2], timeout=30)
+if sys.argv[3] == "child" and os.fork():
+    os._exit(0)
+try:
+    w.call("load", {"model": {"name": sys.argv[4]}})
+    print("loaded")
+except Refused as e:
+    print(e.code, e)
+"""
+
+
+def load_over_the_socket(d, uid, how, model):
+    r = subprocess.run([sys.executable, "-c", LOADER, os.path.join(TREE, "tests", "lib"), d.socket, how, model],
+                       user=uid, group=uid, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True, timeout=60)
+    return r.stdout.replace("\n", " ")
+
+
+@test
+def the_socket_asks_too():
+    """Who may load over the bus may over the socket: polkit is asked about the process that connected, by its pid and
+    the time at which it started, and never about one that has ended."""
+    with Bus("system") as bus, bus.daemon(system=True, models=(TALE, SPROUT)) as d:
+        Client(bus).wait()
+        for path in (d.dir, os.path.dirname(d.socket)):
+            os.chmod(path, 0o755)
+        os.chmod(d.socket, 0o666)
+        out = load_over_the_socket(d, ALICE, "self", "sprout")
+        check("denied" in out and "no polkit" in out, "without polkit", out)
+        p = Polkit(bus, {f"{BOB} manage-models": True})
+        out = load_over_the_socket(d, ALICE, "self", "sprout")
+        check("denied" in out and "not granted" in out, "Alice may not", out)
+        equal([m["state"] for m in d.status()["models"] if m["name"] == "sprout" and m["state"] == "loaded"], [],
+              "not loaded")
+        check("loaded" in load_over_the_socket(d, BOB, "self", "sprout"), "Bob may")
+        equal(d.model("sprout")["state"], "loaded", "the model")
+        out = load_over_the_socket(d, BOB, "child", "tale")
+        check("denied" in out and "No such process" in out, "the process that connected has ended", out)
+        equal([(kind, uid) for kind, uid, *_ in p.asked()], [("unix-process", ALICE), ("unix-process", BOB)],
+              "what polkit was asked")
 
 
 @test

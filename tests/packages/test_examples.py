@@ -1,5 +1,6 @@
 """The examples do what they say: each against a private daemon, those over D-Bus on a private bus. The GTK one runs
 where GTK and Xvfb are."""
+import json
 import os
 import shutil
 import signal
@@ -78,6 +79,41 @@ def shell():
         equal(sorted(answers[0]), ["1.txt", "2.txt", "3.txt"], "a file for each line")
         check(all(len(text) > 20 for text in answers[0].values()), "with an answer each", answers[0])
         equal(answers[0], answers[1], "same seed, same answers")
+
+
+MAIL = "From: Anna <anna@example.org>\nSubject: beds\n\nDear Sirs, please send 12 beds by May 3rd. It is urgent!\n"
+
+
+@test
+def form_in_the_shell():
+    with Daemon() as d:
+        env = dict(d.environment(), TANDEM_SOCKET=d.socket)
+        env["PATH"] = BIN + ":" + env["PATH"]
+        with open(os.path.join(d.dir, "mail"), "w") as f:
+            f.write(MAIL)
+        r = subprocess.run([os.path.join(EXAMPLES, "form.sh"), "mail"], cwd=d.dir, env=env, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)
+        equal((r.returncode, r.stderr), (0, ""), "form.sh")
+        form = json.loads(r.stdout)
+        equal(list(form), ["sender", "wants", "date", "pieces", "urgent"], "the form's members, in their order")
+        check(form["wants"] in ("offer", "invoice", "complaint", "other") and 0 <= form["pieces"] <= 9999, "values",
+              form)
+
+
+@test
+def form_over_the_bus():
+    with Bus() as bus, on_bus(bus) as d:
+        wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
+        env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address)
+        if subprocess.run(["/usr/bin/python3", "-c", "import gi"], stderr=subprocess.PIPE).returncode != 0:
+            raise Skip("no python3-gi here")
+        with open(os.path.join(d.dir, "mail"), "w") as f:
+            f.write(MAIL)
+        r = subprocess.run(["/usr/bin/python3", os.path.join(EXAMPLES, "form.py"), os.path.join(d.dir, "mail")],
+                           env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)
+        equal((r.returncode, r.stderr), (0, ""), "form.py")
+        equal([line.split(":")[0] for line in r.stdout.splitlines()], ["sender", "wants", "items", "urgent"],
+              "the form's members")
 
 
 @test

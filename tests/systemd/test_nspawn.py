@@ -317,8 +317,13 @@ def purge(m, before):
     check(m.run("pgrep", "tandem", may_fail=True).stdout == "", "processes after removal")
     left = {p for p in files(m) - before[0] if "tandem" in p}
     check(left, "configuration stays until purge")
-    m.run("dpkg", "-P", *packages_, timeout=120)
-    equal(sorted(files(m) - before[0]), [], "files that purge leaves behind")
+    m.run("cp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf")
+    said = m.run("dpkg", "-P", *packages_, timeout=120).stdout
+    check("/var/lib/tandem/models stay" in said, "purge says what stays", said)
+    mine = {"/var/lib/tandem", "/var/lib/tandem/models", "/var/lib/tandem/models/mine.gguf"}
+    equal(sorted(files(m) - before[0] - mine), [], "files that purge leaves behind")
+    equal(m.run("cmp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf").stdout, "", "a model that purge keeps")
+    m.run("rm", "-r", "/var/lib/tandem")
     # render and kvm are udev's groups, which a bare root without udev lacks: others may own devices by them now.
     equal(sorted(names(m) - before[1] - {"render", "kvm"}), [], "users and groups that purge leaves behind")
     equal(m.run("systemctl", "list-units", "--all", "--no-legend", "tandem*").stdout.strip(), "", "units that are left")

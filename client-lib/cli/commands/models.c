@@ -16,14 +16,17 @@ static void print_models(const struct tandem_model_list *list)
                 return;
         }
         for (size_t i = 0; i < list->n_models; i++)
-                width = TDM_MAX(width, (int)TDM_MIN(strlen(list->models[i]->name), (size_t)40));
+                width = TDM_MAX(width, TDM_MIN(text_columns(term_safe(list->models[i]->name)), 40));
         out_printf("%-*s  %-9s  %10s  %-12s  %s\n", width, "NAME", "STATE", "SIZE", "TYPE", "FILE");
         for (size_t i = 0; i < list->n_models; i++) {
                 const struct tandem_model *m = list->models[i];
 
-                out_printf("%-*s  %-9s  %10s  %-12s  %s%s%s%s\n", width, term_safe(m->name), term_safe(m->state),
-                           human_bytes(m->file_bytes), term_safe(m->quantisation), term_safe(m->path),
-                           m->is_default ? " (default)" : "", *m->error ? ": " : "", term_safe(m->error));
+                const char *name = term_safe(m->name);
+
+                out_printf("%s%*s  %-9s  %10s  %-12s  %s%s%s%s\n", name, TDM_MAX(width - text_columns(name), 0), "",
+                           term_safe(m->state), human_bytes(m->file_bytes), term_safe(m->quantisation),
+                           term_safe(m->path), m->is_default ? " (default)" : "", *m->error ? ": " : "",
+                           term_safe(m->error));
         }
 }
 

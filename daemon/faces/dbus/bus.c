@@ -518,6 +518,7 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         bus = calloc(1, sizeof(*bus));
         if (!bus)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
+        tdm_list_init(&bus->questions);
         tdm_list_init(&bus->peers);
         tdm_list_init(&bus->jobs);
         bus->loop = loop;
@@ -559,6 +560,7 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
 
         if (!bus)
                 return;
+        bus_polkit_end(bus);
         bus_tear_down(bus);
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 bus_job_free(job);

@@ -28,6 +28,13 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
 void tdm_dbus_set_fleet(struct tdm_dbus *bus, struct tdm_fleet *fleet);
 void tdm_dbus_on_model_changed(struct tdm_dbus *bus, struct tdm_model *model);
 void tdm_dbus_on_workers_changed(struct tdm_dbus *bus); /* or may have */
+/* Asks polkit on the system's bus whether a process may manage models: pid, started at start_time (/proc/PID/stat), of
+ * user uid. answer is called from the loop, with why of a no. -ENOTCONN: there is no such bus. */
+struct tdm_dbus_question;
+int tdm_dbus_ask_load(struct tdm_dbus *bus, pid_t pid, uint64_t start_time, uid_t uid,
+                      void (*answer)(bool yes, const char *why, void *userdata), void *userdata,
+                      struct tdm_dbus_question **ret);
+void tdm_dbus_forget_question(struct tdm_dbus_question *question); /* answer is not called */
 /* Asks systemd on this bus to kill what runs as this unit; on the system's bus a polkit rule of ours allows it. */
 void tdm_dbus_kill_unit(struct tdm_dbus *bus, const char *unit);
 void tdm_dbus_set_draining(struct tdm_dbus *bus);

@@ -92,7 +92,7 @@ static bool forget_oldest(struct tdm_dbus *bus, bool of_uid, uid_t uid)
         struct bus_job *job;
 
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (job->ended && (!of_uid || job->uid == uid)) {
+                if (job->ended && (!of_uid || job->login == uid)) {
                         bus_job_forget(job);
                         return true;
                 }
@@ -128,7 +128,7 @@ static uint64_t kept_bytes(const struct tdm_dbus *bus, bool of_uid, uid_t uid)
         uint64_t n = 0;
 
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
-                if (!of_uid || job->uid == uid)
+                if (!of_uid || job->login == uid)
                         n += job->text_capacity + job->stream.capacity;
         return n;
 }
@@ -149,7 +149,7 @@ static bool grow_text(struct bus_job *job, size_t size)
         size_t capacity = TDM_MIN(TDM_MAX((size_t)1024, 2 * (job->text_size + size)), (size_t)BUS_MAX_TEXT_BYTES);
         char *bigger;
 
-        if (job->text_size + size > BUS_MAX_TEXT_BYTES || !bus_may_keep(job->bus, job->uid, capacity))
+        if (job->text_size + size > BUS_MAX_TEXT_BYTES || !bus_may_keep(job->bus, job->login, capacity))
                 return false;
         bigger = malloc(capacity);
         if (!bigger)
@@ -183,7 +183,7 @@ static void put_out(struct bus_job *job, const char *data, size_t size)
         struct bus_stream *s = &job->stream;
 
         /* Asked only when it would have to grow: counting goes through all jobs. */
-        if (s->size + size > s->capacity && s->size > 0 && !bus_may_keep(job->bus, job->uid, 2 * (s->size + size)))
+        if (s->size + size > s->capacity && s->size > 0 && !bus_may_keep(job->bus, job->login, 2 * (s->size + size)))
                 room = 0;
         bus_stream_write(s, data, size, room);
 }
@@ -431,7 +431,7 @@ static void limit_ended(struct tdm_dbus *bus)
                         continue;
                 for (struct tdm_list *at = &job->node; at != &bus->jobs; at = at->next) {
                         other = tdm_list_entry(at, struct bus_job, node);
-                        n += other->ended && other->uid == job->uid;
+                        n += other->ended && other->login == job->login;
                 }
                 if (n > BUS_MAX_ENDED_JOBS_PER_UID)
                         bus_job_forget(job);
@@ -516,6 +516,7 @@ static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd
         job->bus = bus;
         job->stream.fd = -1;
         job->uid = peer->uid;
+        job->login = peer->account->uid;
         job->owner = peer;
         job->lingers = request->linger;
         job->output = request->output;

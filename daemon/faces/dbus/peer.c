@@ -66,6 +66,8 @@ void bus_held_free(struct bus_held *held)
         tdm_list_remove(&held->node);
         bus->n_held--;
         bus->n_held_with_fds -= held->fds;
+        if (held->charged)
+                tdm_account_release(held->peer->account, TDM_RESOURCE_CALLS, 1);
         bus->held_bytes -= held->size_bytes;
         dbus_message_unref(held->message);
         free(held);
@@ -76,30 +78,40 @@ int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held *
         struct tdm_dbus *bus = peer->bus;
         struct measure m = { 0 };
         DBusMessageIter args;
-        unsigned n = 0;
+        unsigned n = 0, n_fds = 0;
         uint64_t bytes = 0;
         struct bus_peer *p;
         struct bus_held *held;
         bool fds = dbus_message_contains_unix_fds(message);
+        int r;
 
         if (dbus_message_iter_init(message, &args) && !measure(&args, &m))
                 return tdm_error_set(err, TDM_E_TOO_LONG, TOO_LONG, BUS_MAX_CALL_BYTES, BUS_MAX_CALL_VALUES);
-        if (fds && bus->n_held_with_fds >= BUS_MAX_HELD_WITH_FDS)
-                return tdm_error_set(err, TDM_E_BUSY,
-                                     "too many calls with file descriptors wait already; try again later");
         tdm_list_for_each(p, &bus->peers, struct bus_peer, node)
                 if (p == peer || (p->account && p->account == peer->account))
                         tdm_list_for_each(held, &p->held, struct bus_held, node) {
                                 n++;
+                                n_fds += held->fds;
                                 bytes += held->size_bytes;
                         }
+        /* A user may have half of what the others leave. */
+        if (fds && n_fds >= (BUS_MAX_HELD_WITH_FDS + 1 - (bus->n_held_with_fds - n_fds)) / 2)
+                return tdm_error_set(err, TDM_E_BUSY,
+                                     "too many calls with file descriptors wait already; try again later");
         if (n >= BUS_MAX_HELD_PER_UID || bytes + m.bytes > BUS_MAX_HELD_BYTES_PER_UID)
                 return tdm_error_set(err, TDM_E_QUOTA, "%u calls of this caller wait already", n);
         if (bus->n_held >= BUS_MAX_HELD || bus->held_bytes + m.bytes > BUS_MAX_HELD_BYTES)
                 return tdm_error_set(err, TDM_E_BUSY, "%u calls wait already; try again later", bus->n_held);
+        r = peer->account ? tdm_account_charge(peer->account, TDM_RESOURCE_CALLS, 1, err) : 0;
+        if (r != 0)
+                return r;
         held = calloc(1, sizeof(*held));
-        if (!held)
+        if (!held) {
+                if (peer->account)
+                        tdm_account_release(peer->account, TDM_RESOURCE_CALLS, 1);
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        }
+        held->charged = peer->account != NULL;
         held->peer = peer;
         held->message = dbus_message_ref(message);
         held->size_bytes = m.bytes;

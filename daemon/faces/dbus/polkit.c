@@ -110,6 +110,113 @@ static DBusMessage *question(const struct bus_peer *peer, enum bus_action action
         return bus_writer_finish(&w);
 }
 
+/* ---- of processes that are not on the bus ---- */
+
+struct tdm_dbus_question {
+        struct tdm_list node;
+        struct tdm_dbus *bus;
+        DBusPendingCall *asking;
+        void (*answer)(bool yes, const char *why, void *userdata);
+        void *userdata;
+};
+
+void tdm_dbus_forget_question(struct tdm_dbus_question *q)
+{
+        bus_forget_asking(&q->asking);
+        tdm_list_remove(&q->node);
+        q->bus->n_questions--;
+        free(q);
+}
+
+static void on_question_answered(DBusPendingCall *pending, void *userdata)
+{
+        DBusMessage *reply = dbus_pending_call_steal_reply(pending);
+        struct tdm_dbus_question *q = userdata;
+        void (*answer)(bool yes, const char *why, void *userdata) = q->answer;
+        void *to = q->userdata;
+        char why[400];
+        bool yes = read_answer(reply, BUS_MANAGE_MODELS, why, sizeof(why));
+
+        if (reply)
+                dbus_message_unref(reply);
+        tdm_dbus_forget_question(q);
+        answer(yes, why, to);
+}
+
+static void write_entry(struct bus_writer *w, const char *key, int type, const void *value)
+{
+        const char signature[] = { (char)type, '\0' };
+
+        bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
+        bus_write_string(w, key);
+        bus_open(w, DBUS_TYPE_VARIANT, signature);
+        bus_write(w, type, value);
+        bus_close(w);
+        bus_close(w);
+}
+
+int tdm_dbus_ask_load(struct tdm_dbus *bus, pid_t pid, uint64_t start_time, uid_t uid,
+                      void (*answer)(bool yes, const char *why, void *userdata), void *userdata,
+                      struct tdm_dbus_question **ret)
+{
+        struct tdm_dbus_question *q;
+        struct bus_writer w;
+        dbus_uint32_t id = (dbus_uint32_t)pid;
+        dbus_int32_t user = (dbus_int32_t)uid;
+        dbus_uint64_t time = start_time;
+        int r;
+
+        if (!bus || !bus->system || !bus->registered)
+                return -ENOTCONN;
+        if (bus->n_questions >= BUS_MAX_QUESTIONS)
+                return -EBUSY;
+        q = calloc(1, sizeof(*q));
+        if (!q)
+                return -ENOMEM;
+        *q = (struct tdm_dbus_question){ .bus = bus, .answer = answer, .userdata = userdata };
+        tdm_list_append(&bus->questions, &q->node);
+        bus->n_questions++;
+        bus_writer_init(&w, dbus_message_new_method_call(POLKIT_NAME, "/org/freedesktop/PolicyKit1/Authority",
+                                                         POLKIT_NAME ".Authority", "CheckAuthorization"));
+        bus_open(&w, DBUS_TYPE_STRUCT, NULL);
+        bus_write_string(&w, "unix-process");
+        bus_open(&w, DBUS_TYPE_ARRAY, "{sv}");
+        write_entry(&w, "pid", DBUS_TYPE_UINT32, &id);
+        write_entry(&w, "start-time", DBUS_TYPE_UINT64, &time);
+        write_entry(&w, "uid", DBUS_TYPE_INT32, &user);
+        bus_close(&w);
+        bus_close(&w);
+        bus_write_string(&w, action_ids[BUS_MANAGE_MODELS]);
+        bus_open(&w, DBUS_TYPE_ARRAY, "{ss}");
+        bus_close(&w);
+        bus_write_u32(&w, 0); /* the socket has no way to offer a dialogue */
+        bus_write_string(&w, "");
+        {
+                DBusMessage *ask = bus_writer_finish(&w);
+
+                r = ask ? bus_ask(bus, ask, ANSWER_MS, on_question_answered, q, &q->asking) : -ENOMEM;
+        }
+        if (r < 0) {
+                tdm_dbus_forget_question(q);
+                return r;
+        }
+        *ret = q;
+        return 0;
+}
+
+void bus_polkit_end(struct tdm_dbus *bus)
+{
+        struct tdm_dbus_question *q;
+
+        tdm_list_for_each(q, &bus->questions, struct tdm_dbus_question, node) {
+                void (*answer)(bool yes, const char *why, void *userdata) = q->answer;
+                void *to = q->userdata;
+
+                tdm_dbus_forget_question(q);
+                answer(false, "tandemd ends", to);
+        }
+}
+
 void bus_authorize(struct bus_peer *peer, DBusMessage *message, enum bus_action action)
 {
         struct tdm_dbus *bus = peer->bus;

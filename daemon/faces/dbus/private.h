@@ -31,6 +31,8 @@
 #define BUS_MAX_HELD_BYTES_PER_UID (UINT64_C(16) << 20)
 /* A message can bring 253 fds that nobody sees before it is gone, so few may wait. */
 #define BUS_MAX_HELD_WITH_FDS 8u
+/* To polkit, about clients of the socket: no more than their accounts allow. */
+#define BUS_MAX_QUESTIONS 224u
 #define BUS_MAX_PEERS 1280u /* those of whom the bus was asked who they are included */
 /* What the bus has not taken yet, at which no more calls are read. */
 #define BUS_MAX_OUTGOING_BYTES (8 << 20)
@@ -71,7 +73,7 @@ struct bus_held {
         struct tdm_list node;
         DBusMessage *message;
         uint64_t size_bytes;
-        bool fds;
+        bool fds, charged; /* TDM_RESOURCE_CALLS of the peer's account */
         enum bus_action action;
         DBusPendingCall *asking; /* polkit */
 };
@@ -103,7 +105,7 @@ struct bus_job {
         struct tdm_job *job; /* referenced, to the end of this object */
         struct tdm_model *model;
         char path[BUS_MAX_PATH];
-        uid_t uid;
+        uid_t uid, login;       /* login: the account of uid, for what it may keep */
         struct bus_peer *owner; /* NULL: it has left */
         struct bus_peer *watchers[BUS_MAX_WATCHERS];
         bool lingers;
@@ -142,6 +144,8 @@ struct tdm_dbus {
         uint64_t retry_ns, tick_ns; /* how long to wait; when the tick comes */
         bool lost;                  /* to be torn down */
 
+        struct tdm_list questions; /* to polkit, about processes that are not on the bus */
+        unsigned n_questions;
         struct tdm_list peers;
         unsigned n_peers;
         unsigned n_held, n_held_with_fds;
@@ -231,8 +235,10 @@ static inline bool bus_peer_is_admin(const struct bus_peer *peer)
         return bus_peer_is_root(peer) || peer->uid == geteuid();
 }
 
+void bus_polkit_end(struct tdm_dbus *bus); /* answers all questions with no */
 /* polkit.c: goes on with bus_object_call(), now or later, or refuses. */
 void bus_authorize(struct bus_peer *peer, DBusMessage *message, enum bus_action action);
+void bus_polkit_end(struct tdm_dbus *bus); /* answers the questions that are open with no */
 
 /* objects.c */
 struct bus_method {

@@ -222,7 +222,7 @@ void bus_restart_worker(struct bus_peer *peer, DBusMessage *message, enum tdm_wo
         char text[160];
         int r;
 
-        snprintf(text, sizeof(text), "asked for by user %u", (unsigned)peer->uid);
+        tdm_status_asked_by(text, sizeof(text), peer->uid);
         r = bus->fleet ? tdm_fleet_restart(bus->fleet, index, text) : -ENOENT;
         if (r == 0) {
                 tdm_log_info("worker %s is restarted, %s over the bus", bus_worker_names[index], text);
@@ -448,7 +448,7 @@ void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
                 bus_entry_string(w, "name", model->name);
                 bus_entry_string(w, "path", model->path);
                 bus_entry_string(w, "state", tdm_model_state_name(model->state));
-                bus_entry_u64(w, "file-bytes", model->identity.size_bytes);
+                bus_entry_u64(w, "file-bytes", tdm_model_file_bytes(model));
                 bus_entry_bool(w, "default", tdm_model_is_default(model));
                 bus_entry_path(w, "object", path);
                 if (model->metadata) {

@@ -175,7 +175,7 @@ static struct bus_job *make_job(struct tdm_dbus *bus, uid_t uid, size_t kept, bo
         assert_non_null(job);
         assert_int_equal(tdm_job_new(&job->job, &p, NULL), 0);
         job->bus = bus;
-        job->uid = uid;
+        job->uid = job->login = uid;
         job->ended = ended;
         job->stream.fd = -1;
         job->text_capacity = kept;

@@ -27,6 +27,7 @@ static void client_free(struct client *c)
         }
         tdm_list_remove(&c->node);
         c->face->n_clients--;
+        tdm_gate_forget(c->gate);
         tdm_conn_destroyp(&c->conn);
         closep(&c->fd);
         tdm_account_release(c->account, TDM_RESOURCE_CONNECTIONS, 1);
@@ -71,8 +72,14 @@ static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int
 {
         struct client *c = userdata;
 
+        struct tdm_face *face = c->face;
+        _cleanup_(tdm_account_unrefp) struct tdm_account *account = tdm_account_ref(c->account);
+
         if (!c->finishing)
                 face_handle(c, data, size, fds, n_fds);
+        for (unsigned i = 0; i < n_fds; i++)
+                if (fds[i] >= 0)
+                        tdm_models_close_file(face->models, account, steal_fd(&fds[i]));
         return 0;
 }
 
@@ -127,6 +134,7 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         face->scheduler = scheduler;
         face->system = config->system;
         face->accounts = config->accounts;
+        face->authority = config->authority;
         face->half_frame_ns = config->half_frame_ns ? config->half_frame_ns : 30 * TDM_NSEC_PER_SEC;
         face->not_reading_ns = config->not_reading_ns ? config->not_reading_ns : 120 * TDM_NSEC_PER_SEC;
         face->started_ns = tdm_now_ns();
@@ -138,6 +146,8 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         r = tdm_loop_add_timer(loop, on_reading, face, &face->reading);
         if (r == 0)
                 r = tdm_background_new_pool(&face->background, loop, TDM_JOB_POOL_THREADS);
+        if (r == 0 && face->system)
+                r = tdm_gates_new(&face->gates, loop);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&face);
@@ -157,6 +167,7 @@ void tdm_face_destroy(struct tdm_face *face)
                 return;
         tdm_list_for_each(c, &face->clients, struct client, node)
                 client_free(c);
+        tdm_gates_destroyp(&face->gates);
         tdm_background_destroyp(&face->background);
         tdm_source_destroyp(&face->reading);
         free(face->socket);
@@ -183,6 +194,25 @@ static int on_hold(uint64_t bytes, struct tdm_error *err, void *userdata)
         return r;
 }
 
+static void on_gate(const struct tdm_error *err, uint8_t first, const int *fds, unsigned n_fds, void *userdata)
+{
+        struct client *c = userdata;
+
+        c->gate = NULL;
+        if (err)
+                face_protocol_error(c, err->message);
+        else
+                tdm_conn_fds_came(c->conn, first, fds, n_fds);
+}
+
+/* Root and the daemon's own user may pass files of any file system: what they would stop is theirs. */
+static int on_fds(int fd, struct tdm_error *err, void *userdata)
+{
+        struct client *c = userdata;
+
+        return tdm_gates_receive(c->face->gates, c->account, fd, client_is_admin(c), on_gate, c, &c->gate, err);
+}
+
 /* Charges the connection to its user's account, a new reference. Or the code of a refusal. */
 static int charge_peer(struct tdm_face *face, const struct ucred *peer, struct tdm_account **ret, struct tdm_error *err)
 {
@@ -207,7 +237,8 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
                                           .max_queue_bytes = MAX_QUEUE_BYTES,
                                           .stall_timeout_ns = face->half_frame_ns,
                                           .frame_timeout_ns = 2 * face->half_frame_ns,
-                                          .hold = on_hold };
+                                          .hold = on_hold,
+                                          .receive_fds = face->gates ? on_fds : NULL };
         _cleanup_(closep) int fd = taken_fd;
         socklen_t len = sizeof(struct ucred);
         struct tdm_account *account = NULL;
@@ -245,6 +276,8 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
         c->account = account;
         c->pid = peer.pid;
         c->uid = peer.uid;
+        if (face->system)
+                process_remember(c);
         tdm_list_init(&c->requests);
         tdm_list_append(&face->clients, &c->node);
         face->n_clients++;

@@ -16,12 +16,32 @@
 
 struct tdm_face;
 
+/* Who connected: the process with this pid that started at this time (of /proc/PID/stat). */
+struct tdm_face_process {
+        pid_t pid;
+        uid_t uid;
+        uint64_t start_time;
+};
+
+/* why: of a no. */
+typedef void (*tdm_face_answer_fn)(bool yes, const char *why, void *request);
+
+/* Asks whether a user may load models, by the rule of the bus. */
+struct tdm_face_authority {
+        /* 0: answer will be called, from the loop. *ret: to forget it by. */
+        int (*ask)(const struct tdm_face_process *who, tdm_face_answer_fn answer, void *request, void **ret,
+                   void *userdata);
+        void (*forget)(void *question);
+        void *userdata;
+};
+
 struct tdm_face_config {
         bool system;
-        const char *socket;            /* for status */
-        struct tdm_accounts *accounts; /* borrowed */
-        uint64_t half_frame_ns;        /* how long half a frame may stand still, and half of its whole time; 0: 30 s */
-        uint64_t not_reading_ns;       /* how long a client may leave its replies unread; 0: 2 min */
+        const char *socket;                  /* for status */
+        struct tdm_accounts *accounts;       /* borrowed */
+        struct tdm_face_authority authority; /* ask NULL: only root and the daemon's own user may load */
+        uint64_t half_frame_ns;  /* how long half a frame may stand still, and half of its whole time; 0: 30 s */
+        uint64_t not_reading_ns; /* how long a client may leave its replies unread; 0: 2 min */
 };
 
 /* All borrowed; fleet may change through tdm_face_set_fleet(). */

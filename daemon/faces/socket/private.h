@@ -1,11 +1,12 @@
 /* What the files of the client face share: face.c (connections), request.c (what clients ask),
- * job.c (what jobs say), status.c (lists and status), trace.c (traces). */
+ * job.c (what jobs say), status.c (lists and status), trace.c (traces); gate.c and gate-process.c receive files. */
 #ifndef TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 #define TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 
 #include "common/utf8.h"
 #include "common/background.h"
 #include "daemon/faces/socket/face.h"
+#include "daemon/faces/socket/gate.h"
 #include "proto/tandem.pb-c.h"
 
 #define MAX_OPEN_REQUESTS 1024u
@@ -24,9 +25,11 @@ struct client {
         int fd; /* a duplicate, to say why when the connection is over */
         pid_t pid;
         uid_t uid;
+        uint64_t start_time; /* of the process, where the kernel keeps no handle of it */
         struct tdm_account *account;
-        uint64_t held_bytes; /* charged to it: TDM_RESOURCE_FRAME_BYTES */
-        char name[32];       /* as it calls itself */
+        struct tdm_gate *gate; /* receives fds for it now */
+        uint64_t held_bytes;   /* charged to it: TDM_RESOURCE_FRAME_BYTES */
+        char name[32];         /* as it calls itself */
         struct tdm_list requests;
         uint32_t n_requests;
         bool paused;
@@ -47,6 +50,7 @@ struct request {
         uint64_t charged_bytes; /* of the client's account, TDM_RESOURCE_WAITING_BYTES */
         unsigned flags;
         struct face_trace *trace; /* TRACE */
+        void *question;           /* LOAD: whether the client may; NULL: it may */
 };
 
 struct tdm_face {
@@ -56,6 +60,7 @@ struct tdm_face {
         struct tdm_fleet *fleet;
         bool system;
         bool draining;
+        struct tdm_face_authority authority;
         char *socket;
         struct tdm_accounts *accounts;
         uint64_t half_frame_ns, not_reading_ns;
@@ -63,6 +68,7 @@ struct tdm_face {
         struct tdm_list clients;
         uint32_t n_clients;
         uint32_t n_traces;
+        struct tdm_gates *gates;           /* of a system daemon: receive the fds */
         struct tdm_background *background; /* tokenizes long texts */
         struct tdm_source *reading;        /* timer: looks after paused clients */
 };
@@ -81,6 +87,10 @@ static inline bool client_is_admin(const struct client *c)
 {
         return client_is_root(c) || c->uid == geteuid();
 }
+
+/* process.c */
+void process_remember(struct client *client);                                    /* when it has connected */
+int process_identify(const struct client *client, struct tdm_face_process *ret); /* -ESRCH: it has ended */
 
 /* face.c */
 void face_send(struct client *client, uint32_t id, Tandem__Reply *reply);

@@ -3,6 +3,7 @@
 #include "daemon/faces/socket/private.h"
 
 #include "common/log.h"
+#include "daemon/faces/status.h"
 #include "daemon/jobs/request.h"
 
 #define UNPACK_BUDGET_BYTES (UINT64_C(64) << 20)
@@ -42,6 +43,10 @@ void request_free(struct request *r)
 {
         tdm_list_remove(&r->node);
         r->client->n_requests--;
+        if (r->question) {
+                r->client->face->authority.forget(r->question);
+                tdm_account_release(r->client->account, TDM_RESOURCE_CALLS, 1);
+        }
         if (r->tokenizing) {
                 r->tokenizing->request = NULL;
                 atomic_store_explicit(&r->tokenizing->cancelled, true, memory_order_relaxed);
@@ -85,6 +90,8 @@ static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *
         if (n_fds != 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "a model passed as a file needs exactly one fd; %u came",
                                      n_fds);
+        if (fds[0] < -1)
+                return tdm_gate_explain((enum tdm_gate_verdict)fds[0], ref->name, err);
         return tdm_models_open(c->face->models, c->account, ref->name, fds[0], ret, err);
 }
 
@@ -357,7 +364,7 @@ void request_model_changed(struct request *request)
                 face_send_error(request->client, request->id, model->error.code, model->error.message);
         else if (model->state == TDM_MODEL_GONE)
                 face_send_error(request->client, request->id, TDM_E_NO_MODEL, "the model was unloaded meanwhile");
-        else if (request->kind == REQUEST_LOAD && model->state == TDM_MODEL_READY)
+        else if (request->kind == REQUEST_LOAD && model->state == TDM_MODEL_READY && !request->question)
                 face_send_ok(request->client, request->id);
         else
                 return;
@@ -400,6 +407,50 @@ static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize
         return 0;
 }
 
+static void start_load(struct request *request)
+{
+        if (request->model->state == TDM_MODEL_READY)
+                request_model_changed(request);
+        else
+                tdm_model_want(request->model, request->client->account); /* may fail at once, and tell the request */
+}
+
+static void on_may_load(bool yes, const char *why, void *userdata)
+{
+        struct request *request = userdata;
+
+        request->question = NULL;
+        tdm_account_release(request->client->account, TDM_RESOURCE_CALLS, 1);
+        if (yes) {
+                start_load(request);
+                return;
+        }
+        face_send_error(request->client, request->id, TDM_E_DENIED, why);
+        request_free(request);
+}
+
+/* Who may load over the bus may over the socket: polkit is asked about the process that connected. */
+static int ask_to_load(struct request *request, struct tdm_error *err)
+{
+        struct client *c = request->client;
+        const struct tdm_face_authority *authority = &c->face->authority;
+        struct tdm_face_process who;
+        int r = tdm_account_charge(c->account, TDM_RESOURCE_CALLS, 1, err);
+
+        if (r != 0)
+                return r;
+        r = authority->ask ? process_identify(c, &who) : -ENOTCONN;
+        if (r == 0)
+                r = authority->ask(&who, on_may_load, request, &request->question, authority->userdata);
+        if (r == 0)
+                return 0;
+        tdm_account_release(c->account, TDM_RESOURCE_CALLS, 1);
+        return tdm_error_set(err, TDM_E_DENIED,
+                             "only root or the daemon's own user may load models where polkit cannot be asked (%s); "
+                             "just ask for text: that loads the model",
+                             r == -ENOTCONN ? "there is no bus" : strerror(-r));
+}
+
 static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *load, const int *fds, unsigned n_fds,
                        struct tdm_error *err)
 {
@@ -409,11 +460,6 @@ static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *l
 
         if (c->face->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
-        /* Over D-Bus polkit decides; over the socket nobody can be asked. */
-        if (c->face->system && !client_is_admin(c))
-                return tdm_error_set(err, TDM_E_DENIED,
-                                     "only root or the daemon's own user may load models over the system's socket; "
-                                     "ask over D-Bus, or just ask for text: that loads the model");
         r = open_model(c, load->model, fds, n_fds, &model, err);
         if (r != 0)
                 return r;
@@ -421,11 +467,14 @@ static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *l
         if (!request)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         request->model = tdm_model_ref(model);
-        if (model->state == TDM_MODEL_READY)
-                request_model_changed(request);
-        else
-                tdm_model_want(model, c->account); /* may fail at once, and tell the request */
-        return 0;
+        if (!c->face->system || client_is_admin(c)) {
+                start_load(request);
+                return 0;
+        }
+        r = ask_to_load(request, err);
+        if (r != 0)
+                request_free(request);
+        return r;
 }
 
 static int handle_unload(struct client *c, uint32_t id, const Tandem__UnloadModel *unload, struct tdm_error *err)
@@ -455,7 +504,7 @@ static int handle_restart(struct client *c, uint32_t id, const Tandem__RestartWo
         else
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "worker \"%.*s\" is none of npu, gpu",
                                      TDM_UTF8_CUT(restart->worker, 40));
-        snprintf(reason, sizeof(reason), "asked for by user %u", (unsigned)c->uid);
+        tdm_status_asked_by(reason, sizeof(reason), c->uid);
         r = c->face->fleet ? tdm_fleet_restart(c->face->fleet, index, reason) : -ENOENT;
         if (r == -ENOENT)
                 return tdm_error_set(err, TDM_E_NO_WORKER, "worker %s is off", restart->worker);

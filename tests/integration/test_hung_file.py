@@ -1,0 +1,267 @@
+"""Files that hang when they are read or closed, and fds of every odd kind: they cost the user who passes them, and
+nobody else. Needs root, to mount such a file system and to be several users."""
+import os
+import socket
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from attacks import *  # noqa: E402,F403
+from hung_files import *  # noqa: E402,F403
+import process_memory  # noqa: E402
+
+
+@contextlib.contextmanager
+def hung(uid=ATTACKER, source=None, n=1):
+    """Ended before the daemon is: nothing of the test's own may hang either."""
+    if not available():
+        raise Skip("needs root and /dev/fuse, to mount a file system that hangs")
+    with tempfile.TemporaryDirectory(prefix="tandem-hung-") as folder:
+        with HungFiles(os.path.join(folder, "mnt"), source or make_model("tiny"), uid, n) as files:
+            yield files
+
+
+def tokenize_file(wire, fd, name="mine.gguf"):
+    return wire.send("tokenize", {"text": b"Once", "model": {"name": name, "from_fd": True}}, fd=fd)
+
+
+def close(fd):
+    """One of a server that has gone: its flush fails."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+def answer(wire, rid, timeout=20 * SLOW):
+    try:
+        what, m = wire.receive(rid, timeout)
+    except Refused as e:  # the connection as a whole
+        return e.code, str(e)
+    return m.get("code", "error") if what == "error" else what, m.get("message", "")
+
+
+def others_are_served(d, what):
+    """A bystander has a file of its own, text and status meanwhile."""
+    times = status_times(d, 2.0)
+    print(f"FIGURE hung_file: {what}: {len(times)} statuses, p99 {1000 * p99(times):.0f} ms")
+    check(p99(times) < 0.2 * SLOW, "a bystander's status", what, p99(times))
+    with copies(1) as paths:
+        ok, m = generates(d, BYSTANDER, paths[0])
+        check(ok, "a bystander's own file", what, m)
+
+
+@test
+def closing_hangs():
+    """A user's file never returns from close(): it is refused by name, some processes that receive files hang, and
+    then the user may pass no more. The daemon ends at once."""
+    with system_daemon() as d, hung() as files:
+        d.generate(n=2)
+        fd = os.open(files.path, os.O_RDONLY)
+        files.hang("flush")
+        wires = [wire_of(d, ATTACKER) for _ in range(24)]
+        codes = [answer(w, tokenize_file(w, fd)) for w in wires]
+        foreign = [text for code, text in codes if code == "no-model"]
+        refused = [text for code, text in codes if code == "quota"]
+        print(f"{len(foreign)} refused by name, {len(refused)} by number: {foreign[0]}; {refused[:1]}")
+        check(all("FUSE" in text for text in foreign), "the refusal's text", foreign[0])
+        equal(len(foreign) + len(refused), 24, "refusals")
+        check(1 <= len(foreign) <= 8, "processes of one user that hang", len(foreign))
+        others_are_served(d, "closing")
+        wires[0].call("status", {})
+        what, m = with_file(d, SECOND, make_model("tiny"), "tokenize", {"text": b"Once"})
+        equal(what, "tokenize", f"another user's file {m}")
+        for w in wires:
+            w.close()
+        watch = Stopwatch()
+        d.process.send_signal(signal.SIGTERM)
+        equal(d.process.wait(15 * SLOW), 0, "the daemon's exit status")
+        print(f"FIGURE hung_file: ended after {watch.seconds():.2f} s with files that hang")
+        check(watch.seconds() < 4 * SLOW, "the end", watch.seconds())
+        d.expect_exit = None
+        files.end()  # now they come back
+        wait_for(lambda: not d.pids(), "no process is left", 5)
+        close(fd)
+
+
+@test
+def it_comes_back():
+    """When the file system answers again the user's places are given back."""
+    with system_daemon() as d:
+        d.generate(n=2)
+        for _ in range(3):
+            with hung() as files, wire_of(d, ATTACKER) as w:
+                fd = os.open(files.path, os.O_RDONLY)
+                files.hang("flush")
+                equal(answer(w, tokenize_file(w, fd))[0], "no-model", "the first")
+                while answer(w, tokenize_file(w, fd))[0] != "quota":
+                    pass
+                files.end()
+                close(fd)
+                wait_for(lambda: with_file(d, ATTACKER, make_model("tiny"), "tokenize", {"text": b"a"})[0] ==
+                         "tokenize", "files are received again", 10)
+        wait_for(lambda: process_memory.open_files(d.process.pid) < 100, "no fd is left behind", 5)
+
+
+@test
+def asking_hangs():
+    """A file system that does not even say what it is."""
+    with system_daemon() as d, hung() as files:
+        d.generate(n=2)
+        fd = os.open(files.path, os.O_RDONLY)
+        files.hang("statfs", "flush", "read")
+        with wire_of(d, ATTACKER) as gone:
+            tokenize_file(gone, fd)  # leaves before there is an answer
+        with wire_of(d, ATTACKER) as w:
+            rid = tokenize_file(w, fd)
+            others_are_served(d, "asking")
+            code, text = answer(w, rid)
+            print(text)
+            equal(code, "protocol", "the connection ends")
+        wire_of(d, ATTACKER).close()
+        watch = Stopwatch()
+        d.process.send_signal(signal.SIGTERM)
+        equal(d.process.wait(15 * SLOW), 0, "the daemon's exit status")
+        check(watch.seconds() < 4 * SLOW, "the end", watch.seconds())
+        d.expect_exit = None
+        files.end()
+        close(fd)
+
+
+@test
+def trusted_files():
+    """A FUSE file that root mounted, and root's own, are read as any other."""
+    with system_daemon() as d:
+        for owner, uid in ((0, ATTACKER), (ATTACKER, 0)):
+            with hung(uid=owner) as files:
+                what, m = with_file(d, uid, files.path, "tokenize", {"text": b"Once"})
+                equal(what, "tokenize", f"mounted by {owner}, passed by {uid}: {m}")
+
+
+@test
+def reading_hangs():
+    """Files of a file system that root mounted (a network's, say) hang when they are read: their user may have no more
+    of them read, and others may. Root has a reserve."""
+    with system_daemon() as d, hung(uid=0, source=__file__, n=40) as files:
+        d.generate(n=2)
+        fds = [os.open(path, os.O_RDONLY) for path in files.paths]
+        files.hang("read")
+        refusals = []
+        for uid in (ATTACKER, SECOND):
+            w = wire_of(d, uid)
+            begin = 0 if uid == ATTACKER else 20
+            rids = [tokenize_file(w, fd, f"{uid}-{fd}") for fd in fds[begin:begin + 20]]
+            w.call("status", {})
+            n, text = 0, ""
+            for rid in rids:
+                with contextlib.suppress(TimeoutError):
+                    code, text = answer(w, rid, 0.05)
+                    equal(code, "quota", text)
+                    n += 1
+            refusals.append((n, text, w))
+        print([(n, text) for n, text, _ in refusals])
+        equal(refusals[0][0], 6, "refusals of the first, who has 14")
+        equal(refusals[1][0], 13, "refusals of the second, who has 7")
+        others_are_served(d, "reading")
+        with copies(1) as paths:
+            equal(with_file(d, 0, paths[0], "tokenize", {"text": b"Once"})[0], "tokenize", "root's file")
+        files.end()
+        for _, _, w in refusals:
+            w.close()
+        for fd in fds:
+            close(fd)
+        wait_for(lambda: with_file(d, ATTACKER, make_model("tiny"), "tokenize", {"text": b"a"})[0] == "tokenize",
+                 "files are read again", 10)
+
+
+@test
+def of_the_users_own_daemon():
+    """A daemon that serves one user reads that user's FUSE files. One that hangs in read() or close() delays its own
+    load, not the loop; 12 s after SIGTERM the process ends without the thread."""
+    with Daemon() as d, hung(uid=0) as files:
+        d.generate(n=2)
+        fd = os.open(files.path, os.O_RDONLY)
+        with d.wire() as w:
+            equal(answer(w, tokenize_file(w, fd))[0], "tokenize", "a file that does not hang")
+        files.hang("read", "flush")
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        d.call("unload", {"name": "mine"})  # so that the file is read again
+        w = d.wire()
+        tokenize_file(w, fd, "other.gguf")
+        time.sleep(0.3)
+        times = []
+        for _ in range(100):
+            begin = time.monotonic()
+            d.status()
+            times.append(time.monotonic() - begin)
+        check(max(times) < 1.0 * SLOW, "status meanwhile", max(times))
+        equal(len(d.generate(n=8).ids), 8, "tokens meanwhile")
+        d.process.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+
+        def ended():
+            with open(f"/proc/{d.process.pid}/stat") as f:
+                return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+        wait_for(ended, "the daemon's end", 14 * SLOW)
+        print(f"FIGURE hung_file: a user's own daemon ended {time.monotonic() - begin:.1f} s after the signal")
+        files.end()
+        equal(d.process.wait(5 * SLOW), 0, "exit status")
+        d.expect_exit = None
+        w.close()
+        close(fd)
+
+
+@test
+def odd_fds():
+    """fds that are no model: each gets an error of its own, the connection goes on, nothing is left open."""
+    with system_daemon() as d, tempfile.TemporaryDirectory(prefix="tandem-odd-") as folder:
+        os.chmod(folder, 0o755)
+        os.mkfifo(os.path.join(folder, "fifo"))
+        empty = os.path.join(folder, "empty")
+        open(empty, "w").close()
+        unlinked = os.open(os.path.join(folder, "gone"), os.O_RDWR | os.O_CREAT)
+        os.unlink(os.path.join(folder, "gone"))
+        pair = socket.socketpair()
+        read_end, write_end = os.pipe()
+        libc = ctypes.CDLL(None)
+        memfd = os.memfd_create("mine")
+        os.write(memfd, open(make_model("tiny"), "rb").read())
+        kinds = {
+            "pipe": read_end, "pipe to write": write_end, "socket": pair[0].fileno(),
+            "fifo": os.open(os.path.join(folder, "fifo"), os.O_RDWR), "folder": os.open(folder, os.O_RDONLY),
+            "/dev/zero": os.open("/dev/zero", os.O_RDONLY), "O_PATH": os.open(empty, os.O_PATH),
+            "to write": os.open(empty, os.O_WRONLY), "empty": os.open(empty, os.O_RDONLY), "unlinked": unlinked,
+            "/proc/self/mem": os.open("/proc/self/mem", os.O_RDONLY), "eventfd": libc.eventfd(0, 0),
+            "epoll": libc.epoll_create1(0), "timerfd": libc.timerfd_create(1, 0),
+            "pidfd": os.pidfd_open(os.getpid()), "/proc/self/maps": os.open("/proc/self/maps", os.O_RDONLY),
+        }
+        d.generate(n=2)
+        with wire_of(d, ATTACKER) as w:
+            before = None
+            for turn in range(3):
+                for kind, fd in kinds.items():
+                    code, text = answer(w, tokenize_file(w, fd))
+                    if turn == 0:
+                        print(f"{kind}: {code}: {text}")
+                    check(code in ("no-model", "bad-model", "bad-request"), kind, code, text)
+                equal(answer(w, tokenize_file(w, memfd))[0], "tokenize", "a model in a memfd")
+                time.sleep(0.3)
+                now = process_memory.open_files(d.process.pid)
+                before = before or now
+                check(now <= before, "open files of the daemon", before, now)
+            # several at once, and at a byte where no frame begins
+            rid = w.send("tokenize", {"text": b"Once"})
+            equal(answer(w, rid)[0], "tokenize", "without any")
+        with wire_of(d, ATTACKER) as w:
+            w.send_bytes(struct.pack("<I", 8) + b"ab")
+            socket.send_fds(w.socket, [b"cd"], [memfd])
+            w.wait_closed(10 * SLOW)
+        with wire_of(d, ATTACKER) as w:
+            payload = SCHEMA.encode("Request", {"id": 77}) + SCHEMA.encode(
+                "Request", {"tokenize": {"text": b"a", "model": {"name": "m", "from_fd": True}}})
+            socket.send_fds(w.socket, [struct.pack("<I", len(payload)) + payload], [memfd] * 200)
+            equal(answer(w, 77)[0], "bad-request", "200 fds")
+            equal(answer(w, tokenize_file(w, memfd))[0], "tokenize", "the same connection afterwards")
+        for fd in (*kinds.values(), memfd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+main()
