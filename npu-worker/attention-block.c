@@ -56,9 +56,8 @@ static void fill_head(const struct pass *pass, uint32_t n_rows)
                 .cache_bytes = host->kv.size_bytes,
                 .pages_offset = host->kv.offset[group],
                 .page_bytes = host->kv.page_bytes[group],
-                .layer_offset = (uint64_t)tdm_kv_layer_index(&host->hp, pass->layer) * host->kv.n_kv_heads *
-                                host->kv.part_bytes,
-                .part_bytes = host->kv.part_bytes,
+                .layer_offset = host->kv.layers[pass->layer].offset,
+                .part_bytes = host->kv.layers[pass->layer].part_bytes,
         };
         memcpy(pass->table.gains, layer->q_norm, d * sizeof(float));
         memcpy(pass->table.gains + d, layer->k_norm, d * sizeof(float));
@@ -71,13 +70,12 @@ static void add_parts(const struct pass *pass, uint32_t first, uint32_t n, size_
         const struct tdm_step_row *rows = &pass->step->rows[first];
         enum tdm_kv_group group = tdm_kv_group_of(&host->hp, pass->layer);
         const uint32_t *pages = pass->step->tables[group] + (size_t)rows[0].seq * pass->step->table_entries;
-        uint32_t index = tdm_kv_layer_index(&host->hp, pass->layer), begin = rows[0].position,
-                 end = rows[n - 1].position;
+        uint32_t begin = rows[0].position, end = rows[n - 1].position;
 
         for (uint32_t i = tdm_window_first(&host->hp, group, begin) / TDM_KV_PAGE_TOKENS; i <= end / TDM_KV_PAGE_TOKENS;
              i++) {
-                const struct tdm_npu_part part = { tdm_kv_part_offset(&host->kv, group, pages[i], index, 0),
-                                                   host->kv.n_kv_heads * host->kv.part_bytes };
+                const struct tdm_npu_part part = { tdm_kv_part_offset(&host->kv, pass->layer, pages[i], 0),
+                                                   tdm_kv_layer_bytes(&host->kv, pass->layer) };
 
                 pass->model->reads[(*n_reads)++] = part;
                 if (i >= begin / TDM_KV_PAGE_TOKENS)

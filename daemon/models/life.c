@@ -146,6 +146,7 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
                 .n_tables = m->max_sequences,
                 .table_entries = TDM_DIV_UP(tdm_model_hparams(model)->n_ctx, TDM_KV_PAGE_TOKENS),
                 .mask_words = TDM_DIV_UP(tdm_model_hparams(model)->n_vocab, 64u),
+                .input_bytes = model->metadata->inputs.row_bytes,
         };
 }
 

@@ -110,6 +110,16 @@ static void describe_quantisation(const struct tdm_model_description *d, char *r
                          tdm_type_info((uint32_t)second)->name, n > 2 ? "/…" : "");
 }
 
+<<<<<<< HEAD
+static void find_inputs(const struct tdm_model_description *d, struct tdm_model_inputs *ret)
+{
+        for (uint32_t i = 0; i < d->n_tensors; i++)
+                if (tdm_tensor_role((enum tdm_tensor_kind)d->tensors[i].kind) == TDM_ROLE_FILE)
+                        *ret = (struct tdm_model_inputs){
+                                .offset = d->tensors[i].tensor->offset,
+                                .row_bytes = (uint32_t)(d->tensors[i].tensor->size_bytes / d->tensors[i].rows),
+                        };
+=======
 /* Less memory by what the gguf took; 0 is no limit, and 1 is too little. */
 static void take_memory(struct tdm_parse_limits *limits, const struct tdm_gguf *gguf)
 {
@@ -147,6 +157,7 @@ static int read_parts(struct tdm_model_load *l, struct tdm_model_metadata *m, st
         for (uint32_t i = 0; i < n_open && r != 0; i++)
                 tdm_gguf_close(parts[i]);
         return r;
+>>>>>>> main
 }
 
 static int read_metadata(struct tdm_model_load *l)
@@ -176,6 +187,7 @@ static int read_metadata(struct tdm_model_load *l)
         if (r != 0)
                 return r;
         m->weights_bytes = tdm_weights_plan_size(m->plan);
+        find_inputs(&m->description, &m->inputs);
         m->chat = tdm_chat_family_of(m->gguf, m->tokenizer);
         if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)
                 snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),

@@ -40,13 +40,23 @@ enum tdm_model_state {
 struct tdm_models;
 struct tdm_model_load;
 
+/* Rows of the file that travel in steps; row_bytes 0: the model has none. */
+struct tdm_model_inputs {
+        uint64_t offset; /* of the first token's row, in the file */
+        uint32_t row_bytes;
+};
+
 /* What is known of a model without its weights. */
 struct tdm_model_metadata {
         struct tdm_gguf *gguf; /* until the weights are built */
         struct tdm_model_description description;
         struct tdm_weights_plan *plan;
         uint64_t weights_bytes;
+<<<<<<< HEAD
+        struct tdm_model_inputs inputs;
+=======
         struct tdm_model_parts *parts; /* the other files of a model that was split; NULL: it is one file */
+>>>>>>> main
         struct tdm_tokenizer *tokenizer;
         enum tdm_chat_family chat;
         char architecture[32];
@@ -156,6 +166,9 @@ void tdm_model_step_begin(struct tdm_model *model);
 void tdm_model_step_end(struct tdm_model *model);
 /* Compares the file with what it was. TDM_E_MODEL_CHANGED: it has changed, and the model has failed. */
 int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err);
+/* The rows of a step's tokens: to [n_rows][row_bytes]. Does nothing for a model without. May wait for the disk.
+ * TDM_E_MODEL_CHANGED: the file lacks one, and the model has failed. */
+int tdm_model_read_inputs(struct tdm_model *model, const struct tdm_step_row *rows, uint32_t n_rows, uint8_t *to);
 /* May a text of so many bytes be tokenized on the loop? Only a short one, and not with a vocabulary that was slow. */
 bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes);
 /* Around such a call, to find out. */

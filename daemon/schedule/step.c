@@ -527,6 +527,14 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
                 else if (b.flight->seqs[i].seq->in_flight)
                         break;
         }
+        tdm_model_step_begin(model); /* its segments stay, should it fail */
+        r = tdm_model_read_inputs(model, b.rows, b.n_rows,
+                                  tdm_steps_inputs(model->steps->base, &model->layout, b.slot));
+        if (r != 0)
+                drop_flight(b.flight);
+        tdm_model_step_end(model);
+        if (r != 0)
+                return 1;
         write_head(&b, before, head);
         publish_masks(s, c->lane, b.flight, head->step_id);
         r = tdm_fleet_submit(s->fleet, model->id, b.slot);

@@ -43,12 +43,13 @@ struct job {
         struct tdm_attention *a;
         const struct tdm_kernels *kernels;
         const struct tdm_hparams *hp;
+        const struct tdm_layer_sizes *sizes; /* of the layer */
         const struct tdm_kv_geometry *kv;
         const uint8_t *kv_base;
         const struct tdm_step *step;
         enum tdm_kv_group group;
+        uint32_t layer;
         uint32_t window; /* of the layer; 0: none */
-        uint32_t layer_index;
         uint32_t first_row;
         uint32_t n_units;   /* of this wave */
         const float *q;     /* [n_rows][n_heads][head_dim] */
@@ -66,12 +67,14 @@ static void *take(size_t n, size_t size, size_t *total)
 
 int tdm_attention_new(struct tdm_attention **ret, const struct tdm_hparams *hp, uint32_t max_rows, unsigned n_threads)
 {
-        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads;
+        uint32_t heads_per_kv = 1;
         struct tdm_attention *a = calloc(1, sizeof(*a));
         uint64_t slot_bytes;
 
         if (!a)
                 return -ENOMEM;
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                heads_per_kv = TDM_MAX(heads_per_kv, hp->layers[i].n_heads / hp->layers[i].n_kv_heads);
         a->max_rows = max_rows;
         a->max_queries = TDM_MAX(ITEM_QUERIES_APART, heads_per_kv);
         a->width = TDM_ALIGN_UP(hp->head_dim + 2, 16u);
@@ -127,17 +130,17 @@ static void block_spans(const struct job *job, const struct block *block, uint32
 /* Query i of an item is head i % heads_per_kv of its row i / heads_per_kv: where it lies in q, out and running. */
 static size_t query_index(const struct job *job, const struct block *block, uint32_t kv_head, uint32_t i)
 {
-        uint32_t heads_per_kv = job->hp->n_heads / job->hp->n_kv_heads;
+        uint32_t heads_per_kv = job->sizes->n_heads / job->sizes->n_kv_heads;
 
-        return (size_t)(block->first_row - job->first_row + i / heads_per_kv) * job->hp->n_heads +
+        return (size_t)(block->first_row - job->first_row + i / heads_per_kv) * job->sizes->n_heads +
                kv_head * heads_per_kv + i % heads_per_kv;
 }
 
 static struct tdm_attend_query running_query(const struct job *job, size_t index)
 {
         return (struct tdm_attend_query){
-                .q = job->q + index * job->hp->head_dim,
-                .o = job->out + index * job->hp->head_dim,
+                .q = job->q + index * job->sizes->head_dim,
+                .o = job->out + index * job->sizes->head_dim,
                 .m = job->a->running + 2 * index,
                 .l = job->a->running + 2 * index + 1,
         };
@@ -158,15 +161,15 @@ static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32
 /* The item's queries over one span, into the running results or, with partial [queries][width], apart. */
 static void attend(const struct job *job, uint32_t item, uint32_t span_index, float *partial, unsigned thread)
 {
-        const struct block *block = &job->a->blocks[item / job->hp->n_kv_heads];
-        uint32_t kv_head = item % job->hp->n_kv_heads, heads_per_kv = job->hp->n_heads / job->hp->n_kv_heads;
+        const struct block *block = &job->a->blocks[item / job->sizes->n_kv_heads];
+        uint32_t kv_head = item % job->sizes->n_kv_heads, heads_per_kv = job->sizes->n_heads / job->sizes->n_kv_heads;
         uint32_t base = span_index * TDM_ATTENTION_SPAN, lowest = TDM_ATTENTION_SPAN, highest = 0, lo, hi;
         const uint32_t *table = job->step->tables[job->group] + (size_t)block->seq * job->step->table_entries +
                                 base / TDM_KV_PAGE_TOKENS;
         struct tdm_attend_query queries[CALL_QUERIES];
         struct tdm_attend_span span = {
                 .type = (enum tdm_kv_type)job->kv->type,
-                .head_dim = job->hp->head_dim,
+                .head_dim = job->sizes->head_dim,
                 .queries = queries,
                 .scratch = job->a->scratch + (size_t)thread * job->a->scratch_stride,
         };
@@ -179,8 +182,7 @@ static void attend(const struct job *job, uint32_t item, uint32_t span_index, fl
         }
         for (uint32_t t = lowest; t < highest; t += TDM_KV_PAGE_TOKENS - t % TDM_KV_PAGE_TOKENS)
                 span.parts[t / TDM_KV_PAGE_TOKENS] =
-                        job->kv_base + tdm_kv_part_offset(job->kv, job->group, table[t / TDM_KV_PAGE_TOKENS],
-                                                          job->layer_index, kv_head);
+                        job->kv_base + tdm_kv_part_offset(job->kv, job->layer, table[t / TDM_KV_PAGE_TOKENS], kv_head);
         for (uint32_t i = 0; i < block->n_rows * heads_per_kv; i++) {
                 struct tdm_attend_query query = running_query(job, query_index(job, block, kv_head, i));
 
@@ -188,7 +190,7 @@ static void attend(const struct job *job, uint32_t item, uint32_t span_index, fl
                         continue;
                 if (partial) {
                         query.o = partial + (size_t)i * job->a->width;
-                        query.m = query.o + job->hp->head_dim;
+                        query.m = query.o + job->sizes->head_dim;
                         query.l = query.m + 1;
                 }
                 queries[span.n_queries++] = query;
@@ -219,15 +221,15 @@ static float final_scale(const struct job *job, const struct tdm_attend_query *q
 /* o / l, with one rounding more than a quotient. */
 static void finish(const struct job *job, uint32_t item)
 {
-        const struct block *block = &job->a->blocks[item / job->hp->n_kv_heads];
-        uint32_t n_queries = block->n_rows * (job->hp->n_heads / job->hp->n_kv_heads);
+        const struct block *block = &job->a->blocks[item / job->sizes->n_kv_heads];
+        uint32_t n_queries = block->n_rows * (job->sizes->n_heads / job->sizes->n_kv_heads);
 
         for (uint32_t i = 0; i < n_queries; i++) {
-                size_t index = query_index(job, block, item % job->hp->n_kv_heads, i);
+                size_t index = query_index(job, block, item % job->sizes->n_kv_heads, i);
                 struct tdm_attend_query query = running_query(job, index);
-                float scale = final_scale(job, &query, (uint32_t)(index % job->hp->n_heads));
+                float scale = final_scale(job, &query, (uint32_t)(index % job->sizes->n_heads));
 
-                for (uint32_t d = 0; d < job->hp->head_dim; d++)
+                for (uint32_t d = 0; d < job->sizes->head_dim; d++)
                         query.o[d] *= scale;
         }
 }
@@ -237,7 +239,7 @@ static void whole_item(void *arg, unsigned item, unsigned thread)
         const struct job *job = arg;
         uint32_t first, last;
 
-        block_spans(job, &job->a->blocks[item / job->hp->n_kv_heads], &first, &last);
+        block_spans(job, &job->a->blocks[item / job->sizes->n_kv_heads], &first, &last);
         for (uint32_t span = first; span <= last; span++)
                 attend(job, item, span, NULL, thread);
         finish(job, item);
@@ -250,7 +252,7 @@ static void one_unit(void *arg, unsigned index, unsigned thread)
         float *partial = a->partial + (size_t)index * a->max_queries * a->width;
 
         for (uint32_t i = 0; i < a->max_queries; i++)
-                partial[(size_t)i * a->width + job->hp->head_dim] = -INFINITY; /* m: nothing seen */
+                partial[(size_t)i * a->width + job->sizes->head_dim] = -INFINITY; /* m: nothing seen */
         attend(job, a->units[index].item, a->units[index].span, partial, thread);
 }
 
@@ -259,8 +261,9 @@ static void merge_item(void *arg, unsigned chunk, unsigned thread)
 {
         const struct job *job = arg;
         const struct tdm_attention *a = job->a;
-        uint32_t item = a->units[0].item + chunk, heads_per_kv = job->hp->n_heads / job->hp->n_kv_heads, first, last;
-        const struct block *block = &a->blocks[item / job->hp->n_kv_heads];
+        uint32_t item = a->units[0].item + chunk, heads_per_kv = job->sizes->n_heads / job->sizes->n_kv_heads, first,
+                 last;
+        const struct block *block = &a->blocks[item / job->sizes->n_kv_heads];
         bool finished = false;
 
         block_spans(job, block, &first, &last);
@@ -269,14 +272,14 @@ static void merge_item(void *arg, unsigned chunk, unsigned thread)
                         continue;
                 for (uint32_t i = 0; i < block->n_rows * heads_per_kv; i++) {
                         struct tdm_attend_query into =
-                                running_query(job, query_index(job, block, item % job->hp->n_kv_heads, i));
+                                running_query(job, query_index(job, block, item % job->sizes->n_kv_heads, i));
                         float *o = a->partial + ((size_t)u * a->max_queries + i) * a->width;
                         struct tdm_attend_query part = { .o = o,
-                                                         .m = o + job->hp->head_dim,
-                                                         .l = o + job->hp->head_dim + 1 };
+                                                         .m = o + job->sizes->head_dim,
+                                                         .l = o + job->sizes->head_dim + 1 };
 
                         if (*part.m != -INFINITY)
-                                job->kernels->attend_merge(&into, &part, job->hp->head_dim);
+                                job->kernels->attend_merge(&into, &part, job->sizes->head_dim);
                 }
                 finished = a->units[u].span == last;
         }
@@ -295,7 +298,7 @@ static void run_apart(struct job *job, struct tdm_pool *pool, uint32_t n_items)
                 while (item < n_items && job->n_units < a->n_slots) {
                         a->units[job->n_units++] = (struct unit){ item, span };
                         if (span++ == last && ++item < n_items)
-                                block_spans(job, &a->blocks[item / job->hp->n_kv_heads], &span, &last);
+                                block_spans(job, &a->blocks[item / job->sizes->n_kv_heads], &span, &last);
                 }
                 tdm_pool_run(pool, job->n_units, one_unit, job);
                 tdm_pool_run(pool, a->units[job->n_units - 1].item - a->units[0].item + 1, merge_item, job);
@@ -325,33 +328,35 @@ void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const str
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
                        const float *sinks, float *out)
 {
+        const struct tdm_layer_sizes *sizes = &hp->layers[layer];
         struct job job = { .a = a,
                            .kernels = kernels,
                            .hp = hp,
+                           .sizes = sizes,
                            .kv = kv,
                            .kv_base = kv_base,
                            .step = step,
                            .group = tdm_kv_group_of(hp, layer),
-                           .window = hp->layers[layer].window,
-                           .layer_index = tdm_kv_layer_index(hp, layer),
+                           .layer = layer,
+                           .window = sizes->window,
                            .first_row = first_row,
                            .q = q,
                            .sinks = sinks,
                            .out = out };
-        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
+        uint32_t heads_per_kv = sizes->n_heads / sizes->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
         uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);
-        uint32_t block_rows = n_rows * hp->n_kv_heads / (4 * n_threads), n_items, max_spans;
-        uint64_t row_macs = UINT64_C(2) * heads_per_kv * TDM_ATTENTION_SPAN * hp->head_dim; /* of a span */
+        uint32_t block_rows = n_rows * sizes->n_kv_heads / (4 * n_threads), n_items, max_spans;
+        uint64_t row_macs = UINT64_C(2) * heads_per_kv * TDM_ATTENTION_SPAN * sizes->head_dim; /* of a span */
         uint64_t max_macs = strcmp(kernels->name, "c") == 0 ? ITEM_MACS_MAX_C : ITEM_MACS_MAX;
         bool is_long;
 
         assert(n_rows <= a->max_rows);
-        for (size_t i = 0; i < (size_t)n_rows * hp->n_heads; i++)
+        for (size_t i = 0; i < (size_t)n_rows * sizes->n_heads; i++)
                 a->running[2 * i] = -INFINITY;
 
         block_rows = TDM_MIN(TDM_MAX(block_rows, few), many);
         for (;; block_rows = TDM_MAX(block_rows / 2, few)) {
-                n_items = cut_blocks(&job, n_rows, block_rows, &max_spans) * hp->n_kv_heads;
+                n_items = cut_blocks(&job, n_rows, block_rows, &max_spans) * sizes->n_kv_heads;
                 is_long = block_rows * max_spans * row_macs > max_macs;
                 if (!is_long || block_rows == few)
                         break;

@@ -9,7 +9,7 @@
  * host-device.c says. Nothing is allocated here. */
 #include <assert.h>
 
-#include "engine/host/forward.h"
+#include "engine/host/streams.h"
 
 #define CHUNK_ROWS_MAX 16u     /* of a pass that goes row by row */
 #define CHUNK_VALUES_MIN 4096u /* about a microsecond: less is done sooner than another thread has taken it */
@@ -22,6 +22,7 @@ struct pass {
         const float *gain; /* [d_model]; NULL where a block's output is added without a norm */
         struct tdm_acts *acts;
         uint32_t layer;
+        uint32_t at;        /* where in a row's residual */
         uint32_t first_row; /* of the tile, in the step */
         uint32_t n_rows;    /* of the tile */
         uint32_t chunk_rows;
@@ -65,6 +66,10 @@ void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, f
         struct pass pass = { .model = model, .step = step, .hidden = hidden, .n_rows = step->head.n_rows };
 
         each_row(&pass, model->hp.d_model, embed_row);
+        for (uint32_t first = 0, n; tdm_host_has_streams(model) && first < step->head.n_rows; first += n) {
+                n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
+                tdm_host_streams_begin(model, step, first, n, hidden + (size_t)first * model->hp.residual_width);
+        }
 }
 
 /* ---- what attention, FFN and head share ---- */
@@ -75,7 +80,7 @@ static void norm_row(const struct pass *pass, uint32_t row, unsigned thread)
         uint32_t d = model->hp.d_model;
         float *y = model->row + thread * model->row_stride;
 
-        model->kernels->rmsnorm(pass->hidden + (size_t)row * model->hp.residual_width, pass->gain, d,
+        model->kernels->rmsnorm(pass->hidden + (size_t)row * model->hp.residual_width + pass->at, pass->gain, d,
                                 model->recipe.norm_eps, y);
         tdm_acts_prepare_row(pass->acts, model->kernels, row, y, d);
 }
@@ -96,7 +101,7 @@ static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
         struct tdm_host_model *model = pass->model;
 
         tdm_host_add(model, model->y + (size_t)row * model->hp.d_model, pass->gain,
-                     pass->hidden + (size_t)row * model->hp.residual_width);
+                     pass->hidden + (size_t)row * model->hp.residual_width + pass->at);
 }
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
@@ -130,11 +135,14 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const struct tdm_layer_recipe *recipe = &model->recipe.layers[pass->layer];
         float query_scale = recipe->query_scale;
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
-        uint32_t head_dim = model->hp.head_dim, n_heads = model->hp.n_heads, n_kv_heads = model->hp.n_kv_heads;
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
+        uint32_t head_dim = sizes->head_dim, n_heads = sizes->n_heads;
+        /* A layer that reads another's keys and values makes none. */
+        uint32_t n_kv_heads = sizes->kv_layer == pass->layer ? sizes->n_kv_heads : 0;
         uint32_t page =
                 pass->step
                         ->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
-        uint32_t layer_index = tdm_kv_layer_index(&model->hp, pass->layer), n_saturated = 0;
+        uint32_t n_saturated = 0;
         const float *cos = recipe->rope == TDM_ROPE_NONE ? NULL : rope_row(model, recipe->rope, row, r->position);
         uint32_t n_turned = cos ? 2 * model->rope[recipe->rope].half : 0;
         const float *sin = cos ? cos + n_turned / 2 : NULL;
@@ -151,9 +159,13 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         }
         for (uint32_t h = 0; h < n_kv_heads; h++) {
                 float *k = model->k + ((size_t)row * n_kv_heads + h) * head_dim;
-                const float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
-                uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, group, page, layer_index, h);
+                float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
+                uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, pass->layer, page, h);
 
+                if (recipe->v_is_k)
+                        memcpy(v, k, head_dim * sizeof(float));
+                if (recipe->norms & TDM_NORM_V)
+                        kernels->rmsnorm(v, model->ones, head_dim, model->recipe.norm_eps, v);
                 if (layer->k_norm)
                         kernels->rmsnorm(k, layer->k_norm, head_dim, model->recipe.norm_eps, k);
                 if (cos)
@@ -169,8 +181,9 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
                      uint32_t n)
 {
         struct pass pass = { .model = model, .step = step, .layer = layer, .first_row = first, .n_rows = n };
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
 
-        each_row(&pass, (model->hp.n_heads + 2 * model->hp.n_kv_heads) * model->hp.head_dim, rotate_and_store_row);
+        each_row(&pass, (sizes->n_heads + 2 * sizes->n_kv_heads) * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
                           layer, first, n, model->q, model->layers[layer].sinks, model->attn);
 }
@@ -180,36 +193,74 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         const struct tdm_host_layer *l = &model->layers[layer];
         struct tdm_pool *pool = model->pool;
         const struct tdm_kernels *kernels = model->kernels;
-        uint32_t d = model->hp.d_model, q_width = model->hp.n_heads * model->hp.head_dim;
-        uint32_t kv_width = model->hp.n_kv_heads * model->hp.head_dim;
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
+        uint32_t d = model->hp.d_model, q_width = sizes->n_heads * sizes->head_dim;
+        uint32_t kv_width = sizes->n_kv_heads * sizes->head_dim;
+        struct tdm_matmul_out outs[4];
+        unsigned n_outs = 0;
+
+        outs[n_outs++] = out(&l->q, model->q, q_width);
+        if (sizes->kv_layer == layer)
+                outs[n_outs++] = out(&l->k, model->k, kv_width);
+        if (sizes->kv_layer == layer && !model->recipe.layers[layer].v_is_k)
+                outs[n_outs++] = out(&l->v, model->v, kv_width);
+        if (model->recipe.laurel_rank > 0)
+                outs[n_outs++] = out(&l->laurel_l, model->rank, model->recipe.laurel_rank);
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
                 struct pass pass = { .model = model,
                                      .step = step,
                                      .hidden = hidden + (size_t)first * model->hp.residual_width,
                                      .layer = layer,
+                                     .at = tdm_host_active_at(model),
                                      .first_row = first };
 
                 pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
 
+                if (tdm_host_has_streams(model))
+                        tdm_host_streams_predict(model, layer, n, pass.hidden);
                 pass.gain = l->attn_norm;
                 pass.acts = &model->acts[TDM_HOST_QKV];
                 each_row(&pass, d, norm_row);
-                tdm_matmul(pool, kernels, pass.acts, n,
-                           (struct tdm_matmul_out[]){ out(&l->q, model->q, q_width), out(&l->k, model->k, kv_width),
-                                                      out(&l->v, model->v, kv_width) },
-                           3);
+                tdm_matmul(pool, kernels, pass.acts, n, outs, n_outs);
                 tdm_host_attend(model, step, layer, first, n);
 
                 tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->attn, q_width, n, q_width);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_ATTN_OUT], n,
                            (struct tdm_matmul_out[]){ out(&l->o, model->y, d) }, 1);
+                if (tdm_host_has_streams(model)) {
+                        tdm_host_streams_join(model, layer, n, pass.hidden);
+                        continue;
+                }
                 pass.gain = l->post_attn_norm;
                 each_row(&pass, d, add_row);
         }
 }
 
 /* ---- FFN ---- */
+
+/* The gate's numbers are cut where few of them stay, which takes all of a row's. */
+static void cut_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        uint32_t n = model->hp.layers[pass->layer].d_ff;
+        float *gate = model->gate + (size_t)row * n;
+
+        model->kernels->cut_below(gate, n, model->recipe.layers[pass->layer].sparsity_scale);
+        model->kernels->gelu_mul(gate, model->up + (size_t)row * n, n, gate);
+        tdm_acts_prepare_row(&model->acts[TDM_HOST_DOWN], model->kernels, row, gate, n);
+}
+
+static void sparse_gate_up(struct pass *pass)
+{
+        struct tdm_host_model *model = pass->model;
+        const struct tdm_host_layer *l = &model->layers[pass->layer];
+        uint32_t n = model->hp.layers[pass->layer].d_ff;
+
+        tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows,
+                   (struct tdm_matmul_out[]){ out(&l->gate, model->gate, n), out(&l->up, model->up, n) }, 2);
+        each_row(pass, n, cut_row);
+}
 
 /* The router's numbers are f32 throughout: another expert would be another model. */
 static void run_experts(struct tdm_host_model *model, const struct tdm_host_layer *l, const struct tdm_acts *acts,
@@ -237,7 +288,10 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                                                      (enum tdm_activation)model->recipe.layers[layer].activation };
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
-                struct pass pass = { .model = model, .hidden = hidden + (size_t)first * model->hp.residual_width };
+                struct pass pass = { .model = model,
+                                     .hidden = hidden + (size_t)first * model->hp.residual_width,
+                                     .layer = layer,
+                                     .at = tdm_host_middle_at(model) };
 
                 pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
 
@@ -247,12 +301,18 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                 if (l->experts.n_experts > 0) {
                         run_experts(model, l, pass.acts, n);
                 } else {
-                        tdm_matmul_gate_up(pool, kernels, pass.acts, n, &gate_up, &model->acts[TDM_HOST_DOWN]);
+                        if (model->recipe.layers[layer].is_sparse)
+                                sparse_gate_up(&pass);
+                        else
+                                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &gate_up, &model->acts[TDM_HOST_DOWN]);
                         tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
                                    (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
                 }
                 pass.gain = l->post_ffw_norm;
                 each_row(&pass, d, add_row);
+                if (tdm_host_has_streams(model))
+                        tdm_host_streams_correct(model, layer, n, pass.hidden);
+                tdm_host_layer_end(model, step, layer, first, n, pass.hidden);
         }
 }
 
@@ -262,7 +322,9 @@ static void head_norm_row(const struct pass *pass, uint32_t row, unsigned thread
 {
         struct tdm_host_model *model = pass->model;
         const float *h =
-                pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.residual_width;
+                tdm_host_has_streams(model) ?
+                        model->folded + (size_t)row * model->hp.d_model :
+                        pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.residual_width;
         float *y = model->row + thread * model->row_stride;
 
         model->kernels->rmsnorm(h, pass->gain, model->hp.d_model, model->recipe.norm_eps, y);
@@ -297,6 +359,8 @@ static void make_logits(struct tdm_host_model *model, const struct tdm_step *ste
                              .first_row = first,
                              .n_rows = n };
 
+        if (tdm_host_has_streams(model))
+                tdm_host_streams_fold(model, step, hidden, first, n);
         each_row(&pass, model->hp.d_model, head_norm_row);
         tdm_matmul(model->pool, model->kernels, pass.acts, n,
                    (struct tdm_matmul_out[]){ out(&model->output, model->logits, model->logits_stride) }, 1);

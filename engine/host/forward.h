@@ -22,6 +22,7 @@ enum tdm_host_input {
         TDM_HOST_GATE_UP,
         TDM_HOST_DOWN,
         TDM_HOST_HEAD,
+        TDM_HOST_SIDE, /* the small ones of streams.h */
         TDM_HOST_N_INPUTS
 };
 
@@ -39,6 +40,10 @@ struct tdm_host_layer {
         const float *sinks;                    /* [n_heads]; NULL: none */
         const float *attn_norm, *ffn_norm;
         const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
+        /* See streams.h; all zero where the recipe has none of it. */
+        struct tdm_host_weight laurel_l, laurel_r, altup_router, input_gate, input_proj;
+        const float *laurel_norm, *altup_norm, *predict, *correct, *correct_scale, *input_norm;
+        float output_scale;
 };
 
 struct tdm_host_model {
@@ -54,6 +59,9 @@ struct tdm_host_model {
         struct tdm_host_weight output;
         const float *output_norm;
         struct tdm_host_layer *layers; /* [n_layers] */
+        struct tdm_host_weight altup_proj, altup_unembd, per_layer_proj;
+        const float *per_layer_norm;
+        uint32_t per_layer_type; /* of the rows in the step's inputs */
 
         /* Scratch, allocated at load. */
         uint32_t tile_rows, logits_rows, logits_stride;
@@ -65,13 +73,21 @@ struct tdm_host_model {
         float *q, *attn;                        /* [tile_rows][n_heads * head_dim] */
         float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
+        float *gate, *up;                       /* [tile_rows][d_ff]; NULL: no layer is sparse */
+        float *ones;                            /* [head_dim]: gains where there are none */
         struct tdm_experts *experts;            /* NULL: no layer has any */
         float *router;                          /* [tile_rows][router_stride]: its numbers */
         size_t router_stride;
         float *row; /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
-        float *logits;            /* [logits_rows][logits_stride] */
-        uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
+        struct tdm_acts embedded;  /* rows of the embedding, of the tokens in embedded_token */
+        uint32_t *embedded_token;  /* [tile_rows]; UINT32_MAX: none */
+        float *side_y;             /* [tile_rows or logits_rows][d_model] */
+        float *folded;             /* [logits_rows][d_model] */
+        float *rank, *altup;       /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
+        float *input, *input_gate; /* [tile_rows][per_layer_width] */
+        float *logits;             /* [logits_rows][logits_stride] */
+        uint8_t *sampler_scratch;  /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         size_t scratch_bytes;
         _Atomic uint64_t n_saturated;

@@ -5,7 +5,7 @@
  * order of operations or a rounding does. */
 #include <assert.h>
 
-#include "engine/host/forward.h"
+#include "engine/host/streams.h"
 
 #define NUMERICS_ID "host-2"
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
@@ -13,7 +13,9 @@
 #define FEATURES                                                                                                       \
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ROPE_DIVISORS) |  \
          BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) |                \
-         BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS))
+         BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |                \
+         BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) | BIT(PER_LAYER_INPUT) |  \
+         BIT(OUTPUT_SCALE))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -24,6 +26,7 @@ static const enum tdm_act input_acts[][TDM_HOST_N_INPUTS] = {
                 [TDM_HOST_GATE_UP] = TDM_ACT_I8,
                 [TDM_HOST_DOWN] = TDM_ACT_I16,
                 [TDM_HOST_HEAD] = TDM_ACT_I8,
+                [TDM_HOST_SIDE] = TDM_ACT_I16,
         },
         [TDM_PRECISION_PRECISE] = {
                 [TDM_HOST_QKV] = TDM_ACT_I16,
@@ -31,6 +34,7 @@ static const enum tdm_act input_acts[][TDM_HOST_N_INPUTS] = {
                 [TDM_HOST_GATE_UP] = TDM_ACT_I16,
                 [TDM_HOST_DOWN] = TDM_ACT_I16,
                 [TDM_HOST_HEAD] = TDM_ACT_I16,
+                [TDM_HOST_SIDE] = TDM_ACT_I16,
         },
         [TDM_PRECISION_F32] = {
                 [TDM_HOST_QKV] = TDM_ACT_F32,
@@ -38,6 +42,7 @@ static const enum tdm_act input_acts[][TDM_HOST_N_INPUTS] = {
                 [TDM_HOST_GATE_UP] = TDM_ACT_F32,
                 [TDM_HOST_DOWN] = TDM_ACT_F32,
                 [TDM_HOST_HEAD] = TDM_ACT_F32,
+                [TDM_HOST_SIDE] = TDM_ACT_F32,
         },
 };
 
@@ -123,6 +128,10 @@ static void host_unload(struct tdm_device_model *public)
         free(model->k);
         free(model->v);
         free(model->y);
+        free(model->gate);
+        free(model->up);
+        free(model->ones);
+        tdm_host_streams_free(model);
         free(model->router);
         free(model->row);
         free(model->logits);
@@ -134,7 +143,7 @@ static void host_unload(struct tdm_device_model *public)
 /* NULL: the layer's recipe has no use for it. */
 static const float *vector(const struct tdm_host_model *model, enum tdm_tensor_kind kind, uint32_t layer)
 {
-        if (tdm_tensor_presence(kind, &model->recipe, layer) == TDM_TENSOR_ABSENT)
+        if (tdm_tensor_presence(kind, &model->recipe, &model->hp, layer) < TDM_TENSOR_OPTIONAL)
                 return NULL;
         return (const float *)(model->weights + tdm_weights_find(model->weights, kind, layer)->offset);
 }
@@ -185,6 +194,13 @@ static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm
                                                                                            acts[TDM_HOST_QKV];
 }
 
+/* In a sparse layer the gate's numbers decide which neurons live: one that is rounded to int8 lets others live than
+ * the reference. */
+static enum tdm_act gate_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
+{
+        return acts[TDM_HOST_GATE_UP] == TDM_ACT_I8 && layer->is_sparse ? TDM_ACT_I16 : acts[TDM_HOST_GATE_UP];
+}
+
 static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
 {
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
@@ -192,13 +208,17 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 enum tdm_act qkv = qkv_act(&model->recipe.layers[i], acts);
 
                 matrix_init(model, TDM_TENSOR_Q, i, qkv, &l->q);
-                matrix_init(model, TDM_TENSOR_K, i, qkv, &l->k);
-                matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
+                l->k = l->v = l->q; /* neither is used where the layer reads another's */
+                if (model->hp.layers[i].kv_layer == i) {
+                        matrix_init(model, TDM_TENSOR_K, i, qkv, &l->k);
+                        if (!model->recipe.layers[i].v_is_k)
+                                matrix_init(model, TDM_TENSOR_V, i, qkv, &l->v);
+                }
                 matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
                 if (model->recipe.layers[i].n_experts > 0) {
                         experts_init(model, i, acts, l);
                 } else {
-                        matrix_init(model, TDM_TENSOR_GATE, i, acts[TDM_HOST_GATE_UP], &l->gate);
+                        matrix_init(model, TDM_TENSOR_GATE, i, gate_act(&model->recipe.layers[i], acts), &l->gate);
                         matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
                         matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
                 }
@@ -222,6 +242,7 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                     0, acts[TDM_HOST_HEAD], &model->output);
         model->output_norm = vector(model, TDM_TENSOR_OUTPUT_NORM, 0);
         model->embedding = tdm_weights_find(model->weights, TDM_TENSOR_TOKEN_EMBD, 0);
+        tdm_host_streams_weights(model, acts[TDM_HOST_QKV], acts[TDM_HOST_SIDE]);
 }
 
 /* n floats on a cache line; counted. Not touched: pages that a split placement never uses cost nothing. */
@@ -292,13 +313,20 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         const struct tdm_hparams *hp = &model->hp;
         size_t rows = model->tile_rows = TDM_MIN(limits->max_rows, TDM_HOST_TILE_ROWS),
                n_threads = tdm_pool_n_threads(model->pool);
-        uint32_t q_width = hp->n_heads * hp->head_dim, kv_width = hp->n_kv_heads * hp->head_dim;
+        uint32_t q_width = 0, kv_width = 0; /* the largest of any layer */
         unsigned forms[TDM_HOST_N_INPUTS] = {};
+        bool is_sparse = false;
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_host_layer *l = &model->layers[i];
+                const struct tdm_layer_sizes *sizes = &hp->layers[i];
 
+                q_width = TDM_MAX(q_width, sizes->n_heads * sizes->head_dim);
+                kv_width = TDM_MAX(kv_width, sizes->n_kv_heads * sizes->head_dim);
+                is_sparse = is_sparse || model->recipe.layers[i].is_sparse;
                 forms[TDM_HOST_QKV] |= 1u << l->q.act | 1u << l->k.act | 1u << l->v.act;
+                if (model->recipe.laurel_rank > 0)
+                        forms[TDM_HOST_QKV] |= 1u << l->laurel_l.act;
                 forms[TDM_HOST_ATTN_OUT] |= 1u << l->o.act;
                 if (l->experts.n_experts > 0) {
                         forms[TDM_HOST_GATE_UP] |=
@@ -311,7 +339,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         model->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
         model->logits_rows = (uint32_t)TDM_MIN(
                 TDM_MAX(TDM_HOST_LOGITS_BYTES_MAX / (model->logits_stride * sizeof(float)), 1u), limits->max_logits);
-        model->row_stride = TDM_ALIGN_UP(hp->d_model, 16u);
+        model->row_stride = TDM_ALIGN_UP(TDM_MAX(hp->d_model, model->recipe.per_layer_width), 16u);
         model->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 
         if (!acts_take(model, TDM_HOST_QKV, forms[TDM_HOST_QKV], rows, hp->d_model) ||
@@ -322,11 +350,15 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
             !take(model, &model->q, rows * q_width) || !take(model, &model->attn, rows * q_width) ||
             !take(model, &model->k, rows * kv_width) || !take(model, &model->v, rows * kv_width) ||
+            !take(model, &model->ones, hp->head_dim) ||
+            (is_sparse && (!take(model, &model->gate, rows * hp->d_ff) || !take(model, &model->up, rows * hp->d_ff))) ||
             !take(model, &model->y, rows * hp->d_model) || !take(model, &model->row, n_threads * model->row_stride) ||
             !take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
             !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
                 return false;
-        if (!experts_scratch_init(model))
+        for (uint32_t i = 0; i < hp->head_dim; i++)
+                model->ones[i] = 1;
+        if (!tdm_host_streams_scratch(model) || !experts_scratch_init(model))
                 return false;
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;
@@ -343,12 +375,21 @@ static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hpa
             tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
                                  kv->n_pages[TDM_KV_WINDOW]) < 0)
                 return false;
-        for (int group = 0; group < TDM_KV_GROUPS; group++)
-                if (kv->n_layers[group] != want.n_layers[group] || kv->n_pages[group] != want.n_pages[group] ||
-                    kv->page_bytes[group] != want.page_bytes[group] || kv->offset[group] != want.offset[group])
-                        return false;
-        return kv->n_kv_heads == want.n_kv_heads && kv->head_dim == want.head_dim &&
-               kv->part_bytes == want.part_bytes && kv->size_bytes == want.size_bytes;
+        return tdm_kv_geometry_equal(kv, &want);
+}
+
+/* Features that go together here. */
+static int check_streams(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        bool has_streams = recipe->residual == TDM_RESIDUAL_ALTUP, fits = (recipe->laurel_rank > 0) == has_streams;
+
+        for (uint32_t i = 0; i < hp->n_layers && has_streams; i++)
+                fits = fits && recipe->layers[i].norms & TDM_NORM_ATTN_BEFORE &&
+                       recipe->layers[i].norms & TDM_NORM_ATTN_AFTER;
+        return fits ? 0 :
+                      tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                    "host device: a residual of several streams goes with a low-rank branch and with "
+                                    "norms before and after attention");
 }
 
 static int host_load(struct tdm_device *device, const struct tdm_device_model_config *config,
@@ -365,15 +406,23 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         r = tdm_steps_limits_check(&config->limits, err);
         if (r == 0)
                 r = tdm_recipe_check_device(&header->recipe, hp, FEATURES, "host", err);
+        if (r == 0)
+                r = check_streams(&header->recipe, hp, err);
         if (r)
                 return r;
+        if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "host device: rows carry %u bytes of the file, the model has %u",
+                                     config->limits.input_bytes, tdm_weights_input_bytes(config->weights));
         if (!geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "host device: the KV cache's geometry does not fit the model's sizes");
-        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "host device: %u heads of %u values: their product must be a multiple of %u",
-                                     hp->n_heads, hp->head_dim, TDM_BLOCK_VALUES);
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                if (hp->layers[i].n_heads * hp->layers[i].head_dim % TDM_BLOCK_VALUES)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "host device: %u heads of %u values: their product must be a multiple of "
+                                             "%u",
+                                             hp->layers[i].n_heads, hp->layers[i].head_dim, TDM_BLOCK_VALUES);
 
         model = calloc(1, sizeof(*model));
         if (!model)

@@ -72,6 +72,29 @@ static void rmsnorm_add(const float *y, const float *gain, uint32_t n, float eps
                 h[i] = h[i] + y[i] * scale * gain[i];
 }
 
+static float mean_square(const float *x, uint32_t n)
+{
+        float s[16] = {};
+
+        for (uint32_t i = 0; i < n; i++)
+                s[i % 16] = fmaf(x[i], x[i], s[i % 16]);
+        return fold16(s) / (float)n;
+}
+
+static void cut_below(float *x, uint32_t n, float scale)
+{
+        float s[16] = {}, squares[16] = {}, mean, cut;
+
+        for (uint32_t i = 0; i < n; i++)
+                s[i % 16] += x[i];
+        mean = fold16(s) / (float)n;
+        for (uint32_t i = 0; i < n; i++)
+                squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
+        cut = fmaf(scale, sqrtf(fold16(squares) / (float)n), mean);
+        for (uint32_t i = 0; i < n; i++)
+                x[i] = x[i] - cut > 0 ? x[i] - cut : 0;
+}
+
 /* ORDER: c = 0.044715 (g g); t = fmaf(c, g, g); e = exp(2 sqrt(2/pi) t); y = (0.5 g (2 - 2 / (e + 1))) up, cut to
  * ±FLT_MAX. g³ may be infinite: e is then 0 or infinite and the quotient 2 or 0, never NaN. */
 static void gelu_mul(const float *gate, const float *up, uint32_t n, float *y)
@@ -292,6 +315,8 @@ void tdm_kernels_c_ops_fill(struct tdm_kernels *kernels)
 {
         kernels->rmsnorm = rmsnorm;
         kernels->rmsnorm_add = rmsnorm_add;
+        kernels->mean_square = mean_square;
+        kernels->cut_below = cut_below;
         kernels->gelu_mul = gelu_mul;
         kernels->silu_mul = silu_mul;
         kernels->swiglu_clamped = swiglu_clamped;

@@ -90,6 +90,51 @@ static void rmsnorm_add(const float *y, const float *gain, uint32_t n, float eps
                             n - i);
 }
 
+static float mean_square(const float *x, uint32_t n)
+{
+        struct v16 s = v16_zero();
+        uint32_t i = 0;
+
+        for (; i + 16 <= n; i += 16)
+                s = v16_fma(v16_load(x + i), v16_load(x + i), s);
+        if (i < n) {
+                struct v16 tail = v16_load_n(x + i, n - i);
+
+                s = v16_fma(tail, tail, s);
+        }
+        return v16_fold_add(s) / (float)n;
+}
+
+static void cut_below(float *x, uint32_t n, float scale)
+{
+        struct v16 s = v16_zero(), mean, cut;
+        uint32_t i = 0;
+        float m;
+
+        for (; i + 16 <= n; i += 16)
+                s = v16_add(s, v16_load(x + i));
+        if (i < n)
+                s = v16_add(s, v16_load_n(x + i, n - i));
+        m = v16_fold_add(s) / (float)n;
+        mean = v16_set1(m);
+        s = v16_zero();
+        for (i = 0; i + 16 <= n; i += 16) {
+                struct v16 difference = v16_sub(v16_load(x + i), mean);
+
+                s = v16_fma(difference, difference, s);
+        }
+        if (i < n) { /* lanes past the end: mean - mean */
+                struct v16 difference = v16_sub(v16_keep(v16_load_n(x + i, n - i), mean, 0, 0, n - i), mean);
+
+                s = v16_fma(difference, difference, s);
+        }
+        cut = v16_set1(fmaf(scale, sqrtf(v16_fold_add(s) / (float)n), m));
+        for (i = 0; i + 16 <= n; i += 16)
+                v16_store(x + i, v16_max(v16_sub(v16_load(x + i), cut), v16_zero()));
+        if (i < n)
+                v16_store_n(x + i, v16_max(v16_sub(v16_load_n(x + i, n - i), cut), v16_zero()), n - i);
+}
+
 TDM_INLINE struct v16 gelu_one(struct v16 g, struct v16 up)
 {
         struct v16 t = v16_fma(v16_mul(v16_mul(g, g), v16_set1(TDM_GELU_CUBE)), g, g);
@@ -173,6 +218,8 @@ static void fill(struct tdm_kernels *kernels)
 {
         kernels->rmsnorm = rmsnorm;
         kernels->rmsnorm_add = rmsnorm_add;
+        kernels->mean_square = mean_square;
+        kernels->cut_below = cut_below;
         kernels->gelu_mul = gelu_mul;
         kernels->silu_mul = silu_mul;
         kernels->swiglu_clamped = swiglu_clamped;

@@ -107,6 +107,11 @@ struct tdm_kernels {
         void (*rmsnorm)(const float *x, const float *gain, uint32_t n, float eps, float *y);
         /* h += rmsnorm(y) in the same order; y is not changed. */
         void (*rmsnorm_add)(const float *y, const float *gain, uint32_t n, float eps, float *h);
+        /* mean(x²), in the norm's order. */
+        float (*mean_square)(const float *x, uint32_t n);
+        /* x[i] = max(x[i] - (mean + scale * deviation), 0). ORDER: partial sums and tree as rmsnorm's; the mean is the
+         * sum by n; the deviation is the root of the mean of (x - mean)², which is a second pass. */
+        void (*cut_below)(float *x, uint32_t n, float scale);
         /* y[i] = gelu_tanh(gate[i]) * up[i], gelu as 0.5 g (2 - 2 / (exp(2z) + 1)), z = sqrt(2/pi) (g + 0.044715 g³);
          * finite for every finite input. y may be gate or up. */
         void (*gelu_mul)(const float *gate, const float *up, uint32_t n, float *y);

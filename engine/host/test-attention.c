@@ -108,7 +108,7 @@ static void fixture_init(struct fixture *f, const struct shape *shape)
                                         f->v[at + d] = element(shape->type, d);
                                 }
                                 if (t >= tdm_window_first(&f->hp, group, starts[s])) /* before: slid out */
-                                        kernels->kv_store(f->kv_base + tdm_kv_part_offset(&f->kv, group, page, 1, h),
+                                        kernels->kv_store(f->kv_base + tdm_kv_part_offset(&f->kv, 1, page, h),
                                                           shape->type, shape->head_dim, t % TDM_KV_PAGE_TOKENS,
                                                           f->k + at, f->v + at);
                         }

@@ -82,7 +82,7 @@ static void test_load_and_run(void **unused)
         bad.limits.max_rows = 0;
         assert_int_equal(tdm_host_device_ops.model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
         bad = good;
-        bad.kv.part_bytes /= 2;
+        bad.kv.layers[0].part_bytes /= 2;
         assert_int_equal(tdm_host_device_ops.model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
         bad = good;
         bad.kv.type = 3;

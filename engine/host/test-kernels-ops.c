@@ -154,6 +154,43 @@ static void test_rmsnorm(void **unused)
         }
 }
 
+/* Means, and what is cut below mean and deviation: against doubles, and the same bits everywhere. A row of equal
+ * numbers has no deviation, so that all of it is at the cut. */
+static void test_cut(void **unused)
+{
+        for (int round = 0; round < 200; round++) {
+                uint32_t n = 1 + below(700), n_live = 0;
+                float *x = alloc(n * 4), *y = alloc(n * 4), *z = alloc(n * 4), scale = (float)below(300) / 100 - 1;
+                double sum = 0, squares = 0, size = 0, cut;
+
+                for (uint32_t i = 0; i < n; i++) {
+                        x[i] = round % 20 == 0 ? 0.625f : (float)((int)below(20001) - 10000) / 3000;
+                        sum += (double)x[i];
+                        size += (double)x[i] * x[i];
+                }
+                for (uint32_t i = 0; i < n; i++)
+                        squares += (x[i] - sum / n) * (x[i] - sum / n);
+                cut = sum / n + scale * sqrt(squares / n);
+                assert_true(fabs(reference.mean_square(x, n) - size / n) <= size / n * (n / 32.0 + 8) * 0x1p-24);
+                memcpy(y, x, n * 4);
+                reference.cut_below(y, n, scale);
+                for (uint32_t i = 0; i < n; i++) {
+                        assert_true(fabs(y[i] - fmax(x[i] - cut, 0)) <= 1e-4);
+                        n_live += y[i] > 0;
+                }
+                assert_true(round % 20 != 0 || n_live == 0);
+                for (unsigned k = 0; k < n_simd; k++) {
+                        float a = reference.mean_square(x, n), b = simd[k].mean_square(x, n);
+
+                        assert_memory_equal(&a, &b, sizeof(a));
+                        memcpy(z, x, n * 4);
+                        simd[k].cut_below(z, n, scale);
+                        assert_memory_equal(y, z, n * 4);
+                }
+                free(x), free(y), free(z);
+        }
+}
+
 static void test_gelu(void **unused)
 {
         static const float hard[] = { 0.0f,   -0.0f, 1e-30f, -1e-30f, 1e5f,     -1e5f,   1e13f,  -1e13f, 1e19f,
@@ -540,9 +577,9 @@ static void test_attention(void **unused)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_exp),  cmocka_unit_test(test_rmsnorm),  cmocka_unit_test(test_gelu),
-                cmocka_unit_test(test_rope), cmocka_unit_test(test_kv_store), cmocka_unit_test(test_attention),
-                cmocka_unit_test(test_silu), cmocka_unit_test(test_swiglu),
+                cmocka_unit_test(test_exp),       cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_cut),
+                cmocka_unit_test(test_gelu),      cmocka_unit_test(test_rope),    cmocka_unit_test(test_kv_store),
+                cmocka_unit_test(test_attention), cmocka_unit_test(test_silu),    cmocka_unit_test(test_swiglu),
         };
 
         tdm_kernels_c_ops_fill(&reference);

@@ -8,71 +8,15 @@
 #define FULL_EVERY 6u /* five sliding layers, then a full one */
 #define LAYERS_27B 62u
 
-enum { ROPE_FULL, ROPE_WINDOW, N_ROPES }; /* of the recipe */
-
 void tdm_gemma3_recipe(struct tdm_recipe *ret, const struct tdm_hparams *hp)
 {
         /* The 27B divides by the width of a head as if heads filled the embedding, the others by the real one. */
         float scalar = hp->n_layers == LAYERS_27B ? (float)hp->d_model / (float)hp->layers[0].n_heads :
                                                     (float)hp->layers[0].head_dim;
 
-        *ret = (struct tdm_recipe){
-                .architecture = "gemma3",
-                .norm_eps = 1e-6f,
-                .embed_scale = (float)sqrt((double)hp->d_model),
-                .residual = TDM_RESIDUAL_PLAIN,
-                .n_streams = 1,
-                .n_ropes = N_ROPES,
-                .ropes = { [ROPE_FULL] = { .style = TDM_ROPE_HALVES,
-                                           .n_dims = hp->layers[0].head_dim,
-                                           .scaling = TDM_ROPE_LINEAR,
-                                           .base = 1e6f,
-                                           .factor = 1,
-                                           .magnitude = 1 },
-                           [ROPE_WINDOW] = { .style = TDM_ROPE_HALVES,
-                                             .n_dims = hp->layers[0].head_dim,
-                                             .scaling = TDM_ROPE_LINEAR,
-                                             .base = 1e4f,
-                                             .factor = 1,
-                                             .magnitude = 1 } },
-        };
+        tdm_gemma_recipe("gemma3", hp, ret);
         for (uint32_t i = 0; i < hp->n_layers; i++)
-                ret->layers[i] = (struct tdm_layer_recipe){
-                        .norms = TDM_NORM_ATTN_BEFORE | TDM_NORM_ATTN_AFTER | TDM_NORM_Q | TDM_NORM_K |
-                                 TDM_NORM_FFN_BEFORE | TDM_NORM_FFN_AFTER,
-                        .rope = hp->layers[i].window ? ROPE_WINDOW : ROPE_FULL,
-                        .query_scale = (float)(1.0 / sqrt((double)scalar)),
-                        .activation = TDM_ACTIVATION_GELU_TANH,
-                };
-}
-
-/* Which layers see everything. The pattern is a number (every n-th layer) or, for each layer, whether it slides. */
-static int get_windows(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_error *err)
-{
-        const char *key = "gemma3.attention.sliding_window_pattern";
-        uint32_t every = FULL_EVERY;
-        uint64_t n = 0;
-        int r = tdm_gguf_get_array_size(g, key, &n);
-
-        if (r == 0 && n < hp->n_layers)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is for %llu layers, the model has %u", key,
-                                     (unsigned long long)n, hp->n_layers);
-        if (r < 0) {
-                n = 0;
-                r = tdm_key_get_u32(g, "gemma3", "attention.sliding_window_pattern", &every, err);
-                if (r || (r = tdm_check_u32(err, key, every, 1, UINT32_MAX)))
-                        return r;
-        }
-        for (uint32_t i = 0; i < hp->n_layers; i++) {
-                uint64_t slides = (i + 1) % every != 0;
-
-                if (n > 0 && tdm_gguf_get_array_u64(g, key, i, &slides) < 0)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL,
-                                             "the key %s is neither a number nor an array of numbers", key);
-                if (slides == 0)
-                        hp->layers[i].window = 0;
-        }
-        return 0;
+                ret->layers[i].query_scale = (float)(1.0 / sqrt((double)scalar));
 }
 
 static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
@@ -80,7 +24,7 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         float scalar = NAN;
         int r;
 
-        if ((r = get_windows(g, hp, err)))
+        if ((r = tdm_gemma_read_windows(g, "gemma3", FULL_EVERY, hp, err)))
                 return r;
         tdm_gemma3_recipe(recipe, hp);
         if ((r = tdm_key_get_float(g, "gemma3", "attention.query_pre_attn_scalar", &scalar, err)))
@@ -92,7 +36,7 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
 
 static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
-        struct tdm_rope_recipe *full = &recipe->ropes[ROPE_FULL];
+        struct tdm_rope_recipe *full = &recipe->ropes[TDM_GEMMA_ROPE_FULL];
         struct tdm_gguf_string type = { "linear", 6 };
         char buffer[64];
 

@@ -121,7 +121,7 @@ int tdm_hparams_check(const struct tdm_hparams *hp, struct tdm_error *err)
                                      "the embedding length %u is not a multiple of 32, which is not supported",
                                      hp->d_model);
         if (hp->residual_width % hp->d_model || hp->residual_width < hp->d_model ||
-            hp->residual_width / hp->d_model > TDM_MAX_STREAMS)
+            hp->residual_width / hp->d_model > TDM_MAX_STREAMS + 1)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "a residual of %u numbers cannot hold streams of %u",
                                      hp->residual_width, hp->d_model);
         if ((r = check_layers(hp, err)))

@@ -26,7 +26,7 @@ struct tdm_layer_sizes {
 struct tdm_hparams {
         uint32_t n_layers;
         uint32_t d_model;        /* width of a layer's input and output; a multiple of 32 */
-        uint32_t residual_width; /* f32 numbers that a row carries from block to block: d_model for each stream */
+        uint32_t residual_width; /* f32 numbers that a row carries from block to block: tdm_recipe_residual_width() */
         uint32_t n_vocab;
         uint32_t n_ctx; /* positions */
         /* The largest of any layer: what caches and scratch are made for. Where all layers are alike, that of each. */

@@ -111,10 +111,11 @@ static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a
         return r ? r : tdm_recipe_check(recipe, hp, err);
 }
 
+/* known: a flag for each tensor of the file. */
 static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g, enum tdm_tensor_kind kind,
-                      uint32_t layer, struct tdm_error *err)
+                      uint32_t layer, uint8_t *known, struct tdm_error *err)
 {
-        enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->recipe, layer);
+        enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->recipe, &d->hparams, layer);
         struct tdm_tensor_ref ref = { .kind = kind, .layer = layer };
         uint32_t n_parts = tdm_tensor_n_parts(kind, &d->recipe, layer);
         char name[TDM_TENSOR_NAME_MAX], alias[TDM_TENSOR_NAME_MAX];
@@ -125,10 +126,13 @@ static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g,
         ref.tensor = tdm_gguf_find_tensor(g, name);
         if (!ref.tensor && tdm_tensor_alias(kind, &d->recipe, layer, alias))
                 ref.tensor = tdm_gguf_find_tensor(g, alias);
-        if (!ref.tensor && presence == TDM_TENSOR_OPTIONAL)
+        if (!ref.tensor && presence != TDM_TENSOR_REQUIRED)
                 return 0;
         if (!ref.tensor)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %s is missing", name);
+        known[ref.tensor - tdm_gguf_tensor(g, 0)] = 1;
+        if (presence == TDM_TENSOR_UNUSED)
+                return 0;
         tdm_tensor_shape(kind, &d->recipe, &d->hparams, layer, &ref.rows, &ref.cols);
         if (ref.tensor->dims[0] != ref.cols || ref.tensor->dims[1] != ref.rows / n_parts ||
             ref.tensor->dims[2] != n_parts || ref.tensor->dims[3] != 1)
@@ -153,18 +157,12 @@ static bool tensor_is_harmless(const struct tdm_gguf_tensor *t)
 }
 
 /* Every tensor of the file is one that the description has, or harmless. */
-static int check_unknown(const struct tdm_model_description *d, const struct tdm_gguf *g, struct tdm_error *err)
+static int check_unknown(const struct tdm_model_description *d, const struct tdm_gguf *g, const uint8_t *known,
+                         struct tdm_error *err)
 {
-        _cleanup_(freep) uint8_t *known = NULL;
-        uint64_t n = tdm_gguf_n_tensors(g);
         const struct tdm_gguf_tensor *first = tdm_gguf_tensor(g, 0);
 
-        known = calloc(n, 1);
-        if (!known)
-                return tdm_error_set(err, -ENOMEM, "out of memory");
-        for (uint32_t i = 0; i < d->n_tensors; i++)
-                known[d->tensors[i].tensor - first] = 1;
-        for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t i = 0; i < tdm_gguf_n_tensors(g); i++) {
                 const struct tdm_gguf_tensor *t = &first[i];
 
                 if (!known[i] && !tensor_is_harmless(t))
@@ -178,8 +176,12 @@ static int check_unknown(const struct tdm_model_description *d, const struct tdm
 
 static int describe(const struct tdm_gguf *g, struct tdm_model_description *d, struct tdm_error *err)
 {
+        _cleanup_(freep) uint8_t *known = calloc(tdm_gguf_n_tensors(g) + 1, 1);
         const struct tdm_architecture *architecture = NULL;
         int r;
+
+        if (!known)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
 
         if ((r = find_architecture(g, &architecture, err)) || (r = check_parts(g, err)) ||
             (r = get_recipe(g, architecture, d, err)))
@@ -191,12 +193,12 @@ static int describe(const struct tdm_gguf *g, struct tdm_model_description *d, s
                 uint32_t n = tdm_tensor_n((enum tdm_tensor_kind)kind, &d->hparams);
 
                 for (uint32_t layer = 0; layer < n; layer++) {
-                        r = add_tensor(d, g, (enum tdm_tensor_kind)kind, layer, err);
+                        r = add_tensor(d, g, (enum tdm_tensor_kind)kind, layer, known, err);
                         if (r)
                                 return r;
                 }
         }
-        return check_unknown(d, g, err);
+        return check_unknown(d, g, known, err);
 }
 
 int tdm_model_describe(const struct tdm_gguf *gguf, struct tdm_model_description *ret, struct tdm_error *err)

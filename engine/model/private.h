@@ -105,10 +105,23 @@ int tdm_experts_of_file(const struct tdm_gguf *gguf, const char *architecture, s
 /* Refuses a window that hides a key of any position: for architectures whose makers mean none. */
 int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct tdm_error *err);
 
+/* ---- what Gemma 3, 3n and 4 share (gemma.c) ---- */
+
+enum { TDM_GEMMA_ROPE_FULL, TDM_GEMMA_ROPE_WINDOW, TDM_GEMMA_N_ROPES }; /* of the recipe */
+
+/* Takes the window from the layers that see everything. every: n where the file does not say that each n-th does. */
+int tdm_gemma_read_windows(const struct tdm_gguf *gguf, const char *architecture, uint32_t every,
+                           struct tdm_hparams *hp, struct tdm_error *err);
+int tdm_gemma_share_kv(const char *architecture, uint32_t n_shared, struct tdm_hparams *hp, struct tdm_error *err);
+/* Norms everywhere but of values, GELU, whole heads turned, scores not scaled, a plain residual. */
+void tdm_gemma_recipe(const char *architecture, const struct tdm_hparams *hp, struct tdm_recipe *ret);
+/* Refuses RoPE of a part of each head. */
+int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe, struct tdm_error *err);
+
 /* ---- architectures ---- */
 
 /* Each has a file of its own, which defines tdm_architecture_<name>. */
-#define TDM_ARCHITECTURES(X) X(gemma3) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss)
+#define TDM_ARCHITECTURES(X) X(gemma3) X(gemma3n) X(gemma4) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

@@ -131,12 +131,17 @@ static int check_residual(const struct tdm_recipe *recipe, const struct tdm_hpar
         }
         if (recipe->active_stream >= recipe->n_streams)
                 return bad(err, "an active stream that is not there");
-        if (hp->residual_width != recipe->n_streams * hp->d_model)
+        if (hp->residual_width != tdm_recipe_residual_width(recipe, hp->d_model))
                 return bad(err, "streams that do not fill the residual");
         if (recipe->laurel_rank > hp->d_model)
                 return bad(err, "a low-rank branch of an impossible rank");
         if (recipe->per_layer_width > TDM_WIDTH_MAX)
                 return bad(err, "inputs of layers of an impossible width");
+        if (recipe->laurel_rank % 32 || recipe->per_layer_width % 32)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "a low-rank branch of rank %u and inputs of layers of width %u: only multiples of "
+                                     "32 are supported",
+                                     recipe->laurel_rank, recipe->per_layer_width);
         return 0;
 }
 

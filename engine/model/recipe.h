@@ -16,7 +16,22 @@
  *   f = RMS(x)                                  TDM_NORM_FFN_BEFORE
  *   x = x + RMS(Wdown (act(Wgate f) * Wup f))   TDM_NORM_FFN_AFTER
  *
- * The head: Woutput RMS(x), soft-capped. */
+ * The head: Woutput RMS(x), soft-capped.
+ *
+ * An input of the layer's own (has_input), with e_l what of a second embedding's row of the token is layer l's, of
+ * width P, and x0 the token's row of the first embedding, scaled:
+ *
+ *   p = (RMS(Wp_l x0 / sqrt(d)) + sqrt(P) e_l) / sqrt 2
+ *   x = x + RMS(Wproj (gelu(Wgate x) * p)), then x = output_scale x
+ *
+ * TDM_RESIDUAL_ALTUP keeps n_streams residuals h_i. With router(v) = tanh(Wr RMS(v) / d) and a the active stream:
+ *
+ *   h_0 = x0; h_i = W_i x0, made as long as x0
+ *   h_i = h_i + sum over j of c_ij h_j, c = Wc router(h_a)                            before attention, which reads h_a
+ *   m = (h_a + RMS(Wo o) + z + RMS(Wlr Wll z)) / sqrt 2, z = RMS(h_a)                 after it: x of the FFN
+ *   h_i = h_i + (1 + Wk router(x)) (x - h_a)                                          after the FFN
+ *   the layer's input, of h_a times a gain, is added to h_1 and those behind it
+ *   the head reads the mean of h_0 and of U_i h_i, made as long as h_0. */
 #ifndef TDM_ENGINE_MODEL_RECIPE_H
 #define TDM_ENGINE_MODEL_RECIPE_H
 
@@ -114,7 +129,7 @@ struct tdm_layer_recipe {
 
 enum tdm_residual {
         TDM_RESIDUAL_PLAIN = 1, /* x, as above */
-        TDM_RESIDUAL_ALTUP = 2  /* Gemma 3n: several streams, predicted and corrected around each layer */
+        TDM_RESIDUAL_ALTUP = 2  /* Gemma 3n: several streams, predicted and corrected around each layer, as above */
 };
 
 struct tdm_recipe {
@@ -135,6 +150,13 @@ struct tdm_recipe {
 static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_recipe) == 68 &&
                       sizeof(struct tdm_recipe) == 68 + 44 * TDM_MAX_ROPES + 68 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
+
+/* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
+ * and FFN comes behind them. */
+static inline uint32_t tdm_recipe_residual_width(const struct tdm_recipe *recipe, uint32_t d_model)
+{
+        return (recipe->n_streams + (recipe->residual == TDM_RESIDUAL_ALTUP)) * d_model;
+}
 
 /* Checks every field's range and that the fields fit each other and the sizes. hp has passed tdm_hparams_check().
  * Workers run it on what they were handed. TDM_E_BAD_MODEL. */

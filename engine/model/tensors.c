@@ -3,10 +3,28 @@
 #include "engine/model/tensors.h"
 
 /* What a shape is made of. */
-enum dim { ONE, MODEL, VOCAB, FF, Q_WIDTH, KV_WIDTH, HEAD, HALF_HEAD, HEADS, EXPERTS, EXPERT };
+enum dim {
+        ONE,
+        MODEL,
+        VOCAB,
+        FF,
+        Q_WIDTH,
+        KV_WIDTH,
+        HEAD,
+        HALF_HEAD,
+        HEADS,
+        EXPERTS,
+        EXPERT,
+        STREAMS,
+        STREAMS_SQUARED,
+        OTHER_STREAMS,
+        RANK,
+        INPUT,
+        ALL_INPUTS
+};
 
 enum { GLOBAL = false, LAYER = true };
-enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR };
+enum { MATRIX = TDM_ROLE_MATRIX, VECTOR = TDM_ROLE_VECTOR, IN_FILE = TDM_ROLE_FILE };
 enum { NEEDED = false, MAYBE = true };
 /* Layers have a dense FFN, experts, or both. */
 enum ffn { ANY_FFN, DENSE, OF_EXPERTS };
@@ -20,7 +38,7 @@ static const struct kind {
         uint32_t norm; /* there is one where the layer's recipe has this norm; 0: in every layer */
         uint32_t bias; /* the same of enum tdm_bias; its name ends in ".bias" */
         uint8_t ffn;   /* enum ffn: which layers have it */
-        bool is_parts; /* rows and cols are those of each expert's */
+        uint8_t parts; /* enum dim: matrices below each other, of which rows and cols are each one's */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
@@ -50,15 +68,33 @@ static const struct kind {
         [TDM_TENSOR_ROUTER] = { "ffn_gate_inp", LAYER, MATRIX, EXPERTS, MODEL, NEEDED, 0, 0, OF_EXPERTS },
         [TDM_TENSOR_ROUTER_BIAS] = { "ffn_gate_inp", LAYER, VECTOR, ONE, EXPERTS, NEEDED, 0, TDM_BIAS_ROUTER,
                                      OF_EXPERTS },
-        [TDM_TENSOR_GATE_EXPS] = { "ffn_gate_exps", LAYER, MATRIX, EXPERT, MODEL, NEEDED, 0, 0, OF_EXPERTS, true },
-        [TDM_TENSOR_UP_EXPS] = { "ffn_up_exps", LAYER, MATRIX, EXPERT, MODEL, NEEDED, 0, 0, OF_EXPERTS, true },
-        [TDM_TENSOR_DOWN_EXPS] = { "ffn_down_exps", LAYER, MATRIX, MODEL, EXPERT, NEEDED, 0, 0, OF_EXPERTS, true },
+        [TDM_TENSOR_GATE_EXPS] = { "ffn_gate_exps", LAYER, MATRIX, EXPERT, MODEL, NEEDED, 0, 0, OF_EXPERTS, EXPERTS },
+        [TDM_TENSOR_UP_EXPS] = { "ffn_up_exps", LAYER, MATRIX, EXPERT, MODEL, NEEDED, 0, 0, OF_EXPERTS, EXPERTS },
+        [TDM_TENSOR_DOWN_EXPS] = { "ffn_down_exps", LAYER, MATRIX, MODEL, EXPERT, NEEDED, 0, 0, OF_EXPERTS, EXPERTS },
         [TDM_TENSOR_GATE_EXPS_BIAS] = { "ffn_gate_exps", LAYER, VECTOR, EXPERTS, EXPERT, NEEDED, 0, TDM_BIAS_GATE,
                                         OF_EXPERTS },
         [TDM_TENSOR_UP_EXPS_BIAS] = { "ffn_up_exps", LAYER, VECTOR, EXPERTS, EXPERT, NEEDED, 0, TDM_BIAS_UP,
                                       OF_EXPERTS },
         [TDM_TENSOR_DOWN_EXPS_BIAS] = { "ffn_down_exps", LAYER, VECTOR, EXPERTS, MODEL, NEEDED, 0, TDM_BIAS_DOWN,
                                         OF_EXPERTS },
+        [TDM_TENSOR_PER_LAYER_EMBD] = { "per_layer_token_embd", GLOBAL, IN_FILE, VOCAB, ALL_INPUTS, NEEDED, 0 },
+        [TDM_TENSOR_PER_LAYER_PROJ] = { "per_layer_model_proj", GLOBAL, MATRIX, ALL_INPUTS, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_PER_LAYER_PROJ_NORM] = { "per_layer_proj_norm", GLOBAL, VECTOR, ONE, INPUT, NEEDED, 0 },
+        [TDM_TENSOR_INPUT_GATE] = { "inp_gate", LAYER, MATRIX, INPUT, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_INPUT_PROJ] = { "proj", LAYER, MATRIX, MODEL, INPUT, NEEDED, 0 },
+        [TDM_TENSOR_INPUT_NORM] = { "post_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_PROJ] = { "altup_proj", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0, .parts = OTHER_STREAMS },
+        [TDM_TENSOR_ALTUP_UNEMBD] = { "altup_unembd_proj", GLOBAL, MATRIX, MODEL, MODEL, NEEDED, 0,
+                                      .parts = OTHER_STREAMS },
+        [TDM_TENSOR_ALTUP_ROUTER] = { "altup_router", LAYER, MATRIX, STREAMS, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_ROUTER_NORM] = { "altup_router_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_PREDICT] = { "altup_predict_coef", LAYER, VECTOR, STREAMS_SQUARED, STREAMS, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_CORRECT] = { "altup_correct_coef", LAYER, VECTOR, STREAMS, STREAMS, NEEDED, 0 },
+        [TDM_TENSOR_ALTUP_CORRECT_SCALE] = { "altup_correct_scale", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_LAUREL_L] = { "laurel_l", LAYER, MATRIX, RANK, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_LAUREL_R] = { "laurel_r", LAYER, MATRIX, MODEL, RANK, NEEDED, 0 },
+        [TDM_TENSOR_LAUREL_NORM] = { "laurel_post_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_OUTPUT_SCALE] = { "layer_output_scale", LAYER, VECTOR, ONE, ONE, NEEDED, 0 },
 };
 
 static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
@@ -88,6 +124,18 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return recipe->layers[layer].n_experts;
         case EXPERT:
                 return recipe->layers[layer].d_expert;
+        case STREAMS:
+                return recipe->n_streams;
+        case STREAMS_SQUARED:
+                return recipe->n_streams * recipe->n_streams;
+        case OTHER_STREAMS:
+                return recipe->n_streams - 1;
+        case RANK:
+                return recipe->laurel_rank;
+        case INPUT:
+                return recipe->per_layer_width;
+        case ALL_INPUTS:
+                return recipe->per_layer_width * hp->n_layers;
         }
         abort();
 }
@@ -129,7 +177,9 @@ uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind)
 
 uint32_t tdm_tensor_n_parts(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
 {
-        return kinds[kind].is_parts ? recipe->layers[layer].n_experts : 1;
+        return kinds[kind].parts == EXPERTS       ? recipe->layers[layer].n_experts :
+               kinds[kind].parts == OTHER_STREAMS ? recipe->n_streams - 1 :
+                                                    1;
 }
 
 void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
@@ -147,10 +197,52 @@ static bool has_divisors(const struct tdm_recipe *recipe)
         return false;
 }
 
-enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
+/* Whether what the tensor is for is in the recipe. */
+static bool is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
 {
         const struct tdm_layer_recipe *l = &recipe->layers[layer];
 
+        switch (kind) {
+        case TDM_TENSOR_V:
+                return !l->v_is_k;
+        case TDM_TENSOR_SINKS:
+                return l->has_sinks;
+        case TDM_TENSOR_ROPE_FREQS:
+                return has_divisors(recipe);
+        case TDM_TENSOR_PER_LAYER_EMBD:
+        case TDM_TENSOR_PER_LAYER_PROJ:
+        case TDM_TENSOR_PER_LAYER_PROJ_NORM:
+                return recipe->per_layer_width > 0;
+        case TDM_TENSOR_INPUT_GATE:
+        case TDM_TENSOR_INPUT_PROJ:
+        case TDM_TENSOR_INPUT_NORM:
+                return l->has_input;
+        case TDM_TENSOR_ALTUP_PROJ:
+        case TDM_TENSOR_ALTUP_UNEMBD:
+        case TDM_TENSOR_ALTUP_ROUTER:
+        case TDM_TENSOR_ALTUP_ROUTER_NORM:
+        case TDM_TENSOR_ALTUP_PREDICT:
+        case TDM_TENSOR_ALTUP_CORRECT:
+        case TDM_TENSOR_ALTUP_CORRECT_SCALE:
+                return recipe->residual == TDM_RESIDUAL_ALTUP;
+        case TDM_TENSOR_LAUREL_L:
+        case TDM_TENSOR_LAUREL_R:
+        case TDM_TENSOR_LAUREL_NORM:
+                return recipe->laurel_rank > 0;
+        case TDM_TENSOR_OUTPUT_SCALE:
+                return l->has_output_scale;
+        default:
+                return true;
+        }
+}
+
+enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe,
+                                             const struct tdm_hparams *hp, uint32_t layer)
+{
+        const struct tdm_layer_recipe *l = &recipe->layers[layer];
+
+        if (!is_wanted(kind, recipe, layer))
+                return TDM_TENSOR_ABSENT;
         if (kinds[kind].norm != 0 && !(l->norms & kinds[kind].norm))
                 return TDM_TENSOR_ABSENT;
         if (kinds[kind].bias != 0 && !(l->biases & kinds[kind].bias))
@@ -160,9 +252,8 @@ enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const st
         /* Where a layer has both, the biases are the experts'. */
         if (kinds[kind].ffn == DENSE && l->n_experts > 0 && (!l->has_dense_beside || kinds[kind].bias != 0))
                 return TDM_TENSOR_ABSENT;
-        if (kind == TDM_TENSOR_SINKS && !l->has_sinks)
-                return TDM_TENSOR_ABSENT;
-        if (kind == TDM_TENSOR_ROPE_FREQS && !has_divisors(recipe))
-                return TDM_TENSOR_ABSENT;
+        if ((kind == TDM_TENSOR_K || kind == TDM_TENSOR_V || kind == TDM_TENSOR_K_NORM) &&
+            hp->layers[layer].kv_layer != layer)
+                return TDM_TENSOR_UNUSED;
         return kinds[kind].is_optional ? TDM_TENSOR_OPTIONAL : TDM_TENSOR_REQUIRED;
 }

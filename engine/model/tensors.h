@@ -40,15 +40,35 @@ enum tdm_tensor_kind {
         TDM_TENSOR_GATE_EXPS_BIAS, /* [n_experts][d_expert] */
         TDM_TENSOR_UP_EXPS_BIAS,
         TDM_TENSOR_DOWN_EXPS_BIAS, /* [n_experts][d_model] */
+        /* P: per_layer_width, A: n_streams of the recipe. */
+        TDM_TENSOR_PER_LAYER_EMBD,      /* [n_vocab][n_layers * P]; stays in the file */
+        TDM_TENSOR_PER_LAYER_PROJ,      /* [n_layers * P][d_model] */
+        TDM_TENSOR_PER_LAYER_PROJ_NORM, /* [P] */
+        TDM_TENSOR_INPUT_GATE,          /* [P][d_model] */
+        TDM_TENSOR_INPUT_PROJ,          /* [d_model][P] */
+        TDM_TENSOR_INPUT_NORM,          /* [d_model] */
+        TDM_TENSOR_ALTUP_PROJ,          /* [(A - 1) * d_model][d_model]: a matrix for each stream but the first */
+        TDM_TENSOR_ALTUP_UNEMBD,
+        TDM_TENSOR_ALTUP_ROUTER,        /* [A][d_model] */
+        TDM_TENSOR_ALTUP_ROUTER_NORM,   /* [d_model] */
+        TDM_TENSOR_ALTUP_PREDICT,       /* [A * A][A] */
+        TDM_TENSOR_ALTUP_CORRECT,       /* [A][A] */
+        TDM_TENSOR_ALTUP_CORRECT_SCALE, /* [d_model] */
+        TDM_TENSOR_LAUREL_L,            /* [laurel_rank][d_model] */
+        TDM_TENSOR_LAUREL_R,            /* [d_model][laurel_rank] */
+        TDM_TENSOR_LAUREL_NORM,         /* [d_model] */
+        TDM_TENSOR_OUTPUT_SCALE,        /* [1] */
         TDM_N_TENSOR_KINDS
 };
 
 enum tdm_tensor_role {
         TDM_ROLE_MATRIX, /* multiplied with rows; of any supported type, in panels */
-        TDM_ROLE_VECTOR  /* rows of f32, mostly one, as gains are */
+        TDM_ROLE_VECTOR, /* f32, as gains are; a few have rows */
+        TDM_ROLE_FILE    /* a row is read from the file for each token, and travels in the step */
 };
 
-enum tdm_tensor_presence { TDM_TENSOR_ABSENT, TDM_TENSOR_OPTIONAL, TDM_TENSOR_REQUIRED };
+/* Unused: files may have it, and nobody reads it. */
+enum tdm_tensor_presence { TDM_TENSOR_ABSENT, TDM_TENSOR_UNUSED, TDM_TENSOR_OPTIONAL, TDM_TENSOR_REQUIRED };
 
 #define TDM_TENSOR_NAME_MAX 64u
 
@@ -69,8 +89,8 @@ void tdm_tensor_shape(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
 /* Matrices of which the tensor consists, each of as many rows: one for each expert in a file's third dimension, else 1.
  */
 uint32_t tdm_tensor_n_parts(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer);
-/* Whether this layer of this recipe has it. */
+/* Whether this layer of this model has it. */
 enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe,
-                                             uint32_t layer);
+                                             const struct tdm_hparams *hp, uint32_t layer);
 
 #endif

@@ -470,7 +470,7 @@ static void test_check(void **state)
         REFUSED(d_ff = 128);
         REFUSED(residual_width = 0);
         REFUSED(residual_width = 96); /* a stream and a half */
-        REFUSED(residual_width = 64 * (TDM_MAX_STREAMS + 1));
+        REFUSED(residual_width = 64 * (TDM_MAX_STREAMS + 2));
         REFUSED(residual_width = UINT32_MAX);
         REFUSED(layers[0].n_heads = 0);
         REFUSED(layers[0].n_heads = 3);

@@ -189,7 +189,7 @@ static void features(void **state)
         ASKS(TDM_FEATURE_DENSE_BESIDE,
              (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
               r.layers[1].router = TDM_ROUTER_SOFTMAX_ALL, r.layers[1].has_dense_beside = 1));
-        ASKS(TDM_FEATURE_STREAMS, (r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4, sizes.residual_width = 256));
+        ASKS(TDM_FEATURE_STREAMS, (r.residual = TDM_RESIDUAL_ALTUP, r.n_streams = 4, sizes.residual_width = 320));
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
         ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
@@ -203,11 +203,11 @@ static void presence(void **state)
         char name[TDM_TENSOR_NAME_MAX];
         uint32_t rows, cols;
 
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 2), TDM_TENSOR_REQUIRED);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_OUTPUT, &good, 0), TDM_TENSOR_OPTIONAL);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, &hp, 2), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_OUTPUT, &good, &hp, 0), TDM_TENSOR_OPTIONAL);
         good.layers[2].norms &= ~(uint32_t)TDM_NORM_FFN_AFTER;
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 2), TDM_TENSOR_ABSENT);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, 1), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, &hp, 2), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_POST_FFW_NORM, &good, &hp, 1), TDM_TENSOR_REQUIRED);
         hp.layers[1].d_ff = 64;
         tdm_tensor_shape(TDM_TENSOR_GATE, &good, &hp, 1, &rows, &cols);
         assert_true(rows == 64 && cols == 64);
@@ -233,19 +233,19 @@ static void presence(void **state)
         for (uint32_t i = 0; i < 4; i++) {
                 bool has_experts = i % 3 == 0;
 
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_GATE, &good, i),
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_GATE, &good, &hp, i),
                                  i ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_UP_BIAS, &good, i), TDM_TENSOR_ABSENT);
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROUTER, &good, i),
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_UP_BIAS, &good, &hp, i), TDM_TENSOR_ABSENT);
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROUTER, &good, &hp, i),
                                  has_experts ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_EXPS, &good, i),
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_EXPS, &good, &hp, i),
                                  has_experts ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROUTER_BIAS, &good, i),
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROUTER_BIAS, &good, &hp, i),
                                  has_experts ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_UP_EXPS_BIAS, &good, i),
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_UP_EXPS_BIAS, &good, &hp, i),
                                  has_experts ? TDM_TENSOR_REQUIRED : TDM_TENSOR_ABSENT);
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_EXPS_BIAS, &good, i), TDM_TENSOR_ABSENT);
-                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_SINKS, &good, i), TDM_TENSOR_ABSENT);
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_DOWN_EXPS_BIAS, &good, &hp, i), TDM_TENSOR_ABSENT);
+                assert_int_equal(tdm_tensor_presence(TDM_TENSOR_SINKS, &good, &hp, i), TDM_TENSOR_ABSENT);
         }
         tdm_tensor_shape(TDM_TENSOR_DOWN_EXPS, &good, &hp, 3, &rows, &cols);
         assert_true(rows == 8 * 64 && cols == 32 && tdm_tensor_n_parts(TDM_TENSOR_DOWN_EXPS, &good, 3) == 8);
@@ -253,16 +253,16 @@ static void presence(void **state)
         assert_true(rows == 8 * 32 && cols == 64);
         tdm_tensor_shape(TDM_TENSOR_UP_EXPS_BIAS, &good, &hp, 0, &rows, &cols);
         assert_true(rows == 8 && cols == 32 && tdm_tensor_n_parts(TDM_TENSOR_UP_EXPS_BIAS, &good, 0) == 1);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 1), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, &hp, 1), TDM_TENSOR_ABSENT);
         good.layers[1].biases = TDM_BIAS_K;
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 1), TDM_TENSOR_REQUIRED);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_Q_BIAS, &good, 1), TDM_TENSOR_ABSENT);
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, 2), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, &hp, 1), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_Q_BIAS, &good, &hp, 1), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_K_BIAS, &good, &hp, 2), TDM_TENSOR_ABSENT);
         tdm_tensor_name(TDM_TENSOR_K_BIAS, 1, name);
         assert_string_equal(name, "blk.1.attn_k.bias");
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, 0), TDM_TENSOR_ABSENT);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, &hp, 0), TDM_TENSOR_ABSENT);
         good.ropes[1].has_divisors = 1;
-        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, 0), TDM_TENSOR_REQUIRED);
+        assert_int_equal(tdm_tensor_presence(TDM_TENSOR_ROPE_FREQS, &good, &hp, 0), TDM_TENSOR_REQUIRED);
         tdm_tensor_name(TDM_TENSOR_ROPE_FREQS, 0, name);
         assert_string_equal(name, "rope_freqs.weight");
         assert_false(tdm_tensor_alias(TDM_TENSOR_FFN_NORM, &good, 2, name)); /* there it is another tensor */

@@ -20,19 +20,31 @@ int tdm_kv_type_from_name(const char *name)
 int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *hp, enum tdm_kv_type type,
                          uint32_t n_full_pages, uint32_t n_window_pages)
 {
-        struct tdm_kv_geometry g = { .type = type, .n_kv_heads = hp->n_kv_heads, .head_dim = hp->head_dim };
+        const uint32_t n_pages[TDM_KV_GROUPS] = { [TDM_KV_FULL] = n_full_pages, [TDM_KV_WINDOW] = n_window_pages };
+        struct tdm_kv_geometry g = { .type = type };
+        uint64_t bytes[TDM_KV_GROUPS] = { 0 }; /* of a page: cannot overflow, sizes have ranges */
 
-        for (uint32_t l = 0; l < hp->n_layers; l++)
-                g.n_layers[tdm_kv_group_of(hp, l)]++;
-        g.n_pages[TDM_KV_FULL] = g.n_layers[TDM_KV_FULL] ? n_full_pages : 0;
-        g.n_pages[TDM_KV_WINDOW] = g.n_layers[TDM_KV_WINDOW] ? n_window_pages : 0;
-        g.part_bytes = tdm_kv_part_bytes(type, hp->head_dim);
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_sizes *sizes = &hp->layers[i];
+                enum tdm_kv_group group = tdm_kv_group_of(hp, i);
 
+                if (sizes->kv_layer != i) {
+                        g.layers[i] = g.layers[sizes->kv_layer];
+                        continue;
+                }
+                g.layers[i] = (struct tdm_kv_layer){ .group = group,
+                                                     .n_kv_heads = sizes->n_kv_heads,
+                                                     .head_dim = sizes->head_dim,
+                                                     .offset = bytes[group],
+                                                     .part_bytes = tdm_kv_part_bytes(type, sizes->head_dim) };
+                bytes[group] += tdm_kv_layer_bytes(&g, i);
+                g.n_layers[group]++;
+        }
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                uint64_t bytes = g.part_bytes * hp->n_kv_heads * g.n_layers[group];
                 uint64_t all;
 
-                g.page_bytes[group] = TDM_ALIGN_UP(bytes, UINT64_C(4096));
+                g.n_pages[group] = g.n_layers[group] ? n_pages[group] : 0;
+                g.page_bytes[group] = TDM_ALIGN_UP(bytes[group], UINT64_C(4096));
                 g.offset[group] = g.size_bytes;
                 if (__builtin_mul_overflow(g.page_bytes[group], (uint64_t)g.n_pages[group], &all) ||
                     __builtin_add_overflow(g.size_bytes, all, &g.size_bytes) || g.size_bytes > (UINT64_C(1) << 46))
@@ -40,6 +52,16 @@ int tdm_kv_geometry_init(struct tdm_kv_geometry *kv, const struct tdm_hparams *h
         }
         *kv = g;
         return 0;
+}
+
+bool tdm_kv_geometry_equal(const struct tdm_kv_geometry *a, const struct tdm_kv_geometry *b)
+{
+        return a->type == b->type && a->size_bytes == b->size_bytes &&
+               memcmp(a->n_layers, b->n_layers, sizeof(a->n_layers)) == 0 &&
+               memcmp(a->n_pages, b->n_pages, sizeof(a->n_pages)) == 0 &&
+               memcmp(a->page_bytes, b->page_bytes, sizeof(a->page_bytes)) == 0 &&
+               memcmp(a->offset, b->offset, sizeof(a->offset)) == 0 &&
+               memcmp(a->layers, b->layers, sizeof(a->layers)) == 0;
 }
 
 const struct tdm_rope_recipe *tdm_kv_group_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
@@ -51,12 +73,11 @@ const struct tdm_rope_recipe *tdm_kv_group_rope(const struct tdm_hparams *hp, co
         return NULL;
 }
 
-uint32_t tdm_kv_layer_index(const struct tdm_hparams *hp, uint32_t layer)
+uint32_t tdm_kv_first_layer(const struct tdm_hparams *hp, enum tdm_kv_group group)
 {
-        uint32_t index = 0;
+        uint32_t i = 0;
 
-        for (uint32_t l = 0; l < layer; l++)
-                if (tdm_kv_group_of(hp, l) == tdm_kv_group_of(hp, layer))
-                        index++;
-        return index;
+        while (i < hp->n_layers && tdm_kv_group_of(hp, i) != group)
+                i++;
+        return i;
 }

@@ -2,10 +2,11 @@
  *
  * Two groups of layers, each with pages of its own: full layers (pages live as long as the sequence) and window layers
  * (pages are freed as they slide out). A page of a group holds TDM_KV_PAGE_TOKENS consecutive positions of one sequence
- * for all layers of that group. Keys lie 16 positions side by side, so that one vector is one dimension of 16 keys and
- * a score is summed over dimensions in one lane, in order; values lie as rows.
+ * for all layers of that group that have keys and values of their own; layers may differ in their heads. Keys lie 16
+ * positions side by side, so that one vector is one dimension of 16 keys and a score is summed over dimensions in one
+ * lane, in order; values lie as rows.
  *
- *   page     = [layer of the group][kv head] parts
+ *   page     = [layer of the group][kv head of the layer] parts
  *   part     = K [TDM_KV_PAGE_TOKENS / 16][head_dim][16]  then  V [TDM_KV_PAGE_TOKENS][head_dim]     (f16 or f32)
  *   q8_0:      K i8 [TDM_KV_PAGE_TOKENS / 16][head_dim][16]   K scales f16 [TDM_KV_PAGE_TOKENS / 16][blocks][16]
  *              V i8 [TDM_KV_PAGE_TOKENS][head_dim]            V scales f16 [TDM_KV_PAGE_TOKENS][blocks]
@@ -24,16 +25,24 @@ enum tdm_kv_type { TDM_KV_F16 = 1, TDM_KV_F32 = 2, TDM_KV_Q8_0 = 3 };
 const char *tdm_kv_type_name(enum tdm_kv_type type); /* "f16"; NULL: no such type */
 int tdm_kv_type_from_name(const char *name);         /* -EINVAL */
 
-struct tdm_kv_geometry {
-        uint32_t type; /* enum tdm_kv_type */
+/* Where a layer's keys and values lie in each page of its group. A layer that reads another's has its numbers. */
+struct tdm_kv_layer {
+        uint32_t group; /* enum tdm_kv_group */
         uint32_t n_kv_heads;
         uint32_t head_dim;
-        uint32_t n_layers[TDM_KV_GROUPS];
-        uint32_t n_pages[TDM_KV_GROUPS];
+        uint32_t reserved;
+        uint64_t offset; /* of its first part, from the page's start */
         uint64_t part_bytes;
+};
+
+struct tdm_kv_geometry {
+        uint32_t type;                    /* enum tdm_kv_type */
+        uint32_t n_layers[TDM_KV_GROUPS]; /* with keys and values of their own */
+        uint32_t n_pages[TDM_KV_GROUPS];
         uint64_t page_bytes[TDM_KV_GROUPS]; /* 0 for a group without layers */
         uint64_t offset[TDM_KV_GROUPS];     /* of the group's first page */
         uint64_t size_bytes;
+        struct tdm_kv_layer layers[TDM_MAX_LAYERS]; /* all zero from the model's n_layers on */
 };
 
 #define TDM_KV_BLOCK_DIMS 32u /* q8_0: dimensions that share a scale */
@@ -70,13 +79,26 @@ static inline enum tdm_kv_group tdm_kv_group_of(const struct tdm_hparams *hp, ui
  * not turn them. Where they differ (TDM_FEATURE_ROPE_BY_LAYER) a device must not ask this. */
 const struct tdm_rope_recipe *tdm_kv_group_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
                                                 enum tdm_kv_group group);
-/* How many layers of the same group come before this one. */
-uint32_t tdm_kv_layer_index(const struct tdm_hparams *hp, uint32_t layer);
-static inline uint64_t tdm_kv_part_offset(const struct tdm_kv_geometry *kv, enum tdm_kv_group group, uint32_t page,
-                                          uint32_t layer_index, uint32_t kv_head)
+/* The first layer of the group, which has keys and values of its own; n_layers: the group has none. */
+uint32_t tdm_kv_first_layer(const struct tdm_hparams *hp, enum tdm_kv_group group);
+static inline uint64_t tdm_kv_page_offset(const struct tdm_kv_geometry *kv, enum tdm_kv_group group, uint32_t page)
 {
-        return kv->offset[group] + (uint64_t)page * kv->page_bytes[group] +
-               ((uint64_t)layer_index * kv->n_kv_heads + kv_head) * kv->part_bytes;
+        return kv->offset[group] + (uint64_t)page * kv->page_bytes[group];
 }
+/* page: of the layer's group. */
+static inline uint64_t tdm_kv_part_offset(const struct tdm_kv_geometry *kv, uint32_t layer, uint32_t page,
+                                          uint32_t kv_head)
+{
+        const struct tdm_kv_layer *l = &kv->layers[layer];
+
+        return tdm_kv_page_offset(kv, (enum tdm_kv_group)l->group, page) + l->offset + kv_head * l->part_bytes;
+}
+/* Of a layer's parts in a page: they lie behind each other. */
+static inline uint64_t tdm_kv_layer_bytes(const struct tdm_kv_geometry *kv, uint32_t layer)
+{
+        return kv->layers[layer].n_kv_heads * kv->layers[layer].part_bytes;
+}
+/* Whether both say the same of every page and layer. */
+bool tdm_kv_geometry_equal(const struct tdm_kv_geometry *a, const struct tdm_kv_geometry *b);
 
 #endif

@@ -39,6 +39,7 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
                 { "n_tables", limits->n_tables, 1, MAX_TABLES },
                 { "table_entries", limits->table_entries, 1, MAX_TABLE_ENTRIES },
                 { "mask_words", limits->mask_words, 0, MAX_MASK_WORDS },
+                { "input_bytes", limits->input_bytes, 0, TDM_MAX_INPUT_BYTES },
         };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(checks); i++)
@@ -61,6 +62,8 @@ void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_la
         offset += TDM_ALIGN_UP(limits->max_logits * (uint64_t)sizeof(struct tdm_step_logits), UINT64_C(64));
         l.history_offset = offset;
         offset += limits->max_logits * (uint64_t)TDM_HISTORY_MAX * sizeof(uint32_t);
+        l.inputs_offset = offset = TDM_ALIGN_UP(offset, UINT64_C(64));
+        offset += limits->max_rows * (uint64_t)limits->input_bytes;
         l.published_offset = offset = TDM_ALIGN_UP(offset, UINT64_C(64));
         offset += TDM_ALIGN_UP(limits->max_seqs * (uint64_t)sizeof(uint64_t), UINT64_C(64));
         l.masks_offset = offset;
@@ -129,7 +132,9 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits)
         step->seqs = calloc(limits->max_seqs, sizeof(*step->seqs));
         step->logits = calloc(limits->max_logits, sizeof(*step->logits));
         step->history = calloc((size_t)limits->max_logits * TDM_HISTORY_MAX, sizeof(*step->history));
-        complete = step->rows && step->seqs && step->logits && step->history;
+        step->input_bytes = limits->input_bytes;
+        step->inputs = limits->input_bytes ? calloc(limits->max_rows, limits->input_bytes) : NULL;
+        complete = step->rows && step->seqs && step->logits && step->history && (step->inputs || !step->input_bytes);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 step->tables[group] = calloc((size_t)limits->max_seqs * limits->table_entries, sizeof(uint32_t));
                 complete = complete && step->tables[group];
@@ -150,6 +155,7 @@ void tdm_step_destroy(struct tdm_step *step)
                 return;
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 free(step->tables[group]);
+        free(step->inputs);
         free(step->history);
         free(step->logits);
         free(step->seqs);
@@ -315,6 +321,8 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
         copy_once(step->rows, from + layout->rows_offset, step->head.n_rows * sizeof(*step->rows));
         copy_once(step->seqs, from + layout->seqs_offset, step->head.n_seqs * sizeof(*step->seqs));
         copy_once(step->logits, from + layout->logits_offset, step->head.n_logits * sizeof(*step->logits));
+        if (step->inputs)
+                copy_once(step->inputs, from + layout->inputs_offset, (size_t)step->head.n_rows * step->input_bytes);
         copy_once(step->history, from + layout->history_offset, step->head.n_history * sizeof(*step->history));
         r = check_rows(step, limits, hp, err);
         if (r)

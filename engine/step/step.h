@@ -21,11 +21,13 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 3u
+#define TDM_STEPS_ABI 4u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
 #define TDM_MAX_STEP_LOGITS 256u
+
+#define TDM_MAX_INPUT_BYTES (1u << 20)
 
 enum tdm_worker_index { TDM_WORKER_NPU = 0, TDM_WORKER_GPU = 1, TDM_N_WORKERS = 2 };
 
@@ -68,7 +70,9 @@ struct tdm_step_head {
         uint64_t after_step; /* id of the step that this one follows: it does each attention block first; 0: none */
         uint32_t after_slot; /* that step's slot; 0 where after_step is 0 */
         uint32_t reserved;
-        uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → enum tdm_worker_index */
+        uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → #define TDM_MAX_INPUT_BYTES (1u << 20)
+
+enum tdm_worker_index */
 };
 
 struct tdm_steps_limits {
@@ -78,6 +82,7 @@ struct tdm_steps_limits {
         uint32_t n_tables;      /* sequence slots */
         uint32_t table_entries; /* pages a sequence can have: ceil(n_ctx / TDM_KV_PAGE_TOKENS) */
         uint32_t mask_words;    /* of a mask: ceil(n_vocab / 64); 0: no row can have one */
+        uint32_t input_bytes;   /* of the model's file that travel with each row; 0: none */
 };
 
 /* Header of the segment, followed by slots and tables; offsets are computed by tdm_steps_layout(), never read from it.
@@ -93,6 +98,7 @@ struct tdm_steps_layout {
         struct tdm_steps_limits limits;
         uint64_t slot_offset[TDM_STEP_SLOTS];
         uint64_t rows_offset, seqs_offset, logits_offset, history_offset; /* within a slot, after the head */
+        uint64_t inputs_offset;                                           /* the same; [max_rows][input_bytes] */
         uint64_t published_offset, masks_offset; /* _Atomic u64 [max_seqs]; u64 [max_seqs][mask_words] */
         uint64_t slot_bytes;
         uint64_t tables_offset;      /* u32 [n_tables][TDM_KV_GROUPS][table_entries] */
@@ -127,6 +133,11 @@ static inline uint32_t *tdm_steps_history(uint8_t *base, const struct tdm_steps_
 {
         return (uint32_t *)(base + l->slot_offset[slot] + l->history_offset);
 }
+/* What of the file is a row's token's (engine/weights/weights.h, TDM_LAYOUT_FILE). */
+static inline uint8_t *tdm_steps_inputs(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
+{
+        return base + l->slot_offset[slot] + l->inputs_offset;
+}
 static inline uint32_t *tdm_steps_table(uint8_t *base, const struct tdm_steps_layout *l, uint32_t table,
                                         enum tdm_kv_group group)
 {
@@ -157,6 +168,8 @@ struct tdm_step {
         struct tdm_step_seq *seqs;      /* [max_seqs] */
         struct tdm_step_logits *logits; /* [max_logits] */
         uint32_t *history;              /* [max_logits * TDM_HISTORY_MAX] */
+        uint8_t *inputs;                /* [max_rows][input_bytes]; its values are not checked: only computed with */
+        uint32_t input_bytes;
         /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
         uint32_t *tables[TDM_KV_GROUPS];
         uint32_t table_entries;

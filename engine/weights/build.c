@@ -318,6 +318,8 @@ static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
                          head = plan->orders[i].n_dims ? plan->orders[i].head_dim / TDM_PANEL_ROWS : 1,
                          each = is_vector ? 1 : (uint32_t)TDM_MAX(SLICE_BYTES / tensor->panel_bytes / head, 1) * head;
 
+                if (tensor->layout == TDM_LAYOUT_FILE)
+                        continue;
                 for (uint32_t first = 0; first < n_panels; first += each, n++)
                         if (ret)
                                 ret[n] = (struct slice){ i, first, TDM_MIN(each, n_panels - first) };

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include "common/sigbus.h"
 #include "common/test-hugepage.h"
+#include "engine/weights/weights-private.h"
 #include "engine/weights/weights.h"
 
 static uint64_t random_state = 3;
@@ -325,6 +326,37 @@ static void test_values(void **state)
         file_make(&file, -1, 0);
         assert_int_equal(pack(&file, &base, &size, &err), 0);
         check_values(&file, base, size);
+}
+
+/* Pieces of a row as a file has it are the values of the packed row, wherever they begin. */
+static void test_file_row(void **state)
+{
+        enum { N = 768 };
+        static const uint32_t types[] = { TDM_TYPE_F32,  TDM_TYPE_F16,  TDM_TYPE_BF16, TDM_TYPE_Q8_0,
+                                          TDM_TYPE_Q4_0, TDM_TYPE_Q4_K, TDM_TYPE_Q6_K, TDM_TYPE_IQ4_NL };
+        _Alignas(64) static uint8_t panel[N * 64 + 4096];
+
+        for (size_t t = 0; t < TDM_ARRAY_SIZE(types); t++) {
+                const struct tdm_type_info *info = tdm_type_info(types[t]);
+                struct tdm_weights_tensor tensor = { .type = types[t],
+                                                     .layout = TDM_LAYOUT_PANEL16,
+                                                     .rows = 1,
+                                                     .cols = N,
+                                                     .panel_bytes = tdm_weights_panel_bytes(types[t], N) };
+                size_t size = N / info->block_values * info->block_bytes;
+                uint8_t row[N * 4 + 64]; /* read ahead, never used */
+                float want[N], got[N];
+
+                assert_true(tensor.panel_bytes <= sizeof(panel));
+                random_tensor(row, types[t], size);
+                assert_true(tdm_weights_pack_panel(types[t], panel, row, size, 1, N));
+                tdm_weights_row(panel, &tensor, 0, want);
+                for (uint32_t first = 0; first < N; first += 96)
+                        for (uint32_t n = 32; first + n <= N; n += 224) {
+                                tdm_weights_file_row(types[t], row, first, n, got);
+                                assert_memory_equal(got, want + first, n * sizeof(float));
+                        }
+        }
 }
 
 /* Devices turn halves alone: what makes queries and keys is packed so that they may. */
@@ -680,10 +712,10 @@ static void test_refused(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_values),      cmocka_unit_test(test_neighbours), cmocka_unit_test(test_padding),
-                cmocka_unit_test(test_unsupported), cmocka_unit_test(test_not_finite), cmocka_unit_test(test_progress),
-                cmocka_unit_test(test_shrinks),     cmocka_unit_test(test_flips),      cmocka_unit_test(test_refused),
-                cmocka_unit_test(test_huge_pages),
+                cmocka_unit_test(test_values),   cmocka_unit_test(test_file_row),    cmocka_unit_test(test_neighbours),
+                cmocka_unit_test(test_padding),  cmocka_unit_test(test_unsupported), cmocka_unit_test(test_not_finite),
+                cmocka_unit_test(test_progress), cmocka_unit_test(test_shrinks),     cmocka_unit_test(test_flips),
+                cmocka_unit_test(test_refused),  cmocka_unit_test(test_huge_pages),
         };
 
         if (tdm_sigbus_init() < 0 || sigaction(SIGBUS, NULL, &sigbus_action) < 0)

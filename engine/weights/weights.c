@@ -8,6 +8,9 @@
 
 #define TYPE_IDS 64u /* more than the largest of enum tdm_type */
 #define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
+/* Of a row of the file that are read together: a K-quant's block, or several of the others. */
+#define FILE_ROW_VALUES 256u
+#define FILE_ROW_PANEL_BYTES (FILE_ROW_VALUES * TDM_PANEL_ROWS * 2)
 
 static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
 static_assert(sizeof(struct tdm_weights_header) % 8 == 0, "part of the segment's layout");
@@ -57,7 +60,13 @@ uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols)
 /* Fills layout, panel_bytes and size_bytes from kind, type and shape. */
 static void layout_tensor(struct tdm_weights_tensor *tensor)
 {
-        if (is_vector(tensor->kind)) {
+        if (tdm_tensor_role((enum tdm_tensor_kind)tensor->kind) == TDM_ROLE_FILE) {
+                const struct tdm_type_info *info = tdm_type_info(tensor->type);
+
+                tensor->layout = TDM_LAYOUT_FILE;
+                tensor->panel_bytes = (uint64_t)tensor->cols / info->block_values * info->block_bytes;
+                tensor->size_bytes = 0;
+        } else if (is_vector(tensor->kind)) {
                 tensor->layout = TDM_LAYOUT_ROWS;
                 tensor->panel_bytes = 0;
                 tensor->size_bytes = (uint64_t)tensor->rows * tensor->cols * sizeof(float);
@@ -218,7 +227,7 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
                 return bad(err, "a tensor of no known kind");
         if (tensor->layer >= tdm_tensor_n(kind, hp))
                 return bad(err, "a tensor of a layer that the model does not have");
-        if (tdm_tensor_presence(kind, &header->recipe, tensor->layer) == TDM_TENSOR_ABSENT)
+        if (tdm_tensor_presence(kind, &header->recipe, hp, tensor->layer) < TDM_TENSOR_OPTIONAL)
                 return bad(err, "a tensor that its recipe has no use for");
         if (!tdm_weights_type_supported(tensor->type) || (is_vector(kind) && tensor->type != TDM_TYPE_F32))
                 return bad(err, "a tensor of a type that is not supported");
@@ -247,7 +256,8 @@ static int check_complete(const struct tdm_weights_header *header, uint8_t seen[
                 char name[TDM_TENSOR_NAME_MAX];
 
                 for (uint32_t layer = 0; layer < tdm_tensor_n(kind, &header->hparams); layer++) {
-                        if (seen[i][layer] || tdm_tensor_presence(kind, &header->recipe, layer) != TDM_TENSOR_REQUIRED)
+                        if (seen[i][layer] ||
+                            tdm_tensor_presence(kind, &header->recipe, &header->hparams, layer) != TDM_TENSOR_REQUIRED)
                                 continue;
                         tdm_tensor_name(kind, layer, name);
                         return tdm_error_set(err, TDM_E_PROTOCOL,
@@ -391,6 +401,7 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
         uint32_t lane = row % TDM_PANEL_ROWS;
 
         assert(row < tensor->rows);
+        assert(tensor->layout != TDM_LAYOUT_FILE);
         if (tensor->layout == TDM_LAYOUT_ROWS) {
                 memcpy(y, data + (uint64_t)row * tensor->cols * sizeof(float), tensor->cols * sizeof(float));
                 return;
@@ -410,4 +421,51 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
                          tensor->type == TDM_TYPE_F16 ?
                                  tdm_f16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2)) :
                                  tdm_bf16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2));
+}
+
+/* A panel of one row with the blocks that the columns touch, some at a time. */
+static void file_row_quantised(uint32_t type, const uint8_t *row, uint32_t first, uint32_t n, float *y)
+{
+        const struct tdm_type_info *info = tdm_type_info(type);
+        _Alignas(64) uint8_t panel[FILE_ROW_PANEL_BYTES];
+        struct tdm_weights_tensor tensor = { .type = type, .layout = TDM_LAYOUT_PANEL16, .rows = 1 };
+        uint32_t block = info->block_values, each = FILE_ROW_VALUES / block * block;
+        float values[FILE_ROW_VALUES];
+
+        for (uint32_t begin = first / block * block, end; begin < first + n; begin = end) {
+                uint32_t from = TDM_MAX(begin, first), to;
+
+                end = TDM_MIN(begin + each, TDM_ALIGN_UP(first + n, block));
+                to = TDM_MIN(end, first + n);
+                tensor.cols = end - begin;
+                tensor.panel_bytes = tdm_weights_panel_bytes(type, tensor.cols);
+                assert(tensor.panel_bytes <= sizeof(panel));
+                /* What is not finite stays so: the row that has it says that its logits hold a NaN. */
+                (void)tdm_weights_pack_panel(type, panel, row + (uint64_t)begin / block * info->block_bytes, 0, 1,
+                                             tensor.cols);
+                tdm_weights_row(panel, &tensor, 0, values);
+                memcpy(y + (from - first), values + (from - begin), (to - from) * sizeof(float));
+        }
+}
+
+void tdm_weights_file_row(uint32_t type, const uint8_t *row, uint32_t first, uint32_t n, float *y)
+{
+        if (tdm_weights_type_quantised(type)) {
+                file_row_quantised(type, row, first, n, y);
+                return;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+                size_t at = (size_t)first + i;
+
+                y[i] = type == TDM_TYPE_F32 ? tdm_bits_to_f32(tdm_load_u32(row + 4 * at)) :
+                       type == TDM_TYPE_F16 ? tdm_f16_to_f32(tdm_load_u16(row + 2 * at)) :
+                                              tdm_bf16_to_f32(tdm_load_u16(row + 2 * at));
+        }
+}
+
+uint32_t tdm_weights_input_bytes(const uint8_t *base)
+{
+        const struct tdm_weights_tensor *tensor = tdm_weights_find(base, TDM_TENSOR_PER_LAYER_EMBD, 0);
+
+        return tensor ? (uint32_t)tensor->panel_bytes : 0;
 }

@@ -14,6 +14,8 @@
  *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS: engine/weights/subblock.h
  * Experts' matrices of a layer are one tensor, one below the other: an expert has whole panels, and none lies in two.
  * Layout ROWS: vectors (norm gains, biases), f32, as they are.
+ * Layout FILE: nothing lies here. Rows stay in the file as it has them, panel_bytes each; tandemd reads those of a
+ * step's tokens, and devices get them with the step (tdm_weights_file_row()).
  *
  * Where RoPE turns neighbours (2 i and 2 i + 1 of a head), the rows that make queries and keys, with their biases and
  * gains, lie in the order of halves here: first the even ones of a head, then the odd ones. Products of queries and
@@ -29,7 +31,7 @@
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 
-enum tdm_layout { TDM_LAYOUT_ROWS = 1, TDM_LAYOUT_PANEL16 = 2 };
+enum tdm_layout { TDM_LAYOUT_ROWS = 1, TDM_LAYOUT_PANEL16 = 2, TDM_LAYOUT_FILE = 3 };
 
 struct tdm_weights_tensor {
         uint32_t kind; /* enum tdm_tensor_kind */
@@ -40,7 +42,7 @@ struct tdm_weights_tensor {
         uint32_t cols;
         uint64_t offset; /* from the segment's start, 64-byte aligned */
         uint64_t size_bytes;
-        uint64_t panel_bytes; /* PANEL16: distance of two panels */
+        uint64_t panel_bytes; /* PANEL16: distance of two panels; FILE: of two rows, in the file */
         uint64_t reserved;
 };
 
@@ -100,5 +102,10 @@ static inline const struct tdm_weights_header *tdm_weights_header(const uint8_t 
 float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col);
 /* One row, dequantised to f32: y [cols]. */
 void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, float *y);
+/* Columns first … first + n - 1 of a row as a file has it, dequantised: y [n]. type: a supported one. row: from column
+ * 0 on, of which at least first + n, rounded up to a block, are there; of any alignment. */
+void tdm_weights_file_row(uint32_t type, const uint8_t *row, uint32_t first, uint32_t n, float *y);
+/* Bytes of the file that each row of a step carries: a row of the model's tensor with that layout; 0: it has none. */
+uint32_t tdm_weights_input_bytes(const uint8_t *base);
 
 #endif

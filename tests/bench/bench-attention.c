@@ -87,13 +87,13 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
                                 for (uint32_t t = 0; t < TDM_KV_PAGE_TOKENS; t++) {
                                         for (uint32_t d = 0; d < shape->head_dim; d++)
                                                 row[d] = (float)((page * 31 + t * 7 + d * 3) % 113) / 56 - 1;
-                                        kernels->kv_store(base + tdm_kv_part_offset(&kv, TDM_KV_FULL, page, l, h), type,
+                                        kernels->kv_store(base + tdm_kv_part_offset(&kv, l, page, h), type,
                                                           shape->head_dim, t, row, row);
                                 }
         for (size_t i = 0; i < n_rows * width; i++)
                 q[i] = ((float)(i % 101) - 50) / 800;
 
-        bytes = (double)load->n_seqs * n_pages * shape->n_kv_heads * (double)kv.part_bytes;
+        bytes = (double)load->n_seqs * n_pages * (double)tdm_kv_layer_bytes(&kv, 0);
         end_ns = tdm_now_ns() + budget_ns;
         for (int round = 0; round < 2 || tdm_now_ns() < end_ns; round++) {
                 uint64_t begin_ns = tdm_now_ns(), begin_cpu_ns = cpu_ns();

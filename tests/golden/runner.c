@@ -13,7 +13,7 @@ struct runner {
         struct tdm_steps_layout layout;
         uint8_t *kv_base, *steps;
         struct tdm_step *step;
-        float *hidden;                       /* [max_rows][d_model] */
+        float *hidden;                       /* [max_rows][residual_width] */
         struct tdm_result *results;          /* [max_logits] */
         uint32_t *free_pages[TDM_KV_GROUPS]; /* a stack, shuffled */
         uint32_t n_free[TDM_KV_GROUPS];
@@ -66,6 +66,11 @@ void runner_model_load(struct runner_model *ret, const char *path)
         if (r)
                 fail(path, &err, r);
         ret->hp = &tdm_weights_header(ret->weights)->hparams;
+        ret->input_bytes = tdm_weights_input_bytes(ret->weights);
+        for (uint32_t i = 0; ret->input_bytes && i < description.n_tensors; i++)
+                if (description.tensors[i].kind == TDM_TENSOR_PER_LAYER_EMBD)
+                        ret->inputs = tdm_gguf_tensor_data(gguf, description.tensors[i].tensor);
+        ret->gguf = ret->inputs ? steal_ptr(&gguf) : NULL;
         tdm_model_description_deinit(&description);
 }
 
@@ -80,6 +85,7 @@ void runner_model_round_yarn(struct runner_model *model)
 void runner_model_unload(struct runner_model *model)
 {
         munmap(model->weights, tdm_weights_header(model->weights)->size_bytes);
+        tdm_gguf_close(model->gguf);
 }
 
 static void free_page(struct runner *r, enum tdm_kv_group group, uint32_t page)
@@ -124,6 +130,7 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
                 .max_logits = TDM_MAX_STEP_LOGITS,
                 .n_tables = RUNNER_TABLES,
                 .table_entries = TDM_DIV_UP(max_positions, TDM_KV_PAGE_TOKENS),
+                .input_bytes = model->input_bytes,
         };
         ret = tdm_kv_geometry_init(&r->kv, model->hp, o->kv_type ? o->kv_type : tdm_precision_kv_type(o->precision, 0),
                                    RUNNER_TABLES * r->limits.table_entries, RUNNER_TABLES * r->limits.table_entries);
@@ -135,7 +142,7 @@ struct runner *runner_new(const struct runner_model *model, const struct runner_
         r->kv_base = map(r->kv.size_bytes);
         r->steps = map(r->layout.size_bytes);
         tdm_steps_format(r->steps, &r->layout);
-        r->hidden = map((uint64_t)r->limits.max_rows * model->hp->d_model * sizeof(float));
+        r->hidden = map((uint64_t)r->limits.max_rows * model->hp->residual_width * sizeof(float));
         r->results = calloc(r->limits.max_logits, sizeof(*r->results));
         if (tdm_step_new(&r->step, &r->limits) < 0)
                 abort();
@@ -176,7 +183,7 @@ void runner_destroy(struct runner *r)
                 r->devices[i]->ops->model_unload(r->models[i]);
                 r->devices[i]->ops->close(r->devices[i]);
         }
-        munmap(r->hidden, (uint64_t)r->limits.max_rows * r->model->hp->d_model * sizeof(float));
+        munmap(r->hidden, (uint64_t)r->limits.max_rows * r->model->hp->residual_width * sizeof(float));
         munmap(r->steps, r->layout.size_bytes);
         munmap(r->kv_base, r->kv.size_bytes);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
@@ -278,6 +285,11 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
                         struct tdm_step_row *row = &rows[head->n_rows];
 
                         *row = (struct tdm_step_row){ part->ids[position], position, p, UINT32_MAX };
+                        if (r->model->inputs)
+                                memcpy(tdm_steps_inputs(r->steps, &r->layout, 0) +
+                                               (size_t)head->n_rows * r->limits.input_bytes,
+                                       r->model->inputs + (size_t)row->token * r->limits.input_bytes,
+                                       r->limits.input_bytes);
                         if (i + part->n_logits >= part->n) {
                                 row->logits = head->n_logits;
                                 logits[head->n_logits++] = (struct tdm_step_logits){
@@ -303,7 +315,7 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
         if (ret)
                 fail("run", &err, ret);
         if (hidden)
-                memcpy(hidden, r->hidden, (size_t)head->n_rows * hp->d_model * sizeof(float));
+                memcpy(hidden, r->hidden, (size_t)head->n_rows * hp->residual_width * sizeof(float));
         if (results)
                 memcpy(results, r->results, head->n_logits * sizeof(*results));
 }

@@ -12,6 +12,10 @@
 struct runner_model {
         uint8_t *weights;
         const struct tdm_hparams *hp;
+        /* Rows of the file that travel in steps; NULL: the model has none. */
+        struct tdm_gguf *gguf;
+        const uint8_t *inputs;
+        uint32_t input_bytes;
 };
 
 void runner_model_load(struct runner_model *ret, const char *path);
@@ -51,7 +55,7 @@ struct runner_part {
         struct tdm_sampling sampling;
 };
 
-/* One step. hidden [rows of all parts][d_model] and results [n_logits of all parts] may be NULL. */
+/* One step. hidden [rows of all parts][residual_width] and results [n_logits of all parts] may be NULL. */
 void runner_step(struct runner *runner, const struct runner_part *parts, uint32_t n_parts, float *hidden,
                  struct tdm_result *results);
 /* Forgets a sequence: its pages are free, and NaN, again. */

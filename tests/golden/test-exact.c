@@ -37,8 +37,8 @@ static const struct tdm_sampling sampling = {
 };
 
 struct outcome {
-        uint32_t n_rows, d_model;
-        float *hidden;              /* [n_rows][d_model] */
+        uint32_t n_rows, width;     /* residual_width */
+        float *hidden;              /* [n_rows][width] */
         struct tdm_result *results; /* [n_rows] */
         bool *has_result;           /* [n_rows] */
 };
@@ -63,7 +63,7 @@ static void outcome_deinit(struct outcome *o)
 static struct outcome run(const struct variant *v)
 {
         struct runner_options options = v->options;
-        struct outcome o = { .n_rows = v->n_rows, .d_model = v->model->hp->d_model };
+        struct outcome o = { .n_rows = v->n_rows, .width = v->model->hp->residual_width };
         float *hidden;
         struct tdm_result results[RUNNER_TABLES * MAX_LOGITS];
         uint32_t others_at[RUNNER_TABLES] = {};
@@ -72,8 +72,8 @@ static struct outcome run(const struct variant *v)
         options.max_rows = 2048;
         options.max_positions = 2048;
         runner = runner_new(v->model, &options);
-        hidden = calloc(options.max_rows, o.d_model * sizeof(float));
-        o.hidden = calloc(v->n_rows, o.d_model * sizeof(float));
+        hidden = calloc(options.max_rows, o.width * sizeof(float));
+        o.hidden = calloc(v->n_rows, o.width * sizeof(float));
         o.results = calloc(v->n_rows, sizeof(*o.results));
         o.has_result = calloc(v->n_rows, sizeof(bool));
 
@@ -112,8 +112,8 @@ static struct outcome run(const struct variant *v)
                         logits += parts[i].n_logits;
                 }
                 runner_step(runner, parts, n_parts, hidden, results);
-                memcpy(o.hidden + (size_t)first * o.d_model, hidden + (size_t)row * o.d_model,
-                       (size_t)n * o.d_model * sizeof(float));
+                memcpy(o.hidden + (size_t)first * o.width, hidden + (size_t)row * o.width,
+                       (size_t)n * o.width * sizeof(float));
                 for (uint32_t i = 0; i < parts[at].n_logits; i++) {
                         uint32_t position = first + n - parts[at].n_logits + i;
 
@@ -129,8 +129,8 @@ static struct outcome run(const struct variant *v)
 static void assert_same(const struct outcome *a, const struct outcome *b, const char *what)
 {
         for (uint32_t i = 0; i < a->n_rows; i++) {
-                if (memcmp(a->hidden + (size_t)i * a->d_model, b->hidden + (size_t)i * a->d_model,
-                           a->d_model * sizeof(float)) != 0)
+                if (memcmp(a->hidden + (size_t)i * a->width, b->hidden + (size_t)i * a->width,
+                           a->width * sizeof(float)) != 0)
                         fail_msg("%s: hidden row of position %u differs", what, i);
                 if (!a->has_result[i] || !b->has_result[i])
                         continue;
@@ -149,8 +149,7 @@ static void compare(const struct variant *base, const struct variant *variants, 
         bool differ = false;
 
         for (uint32_t i = 1; i < want.n_rows; i++) /* a comparison of nothing with nothing would pass */
-                differ |=
-                        memcmp(want.hidden, want.hidden + (size_t)i * want.d_model, want.d_model * sizeof(float)) != 0;
+                differ |= memcmp(want.hidden, want.hidden + (size_t)i * want.width, want.width * sizeof(float)) != 0;
         assert_true(differ && isfinite(want.hidden[0]));
         for (unsigned i = 0; i < n; i++) {
                 const struct variant *v = &variants[i];

@@ -476,8 +476,8 @@ def together(daemon, requests):
 
 
 def make_model(size="tiny", type="q8_0", keep=True, **options):
-    """A random-weight model by tools/mkgguf.py, or with arch by tools/mkgguf_archs.py, made once for each build
-    directory (any number of tests may ask)."""
+    """A random-weight model by tools/mkgguf.py, or by the tool of its arch, made once for each build directory (any
+    number of tests may ask)."""
     import fcntl
     cache = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(tempfile.gettempdir(),
                                                                 f"tandem-test-models-{os.getuid()}")
@@ -491,7 +491,8 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(path):
             part = path + ".part"
-            tool = "mkgguf_archs.py" if "arch" in options else "mkgguf.py"
+            arch = options.get("arch", "")
+            tool = "mkgguf_gemma.py" if arch.startswith("gemma") else "mkgguf_archs.py" if arch else "mkgguf.py"
             r = subprocess.run(["/usr/bin/python3", os.path.join(TREE, "tools", tool), part, "--size", size,
                                 "--type", type] + args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if b"No module named 'numpy'" in r.stdout:

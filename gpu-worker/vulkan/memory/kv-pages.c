@@ -71,7 +71,7 @@ static void make(struct tdm_vk_pages *p, const struct extent *run)
 
 static void make_ahead(struct tdm_vk_pages *p, enum tdm_kv_group group, uint32_t page)
 {
-        uint64_t from = tdm_kv_part_offset(&p->kv, group, page, 0, 0), end = from + p->kv.page_bytes[group];
+        uint64_t from = tdm_kv_page_offset(&p->kv, group, page), end = from + p->kv.page_bytes[group];
 
         while (from < end) { /* not all of a page at once: others wait for the kernel's lock */
                 struct extent runs[RUN_MAX];
@@ -155,13 +155,14 @@ void tdm_vk_pages_free(struct tdm_vk_pages *p)
         free(p);
 }
 
-void tdm_vk_pages_want(struct tdm_vk_pages *p, enum tdm_kv_group group, uint32_t page, uint32_t layer_index)
+void tdm_vk_pages_want(struct tdm_vk_pages *p, uint32_t layer, uint32_t page)
 {
-        uint64_t from = tdm_kv_part_offset(&p->kv, group, page, layer_index, 0);
+        uint64_t from = tdm_kv_part_offset(&p->kv, layer, page, 0);
+        uint32_t group = p->kv.layers[layer].group;
 
         p->touched[group] = TDM_MAX(p->touched[group], page + 1);
         if (!tdm_hugepage_hopeless(&p->n_refused))
-                p->n_runs = list_runs(p, from, from + p->kv.n_kv_heads * p->kv.part_bytes, RUN_MAX, p->runs, p->n_runs);
+                p->n_runs = list_runs(p, from, from + tdm_kv_layer_bytes(&p->kv, layer), RUN_MAX, p->runs, p->n_runs);
 }
 
 static void make_one(void *arg, unsigned chunk, unsigned thread)

@@ -13,7 +13,7 @@ int tdm_vk_pages_new(struct tdm_vk_pages **ret, const struct tdm_kv_geometry *kv
                      struct tdm_pool *threads);
 void tdm_vk_pages_free(struct tdm_vk_pages *pages); /* NULL: nothing */
 /* A layer of a page of the cache will be written; then make() asks for all that was never asked for. */
-void tdm_vk_pages_want(struct tdm_vk_pages *pages, enum tdm_kv_group group, uint32_t page, uint32_t layer_index);
+void tdm_vk_pages_want(struct tdm_vk_pages *pages, uint32_t layer, uint32_t page);
 void tdm_vk_pages_make(struct tdm_vk_pages *pages);
 /* So many sequences may soon want a page each; does not wait. */
 void tdm_vk_pages_ahead(struct tdm_vk_pages *pages, uint32_t n_seqs);

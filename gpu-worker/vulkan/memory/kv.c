@@ -17,15 +17,30 @@ static uint32_t element_bytes(const struct tdm_vk_kv *kv)
 }
 
 /* A head's key or value as it is logged: its elements, then, of q8_0, the scales of its blocks. */
-static uint32_t head_bytes(const struct tdm_vk_kv *kv)
+static uint32_t head_bytes(const struct tdm_vk_kv *kv, uint32_t layer)
 {
-        return kv->hp->head_dim * element_bytes(kv) +
-               (kv->geometry->type == TDM_KV_Q8_0 ? 2 * tdm_kv_n_blocks(kv->hp->head_dim) : 0);
+        uint32_t head_dim = kv->geometry->layers[layer].head_dim;
+
+        return head_dim * element_bytes(kv) + (kv->geometry->type == TDM_KV_Q8_0 ? 2 * tdm_kv_n_blocks(head_dim) : 0);
+}
+
+static uint64_t row_bytes(const struct tdm_vk_kv *kv, uint32_t layer)
+{
+        return (uint64_t)2 * kv->geometry->layers[layer].n_kv_heads * head_bytes(kv, layer);
 }
 
 uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_kv *kv)
 {
-        return (uint64_t)2 * kv->hp->n_kv_heads * head_bytes(kv);
+        uint64_t most = 0;
+
+        for (uint32_t i = 0; i < kv->hp->n_layers; i++)
+                most = TDM_MAX(most, row_bytes(kv, i));
+        return most;
+}
+
+static bool owns(const struct tdm_vk_kv *kv, uint32_t layer)
+{
+        return kv->hp->layers[layer].kv_layer == layer;
 }
 
 uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_kv *kv, uint32_t n_rows)
@@ -91,10 +106,57 @@ static int clear_pieces(struct tdm_vk_kv *kv, struct tdm_error *err)
         return tdm_vk_once_end(kv->device, what, err);
 }
 
+/* How many pieces all layers have together; sets the sizes of each layer's. */
+static int cut_pieces(struct tdm_vk_kv *kv, uint64_t *ret_n_pieces, struct tdm_error *err)
+{
+        uint64_t n_pieces = 0, largest = 0;
+
+        for (uint32_t i = 0; i < kv->hp->n_layers; i++) {
+                uint64_t page = tdm_kv_layer_bytes(kv->geometry, i);
+                uint32_t shift = piece_shift(kv, page);
+
+                kv->layers[i].page_bytes = (uint32_t)TDM_MIN(page, (uint64_t)UINT32_MAX);
+                kv->layers[i].piece_shift = shift;
+                if (owns(kv, i))
+                        n_pieces += TDM_DIV_UP(kv->geometry->n_pages[kv->geometry->layers[i].group], 1u << shift);
+                if (page > UINT32_MAX)
+                        n_pieces = UINT64_C(1) << 32;
+                largest = TDM_MAX(largest, page << shift);
+        }
+        if (n_pieces > PIECES_MAX)
+                return tdm_error_set(err, TDM_E_NO_MEMORY,
+                                     "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
+                                     (double)kv->geometry->size_bytes / 0x1p20, (double)largest / 0x1p20, PIECES_MAX);
+        *ret_n_pieces = n_pieces;
+        return 0;
+}
+
+static int make_layer(struct tdm_vk_kv *kv, uint32_t layer, struct tdm_error *err)
+{
+        struct tdm_vk_kv_layer *l = &kv->layers[layer];
+        uint32_t n_pages = kv->geometry->n_pages[kv->geometry->layers[layer].group], n = 1u << l->piece_shift;
+
+        if (!owns(kv, layer)) {
+                *l = kv->layers[kv->hp->layers[layer].kv_layer];
+                return 0;
+        }
+        l->first = kv->n_buffers;
+        l->pieces = kv->pieces.address + kv->n_buffers * sizeof(uint64_t);
+        for (uint32_t first = 0; first < n_pages; first += n) {
+                struct tdm_vk_buffer *piece = &kv->buffers[kv->n_buffers];
+                int r = tdm_vk_buffer_init(kv->device, piece, (uint64_t)l->page_bytes * TDM_MIN(n_pages - first, n),
+                                           TDM_VK_DEVICE_MEMORY, "a piece of the KV cache", err);
+
+                if (r != 0)
+                        return r;
+                ((uint64_t *)kv->pieces.map)[kv->n_buffers++] = piece->address;
+        }
+        return 0;
+}
+
 static int make_buffers(struct tdm_vk_kv *kv, struct tdm_error *err)
 {
-        uint64_t page = kv->geometry->part_bytes * kv->hp->n_kv_heads, left, total, n_pieces = 0;
-        uint32_t shift = piece_shift(kv, page);
+        uint64_t left, total, n_pieces = 0;
         int r;
 
         tdm_vk_memory_left(kv->device, &left, &total);
@@ -104,37 +166,17 @@ static int make_buffers(struct tdm_vk_kv *kv, struct tdm_error *err)
                         "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: a shorter "
                         "context or fewer jobs at once",
                         (double)kv->geometry->size_bytes / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                n_pieces +=
-                        (uint64_t)kv->geometry->n_layers[group] * TDM_DIV_UP(kv->geometry->n_pages[group], 1u << shift);
-                kv->page_bytes[group] = (uint32_t)page;
-                kv->piece_shift[group] = shift;
-        }
-        if (n_pieces > PIECES_MAX || page > UINT32_MAX)
-                return tdm_error_set(
-                        err, TDM_E_NO_MEMORY, "a KV cache of %.1f MiB in pieces of %.1f MiB: there may be %u pieces",
-                        (double)kv->geometry->size_bytes / 0x1p20, (double)(page << shift) / 0x1p20, PIECES_MAX);
-        r = make_table(kv, (uint32_t)n_pieces, err);
+        r = cut_pieces(kv, &n_pieces, err);
+        if (r == 0)
+                r = make_table(kv, (uint32_t)n_pieces, err);
         if (r == 0 && tdm_vk_pages_new(&kv->pages, kv->geometry, kv->base, kv->device->threads) < 0)
                 r = tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a KV cache");
         if (r == 0)
                 r = tdm_vk_buffer_init(kv->device, &kv->log,
                                        2 * TDM_MAX(tdm_vk_kv_log_row_bytes(kv) * kv->limits->max_rows, LOG_BYTES),
                                        TDM_VK_HOST_MEMORY, "the KV cache's write-behind", err);
-        for (uint32_t i = 0; i < kv->hp->n_layers && r == 0; i++) {
-                uint32_t n_pages = kv->geometry->n_pages[tdm_kv_group_of(kv->hp, i)];
-
-                kv->layers[i].first = kv->n_buffers;
-                kv->layers[i].pieces = kv->pieces.address + kv->n_buffers * sizeof(uint64_t);
-                for (uint32_t first = 0; first < n_pages && r == 0; first += 1u << shift) {
-                        struct tdm_vk_buffer *piece = &kv->buffers[kv->n_buffers];
-
-                        r = tdm_vk_buffer_init(kv->device, piece, page * TDM_MIN(n_pages - first, 1u << shift),
-                                               TDM_VK_DEVICE_MEMORY, "a piece of the KV cache", err);
-                        if (r == 0)
-                                ((uint64_t *)kv->pieces.map)[kv->n_buffers++] = piece->address;
-                }
-        }
+        for (uint32_t i = 0; i < kv->hp->n_layers && r == 0; i++)
+                r = make_layer(kv, i, err);
         return r == 0 && kv->clear ? clear_pieces(kv, err) : r;
 }
 
@@ -144,12 +186,9 @@ static int import_segment(struct tdm_vk_kv *kv, uint8_t *base)
         struct tdm_vk_device *device = kv->device;
         int r = device->import ? make_table(kv, 1, NULL) : -EOPNOTSUPP;
 
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
                 if (kv->geometry->page_bytes[group] > UINT32_MAX)
                         r = -EOPNOTSUPP;
-                kv->page_bytes[group] = (uint32_t)kv->geometry->page_bytes[group];
-                kv->piece_shift[group] = 31;
-        }
         if (r == 0)
                 r = tdm_vk_buffer_import(device, &kv->buffers[0], base,
                                          TDM_ALIGN_UP(kv->geometry->size_bytes, device->import_align));
@@ -158,10 +197,12 @@ static int import_segment(struct tdm_vk_kv *kv, uint8_t *base)
         kv->n_buffers = 1;
         kv->imported = true;
         for (uint32_t i = 0; i < kv->hp->n_layers; i++) {
-                ((uint64_t *)kv->pieces.map)[i] =
-                        kv->buffers[0].address + tdm_kv_part_offset(kv->geometry, tdm_kv_group_of(kv->hp, i), 0,
-                                                                    tdm_kv_layer_index(kv->hp, i), 0);
-                kv->layers[i].pieces = kv->pieces.address + i * sizeof(uint64_t);
+                ((uint64_t *)kv->pieces.map)[i] = kv->buffers[0].address + tdm_kv_part_offset(kv->geometry, i, 0, 0);
+                kv->layers[i] = (struct tdm_vk_kv_layer){
+                        .pieces = kv->pieces.address + i * sizeof(uint64_t),
+                        .page_bytes = (uint32_t)kv->geometry->page_bytes[kv->geometry->layers[i].group],
+                        .piece_shift = 31,
+                };
         }
         return 0;
 }
@@ -234,11 +275,10 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
 {
         struct tdm_vk_kv *kv = restore->kv;
         struct tdm_vk_device *device = kv->device;
-        enum tdm_kv_group group = tdm_kv_group_of(kv->hp, layer);
-        uint64_t at = tdm_kv_part_offset(kv->geometry, group, page, tdm_kv_layer_index(kv->hp, layer), 0),
-                 n = kv->page_bytes[group];
-        uint32_t shift = kv->piece_shift[group], in_piece = page & ((1u << shift) - 1);
-        const struct tdm_vk_buffer *piece = &kv->buffers[kv->layers[layer].first + (page >> shift)];
+        const struct tdm_vk_kv_layer *l = &kv->layers[layer];
+        uint64_t at = tdm_kv_part_offset(kv->geometry, layer, page, 0), n = l->page_bytes;
+        uint32_t shift = l->piece_shift, in_piece = page & ((1u << shift) - 1);
+        const struct tdm_vk_buffer *piece = &kv->buffers[l->first + (page >> shift)];
 
         for (uint64_t done = 0, part; done < n; done += part) {
                 VkBufferCopy copy;
@@ -277,15 +317,15 @@ static uint32_t *known(struct tdm_vk_kv *kv, uint32_t table, int group)
  * there. */
 static uint64_t value_hash(const struct tdm_vk_kv *kv, int group, const uint32_t *pages, uint32_t position)
 {
-        uint32_t row_bytes = kv->hp->head_dim * element_bytes(kv);
-        const uint8_t *row =
-                kv->base +
-                tdm_kv_part_offset(kv->geometry, (enum tdm_kv_group)group, pages[position / TDM_KV_PAGE_TOKENS], 0, 0) +
-                kv->geometry->part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * row_bytes;
+        uint32_t layer = tdm_kv_first_layer(kv->hp, (enum tdm_kv_group)group);
+        uint32_t bytes = kv->geometry->layers[layer].head_dim * element_bytes(kv);
+        const uint8_t *row = kv->base +
+                             tdm_kv_part_offset(kv->geometry, layer, pages[position / TDM_KV_PAGE_TOKENS], 0) +
+                             kv->geometry->layers[layer].part_bytes / 2 + position % TDM_KV_PAGE_TOKENS * bytes;
         uint64_t hash = UINT64_C(0xcbf29ce484222325), word = 0;
 
-        for (uint32_t i = 0; i < row_bytes; i += sizeof(word)) {
-                memcpy(&word, row + i, TDM_MIN(row_bytes - i, sizeof(word)));
+        for (uint32_t i = 0; i < bytes; i += sizeof(word)) {
+                memcpy(&word, row + i, TDM_MIN(bytes - i, sizeof(word)));
                 hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
                 hash ^= hash >> 32;
         }
@@ -346,6 +386,8 @@ int tdm_vk_kv_begin(struct tdm_vk_kv *kv, const struct tdm_step *step, struct td
                         int group = tdm_kv_group_of(kv->hp, layer);
                         uint32_t first, end;
 
+                        if (!owns(kv, layer))
+                                continue;
                         look_back(kv, group, position, &first, &end);
                         for (uint32_t i = first; i < end; i++) {
                                 int r = restore_piece(&restore, layer, table_of(step, group, seq)[i], err);
@@ -402,15 +444,15 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
         enum tdm_kv_group group = tdm_kv_group_of(kv->hp, layer);
         uint32_t page = table_of(job->step, group, r->seq)[r->position / TDM_KV_PAGE_TOKENS],
                  t = r->position % TDM_KV_PAGE_TOKENS;
-        uint32_t head_dim = kv->hp->head_dim, size = element_bytes(kv), n_blocks = tdm_kv_n_blocks(head_dim),
-                 logged = head_bytes(kv);
-        const uint8_t *log = job->log + chunk * tdm_vk_kv_log_row_bytes(kv);
+        const struct tdm_kv_layer *l = &kv->geometry->layers[layer];
+        uint32_t head_dim = l->head_dim, size = element_bytes(kv), n_blocks = tdm_kv_n_blocks(head_dim),
+                 logged = head_bytes(kv, layer);
+        const uint8_t *log = job->log + (chunk - row) * tdm_vk_kv_log_row_bytes(kv) + row * row_bytes(kv, layer);
 
-        for (uint32_t head = 0; head < kv->hp->n_kv_heads; head++, log += 2 * logged) {
-                uint8_t *part = kv->base +
-                                tdm_kv_part_offset(kv->geometry, group, page, tdm_kv_layer_index(kv->hp, layer), head);
+        for (uint32_t head = 0; head < l->n_kv_heads && owns(kv, layer); head++, log += 2 * logged) {
+                uint8_t *part = kv->base + tdm_kv_part_offset(kv->geometry, layer, page, head);
                 uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size,
-                        *values = part + kv->geometry->part_bytes / 2;
+                        *values = part + l->part_bytes / 2;
 
                 if (size == 1) {
                         uint16_t *scales = (uint16_t *)(part + TDM_KV_PAGE_TOKENS * head_dim) +
@@ -442,14 +484,13 @@ void tdm_vk_kv_behind(struct tdm_vk_kv *kv, const struct tdm_step *step, uint32_
         for (uint32_t layer = first_layer; layer < first_layer + n_layers && kv->pages; layer++) {
                 enum tdm_kv_group group = tdm_kv_group_of(kv->hp, layer);
 
-                for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
+                for (uint32_t seq = 0; seq < step->head.n_seqs && owns(kv, layer); seq++) {
                         const struct tdm_step_seq *q = &step->seqs[seq];
                         uint32_t position = step->rows[q->first_row].position,
                                  end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);
 
                         for (uint32_t i = position / TDM_KV_PAGE_TOKENS; i < end; i++)
-                                tdm_vk_pages_want(kv->pages, group, table_of(step, group, seq)[i],
-                                                  tdm_kv_layer_index(kv->hp, layer));
+                                tdm_vk_pages_want(kv->pages, layer, table_of(step, group, seq)[i]);
                 }
         }
         if (kv->pages) {

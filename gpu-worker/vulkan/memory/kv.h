@@ -19,9 +19,12 @@ struct tdm_vk_sequence {
         uint64_t last_hash; /* of the twin's last value row */
 };
 
+/* Of a layer that reads another's keys and values: that one's. */
 struct tdm_vk_kv_layer {
-        uint64_t pieces; /* address of its pieces' addresses */
-        uint32_t first;  /* its first piece in buffers */
+        uint64_t pieces;     /* address of its pieces' addresses */
+        uint32_t first;      /* its first piece in buffers */
+        uint32_t page_bytes; /* from page to page */
+        uint32_t piece_shift;
 };
 
 struct tdm_vk_pages;
@@ -38,8 +41,6 @@ struct tdm_vk_kv {
         unsigned n_buffers;
         struct tdm_vk_buffer pieces; /* their addresses */
         bool imported;
-        uint32_t page_bytes[TDM_KV_GROUPS]; /* from page to page of a layer */
-        uint32_t piece_shift[TDM_KV_GROUPS];
         struct tdm_error error;            /* why there is no cache; code 0: there is, or none was given */
         struct tdm_vk_pages *pages;        /* NULL: the kernel makes the segment's memory at the first touch */
         struct tdm_vk_buffer log;          /* two halves of [layer of the submission][row][kv head][key, value] */
@@ -55,7 +56,7 @@ int tdm_vk_kv_init(struct tdm_vk_kv *kv, struct tdm_vk_device *device, const str
 void tdm_vk_kv_deinit(struct tdm_vk_kv *kv);
 /* Another segment, or none: kv->error says where that failed. Addresses of the former one are void. */
 void tdm_vk_kv_set(struct tdm_vk_kv *kv, uint8_t *base);
-/* Bytes that one attention layer logs of a row. */
+/* Bytes that one attention layer logs of a row, at most. */
 uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_kv *kv);
 /* How many attention layers of n_rows rows a half of the log holds. */
 uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_kv *kv, uint32_t n_rows);

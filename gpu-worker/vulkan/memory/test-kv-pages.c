@@ -73,7 +73,7 @@ static void asked_for(void **state)
 
         for (int twice = 0; twice < 2; twice++) { /* the second time there is nothing left to ask for */
                 for (uint32_t layer = 0; layer < N_LAYERS; layer++)
-                        tdm_vk_pages_want(p, TDM_KV_FULL, 12, layer);
+                        tdm_vk_pages_want(p, layer, 12);
                 tdm_vk_pages_make(p);
                 assert_int_equal(test_huge_bytes(s), has_huge ? bytes_of(0, N_PAGES / 4) + bytes_of(12, 13) : 0);
         }
@@ -85,7 +85,7 @@ static void asked_for(void **state)
         tdm_vk_pages_ahead(p, 1000);
         expect(s, bytes_of(0, N_PAGES));
         /* the end is no whole huge page: it stays as it is */
-        tdm_vk_pages_want(p, TDM_KV_FULL, N_PAGES - 1, N_LAYERS - 1);
+        tdm_vk_pages_want(p, N_LAYERS - 1, N_PAGES - 1);
         tdm_vk_pages_make(p);
         mark(s, true);
         tdm_vk_pages_free(p);

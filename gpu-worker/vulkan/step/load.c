@@ -55,11 +55,7 @@ static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hpa
             tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
                                  kv->n_pages[TDM_KV_WINDOW]) < 0)
                 return false;
-        return memcmp(kv->n_layers, want.n_layers, sizeof(want.n_layers)) == 0 &&
-               memcmp(kv->n_pages, want.n_pages, sizeof(want.n_pages)) == 0 &&
-               memcmp(kv->page_bytes, want.page_bytes, sizeof(want.page_bytes)) == 0 &&
-               memcmp(kv->offset, want.offset, sizeof(want.offset)) == 0 && kv->n_kv_heads == want.n_kv_heads &&
-               kv->head_dim == want.head_dim && kv->part_bytes == want.part_bytes && kv->size_bytes == want.size_bytes;
+        return tdm_kv_geometry_equal(kv, &want);
 }
 
 static int check(const struct tdm_device_model_config *config, const struct tdm_hparams *hp, struct tdm_error *err)

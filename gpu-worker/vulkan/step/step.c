@@ -210,7 +210,8 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *tables = (uint32_t *)(base + layout.tables[group]);
 
-                if (!m->kv.n_layers[group] || !m->cache.page_bytes[group])
+                if (!m->kv.n_layers[group] ||
+                    !m->cache.layers[tdm_kv_first_layer(&m->hp, (enum tdm_kv_group)group)].page_bytes)
                         continue;
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                         const struct tdm_step_seq *s = &step->seqs[seq];

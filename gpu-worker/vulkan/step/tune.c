@@ -254,8 +254,7 @@ struct trial {
         struct tdm_vk_buffer cache, pieces;
         struct tdm_vk_work work;
         /* What the model has of its own cache, if it has one already. */
-        uint64_t kv_pieces[LAYERS];
-        uint32_t page_bytes[TDM_KV_GROUPS], piece_shift[TDM_KV_GROUPS];
+        struct tdm_vk_kv_layer layers[LAYERS];
 };
 
 static void trial_deinit(struct trial *t)
@@ -264,11 +263,7 @@ static void trial_deinit(struct trial *t)
 
         tdm_vk_record_forget(m);
         for (uint32_t i = 0; i < TDM_MIN(m->hp.n_layers, LAYERS); i++)
-                m->cache.layers[i].pieces = t->kv_pieces[i];
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                m->cache.page_bytes[group] = t->page_bytes[group];
-                m->cache.piece_shift[group] = t->piece_shift[group];
-        }
+                m->cache.layers[i] = t->layers[i];
         memset(m->counters.map, 0, m->counters.size_bytes);
         tdm_vk_buffer_deinit(m->device, &t->cache);
         tdm_vk_buffer_deinit(m->device, &t->pieces);
@@ -280,38 +275,37 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
         uint32_t n_layers = TDM_MIN(m->hp.n_layers, LAYERS),
                  position = TDM_MIN(POSITION, TDM_MIN(m->hp.n_ctx, m->limits.table_entries * TDM_KV_PAGE_TOKENS) - 1),
                  n_pages = position / TDM_KV_PAGE_TOKENS + 1;
-        uint64_t page_bytes = m->kv.part_bytes * m->hp.n_kv_heads, layer_bytes = page_bytes * n_pages;
+        uint64_t cache_bytes = 0;
         struct tdm_vk_slot *slot = &m->slots[0];
         int r;
 
         *t = (struct trial){ .m = m, .work = { .slot = slot, .first = 1, .n = 2 * n_layers } };
         for (uint32_t i = 0; i < n_layers; i++)
-                t->kv_pieces[i] = m->cache.layers[i].pieces;
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                t->page_bytes[group] = m->cache.page_bytes[group];
-                t->piece_shift[group] = m->cache.piece_shift[group];
-        }
+                t->layers[i] = m->cache.layers[i];
+        for (uint32_t i = 0; i < n_layers; i++)
+                cache_bytes += tdm_kv_layer_bytes(&m->kv, i) * n_pages;
         if (tdm_step_new(&t->step, &m->limits) < 0)
                 return -ENOMEM;
-        r = tdm_vk_buffer_init(m->device, &t->cache, n_layers * layer_bytes, TDM_VK_DEVICE_MEMORY, "measuring", NULL);
+        r = tdm_vk_buffer_init(m->device, &t->cache, cache_bytes, TDM_VK_DEVICE_MEMORY, "measuring", NULL);
         if (r == 0)
                 r = tdm_vk_buffer_init(m->device, &t->pieces, n_layers * sizeof(uint64_t), TDM_VK_SHARED_MEMORY,
                                        "measuring", NULL);
         if (r != 0)
                 return r;
+        cache_bytes = 0;
         for (uint32_t i = 0; i < n_layers; i++) {
-                ((uint64_t *)t->pieces.map)[i] = t->cache.address + i * layer_bytes;
-                m->cache.layers[i].pieces = t->pieces.address + i * sizeof(uint64_t);
+                ((uint64_t *)t->pieces.map)[i] = t->cache.address + cache_bytes;
+                m->cache.layers[i] = (struct tdm_vk_kv_layer){ .pieces = t->pieces.address + i * sizeof(uint64_t),
+                                                               .page_bytes = (uint32_t)tdm_kv_layer_bytes(&m->kv, i),
+                                                               .piece_shift = 31 };
+                cache_bytes += tdm_kv_layer_bytes(&m->kv, i) * n_pages;
         }
         t->step->head.n_rows = t->step->head.n_seqs = 1;
         t->step->rows[0] = (struct tdm_step_row){ .position = position };
         t->step->seqs[0] = (struct tdm_step_seq){ .n_rows = 1 };
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                m->cache.page_bytes[group] = (uint32_t)page_bytes;
-                m->cache.piece_shift[group] = 31;
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
                 for (uint32_t i = 0; i < n_pages && t->step->tables[group]; i++)
                         t->step->tables[group][i] = i;
-        }
         slot->hidden = slot->hidden_buffer.address;
         tdm_vk_step_fill(m, slot, t->step);
         return 0;

@@ -543,7 +543,7 @@ static void refused(void **state)
         bad.precision = (enum tdm_precision)99;
         assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
         bad = good;
-        bad.kv.part_bytes /= 2;
+        bad.kv.layers[0].part_bytes /= 2;
         assert_int_equal(ops->model_load(device, &bad, &model, &err), TDM_E_PROTOCOL);
 
         /* What a recipe asks for and no kernel does. */

@@ -1,0 +1,68 @@
+"""Gemma 3n and Gemma 4 against float64: random models (tools/mkgguf_gemma.py) whose reference values another program
+computed stay within a stated distance of them; and what a sequence gets is the same bits in every company.
+
+usage: test_gemma.py distance GOLDEN_HOST | exact TEST_HOST_EXACT
+"""
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import TREE, Skip, make_model  # noqa: E402
+
+# How the model is made, and the mean distance (see golden-host.c) that is allowed as shipped: three quarters of
+# llama.cpp's own, which rounds activations to 8 bits and keeps f32 in the cache; 0.005 where weights are f32. The first
+# is of the generated positions of a text, the second of all positions of random ids.
+MODELS = {
+    ("gemma3n", "a", "f32"): ({}, 0.0077, 0.0081), ("gemma3n", "a", "q8_0"): ({}, 0.0829, 0.0913),
+    ("gemma3n", "a", "q4_0"): ({}, 0.0818, 0.0819),
+    ("gemma3n", "b", "f32"): ({"seed": 2, "mid_type": "f16"}, 0.0052, 0.0066),
+    ("gemma3n", "b", "q8_0"): ({"seed": 2, "mid_type": "f16"}, 0.0646, 0.0709),
+    ("gemma3n", "b", "q4_0"): ({"seed": 2, "mid_type": "f16"}, 0.0713, 0.0739),
+    ("gemma3n", "k", "q4_k"): ({"seed": 4, "embd_type": "q6_k"}, 0.1315, 0.1427),
+    ("gemma3n", "gen", "f32"): ({"seed": 6}, 0.005, 0.005),
+    ("gemma4", "e", "f32"): ({}, 0.005, 0.005), ("gemma4", "e", "q8_0"): ({}, 0.0787, 0.1023),
+    ("gemma4", "e", "q4_0"): ({}, 0.0790, 0.0970), ("gemma4", "x", "f32"): ({"seed": 3}, 0.005, 0.005),
+}
+F32_LIMIT = 0.001  # in precision f32, of any file
+EXACT = (("gemma3n", "a", "q4_0"), ("gemma3n", "gen", "f32"), ("gemma4", "e", "q8_0"), ("gemma4", "x", "f32"))
+
+
+def model(arch, size, kind):
+    return make_model(size, kind, arch=arch, **MODELS[arch, size, kind][0])
+
+
+def golden(key, which):
+    return os.path.join(TREE, "tests", "golden", "archs", "-".join(key) + f".{which}.json")
+
+
+def tables():
+    with open("/proc/cpuinfo") as f:
+        flags = set(re.search(r"^flags\s*:(.*)", f.read() + "\nflags:", re.M).group(1).split())
+    return ["c"] + ["avx2"] * ({"avx2", "fma", "f16c"} <= flags) + ["avx512"] * ({"avx512bw", "avx512_vnni"} <= flags)
+
+
+def distance(program):
+    """All instruction sets give the same bits (the test of kernels), so the slow C reference has one file."""
+    failed = 0
+    for key, (_, text, rows) in MODELS.items():
+        for which, limit in (("golden", text), ("rows", rows)):
+            runs = [("default", limit, tables()[-1]), ("f32", F32_LIMIT, tables()[-1])]
+            if which == "golden" and key[1:] == ("e", "q4_0"):
+                runs += [("default", limit, cpu) for cpu in tables()[:-1]]
+            for precision, mean, cpu in runs:
+                failed += subprocess.run([program, model(*key), golden(key, which), "--precision", precision, "--cpu",
+                                          cpu, "--mean", str(mean)]).returncode != 0
+    return failed
+
+
+def exact(program):
+    return sum(subprocess.run([program, model(*key), golden(key, "rows")]).returncode != 0 for key in EXACT)
+
+
+try:
+    sys.exit(1 if {"distance": distance, "exact": exact}[sys.argv[1]](sys.argv[2]) else 0)
+except Skip as e:
+    print(f"SKIP {e}")
+    sys.exit(77)
