@@ -20,6 +20,13 @@ static int changed(struct tdm_model *model, uint32_t token, const char *why)
         return TDM_E_MODEL_CHANGED;
 }
 
+static int file_of(const struct tdm_model *model)
+{
+        uint32_t part = model->metadata->inputs.part;
+
+        return part == 0 ? model->fd : model->metadata->parts->files[part - 1].fd;
+}
+
 /* The whole row, in as many reads as the kernel makes of it. */
 static int read_row(struct tdm_model *model, uint32_t token, uint8_t *to)
 {
@@ -27,7 +34,7 @@ static int read_row(struct tdm_model *model, uint32_t token, uint8_t *to)
         uint64_t at = inputs->offset + (uint64_t)token * inputs->row_bytes;
 
         for (uint32_t done = 0; done < inputs->row_bytes;) {
-                ssize_t n = pread(model->fd, to + done, inputs->row_bytes - done, (off_t)(at + done));
+                ssize_t n = pread(file_of(model), to + done, inputs->row_bytes - done, (off_t)(at + done));
 
                 if (n < 0 && errno == EINTR)
                         continue;
@@ -46,7 +53,7 @@ int tdm_model_read_inputs(struct tdm_model *model, const struct tdm_step_row *ro
 
         for (uint32_t i = 0; n_rows > 1 && inputs->row_bytes && i < n_rows;
              i++) /* a wish: errors show when it is read */
-                (void)posix_fadvise(model->fd, (off_t)(inputs->offset + (uint64_t)rows[i].token * inputs->row_bytes),
+                (void)posix_fadvise(file_of(model), (off_t)(inputs->offset + (uint64_t)rows[i].token * inputs->row_bytes),
                                     inputs->row_bytes, POSIX_FADV_WILLNEED);
         for (uint32_t i = 0; inputs->row_bytes && i < n_rows; i++) {
                 int r = read_row(model, rows[i].token, to + (size_t)i * inputs->row_bytes);

@@ -110,16 +110,17 @@ static void describe_quantisation(const struct tdm_model_description *d, char *r
                          tdm_type_info((uint32_t)second)->name, n > 2 ? "/…" : "");
 }
 
-<<<<<<< HEAD
 static void find_inputs(const struct tdm_model_description *d, struct tdm_model_inputs *ret)
 {
         for (uint32_t i = 0; i < d->n_tensors; i++)
                 if (tdm_tensor_role((enum tdm_tensor_kind)d->tensors[i].kind) == TDM_ROLE_FILE)
                         *ret = (struct tdm_model_inputs){
+                                .part = d->tensors[i].tensor->part,
                                 .offset = d->tensors[i].tensor->offset,
                                 .row_bytes = (uint32_t)(d->tensors[i].tensor->size_bytes / d->tensors[i].rows),
                         };
-=======
+}
+
 /* Less memory by what the gguf took; 0 is no limit, and 1 is too little. */
 static void take_memory(struct tdm_parse_limits *limits, const struct tdm_gguf *gguf)
 {
@@ -157,7 +158,6 @@ static int read_parts(struct tdm_model_load *l, struct tdm_model_metadata *m, st
         for (uint32_t i = 0; i < n_open && r != 0; i++)
                 tdm_gguf_close(parts[i]);
         return r;
->>>>>>> main
 }
 
 static int read_metadata(struct tdm_model_load *l)

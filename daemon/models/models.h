@@ -43,6 +43,7 @@ struct tdm_model_load;
 /* Rows of the file that travel in steps; row_bytes 0: the model has none. */
 struct tdm_model_inputs {
         uint64_t offset; /* of the first token's row, in the file */
+        uint32_t part;   /* which file of a model that was split; 0: the first, or the only one */
         uint32_t row_bytes;
 };
 
@@ -52,11 +53,8 @@ struct tdm_model_metadata {
         struct tdm_model_description description;
         struct tdm_weights_plan *plan;
         uint64_t weights_bytes;
-<<<<<<< HEAD
         struct tdm_model_inputs inputs;
-=======
         struct tdm_model_parts *parts; /* the other files of a model that was split; NULL: it is one file */
->>>>>>> main
         struct tdm_tokenizer *tokenizer;
         enum tdm_chat_family chat;
         char architecture[32];
