@@ -65,6 +65,7 @@ class Chat(unittest.TestCase):
     def ask(self, t, keys):
         """Types what ends in one message; the message that came."""
         since = len(support.fake.requests())
+        t.output = b""  # so that the next prompt is the one after the answer
         t.type(keys)
         got = support.fake.wait_for(lambda r: r.get("request") == "generate", since)["chat"]
         t.until_prompt()
@@ -116,7 +117,6 @@ class Chat(unittest.TestCase):
             t.until(shown)
             t.until_prompt()
         self.chats()
-        t.output = b""
         self.ask(t, b"again\r")
         self.assertNotIn(b"tokens/s", t.output)
         got = [r for r in support.fake.requests() if r.get("request") == "generate"][-1]

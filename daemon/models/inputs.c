@@ -50,11 +50,13 @@ static int read_row(struct tdm_model *model, uint32_t token, uint8_t *to)
 int tdm_model_read_inputs(struct tdm_model *model, const struct tdm_step_row *rows, uint32_t n_rows, uint8_t *to)
 {
         const struct tdm_model_inputs *inputs = &model->metadata->inputs;
+        int fd = inputs->row_bytes ? file_of(model) : -1;
 
-        for (uint32_t i = 0; n_rows > 1 && inputs->row_bytes && i < n_rows;
-             i++) /* a wish: errors show when it is read */
-                (void)posix_fadvise(file_of(model), (off_t)(inputs->offset + (uint64_t)rows[i].token * inputs->row_bytes),
-                                    inputs->row_bytes, POSIX_FADV_WILLNEED);
+        for (uint32_t i = 0; n_rows > 1 && inputs->row_bytes && i < n_rows; i++) {
+                uint64_t at = inputs->offset + (uint64_t)rows[i].token * inputs->row_bytes;
+
+                (void)posix_fadvise(fd, (off_t)at, inputs->row_bytes, POSIX_FADV_WILLNEED); /* a wish */
+        }
         for (uint32_t i = 0; inputs->row_bytes && i < n_rows; i++) {
                 int r = read_row(model, rows[i].token, to + (size_t)i * inputs->row_bytes);
 
