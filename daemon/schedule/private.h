@@ -184,6 +184,8 @@ uint32_t tdm_scheduler_fit_rows(const struct tdm_scheduler *s, const struct lane
 
 /* step.c */
 bool tdm_scheduler_issue(struct tdm_scheduler *s); /* one step; false when there is none to issue now */
+/* Gives back the pages of sliding layers that no later row of the sequence reads. */
+void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q);
 /* Takes the step out of flight. Its sequences may be finished, and are retired then. Not committed: the step that
  * follows it is void too. */
 void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed);

@@ -3,7 +3,9 @@
  * step of its shape.
  *
  * Every kernel waits for the one before it: at a barrier, or on its own where both can (chain.c). Where a block follows
- * another in one run, the end of the one and the beginning of the next are one kernel (norm.comp). */
+ * another in one run, the end of the one and the beginning of the next are one kernel (norm.comp).
+ *
+ * Longer than 800 lines: a recording is one order of dispatches over one recorder, read from top to bottom. */
 #include <assert.h>
 
 #include "engine/weights/subblock.h"

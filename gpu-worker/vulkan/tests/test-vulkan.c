@@ -1,7 +1,9 @@
 /* The vulkan device on whatever Vulkan device there is (here: a CPU implementation; TANDEM_VULKAN_DEVICE chooses):
  * block by block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements
  * of memory and restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there
- * is no device. */
+ * is no device.
+ *
+ * Longer than 800 lines: its tests share the models, variants and comparisons at its top. */
 #include <fcntl.h>
 #include <glob.h>
 #include <math.h>

@@ -1,0 +1,207 @@
+/* What steps give: results are checked, tokens handed to their jobs, positions committed. step.c builds the steps. */
+#include "daemon/schedule/private.h"
+
+#include <assert.h>
+#include <math.h>
+#include "common/log.h"
+
+/* Log-probabilities are at most zero, but for rounding. */
+#define LOGPROB_MAX 1e-3f
+
+/* A log-probability: finite, and not above zero by more than rounding. */
+static bool is_logprob(float x)
+{
+        return isfinite(x) && x <= LOGPROB_MAX;
+}
+
+/* Everything that the client may be told of a result. target: the row has one. */
+static bool result_makes_sense(const struct tdm_result *r, uint32_t n_vocab, bool target)
+{
+        if (r->token == TDM_NO_TOKEN)
+                return r->n_top == 0 && !target;
+        if (r->token >= n_vocab || !is_logprob(r->logprob) || (target && !is_logprob(r->target_logprob)))
+                return false;
+        for (uint32_t t = 0; t < r->n_top; t++)
+                if (r->top[t].id >= n_vocab || !is_logprob(r->top[t].logprob))
+                        return false;
+        return true;
+}
+
+/* Copies the results and checks the copy, because the worker is not trusted. */
+static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
+{
+        const struct tdm_model *model = lane->model;
+        const uint8_t *base = model->results->base + (uint64_t)slot * model->layout.results_slot_bytes;
+        const struct tdm_step_logits *logits = tdm_steps_logits(model->steps->base, &model->layout, slot);
+        uint32_t n_vocab = tdm_model_hparams(model)->n_vocab;
+
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                for (uint32_t k = 0; k < f->seqs[i].n_logits; k++) {
+                        uint32_t index = f->seqs[i].first_logits + k;
+                        struct tdm_result *to = &s->results[index];
+
+                        memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
+                        __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
+                        if (to->n_top > f->seqs[i].seq->job->sampling.n_top)
+                                return -EPROTO;
+                        memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
+                               to->n_top * sizeof(to->top[0]));
+                        __asm__ volatile("" ::: "memory");
+                        if (!result_makes_sense(to, n_vocab, logits[index].target != UINT32_MAX) ||
+                            !tdm_scheduler_check_token(lane, f, &f->seqs[i], to->token))
+                                return -EPROTO;
+                }
+        return 0;
+}
+
+/* The row's mask did not come in time. It counts as not run, and runs again with the mask. */
+static bool no_token(const struct tdm_scheduler *s, const struct flight_seq *fs)
+{
+        return fs->n_logits > 0 && s->results[fs->first_logits].token == TDM_NO_TOKEN;
+}
+
+static void emit(struct tdm_scheduler *s, const struct emit *e)
+{
+        s->emits[s->n_emits] = *e;
+        tdm_job_ref(e->job);
+        s->n_emits++;
+}
+
+static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t first, uint64_t now)
+{
+        struct sequence *q = fs->seq;
+        struct tdm_job *job = q->job;
+        struct emit e = { .job = job };
+
+        if (job->kind == TDM_JOB_SCORE) {
+                e.kind = EMIT_SCORES;
+                e.first = TDM_MAX(first, q->n_told);
+                e.n = fs->n_logits;
+                e.results = &s->results[fs->first_logits];
+                if (e.n > 0)
+                        emit(s, &e);
+                q->n_told = TDM_MAX(q->n_told, q->n_committed);
+                job->last_token_ns = now;
+                if (q->n_committed == job->n_ids)
+                        tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
+                return;
+        }
+        if (fs->n_logits == 0 || no_token(s, fs))
+                return;
+        e.kind = EMIT_TOKEN;
+        e.first = job->generated;
+        if (tdm_job_take_token(job, s->results[fs->first_logits].token, s->results[fs->first_logits].logprob, now,
+                               &e.token)) {
+                s->stats.tokens_generated++;
+                emit(s, &e);
+        }
+        tdm_scheduler_follow(s, job);
+}
+
+static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flight *f)
+{
+        uint64_t now = tdm_now_ns();
+
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                const struct flight_seq *fs = &f->seqs[i];
+                struct sequence *q = fs->seq;
+                struct tdm_job *job = q->job;
+                uint32_t first = q->n_committed, n_again;
+
+                tdm_scheduler_acquit(q);
+                if (job->finished)
+                        continue; /* cancelled meanwhile */
+                job->degraded = job->degraded || f->degraded;
+                q->n_committed += fs->n_rows - no_token(s, fs);
+                if (fs->n_rows == 1 && sequence_is_decoding(q))
+                        s->stats.decode_rows++;
+                else
+                        s->stats.prefill_rows += fs->n_rows;
+                n_again = TDM_MIN(q->n_committed, q->n_read) - TDM_MIN(first, q->n_read);
+                job->reread_tokens += n_again;
+                s->stats.reread_tokens += n_again;
+                if (q->n_committed > q->n_read) {
+                        s->stats.prompt_tokens +=
+                                TDM_MIN(q->n_committed, job->prompt_tokens) - TDM_MIN(q->n_read, job->prompt_tokens);
+                        q->n_read = q->n_committed;
+                }
+                tdm_scheduler_enter(lane, q);
+                tdm_sequence_free_slid_out(lane, q);
+                apply(s, fs, first, now);
+                job->state = sequence_is_decoding(q) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
+        }
+        s->stats.steps_done++;
+}
+
+static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct flight *f)
+{
+        uint32_t slot = (uint32_t)(f - lane->flights);
+        bool good = !lane->dead && !f->doomed;
+
+        if (good && take_results(s, lane, f, slot) < 0) {
+                const struct tdm_step_head *head = tdm_steps_head(lane->model->steps->base, &lane->model->layout, slot);
+                uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(lane->model));
+
+                /* The sampler refuses logits that are not numbers, so this is the worker's fault and not the job's. The
+                 * step is void with the epoch, which ends now. */
+                f->done = false;
+                f->doomed = true;
+                tdm_fleet_bad_results(s->fleet, (enum tdm_worker_index)head->plan[n_blocks - 1]);
+                return;
+        }
+        if (good)
+                commit(s, lane, f);
+        tdm_scheduler_land(s, lane, f, good);
+        tdm_scheduler_run(s);
+}
+
+/* A finished flight that waited for the one that has just landed. */
+static struct flight *next_done(struct tdm_scheduler *s, uint32_t model_id, struct lane **ret_lane)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model_id);
+
+        for (unsigned i = 0; lane && i < TDM_STEP_SLOTS; i++)
+                if (lane->flights[i].used && lane->flights[i].done && lane->flights[i].after == 0) {
+                        *ret_lane = lane;
+                        return &lane->flights[i];
+                }
+        return NULL;
+}
+
+void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id)
+{
+        struct flight *f;
+        struct lane *lane;
+
+        while ((f = next_done(s, model_id, &lane)))
+                finish_flight(s, lane, f);
+}
+
+void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint32_t slot, uint64_t step_id)
+{
+        struct lane *lane = tdm_scheduler_lane(s, model_id);
+        struct flight *f = lane && slot < TDM_STEP_SLOTS ? &lane->flights[slot] : NULL;
+
+        if (!f || !f->used || f->step_id != step_id || f->done) {
+                tdm_log_error("a step is done that nobody knows: model %u, slot %u, step %llu", model_id, slot,
+                              (unsigned long long)step_id);
+                return;
+        }
+        if (f->paced) {
+                enum tdm_worker_index w = f->workers == 1u << TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU;
+                uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);
+
+                if (s->load[w] == 1 && busy_ns > f->busy_ns)
+                        tdm_pace_note(&lane->pace, w, f->n_rows, tdm_model_share_read(lane->model, f->n_rows),
+                                      busy_ns - f->busy_ns);
+        }
+        if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
+                lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
+        tdm_scheduler_charge(s, lane, f, true);
+        f->charged = true;
+        f->done = true;
+        if (f->after != 0)
+                return; /* the step that it follows is not known to be good yet; flights are committed in order */
+        finish_flight(s, lane, f);
+        tdm_scheduler_finish_done(s, model_id);
+}
