@@ -113,23 +113,6 @@ void tdm_constraint_destroyp(struct tdm_constraint **c)
         *c = NULL;
 }
 
-const char *tdm_constraint_source(const struct tdm_constraint *c, size_t *ret_size, int *ret_kind)
-{
-        *ret_size = c->source_size;
-        *ret_kind = (int)c->kind;
-        return c->source;
-}
-
-struct tdm_grammar *tdm_constraint_grammar(const struct tdm_constraint *c)
-{
-        return c->grammar;
-}
-
-void tdm_constraint_set_grammar(struct tdm_constraint *c, struct tdm_grammar *grammar)
-{
-        c->grammar = tdm_grammar_ref(grammar);
-}
-
 static int compile_source(struct tdm_constraint *c, struct tdm_error *err)
 {
         struct tdm_grammar_limits limits;

@@ -22,13 +22,9 @@ int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options
 void tdm_constraint_destroy(struct tdm_constraint *constraint);
 void tdm_constraint_destroyp(struct tdm_constraint **constraint);
 
-/* Compiles the source, unless it was given a grammar, and makes the first mask. Any thread. TDM_E_BAD_REQUEST,
+/* Compiles the source, and makes the first mask. Any thread. TDM_E_BAD_REQUEST,
  * TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its place. */
 int tdm_constraint_compile(struct tdm_constraint *constraint, struct tdm_vocabulary *vocabulary, struct tdm_error *err);
-/* The same source may have been compiled before: see tdm_grammar_cache in grammar-cache.h. */
-const char *tdm_constraint_source(const struct tdm_constraint *constraint, size_t *ret_size, int *ret_kind);
-struct tdm_grammar *tdm_constraint_grammar(const struct tdm_constraint *constraint); /* NULL: not compiled */
-void tdm_constraint_set_grammar(struct tdm_constraint *constraint, struct tdm_grammar *grammar); /* takes a reference */
 
 enum tdm_constraint_effort {
         TDM_CONSTRAINT_QUICK,  /* on the loop: some 100 µs at most */

@@ -429,6 +429,14 @@ static void on_may_load(bool yes, const char *why, void *userdata)
         request_free(request);
 }
 
+static int cannot_ask(const char *why, struct tdm_error *err)
+{
+        return tdm_error_set(err, TDM_E_DENIED,
+                             "only root or the daemon's own user may load models where polkit cannot be asked (%s); "
+                             "just ask for text: that loads the model",
+                             why);
+}
+
 /* Who may load over the bus may over the socket: polkit is asked about the process that connected. */
 static int ask_to_load(struct request *request, struct tdm_error *err)
 {
@@ -439,16 +447,13 @@ static int ask_to_load(struct request *request, struct tdm_error *err)
 
         if (r != 0)
                 return r;
-        r = authority->ask ? process_identify(c, &who) : -ENOTCONN;
+        r = process_identify(c, &who);
         if (r == 0)
                 r = authority->ask(&who, on_may_load, request, &request->question, authority->userdata);
         if (r == 0)
                 return 0;
         tdm_account_release(c->account, TDM_RESOURCE_CALLS, 1);
-        return tdm_error_set(err, TDM_E_DENIED,
-                             "only root or the daemon's own user may load models where polkit cannot be asked (%s); "
-                             "just ask for text: that loads the model",
-                             r == -ENOTCONN ? "there is no bus" : strerror(-r));
+        return cannot_ask(r == -ENOTCONN ? "there is no bus" : strerror(-r), err);
 }
 
 static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *load, const int *fds, unsigned n_fds,
@@ -460,6 +465,9 @@ static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *l
 
         if (c->face->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
+        /* Nothing is opened for a request that will be refused. */
+        if (c->face->system && !client_is_admin(c) && !c->face->authority.ask)
+                return cannot_ask("there is no bus", err);
         r = open_model(c, load->model, fds, n_fds, &model, err);
         if (r != 0)
                 return r;
