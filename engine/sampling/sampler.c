@@ -391,7 +391,7 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
                         s.n = 0;
                 }
                 for (uint32_t b = 0; b < n_blocks; b++)
-                        if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], 0) > s.floor)
+                        if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], b * MAX_BLOCK) > s.floor)
                                 add_block(&s, logits, n, b);
         }
         selection_shrink(&s);
