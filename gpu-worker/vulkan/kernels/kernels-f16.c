@@ -158,26 +158,31 @@ uint32_t tdm_vk_f16_item_rows(const struct tdm_vk_experts *e, uint32_t n_rows)
 static struct f16_kernel expert_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                      uint32_t item_rows, uint32_t gelu)
 {
-        uint32_t n_segments = TDM_DIV_UP(a->cols / TDM_VK_CHUNK_COLS, TDM_VK_SEGMENT_CHUNKS(a->cols)),
-                 rounds = n_segments > 8 ? 2 : 1, tiles = item_rows / 8;
+        /* of a short K a subgroup has little to do: fewer of them, with more segments each */
+        bool is_short = TDM_VK_SEGMENT_CHUNKS(a->cols) == 1;
+        const struct tdm_vk_shape shape = { .panels = 2,
+                                            .ahead = is_short ? 4 : 2,
+                                            .sets = 2,
+                                            .groups = is_short ? 4 : 1 };
+        uint32_t tiles = item_rows / 8, panels = gelu ? 4 : 2, rounds = 4, threads = item_rows <= 32 ? 64 : 128;
         struct f16_kernel k;
 
         if (item_rows == 1) {
-                k = f16_single(device, a, &(struct tdm_vk_shape){ .panels = 2, .ahead = (uint8_t)rounds, .sets = 2,
-                                                                  .groups = 1 }, gelu);
+                k = f16_single(device, a, &shape, gelu);
                 k.shader = TDM_VK_MATVEC_F16_EXPERTS;
                 return k;
         }
         if (item_rows <= 16)
                 return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_EXPERTS,
-                                            .constants = { a->type, TDM_VK_MATMUL_F16_SHAPE(tiles, 4u, rounds, gelu),
+                                            .constants = { a->type,
+                                                           TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
                                                            f16_subgroups(a, rounds) * 32, 0 },
-                                            .panels = gelu ? 2 : 4,
+                                            .panels = gelu ? panels / 2 : panels,
                                             .rows = item_rows,
                                             .fits = true };
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE_EXPERTS,
-                                    .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, 1u, gelu), 128, 0 },
-                                    .panels = gelu ? 4 : 8,
+                                    .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, 1u, gelu), threads, 0 },
+                                    .panels = threads / 32 * (gelu ? 1 : 2),
                                     .rows = item_rows,
                                     .fits = true };
 }
