@@ -69,9 +69,9 @@ enum tdm_vk_shader {
         TDM_VK_MATMUL_INT8,      /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATMUL_INT8_WIDE, /* and for hundreds */
         TDM_VK_BOUND,
-        TDM_VK_MATVEC_F16,      /* a single row of f16, where the device has f16 matrix units */
-        TDM_VK_MATMUL_F16,      /* up to 32 */
-        TDM_VK_MATMUL_F16_WIDE, /* and hundreds */
+        TDM_VK_MATVEC_F16,         /* a single row of f16, where the device has f16 matrix units */
+        TDM_VK_MATMUL_F16,         /* up to 32 */
+        TDM_VK_MATMUL_F16_WIDE,    /* and hundreds */
         TDM_VK_MATVEC_F16_EXPERTS, /* the same three for experts */
         TDM_VK_MATMUL_F16_EXPERTS,
         TDM_VK_MATMUL_F16_WIDE_EXPERTS,
@@ -115,7 +115,8 @@ struct tdm_vk_pipeline {
         uint64_t profile_n, profile_ns;
 };
 /* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl), of a MATVEC_F16, MATMUL_F16
- * or MATMUL_F16_WIDE, or of one for experts. Where it is set before a device is opened that has no such units, the device uses it. */
+ * or MATMUL_F16_WIDE, or of one for experts. Where it is set before a device is opened that has no such units, the
+ * device uses it. */
 struct tdm_vk_code {
         const uint32_t *words;
         size_t size_bytes;

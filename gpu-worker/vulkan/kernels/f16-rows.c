@@ -16,11 +16,12 @@
  *
  * Weights have a range too. Q4_0's scales are stored times up to 2^24 (shaders/common/f16.glsl). So larger ones are
  * divided, by one power of two for the matrices that one input goes into. What is left of a scale below 2^-14 is a
- * multiple of 2^-24.
+ * multiple of 2^-24. MXFP4's are whole exponents: scales below 2^-28 become 0.
  *
  * Small models of Q4_0 and Q8_0 keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and
  * there the kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix of
- * a type of engine/weights/subblock.h has rows of F16 at any size, since its other kernel is far slower. The choice
+ * a type of engine/weights/subblock.h, or with experts, has rows of F16 at any size, since its other kernel is far
+ * slower. The choice
  * follows from the model's sizes and types alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides
  * it in tests. */
 #include <math.h>
@@ -31,8 +32,8 @@
 #define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
 #define F16_MOST 65504.0f
 #define HIDDEN_MOST 0x1p26f
-#define SWIGLU_MOST 56.0f  /* of TDM_ACTIVATION_SWIGLU_CLAMPED: 7 times 8 */
-#define ROTATION_MOST 2.0f /* the root of two, by YaRN's factor, which is below 1.4 */
+#define SWIGLU_MOST 56.0f                   /* of TDM_ACTIVATION_SWIGLU_CLAMPED: 7 times 8 */
+#define ROTATION_MOST 2.0f                  /* the root of two, by YaRN's factor, which is below 1.4 */
 #define FFN_WEIGHTS_MIN (UINT64_C(1) << 26) /* of a layer: more than a 1B has, fewer than a 4B */
 
 static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
@@ -49,9 +50,10 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
 {
         static const enum tdm_tensor_kind dense[] = { TDM_TENSOR_Q,    TDM_TENSOR_K,  TDM_TENSOR_V,   TDM_TENSOR_O,
                                                       TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN },
-                                          of_experts[] = { TDM_TENSOR_Q,         TDM_TENSOR_K,       TDM_TENSOR_V,
-                                                           TDM_TENSOR_O,         TDM_TENSOR_GATE_EXPS,
-                                                           TDM_TENSOR_UP_EXPS,   TDM_TENSOR_DOWN_EXPS };
+                                          of_experts[] = { TDM_TENSOR_Q,         TDM_TENSOR_K,
+                                                           TDM_TENSOR_V,         TDM_TENSOR_O,
+                                                           TDM_TENSOR_GATE_EXPS, TDM_TENSOR_UP_EXPS,
+                                                           TDM_TENSOR_DOWN_EXPS };
         const char *wanted = getenv("TANDEM_VULKAN_HALVES");
 
         bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
@@ -69,8 +71,7 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
                         pays = pays || tdm_subblock_type(t->type) || has_experts;
                 }
                 /* a panel is of one expert */
-                if (has_experts && (m->recipe.layers[i].d_expert % TDM_VK_CHUNK_COLS ||
-                                    m->hp.d_model % TDM_PANEL_ROWS))
+                if (has_experts && (m->recipe.layers[i].d_expert % TDM_VK_CHUNK_COLS || m->hp.d_model % TDM_PANEL_ROWS))
                         return false;
         }
         return wanted && *wanted ? strcmp(wanted, "off") != 0 : pays;
@@ -297,8 +298,7 @@ int tdm_vk_f16_scales(struct tdm_vk_model *m, struct tdm_error *err)
                            scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i)), b[HIDDEN + 1]);
                 set_scales((struct tdm_vk_matrix *[]){ &l->o }, 1,
                            scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, F16_MOST) : values), b[OUTPUT + 1]);
-                set_scales((struct tdm_vk_matrix *[]){ down }, 1, scale_for(fminf(hidden, HIDDEN_MOST)),
-                           b[DOWN + 1]);
+                set_scales((struct tdm_vk_matrix *[]){ down }, 1, scale_for(fminf(hidden, HIDDEN_MOST)), b[DOWN + 1]);
         }
         /* They may be one and the same. */
         set_scales((struct tdm_vk_matrix *[]){ &m->output, &m->embedding }, 2,

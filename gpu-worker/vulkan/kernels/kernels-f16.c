@@ -87,8 +87,7 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
                                           .panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1 },
                                   gelu);
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16,
-                                    .constants = { a->type,
-                                                   TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
+                                    .constants = { a->type, TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
                                                    f16_subgroups(a, rounds) * 32, 0 },
                                     .panels = gelu ? panels / 2 : panels,
                                     .rows = tiles * 8,
@@ -104,8 +103,7 @@ static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows
         uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
-                                    .constants = { a->type,
-                                                   TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, gelu),
+                                    .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, gelu),
                                                    threads, 0 },
                                     .panels = threads / 32 * (gelu ? 1 : 2),
                                     .rows = tiles * 8,
@@ -160,10 +158,9 @@ static struct f16_kernel expert_rule(const struct tdm_vk_device *device, const s
 {
         /* of a short K a subgroup has little to do: fewer of them, with more segments each */
         bool is_short = TDM_VK_SEGMENT_CHUNKS(a->cols) == 1;
-        const struct tdm_vk_shape shape = { .panels = 2,
-                                            .ahead = is_short ? 4 : 2,
-                                            .sets = 2,
-                                            .groups = is_short ? 4 : 1 };
+        const struct tdm_vk_shape shape = {
+                .panels = 2, .ahead = is_short ? 4 : 2, .sets = 2, .groups = is_short ? 4 : 1
+        };
         uint32_t tiles = item_rows / 8, panels = gelu ? 4 : 2, rounds = 4, threads = item_rows <= 32 ? 64 : 128;
         struct f16_kernel k;
 
@@ -227,8 +224,7 @@ static int f16_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *co
         return r;
 }
 
-static int expert_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_layer *l, each_f16 each,
-                             struct tdm_error *err)
+static int expert_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_layer *l, each_f16 each, struct tdm_error *err)
 {
         static const uint32_t item_rows[] = { 1, 8, 16, 32, 64 };
         const struct tdm_vk_experts *e = &l->experts;
@@ -277,8 +273,9 @@ static int need_f16(struct tdm_vk_model *m, const struct f16_kernel *k, struct t
 {
         int r = k->fits ? tdm_vk_pipeline_need(m->device, k->shader, k->constants, err) : 0;
 
-        return r ? r : tdm_vk_prove_f16_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS,
-                                             TDM_VK_F16_SHAPE_GELU(k->constants[1]), err);
+        return r ? r :
+                   tdm_vk_prove_f16_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS,
+                                         TDM_VK_F16_SHAPE_GELU(k->constants[1]), err);
 }
 
 int tdm_vk_kernels_need_f16(struct tdm_vk_model *m, struct tdm_error *err)

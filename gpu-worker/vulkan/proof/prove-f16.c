@@ -246,8 +246,8 @@ static int prove_experts(struct tdm_vk_device *device, uint32_t type, struct tdm
                  panels = single ? TDM_VK_MATVEC_F16_GROUPS(shape) * TDM_VK_MATVEC_F16_PANELS(shape) :
                           wide   ? p->constants[2] / 16 :
                                    TDM_VK_MATMUL_F16_PANELS(shape),
-                 first_expert = gelu ? 1 : 0, n_experts = gelu ? 1 : 2, n_slots = single ? n_experts : n_experts * N_ROWS,
-                 n_items = 0;
+                 first_expert = gelu ? 1 : 0, n_experts = gelu ? 1 : 2,
+                 n_slots = single ? n_experts : n_experts * N_ROWS, n_items = 0;
         uint64_t matrix_bytes = N_PANELS * (uint64_t)panel_bytes_of(type);
         uint8_t *lists = device->stages[0].map + (HIDDEN + 1) * PLACE;
         uint32_t *slot_rows = (uint32_t *)lists, *items = slot_rows + TDM_ALIGN_UP(N_SLOTS, 4u),
@@ -273,8 +273,8 @@ static int prove_experts(struct tdm_vk_device *device, uint32_t type, struct tdm
                 slot_rows[slot] = single ? 0 : row_of_slot(slot);
         for (uint32_t slot = 0, n; slot < n_slots && !single; slot += n) {
                 n = TDM_MIN(item_rows, N_ROWS - slot % N_ROWS);
-                memcpy(first_item + n_items++ * 4,
-                       (const uint32_t[]){ first_expert + slot / N_ROWS, slot, n, 0 }, 4 * sizeof(uint32_t));
+                memcpy(first_item + n_items++ * 4, (const uint32_t[]){ first_expert + slot / N_ROWS, slot, n, 0 },
+                       4 * sizeof(uint32_t));
         }
         items[0] = n_items;
         for (uint32_t i = 0; i < n_experts && single; i++)

@@ -25,7 +25,7 @@ static struct layout layout_of(uint32_t type)
                                 .low_bits = bits <= 3 ? 2 : 4,
                                 .chunk_bytes = info.scale_bytes / 4 + bits * 128,
                                 .front_words = type == TDM_TYPE_MXFP4 ? LANES :
-                                               info.halves * (chunks == 1 ? 2 * LANES : LANES),
+                                                                        info.halves * (chunks == 1 ? 2 * LANES : LANES),
                                 .table = type == TDM_TYPE_IQ4_NL || type == TDM_TYPE_IQ4_XS };
 }
 
@@ -141,8 +141,7 @@ static double e2m1_weight(const uint8_t *exponents, const uint8_t *low, uint32_t
         static const uint32_t signs[] = { 15, 12, 14, 13 }, rests[] = { 9, 6, 3, 0 };
         uint32_t thread = lane % LANES * 4 + k % 8 / 2, i = lane / LANES + k / 8 % 2 * 2,
                  half = u32_at(low + (thread * 4 + k / 16 % 4) * 4) >> k % 2 * 16;
-        double value = magnitudes[half >> rests[i] & 7] *
-                       ldexp(1, (int)exponents[lane / LANES * 2 + k / 32 % 2] - 29);
+        double value = magnitudes[half >> rests[i] & 7] * ldexp(1, (int)exponents[lane / LANES * 2 + k / 32 % 2] - 29);
 
         return half >> signs[i] & 1 ? -value : value;
 }

@@ -544,24 +544,24 @@ static void multiply_experts_f16(struct recorder *r, const struct tdm_vk_layer *
         const struct tdm_vk_experts_lists lists = tdm_vk_experts_lists(m);
         uint32_t item_rows = tdm_vk_item_rows(e, r->rows), n_slots = r->rows * e->n_used, panels;
         bool single = r->rows == 1;
-        const struct tdm_vk_experts_f16_push push = {
-                .x = m->acts[matrix->act].address,
-                .y = y,
-                .w0 = matrix->address,
-                .w1 = up ? up->address : 0,
-                .acts = m->acts[e->down.act].address,
-                .items = m->choices.address + (single ? lists.ids : lists.items),
-                .slot_rows = matrix == &e->down ? 0 : m->choices.address + lists.slot_rows,
-                .bias0 = bias,
-                .bias1 = up ? e->up_bias : 0,
-                .panel1 = matrix->n_panels / e->n,
-                .panel_bytes = matrix->panel_bytes,
-                .cols = matrix->cols,
-                .n_out = (up ? 2 : 1) * (matrix->rows / e->n),
-                .y_stride = y_stride,
-                .y_scale = matrix->y_scale,
-                .act_scale = e->down.x_scale
-        };
+        const struct tdm_vk_experts_f16_push push = { .x = m->acts[matrix->act].address,
+                                                      .y = y,
+                                                      .w0 = matrix->address,
+                                                      .w1 = up ? up->address : 0,
+                                                      .acts = m->acts[e->down.act].address,
+                                                      .items = m->choices.address + (single ? lists.ids : lists.items),
+                                                      .slot_rows = matrix == &e->down ?
+                                                                           0 :
+                                                                           m->choices.address + lists.slot_rows,
+                                                      .bias0 = bias,
+                                                      .bias1 = up ? e->up_bias : 0,
+                                                      .panel1 = matrix->n_panels / e->n,
+                                                      .panel_bytes = matrix->panel_bytes,
+                                                      .cols = matrix->cols,
+                                                      .n_out = (up ? 2 : 1) * (matrix->rows / e->n),
+                                                      .y_stride = y_stride,
+                                                      .y_scale = matrix->y_scale,
+                                                      .act_scale = e->down.x_scale };
         struct tdm_vk_pipeline *pipeline =
                 tdm_vk_expert_kernel(r->device, matrix, item_rows, up ? 1 + l->activation : 0, &panels);
 

@@ -61,8 +61,8 @@ struct tdm_vk_experts_f16_push {
         TDM_U64 acts;  /* of slots */
         TDM_U64 items; /* a single row: the experts by rank */
         TDM_U64 slot_rows;
-        TDM_U64 bias0; /* [expert][16 panel1], of w0; 0: none */
-        TDM_U64 bias1; /* of w1 */
+        TDM_U64 bias0;  /* [expert][16 panel1], of w0; 0: none */
+        TDM_U64 bias1;  /* of w1 */
         TDM_U32 panel1; /* of an expert's matrix */
         TDM_U32 panel_bytes;
         TDM_U32 cols;

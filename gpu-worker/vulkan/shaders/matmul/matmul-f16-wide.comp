@@ -59,7 +59,8 @@ void main()
                 tile0 = workgroup % gl_NumWorkGroups.y * TILES;
         uint pair = workgroup / gl_NumWorkGroups.y * (THREADS / 32) + UNIT_INDEX;
 #endif
-        uint panels[2] = uint[2](GELU ? pair : FIRST_PANEL + pair * 2, GELU ? p.panel1 + pair : FIRST_PANEL + pair * 2 + 1);
+        uint panels[2] = uint[2](GELU ? pair : FIRST_PANEL + pair * 2,
+                                 GELU ? p.panel1 + pair : FIRST_PANEL + pair * 2 + 1);
         SUMS acc[2 * TILES], total[2 * TILES];
         uvec4 w0[SET * LOADS], w1[SET * LOADS], x[ROW_LOADS];
         SCALES scales0[SET], scales1[SET];
@@ -165,7 +166,8 @@ void main()
 
                         [[unroll]] for (uint e = 0; e < 4; e++) {
                                 uint row = (tile0 + t) * 8 + quad * 2 + e % 2, out_index = pair * 16 + own + e / 2 * 8;
-                                precise float x = clamp(tdm_activate(ACTIVATION, BIASED(gate[e] * p.y_scale, p.bias0, out_index),
+                                precise float x = clamp(tdm_activate(ACTIVATION,
+                                        BIASED(gate[e] * p.y_scale, p.bias0, out_index),
                                         BIASED(up[e] * p.y_scale, p.bias1, out_index)) * p.act_scale, -65504.0,
                                         65504.0);
                                 uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x),
@@ -185,7 +187,8 @@ void main()
 
                                         if (row < N_ROWS && out_index < p.n_out)
                                                 F32s(p.y + uint64_t(OUT_ROW(row)) * p.y_stride * 4).v[out_index] =
-                                                        BIASED(total[i * TILES + t][e] * p.y_scale, p.bias0, out_index);
+                                                        BIASED(total[i * TILES + t][e] * p.y_scale, p.bias0,
+                                                               out_index);
                                 }
         }
         tdm_chain_done(p.chain, p.chain_index);

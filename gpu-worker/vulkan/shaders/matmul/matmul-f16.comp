@@ -176,7 +176,8 @@ void main()
 
                 if (GELU) { // panel i is of the first pass, i + PANELS / 2 of the second
                         uint out_index = (gl_WorkGroupID.x * (PANELS / 2) + i) * 16 + out_in_panel;
-                        precise float x = clamp(tdm_activate(ACTIVATION, BIASED(sums[k] * p.y_scale, p.bias0, out_index),
+                        precise float x = clamp(tdm_activate(ACTIVATION,
+                                BIASED(sums[k] * p.y_scale, p.bias0, out_index),
                                 BIASED(sums[ITEMS + k] * p.y_scale, p.bias1, out_index)) * p.act_scale, -65504.0,
                                 65504.0);
                         uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = UNIT_SHUFFLE_XOR(f16_bits, 1);
@@ -190,7 +191,8 @@ void main()
 
                                 if (used && pass * AT_ONCE + i < PANELS && out_index < p.n_out)
                                         F32s(p.y + uint64_t(OUT_ROW(row)) * p.y_stride * 4).v[out_index] =
-                                                BIASED(sums[pass * ITEMS + k] * p.y_scale, p.bias0, out_index);
+                                                BIASED(sums[pass * ITEMS + k] * p.y_scale, p.bias0,
+                                                       out_index);
                         }
                 }
         }

@@ -106,9 +106,11 @@ uint low_word(uint chunk, uint at)
 
         if (TYPE == TDM_VK_MXFP4) {
                 for (uint n = 0; n < 8; n++) {
-                        uint i = n / 2, q = stored(thread / 4 + i % 2 * 8, column_of(chunk, thread, at % per, i / 2, n % 2));
+                        uint i = n / 2;
+                        uint q = stored(thread / 4 + i % 2 * 8, column_of(chunk, thread, at % per, i / 2, n % 2));
 
-                        word |= (q >> 3 << TDM_FRAGMENT_E2M1_SIGN(i) | (q & 7u) << TDM_FRAGMENT_E2M1_REST(i)) << n % 2 * 16;
+                        word |= (q >> 3 << TDM_FRAGMENT_E2M1_SIGN(i) | (q & 7u) << TDM_FRAGMENT_E2M1_REST(i))
+                                << n % 2 * 16;
                 }
                 return word;
         }
