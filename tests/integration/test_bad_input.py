@@ -107,8 +107,8 @@ def a_refused_file_is_not_remembered():
 def paths_of_others():
     """A daemon that serves several users shows none of them in which folder another's file lies."""
     with Daemon(system=True) as d, open(SPROUT, "rb") as f, d.wire(timeout=60 * SLOW) as w:
-        rid = w.send("generate", dict(request(ids=[2, 300], n=2),
-                                      model={"name": b"/home/somebody/secret/own.gguf", "from_fd": True}), fd=f.fileno())
+        model = {"name": b"/home/somebody/secret/own.gguf", "from_fd": True}
+        rid = w.send("generate", dict(request(ids=[2, 300], n=2), model=model), fd=f.fileno())
         while w.receive(rid)[0] != "done":
             pass
         for models in (d.call("models")["models"], d.status()["models"]):
