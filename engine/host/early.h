@@ -2,8 +2,8 @@
  * row reads what later blocks would compute for them. So a prompt's rows, but for its last one, skip the layers that
  * read other layers' keys.
  *
- * The later blocks run on a shorter step. Its rows are those that want logits and, in a sequence, those behind its first
- * such row, so that positions stay consecutive. A row's values depend on no other row, so they are the same bits.
+ * The later blocks run on a shorter step. Its rows are those that want logits and, in a sequence, those behind its
+ * first such row, so that positions stay consecutive. A row's values depend on no other row, so they are the same bits.
  * Hidden rows that are left out stay as they were. Private to engine/host. */
 #ifndef TDM_ENGINE_HOST_EARLY_H
 #define TDM_ENGINE_HOST_EARLY_H

@@ -131,7 +131,7 @@ static struct outcome run(const struct variant *v)
         return o;
 }
 
-/* Where no row asks for logits, a model whose last layers have no keys of their own leaves the hidden row unfinished. */
+/* A model whose last layers have no keys of their own leaves the hidden rows unfinished that want no logits. */
 static bool has_hidden(const struct outcome *o, uint32_t row)
 {
         return !o->stops_early || o->has_result[row];
