@@ -193,6 +193,11 @@ static void say(struct tdm_chat_parser *p, const char *data, size_t size, bool t
                 p->said = true;
         }
         tdm_json_write(&p->blanks, data + end, size - end);
+        if (p->blanks.size >= TDM_CHAT_HELD_MAX / 2 && p->said) {
+                give(p, kind, p->blanks.data, p->blanks.size);
+                p->blanks.size = 0;
+        } else if (p->blanks.size >= TDM_CHAT_HELD_MAX / 2)
+                p->blanks.size /= 2; /* white space in front, of which a little says enough */
 }
 
 static void enter(struct tdm_chat_parser *p, enum state state)
@@ -333,9 +338,9 @@ static void take_start(struct tdm_chat_parser *p, char byte)
                 else
                         fits = fits && n <= 1 && is_blank(p->head.data[i]);
         }
-        if (fits && n < sizeof(start) - 1)
-                return;
-        if (fits) {
+        if (fits && n < sizeof(start) - 1 && p->head.size < TDM_CHAT_HELD_MAX / 2)
+                return; /* the grammar has less white space there */
+        if (fits && n == sizeof(start) - 1) {
                 enter(p, IN_OBJECT);
                 p->n_quotes = 2;
                 return;

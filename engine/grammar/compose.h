@@ -13,6 +13,7 @@
 #include "engine/grammar/grammar.h"
 
 #define TDM_MARKER_BYTE 0xffu
+#define TDM_MARKER_MAX 64u /* bytes of its text; longer control pieces are in no grammar */
 
 struct tdm_composer;
 

@@ -2,11 +2,9 @@
 #include "engine/grammar/compose.h"
 #include "engine/text/tokenizer.h"
 
-#define MARKER_MAX 64u /* longer control pieces are in no grammar */
-
 struct pieces {
         const struct tdm_tokenizer *tokenizer;
-        char marker[1 + MARKER_MAX];
+        char marker[1 + TDM_MARKER_MAX];
 };
 
 size_t tdm_vocabulary_marker(const struct tdm_tokenizer *tokenizer, uint32_t id, char *to, size_t capacity)
