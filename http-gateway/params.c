@@ -20,7 +20,8 @@
 #define SEED_LOW (-9223372036854775807.0 - 1)
 #define SEED_HIGH 9223372036854775807.0
 
-#define NO_TOOLS "tool calls are not supported yet"
+#define NO_TOOLS "not supported here yet; /v1/chat/completions has tools"
+#define OWN_TOOLS "tools run at the client"
 #define NO_PENALTY "this penalty is not supported yet"
 #define ONE_MODALITY "models read and write text only"
 
@@ -135,7 +136,7 @@ TABLE(params_responses, "POST /v1/responses", "", response_rows);
                 HONOURED("tools", PARAM_ARRAY, 0, 0, "custom ones; not with a format"),                                \
                 HONOURED("tool_choice", PARAM_OBJECT, 0, 0, "auto, any, tool, none; disable_parallel_tool_use"),       \
                 REFUSED("thinking", NEUTRAL_DISABLED, "reasoning models are not supported yet"),                       \
-                REFUSED("mcp_servers", NEUTRAL_EMPTY, NO_TOOLS),                                                       \
+                REFUSED("mcp_servers", NEUTRAL_EMPTY, OWN_TOOLS),                                                      \
                 HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema"),                                \
                 HONOURED("output_format", PARAM_OBJECT, 0, 0, "the older form of output_config"),                      \
                 REFUSED("context_management", NEUTRAL_EMPTY, "a prompt is never shortened"),                           \
@@ -150,7 +151,7 @@ static const struct param anthropic_rows[] = {
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
         HONOURED("stop_sequences", PARAM_ARRAY, 0, 0, "up to 16"),
         HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
-        REFUSED("container", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("container", NEUTRAL_EMPTY, OWN_TOOLS),
         HARMLESS("metadata", "not kept"),
         HARMLESS("service_tier", "there is one tier"),
         HARMLESS("inference_geo", "it runs here"),

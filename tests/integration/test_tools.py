@@ -142,11 +142,28 @@ def command():
         with open(path, "w") as f:
             json.dump(TOOLS, f)
         run = d.cli("generate", "--model", name_of("qwen3"), "--tools", path, "--tool-choice", "function:set_unit",
-                    "--one-call", "-n", "60", "Celsius, please.")
+                    "--one-call", "-n", "400", "Celsius, please.")
         check(run.returncode == 0, "exit status", run.returncode, run.stderr)
         call = json.loads(run.stdout)
         equal(call["name"], "set_unit", "name")
         check(json.loads(call["arguments"])["to"] in ("C", "F"), "arguments", call)
+
+
+@test
+def agent():
+    """The example: it has to look, and ends with an answer or a text that was cut off."""
+    with daemon("qwen3") as d, Gateway(d) as g:
+        folder = os.path.join(d.dir, "folder")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "beds.txt"), "w") as f:
+            f.write("twelve beds\n")
+        run = subprocess.run([sys.executable, os.path.join(TREE, "examples", "agent.py"), name_of("qwen3"), folder,
+                              "How many beds?", f"http://127.0.0.1:{g.port}"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, timeout=PATIENCE * 4)
+        check(run.returncode == 0 and run.stdout, "the agent", run.returncode, run.stdout, run.stderr)
+        name, arguments = run.stderr.splitlines()[0].split(" ", 1)
+        check(name in ("list_files", "read_file"), "its first call", run.stderr)
+        check(json.loads(arguments).get("name", "beds.txt") == "beds.txt", "a name of the folder", run.stderr)
 
 
 def loop(g, client):
