@@ -361,6 +361,8 @@ static int judge(struct connection *c, CURLcode code, bool *ret_again)
                 *ret_again = true;
                 return tdm_error_set(t->err, TDM_E_PROTOCOL, "%s: the server sends the whole file for a range", url);
         }
+        if (code == CURLE_PARTIAL_FILE) /* in our own words: libcurl's differ by version */
+                return tdm_error_set(t->err, code_of(code), "%s: the transfer ended before its last byte", url);
         if (code != CURLE_OK)
                 return tdm_error_set(t->err, code_of(code), "%s: %s", url,
                                      c->detail[0] ? c->detail : curl_easy_strerror(code));
