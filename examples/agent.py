@@ -13,9 +13,9 @@ import urllib.request
 TURNS = 8
 
 
-def tool(name, description, **parameters):
+def tool(called, description, **parameters):
     schema = {"type": "object", "properties": parameters, "required": list(parameters), "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    return {"type": "function", "function": {"name": called, "description": description, "parameters": schema}}
 
 
 def ask(url, request):

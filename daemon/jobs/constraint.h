@@ -1,5 +1,5 @@
-/* What a job's text must follow: a JSON schema, a grammar, a regular expression or the form of its tools' calls, and how
- * far the text is in it.
+/* What a job's text must follow: a JSON schema, a grammar, a regular expression or the form of its tools' calls; and
+ * how far the text is in it.
  *
  * It belongs to one job. The source is compiled on a thread, with the vocabulary of the job's model. From then on it
  * gives the mask of the next token for the job's ids. It lives in the daemon and follows the tokens that were accepted.

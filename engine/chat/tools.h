@@ -24,7 +24,7 @@ struct tdm_chat_tool_use {
 };
 
 #define TDM_CHAT_TOOL_NAME_MAX 64u
-#define TDM_CHAT_HELD_MAX 256u /* bytes of text that finish() may give */
+#define TDM_CHAT_HELD_MAX 256u    /* bytes of text that finish() may give */
 #define TDM_CHAT_CALL_ID_BYTES 9u /* as Mistral's templates want it */
 
 /* The grammar of the model's turn behind a prompt of tdm_chat_render(). REQUIRED and NAMED begin with the call: no text

@@ -1,5 +1,5 @@
-"""Calls of tools through real workers: each family of chat templates that has them, each face, and the tool loops of the
-official npm clients. The models have random weights: they call because tool_choice makes them, and whatever they call
+"""Calls of tools through real workers: each family of chat templates that has them, each face, and the tool loops of
+the official npm clients. The models have random weights: they call because tool_choice makes them, and whatever they call
 with has to be valid."""
 import json
 import shutil
@@ -128,8 +128,8 @@ def refused():
                                  "type": "object", "properties": {"x": {"pattern": "\\bword"}}}}}]}, "pattern"),
                              ({"messages": [{"role": "user", "content": "Hi", "tool_calls": [
                                  {"function": {"name": "a", "arguments": "{}"}}]}]}, "not the assistant's")):
-            status, _, body = g.request("POST", "/v1/chat/completions", json.dumps(dict(ask("qwen3", "auto"), **change)),
-                                        {"Content-Type": "application/json"})
+            sent = json.dumps(dict(ask("qwen3", "auto"), **change))
+            status, _, body = g.request("POST", "/v1/chat/completions", sent, {"Content-Type": "application/json"})
             check(status == 400 and part in body.decode(), f"{change}: how it is refused", status, body)
         run = d.cli("generate", "--tools", "/nonexistent", "Hi")
         check(run.returncode != 0, "a file that there is not")
