@@ -1,6 +1,6 @@
 """Calls of tools through real workers: each family of chat templates that has them, each face, and the tool loops of
-the official npm clients. The models have random weights: they call because tool_choice makes them, and whatever they call
-with has to be valid."""
+the official npm clients. The models have random weights: they call because tool_choice makes them, and whatever they
+call with has to be valid."""
 import json
 import shutil
 import signal
@@ -64,7 +64,7 @@ def families():
     n = 0
     with daemon(*FAMILIES) as d, Gateway(d) as g:
         for family in FAMILIES:
-            for seed in range(times(3, 25)):
+            for seed in range(times(2, 25)):
                 choice, names = (("required", tuple(SCHEMAS)), (named("set_unit"), ("set_unit",)))[seed % 2]
                 what = f"{family}, {choice}, seed {seed}"
                 body = ask(family, choice, seed=seed, parallel_tool_calls=False)
