@@ -87,6 +87,24 @@ def activation(m):
     return text
 
 
+def own_file(m, text):
+    """A model in a home that tandemd cannot see: alice's client opens it, a gate behind tandemd's walls receives it."""
+    m.run("sh", "-c", "cp /usr/share/tandem/models/tale.gguf /home/alice/own.gguf; chmod 600 /home/alice/own.gguf; "
+                      "chown alice: /home/alice /home/alice/own.gguf; chmod 700 /home/alice")
+    equal(generate(m, "--model", "/home/alice/own.gguf"), text, "the same text from a file of alice's own")
+    gates = m.run("ps", "-C", "tandemd", "-o", "user:32=,args=").stdout.splitlines()
+    check(any(line.split() == ["tandem", "tandemd", "--gate"] for line in gates), "the gate's process", gates)
+    listed = m.run("tandem", "models", user="alice").stdout
+    check("/home/alice/own.gguf" in listed, "alice sees her file's name", listed)
+    check("own" not in m.run("tandem", "models", user="bob").stdout, "bob does not")
+    check("/home/alice/own.gguf" in m.run("tandem", "models").stdout, "root does")
+    r = m.run("tandem", "load", "/home/alice/own.gguf", user="alice", may_fail=True)
+    check(r.returncode == 1, "alice may not load", r.stderr)
+    check(m.run("tandem", "models").stdout.count("own.gguf") <= 1, "a refused load has opened nothing")
+    m.run("rm", "/home/alice/own.gguf")
+    print(f"     gate: {gates}")
+
+
 def bus(m, text):
     """Bus activation, and a job that outlives the program that asked for it."""
     m.run("systemctl", "stop", "tandemd.service")
@@ -379,6 +397,7 @@ def from_install_to_purge():
     with Machine() as m:
         before = install(m, debs)
         text = activation(m)
+        own_file(m, text)
         bus(m, text)
         for part in parts:
             begin = time.monotonic()

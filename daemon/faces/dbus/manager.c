@@ -144,7 +144,7 @@ static void list_models(struct bus_peer *peer, DBusMessage *message, DBusMessage
                 return;
         }
         bus_writer_init(&w, bus_reply_new(message));
-        bus_write_models(&w, peer->bus);
+        bus_write_models(&w, peer);
         bus_reply_finish(peer->bus, message, &w);
 }
 

@@ -315,7 +315,7 @@ void bus_stream_deinit(struct bus_stream *stream);
 
 /* status.c */
 void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus);
-void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus);
+void bus_write_models(struct bus_writer *w, struct bus_peer *peer);
 struct tdm_model *bus_model_find(struct tdm_dbus *bus, const char *path);
 void bus_model_path(const struct tdm_model *model, char path[BUS_MAX_PATH]);
 int bus_start_tick(struct tdm_dbus *bus);
