@@ -14,8 +14,8 @@ from machine import Machine, packages  # noqa: E402
 
 HOSTILE = os.path.join(os.path.dirname(BIN), "hostile")
 BUS = ("dev.tandem.Tandem1", "/dev/tandem/Tandem1", "dev.tandem.Tandem1.Manager")
-# More than a pipe holds: until its reader goes on, the job is in the middle.
-LONG = ("tandem", "generate", "--temp", "0", "-n", "1600", "--ignore-end", "--json", PROMPT)
+# More than a pipe holds: until its reader goes on, the job is in the middle. Split: each worker is needed.
+LONG = ("tandem", "generate", "--placement", "split", "--temp", "0", "-n", "1600", "--ignore-end", "--json", PROMPT)
 RULE = """polkit.addRule(function(action, subject) {
     if (action.id == "dev.tandem.Tandem1.restart-worker" && subject.user == "bob")
         return polkit.Result.YES;
@@ -92,7 +92,7 @@ def own_file(m, text):
     m.run("sh", "-c", "cp /usr/share/tandem/models/tale.gguf /home/alice/own.gguf; chmod 600 /home/alice/own.gguf; "
                       "chown alice: /home/alice /home/alice/own.gguf; chmod 700 /home/alice")
     equal(generate(m, "--model", "/home/alice/own.gguf"), text, "the same text from a file of alice's own")
-    gates = m.run("ps", "-C", "tandemd", "-o", "user:32=,args=").stdout.splitlines()
+    gates = [line for line in m.run("ps", "-eo", "user:32=,args=").stdout.splitlines() if "--gate" in line]
     check(any(line.split() == ["tandem", "tandemd", "--gate"] for line in gates), "the gate's process", gates)
     listed = m.run("tandem", "models", user="alice").stdout
     check("/home/alice/own.gguf" in listed, "alice sees her file's name", listed)
