@@ -265,7 +265,7 @@ def polkit_decides():
 
 
 LOADER = """
-import os, sys
+import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from tandem_wire import *
 pid = os.fork()
@@ -273,8 +273,11 @@ if pid:  # the one that connected ends, and a child asks over its connection
     print(os.waitpid(pid, 0)[1] >> 8)
     sys.exit()
 w = Wire(sys.argv[2], timeout=30)
+me = os.getpid()
 if sys.argv[3] == "child" and os.fork():
     os._exit(0)
+while sys.argv[3] == "child" and os.path.exists(f"/proc/{me}"):
+    time.sleep(0.01)
 try:
     w.call("load", {"model": {"name": sys.argv[4]}})
     print("loaded")
