@@ -111,7 +111,9 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .name = named ? model->name : TDM_STATUS_UNNAMED,
                 .path = named ? model->path : "",
                 .state = tdm_model_state_name(model->state),
-                .error = model->state != TDM_MODEL_FAILED ? "" : named ? model->error.message : "it cannot be used",
+                .error = model->state != TDM_MODEL_FAILED ? "" :
+                         named                            ? model->error.message :
+                                                            "it cannot be used",
                 .architecture = metadata ? metadata->architecture : "",
                 .quantisation = metadata ? metadata->quantisation : "",
                 .file_bytes = tdm_model_file_bytes(model),

@@ -342,7 +342,8 @@ def all_at_once():
         parts_after = settled(d)
         after = sum(parts_after.values())
         print(f"FIGURE all_at_once: memory before {before >> 10} KiB, after {after >> 10} KiB; open files before "
-              f"{files_before}, after {process_memory.open_files(d.process.pid)}; changed, KiB: {grown(parts_before, parts_after)}", flush=True)
+              f"{files_before}, after {process_memory.open_files(d.process.pid)}; "
+              f"changed, KiB: {grown(parts_before, parts_after)}", flush=True)
         check(SANITIZER or after < before * 1.10, "memory afterwards", before, after)
         check(process_memory.open_files(d.process.pid) <= files_before + 8, "open files afterwards")
 

@@ -74,7 +74,7 @@ def failed_models(place):
     for i in range(60):
         path = place.file(f"failed-{i}.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(i))
         equal(use(place, ATTACKER, path), "bad-model", "a file without anything")
-    wait_for(lambda: len([m for m in place.d.status()["models"] if "failed-" in m["name"]]) <= 16, "they are dropped", 5)
+    wait_for(lambda: len([m for m in place.d.status()["models"] if "failed-" in m["name"]]) <= 16, "they go", 5)
     equal(use(place, BYSTANDER, place.paths[30]), None, "a bystander's model")
 
 
@@ -93,7 +93,7 @@ def tokenize_slowly(place, texts):
     for text in texts:
         watch = Stopwatch()
         with place.wires(1)[0] as w:
-            equal(answer(w, w.send("tokenize", {"text": text[:1 << 20], "special": True})), None, "a text of a megabyte")
+            equal(answer(w, w.send("tokenize", {"text": text[:1 << 20], "special": True})), None, "a megabyte")
         check(watch.seconds() < 5 * SLOW, "its time", watch.seconds())
 
 
@@ -192,7 +192,7 @@ def many_long_prompts(place):
 
 def the_real_file_under_a_false_name(place):
     with place.wires(1)[0] as w:
-        equal(answer(w, send_file(w, TALE, "generate", request(ids=[2, 3, 4], n=2), name=LOUD)), None, "it is the model")
+        equal(answer(w, send_file(w, TALE, "generate", request(ids=[2, 3, 4], n=2), name=LOUD)), None, "the model")
     with wire_of(place.d, BYSTANDER) as w:
         models = w.call("models", {})["models"]
     equal([m["name"] for m in models if m.get("is_default")], ["tale"], "the default's name")

@@ -148,10 +148,10 @@ struct tdm_dbus {
         bool lost;                  /* to be torn down */
         DBusWatch *watches[4];      /* of the connection */
         pthread_t loop_thread;
-        DBusConnection *leaving;           /* while it is torn down */
-        DBusMessage *dispatched;           /* with file descriptors: given up when its dispatch is over */
-        struct tdm_background *closer;     /* NULL: nothing had to be closed yet */
-        unsigned n_closing;                /* messages that the closer has */
+        DBusConnection *leaving;       /* while it is torn down */
+        DBusMessage *dispatched;       /* with file descriptors: given up when its dispatch is over */
+        struct tdm_background *closer; /* NULL: nothing had to be closed yet */
+        unsigned n_closing;            /* messages that the closer has */
 
         struct tdm_list questions; /* to polkit, about processes that are not on the bus */
         unsigned n_questions;
@@ -243,7 +243,7 @@ void bus_peer_free(struct bus_peer *peer);
 int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held **ret, struct tdm_error *err);
 void bus_held_free(struct bus_held *held);
 struct bus_peer *bus_peer_of(struct tdm_dbus *bus, DBusMessage *message); /* NULL: not known */
-void bus_load_free(struct bus_load *load); /* manager.c */
+void bus_load_free(struct bus_load *load);                                /* manager.c */
 static inline bool bus_peer_is_root(const struct bus_peer *peer)
 {
         return peer->uid == 0;
@@ -301,7 +301,7 @@ struct bus_request {
 void bus_request_deinit(struct bus_request *request);
 /* What it points to lies in the message. */
 int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, struct tdm_error *err);
-/* wait, model-fd (-1 before; the caller's to close, also where the call is refused); and where no option is known yet */
+/* wait, model-fd (-1 before; the caller's to close, also where the call is refused); where no option is known yet */
 int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err);
 int bus_read_no_options(DBusMessageIter *options, struct tdm_error *err);
 
