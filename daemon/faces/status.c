@@ -109,10 +109,10 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
 
         *f = (struct tdm_model_fields){
                 .name = named ? model->name : TDM_STATUS_UNNAMED,
-                .path = named ? model->path : "",
+                .path = named ? tdm_model_shown_path(model) : "",
                 .state = tdm_model_state_name(model->state),
                 .error = model->state != TDM_MODEL_FAILED ? "" :
-                         named                            ? model->error.message :
+                         named                            ? tdm_model_shown_error(model) :
                                                             "it cannot be used",
                 .architecture = metadata ? metadata->architecture : "",
                 .quantisation = metadata ? metadata->quantisation : "",
