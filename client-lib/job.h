@@ -31,7 +31,9 @@ struct tandem_job {
         unsigned refs;         /* the user's handle, the open request, and whoever is calling back */
         bool released;         /* the handle is gone: no callbacks */
         bool done;
-        bool scoring;
+        bool scoring, embedding;
+        float *vector; /* [n_vector] */
+        size_t n_vector;
         bool cancel_wanted, cancel_sent;
         uint64_t id;
         struct tandem_callbacks callbacks;

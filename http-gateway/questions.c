@@ -134,13 +134,3 @@ void question_tokenize(struct exchange *x)
         copy = strndup(json_string_value(text), json_string_length(text));
         exchange_ask(x, ASK_TOKENIZE, steal_ptr(&r->model), copy, copy ? strlen(copy) : 0, flags, answer_tokens);
 }
-
-/* ---- what there is not ---- */
-
-void refuse_embeddings(struct exchange *x)
-{
-        struct failure f = { 0 };
-
-        failure_set(&f, 400, "unsupported", "model", "embeddings are not supported yet: no model here makes any");
-        exchange_fail(x, &f);
-}

@@ -198,6 +198,16 @@ struct tandem_score_options {
         uint32_t top;     /* alternatives for each position, at most 64 */
 };
 
+struct tandem_embed_options {
+        size_t struct_size;
+        const char *model;
+        const char *text;    /* control pieces are not recognised; may be empty */
+        size_t text_size;    /* SIZE_MAX (as set by _init): up to the NUL */
+        uint32_t dimensions; /* the first so many numbers, made a vector of length 1; 0: all that the model has */
+        enum tandem_priority priority;
+        uint32_t deadline_ms; /* as of a job that generates; 0: never */
+};
+
 struct tandem_accepted {
         uint64_t job; /* the daemon's number, as in tandem_list_jobs() */
         uint32_t prompt_tokens;
@@ -250,6 +260,7 @@ struct tandem_callbacks {
 
 TANDEM_API void tandem_generate_options_init_sized(struct tandem_generate_options *options, size_t size);
 TANDEM_API void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size);
+TANDEM_API void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size);
 TANDEM_API void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size);
 
 /* Fills in the defaults that stand beside the fields, and a random seed. */
@@ -263,6 +274,11 @@ static inline void tandem_score_options_init(struct tandem_score_options *option
         tandem_score_options_init_sized(options, sizeof(*options));
 }
 
+static inline void tandem_embed_options_init(struct tandem_embed_options *options)
+{
+        tandem_embed_options_init_sized(options, sizeof(*options));
+}
+
 static inline void tandem_callbacks_init(struct tandem_callbacks *callbacks)
 {
         tandem_callbacks_init_sized(callbacks, sizeof(*callbacks));
@@ -274,6 +290,11 @@ TANDEM_API int tandem_generate(struct tandem *tandem, const struct tandem_genera
                                const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                                struct tandem_error *err);
 TANDEM_API int tandem_score(struct tandem *tandem, const struct tandem_score_options *options,
+                            const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                            struct tandem_error *err);
+
+/* The vector of one text. Start many jobs at once: they share steps, and each gets the bits that it would get alone. */
+TANDEM_API int tandem_embed(struct tandem *tandem, const struct tandem_embed_options *options,
                             const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                             struct tandem_error *err);
 
@@ -304,6 +325,9 @@ struct tandem_scores {
         const float *top_logprobs; /* [n][top] */
 };
 
+/* What tandem_embed() made: [*ret_n], of length 1. NULL unless the job is done without an error. Lives as long as the
+ * job. */
+TANDEM_API const float *tandem_job_vector(const struct tandem_job *job, size_t *ret_n);
 /* NULL unless the job is a score job that is done without an error. Lives as long as the job. */
 TANDEM_API const struct tandem_scores *tandem_job_scores(const struct tandem_job *job);
 

@@ -3,6 +3,8 @@
  * logged. */
 #include "daemon/jobs/job.h"
 
+#include <math.h>
+
 static const char *const state_names[] = {
         [TDM_JOB_QUEUED] = "queued", [TDM_JOB_LOADING] = "loading",       [TDM_JOB_PREFILL] = "prefill",
         [TDM_JOB_DECODE] = "decode", [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
@@ -77,7 +79,7 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if ((p->n_ids > 0) + (p->n_messages > 0) + (p->text_size > 0) > 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the prompt is given more than once (as text, as messages, as ids)");
-        if (p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0)
+        if (p->kind != TDM_JOB_EMBED && p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
         if (p->n_messages > TDM_MAX_CHAT_MESSAGES)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", p->n_messages,
@@ -117,6 +119,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->max_tokens = o->max_tokens;
         job->sampling = tdm_job_options_sampling(o);
         job->sampling.n_top = p->n_top;
+        job->dimensions = p->dimensions;
         job->repeat_last = o->repeat_last ? o->repeat_last : 64;
         job->prefill_chunk = o->prefill_chunk;
         job->ignore_end = o->ignore_end;
@@ -181,6 +184,7 @@ void tdm_job_unref(struct tdm_job *job)
         tdm_stop_destroy(job->stop);
         tdm_constraint_destroy(job->constraint);
         free(job->room);
+        free(job->vector);
         free(job);
 }
 
@@ -233,7 +237,9 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
         } else
                 n = tdm_tokenizer_encode_within(tokenizer, job->text, job->text_size,
                                                 TDM_TOKENIZE_BOS |
-                                                        (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0),
+                                                        (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
+                                                         job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
+                                                                                         0),
                                                 &budget, ids, capacity);
         if (n == -EINVAL)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template%s%s",
@@ -291,7 +297,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         settle(job);
         job->prompt_tokens = job->n_ids;
         job->tokenizer = tokenizer;
-        if (job->kind == TDM_JOB_SCORE) {
+        if (job->kind != TDM_JOB_GENERATE) {
                 job->max_tokens = 0;
                 return 0;
         }
@@ -360,6 +366,57 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         } else if (job->generated >= job->max_tokens)
                 tdm_job_finish(job, TDM_JOB_END_LENGTH, NULL);
         return true;
+}
+
+bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns)
+{
+        uint32_t n = job->dimensions ? TDM_MIN(job->dimensions, width) : width;
+        _cleanup_(freep) float *own = malloc(n * sizeof(*own));
+        double sum = 0;
+
+        for (uint32_t i = 0; i < width; i++)
+                if (!isfinite(vector[i]))
+                        return false;
+        job->first_token_ns = job->last_token_ns = now_ns;
+        if (!own) {
+                struct tdm_error err;
+
+                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the job's vector");
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+                return true;
+        }
+        memcpy(own, vector, n * sizeof(*own));
+        for (uint32_t i = 0; i < n && n < width; i++)
+                sum += (double)own[i] * (double)own[i];
+        for (uint32_t i = 0; i < n && sum > 0; i++)
+                own[i] = (float)((double)own[i] / sqrt(sum));
+        job->vector = steal_ptr(&own);
+        job->n_vector = n;
+        tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
+        return true;
+}
+
+int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
+                        uint32_t max_rows, struct tdm_error *err)
+{
+        if (job->kind != TDM_JOB_EMBED && recipe->pooling != TDM_POOLING_NONE)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the model makes vectors of texts and no text; `tandem embed` asks for them");
+        if (job->kind != TDM_JOB_EMBED)
+                return 0;
+        if (recipe->pooling == TDM_POOLING_NONE)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the model makes text and no vectors: its file names no pooling; take an "
+                                     "embedding model");
+        if (tdm_recipe_is_whole(recipe) && job->n_ids > max_rows)
+                return tdm_error_set(err, TDM_E_TOO_LONG,
+                                     "the text has %u tokens; this model takes a text as a whole, of at most %u",
+                                     job->n_ids, max_rows);
+        if (job->dimensions > hp->d_model)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "dimensions: %u were asked for, the model's vectors have %u", job->dimensions,
+                                     hp->d_model);
+        return 0;
 }
 
 /* The text that is still held is sent with the end, unless a stop string came before it. */

@@ -17,7 +17,7 @@
 #define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
 #define TDM_IMPLICIT_MAX_TOKENS 4096u  /* max_tokens 0 means the rest of the context, but at most these many */
 
-enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE };
+enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE, TDM_JOB_EMBED };
 enum tdm_job_priority { TDM_JOB_INTERACTIVE, TDM_JOB_BACKGROUND };
 enum tdm_job_state {
         TDM_JOB_QUEUED,
@@ -77,6 +77,7 @@ struct tdm_job_params {
         size_t n_ids;
         struct tdm_job_options options; /* checked by tdm_job_new() */
         uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
+        uint32_t dimensions;            /* of an embed job: numbers of the vector; 0: all that the model has */
 };
 
 struct tdm_job {
@@ -120,6 +121,10 @@ struct tdm_job {
         struct tdm_constraint *constraint; /* what its text must follow; NULL: nothing */
         bool masking;                      /* a thread has the constraint: nobody else may use it */
         bool slow_masks;                   /* the last mask took long: the next one is made before its step */
+
+        uint32_t dimensions;
+        float *vector; /* [n_vector], of an embed job that ended without an error */
+        uint32_t n_vector;
 
         const struct tdm_tokenizer *tokenizer; /* after prepare; the model's */
         struct tdm_decoder decoder;
@@ -178,6 +183,13 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
  * room until the next call); false when it sees nothing (an end token). Sets finished. */
 bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
                         struct tdm_job_token *ret_token);
+/* Takes a text's vector of length 1: its first numbers, made that long again where not all are wanted. False: it has a
+ * number that is none, and nothing happened. */
+bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns);
+/* Whether a model with this recipe does what the job asks; n_rows_max: of a step. TDM_E_UNSUPPORTED, TDM_E_TOO_LONG,
+ * TDM_E_BAD_REQUEST. After prepare. */
+int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
+                        uint32_t max_rows, struct tdm_error *err);
 /* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err);
 

@@ -27,6 +27,29 @@ static bool result_makes_sense(const struct tdm_result *r, uint32_t n_vocab, boo
         return true;
 }
 
+/* A text's vector, copied and checked. */
+static int take_vector(struct tdm_scheduler *s, const struct lane *lane, uint32_t slot, const struct flight_seq *fs,
+                       uint64_t now)
+{
+        const struct tdm_model *model = lane->model;
+        uint32_t width = model->layout.limits.vector_width;
+        _cleanup_(freep) float *copy = NULL;
+        const float *from;
+
+        if (fs->seq->job->kind != TDM_JOB_EMBED || fs->n_logits == 0 || fs->seq->job->finished)
+                return 0;
+        from = tdm_steps_vectors(
+                       (struct tdm_result *)(model->results->base + (uint64_t)slot * model->layout.results_slot_bytes),
+                       &model->layout.limits) +
+               (size_t)fs->first_logits * width;
+        copy = malloc(width * sizeof(*copy));
+        if (!copy)
+                return -ENOMEM;
+        memcpy(copy, from, width * sizeof(*copy));
+        __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
+        return tdm_job_take_vector(fs->seq->job, copy, width, now) ? 0 : -EPROTO;
+}
+
 /* Copies the results and checks the copy, because the worker is not trusted. */
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
 {
@@ -51,6 +74,12 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
                             !tdm_scheduler_check_token(lane, f, &f->seqs[i], to->token))
                                 return -EPROTO;
                 }
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                int r = take_vector(s, lane, slot, &f->seqs[i], tdm_now_ns());
+
+                if (r < 0)
+                        return r;
+        }
         return 0;
 }
 
@@ -73,6 +102,8 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
         struct tdm_job *job = q->job;
         struct emit e = { .job = job };
 
+        if (job->kind == TDM_JOB_EMBED)
+                return; /* it has its vector */
         if (job->kind == TDM_JOB_SCORE) {
                 e.kind = EMIT_SCORES;
                 e.first = TDM_MAX(first, q->n_told);

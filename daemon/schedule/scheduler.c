@@ -428,6 +428,9 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                                     &err);
         if (here)
                 tdm_model_encode_end(model, begin);
+        if (r == 0)
+                r = tdm_job_check_model(job, tdm_model_recipe(model), tdm_model_hparams(model),
+                                        tdm_model_max_rows(model), &err);
         if (r == 0 && job->constraint)
                 r = tdm_constraint_charge(job->constraint, &err);
         if (r != 0) {

@@ -260,6 +260,9 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
         if (b->flight->n_seqs == limits->max_seqs || b->n_rows == limits->max_rows ||
             b->flight->n_logits == limits->max_logits)
                 return 0;
+        /* All of a text or nothing. One that is longer than the budget goes first in a step. */
+        if (tdm_recipe_is_whole(tdm_model_recipe(b->lane->model)))
+                return n <= limits->max_rows - b->n_rows && (n <= prompt_budget || b->n_rows == 0) ? n : 0;
         if (!sequence_is_decoding(q)) {
                 n = TDM_MIN(TDM_MIN(n, prompt_budget), b->share.chunk_rows);
                 /* A sequence reserves pages for at most max_rows in flight. */
@@ -323,15 +326,15 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 tdm_scheduler_look_up(s, b->lane, q, b->bits);
                 first = q->n_issued;
                 n = tdm_scheduler_grow(s, b->lane, q, first + rows_for(b, q, most), b->flight);
-                if (n <= first)
+                if (n <= first || (tdm_recipe_is_whole(tdm_model_recipe(b->lane->model)) && n < q->job->n_ids))
                         continue;
                 n -= first;
                 add_sequence(b, q, n);
                 if (i < n_decode)
                         continue;
-                budget -= n;
+                budget -= TDM_MIN(budget, n);
                 if (q->job->priority == TDM_JOB_BACKGROUND)
-                        behind -= n;
+                        behind -= TDM_MIN(behind, n);
         }
 }
 

@@ -107,6 +107,19 @@ static void on_scores(struct tdm_job *job, uint32_t first, const struct tdm_resu
         face_mind_queue(request->client, job);
 }
 
+static void send_vector(struct request *request, const struct tdm_job *job)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Vector vector = TANDEM__VECTOR__INIT;
+
+        vector.job = job->id;
+        vector.n_numbers = job->n_vector;
+        vector.numbers = job->vector;
+        reply.kind_case = TANDEM__REPLY__KIND_VECTOR;
+        reply.vector = &vector;
+        face_send(request->client, request->id, &reply);
+}
+
 static void on_done(struct tdm_job *job, void *userdata)
 {
         struct request *request = userdata;
@@ -122,6 +135,8 @@ static void on_done(struct tdm_job *job, void *userdata)
                 request_free(request);
                 return;
         }
+        if (job->vector)
+                send_vector(request, job);
         done.job = job->id;
         done.reason = (Tandem__DoneReason)job->end;
         if (job->end == TDM_JOB_END_ERROR) {
