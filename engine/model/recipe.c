@@ -275,7 +275,9 @@ uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_h
         uint64_t features = (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) |
                             (recipe->laurel_rank ? BIT(LAUREL) : 0) |
                             (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
-                            (recipe->pooling ? BIT(POOLING) : 0) | (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) : 0);
+                            (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) :
+                             recipe->pooling          ? BIT(POOLING) :
+                                                        0);
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_recipe *l = &recipe->layers[i];

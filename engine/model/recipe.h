@@ -227,7 +227,7 @@ enum tdm_feature {
         TDM_FEATURE_PER_LAYER_INPUT,
         TDM_FEATURE_OUTPUT_SCALE,
         TDM_FEATURE_POOLING,
-        TDM_FEATURE_BIDIRECTIONAL,
+        TDM_FEATURE_BIDIRECTIONAL, /* and a pooling */
         TDM_N_FEATURES
 };
 #define TDM_FEATURE_BIT(feature) (UINT64_C(1) << (feature))
