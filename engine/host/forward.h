@@ -49,6 +49,7 @@ struct tdm_host_layer {
 };
 
 struct tdm_host_pooling;
+struct tdm_host_early;
 
 struct tdm_host_model {
         struct tdm_pool *pool;             /* of the device */
@@ -79,6 +80,7 @@ struct tdm_host_model {
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
         float *gate, *up;                       /* [tile_rows][d_ff]; NULL: no layer is sparse */
         float *ones;                            /* [head_dim]: gains where there are none */
+        struct tdm_host_early *early;           /* NULL: every layer has keys of its own */
         struct tdm_experts *experts;            /* NULL: no layer has any */
         float *router;                          /* [tile_rows][router_stride]: its numbers */
         size_t router_stride;

@@ -3,7 +3,7 @@
  *
  * Gemma 3's layers, but rows see those behind them too. The window of a sliding layer is the sum of both sides: a row
  * sees half of it on each. Behind the mean of a text's rows there may be a pair of matrices, without a bias and without
- * an activation between them. Files with the pair and without it are both about, and their vectors cannot be compared. */
+ * an activation between them. There are files with the pair and files without; their vectors cannot be compared. */
 #include <math.h>
 #include "engine/model/private.h"
 

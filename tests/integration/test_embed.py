@@ -129,7 +129,8 @@ def over_http():
         equal(f32(g.post("/api/embed", {"model": name, "input": texts})["embeddings"]), want, "Ollama's")
         equal(f32(g.post("/api/embed", {"model": name, "input": texts[1], "truncate": True})["embeddings"]), want[1:2],
               "one")
-        equal(f32([g.post("/api/embeddings", {"model": name, "prompt": texts[2]})["embedding"]]), want[2:3], "Ollama's old one")
+        equal(f32([g.post("/api/embeddings", {"model": name, "prompt": texts[2]})["embedding"]]), want[2:3],
+              "Ollama's old one")
         for wrong, words in (({"input": [1, 2]}, "token ids"), ({"input": [[1]]}, "token ids"), ({}, "missing"),
                              ({"input": []}, "1 to 2048"), ({"input": "x", "encoding_format": "int8"}, "base64"),
                              ({"input": "x", "dimensions": 4096}, "have 128"), ({"input": "x", "wrong": 1}, "wrong")):

@@ -492,7 +492,8 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
         if not os.path.exists(path):
             part = path + ".part"
             arch = options.get("arch", "")
-            tool = "mkgguf_embedding.py" if arch == "gemma-embedding" else "mkgguf_gemma.py" if arch.startswith("gemma") else "mkgguf_archs.py" if arch else "mkgguf.py"
+            tool = "mkgguf_gemma.py" if arch.startswith("gemma") else "mkgguf_archs.py" if arch else "mkgguf.py"
+            tool = "mkgguf_embedding.py" if arch == "gemma-embedding" else tool
             r = subprocess.run(["/usr/bin/python3", os.path.join(TREE, "tools", tool), part, "--size", size,
                                 "--type", type] + args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if b"No module named 'numpy'" in r.stdout:
