@@ -207,7 +207,7 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 12 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 14 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled"}
     chat = {"model": "tale", "messages": HI, "max_tokens": 1}
