@@ -128,6 +128,13 @@ TANDEM_API const char *tandem_daemon_version(const struct tandem *tandem);
 
 enum tandem_priority { TANDEM_PRIORITY_INTERACTIVE = 0, TANDEM_PRIORITY_BACKGROUND = 1 };
 
+/* Guesses at tokens, several of which are checked in one step. They change the time, and no token. */
+enum tandem_speculation {
+        TANDEM_SPECULATION_AUTO = 0, /* what the configuration says */
+        TANDEM_SPECULATION_OFF = 1,
+        TANDEM_SPECULATION_LOOKUP = 2 /* what stood behind the same tokens before, in prompt or text */
+};
+
 enum tandem_job_state {
         TANDEM_JOB_QUEUED = 0,
         TANDEM_JOB_LOADING = 1, /* its model is being loaded: done and total are bytes */
@@ -186,6 +193,8 @@ struct tandem_generate_options {
         const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
         const char *grammar;     /* in GBNF, with a rule `root` */
         const char *regex;       /* an ECMA regular expression that the whole text matches */
+        enum tandem_speculation speculation;
+        uint32_t draft_max; /* guesses in a step at most, up to 16; 0: what the configuration says */
 };
 
 struct tandem_score_options {
@@ -236,6 +245,9 @@ struct tandem_result {
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;
         bool incomplete; /* it ended before its text satisfied json_schema, grammar or regex: at max_tokens, say */
+        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
+        uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
+        const char *unguessed; /* why the last step had no guesses; "": it had some */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the
@@ -423,6 +435,9 @@ struct tandem_job_info {
         uint32_t recoveries;
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         uint32_t evictions;     /* times it gave its cache pages back for another job */
+        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
+        uint32_t guesses;           /* in its last step */
+        const char *unguessed;      /* why that had none; "": it had some */
 };
 
 struct tandem_job_list {

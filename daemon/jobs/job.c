@@ -13,6 +13,24 @@ static_assert(TDM_JOB_INTERACTIVE == 0 && TDM_JOB_BACKGROUND == 1, "priorities i
 static_assert(TDM_PLACEMENT_ANY == 0 && TDM_PLACEMENT_SPLIT == 1 && TDM_PLACEMENT_NPU == 2 && TDM_PLACEMENT_GPU == 3,
               "placements in the order of the table, 0 for none");
 
+static const char *const unguessed_texts[] = {
+        [TDM_UNGUESSED_NOT] = "",
+        [TDM_UNGUESSED_OFF] = "off",
+        [TDM_UNGUESSED_GRAMMAR] = "its text follows a grammar",
+        [TDM_UNGUESSED_SUSPECT] = "it was in a step that killed its worker",
+        [TDM_UNGUESSED_PROMPT] = "prompts are read",
+        [TDM_UNGUESSED_LAST] = "one token is left",
+        [TDM_UNGUESSED_NO_MATCH] = "nothing like the end of its text stands further back",
+        [TDM_UNGUESSED_MEASURING] = "a step without guesses is measured",
+        [TDM_UNGUESSED_COST] = "guesses would cost more time than they save",
+        [TDM_UNGUESSED_MEMORY] = "no page of the cache is free for them",
+};
+
+const char *tdm_unguessed_text(enum tdm_unguessed why)
+{
+        return unguessed_texts[why];
+}
+
 const char *tdm_job_state_name(enum tdm_job_state state)
 {
         return state_names[state];
@@ -305,7 +323,8 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
         tdm_decoder_init(&job->decoder, tokenizer, false);
         job->room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;
-        job->room = malloc(job->room_size);
+        job->n_rooms = 1 + TDM_MAX_GUESSES;
+        job->room = malloc(job->n_rooms * job->room_size);
         if (!job->room)
                 return tdm_error_set(err, -ENOMEM, "out of memory for a token's text");
         return 0;
@@ -331,6 +350,7 @@ static int append_id(struct tdm_job *job, uint32_t id)
 bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
                         struct tdm_job_token *ret_token)
 {
+        char *room;
         size_t size;
         bool hit = false;
 
@@ -350,10 +370,12 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 return false;
         }
         job->generated++;
-        size = tdm_decoder_push(&job->decoder, id, job->room, job->room_size - TDM_MAX_STOP_BYTES);
+        room = job->room + job->room_at * job->room_size;
+        job->room_at = (job->room_at + 1) % job->n_rooms;
+        size = tdm_decoder_push(&job->decoder, id, room, job->room_size - TDM_MAX_STOP_BYTES);
         if (job->stop)
-                size = tdm_stop_push(job->stop, job->room, size, job->room, &hit);
-        *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob, .text = job->room, .size = size };
+                size = tdm_stop_push(job->stop, room, size, room, &hit);
+        *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob, .text = room, .size = size };
         if (hit) {
                 job->text_is_over = true;
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);

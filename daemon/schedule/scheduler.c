@@ -37,9 +37,10 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         tdm_list_init(&s->ended);
         s->users = calloc(config->max_jobs, sizeof(*s->users));
         s->results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->results));
-        s->emits = calloc(config->max_sequences, sizeof(*s->emits));
+        s->emits = calloc(config->max_sequences + TDM_MAX_STEP_LOGITS, sizeof(*s->emits));
+        s->guess_order = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->guess_order));
         s->candidates = calloc(config->max_sequences, sizeof(*s->candidates));
-        if (!s->users || !s->results || !s->emits || !s->candidates)
+        if (!s->users || !s->results || !s->emits || !s->candidates || !s->guess_order)
                 return -ENOMEM;
         r = tdm_loop_add_defer(loop, on_work, s, &s->work);
         if (r == 0)
@@ -157,6 +158,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         free(s->results);
         free(s->emits);
         free(s->candidates);
+        free(s->guess_order);
         free(s);
 }
 

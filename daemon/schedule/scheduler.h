@@ -33,6 +33,10 @@ struct tdm_scheduler_config {
         uint64_t (*clock_ns)(void);   /* by which device time is measured; NULL: tdm_now_ns() */
         bool no_relay;                /* a sequence is never in two steps at once */
         enum tdm_placement placement; /* of jobs that name none */
+        enum tdm_speculation speculation; /* of jobs that name none */
+        uint32_t draft_max;           /* guesses for a job in a step, <= TDM_MAX_GUESSES; 0: no speculation at all */
+        /* Tests: the guesses of every step instead of those of speculate.c, and their number, <= most. */
+        uint32_t (*guess)(const struct tdm_job *job, uint32_t most, uint32_t *ret);
 };
 
 struct tdm_scheduler_stats {
@@ -42,6 +46,7 @@ struct tdm_scheduler_stats {
         uint64_t prefill_rows, decode_rows;  /* of finished steps; rows that are read again count again */
         uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
         uint64_t evictions, reread_tokens;
+        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
         uint64_t masks, slow_masks; /* made for rows, and of those on a thread */
         uint32_t n_in_flight;
 };

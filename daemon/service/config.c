@@ -53,6 +53,7 @@ int tdm_config_init(struct tdm_config *c)
                 .max_sequences = 64,
                 .prefix_cache = true,
                 .placement = TDM_PLACEMENT_ANY,
+                .draft_max = 8,
                 .log_level = TDM_LOG_INFO,
         };
         c->models = calloc(1, sizeof(*c->models));

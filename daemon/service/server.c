@@ -525,6 +525,8 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_sequences = config->max_sequences,
                 .steps_in_flight = config->steps_in_flight,
                 .placement = config->placement,
+                .speculation = config->speculation,
+                .draft_max = config->draft_max,
         };
         struct tdm_face_config face = {
                 .system = config->system,

@@ -25,7 +25,7 @@
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
-#define TDM_MAX_STEP_LOGITS 256u
+#define TDM_MAX_STEP_LOGITS 512u
 
 #define TDM_MAX_INPUT_BYTES (1u << 20)
 

@@ -107,6 +107,9 @@ static void print_done(const struct generate *g, const uint32_t *ids, size_t n_i
         json_field_u64(&line, "recoveries", result->recoveries);
         json_field_bool(&line, "degraded", result->degraded);
         json_field_bool(&line, "incomplete", result->incomplete);
+        json_field_u64(&line, "drafted", result->drafted);
+        json_field_u64(&line, "accepted", result->accepted);
+        json_field_string(&line, "unguessed", result->unguessed);
         json_key(&line, "tail");
         json_text(&line, result->tail, result->tail_size);
         json_field_u64(&line, "job", result->job);

@@ -140,6 +140,12 @@ static void on_done(struct tdm_job *job, void *userdata)
         done.reread_tokens = job->reread_tokens;
         done.degraded = job->degraded;
         done.incomplete = job->incomplete;
+        done.drafted = job->n_drafted;
+        done.accepted = job->n_accepted;
+        done.n_drafted_at = done.n_accepted_at = TDM_MAX_GUESSES;
+        done.drafted_at = job->drafted_at;
+        done.accepted_at = job->accepted_at;
+        done.unguessed = (char *)tdm_unguessed_text(job->unguessed);
         done.numerics_id = job->numerics_id;
         done.text.data = (uint8_t *)job->tail;
         done.text.len = job->tail_size;
