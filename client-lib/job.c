@@ -16,6 +16,7 @@ static void job_unref(struct tandem_job *job)
         free(job->ids.data);
         score_deinit(&job->score);
         free(job->numerics_id);
+        free(job->unguessed);
         free(job);
 }
 
@@ -101,6 +102,8 @@ static void finish(struct tandem_job *job, bool silent)
         job->result.job = job->id;
         if (!job->result.numerics_id)
                 job->result.numerics_id = "";
+        if (!job->result.unguessed)
+                job->result.unguessed = "";
         if (!job->result.tail)
                 job->result.tail = "";
         if (tell && job->callbacks.on_done)

@@ -41,7 +41,7 @@ struct tandem_job {
         struct score_buf score;
         struct tandem_scores scores;
         struct tandem_result result;
-        char *numerics_id;
+        char *numerics_id, *unguessed;
 };
 
 int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n); /* 0, -E2BIG, -ENOMEM */

@@ -246,7 +246,7 @@ class Generate(unittest.TestCase):
                                 "generated_tokens": 5, "ids": [100, 101, 102, 103, 104], "ttft_ms": 83.25,
                                 "prefill_tps": 1000,
                                 "decode_tps": 212.4, "recoveries": 0, "degraded": False,
-                                "incomplete": False, "tail": "", "job": 7,
+                                "incomplete": False, "drafted": 0, "accepted": 0, "unguessed": "", "tail": "", "job": 7,
                                 "seed": 5,
                                 "numerics_id": "fake-1"})
 

@@ -35,7 +35,9 @@ struct tdm_scheduler_config {
         enum tdm_placement placement; /* of jobs that name none */
         enum tdm_speculation speculation; /* of jobs that name none */
         uint32_t draft_max;           /* guesses for a job in a step, <= TDM_MAX_GUESSES; 0: no speculation at all */
-        /* Tests: the guesses of every step instead of those of speculate.c, and their number, <= most. */
+        bool all_guesses; /* tests: all that are found are checked, whatever that costs */
+        /* Tests: the guesses of every step instead of those of lookup.c, and their number, <= most. All are checked.
+         */
         uint32_t (*guess)(const struct tdm_job *job, uint32_t most, uint32_t *ret);
 };
 

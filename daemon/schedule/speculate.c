@@ -234,7 +234,7 @@ static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t 
                 s->candidates[s->guess_order[i]]->guesses.n++;
 }
 
-/* Scripted guesses are all checked. */
+/* For tests: all are checked. */
 static void take_all(struct tdm_scheduler *s, uint32_t n_decode, uint32_t n_rows)
 {
         for (uint32_t i = 0; i < n_decode; i++) {
@@ -260,7 +260,7 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
         }
         if (n_found == 0)
                 return;
-        if (s->config.guess)
+        if (s->config.guess || s->config.all_guesses)
                 take_all(s, n_decode, n_rows);
         else if (reads)
                 why = TDM_UNGUESSED_PROMPT;

@@ -527,6 +527,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .placement = config->placement,
                 .speculation = config->speculation,
                 .draft_max = config->draft_max,
+                .all_guesses = config->all_guesses,
         };
         struct tdm_face_config face = {
                 .system = config->system,

@@ -131,6 +131,7 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
                                         .prefill_tps = NAN,
                                         .decode_tps = NAN,
                                         .numerics_id = "",
+                                        .unguessed = "",
                                         .tail = "" };
         const uint32_t *ids;
         size_t n_ids;
@@ -143,7 +144,9 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
 /* What fails before there is a job: with --json, too, the last line says why. */
 static int fail(const struct generate *g, const struct tandem_error *err)
 {
-        struct tandem_result result = { .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .tail = "" };
+        struct tandem_result result = {
+                .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .unguessed = "", .tail = ""
+        };
 
         if (g->json)
                 print_done(g, NULL, 0, &result);
