@@ -4,12 +4,13 @@
  *   step.c       building steps, results  prefix.c       known beginnings
  *   room.c       memory                   recover.c      losses
  *   masks.c      grammars of jobs           lookup.[ch]    guesses from a job's own text
- *   speculate.c  how many guesses a step checks
+ *   speculate.c  how many guesses a step checks   guess-file.[ch]  guesses of tests
  *   device-time.c  what users are charged, how long steps may be */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
 
 #include "common/background.h"
+#include "daemon/schedule/guess-file.h"
 #include "daemon/schedule/scheduler.h"
 #include "daemon/schedule/sequence.h"
 
@@ -136,6 +137,7 @@ struct tdm_scheduler {
         uint64_t interactive_ns;      /* when an interactive job last was about to get rows; 0: never */
         bool draining;
         struct tdm_background *background; /* tokenizes long prompts */
+        struct tdm_guess_file *guess_file; /* of tests */
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
         struct emit *emits;         /* [max_sequences + TDM_MAX_STEP_LOGITS] */

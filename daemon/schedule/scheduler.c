@@ -47,6 +47,11 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
+        if (r == 0 && config->guess_file) {
+                r = tdm_guess_file_open(&s->guess_file, config->guess_file);
+                s->config.guess = tdm_guess_file_guess;
+                s->config.guess_data = s->guess_file;
+        }
         if (r < 0)
                 return r;
         *ret = steal_ptr(&s);
@@ -159,6 +164,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         free(s->emits);
         free(s->candidates);
         free(s->guess_order);
+        tdm_guess_file_close(s->guess_file);
         free(s);
 }
 

@@ -38,7 +38,9 @@ struct tdm_scheduler_config {
         bool all_guesses; /* tests: all that are found are checked, whatever that costs */
         /* Tests: the guesses of every step instead of those of lookup.c, and their number, <= most. All are checked.
          */
-        uint32_t (*guess)(const struct tdm_job *job, uint32_t most, uint32_t *ret);
+        uint32_t (*guess)(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret);
+        void *guess_data;
+        const char *guess_file; /* the same by guess-file.h; NULL: none */
 };
 
 struct tdm_scheduler_stats {

@@ -174,7 +174,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
         if (most == 0)
                 return TDM_UNGUESSED_LAST;
         if (s->config.guess) {
-                g->n_found = s->config.guess(job, most, g->ids);
+                g->n_found = s->config.guess(s->config.guess_data, job, most, g->ids);
                 return TDM_UNGUESSED_NOT;
         }
         if (!g->lookup && tdm_lookup_new(&g->lookup) < 0)

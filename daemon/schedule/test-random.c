@@ -64,7 +64,7 @@ static uint32_t next(const struct tdm_job *job, const uint32_t *ids, uint32_t n)
 
 /* Guesses of which the first are right, any number of them. A wrong one may be followed by what would follow the right
  * one, or by what follows itself. */
-static uint32_t script(const struct tdm_job *job, uint32_t most, uint32_t *ret)
+static uint32_t script(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret)
 {
         static unsigned draw = 1;
         uint32_t n = (uint32_t)rand_r(&draw) % (most + 1), n_right = (uint32_t)rand_r(&draw) % (n + 1);

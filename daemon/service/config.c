@@ -232,12 +232,6 @@ int tdm_config_read_environment(struct tdm_config *c, struct tdm_error *err)
                                              value);
                 c->placement = (enum tdm_placement)r;
         }
-        value = getenv("TANDEM_GUESSES"); /* for tests */
-        if (value && value[0]) {
-                if (strcmp(value, "all") != 0)
-                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "TANDEM_GUESSES: \"%.60s\" is not all", value);
-                c->all_guesses = true;
-        }
         value = getenv("TANDEM_LOG");
         r = value ? tdm_log_level_from_name(value) : -EINVAL; /* the log has warned of an unknown level when it began */
         if (r >= 0)

@@ -50,7 +50,6 @@ struct tdm_config {
         enum tdm_placement placement; /* TDM_PLACEMENT_ANY: measured */
         enum tdm_speculation speculation;
         uint32_t draft_max;
-        bool all_guesses; /* TANDEM_GUESSES: they are checked whatever that costs */
         uint64_t kv_bytes;
         enum tdm_activations activations;
         bool prefix_cache;
