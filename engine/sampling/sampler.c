@@ -16,11 +16,11 @@
 #include <float.h>
 #include <math.h>
 
-#define LANES TDM_SAMPLE_LANES
+#include "engine/sampling/lanes.h"
+
 #define SUM_BLOCK TDM_SAMPLE_SUM_BLOCK
 #define MAX_BLOCK TDM_SAMPLE_MAX_BLOCK
 #define KEYS_CAPACITY 4096u
-#define MANTISSA_BITS 53
 
 /* A logit and its id in one number that sorts by logit, then by falling id. */
 struct selection {
@@ -36,45 +36,28 @@ struct selection {
 struct scratch {
         uint64_t keys[KEYS_CAPACITY];
         uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_HISTORY_MAX];
-        double weights[TDM_MAX_TOP_K];
+        /* of candidates, or of penalised tokens */
+        uint32_t ids[TDM_MAX_TOP_K];
+        float logits[TDM_MAX_TOP_K];
+        float scores[TDM_MAX_TOP_K]; /* or weights */
         uint32_t history[TDM_HISTORY_MAX];
         float max;              /* of all logits; NAN: there is one that is none, or none that is one */
         const float *block_sum; /* [n_vocab / SUM_BLOCK], rounded up */
         const uint32_t *seen;   /* [n_seen]: blocks of MAX_BLOCK that hold the best; NULL: own_block_max says which */
         uint32_t n_seen;
-        float own_block_sum[]; /* then own_block_max [n_vocab / MAX_BLOCK], both rounded up */
+        float own_block_sum[]; /* then own_block_max and bounds, each [n_vocab / MAX_BLOCK]; all rounded up */
 };
+
+static_assert(LANES == TDM_SAMPLE_LANES && MAX_BLOCK == TDM_NOISE_BLOCK, "one block for maxima and noise");
 
 static float *own_block_max(struct scratch *scratch, uint32_t n_vocab)
 {
         return scratch->own_block_sum + TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK);
 }
 
-void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4])
+static float *bounds_of(struct scratch *scratch, uint32_t n_vocab)
 {
-        uint32_t c[4] = { counter[0], counter[1], counter[2], counter[3] };
-        uint32_t k0 = key[0], k1 = key[1];
-
-        for (int round = 0; round < 10; round++) {
-                uint64_t a = (uint64_t)c[0] * 0xd2511f53u, b = (uint64_t)c[2] * 0xcd9e8d57u;
-                uint32_t c1 = c[1], c3 = c[3];
-
-                c[0] = (uint32_t)(b >> 32) ^ c1 ^ k0;
-                c[1] = (uint32_t)b;
-                c[2] = (uint32_t)(a >> 32) ^ c3 ^ k1;
-                c[3] = (uint32_t)a;
-                k0 += 0x9e3779b9u;
-                k1 += 0xbb67ae85u;
-        }
-        memcpy(ret, c, sizeof(c));
-}
-
-uint64_t tdm_random_u64(uint64_t seed, uint32_t position, uint32_t draw)
-{
-        uint32_t counter[4] = { position, draw, 0, 0 }, key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, out[4];
-
-        tdm_philox_4x32(counter, key, out);
-        return (uint64_t)out[1] << 32 | out[0];
+        return own_block_max(scratch, n_vocab) + TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK);
 }
 
 int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
@@ -99,49 +82,10 @@ int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
 
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
 {
-        return TDM_ALIGN_UP(sizeof(struct scratch) +
-                                    (TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) + TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) *
-                                            sizeof(float),
+        return TDM_ALIGN_UP(sizeof(struct scratch) + (TDM_DIV_UP((size_t)n_vocab, SUM_BLOCK) +
+                                                      2 * TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) *
+                                                             sizeof(float),
                             (size_t)64);
-}
-
-/* 16 lanes at once, written with the compilers' generic vectors: they become whatever the target has. */
-typedef float lanes_f __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t lanes_i __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t lanes_u __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-#define inline_always static inline __attribute__((always_inline))
-
-/* v = e^v for v <= 0, relative error below 2e-7; 0 below -87. Split as 2^n e^r with |r| <= ln(2) / 2; the polynomial is
- * the Taylor series to degree 7, whose rest is below 2^-27 there. */
-inline_always void exp_negative(lanes_f *v)
-{
-        lanes_i small = *v < -87.0f;
-        lanes_f x = (lanes_f)(((lanes_i)*v & ~small) | ((lanes_i)(lanes_f){ 0 } & small));
-        lanes_f shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
-        lanes_f n = shifted - 12582912.0f;
-        lanes_f r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-        lanes_f p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
-
-        p = p * r + 1.0f / 120.0f;
-        p = p * r + 1.0f / 24.0f;
-        p = p * r + 1.0f / 6.0f;
-        p = p * r + 0.5f;
-        p = p * r + 1.0f;
-        p = p * r + 1.0f;
-        p *= (lanes_f)(((lanes_u)shifted + 127) << 23); /* the low bits of shifted are n, in two's complement */
-        *v = (lanes_f)((lanes_i)p & ~small);
-}
-
-/* The last, partial group of lanes, filled up with -inf. */
-inline_always void load_lanes(lanes_f *v, const float *x, uint32_t n)
-{
-        if (n >= LANES) {
-                memcpy(v, x, sizeof(*v));
-                return;
-        }
-        for (uint32_t lane = 0; lane < LANES; lane++)
-                (*v)[lane] = lane < n ? x[lane] : -INFINITY;
 }
 
 inline_always void keep_greater(lanes_f *greatest, const lanes_f *v)
@@ -261,14 +205,6 @@ VARIANT(_plain, )
 #ifdef __x86_64__
 VARIANT(_avx2, __attribute__((target("avx2"))))
 VARIANT(_avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"))))
-#endif
-
-#ifdef __x86_64__
-static bool has_avx512(void)
-{
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-}
 #endif
 
 static const struct lane_functions *lane_functions(void)
@@ -455,7 +391,7 @@ static size_t find_best(const float *logits, uint32_t n, size_t wanted, struct s
                         s.n = 0;
                 }
                 for (uint32_t b = 0; b < n_blocks; b++)
-                        if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], 0) > s.floor)
+                        if (!(block_max[b] < s.floor_logit) && make_key(block_max[b], b * MAX_BLOCK) > s.floor)
                                 add_block(&s, logits, n, b);
         }
         selection_shrink(&s);
@@ -563,40 +499,206 @@ static size_t adjust(const float *logits, size_t n_best, uint32_t n_history, flo
         return n;
 }
 
-/* candidates: sorted keys, at least one. */
-static uint32_t draw(const uint64_t *candidates, size_t n, const struct tdm_sampling *s, uint32_t position,
-                     double *weights)
-{
-        double greatest = (double)key_logit(candidates[0]), total = 0.0, kept = 0.0, least, x;
+/* The candidate with the largest score so far. */
+struct best {
+        float score;
+        uint32_t id;
+};
 
-        if (greatest == -INFINITY) /* a mask left none that the model holds possible */
-                return key_id(candidates[0]);
-        for (size_t i = 0; i < n; i++) {
-                weights[i] = exp(((double)key_logit(candidates[i]) - greatest) / (double)s->temperature);
-                total += weights[i];
-        }
+static inline void consider(struct best *best, float score, uint32_t id)
+{
+        if (score > best->score || (score == best->score && id < best->id))
+                *best = (struct best){ score, id };
+}
+
+/* How many of the n candidates, by falling logit, top-p and min-p leave: at least one. */
+static size_t filter(const struct tdm_sampling *s, const struct tdm_noise *noise, size_t n, struct scratch *scratch)
+{
+        const float *weights = scratch->scores;
+        double total = 0.0, kept = 0.0;
+
+        if (s->top_p >= 1.0f && s->min_p <= 0.0f)
+                return n;
+        tdm_noise_weights(noise, scratch->logits, (uint32_t)n, scratch->logits[0], scratch->scores);
         if (s->top_p < 1.0f) {
-                double wanted = total * (double)s->top_p;
                 size_t n_kept = 0;
 
-                total = 0.0;
-                while (n_kept < n && total < wanted)
-                        total += weights[n_kept++];
+                for (size_t i = 0; i < n; i++)
+                        total += (double)weights[i];
+                while (n_kept < n && kept < total * (double)s->top_p)
+                        kept += (double)weights[n_kept++];
                 n = n_kept;
         }
-        least = (double)s->min_p * weights[0];
-        while (n > 1 && weights[n - 1] < least)
+        while (n > 1 && weights[n - 1] < s->min_p)
                 n--;
-        for (size_t i = 0; i < n; i++)
-                kept += weights[i];
-        x = kept * ((double)(tdm_random_u64(s->seed, position, 0) >> (64 - MANTISSA_BITS)) * 0x1p-53);
-        total = 0.0;
+        return n;
+}
+
+/* candidates: sorted keys, at least one. */
+static uint32_t draw(const uint64_t *candidates, size_t n, const struct tdm_sampling *s, uint32_t position,
+                     struct scratch *scratch)
+{
+        struct best best = { -INFINITY, UINT32_MAX };
+        struct tdm_noise noise;
+
+        if (key_logit(candidates[0]) == -INFINITY) /* a mask left none that the model holds possible */
+                return key_id(candidates[0]);
+        tdm_noise_init(&noise, s->temperature, s->seed, position);
         for (size_t i = 0; i < n; i++) {
-                total += weights[i];
-                if (x < total)
-                        return key_id(candidates[i]);
+                scratch->logits[i] = key_logit(candidates[i]);
+                scratch->ids[i] = key_id(candidates[i]);
         }
-        return key_id(candidates[0]); /* not reached: x < kept, and total has become kept */
+        n = filter(s, &noise, n, scratch);
+        tdm_noise_scores(&noise, scratch->logits, scratch->ids, (uint32_t)n, scratch->logits[0], scratch->scores);
+        for (size_t i = 0; i < n; i++)
+                consider(&best, scratch->scores[i], scratch->ids[i]);
+        return best.id;
+}
+
+/* ---- no filter: every token may be drawn, and blocks that cannot hold the largest score are skipped ---- */
+
+static bool is_unfiltered(const struct tdm_sampling *s)
+{
+        return s->temperature > 0.0f && s->top_k == 0 && s->top_p >= 1.0f && s->min_p <= 0.0f;
+}
+
+bool tdm_sample_noise(const struct tdm_sampling *sampling, bool masked, uint32_t position, struct tdm_noise *ret)
+{
+        if (masked || !is_unfiltered(sampling))
+                return false;
+        tdm_noise_init(ret, sampling->temperature, sampling->seed, position);
+        return true;
+}
+
+/* Which tokens of a block the mask allows and the penalty leaves as they are. */
+static uint64_t usable_of(uint32_t block, uint32_t n_vocab, const uint64_t *allowed, const uint32_t *history,
+                          uint32_t n_history)
+{
+        uint32_t at = block * MAX_BLOCK, low = 0, high = n_history;
+        uint64_t usable = allowed ? allowed[block] : UINT64_MAX;
+
+        if (n_vocab - at < MAX_BLOCK)
+                usable &= (UINT64_C(1) << (n_vocab - at)) - 1;
+        while (low < high) {
+                uint32_t middle = low + (high - low) / 2;
+
+                if (history[middle] < at)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        for (; low < n_history && history[low] - at < MAX_BLOCK; low++)
+                usable &= ~(UINT64_C(1) << (history[low] - at));
+        return usable;
+}
+
+static float greatest_usable(const float *logits, uint32_t block, uint64_t usable)
+{
+        float greatest = -INFINITY;
+
+        for (; usable; usable &= usable - 1) {
+                float v = logits[block * MAX_BLOCK + (uint32_t)__builtin_ctzll(usable)];
+
+                greatest = v > greatest ? v : greatest;
+        }
+        return greatest;
+}
+
+static void consider_block(struct best *best, const struct tdm_noise *noise, const float *logits, uint32_t n_vocab,
+                           uint32_t block, uint64_t usable, float greatest)
+{
+        uint32_t at = block * MAX_BLOCK, n = TDM_MIN(n_vocab - at, MAX_BLOCK), ids[MAX_BLOCK];
+        float scores[MAX_BLOCK];
+
+        for (uint32_t i = 0; i < n; i++)
+                ids[i] = at + i;
+        tdm_noise_scores(noise, logits + at, ids, n, greatest, scores);
+        for (; usable; usable &= usable - 1) {
+                uint32_t i = (uint32_t)__builtin_ctzll(usable);
+
+                consider(best, scores[i], at + i);
+        }
+}
+
+/* Fills the greatest logit of each listed block into ret_maxima; of the usable ones alone where there is a mask. Returns
+ * the greatest of all. */
+static float list_maxima(const float *logits, uint32_t n_vocab, const uint64_t *allowed, const uint32_t *blocks,
+                         uint32_t n, float *ret_maxima)
+{
+        float greatest = -INFINITY;
+
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t b = blocks ? blocks[i] : i, at = b * MAX_BLOCK;
+
+                if (allowed)
+                        ret_maxima[i] = greatest_usable(logits, b, usable_of(b, n_vocab, allowed, NULL, 0));
+                else
+                        lane_functions()->find_maxima(logits + at, TDM_MIN(n_vocab - at, MAX_BLOCK), &ret_maxima[i]);
+                greatest = ret_maxima[i] > greatest ? ret_maxima[i] : greatest;
+        }
+        return greatest;
+}
+
+/* The penalised tokens: the sorted history, of which the mask allows all. */
+static void consider_penalised(struct best *best, const struct tdm_noise *noise, const float *logits, float penalty,
+                               uint32_t n_history, float greatest, struct scratch *scratch)
+{
+        for (uint32_t i = 0; i < n_history; i++)
+                scratch->logits[i] = penalise(logits[scratch->history[i]], penalty);
+        tdm_noise_scores(noise, scratch->logits, scratch->history, n_history, greatest, scratch->scores);
+        for (uint32_t i = 0; i < n_history; i++)
+                consider(best, scratch->scores[i], scratch->history[i]);
+}
+
+/* -ENODATA: the mask allows none; -EDOM: these are not the logits that the maxima are of. */
+static int draw_unfiltered(const float *logits, uint32_t n_vocab, const struct tdm_sampling *s, const uint64_t *allowed,
+                           uint32_t n_history, uint32_t position, struct scratch *scratch, uint32_t *ret)
+{
+        const uint32_t *blocks = allowed ? NULL : scratch->seen;
+        uint32_t n_all = TDM_DIV_UP(n_vocab, MAX_BLOCK), n = blocks ? TDM_MIN(scratch->n_seen, n_all) : n_all,
+                 first = 0;
+        float *bounds = bounds_of(scratch, n_vocab),
+              *maxima = allowed || blocks ? bounds : own_block_max(scratch, n_vocab);
+        struct best best = { -INFINITY, UINT32_MAX };
+        float greatest = scratch->max;
+        struct tdm_noise noise;
+
+        for (uint32_t i = 0; blocks && i < n; i++)
+                if (blocks[i] >= n_all)
+                        return -EDOM;
+        if (allowed)
+                greatest = list_maxima(logits, n_vocab, allowed, NULL, n, maxima);
+        else if (blocks)
+                list_maxima(logits, n_vocab, NULL, blocks, n, maxima);
+        if (greatest == -INFINITY) { /* none is allowed that the model holds possible */
+                for (uint32_t b = 0; b < n_all; b++) {
+                        uint64_t usable = usable_of(b, n_vocab, allowed, NULL, 0);
+
+                        if (usable) {
+                                *ret = b * MAX_BLOCK + (uint32_t)__builtin_ctzll(usable);
+                                return 0;
+                        }
+                }
+                return -ENODATA;
+        }
+        tdm_noise_init(&noise, s->temperature, s->seed, position);
+        tdm_noise_bounds(&noise, maxima, blocks, n, greatest, bounds);
+        if (n_history > 0)
+                consider_penalised(&best, &noise, logits, s->repeat_penalty, n_history, greatest, scratch);
+        for (uint32_t i = 1; i < n; i++)
+                first = bounds[i] > bounds[first] ? i : first;
+        /* The block with the greatest bound first: most others are below its largest score. */
+        for (uint32_t i = 0; i < n + 1 && n > 0; i++) {
+                uint32_t at = i == 0 ? first : i - 1, b = blocks ? blocks[at] : at;
+
+                if ((i == 0 || at != first) && bounds[at] >= best.score)
+                        consider_block(&best, &noise, logits, n_vocab, b,
+                                       usable_of(b, n_vocab, allowed, scratch->history, n_history), greatest);
+        }
+        if (best.id == UINT32_MAX)
+                return allowed ? -ENODATA : -EDOM;
+        *ret = best.id;
+        return 0;
 }
 
 static uint32_t top_k_of(const struct tdm_sampling *s)
@@ -614,6 +716,8 @@ static uint32_t n_top_of(const struct tdm_sampling *s, uint32_t n_vocab)
 /* Of all logits, how many of the greatest are looked at. */
 static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t n_penalised)
 {
+        if (is_unfiltered(s))
+                return n_top_of(s, n_vocab);
         return TDM_MAX(n_top_of(s, n_vocab), top_k_of(s) + n_penalised);
 }
 
@@ -665,7 +769,8 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
                       uint32_t target, void *scratch, struct tdm_result *ret)
 {
         struct scratch *sc = scratch;
-        bool greedy = sampling->temperature == 0.0f, penalty = sampling->repeat_penalty != 1.0f;
+        bool greedy = sampling->temperature == 0.0f, penalty = sampling->repeat_penalty != 1.0f,
+             unfiltered = is_unfiltered(sampling);
         uint32_t top_k = top_k_of(sampling);
         uint32_t n_penalised = 0, n_top = n_top_of(sampling, n_vocab);
         size_t n_best = 0, n_candidates;
@@ -680,7 +785,7 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         log_sum = (double)sc->max + log(log_sum);
         if (penalty)
                 n_penalised = sort_history(history, n_history, n_vocab, sc->history);
-        if (!allowed || n_top > 0) {
+        if (n_top > 0 || (!allowed && !unfiltered)) {
                 n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_penalised), sc);
                 if (n_best < TDM_MAX(n_top, 1u))
                         return -EDOM; /* these are not the logits that the maxima are of */
@@ -692,8 +797,20 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
 
                 ret->top[i] = (struct tdm_top){ id, logprob_of(logits[id], log_sum) };
         }
-        if (allowed) {
+        if (allowed)
                 n_penalised = keep_allowed(sc->history, n_penalised, allowed);
+        if (unfiltered) {
+                uint32_t token;
+                int r = draw_unfiltered(logits, n_vocab, sampling, allowed, n_penalised, position, sc, &token);
+
+                if (r < 0)
+                        return r;
+                ret->token = token;
+                ret->logprob = logprob_of(logits[token], log_sum);
+                ret->target_logprob = target == UINT32_MAX ? NAN : logprob_of(logits[target], log_sum);
+                return 0;
+        }
+        if (allowed) {
                 n_best = find_best_allowed(logits, n_vocab, (size_t)top_k + n_penalised, allowed, sc);
                 if (n_best == 0)
                         return -ENODATA;
@@ -701,8 +818,7 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         n_candidates =
                 adjust(logits, TDM_MIN(n_best, (size_t)top_k + n_penalised), n_penalised, sampling->repeat_penalty, sc);
         n_candidates = TDM_MIN(n_candidates, (size_t)top_k);
-        ret->token =
-                greedy ? key_id(sc->adjusted[0]) : draw(sc->adjusted, n_candidates, sampling, position, sc->weights);
+        ret->token = greedy ? key_id(sc->adjusted[0]) : draw(sc->adjusted, n_candidates, sampling, position, sc);
         ret->logprob = logprob_of(logits[ret->token], log_sum);
         ret->target_logprob = target == UINT32_MAX ? NAN : logprob_of(logits[target], log_sum);
         return 0;

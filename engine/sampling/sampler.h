@@ -1,17 +1,18 @@
-/* Choosing a token from logits. Counter-based: the random number of a draw is a function of (seed, position, draw)
- * only, so that a replayed, batched or moved job draws the same token.
+/* Choosing a token from logits. Counter-based: the noise of a draw is a function of (seed, position, token) only, so
+ * that a replayed, batched or moved job draws the same token.
  *
- * Order: mask, repetition penalty over the history, temperature, top-k, top-p, min-p, draw. Ties go to the lower id
- * everywhere. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before mask, penalty
+ * Order: mask, repetition penalty over the history, temperature, top-k, top-p, min-p, draw. The draw is the largest of
+ * logit / temperature + noise (noise.h) among the tokens that are left. Ties go to the lower id everywhere; top-k and
+ * top-p take tokens by falling logit, then rising id. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before mask, penalty
  * and temperature). Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread,
  * no allocation. */
 #ifndef TDM_ENGINE_SAMPLING_SAMPLER_H
 #define TDM_ENGINE_SAMPLING_SAMPLER_H
 
-#include "common/error.h"
+#include "engine/sampling/noise.h"
 
 #define TDM_MAX_TOP 64u         /* alternatives reported for a position */
-#define TDM_MAX_TOP_K 1024u     /* candidates kept when sampling: top_k 0 means "all", which keeps these many */
+#define TDM_MAX_TOP_K 1024u     /* candidates that top-p and min-p choose among where top_k is 0 */
 #define TDM_HISTORY_MAX 256u    /* tokens the repetition penalty looks back on */
 #define TDM_NO_TOKEN UINT32_MAX /* as a result's token: none was drawn, because the row's mask did not come */
 
@@ -20,7 +21,7 @@ struct tdm_sampling {
         float top_p;          /* (0, 1]; 1: off */
         float min_p;          /* [0, 1); 0: off */
         float repeat_penalty; /* 1: off; > 0 */
-        uint32_t top_k;       /* 0: off; more than TDM_MAX_TOP_K counts as that */
+        uint32_t top_k;       /* 0: off; more than TDM_MAX_TOP_K counts as that, and so does 0 beside top-p or min-p */
         uint32_t n_top;       /* alternatives to report, <= TDM_MAX_TOP */
         uint64_t seed;
 };
@@ -49,6 +50,9 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
                const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
                struct tdm_result *ret);
 
+#define TDM_SAMPLE_MAX_BLOCK 64u
+#define TDM_SAMPLE_SUM_BLOCK 256u
+#define TDM_SAMPLE_LANES 16u
 /* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the
  * greatest of some of the logits each, of all together, NAN where one is NaN or +inf. block_sums: of each
  * TDM_SAMPLE_SUM_BLOCK logits the sum of e^(logit - greatest of all), in floats: lane i is the sum of logits i, i +
@@ -56,19 +60,17 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
  * lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted blocks of TDM_SAMPLE_MAX_BLOCK logits
  * (or all) that have the greatest maxima, of equal ones the first, each once, in any order; more do no harm. finish()
  * reads no other logits than theirs and those of the history and the target. With a mask every block is wanted, because
- * the allowed tokens may lie in any. One scratch for both; all of it is read until then. */
-#define TDM_SAMPLE_MAX_BLOCK 64u
-#define TDM_SAMPLE_SUM_BLOCK 256u
-#define TDM_SAMPLE_LANES 16u
+ * the allowed tokens may lie in any. One scratch for both; all of it is read until then.
+ *
+ * Without any filter every token can be drawn, and the greatest maxima do not tell where from. Then seen has the
+ * n_wanted blocks (maybe none) and each block whose bound (tdm_noise_bounds(), with the greatest of all) is not below
+ * the score of some token that is not in the history. tdm_sample_noise() says whether it is so, and with which noise. */
+bool tdm_sample_noise(const struct tdm_sampling *sampling, bool masked, uint32_t position, struct tdm_noise *ret);
 uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, uint32_t n_vocab, uint32_t n_history);
 void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen,
                      uint32_t n_seen, void *scratch);
 int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
                       const uint64_t *allowed, const uint32_t *history, uint32_t n_history, uint32_t position,
                       uint32_t target, void *scratch, struct tdm_result *ret);
-
-/* The generator: 64 random bits of (seed, position, draw). Philox 4x32-10, Salmon et al. 2011, known-answer tested. */
-uint64_t tdm_random_u64(uint64_t seed, uint32_t position, uint32_t draw);
-void tdm_philox_4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4]);
 
 #endif

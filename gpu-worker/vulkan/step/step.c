@@ -166,18 +166,22 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
 static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *step, const struct tdm_step_logits *l,
                         uint32_t *to)
 {
+        struct tdm_noise noise = { 0 };
         uint32_t n = 0;
 
+        static_assert(sizeof(noise) == 5 * sizeof(*to), "copied as words");
+        tdm_sample_noise(&l->sampling, l->mask != 0, step->rows[l->row].position + 1, &noise);
+        memcpy(to + 2, &noise, sizeof(noise));
         to[0] = tdm_sample_n_wanted(&l->sampling, l->mask != 0, m->hp.n_vocab, l->n_history);
         for (uint32_t i = l->n_history > TDM_HISTORY_MAX ? l->n_history - TDM_HISTORY_MAX : 0;
              i < l->n_history && l->sampling.repeat_penalty != 1.0f; i++) {
                 uint32_t id = step->history[l->history_offset + i];
 
                 if (id < m->hp.n_vocab)
-                        to[2 + n++] = id / TDM_SAMPLE_MAX_BLOCK;
+                        to[TDM_VK_WANTED_HEAD + n++] = id / TDM_SAMPLE_MAX_BLOCK;
         }
         if (l->target < m->hp.n_vocab)
-                to[2 + n++] = l->target / TDM_SAMPLE_MAX_BLOCK;
+                to[TDM_VK_WANTED_HEAD + n++] = l->target / TDM_SAMPLE_MAX_BLOCK;
         to[1] = n;
 }
 

@@ -158,12 +158,13 @@ struct variant {
         const char *memory;                                       /* TANDEM_VULKAN_MEMORY */
         uint32_t n_rows, chunk, n_others, run_blocks, restart_at; /* 0: never */
         bool anywhere, dmabuf, in_pieces;
-        enum tdm_kv_type kv;    /* 0: the precision's own */
-        const char *submission; /* rows times blocks in one; NULL: as always */
-        const char *logits;     /* "whole": all of them come to the host */
-        uint32_t top_k;         /* 0: as always */
-        bool greedy;            /* and nothing else is reported */
-        uint32_t single_from;   /* from here on each sequence has one row in a step; 0: never */
+        enum tdm_kv_type kv;                 /* 0: the precision's own */
+        const char *submission;              /* rows times blocks in one; NULL: as always */
+        const char *logits;                  /* "whole": all of them come to the host */
+        uint32_t top_k;                      /* 0: as always */
+        bool greedy;                         /* and nothing else is reported */
+        const struct tdm_sampling *sampling; /* NULL: that of all others */
+        uint32_t single_from;                /* from here on each sequence has one row in a step; 0: never */
 };
 
 static struct outcome run(const uint8_t *weights, const struct variant *v)
@@ -219,6 +220,8 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                 parts[at] = part(0, first, n);
                 if (v->top_k)
                         parts[at].sampling.top_k = v->top_k;
+                if (v->sampling)
+                        parts[at].sampling = *v->sampling;
                 if (v->greedy)
                         parts[at].sampling = (struct tdm_sampling){ .top_p = 1, .repeat_penalty = 1 };
                 for (uint32_t i = 0; i < at; i++) {
@@ -272,6 +275,28 @@ static bool has_f16_units(void)
         return there;
 }
 
+/* Without a filter noise decides which blocks come to the host: the token is that of all logits, and few came. */
+static void unfiltered(const uint8_t *weights)
+{
+        static const float temperatures[] = { 0.05f, 0.7f, 1.0f, 4.0f, 100.0f };
+        uint32_t n_blocks = tdm_weights_header(weights)->hparams.n_vocab / TDM_SAMPLE_MAX_BLOCK;
+
+        for (uint32_t i = 0; i < 2 * TDM_ARRAY_SIZE(temperatures); i++) {
+                const struct tdm_sampling s = { .temperature = temperatures[i / 2],
+                                                .top_p = 1,
+                                                .repeat_penalty = i % 3 ? 1.0f : 1.3f,
+                                                .n_top = i % 2 * 4,
+                                                .seed = i };
+                const struct variant few = { "copy", .n_rows = 12, .chunk = 4, .sampling = &s };
+                struct variant whole = few;
+                uint64_t n;
+
+                whole.logits = "whole";
+                n = same_bits(weights, &few, &whole, 1);
+                assert_true(n >= 12 && n < 12 * n_blocks / 4);
+        }
+}
+
 static void exact(void **state)
 {
         static const struct variant base = { "import", .n_rows = 270, .chunk = 384 };
@@ -321,6 +346,7 @@ static void exact(void **state)
         random_model_destroy(weights_128);
         weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
         same_bits(weights_vocab, &base_logits, variants_logits, 1);
+        unfiltered(weights_vocab);
         make_twins(weights_vocab, 1024);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(base_twins); i++) {
                 struct variant whole = base_twins[i];
@@ -329,6 +355,7 @@ static void exact(void **state)
                 assert_int_equal(same_bits(weights_vocab, &base_twins[i], &whole, 1),
                                  12 * TDM_MAX(base_twins[i].top_k, 1u));
         }
+        unfiltered(weights_vocab);
         random_model_destroy(weights_vocab);
 }
 

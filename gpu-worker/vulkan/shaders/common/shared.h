@@ -423,8 +423,10 @@ struct tdm_vk_gather_push {
         TDM_U64 logits; /* [row][logits_stride] */
         TDM_U64 host;   /* the same rows */
         TDM_U64 maxima; /* [row][maxima_stride] */
-        TDM_U64 wanted; /* [row][wanted_stride]: how many of the greatest, how many more, their blocks of 64 */
-        TDM_U64 found;  /* [row][maxima_stride + 1]: how many of the greatest came, and which */
+        /* [row][wanted_stride]: how many of the greatest, how many more; 1 / temperature and four keys where noise
+         * decides, else 0; one that nothing reads; then the blocks of 64 of those that are more */
+        TDM_U64 wanted;
+        TDM_U64 found; /* [row][maxima_stride + 1]: how many of the greatest came, and which */
         TDM_U32 logits_stride;
         TDM_U32 maxima_stride;
         TDM_U32 wanted_stride;

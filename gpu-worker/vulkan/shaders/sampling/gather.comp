@@ -3,8 +3,14 @@
 // greatest maxima, of equal ones the first, and those that it names (engine/sampling/sampler.h). A workgroup is a row;
 // the n-th greatest is found bit by bit: how many are not less than what is known of it and a 1; as soon as there are
 // n, those are they. Where more than n are left, the last of them that counts is found so too.
+//
+// A row without a filter is drawn from all tokens, so noise decides which of them counts (engine/sampling/noise.h). Then
+// the blocks whose bound is not below the largest score of four blocks come as well: each quarter of the workgroup looks
+// at that with the greatest bound of its own. Blocks that are named are not looked at, since their tokens may be
+// penalised.
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
+#include "gpu-worker/vulkan/shaders/sampling/noise.glsl"
 layout(local_size_x = 256) in;
 layout(push_constant) uniform Push { tdm_vk_gather_push p; };
 
@@ -16,6 +22,13 @@ shared uint s_greatest;
 shared uint s_n_found;
 shared uint s_found[CHUNK];
 uint keys[OWN];
+
+// of a row that noise decides
+shared uint s_bound[4]; // the greatest bound of a quarter's blocks, as key_of()
+shared uint s_block[4]; // and which block it is
+shared uint s_score;    // the largest, as key_of()
+uvec4 noise_keys;
+float inverse, most;
 
 // In rising order of the numbers.
 uint key_of(uint bits)
@@ -88,16 +101,82 @@ void put_greatest(uint n_blocks)
                 atomicMax(s_greatest, own);
 }
 
+// What key_of() is of.
+float number_of(uint key)
+{
+        return uintBitsToFloat((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
+}
+
+uint bound_of(uint key, uint block)
+{
+        return key_of(floatBitsToUint(tdm_noise_bound(block, number_of(key), most, inverse, noise_keys)));
+}
+
+// The key of the largest score found; 0 where all blocks that were looked at are named.
+uint find_score(uint n_blocks, uint64_t wanted, uint n_named)
+{
+        uint thread = gl_LocalInvocationID.x, quarter = thread / 64, own = 0, own_block = 0xffffffffu;
+
+        if (thread < 4) {
+                s_bound[thread] = 0;
+                s_block[thread] = 0xffffffffu;
+        }
+        if (thread == 0) {
+                s_greatest = 0;
+                s_score = 0;
+        }
+        barrier();
+        put_greatest(n_blocks);
+        barrier();
+        most = number_of(s_greatest);
+        for (uint first = 0; first < n_blocks; first += CHUNK) {
+                if (n_blocks > CHUNK)
+                        load_keys(first);
+                [[unroll]] for (uint k = 0; k < OWN; k++) {
+                        uint block = first + k * 256 + thread, bound = block < n_blocks ? bound_of(keys[k], block) : 0;
+
+                        own_block = bound > own ? block : own_block;
+                        own = max(own, bound);
+                }
+        }
+        atomicMax(s_bound[quarter], own);
+        barrier();
+        if (own == s_bound[quarter])
+                atomicMin(s_block[quarter], own_block);
+        barrier();
+        uint block = s_block[quarter], at = block * 64 + thread % 64;
+        bool counts = block < n_blocks && at < p.logits_stride;
+
+        for (uint i = 0; i < n_named; i++)
+                counts = counts && U32s(wanted).v[8 + i] != block;
+        if (counts) {
+                float logit = F32s(p.logits + of_row(0, p.logits_stride)).v[at];
+
+                atomicMax(s_score, key_of(floatBitsToUint(tdm_noise_score(logit, most, inverse,
+                        tdm_noise_token(at, noise_keys)))));
+        }
+        barrier();
+        return s_score;
+}
+
 void main()
 {
         uint thread = gl_LocalInvocationID.x, n_blocks = p.maxima_stride;
-        uint64_t wanted = of_row(p.wanted, p.wanted_stride); // n, how many are named, which
+        uint64_t wanted = of_row(p.wanted, p.wanted_stride); // n, how many are named, noise; which
         uint n = U32s(wanted).v[0], n_named = U32s(wanted).v[1];
         uint least = 0, last = 0xffffffffu; // of a block that counts: its key; if that is the least, its index
+        uint least_bound = 0xffffffffu;     // or its bound
 
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        inverse = uintBitsToFloat(U32s(wanted).v[2]);
+        noise_keys = uvec4(U32s(wanted).v[3], U32s(wanted).v[4], U32s(wanted).v[5], U32s(wanted).v[6]);
         load_keys(0); // loaded again only where one chunk does not hold them
-        if (n < n_blocks) { // uniform
+        if (inverse > 0 && n < n_blocks) // uniform
+                least_bound = find_score(n_blocks, wanted, n_named);
+        if (n == 0) { // uniform
+                least = 0xffffffffu;
+                last = 0;
+        } else if (n < n_blocks) { // uniform
                 uint slot = 0, n_left = n_blocks;
 
                 if (thread < 3)
@@ -144,10 +223,15 @@ void main()
                 barrier();
                 if (n_blocks > CHUNK)
                         load_keys(first);
-                [[unroll]] for (uint k = 0; k < OWN; k++)
-                        if (first + k * 256 + thread < n_blocks &&
-                                (keys[k] > least || keys[k] == least && first + k * 256 + thread <= last))
-                                s_found[atomicAdd(s_n_found, 1)] = first + k * 256 + thread;
+                [[unroll]] for (uint k = 0; k < OWN; k++) {
+                        uint block = first + k * 256 + thread;
+                        bool counts = keys[k] > least || keys[k] == least && block <= last;
+
+                        if (inverse > 0) // uniform
+                                counts = counts || bound_of(keys[k], block) >= least_bound;
+                        if (block < n_blocks && counts)
+                                s_found[atomicAdd(s_n_found, 1)] = block;
+                }
                 barrier();
                 for (uint i = thread / 16; i < s_n_found; i += 16)
                         copy_block(s_found[i], thread % 16);
@@ -158,6 +242,6 @@ void main()
         if (thread == 0)
                 Act32s(found).v[0] = n_before;
         for (uint i = thread / 16; i < n_named; i += 16)
-                copy_block(min(U32s(wanted).v[2 + i], n_blocks - 1), thread % 16);
+                copy_block(min(U32s(wanted).v[8 + i], n_blocks - 1), thread % 16);
         tdm_chain_done(p.chain, p.chain_index);
 }
