@@ -245,9 +245,9 @@ struct tandem_result {
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;
         bool incomplete; /* it ended before its text satisfied json_schema, grammar or regex: at max_tokens, say */
-        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
+        uint64_t drafted, accepted;               /* guesses that were checked, and of those that were right */
         uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
-        const char *unguessed; /* why the last step had no guesses; "": it had some */
+        const char *unguessed;                    /* why the last step had no guesses; "": it had some */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the
@@ -433,8 +433,8 @@ struct tandem_job_info {
         uint32_t prompt_tokens, prefilled_tokens, generated_tokens, max_tokens;
         double age_s;
         uint32_t recoveries;
-        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
-        uint32_t evictions;     /* times it gave its cache pages back for another job */
+        uint32_t cached_tokens;     /* of the prompt, found in the prefix cache */
+        uint32_t evictions;         /* times it gave its cache pages back for another job */
         uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
         uint32_t guesses;           /* in its last step */
         const char *unguessed;      /* why that had none; "": it had some */

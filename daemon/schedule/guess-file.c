@@ -8,6 +8,7 @@
 struct tdm_guess_file {
         uint32_t *ids;
         size_t n;
+        bool copies;
 };
 
 void tdm_guess_file_close(struct tdm_guess_file *file)
@@ -41,15 +42,24 @@ static int read_ids(struct tdm_guess_file *file, FILE *from)
 int tdm_guess_file_open(struct tdm_guess_file **ret, const char *path)
 {
         struct tdm_guess_file *file = calloc(1, sizeof(*file));
-        _cleanup_(fclosep) FILE *from = fopen(path, "re");
+        bool copies = strncmp(path, "copy:", 5) == 0;
+        _cleanup_(fclosep) FILE *from = fopen(copies ? path + 5 : path, "re");
         int r = !file ? -ENOMEM : !from ? -errno : read_ids(file, from);
 
         if (r < 0) {
                 tdm_guess_file_close(file);
                 return r;
         }
+        file->copies = copies;
         *ret = file;
         return 0;
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+        a = (a + b * UINT64_C(0x9e3779b97f4a7c15)) ^ (a >> 29);
+        a *= UINT64_C(0xbf58476d1ce4e5b9);
+        return a ^ (a >> 32);
 }
 
 /* How many tokens before `at` are those at the end of the job's text. */
@@ -65,7 +75,7 @@ static uint32_t agreement(const struct tdm_guess_file *file, size_t at, const st
 uint32_t tdm_guess_file_guess(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret)
 {
         const struct tdm_guess_file *file = userdata;
-        uint64_t random = tdm_random_u64(job->sampling.seed, job->n_ids, 0);
+        uint64_t random = mix(job->sampling.seed, job->n_ids);
         uint32_t n_vocab = tdm_model_hparams(job->model)->n_vocab, best = 0, n = 0, wrong;
         size_t from = file->n;
 
@@ -77,13 +87,14 @@ uint32_t tdm_guess_file_guess(void *userdata, const struct tdm_job *job, uint32_
                         from = at;
                 }
         }
-        most = (uint32_t)(random % (most + 1));
+        if (!file->copies)
+                most = (uint32_t)(random % (most + 1));
         while (n < most && from + n < file->n && file->ids[from + n] < n_vocab) {
                 ret[n] = file->ids[from + n];
                 n++;
         }
         wrong = (uint32_t)(random >> 32) % (n + 1);
-        if (wrong < n)
+        if (wrong < n && !file->copies)
                 ret[wrong] = ret[wrong] > 0 ? ret[wrong] - 1 : 1;
         return n;
 }

@@ -8,8 +8,8 @@
 
 #include "common/error.h"
 
-#define TDM_LOOKUP_LEAST 3u  /* tokens that have to agree */
-#define TDM_LOOKUP_MOST 32u  /* more are not compared */
+#define TDM_LOOKUP_LEAST 3u /* tokens that have to agree */
+#define TDM_LOOKUP_MOST 32u /* more are not compared */
 
 struct tdm_lookup;
 

@@ -143,7 +143,7 @@ struct tdm_scheduler {
         struct emit *emits;         /* [max_sequences + TDM_MAX_STEP_LOGITS] */
         uint32_t n_emits;
         struct sequence **candidates; /* [max_sequences]: scratch of a step's building */
-        uint16_t *guess_order;         /* [TDM_MAX_STEP_LOGITS]: the same, of candidates in the order of their guesses */
+        uint16_t *guess_order;        /* [TDM_MAX_STEP_LOGITS]: the same, of candidates in the order of their guesses */
         struct tdm_list ended;        /* sequences that are out and still have to be told, by queue */
         struct tdm_scheduler_stats stats;
 };

@@ -86,7 +86,7 @@ static float cost_of(const struct lane *lane, uint32_t n_rows, uint32_t base)
         if (above < N_COSTS)
                 return ns + (lane->costs[above].ns - ns) * (float)(n_rows - cost_rows(below)) /
                                     (float)(cost_rows(above) - cost_rows(below));
-        for (before = below; before > cost_index(base); ) {
+        for (before = below; before > cost_index(base);) {
                 before--;
                 if (is_recent(lane, before)) {
                         float measured = (ns - lane->costs[before].ns) / (float)(cost_rows(below) - cost_rows(before));

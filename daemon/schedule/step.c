@@ -248,18 +248,19 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
 
         fill_pages(b->lane, q, first + n);
         b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n };
-        f->seqs[f->n_seqs] = (struct flight_seq){ .seq = q, .first = first, .n_rows = n, .first_logits = f->n_logits,
-                                                   .n_guesses = n_guesses };
+        f->seqs[f->n_seqs] = (struct flight_seq){
+                .seq = q, .first = first, .n_rows = n, .first_logits = f->n_logits, .n_guesses = n_guesses
+        };
         memcpy(f->seqs[f->n_seqs].guesses, q->guesses.ids, n_guesses * sizeof(uint32_t));
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t row = b->n_rows + i, position = first + i;
 
-                b->rows[row] = (struct tdm_step_row){
-                        .token = position < job->n_ids ? job->ids[position] : q->guesses.ids[position - job->n_ids],
-                        .position = position,
-                        .seq = f->n_seqs,
-                        .logits = UINT32_MAX
-                };
+                b->rows[row] =
+                        (struct tdm_step_row){ .token = position < job->n_ids ? job->ids[position] :
+                                                                                q->guesses.ids[position - job->n_ids],
+                                               .position = position,
+                                               .seq = f->n_seqs,
+                                               .logits = UINT32_MAX };
                 if (job->kind == TDM_JOB_SCORE ? position >= q->n_told : position + 1 >= job->n_ids)
                         add_logits(b, q, row, position);
         }

@@ -359,10 +359,10 @@ static void test_off(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_patterns),       cmocka_unit_test(test_faults),
-                cmocka_unit_test(test_ends),           cmocka_unit_test(test_no_pages),
-                cmocka_unit_test(test_lookup),         cmocka_unit_test(test_lookup_repeats),
-                cmocka_unit_test(test_off),            cmocka_unit_test(test_length_follows_cost),
+                cmocka_unit_test(test_patterns), cmocka_unit_test(test_faults),
+                cmocka_unit_test(test_ends),     cmocka_unit_test(test_no_pages),
+                cmocka_unit_test(test_lookup),   cmocka_unit_test(test_lookup_repeats),
+                cmocka_unit_test(test_off),      cmocka_unit_test(test_length_follows_cost),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);
