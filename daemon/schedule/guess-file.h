@@ -7,8 +7,8 @@
 
 struct tdm_guess_file;
 
-/* Decimal ids, TDM_NO_TOKEN between texts. "copy:PATH": as many guesses as there may be, none made wrong, like lookup in
- * a text that the prompt gives. -errno. */
+/* Decimal ids, TDM_NO_TOKEN between texts. "copy:PATH": as many guesses as there may be, none made wrong, like lookup
+ * in a text that the prompt gives. -errno. */
 int tdm_guess_file_open(struct tdm_guess_file **ret, const char *path);
 void tdm_guess_file_close(struct tdm_guess_file *file);
 /* What follows the place that agrees with the most tokens before. How many, and which of them is made wrong if any, is

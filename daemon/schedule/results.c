@@ -67,9 +67,9 @@ static void emit(struct tdm_scheduler *s, const struct emit *e)
         s->n_emits++;
 }
 
-/* A guess counts as read when it is the token that was drawn before it. The first token that differs from its guess ends
- * it, and so does the job's end. So guesses change no token, and nothing of a wrong one is kept: not its position, not
- * its text. */
+/* A guess counts as read when it is the token that was drawn before it. The first token that differs from its guess
+ * ends this, and so does the job's end. So guesses change no token, and nothing of a wrong one is kept: not its
+ * position, not its text. */
 static void take_tokens(struct tdm_scheduler *s, const struct flight_seq *fs, uint64_t now)
 {
         struct emit e = { .job = fs->seq->job, .kind = EMIT_TOKEN };
