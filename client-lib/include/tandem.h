@@ -186,6 +186,10 @@ struct tandem_generate_options {
         const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
         const char *grammar;     /* in GBNF, with a rule `root` */
         const char *regex;       /* an ECMA regular expression that the whole text matches */
+        float frequency_penalty; /* 0: off; taken off a token's logit for each time that the text has it */
+        float presence_penalty;  /* 0: off; taken off once if the text has it */
+        const char *logit_bias;  /* "ID:BIAS,…": added to the logits of these tokens; NULL: none */
+        uint32_t top_logprobs;   /* likeliest tokens to report for each position, at most 20; 0: none */
 };
 
 struct tandem_score_options {
@@ -212,12 +216,22 @@ struct tandem_progress {
         uint32_t queue_position; /* waiting jobs before this one */
 };
 
+/* One of the likeliest tokens at a position, before filters, penalties and biases. */
+struct tandem_alternative {
+        uint32_t id;
+        float logprob;
+        const char *text; /* the bytes of its piece, maybe a part of a character; no NUL follows */
+        size_t size;
+};
+
 struct tandem_token {
         uint32_t index; /* from 0, without gaps */
         uint32_t id;
         float logprob;
         const char *text; /* whole characters, NUL-terminated; may be empty */
         size_t size;
+        const struct tandem_alternative *top; /* [n_top] by falling log-probability: see top_logprobs */
+        size_t n_top;
 };
 
 struct tandem_result {

@@ -50,6 +50,8 @@ struct tdm_job_token {
         float logprob;
         const char *text;
         size_t size;
+        const struct tdm_top *top; /* [n_top]: the likeliest tokens, where the job asks for them */
+        uint32_t n_top;
 };
 
 /* accepted: prompt_tokens and max_tokens are known now. done: the last call; the listener drops its reference. A job
@@ -115,6 +117,8 @@ struct tdm_job {
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
+        struct tdm_logit_bias *biases; /* [n_biases] */
+        uint32_t n_biases;
         uint32_t prefill_chunk;
         bool ignore_end;
         struct tdm_constraint *constraint; /* what its text must follow; NULL: nothing */

@@ -11,6 +11,9 @@
 static const struct tdm_sampling greedy = { 0.0f, 1.0f, 0.0f, 1.0f, 0, 0, 1 };
 static const struct tdm_sampling plain = { 1.0f, 1.0f, 0.0f, 1.0f, 0, 0, 1 };
 
+/* All of a history, for every penalty. */
+#define PAST(history, n) (&(struct tdm_past){ history, n, n, n, 0, NULL })
+
 static uint64_t random_state = 9;
 
 static double random_uniform(void)
@@ -33,7 +36,7 @@ static struct tdm_result sample(const float *logits, uint32_t n, struct tdm_samp
         assert_non_null(scratch);
         memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n)); /* nothing may depend on what is in it */
         memset(&r, 0x5a, sizeof(r));
-        assert_int_equal(tdm_sample(logits, n, &s, NULL, history, n_history, position, target, scratch, &r), 0);
+        assert_int_equal(tdm_sample(logits, n, &s, NULL, PAST(history, n_history), position, target, scratch, &r), 0);
         return r;
 }
 
@@ -234,8 +237,8 @@ static void count_draws(const float *logits, uint32_t n_vocab, struct tdm_sampli
         assert_non_null(scratch);
         memset(counts, 0, n_vocab * sizeof(*counts));
         for (unsigned i = 0; i < n; i++) {
-                assert_int_equal(tdm_sample(logits, n_vocab, &s, NULL, history, n_history, i, UINT32_MAX, scratch, &r),
-                                 0);
+                assert_int_equal(
+                        tdm_sample(logits, n_vocab, &s, NULL, PAST(history, n_history), i, UINT32_MAX, scratch, &r), 0);
                 counts[r.token]++;
         }
 }
@@ -419,7 +422,7 @@ static void check_large(const float *logits, struct tdm_sampling s, bool over_se
                 if (over_seeds)
                         s.seed = i * UINT64_C(0x100000001);
                 assert_int_equal(
-                        tdm_sample(logits, N_LARGE, &s, NULL, NULL, 0, over_seeds ? 5 : i, UINT32_MAX, scratch, &r), 0);
+                        tdm_sample(logits, N_LARGE, &s, NULL, NULL, over_seeds ? 5 : i, UINT32_MAX, scratch, &r), 0);
                 counts[class_of[r.token]]++;
         }
         for (uint32_t i = 0; i < N_CLASSES; i++)
@@ -607,7 +610,7 @@ static void test_unfiltered(void **state)
                                 best = i;
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&want, 0, sizeof(want));
-                assert_int_equal(tdm_sample(logits, n, &s, masked ? allowed : NULL, history, n_history, round + 3,
+                assert_int_equal(tdm_sample(logits, n, &s, masked ? allowed : NULL, PAST(history, n_history), round + 3,
                                             UINT32_MAX, scratch, &want),
                                  0);
                 assert_int_equal(want.token, best);
@@ -649,9 +652,9 @@ static void test_unfiltered(void **state)
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 assert_int_equal(tdm_sample_n_wanted(&s, false, n, n_history), 0);
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
-                assert_int_equal(
-                        tdm_sample_finish(seen, n, &s, NULL, history, n_history, round + 3, UINT32_MAX, scratch, &got),
-                        0);
+                assert_int_equal(tdm_sample_finish(seen, n, &s, NULL, PAST(history, n_history), round + 3, UINT32_MAX,
+                                                   scratch, &got),
+                                 0);
                 assert_int_equal(got.token, want.token);
         }
         assert_true(n_all_seen < n_all_blocks / 2); /* blocks were left out */
@@ -683,6 +686,67 @@ static void test_penalty(void **state)
                 weights[i] = exp(i == 0 ? 2.0 / 1.5 : i == 4 ? -4.5 : (double)logits[i]);
         count_draws(logits, 6, s, history, 6, N_DRAWS, counts);
         assert_true(chi_squared(counts, weights, 6, N_DRAWS) < 20.5);
+}
+
+/* Frequency, presence and bias: what is drawn most and how often, against logits that are moved by hand. */
+static void test_moved(void **state)
+{
+        static const float logits[6] = { 2.0f, 1.9f, -1.0f, 0.5f, -3.0f, 1.0f };
+        static const uint32_t history[] = { 3, 0, 0, 0, 4, 999, 0 };
+        static const struct tdm_logit_bias biases[] = { { 0, 0.25f }, { 2, 1.5f }, { 5, -100.0f }, { 900, 5.0f } };
+        struct tdm_past past = { history, 7, 2, 6, 0, NULL };
+        _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(6));
+        struct tdm_sampling s = greedy;
+        uint32_t ids[TDM_MAX_MOVED];
+        struct tdm_result r, raw;
+        double weights[6];
+        unsigned counts[6];
+
+        assert_non_null(scratch);
+        s.frequency_penalty = 0.02f; /* 2 - 4 * 0.02 > 1.9 */
+        assert_int_equal(sample(logits, 6, s, history, 7, 0, UINT32_MAX).token, 0);
+        s.frequency_penalty = 0.03f;
+        assert_int_equal(sample(logits, 6, s, history, 7, 0, UINT32_MAX).token, 1);
+        past.n_counted = 3; /* 0 once */
+        assert_int_equal(tdm_sample(logits, 6, &s, NULL, &past, 0, UINT32_MAX, scratch, &r), 0);
+        assert_int_equal(r.token, 0);
+        s.frequency_penalty = 0.0f;
+        s.presence_penalty = 0.11f;
+        assert_int_equal(sample(logits, 6, s, history, 7, 0, UINT32_MAX).token, 1);
+        s.presence_penalty = -3.0f; /* a reward */
+        assert_int_equal(sample(logits, 6, s, (uint32_t[]){ 2 }, 1, 0, UINT32_MAX).token, 0);
+        assert_int_equal(sample(logits, 6, s, (uint32_t[]){ 3 }, 1, 0, UINT32_MAX).token, 3);
+
+        s = greedy;
+        past = (struct tdm_past){ history, 7, 7, 7, 4, biases };
+        assert_int_equal(tdm_sample_moved(&s, &past, 6, ids), 3); /* no penalty: the biases alone */
+        assert_int_equal(tdm_sample(logits, 6, &s, NULL, NULL, 0, 5, scratch, &raw), 0);
+        assert_int_equal(tdm_sample(logits, 6, &s, NULL, &past, 0, 5, scratch, &r), 0);
+        assert_int_equal(r.token, 0);
+        assert_memory_equal(&r.target_logprob, &raw.target_logprob, sizeof(float)); /* of the model itself */
+
+        s = plain;
+        s.repeat_penalty = 1.5f;
+        s.frequency_penalty = 0.3f;
+        s.presence_penalty = 0.2f;
+        past.n_repeated = 2;
+        past.n_counted = 6;
+        assert_int_equal(tdm_sample_moved(&s, &past, 6, ids), 8);
+        weights[0] = exp(2.0 / 1.5 - 4 * 0.3 - 0.2 + 0.25);
+        weights[1] = exp(1.9);
+        weights[2] = exp(0.5);
+        weights[3] = exp(0.5); /* before the counted past */
+        weights[4] = exp(-3.0 - 0.3 - 0.2);
+        weights[5] = 0.0;
+        for (unsigned filtered = 0; filtered < 2; filtered++) {
+                s.top_k = filtered ? 6 : 0;
+                memset(counts, 0, sizeof(counts));
+                for (unsigned i = 0; i < N_DRAWS; i++) {
+                        assert_int_equal(tdm_sample(logits, 6, &s, NULL, &past, i, UINT32_MAX, scratch, &r), 0);
+                        counts[r.token]++;
+                }
+                assert_true(chi_squared(counts, weights, 6, N_DRAWS) < 18.5); /* 4 degrees of freedom, p = 0.001 */
+        }
 }
 
 /* A rewarded token far down must be found, a penalised one must make room: against a full copy. */
@@ -733,27 +797,28 @@ static void test_bad_logits(void **state)
                 for (unsigned i = 0; i < 100; i++)
                         logits[i] = (float)i;
                 logits[at] = NAN;
-                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
+                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, UINT32_MAX, scratch, &r), -EDOM);
                 logits[at] = INFINITY;
-                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
+                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, UINT32_MAX, scratch, &r), -EDOM);
                 logits[at] = -INFINITY;
-                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, at, scratch, &r), 0);
+                assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, at, scratch, &r), 0);
                 assert_true(r.token != at && r.target_logprob == -FLT_MAX); /* results are finite */
                 r.token = 4711;
         }
         for (unsigned i = 0; i < 100; i++)
                 logits[i] = -INFINITY;
-        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EDOM);
+        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, UINT32_MAX, scratch, &r), -EDOM);
         assert_int_equal(r.token, 4711); /* outputs are written on success only */
         logits[63] = -FLT_MAX;
         s.repeat_penalty = 2.0f;
-        assert_int_equal(tdm_sample(logits, 100, &s, NULL, (uint32_t[]){ 63, 1 }, 2, 0, UINT32_MAX, scratch, &r), 0);
+        assert_int_equal(
+                tdm_sample(logits, 100, &s, NULL, PAST(((uint32_t[]){ 63, 1 }), 2), 0, UINT32_MAX, scratch, &r), 0);
         assert_int_equal(r.token, 63);
-        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, 100, scratch, &r), -EINVAL);
-        assert_int_equal(tdm_sample(logits, 0, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), -EINVAL);
+        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 100, scratch, &r), -EINVAL);
+        assert_int_equal(tdm_sample(logits, 0, &s, NULL, NULL, 0, UINT32_MAX, scratch, &r), -EINVAL);
         for (unsigned i = 0; i < 100; i++)
                 logits[i] = i == 50 ? FLT_MAX : -FLT_MAX;
-        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, 0, UINT32_MAX, scratch, &r), 0);
+        assert_int_equal(tdm_sample(logits, 100, &s, NULL, NULL, 0, UINT32_MAX, scratch, &r), 0);
         assert_int_equal(r.token, 50);
         assert_true(r.logprob == 0.0f);
 }
@@ -784,6 +849,8 @@ static void test_check(void **state)
         REFUSED(repeat_penalty = 0.0f, "penalty");
         REFUSED(repeat_penalty = NAN, "penalty");
         REFUSED(repeat_penalty = INFINITY, "penalty");
+        REFUSED(frequency_penalty = NAN, "frequency penalty nan");
+        REFUSED(presence_penalty = INFINITY, "presence penalty inf");
         REFUSED(n_top = TDM_MAX_TOP + 1, "65 alternatives");
 }
 
@@ -870,7 +937,7 @@ static void test_seen(void **state)
                 }
                 memcpy(sorted, block_max, n_blocks * sizeof(float));
                 qsort(sorted, n_blocks, sizeof(float), falling);
-                wanted = TDM_MIN(tdm_sample_n_wanted(&s, false, n, n_history), n_blocks);
+                wanted = TDM_MIN(tdm_sample_n_wanted(&s, false, n, s.repeat_penalty == 1.0f ? 0 : n_history), n_blocks);
                 for (uint32_t b = 0; b < n_blocks; b++)
                         n_equal += key_of(block_max[b]) > key_of(sorted[wanted - 1]); /* so far those above */
                 n_equal = wanted - n_equal;
@@ -896,13 +963,15 @@ static void test_seen(void **state)
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&got, 0x5a, sizeof(got));
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
-                assert_int_equal(tdm_sample_finish(seen, n, &s, NULL, history, n_history, round, target, scratch, &got),
-                                 0);
+                assert_int_equal(
+                        tdm_sample_finish(seen, n, &s, NULL, PAST(history, n_history), round, target, scratch, &got),
+                        0);
                 assert_memory_equal(&got, &want, sizeof(got));
                 block_max[n_blocks / 2] = NAN;
                 tdm_sample_take(block_max, n_blocks, sums, blocks, n_seen, scratch);
-                assert_int_equal(tdm_sample_finish(seen, n, &s, NULL, history, n_history, round, target, scratch, &got),
-                                 -EDOM);
+                assert_int_equal(
+                        tdm_sample_finish(seen, n, &s, NULL, PAST(history, n_history), round, target, scratch, &got),
+                        -EDOM);
         }
 }
 
@@ -945,7 +1014,8 @@ static void test_mask(void **state)
                 want = sample(masked, n, s, history, n_history, round, 0);
                 memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
                 memset(&got, 0x5a, sizeof(got));
-                assert_int_equal(tdm_sample(logits, n, &s, allowed, history, n_history, round, 0, scratch, &got), 0);
+                assert_int_equal(tdm_sample(logits, n, &s, allowed, PAST(history, n_history), round, 0, scratch, &got),
+                                 0);
                 assert_int_equal(got.token, want.token);
                 assert_true(allowed[got.token / 64] >> got.token % 64 & 1);
                 assert_memory_equal(&got.target_logprob, &raw.target_logprob, sizeof(float));
@@ -958,14 +1028,15 @@ static void test_mask(void **state)
                 assert_memory_equal(&got.logprob, &raw.target_logprob, sizeof(float));
 
                 memset(allowed, 0, n_words * sizeof(*allowed));
-                assert_int_equal(tdm_sample(logits, n, &s, allowed, history, n_history, round, 0, scratch, &got),
+                assert_int_equal(tdm_sample(logits, n, &s, allowed, PAST(history, n_history), round, 0, scratch, &got),
                                  -ENODATA);
                 /* the model holds the only allowed token impossible */
                 if (n > 1) {
                         allowed[at / 64] = UINT64_C(1) << at % 64;
                         logits[at] = -INFINITY;
                         assert_int_equal(
-                                tdm_sample(logits, n, &s, allowed, history, n_history, round, 0, scratch, &got), 0);
+                                tdm_sample(logits, n, &s, allowed, PAST(history, n_history), round, 0, scratch, &got),
+                                0);
                         assert_int_equal(got.token, at);
                 }
         }
@@ -991,26 +1062,27 @@ static void test_mask_seen(void **state)
         for (uint32_t b = 0; b < N_BLOCKS; b++)
                 blocks[b] = N_BLOCKS - 1 - b;
         assert_int_equal(tdm_sample_n_wanted(&s, true, N, 0), N);
-        assert_int_equal(tdm_sample(logits, N, &s, allowed, NULL, 0, 7, UINT32_MAX, scratch, &want), 0);
+        assert_int_equal(tdm_sample(logits, N, &s, allowed, NULL, 7, UINT32_MAX, scratch, &want), 0);
         for (uint32_t i = 0; i < TDM_ARRAY_SIZE(sums); i++)
                 sums[i] = 1.0f;
         tdm_sample_take(maxima, N_BLOCKS, sums, blocks, N_BLOCKS, scratch);
-        assert_int_equal(tdm_sample_finish(logits, N, &s, allowed, NULL, 0, 7, UINT32_MAX, scratch, &got), 0);
+        assert_int_equal(tdm_sample_finish(logits, N, &s, allowed, NULL, 7, UINT32_MAX, scratch, &got), 0);
         assert_int_equal(got.token, want.token);
 }
 
 int main(int argc, char *argv[])
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_philox),      cmocka_unit_test(test_greedy),
-                cmocka_unit_test(test_ties),        cmocka_unit_test(test_top),
-                cmocka_unit_test(test_order),       cmocka_unit_test(test_distribution),
-                cmocka_unit_test(test_penalty),     cmocka_unit_test(test_bad_logits),
-                cmocka_unit_test(test_check),       cmocka_unit_test(test_penalty_reach),
-                cmocka_unit_test(test_known),       cmocka_unit_test(test_seen),
-                cmocka_unit_test(test_mask),        cmocka_unit_test(test_mask_seen),
-                cmocka_unit_test(test_noise),       cmocka_unit_test(test_unfiltered),
-                cmocka_unit_test(test_independent), cmocka_unit_test(test_large),
+                cmocka_unit_test(test_philox),     cmocka_unit_test(test_greedy),
+                cmocka_unit_test(test_ties),       cmocka_unit_test(test_top),
+                cmocka_unit_test(test_order),      cmocka_unit_test(test_distribution),
+                cmocka_unit_test(test_penalty),    cmocka_unit_test(test_bad_logits),
+                cmocka_unit_test(test_check),      cmocka_unit_test(test_penalty_reach),
+                cmocka_unit_test(test_known),      cmocka_unit_test(test_seen),
+                cmocka_unit_test(test_mask),       cmocka_unit_test(test_mask_seen),
+                cmocka_unit_test(test_moved),      cmocka_unit_test(test_noise),
+                cmocka_unit_test(test_unfiltered), cmocka_unit_test(test_independent),
+                cmocka_unit_test(test_large),
         };
 
         if (argc > 1)

@@ -47,17 +47,43 @@ static void on_progress(struct tdm_job *job, void *userdata)
         face_send(request->client, request->id, &reply);
 }
 
+struct alternatives {
+        Tandem__Alternative room[TDM_MAX_TOP], *list[TDM_MAX_TOP];
+};
+
+static void put_alternatives(const struct tdm_job *job, const struct tdm_job_token *t, struct alternatives *a,
+                             Tandem__Token *token)
+{
+        uint32_t n = TDM_MIN(t->n_top, TDM_MAX_TOP);
+
+        for (uint32_t i = 0; i < n; i++) {
+                const char *text = NULL;
+                size_t size = tdm_tokenizer_piece(job->tokenizer, t->top[i].id, true, &text);
+
+                tandem__alternative__init(&a->room[i]);
+                a->room[i].id = t->top[i].id;
+                a->room[i].logprob = t->top[i].logprob;
+                a->room[i].text.data = (uint8_t *)text;
+                a->room[i].text.len = size;
+                a->list[i] = &a->room[i];
+        }
+        token->n_top = n;
+        token->top = a->list;
+}
+
 static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct request *request = userdata;
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Tokens tokens = TANDEM__TOKENS__INIT;
         Tandem__Token token = TANDEM__TOKEN__INIT, *list[1] = { &token };
+        struct alternatives alternatives;
 
         token.id = t->id;
         token.logprob = t->logprob;
         token.text.data = (uint8_t *)t->text;
         token.text.len = t->size;
+        put_alternatives(job, t, &alternatives, &token);
         tokens.job = job->id;
         tokens.index = index;
         tokens.n_tokens = 1;
