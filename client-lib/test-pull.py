@@ -40,6 +40,45 @@ class Handler(http.server.BaseHTTPRequestHandler):
         m = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         return int(m[1]) if m and self.headers.get("If-Range") == self.etag() else 0
 
+    def serve_big(self, name):
+        """A file that several connections fetch, 64 KiB at a time; begin and end of each answer are recorded."""
+        server, body = self.server, self.server.big
+        m = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        ranged = m and self.headers.get("If-Range") == self.etag() and name != "no-ranges.gguf"
+        begin = int(m[1]) if ranged else 0
+        end = int(m[2]) + 1 if ranged and m[2] else len(body)
+        with server.lock:
+            server.n_open += 1
+            server.most_open = max(server.most_open, server.n_open)
+            alone = server.n_open == 1
+        try:
+            if name == "jealous.gguf" and not alone:
+                return self.send(429)
+            self.send_response(206 if ranged else 200)
+            self.send_header("Content-Length", str(end - begin))
+            self.send_header("ETag", self.etag())
+            self.send_header("Accept-Ranges", "bytes")
+            if ranged:
+                self.send_header("Content-Range", "bytes %d-%d/%d" % (begin, end - 1, len(body)))
+            self.end_headers()
+            for i in range(begin, end, 1 << 16):
+                if name == "drops.gguf" and i - begin >= 3 << 20:
+                    break
+                if server.gate is not None and server.sent >= server.gate:
+                    time.sleep(0.2)
+                piece = body[i:min(end, i + (1 << 16))]
+                self.wfile.write(piece)
+                with server.lock:
+                    server.sent += len(piece)
+                time.sleep(0.0005)  # so that the connections overlap
+        except OSError:
+            pass
+        finally:
+            with server.lock:
+                server.n_open -= 1
+            self.close_connection = True
+        return None
+
     def etag(self):
         return '"%s"' % self.server.etag
 
@@ -62,6 +101,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         name = self.path.split("?")[0].strip("/").split("/")[-1]
         if self.path.startswith("/api/models/"):
             return self.send(200, json.dumps(self.server.tree).encode())
+        if self.path.startswith("/big/"):
+            return self.serve_big(name)
         if name == "ok.gguf" or "resolve/main" in self.path:
             return self.serve(BODY)
         if name == "drops.gguf":  # never more than 100,000 bytes at once
@@ -113,12 +154,14 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.etag, self.tree, self.n_flaky = "one", [], 0
+        self.big, self.gate, self.lock = b"", None, threading.Lock()
         self.forget()
         threading.Thread(target=self.serve_forever, daemon=True).start()
         self.url = "http://127.0.0.1:%d/" % self.server_address[1]
 
     def forget(self):
         self.sent, self.paths, self.heads = 0, [], []
+        self.n_open = self.most_open = 0
 
     def handle_error(self, request, client_address):
         pass  # a client that left
@@ -226,7 +269,8 @@ class Pull(Case):
         p.communicate(timeout=60)
 
     def test_gives_up(self):
-        self.assertIn("transfer", self.tandem("pull", self.server.url + "dead.gguf", status=1))
+        self.assertIn("the transfer ended before its last byte",
+                      self.tandem("pull", self.server.url + "dead.gguf", status=1))
         self.assertEqual(len(self.server.paths), 5)
 
     def test_hashes(self):
@@ -250,6 +294,85 @@ class Pull(Case):
         self.assertIn("does not end in .gguf", self.tandem("pull", "https://localhost/x.safetensors", status=1))
         self.assertIn("did you mean gemma3-1b", self.tandem("pull", "gemma3-1", status=1))
         self.assertIn("none of hf:OWNER/REPO", self.tandem("pull", "hf:owner", status=1))
+
+
+class Connections(Case):
+    """A file of 48 MiB, which four connections fetch."""
+
+    def setUp(self):
+        super().setUp()
+        self.server.big = b"GGUF" + os.urandom((48 << 20) + 12_345)
+        self.sha256 = hashlib.sha256(self.server.big).hexdigest()
+
+    def pull(self, name, *args):
+        return self.tandem("pull", self.server.url + "big/" + name, "--sha256", self.sha256, *args)
+
+    def test_ranges(self):
+        self.assertIn("its SHA-256 is right", self.pull("x.gguf"))
+        self.assertEqual(self.files(), ["x.gguf"])
+        self.assertGreaterEqual(self.server.most_open, 3)
+        # What the first connection was sent beyond its part lay in the sockets between the two.
+        self.assertLess(self.server.sent, len(self.server.big) + (16 << 20))
+        self.server.forget()
+        self.pull("y.gguf", "--connections", "1")
+        self.assertEqual((self.server.most_open, self.server.sent), (1, len(self.server.big)))
+
+    def test_no_ranges(self):
+        """The server says that it takes ranges, and sends the whole file for each."""
+        self.pull("no-ranges.gguf")
+        self.assertEqual(self.files(), ["no-ranges.gguf"])
+
+    def test_one_connection_allowed(self):
+        self.pull("jealous.gguf")
+        self.assertEqual(self.files(), ["jealous.gguf"])
+
+    def test_drops(self):
+        self.pull("drops.gguf")
+        self.assertEqual(self.files(), ["drops.gguf"])
+
+    def test_killed(self):
+        """A process that is killed with several parts begun: the next one fetches what is missing, and no more."""
+        self.server.gate = 24 << 20
+        p = subprocess.Popen([TANDEM, "pull", self.server.url + "big/x.gguf"], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment())
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.server.sent < self.server.gate:
+            time.sleep(0.01)
+        p.kill()
+        p.communicate()
+        self.assertEqual(self.files(), ["x.gguf.part", "x.gguf.part.info"])
+        here = os.stat(self.models + "/x.gguf.part").st_blocks * 512
+        time.sleep(0.5)  # the server notices that its clients are gone
+        self.server.gate = None
+        self.server.forget()
+        self.pull("x.gguf")
+        self.assertEqual(self.files(), ["x.gguf"])
+        self.assertGreater(here, 8 << 20)
+        self.assertLess(self.server.sent, len(self.server.big) - (8 << 20))
+
+    def test_changed(self):
+        """The file has changed between two runs: none of the first one's bytes stay."""
+        self.server.gate = 24 << 20
+        p = subprocess.Popen([TANDEM, "pull", self.server.url + "big/x.gguf"], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment())
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.server.sent < self.server.gate:
+            time.sleep(0.01)
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=60)
+        self.assertEqual(p.returncode, 130)
+        self.server.gate, self.server.etag = None, "two"
+        self.server.big = b"GGUF" + os.urandom(30 << 20)
+        self.sha256 = hashlib.sha256(self.server.big).hexdigest()
+        self.pull("x.gguf")
+        self.assertEqual(self.files(), ["x.gguf"])
+
+    def test_no_library_for_others(self):
+        """Only the program that fetches loads libcurl: all other commands start without it."""
+        for program, has in ((TANDEM, False), (os.path.dirname(TANDEM) + "/tandem-pull", True)):
+            needed = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+            self.assertEqual("libcurl" in needed, has, program)
+            self.assertEqual("libcrypto" in needed, has, program)
 
 
 class HuggingFace(Case):

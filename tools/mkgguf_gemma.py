@@ -3,7 +3,7 @@
 
 usage: mkgguf_gemma.py OUT --arch gemma3n|gemma4 --size SIZE [--type T] [--mid-type T] [--embd-type T] [--seed N]
                        [--layers N] [--vocab N] [--fast]
-The small sizes (a, b, gen, k; e, x) are those of the golden files in tests/golden/archs: the same seed gives the
+The small sizes (a, b, gen, k; e, x, m, k) are those of the golden files in tests/golden/archs: the same seed gives the
 weights for which those values were computed. The others are of released models. --mid-type is for the matrices between
 the streams, which llama-quantize leaves as they were; --embd-type for both embeddings. Norms are f32.
 
@@ -30,15 +30,19 @@ GEMMA3N = {
     "e4b": (35, 2048, 8, 2, 256, 16384, 512, 15, 10, 5, 4, 64, 256, 32768),
 }
 # layers, d, heads, kv heads sliding, full, head size sliding, full, ff, wider where keys are shared, window, shared,
-# period, input width, values are keys in full layers, sharing layers have keys that nobody reads
+# period, input width, values are keys in full layers, sharing layers have keys that nobody reads, experts beside the
+# dense FFN: how many, used, their width
 GEMMA4 = {
-    "e": (15, 128, 4, 1, 1, 32, 64, 256, True, 20, 5, 5, 64, False, True),
-    "x": (12, 160, 8, 4, 2, 32, 64, 640, False, 33, 0, 6, 0, True, False),
-    "e2b": (35, 1536, 8, 1, 1, 256, 512, 6144, True, 512, 20, 5, 256, False, True),
-    "e4b": (42, 2560, 8, 2, 2, 256, 512, 10240, False, 512, 18, 6, 256, False, True),
-    "31b": (60, 5376, 32, 16, 4, 256, 512, 21504, False, 1024, 0, 6, 0, True, False),
+    "e": (15, 128, 4, 1, 1, 32, 64, 256, True, 20, 5, 5, 64, False, True, None),
+    "x": (12, 160, 8, 4, 2, 32, 64, 640, False, 33, 0, 6, 0, True, False, None),
+    "m": (12, 192, 8, 4, 2, 32, 64, 160, False, 24, 0, 6, 0, True, False, (16, 4, 96)),
+    "k": (10, 256, 4, 2, 1, 64, 128, 512, False, 32, 0, 5, 0, True, False, (8, 2, 256)),
+    "e2b": (35, 1536, 8, 1, 1, 256, 512, 6144, True, 512, 20, 5, 256, False, True, None),
+    "e4b": (42, 2560, 8, 2, 2, 256, 512, 10240, False, 512, 18, 6, 256, False, True, None),
+    "31b": (60, 5376, 32, 16, 4, 256, 512, 21504, False, 1024, 0, 6, 0, True, False, None),
+    "26b": (30, 2816, 16, 8, 2, 256, 512, 2112, False, 1024, 0, 6, 0, True, False, (128, 8, 704)),
 }
-SMALL = ("a", "b", "gen", "k", "e", "x")
+SMALL = ("a", "b", "gen", "k", "e", "x", "m")
 GAIN, ADDED = ("gain", 1.0, 0.2), ("gain", 0.35, 0.07)
 SPARSITY = 1.6448533535003662  # 95 % of a normal distribution are below
 BLOCK = 1 << 24  # values that are drawn at once; and with --fast how many different ones there are
@@ -133,7 +137,7 @@ def gemma3n(size, a, n_layers, n_vocab, mid):
 
 def gemma4(size, a, n_layers, n_vocab, mid):
     (_, d, heads, kv_window, kv_full, head_window, head_full, ff, wide, window, shared, period, width, values_are_keys,
-     unread) = size
+     unread, experts) = size
     slides = [(i + 1) % period != 0 and i != n_layers - 1 for i in range(n_layers)]
     own, turned = n_layers - shared, int(head_full * 0.25 / 2)
     ffs = [2 * ff if wide and i >= own else ff for i in range(n_layers)]
@@ -158,6 +162,9 @@ def gemma4(size, a, n_layers, n_vocab, mid):
             key("rope.freq_base_swa", "f32", 1e4), key("rope.dimension_count", "u32", head_full),
             key("rope.dimension_count_swa", "u32", head_window), key("embedding_length_per_layer_input", "u32", width),
             key("final_logit_softcapping", "f32", 30.0)]
+    if experts:
+        keys += [key("expert_count", "u32", experts[0]), key("expert_used_count", "u32", experts[1]),
+                 key("expert_feed_forward_length", "u32", experts[2])]
     s = d ** -0.5
     out = [("token_embd.weight", (n_vocab, d), a.embd_type or fit(d), s),
            ("output_norm.weight", (d,), "f32", ("gain", 2.5 * (128 / d) ** 0.5, 0.3)),
@@ -180,10 +187,19 @@ def gemma4(size, a, n_layers, n_vocab, mid):
                   ("ffn_gate", (ffs[i], d), fit(d), s), ("ffn_up", (ffs[i], d), fit(d), s),
                   ("ffn_down", (d, ffs[i]), fit(ffs[i]), ffs[i] ** -0.5), ("post_ffw_norm", (d,), "f32", ADDED),
                   ("layer_output_scale", (1,), "f32", ("gain", 0.6 if i == 0 else 1.0, 0.07))]
+        if experts:
+            n, _, ffe = experts
+            layer += [("ffn_gate_inp", (n, d), "f32", 3.0), ("ffn_gate_inp.scale", (d,), "f32", ("gain", 1.0, 0.3)),
+                      ("pre_ffw_norm_2", (d,), "f32", GAIN), ("post_ffw_norm_1", (d,), "f32", GAIN),
+                      ("post_ffw_norm_2", (d,), "f32", ("gain", 0.6, 0.12)),
+                      ("ffn_down_exps.scale", (n,), "f32", ("gain", 1.0, 0.3)),
+                      ("ffn_gate_up_exps", (n, 2 * ffe, d), fit(d), s),
+                      ("ffn_down_exps", (n, d, ffe), fit(ffe), ffe ** -0.5)]
         if width:
             layer += [("inp_gate", (width, d), fit(d), s), ("proj", (d, width), fit(width), width ** -0.5),
                       ("post_norm", (d,), "f32", ("gain", 0.25, 0.05))]
-        out += [(f"blk.{i}.{name}.weight", *what) for name, *what in layer]
+        out += [(f"blk.{i}.{name}" + ("" if name.endswith(".scale") else ".weight"), *what)
+                for name, *what in layer]
     return keys, out
 
 

@@ -286,7 +286,7 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
         uint32_t all_panels = layer->d_expert / TDM_PANEL_ROWS;
         struct piece piece = find_piece(job, chunk, all_panels);
         uint32_t expert = piece.group->expert, first = piece.first_panel * TDM_PANEL_ROWS;
-        uint32_t panel = expert * all_panels + piece.first_panel, width = piece.n_panels * TDM_PANEL_ROWS;
+        uint32_t panel = expert * layer->gate_panels + piece.first_panel, width = piece.n_panels * TDM_PANEL_ROWS;
         _Alignas(ALIGNMENT) float gate[VALUES_MAX], up[VALUES_MAX];
 
         assert(width * piece.n_rows <= VALUES_MAX);

@@ -22,6 +22,8 @@ struct tdm_experts_layer {
         const float *down_bias;           /* [n_experts][d_out] */
         const float *scales;              /* [n_experts]: a weight is multiplied by its expert's; NULL: 1 */
         uint32_t n_experts, n_used, d_expert;
+        /* From an expert's gate to the next one's, and so of up: more than its own where the two alternate. */
+        uint32_t gate_panels;
         enum tdm_router router;
         enum tdm_activation activation;
 };

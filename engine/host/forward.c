@@ -8,6 +8,7 @@
  * The residual, norms, softmax and sums are f32. The inputs of a matrix are rounded to the form that the table in
  * host-device.c says. Nothing is allocated here. */
 #include <assert.h>
+#include <math.h>
 
 #include "engine/host/streams.h"
 
@@ -262,30 +263,93 @@ static void sparse_gate_up(struct pass *pass)
         each_row(pass, n, cut_row);
 }
 
-/* The router's numbers are f32 throughout: another expert would be another model. */
-static void run_experts(struct tdm_host_model *model, const struct tdm_host_layer *l, const struct tdm_acts *acts,
-                        uint32_t n)
+static void run_dense(struct pass *pass)
 {
-        tdm_matmul(model->pool, model->kernels, acts, n,
-                   (struct tdm_matmul_out[]){ out(&l->router, model->router, model->router_stride) }, 1);
-        tdm_experts_run(model->experts, &l->experts, model->pool, model->kernels, acts, n, model->router,
-                        model->router_stride, model->y, model->hp.d_model);
+        struct tdm_host_model *model = pass->model;
+        const struct tdm_host_layer *l = &model->layers[pass->layer];
+        const struct tdm_gate_up gate_up = {
+                .gate = &l->gate.matrix,
+                .up = &l->up.matrix,
+                .gate_act = l->gate.act,
+                .up_act = l->up.act,
+                .gate_bias = l->gate.bias,
+                .up_bias = l->up.bias,
+                .activation = (enum tdm_activation)model->recipe.layers[pass->layer].activation
+        };
+
+        pass->gain = l->ffn_norm;
+        each_row(pass, model->hp.d_model, norm_row);
+        if (model->recipe.layers[pass->layer].is_sparse)
+                sparse_gate_up(pass);
+        else
+                tdm_matmul_gate_up(model->pool, model->kernels, pass->acts, pass->n_rows, &gate_up,
+                                   &model->acts[TDM_HOST_DOWN]);
+        tdm_matmul(model->pool, model->kernels, &model->acts[TDM_HOST_DOWN], pass->n_rows,
+                   (struct tdm_matmul_out[]){ out(&l->down, model->y, model->hp.d_model) }, 1);
+}
+
+/* The router's numbers are f32 throughout: another expert would be another model. */
+static void run_router(const struct pass *pass)
+{
+        struct tdm_host_model *model = pass->model;
+
+        tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows,
+                   (struct tdm_matmul_out[]){
+                           out(&model->layers[pass->layer].router, model->router, model->router_stride) },
+                   1);
+}
+
+static void run_experts(const struct pass *pass, float *y)
+{
+        struct tdm_host_model *model = pass->model;
+
+        tdm_experts_run(model->experts, &model->layers[pass->layer].experts, model->pool, model->kernels, pass->acts,
+                        pass->n_rows, model->router, model->router_stride, y, model->hp.d_model);
+}
+
+static void scale_router_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        const struct tdm_host_model *model = pass->model;
+        float *z = model->router + (size_t)row * model->router_stride, scale = 1.0f / sqrtf((float)model->hp.d_model);
+
+        for (uint32_t i = 0; i < model->layers[pass->layer].experts.n_experts; i++)
+                z[i] *= scale;
+}
+
+static void add_experts_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        const struct tdm_host_model *model = pass->model;
+        const struct tdm_host_layer *l = &model->layers[pass->layer];
+        uint32_t d = model->hp.d_model;
+        float *y = model->y + (size_t)row * d;
+
+        model->kernels->rmsnorm(y, l->post_dense_norm, d, model->recipe.norm_eps, y);
+        model->kernels->rmsnorm_add(model->experts_y + (size_t)row * d, l->post_experts_norm, d, model->recipe.norm_eps,
+                                    y);
+}
+
+/* Experts and a dense FFN beside them. All three inputs are made of the same rows, one after the other. */
+static void run_beside(struct pass *pass)
+{
+        struct tdm_host_model *model = pass->model;
+        const struct tdm_host_layer *l = &model->layers[pass->layer];
+        uint32_t d = model->hp.d_model;
+
+        pass->gain = l->router_scale;
+        each_row(pass, d, norm_row);
+        run_router(pass);
+        each_row(pass, l->experts.n_experts, scale_router_row);
+        pass->gain = l->experts_norm;
+        each_row(pass, d, norm_row);
+        run_experts(pass, model->experts_y);
+        run_dense(pass);
+        each_row(pass, d, add_experts_row);
 }
 
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
 {
         const struct tdm_host_layer *l = &model->layers[layer];
-        struct tdm_pool *pool = model->pool;
-        const struct tdm_kernels *kernels = model->kernels;
         uint32_t d = model->hp.d_model;
-        const struct tdm_gate_up gate_up = { .gate = &l->gate.matrix,
-                                             .up = &l->up.matrix,
-                                             .gate_act = l->gate.act,
-                                             .up_act = l->up.act,
-                                             .gate_bias = l->gate.bias,
-                                             .up_bias = l->up.bias,
-                                             .activation =
-                                                     (enum tdm_activation)model->recipe.layers[layer].activation };
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
                 struct pass pass = { .model = model,
@@ -295,18 +359,16 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
 
                 pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
 
-                pass.gain = l->ffn_norm;
                 pass.acts = &model->acts[TDM_HOST_GATE_UP];
-                each_row(&pass, d, norm_row);
-                if (l->experts.n_experts > 0) {
-                        run_experts(model, l, pass.acts, n);
+                if (model->recipe.layers[layer].has_dense_beside) {
+                        run_beside(&pass);
+                } else if (l->experts.n_experts > 0) {
+                        pass.gain = l->ffn_norm;
+                        each_row(&pass, d, norm_row);
+                        run_router(&pass);
+                        run_experts(&pass, model->y);
                 } else {
-                        if (model->recipe.layers[layer].is_sparse)
-                                sparse_gate_up(&pass);
-                        else
-                                tdm_matmul_gate_up(pool, kernels, pass.acts, n, &gate_up, &model->acts[TDM_HOST_DOWN]);
-                        tdm_matmul(pool, kernels, &model->acts[TDM_HOST_DOWN], n,
-                                   (struct tdm_matmul_out[]){ out(&l->down, model->y, d) }, 1);
+                        run_dense(&pass);
                 }
                 pass.gain = l->post_ffw_norm;
                 each_row(&pass, d, add_row);

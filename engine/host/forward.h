@@ -44,6 +44,8 @@ struct tdm_host_layer {
         struct tdm_host_weight laurel_l, laurel_r, altup_router, input_gate, input_proj;
         const float *laurel_norm, *altup_norm, *predict, *correct, *correct_scale, *input_norm;
         float output_scale;
+        /* Of experts beside a dense FFN; else NULL. */
+        const float *router_scale, *experts_norm, *post_dense_norm, *post_experts_norm;
 };
 
 struct tdm_host_model {
@@ -78,7 +80,8 @@ struct tdm_host_model {
         struct tdm_experts *experts;            /* NULL: no layer has any */
         float *router;                          /* [tile_rows][router_stride]: its numbers */
         size_t router_stride;
-        float *row; /* [n_threads][row_stride]: a row on its way into acts */
+        float *experts_y; /* [tile_rows][d_model]; NULL: no layer has a dense FFN beside its experts */
+        float *row;       /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
         struct tdm_acts embedded;  /* rows of the embedding, of the tokens in embedded_token */
         uint32_t *embedded_token;  /* [tile_rows]; UINT32_MAX: none */

@@ -15,7 +15,7 @@
          BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) |                \
          BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |                \
          BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) | BIT(PER_LAYER_INPUT) |  \
-         BIT(OUTPUT_SCALE))
+         BIT(OUTPUT_SCALE) | BIT(DENSE_BESIDE))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -133,6 +133,7 @@ static void host_unload(struct tdm_device_model *public)
         free(model->ones);
         tdm_host_streams_free(model);
         free(model->router);
+        free(model->experts_y);
         free(model->row);
         free(model->logits);
         free(model->sampler_scratch);
@@ -165,8 +166,14 @@ static void experts_init(const struct tdm_host_model *model, uint32_t layer, con
 
         matrix_init(model, TDM_TENSOR_ROUTER, layer, TDM_ACT_F32, &l->router);
         l->router.bias = vector(model, TDM_TENSOR_ROUTER_BIAS, layer);
-        matrix_init(model, TDM_TENSOR_GATE_EXPS, layer, acts[TDM_HOST_GATE_UP], &gate);
-        matrix_init(model, TDM_TENSOR_UP_EXPS, layer, acts[TDM_HOST_GATE_UP], &up);
+        if (recipe->gate_up_is_one) {
+                matrix_init(model, TDM_TENSOR_GATE_UP_EXPS, layer, acts[TDM_HOST_GATE_UP], &gate);
+                up = gate;
+                up.matrix.data += recipe->d_expert / TDM_PANEL_ROWS * gate.matrix.panel_bytes;
+        } else {
+                matrix_init(model, TDM_TENSOR_GATE_EXPS, layer, acts[TDM_HOST_GATE_UP], &gate);
+                matrix_init(model, TDM_TENSOR_UP_EXPS, layer, acts[TDM_HOST_GATE_UP], &up);
+        }
         matrix_init(model, TDM_TENSOR_DOWN_EXPS, layer, acts[TDM_HOST_DOWN], &down);
         l->experts = (struct tdm_experts_layer){
                 .gate = gate.matrix,
@@ -178,20 +185,24 @@ static void experts_init(const struct tdm_host_model *model, uint32_t layer, con
                 .gate_bias = vector(model, TDM_TENSOR_GATE_EXPS_BIAS, layer),
                 .up_bias = vector(model, TDM_TENSOR_UP_EXPS_BIAS, layer),
                 .down_bias = vector(model, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
+                .scales = vector(model, TDM_TENSOR_EXPERT_SCALES, layer),
                 .n_experts = recipe->n_experts,
                 .n_used = recipe->n_experts_used,
                 .d_expert = recipe->d_expert,
+                .gate_panels = (recipe->gate_up_is_one ? 2 : 1) * recipe->d_expert / TDM_PANEL_ROWS,
                 .router = (enum tdm_router)recipe->router,
                 .activation = (enum tdm_activation)recipe->activation,
         };
 }
 
 /* Where no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
- * values alone would be half of such a model's distance from the reference. */
+ * values alone would be half of such a model's distance from the reference. Where a router reads the residual itself,
+ * an error in it may choose another expert. */
 static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
 {
-        return acts[TDM_HOST_QKV] == TDM_ACT_I8 && !(layer->norms & TDM_NORM_ATTN_AFTER) ? TDM_ACT_I16 :
-                                                                                           acts[TDM_HOST_QKV];
+        bool is_fine = !(layer->norms & TDM_NORM_ATTN_AFTER) || layer->has_dense_beside;
+
+        return acts[TDM_HOST_QKV] == TDM_ACT_I8 && is_fine ? TDM_ACT_I16 : acts[TDM_HOST_QKV];
 }
 
 /* In a sparse layer the gate's numbers decide which neurons live: one that is rounded to int8 lets others live than
@@ -199,6 +210,11 @@ static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm
 static enum tdm_act gate_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
 {
         return acts[TDM_HOST_GATE_UP] == TDM_ACT_I8 && layer->is_sparse ? TDM_ACT_I16 : acts[TDM_HOST_GATE_UP];
+}
+
+static bool has_dense(const struct tdm_layer_recipe *layer)
+{
+        return layer->n_experts == 0 || layer->has_dense_beside;
 }
 
 static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
@@ -217,7 +233,12 @@ static void layers_init(struct tdm_host_model *model, const enum tdm_act *acts)
                 matrix_init(model, TDM_TENSOR_O, i, acts[TDM_HOST_ATTN_OUT], &l->o);
                 if (model->recipe.layers[i].n_experts > 0) {
                         experts_init(model, i, acts, l);
-                } else {
+                        l->router_scale = vector(model, TDM_TENSOR_ROUTER_SCALE, i);
+                        l->experts_norm = vector(model, TDM_TENSOR_EXPERTS_NORM, i);
+                        l->post_dense_norm = vector(model, TDM_TENSOR_POST_DENSE_NORM, i);
+                        l->post_experts_norm = vector(model, TDM_TENSOR_POST_EXPERTS_NORM, i);
+                }
+                if (has_dense(&model->recipe.layers[i])) {
                         matrix_init(model, TDM_TENSOR_GATE, i, gate_act(&model->recipe.layers[i], acts), &l->gate);
                         matrix_init(model, TDM_TENSOR_UP, i, acts[TDM_HOST_GATE_UP], &l->up);
                         matrix_init(model, TDM_TENSOR_DOWN, i, acts[TDM_HOST_DOWN], &l->down);
@@ -287,6 +308,7 @@ static int ropes_init(struct tdm_host_model *model)
 static bool experts_scratch_init(struct tdm_host_model *model)
 {
         struct tdm_experts_sizes most = { .max_rows = model->tile_rows, .d_out = model->hp.d_model };
+        bool has_beside = false;
 
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 const struct tdm_experts_layer *l = &model->layers[i].experts;
@@ -297,12 +319,14 @@ static bool experts_scratch_init(struct tdm_host_model *model)
                 most.n_used = TDM_MAX(most.n_used, l->n_used);
                 most.d_expert = TDM_MAX(most.d_expert, l->d_expert);
                 most.down_forms |= 1u << l->down_act;
+                has_beside = has_beside || model->recipe.layers[i].has_dense_beside;
         }
         if (most.n_experts == 0)
                 return true;
         model->router_stride = TDM_ALIGN_UP(most.n_experts, 16u);
         if (tdm_experts_new(&model->experts, &most) < 0 ||
-            !take(model, &model->router, model->tile_rows * model->router_stride))
+            !take(model, &model->router, model->tile_rows * model->router_stride) ||
+            (has_beside && !take(model, &model->experts_y, (size_t)model->tile_rows * model->hp.d_model)))
                 return false;
         model->scratch_bytes += tdm_experts_scratch_bytes(model->experts);
         return true;
@@ -331,7 +355,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 if (l->experts.n_experts > 0) {
                         forms[TDM_HOST_GATE_UP] |=
                                 1u << l->router.act | 1u << l->experts.gate_act | 1u << l->experts.up_act;
-                } else {
+                }
+                if (has_dense(&model->recipe.layers[i])) {
                         forms[TDM_HOST_GATE_UP] |= 1u << l->gate.act | 1u << l->up.act;
                         forms[TDM_HOST_DOWN] |= 1u << l->down.act;
                 }

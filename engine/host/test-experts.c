@@ -82,6 +82,7 @@ static void fixture_init(struct fixture *f, uint32_t type, enum tdm_act act, uin
                 .n_experts = n_experts,
                 .n_used = n_used,
                 .d_expert = D_EXPERT,
+                .gate_panels = D_EXPERT / TDM_PANEL_ROWS,
                 .router = TDM_ROUTER_SOFTMAX_CHOSEN,
                 .activation = activation,
         };

@@ -2,7 +2,9 @@
  *
  * Full layers have longer heads than sliding ones, and turn a part of them: the pairs that stay have a huge divisor.
  * Values have a norm, and in some full layers they are the keys before norm and RoPE. The small models have an input
- * of each layer and later layers that read the keys and values of earlier ones. Each layer's output is scaled. */
+ * of each layer and later layers that read the keys and values of earlier ones. Each layer's output is scaled. One
+ * model has experts beside the dense FFN. Its router takes the softmax of all numbers and divides the weights of the
+ * chosen ones by their sum: which is the softmax of the chosen ones. */
 #include "engine/model/private.h"
 
 #define FULL_EVERY 6u
@@ -68,13 +70,26 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
 
 static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
-        return tdm_gemma_check_rope(hp, recipe, err);
+        int r;
+
+        for (uint32_t i = 0; i < hp->n_layers && recipe->layers[i].n_experts > 0; i++) {
+                struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                if (l->n_experts_used == 0 || l->d_expert == 0)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key gemma4.%s is missing",
+                                             l->d_expert == 0 ? "expert_feed_forward_length" : "expert_used_count");
+                l->router = TDM_ROUTER_SOFTMAX_CHOSEN;
+                l->has_dense_beside = 1;
+                l->gate_up_is_one = has_tensor(g, TDM_TENSOR_GATE_UP_EXPS, i);
+        }
+        r = tdm_experts_refuse_others(g, "gemma4", err);
+        return r ? r : tdm_gemma_check_rope(hp, recipe, err);
 }
 
 const struct tdm_architecture tdm_architecture_gemma4 = {
         .name = "gemma4",
         .follows = 1u << TDM_KEY_LOGIT_SOFTCAP | 1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_BASE_WINDOW |
-                   1u << TDM_KEY_ROPE_DIMS,
+                   1u << TDM_KEY_ROPE_DIMS | TDM_EXPERT_KEYS,
         .layers_may_differ = true,
         .begin = begin,
         .end = end,

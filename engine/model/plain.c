@@ -123,16 +123,24 @@ int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct t
         return 0;
 }
 
-int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
-                        struct tdm_recipe *recipe, struct tdm_error *err)
+int tdm_experts_refuse_others(const struct tdm_gguf *g, const char *architecture, struct tdm_error *err)
 {
         float scale = 0;
         int r;
 
         if ((r = tdm_key_get_float(g, architecture, "expert_weights_scale", &scale, err)) ||
             (r = scale == 1 ? 0 : tdm_refuse_other(g, architecture, "expert_weights_scale", 0, err)) ||
-            (r = tdm_refuse_other(g, architecture, "expert_shared_count", 0, err)) ||
-            (r = tdm_refuse_other(g, architecture, "expert_group_count", 0, err)))
+            (r = tdm_refuse_other(g, architecture, "expert_shared_count", 0, err)))
+                return r;
+        return tdm_refuse_other(g, architecture, "expert_group_count", 0, err);
+}
+
+int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
+                        struct tdm_recipe *recipe, struct tdm_error *err)
+{
+        int r = tdm_experts_refuse_others(g, architecture, err);
+
+        if (r)
                 return r;
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 struct tdm_layer_recipe *l = &recipe->layers[i];

@@ -100,6 +100,8 @@ int tdm_refuse_other(const struct tdm_gguf *gguf, const char *architecture, cons
 /* Checks the experts whose numbers were read from keys, and gives every layer the width that it then has. */
 int tdm_experts_of_file(const struct tdm_gguf *gguf, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err);
+/* Refuses keys that ask for experts of another kind. */
+int tdm_experts_refuse_others(const struct tdm_gguf *gguf, const char *architecture, struct tdm_error *err);
 /* The keys of experts. */
 #define TDM_EXPERT_KEYS (1u << TDM_KEY_N_EXPERTS | 1u << TDM_KEY_N_EXPERTS_USED | 1u << TDM_KEY_D_EXPERT)
 /* Refuses a window that hides a key of any position: for architectures whose makers mean none. */

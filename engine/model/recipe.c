@@ -73,7 +73,7 @@ static int check_rope(const struct tdm_rope_recipe *rope, struct tdm_error *err)
 static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err)
 {
         if (l->n_experts == 0) {
-                if (l->n_experts_used || l->d_expert || l->router || l->has_dense_beside ||
+                if (l->n_experts_used || l->d_expert || l->router || l->has_dense_beside || l->gate_up_is_one ||
                     (l->biases & TDM_BIAS_ROUTER))
                         return bad(err, "sizes of experts without experts");
                 return 0;
@@ -84,6 +84,10 @@ static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err
                 return bad(err, "experts of an impossible width");
         if (l->router != TDM_ROUTER_SOFTMAX_CHOSEN && l->router != TDM_ROUTER_SOFTMAX_ALL)
                 return bad(err, "a router of no known kind");
+        if (l->gate_up_is_one && l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP))
+                return bad(err, "biases of two products that are one tensor");
+        if (l->has_dense_beside && l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP | TDM_BIAS_DOWN | TDM_BIAS_ROUTER))
+                return bad(err, "biases of experts beside a dense FFN");
         return 0;
 }
 
@@ -98,7 +102,7 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
         if (l->rope != TDM_ROPE_NONE && recipe->ropes[l->rope].n_dims > hp->layers[i].head_dim)
                 return bad(err, "a RoPE of more dimensions than a head has");
         if (l->has_sinks > 1 || l->v_is_k > 1 || l->is_sparse > 1 || l->has_dense_beside > 1 || l->has_input > 1 ||
-            l->has_output_scale > 1)
+            l->gate_up_is_one > 1 || l->has_output_scale > 1)
                 return bad(err, "a flag that is neither 0 nor 1");
         if (l->v_is_k && (l->biases & TDM_BIAS_V))
                 return bad(err, "a bias for values that have no matrix");

@@ -16,6 +16,12 @@
  *   f = RMS(x)                                  TDM_NORM_FFN_BEFORE
  *   x = x + RMS(Wdown (act(Wgate f) * Wup f))   TDM_NORM_FFN_AFTER
  *
+ * Experts e take the place of the dense FFN: the sum of w_e FFN_e(f), with w of a router's numbers Wr f. Where a dense
+ * FFN runs beside them (has_dense_beside), every norm has a gain of its own and every expert a scale s_e:
+ *
+ *   w_e = s_e router(Wr RMS(x) / sqrt(d)), y = RMS(FFN(f)) + RMS(sum of w_e FFN_e(RMS(x)))
+ *   x = x + RMS(y)                              TDM_NORM_FFN_AFTER
+ *
  * The head: Woutput RMS(x), soft-capped.
  *
  * An input of the layer's own (has_input), with e_l what of a second embedding's row of the token is layer l's, of
@@ -122,7 +128,8 @@ struct tdm_layer_recipe {
         uint32_t n_experts, n_experts_used;
         uint32_t d_expert;         /* neurons of an expert; a multiple of 32 */
         uint32_t router;           /* enum tdm_router */
-        uint32_t has_dense_beside; /* a dense FFN runs beside the experts */
+        uint32_t has_dense_beside; /* a dense FFN runs beside the experts, as above */
+        uint32_t gate_up_is_one;   /* an expert's gate and up are one tensor */
         uint32_t has_input;        /* takes part in the per-layer inputs */
         uint32_t has_output_scale; /* the residual is multiplied by a number at the layer's end */
 };
@@ -147,8 +154,8 @@ struct tdm_recipe {
         struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
-static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_recipe) == 68 &&
-                      sizeof(struct tdm_recipe) == 68 + 44 * TDM_MAX_ROPES + 68 * TDM_MAX_LAYERS,
+static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_recipe) == 72 &&
+                      sizeof(struct tdm_recipe) == 68 + 44 * TDM_MAX_ROPES + 72 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention

@@ -15,6 +15,7 @@ enum dim {
         HEADS,
         EXPERTS,
         EXPERT,
+        TWO_EXPERT,
         STREAMS,
         STREAMS_SQUARED,
         OTHER_STREAMS,
@@ -39,6 +40,7 @@ static const struct kind {
         uint32_t bias; /* the same of enum tdm_bias; its name ends in ".bias" */
         uint8_t ffn;   /* enum ffn: which layers have it */
         uint8_t parts; /* enum dim: matrices below each other, of which rows and cols are each one's */
+        bool is_scale; /* its name ends in ".scale" */
 } kinds[TDM_N_TENSOR_KINDS] = {
         [TDM_TENSOR_TOKEN_EMBD] = { "token_embd", GLOBAL, MATRIX, VOCAB, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT] = { "output", GLOBAL, MATRIX, VOCAB, MODEL, MAYBE, 0 },
@@ -95,6 +97,15 @@ static const struct kind {
         [TDM_TENSOR_LAUREL_R] = { "laurel_r", LAYER, MATRIX, MODEL, RANK, NEEDED, 0 },
         [TDM_TENSOR_LAUREL_NORM] = { "laurel_post_norm", LAYER, VECTOR, ONE, MODEL, NEEDED, 0 },
         [TDM_TENSOR_OUTPUT_SCALE] = { "layer_output_scale", LAYER, VECTOR, ONE, ONE, NEEDED, 0 },
+        [TDM_TENSOR_GATE_UP_EXPS] = { "ffn_gate_up_exps", LAYER, MATRIX, TWO_EXPERT, MODEL, NEEDED, 0, 0, OF_EXPERTS,
+                                      EXPERTS },
+        [TDM_TENSOR_EXPERT_SCALES] = { "ffn_down_exps", LAYER, VECTOR, ONE, EXPERTS, NEEDED, 0, 0, OF_EXPERTS,
+                                       .is_scale = true },
+        [TDM_TENSOR_ROUTER_SCALE] = { "ffn_gate_inp", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS,
+                                      .is_scale = true },
+        [TDM_TENSOR_EXPERTS_NORM] = { "pre_ffw_norm_2", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_POST_DENSE_NORM] = { "post_ffw_norm_1", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_POST_EXPERTS_NORM] = { "post_ffw_norm_2", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
 };
 
 static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
@@ -124,6 +135,8 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return recipe->layers[layer].n_experts;
         case EXPERT:
                 return recipe->layers[layer].d_expert;
+        case TWO_EXPERT:
+                return 2 * recipe->layers[layer].d_expert;
         case STREAMS:
                 return recipe->n_streams;
         case STREAMS_SQUARED:
@@ -152,7 +165,7 @@ uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp)
 
 void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX])
 {
-        const char *ending = kinds[kind].bias ? "bias" : "weight";
+        const char *ending = kinds[kind].bias ? "bias" : kinds[kind].is_scale ? "scale" : "weight";
 
         if (kinds[kind].per_layer)
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.%s", layer, kinds[kind].name, ending);
@@ -231,6 +244,17 @@ static bool is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                 return recipe->laurel_rank > 0;
         case TDM_TENSOR_OUTPUT_SCALE:
                 return l->has_output_scale;
+        case TDM_TENSOR_GATE_EXPS:
+        case TDM_TENSOR_UP_EXPS:
+                return !l->gate_up_is_one;
+        case TDM_TENSOR_GATE_UP_EXPS:
+                return l->gate_up_is_one;
+        case TDM_TENSOR_EXPERT_SCALES:
+        case TDM_TENSOR_ROUTER_SCALE:
+        case TDM_TENSOR_EXPERTS_NORM:
+        case TDM_TENSOR_POST_DENSE_NORM:
+        case TDM_TENSOR_POST_EXPERTS_NORM:
+                return l->has_dense_beside;
         default:
                 return true;
         }

@@ -58,6 +58,12 @@ enum tdm_tensor_kind {
         TDM_TENSOR_LAUREL_R,            /* [d_model][laurel_rank] */
         TDM_TENSOR_LAUREL_NORM,         /* [d_model] */
         TDM_TENSOR_OUTPUT_SCALE,        /* [1] */
+        TDM_TENSOR_GATE_UP_EXPS,        /* [n_experts][2 * d_expert][d_model]: an expert's gate, then its up */
+        TDM_TENSOR_EXPERT_SCALES,       /* [n_experts] */
+        TDM_TENSOR_ROUTER_SCALE,        /* [d_model]; so the three below */
+        TDM_TENSOR_EXPERTS_NORM,
+        TDM_TENSOR_POST_DENSE_NORM,
+        TDM_TENSOR_POST_EXPERTS_NORM,
         TDM_N_TENSOR_KINDS
 };
 
@@ -76,7 +82,7 @@ enum tdm_tensor_presence { TDM_TENSOR_ABSENT, TDM_TENSOR_UNUSED, TDM_TENSOR_OPTI
 enum tdm_tensor_role tdm_tensor_role(enum tdm_tensor_kind kind);
 /* How many of the kind a model can have: one for each layer, or one. */
 uint32_t tdm_tensor_n(enum tdm_tensor_kind kind, const struct tdm_hparams *hp);
-/* "blk.<layer>.<name>.weight", or without the layer; biases end in ".bias". */
+/* "blk.<layer>.<name>.weight", or without the layer; biases end in ".bias", and two vectors in ".scale". */
 void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX]);
 /* Another name under which files have it. False: there is none in models of this recipe. */
 bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer,

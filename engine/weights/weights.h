@@ -27,7 +27,7 @@
 #include "engine/model/model.h"
 
 #define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
-#define TDM_WEIGHTS_ABI 4u
+#define TDM_WEIGHTS_ABI 5u
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 

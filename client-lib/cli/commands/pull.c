@@ -1,93 +1,31 @@
-/* tandem pull: fetches a model into a folder where tandemd finds it. The daemon has no part in it. */
+/* tandem pull: fetches a model into a folder where tandemd finds it. The daemon has no part in it. The work is that of
+ * another program (client-lib/fetch/pull.c), so that no other command loads what it needs. */
 #include "client-lib/cli/cli.h"
-#include "client-lib/store/download.h"
 #include "client-lib/store/folder.h"
-#include "client-lib/store/source.h"
-
-#include <inttypes.h>
-#include <sys/stat.h>
 
 struct pull_options {
         const char *to, *sha256, *name;
+        uint32_t connections;
 };
 
 extern const struct command command_pull;
 
-struct pull {
-        const char *name;
-        size_t part, n_parts;
-};
-
-static bool show_progress(uint64_t done, uint64_t total, double rate, void *userdata)
+/* Beside `tandem` in a build tree, else in the folder of the workers. */
+static bool find_program(char *ret, size_t size)
 {
-        const struct pull *p = userdata;
-        char rest[32] = "", part[64] = "";
+        char exe[4096], *slash;
+        ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
 
-        if (signal_take())
+        if (n <= 0)
                 return false;
-        if (p->n_parts > 1)
-                snprintf(part, sizeof(part), " (part %zu of %zu)", p->part, p->n_parts);
-        if (total > 0 && rate > 0) {
-                format_duration(rest, sizeof(rest), (double)(total - TDM_MIN(done, total)) / rate);
-                progress_show("%s%s… %u%% of %s, %s/s, %s left", term_safe(p->name), part,
-                              (unsigned)(100 * (double)done / (double)total), human_bytes(total),
-                              human_bytes((uint64_t)rate), rest);
-        } else {
-                progress_show("%s%s… %s", term_safe(p->name), part, human_bytes(done));
-        }
-        return true;
-}
-
-static void show_retry(const char *why, unsigned wait_ms, void *userdata)
-{
-        complain("%s; trying again in %u s", why, TDM_DIV_UP(wait_ms, 1000u));
-}
-
-/* Whether the whole file is there already. */
-static bool is_there(const char *path, uint64_t size_bytes)
-{
-        struct stat st;
-
-        return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (size_bytes == 0 || (uint64_t)st.st_size == size_bytes);
-}
-
-static int pull_file(const struct source *source, size_t i, const struct pull_options *options, const char *folder)
-{
-        const struct source_file *f = &source->files[i];
-        const char *name = options->name ? options->name : f->name;
-        struct pull pull = { .name = name, .part = i + 1, .n_parts = source->n_files };
-        struct download download = { .url = f->url,
-                                     .token = source->token,
-                                     .sha256 = options->sha256 ? options->sha256 :
-                                               f->sha256[0]    ? f->sha256 :
-                                                                 NULL,
-                                     .size_bytes = f->size_bytes,
-                                     .on_progress = show_progress,
-                                     .on_retry = show_retry,
-                                     .userdata = &pull };
-        _cleanup_(freep) char *path = folder_file(folder, name);
-        struct download_result result;
-        struct tdm_error err;
-        int r;
-
-        if (!path)
-                return complain("no memory");
-        if (is_there(path, f->size_bytes)) {
-                out_printf("%s is there already: %s\n", term_safe(name), term_safe(path));
-                return EXIT_OK;
-        }
-        download.path = path;
-        r = download_file(&download, &result, &err);
-        progress_clear();
-        if (r == TDM_E_CANCELLED) {
-                complain("%s", err.message);
-                return EXIT_INTERRUPTED;
-        }
-        if (r != 0)
-                return complain("%s", err.message);
-        out_printf("%s: %s, %s\n", term_safe(path), human_bytes(result.size_bytes),
-                   result.checked ? "its SHA-256 is right" : "the server gave no SHA-256 to check it by");
-        return EXIT_OK;
+        exe[n] = '\0';
+        slash = strrchr(exe, '/');
+        *slash = '\0';
+        snprintf(ret, size, "%s/tandem-pull", exe);
+        if (access(ret, X_OK) == 0)
+                return true;
+        snprintf(ret, size, "%s/" TANDEM_PROGRAM_DIR "/tandem-pull", exe);
+        return access(ret, X_OK) == 0;
 }
 
 static int run(struct cli *cli, int argc, char **argv)
@@ -95,7 +33,7 @@ static int run(struct cli *cli, int argc, char **argv)
         struct pull_options options = { 0 };
         const char *what = NULL;
         _cleanup_(freep) char *folder = NULL;
-        struct source source;
+        char program[4300], connections[16];
         struct tdm_error err;
         unsigned n;
         int status, r;
@@ -109,23 +47,14 @@ static int run(struct cli *cli, int argc, char **argv)
         if (options.name && folder_check_name(options.name, &err) != 0)
                 return args_usage_error(argv[0], "--name: %s", err.message);
         r = options.to ? (asprintf(&folder, "%s", options.to) < 0 ? -ENOMEM : 0) : folder_of_user(&folder, &err);
-        if (r != 0 || folder_make(folder, &err) != 0)
-                return complain("%s", r == -ENOMEM ? "no memory" : err.message);
-        signal_set_mode(SIGNAL_ANSWER); /* the first Ctrl-C stops the download in order */
-        r = source_find(what, &source, &err);
         if (r != 0)
-                return complain("%s", err.message);
-        status = EXIT_OK;
-        if ((options.name || options.sha256) && source.n_files > 1)
-                status = args_usage_error(argv[0], "--name and --sha256 are for one file; this model has %zu parts",
-                                          source.n_files);
-        for (size_t i = 0; i < source.n_files && status == EXIT_OK; i++)
-                status = pull_file(&source, i, &options, folder);
-        if (status == EXIT_OK && term_stdout_tty)
-                out_printf("Try it: tandem generate -m %s --chat \"Hello!\"\n",
-                           term_safe(options.name ? options.name : source.files[0].name));
-        source_free(&source);
-        return out_finish() != 0 && status == EXIT_OK ? EXIT_FAILED : status;
+                return complain("%s", r == -ENOMEM ? "no memory" : err.message);
+        if (!find_program(program, sizeof(program)))
+                return complain("cannot find the program tandem-pull (%s): the installation is incomplete", program);
+        snprintf(connections, sizeof(connections), "%u", options.connections);
+        execl(program, "tandem-pull", folder, what, options.name ? options.name : "",
+              options.sha256 ? options.sha256 : "", connections, NULL);
+        return complain("cannot run %s: %s", program, strerror(errno));
 }
 
 static const struct arg args[] = {
@@ -153,6 +82,15 @@ static const struct arg args[] = {
                 .value = "HEX",
                 .brief = "what the file's SHA-256 must be",
                 .more = "otherwise what the server says, if it says any",
+        },
+        {
+                .name = "connections",
+                .range = { .type = TDM_VALUE_U32, .min = 1, .max = 8 },
+                .at = offsetof(struct pull_options, connections),
+                .default_value = 4,
+                .value = "N",
+                .brief = "how many connections fetch a big file",
+                .more = "a server that takes no ranges gets one",
         },
 };
 

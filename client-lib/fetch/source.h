@@ -4,8 +4,8 @@
  *   hf:OWNER/REPO[:QUANT]  of a repository of Hugging Face the files of one quantisation (Q4_K_M where none is said)
  *   hf:OWNER/REPO/x.gguf   one file of it
  *   NAME                   one of a short list of well-known models (source_known) */
-#ifndef TANDEM_STORE_SOURCE_H
-#define TANDEM_STORE_SOURCE_H
+#ifndef TANDEM_FETCH_SOURCE_H
+#define TANDEM_FETCH_SOURCE_H
 
 #include "common/error.h"
 

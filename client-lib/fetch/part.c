@@ -1,8 +1,10 @@
 /* See part.h. */
-#include "client-lib/store/part.h"
+#include "client-lib/fetch/part.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <stddef.h>
 #include <strings.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -22,22 +24,62 @@ static int failed(struct tdm_error *err, const char *what, const char *path)
                              "cannot %s %s: %s", what, path, strerror(e));
 }
 
-/* PATH.part.info: the url and the ETag, a line each. */
-static void read_info(struct part *p, const char *url)
+#define INFO_MAGIC "tdmpart1"
+/* How many bytes may lie in memory alone. */
+#define SYNC_BYTES ((uint64_t)256 << 20)
+
+static void read_boot_id(char *to, size_t size)
 {
-        char text[4096], *line, *rest = text;
-        int fd = open(p->info_path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+        int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? 0 : read(fd, to, size - 1);
 
         if (fd >= 0)
                 close(fd);
-        text[TDM_MAX(n, 0)] = '\0';
-        line = strsep(&rest, "\n");
-        if (!rest || strcmp(line, url) != 0)
-                return;
-        line = strsep(&rest, "\n");
-        if (line && strlen(line) < sizeof(p->etag))
-                memcpy(p->etag, line, strlen(line) + 1);
+        to[TDM_MAX(n, 0)] = '\0';
+}
+
+static int write_info(struct part *p, size_t at, size_t size, struct tdm_error *err)
+{
+        if (pwrite(p->info_fd, (const char *)p->info + at, size, (off_t)at) != (ssize_t)size)
+                return failed(err, "write", p->info_path);
+        return 0;
+}
+
+static int write_spans(struct part *p, struct tdm_error *err)
+{
+        size_t at = offsetof(struct part_info, n_spans);
+
+        return write_info(p, at, offsetof(struct part_info, spans[p->info->n_spans]) - at, err);
+}
+
+/* Whether the info file is of this url, and its spans lie in order inside the part file. */
+static bool take_info(struct part *p, const char *url, uint64_t file_bytes)
+{
+        struct part_info *i = p->info;
+        char boot_id[sizeof(i->boot_id)] = "";
+        uint64_t at = 0;
+        bool same_boot;
+
+        if (pread(p->info_fd, i, sizeof(*i), 0) < (ssize_t)offsetof(struct part_info, spans[1]) ||
+            memcmp(i->magic, INFO_MAGIC, sizeof(i->magic)) != 0 || memchr(i->url, '\0', sizeof(i->url)) == NULL ||
+            memchr(i->etag, '\0', sizeof(i->etag)) == NULL || memchr(i->boot_id, '\0', sizeof(i->boot_id)) == NULL ||
+            strcmp(i->url, url) != 0 || !i->etag[0] || i->n_spans == 0 || i->n_spans > PART_MAX_SPANS)
+                return false;
+        read_boot_id(boot_id, sizeof(boot_id));
+        same_boot = boot_id[0] && strcmp(boot_id, i->boot_id) == 0;
+        for (uint32_t k = 0; k < i->n_spans; k++) {
+                struct part_span *s = &i->spans[k];
+
+                if (!same_boot)
+                        s->here = s->synced;
+                if (s->begin != at || s->end <= s->begin || s->synced > s->here || s->here > s->end - s->begin ||
+                    (s->here > 0 && s->begin + s->here > file_bytes))
+                        return false;
+                at = s->end;
+                p->size += s->here;
+        }
+        memcpy(i->boot_id, boot_id, sizeof(boot_id));
+        return true;
 }
 
 int part_open(struct part *p, const char *path, const char *url, struct tdm_error *err)
@@ -45,12 +87,18 @@ int part_open(struct part *p, const char *path, const char *url, struct tdm_erro
         struct stat st, now;
         int r;
 
-        *p = (struct part){ .fd = -1 };
+        *p = (struct part){ .fd = -1, .info_fd = -1 };
         p->path = strdup(path);
-        if (!p->path || asprintf(&p->part_path, "%s.part", path) < 0 ||
+        p->info = calloc(1, sizeof(*p->info));
+        if (!p->path || !p->info || asprintf(&p->part_path, "%s.part", path) < 0 ||
             asprintf(&p->info_path, "%s.part.info", path) < 0) {
                 part_close(p);
                 return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
+        if (strlen(url) >= sizeof(p->info->url)) {
+                part_close(p);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the address has more than %zu bytes",
+                                     sizeof(p->info->url) - 1);
         }
         for (;;) {
                 p->fd = open(p->part_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
@@ -68,43 +116,80 @@ int part_open(struct part *p, const char *path, const char *url, struct tdm_erro
                         break;
                 close(p->fd);
         }
-        p->size = (uint64_t)st.st_size;
-        read_info(p, url);
-        if (p->size > 0 && !p->etag[0])
-                return part_reset(p, err); /* nobody knows what these bytes are */
-        return 0;
+        p->info_fd = open(p->info_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+        if (p->info_fd < 0) {
+                r = failed(err, "write", p->info_path);
+                part_close(p);
+                return r;
+        }
+        if (take_info(p, url, (uint64_t)st.st_size))
+                return write_info(p, 0, sizeof(*p->info), err);
+        *p->info = (struct part_info){ 0 };
+        memcpy(p->info->magic, INFO_MAGIC, sizeof(p->info->magic));
+        memcpy(p->info->url, url, strlen(url) + 1);
+        read_boot_id(p->info->boot_id, sizeof(p->info->boot_id));
+        return part_reset(p, err); /* nobody knows what these bytes are */
 }
 
 void part_close(struct part *p)
 {
         if (p->fd >= 0) {
-                if (p->part_path && p->size == 0)
+                if (p->part_path && p->size == 0) {
                         (void)unlink(p->part_path);
+                        (void)unlink(p->info_path);
+                }
                 close(p->fd);
         }
+        if (p->info_fd >= 0)
+                close(p->info_fd);
         free(p->path);
         free(p->part_path);
         free(p->info_path);
-        *p = (struct part){ .fd = -1 };
+        free(p->info);
+        *p = (struct part){ .fd = -1, .info_fd = -1 };
 }
 
 int part_reset(struct part *p, struct tdm_error *err)
 {
-        p->size = 0;
-        p->etag[0] = '\0';
-        return ftruncate(p->fd, 0) < 0 ? failed(err, "write", p->part_path) : 0;
+        p->size = p->unsynced = 0;
+        p->info->etag[0] = '\0';
+        memset(p->info->spans, 0, sizeof(p->info->spans));
+        p->info->n_spans = 1;
+        p->info->spans[0].end = PART_NO_END;
+        if (ftruncate(p->fd, 0) < 0)
+                return failed(err, "write", p->part_path);
+        return write_info(p, 0, sizeof(*p->info), err);
 }
 
-int part_remember(struct part *p, const char *url, const char *etag, struct tdm_error *err)
+int part_remember(struct part *p, const char *etag, uint64_t total_bytes, struct tdm_error *err)
 {
-        _cleanup_(closep) int fd = -1;
+        struct part_info *i = p->info;
 
         /* A weak ETag says that two files mean the same, not that they have the same bytes. */
-        snprintf(p->etag, sizeof(p->etag), "%s", strncmp(etag, "W/", 2) == 0 ? "" : etag);
-        fd = open(p->info_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-        if (fd < 0 || dprintf(fd, "%s\n%s\n", url, p->etag) < 0)
-                return failed(err, "write", p->info_path);
-        return 0;
+        snprintf(i->etag, sizeof(i->etag), "%s", strncmp(etag, "W/", 2) == 0 ? "" : etag);
+        i->spans[i->n_spans - 1].end = total_bytes ? total_bytes : PART_NO_END;
+        return write_info(p, 0, sizeof(*i), err);
+}
+
+bool part_span_done(const struct part *p, unsigned span)
+{
+        const struct part_span *s = &p->info->spans[span];
+
+        return s->end != PART_NO_END && s->here == s->end - s->begin;
+}
+
+int part_split(struct part *p, unsigned span, struct tdm_error *err)
+{
+        struct part_info *i = p->info;
+        struct part_span *s = &i->spans[span];
+        uint64_t at = s->begin + s->here, middle = at + (s->end - at) / 2;
+
+        assert(i->n_spans < PART_MAX_SPANS && s->end != PART_NO_END && middle > at);
+        memmove(s + 2, s + 1, (i->n_spans - span - 1) * sizeof(*s));
+        s[1] = (struct part_span){ .begin = middle, .end = s->end };
+        s->end = middle;
+        i->n_spans++;
+        return write_spans(p, err);
 }
 
 int part_check_room(const struct part *p, uint64_t total_bytes, struct tdm_error *err)
@@ -123,22 +208,38 @@ int part_check_room(const struct part *p, uint64_t total_bytes, struct tdm_error
                              p->path, (double)missing / 1e9, (double)room / 1e9);
 }
 
-int part_add(struct part *p, const void *data, size_t size, struct tdm_error *err)
+/* Once in a while what came goes to the disk, and only then counts for after a power cut. */
+static int sync_bytes(struct part *p, struct tdm_error *err)
 {
+        if (fdatasync(p->fd) < 0)
+                return failed(err, "write", p->part_path);
+        p->unsynced = 0;
+        for (uint32_t k = 0; k < p->info->n_spans; k++)
+                p->info->spans[k].synced = p->info->spans[k].here;
+        return write_spans(p, err);
+}
+
+int part_add(struct part *p, unsigned span, const void *data, size_t size, struct tdm_error *err)
+{
+        struct part_span *s = &p->info->spans[span];
         const char *from = data;
 
         while (size > 0) {
-                ssize_t n = pwrite(p->fd, from, size, (off_t)p->size);
+                ssize_t n = pwrite(p->fd, from, size, (off_t)(s->begin + s->here));
 
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0)
                         return failed(err, "write", p->part_path);
+                s->here += (uint64_t)n;
                 p->size += (uint64_t)n;
+                p->unsynced += (uint64_t)n;
                 from += n;
                 size -= (size_t)n;
         }
-        return 0;
+        if (p->unsynced >= SYNC_BYTES)
+                return sync_bytes(p, err);
+        return write_info(p, (size_t)((char *)s - (char *)p->info), sizeof(*s), err);
 }
 
 static int hash(const struct part *p, char ret[static 65], struct tdm_error *err)

@@ -1,6 +1,6 @@
 /* See source.h. */
-#include "client-lib/store/source.h"
-#include "client-lib/store/download.h"
+#include "client-lib/fetch/source.h"
+#include "client-lib/fetch/download.h"
 #include "client-lib/store/folder.h"
 #include "common/suggest.h"
 

@@ -1,13 +1,15 @@
 /* One file over HTTP(S), so that it is either whole and right, or not there under its name.
  *
- * The bytes go to PATH.part, under a lock: a second download of the same file is refused while the first runs. A
- * transfer that breaks off is taken up where it stopped, in this run or in a later one, as long as the server says that
- * the file is the same (its ETag). What is whole is checked (size, SHA-256 where it is known, the file's magic), synced
- * and renamed to PATH. */
-#ifndef TANDEM_STORE_DOWNLOAD_H
-#define TANDEM_STORE_DOWNLOAD_H
+ * Several connections fetch a big file. The bytes go to PATH.part, under a lock: a second download of the same file is
+ * refused while the first runs. A transfer that breaks off is taken up where it stopped, in this run or in a later one,
+ * as long as the server says that the file is the same (its ETag). What is whole is checked (size, SHA-256 where it is
+ * known, the file's magic), synced and renamed to PATH. */
+#ifndef TANDEM_FETCH_DOWNLOAD_H
+#define TANDEM_FETCH_DOWNLOAD_H
 
 #include "common/error.h"
+
+#define DOWNLOAD_CONNECTIONS 4u
 
 struct download {
         const char *url;
@@ -15,6 +17,7 @@ struct download {
         const char *token;      /* a bearer token for the url's host alone; NULL: none */
         const char *sha256;     /* 64 hexadecimal digits; NULL: the server's word, if it gives one */
         uint64_t size_bytes;    /* 0: the server's word */
+        unsigned n_connections; /* at most 8; small files and servers without ranges get one; 0: DOWNLOAD_CONNECTIONS */
         unsigned n_tries;       /* how often in a row a transfer may fail without one byte; 0: 5 */
         unsigned first_wait_ms; /* before the second try; doubles with each; 0: 1000 */
         /* Called now and then. total 0: unknown. Returning false ends the download, which can be taken up later. */

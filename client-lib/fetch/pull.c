@@ -1,0 +1,127 @@
+/* tandem-pull: what `tandem pull` runs to fetch a model. A program of its own, since loading libcurl and its 30
+ * libraries takes longer than most commands do. `tandem pull` has checked the arguments; this interface is between the
+ * two alone: tandem-pull FOLDER WHAT NAME SHA256 CONNECTIONS, an empty text for what was not given. */
+#include "client-lib/cli/cli.h"
+#include "client-lib/fetch/download.h"
+#include "client-lib/fetch/source.h"
+#include "client-lib/store/folder.h"
+
+#include <inttypes.h>
+#include <sys/stat.h>
+
+struct pull_options {
+        const char *sha256, *name; /* NULL: not given */
+        unsigned n_connections;
+};
+
+struct pull {
+        const char *name;
+        size_t part, n_parts;
+};
+
+static bool show_progress(uint64_t done, uint64_t total, double rate, void *userdata)
+{
+        const struct pull *p = userdata;
+        char rest[32] = "", part[64] = "";
+
+        if (signal_take())
+                return false;
+        if (p->n_parts > 1)
+                snprintf(part, sizeof(part), " (part %zu of %zu)", p->part, p->n_parts);
+        if (total > 0 && rate > 0) {
+                format_duration(rest, sizeof(rest), (double)(total - TDM_MIN(done, total)) / rate);
+                progress_show("%s%s… %u%% of %s, %s/s, %s left", term_safe(p->name), part,
+                              (unsigned)(100 * (double)done / (double)total), human_bytes(total),
+                              human_bytes((uint64_t)rate), rest);
+        } else {
+                progress_show("%s%s… %s", term_safe(p->name), part, human_bytes(done));
+        }
+        return true;
+}
+
+static void show_retry(const char *why, unsigned wait_ms, void *userdata)
+{
+        complain("%s; trying again in %u s", why, TDM_DIV_UP(wait_ms, 1000u));
+}
+
+/* Whether the whole file is there already. */
+static bool is_there(const char *path, uint64_t size_bytes)
+{
+        struct stat st;
+
+        return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (size_bytes == 0 || (uint64_t)st.st_size == size_bytes);
+}
+
+static int pull_file(const struct source *source, size_t i, const struct pull_options *options, const char *folder)
+{
+        const struct source_file *f = &source->files[i];
+        const char *name = options->name ? options->name : f->name;
+        struct pull pull = { .name = name, .part = i + 1, .n_parts = source->n_files };
+        struct download download = { .url = f->url,
+                                     .token = source->token,
+                                     .sha256 = options->sha256 ? options->sha256 :
+                                               f->sha256[0]    ? f->sha256 :
+                                                                 NULL,
+                                     .size_bytes = f->size_bytes,
+                                     .n_connections = options->n_connections,
+                                     .on_progress = show_progress,
+                                     .on_retry = show_retry,
+                                     .userdata = &pull };
+        _cleanup_(freep) char *path = folder_file(folder, name);
+        struct download_result result;
+        struct tdm_error err;
+        int r;
+
+        if (!path)
+                return complain("no memory");
+        if (is_there(path, f->size_bytes)) {
+                out_printf("%s is there already: %s\n", term_safe(name), term_safe(path));
+                return EXIT_OK;
+        }
+        download.path = path;
+        r = download_file(&download, &result, &err);
+        progress_clear();
+        if (r == TDM_E_CANCELLED) {
+                complain("%s", err.message);
+                return EXIT_INTERRUPTED;
+        }
+        if (r != 0)
+                return complain("%s", err.message);
+        out_printf("%s: %s, %s\n", term_safe(path), human_bytes(result.size_bytes),
+                   result.checked ? "its SHA-256 is right" : "the server gave no SHA-256 to check it by");
+        return EXIT_OK;
+}
+
+int main(int argc, char **argv)
+{
+        struct pull_options options = { 0 };
+        struct source source;
+        struct tdm_error err;
+        int status = EXIT_OK, r;
+
+        if (argc != 6) {
+                fputs("tandem-pull: a part of `tandem pull`, which runs it\n", stderr);
+                return EXIT_USAGE;
+        }
+        term_init();
+        signal_init();
+        options.name = argv[3][0] ? argv[3] : NULL;
+        options.sha256 = argv[4][0] ? argv[4] : NULL;
+        options.n_connections = (unsigned)strtoul(argv[5], NULL, 10);
+        if (folder_make(argv[1], &err) != 0)
+                return complain("%s", err.message);
+        signal_set_mode(SIGNAL_ANSWER); /* the first Ctrl-C stops the download in order */
+        r = source_find(argv[2], &source, &err);
+        if (r != 0)
+                return complain("%s", err.message);
+        if ((options.name || options.sha256) && source.n_files > 1)
+                status = args_usage_error("pull", "--name and --sha256 are for one file; this model has %zu parts",
+                                          source.n_files);
+        for (size_t i = 0; i < source.n_files && status == EXIT_OK; i++)
+                status = pull_file(&source, i, &options, argv[1]);
+        if (status == EXIT_OK && term_stdout_tty)
+                out_printf("Try it: tandem generate -m %s --chat \"Hello!\"\n",
+                           term_safe(options.name ? options.name : source.files[0].name));
+        source_free(&source);
+        return out_finish() != 0 && status == EXIT_OK ? EXIT_FAILED : status;
+}
