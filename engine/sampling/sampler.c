@@ -16,7 +16,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "engine/sampling/lanes.h"
+#include "engine/sampling/scan.h"
 
 #define SUM_BLOCK TDM_SAMPLE_SUM_BLOCK
 #define MAX_BLOCK TDM_SAMPLE_MAX_BLOCK
@@ -57,7 +57,7 @@ struct scratch {
         float own_block_sum[]; /* then own_block_max and bounds, each [n_vocab / MAX_BLOCK]; all rounded up */
 };
 
-static_assert(LANES == TDM_SAMPLE_LANES && MAX_BLOCK == TDM_NOISE_BLOCK, "one block for maxima and noise");
+static_assert(MAX_BLOCK == TDM_NOISE_BLOCK, "one block for maxima and noise");
 
 static float *own_block_max(struct scratch *scratch, uint32_t n_vocab)
 {
@@ -99,136 +99,6 @@ size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
                                                       2 * TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) *
                                                              sizeof(float),
                             (size_t)64);
-}
-
-inline_always void keep_greater(lanes_f *greatest, const lanes_f *v)
-{
-        lanes_i more = *v > *greatest;
-
-        *greatest = (lanes_f)(((lanes_i)*v & more) | ((lanes_i)*greatest & ~more));
-}
-
-/* As a tree: each of the first half with its twin in the second. */
-inline_always float sum_lanes(const lanes_f *sum)
-{
-        typedef float eight_f __attribute__((vector_size(32))), four_f __attribute__((vector_size(16)));
-        eight_f eight[2];
-        four_f four[2];
-
-        memcpy(eight, sum, sizeof(eight));
-        eight[0] += eight[1];
-        memcpy(four, eight, sizeof(four));
-        four[0] += four[1];
-        return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
-}
-
-/* Of each block of 256, the sum of e^(logit - max). */
-inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, float *block_sum)
-{
-        for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
-                uint32_t end = TDM_MIN(at + SUM_BLOCK, n);
-                lanes_f sum = { 0 }, v;
-
-                for (uint32_t i = at; i < end; i += LANES) {
-                        load_lanes(&v, logits + i, end - i);
-                        v -= max;
-                        exp_negative(&v);
-                        sum += v;
-                }
-                block_sum[at / SUM_BLOCK] = sum_lanes(&sum);
-        }
-}
-
-/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf, or none is finite.
- */
-inline_always float find_maxima_generic(const float *logits, uint32_t n, float *block_max)
-{
-        float max = -INFINITY;
-        lanes_i fine = ~(lanes_i){ 0 };
-
-        for (uint32_t at = 0; at < n; at += MAX_BLOCK) {
-                uint32_t end = TDM_MIN(at + MAX_BLOCK, n);
-                lanes_f greatest, v;
-                float most;
-
-                load_lanes(&greatest, logits + at, end - at);
-                fine &= greatest <= FLT_MAX;
-                for (uint32_t i = at + LANES; i < end; i += LANES) {
-                        load_lanes(&v, logits + i, end - i);
-                        fine &= v <= FLT_MAX;
-                        keep_greater(&greatest, &v);
-                }
-                most = greatest[0];
-                for (uint32_t lane = 1; lane < LANES; lane++)
-                        most = greatest[lane] > most ? greatest[lane] : most;
-                block_max[at / MAX_BLOCK] = most;
-                max = most > max ? most : max;
-        }
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-                if (!fine[lane])
-                        return NAN;
-        }
-        return max > -INFINITY ? max : NAN;
-}
-
-/* The same of maxima that were found elsewhere, where NAN stands for a block with such a logit. */
-inline_always float greatest_of_generic(const float *block_max, uint32_t n_blocks)
-{
-        lanes_f greatest, v;
-        lanes_i fine = ~(lanes_i){ 0 };
-        float max = -INFINITY;
-
-        load_lanes(&greatest, block_max, 0);
-        for (uint32_t b = 0; b < n_blocks; b += LANES) {
-                load_lanes(&v, block_max + b, n_blocks - b);
-                fine &= v == v;
-                keep_greater(&greatest, &v);
-        }
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-                if (!fine[lane])
-                        return NAN;
-                max = greatest[lane] > max ? greatest[lane] : max;
-        }
-        return max > -INFINITY ? max : NAN;
-}
-
-struct lane_functions {
-        void (*sum_exp)(const float *logits, uint32_t n, float max, float *block_sum);
-        float (*find_maxima)(const float *logits, uint32_t n, float *block_max);
-        float (*greatest_of)(const float *block_max, uint32_t n_blocks);
-};
-
-/* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
-#define VARIANT(suffix, attribute)                                                                                     \
-        attribute static void sum_exp##suffix(const float *logits, uint32_t n, float max, float *block_sum)            \
-        {                                                                                                              \
-                sum_exp_generic(logits, n, max, block_sum);                                                            \
-        }                                                                                                              \
-        attribute static float find_maxima##suffix(const float *logits, uint32_t n, float *block_max)                  \
-        {                                                                                                              \
-                return find_maxima_generic(logits, n, block_max);                                                      \
-        }                                                                                                              \
-        attribute static float greatest_of##suffix(const float *block_max, uint32_t n_blocks)                          \
-        {                                                                                                              \
-                return greatest_of_generic(block_max, n_blocks);                                                       \
-        }                                                                                                              \
-        static const struct lane_functions functions##suffix = { sum_exp##suffix, find_maxima##suffix,                 \
-                                                                 greatest_of##suffix };
-VARIANT(_plain, )
-#ifdef __x86_64__
-VARIANT(_avx2, __attribute__((target("avx2"))))
-VARIANT(_avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"))))
-#endif
-
-static const struct lane_functions *lane_functions(void)
-{
-#ifdef __x86_64__
-        if (has_avx512())
-                return &functions_avx512;
-        if (__builtin_cpu_supports("avx2"))
-                return &functions_avx2;
-#endif
-        return &functions_plain;
 }
 
 static uint64_t make_key(float logit, uint32_t id)
@@ -365,7 +235,7 @@ static void add_allowed(struct selection *s, const float *logits, uint32_t n, ui
 /* Of blocks, the least of their greatest. */
 static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
 {
-        const struct lane_functions *functions = lane_functions();
+        const struct tdm_scan_functions *functions = tdm_scan_functions();
         float least = INFINITY;
 
         for (uint32_t i = 0; i < n_listed; i++) {
@@ -683,7 +553,8 @@ static float list_maxima(const float *logits, uint32_t n_vocab, const uint64_t *
                 if (allowed)
                         ret_maxima[i] = greatest_usable(logits, b, usable_of(b, n_vocab, allowed, NULL, 0));
                 else
-                        lane_functions()->find_maxima(logits + at, TDM_MIN(n_vocab - at, MAX_BLOCK), &ret_maxima[i]);
+                        tdm_scan_functions()->find_maxima(logits + at, TDM_MIN(n_vocab - at, MAX_BLOCK),
+                                                          &ret_maxima[i]);
                 greatest = ret_maxima[i] > greatest ? ret_maxima[i] : greatest;
         }
         return greatest;
@@ -778,7 +649,7 @@ void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_
 {
         struct scratch *sc = scratch;
 
-        sc->max = lane_functions()->greatest_of(maxima, n_maxima);
+        sc->max = tdm_scan_functions()->greatest_of(maxima, n_maxima);
         sc->block_sum = block_sums;
         sc->seen = seen;
         sc->n_seen = n_seen;
@@ -796,11 +667,11 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
 {
         struct scratch *sc = scratch;
 
-        sc->max = lane_functions()->find_maxima(logits, n_vocab, own_block_max(sc, n_vocab));
+        sc->max = tdm_scan_functions()->find_maxima(logits, n_vocab, own_block_max(sc, n_vocab));
         sc->block_sum = sc->own_block_sum;
         sc->seen = NULL;
         if (!isnan(sc->max))
-                lane_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
+                tdm_scan_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
         return tdm_sample_finish(logits, n_vocab, sampling, allowed, past, position, target, scratch, ret);
 }
 
