@@ -205,7 +205,8 @@ struct build {
         uint32_t n_rows, n_history, n_biases;
 };
 
-/* What the job's penalties look back on, and its biases. The repetition penalty counts the prompt, the others do not. */
+/* What the job's penalties look back on, and its biases. The repetition penalty counts the prompt, the others do
+ * not. */
 static void add_past(struct build *b, const struct tdm_job *job, struct tdm_step_logits *l)
 {
         const struct tdm_sampling *s = &job->sampling;

@@ -540,8 +540,8 @@ static void consider_block(struct best *best, const struct tdm_noise *noise, con
         }
 }
 
-/* Fills the greatest logit of each listed block into ret_maxima; of the usable ones alone where there is a mask. Returns
- * the greatest of all. */
+/* Fills the greatest logit of each listed block into ret_maxima; of the usable ones alone where there is a mask.
+ * Returns the greatest of all. */
 static float list_maxima(const float *logits, uint32_t n_vocab, const uint64_t *allowed, const uint32_t *blocks,
                          uint32_t n, float *ret_maxima)
 {

@@ -3,9 +3,9 @@
  *
  * Order: mask, penalties over the past and biases, temperature, top-k, top-p, min-p, draw. The draw is the largest of
  * logit / temperature + noise (noise.h) among the tokens that are left. Ties go to the lower id everywhere; top-k and
- * top-p take tokens by falling logit, then rising id. Reported log-probabilities are of the model itself: log-softmax of the raw logits (before mask, penalty
- * and temperature). Every sum has one order (given in sampler.c), whatever the number of threads. Plain C, any thread,
- * no allocation. */
+ * top-p take tokens by falling logit, then rising id. Reported log-probabilities are of the model itself: log-softmax
+ * of the raw logits (before mask, penalties, biases and temperature). Every sum has one order (given in sampler.c),
+ * whatever the number of threads. Plain C, any thread, no allocation. */
 #ifndef TDM_ENGINE_SAMPLING_SAMPLER_H
 #define TDM_ENGINE_SAMPLING_SAMPLER_H
 
@@ -65,8 +65,8 @@ size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
 /* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM, as do maxima of other
  * logits). allowed [n_vocab / 64, rounded up]: the mask, bit id % 64 of word id / 64 of each token that may be chosen;
  * NULL: all may. -ENODATA where it allows none. It is read more than once and may change meanwhile. Alternatives and
- * target are not subject to it. position: absolute position of the token that is being chosen. past: NULL for none. target: UINT32_MAX for
- * none. scratch: tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
+ * target are not subject to it. position: absolute position of the token that is being chosen. past: NULL for none.
+ * target: UINT32_MAX for none. scratch: tdm_sampler_scratch_bytes() bytes, 64-byte aligned. */
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint64_t *allowed,
                const struct tdm_past *past, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
 
@@ -76,15 +76,16 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
 /* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the
  * greatest of some of the logits each, of all together, NAN where one is NaN or +inf. block_sums: of each
  * TDM_SAMPLE_SUM_BLOCK logits the sum of e^(logit - greatest of all), in floats: lane i is the sum of logits i, i +
- * TDM_SAMPLE_LANES, … of the block, in this order, by the operations of exp_negative() in sampler.c; then lane i takes
+ * TDM_SAMPLE_LANES, … of the block, in this order, by the operations of exp_negative() in lanes.h; then lane i takes
  * lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted blocks of TDM_SAMPLE_MAX_BLOCK logits
  * (or all) that have the greatest maxima, of equal ones the first, each once, in any order; more do no harm. finish()
- * reads no other logits than theirs, the target's and those that the past moves (n_moved of them). With a mask every block is wanted, because
- * the allowed tokens may lie in any. One scratch for both; all of it is read until then.
+ * reads no other logits than theirs, the target's and those that the past moves (n_moved of them). With a mask every
+ * block is wanted, because the allowed tokens may lie in any. One scratch for both; all of it is read until then.
  *
  * Without any filter every token can be drawn, and the greatest maxima do not tell where from. Then seen has the
  * n_wanted blocks (maybe none) and each block whose bound (tdm_noise_bounds(), with the greatest of all) is not below
- * the score of some token that is not moved by the past. tdm_sample_noise() says whether it is so, and with which noise. */
+ * the score of some token that the past does not move. tdm_sample_noise() says whether it is so, and with which
+ * noise. */
 bool tdm_sample_noise(const struct tdm_sampling *sampling, bool masked, uint32_t position, struct tdm_noise *ret);
 uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, uint32_t n_vocab, uint32_t n_moved);
 /* The tokens whose logits the past moves, in any order and maybe more than once. ret_ids [TDM_MAX_MOVED]. */
