@@ -218,6 +218,23 @@ bool tdm_models_evict_one(struct tdm_models *m, const struct tdm_account *accoun
         return true;
 }
 
+bool tdm_models_relieve(struct tdm_models *m)
+{
+        struct tdm_model *model, *first = NULL;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (model->state != TDM_MODEL_READY || model->n_steps > 0 || !is_idle(model))
+                        continue;
+                if (!first || model->last_used_ns < first->last_used_ns)
+                        first = model;
+        }
+        if (!first)
+                return false;
+        tdm_log_info("model %s unloaded: idle, and the machine is short of memory", first->name);
+        tdm_model_retire(first);
+        return true;
+}
+
 /* MODELS of the model's holder. Its own idle models make room; others' only when it has none at all, or is root. */
 int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
 {

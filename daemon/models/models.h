@@ -208,4 +208,7 @@ void tdm_models_on_model_failed(struct tdm_models *models, uint32_t model_id, co
 int tdm_models_default_dirs(const char *const *configured, char ***ret);
 void tdm_strv_freep(char ***strv);
 
+/* Memory is short on this machine: the idle model that was used longest ago leaves. False: there is none. */
+bool tdm_models_relieve(struct tdm_models *models);
+
 #endif

@@ -52,6 +52,7 @@ int tdm_config_init(struct tdm_config *c)
                 .max_rows = 512,
                 .max_sequences = 64,
                 .prefix_cache = true,
+                .idle_unload_s = 300,
                 .placement = TDM_PLACEMENT_ANY,
                 .log_level = TDM_LOG_INFO,
         };

@@ -18,6 +18,7 @@
 #include "daemon/faces/dbus/dbus.h"
 #include "daemon/service/listener.h"
 #include "daemon/service/notify.h"
+#include "daemon/service/pressure.h"
 #include "daemon/service/reload.h"
 #include "daemon/service/watchdog.h"
 #include "daemon/service/worker-dir.h"
@@ -49,6 +50,7 @@ struct server {
         struct tdm_dbus *dbus; /* NULL: no bus is wanted */
         struct tdm_fleet *fleet;
         struct tdm_watchdog *watchdog;
+        struct tdm_pressure *pressure; /* NULL: not watched */
         struct tdm_source *sigterm, *sigint, *sighup;
         const struct tdm_config *config; /* what is in force */
         struct tdm_config reread;        /* its owner once it was read again */
@@ -487,6 +489,11 @@ static int set_up_loop(struct server *s, struct tdm_error *err)
         return r < 0 ? tdm_error_set(err, r, "cannot set up the event loop: %s", strerror(-r)) : 0;
 }
 
+static void on_memory_pressure(void *userdata)
+{
+        (void)tdm_models_relieve(((struct server *)userdata)->models);
+}
+
 static int set_up_models(struct server *s, const struct tdm_config *config, struct tdm_error *err)
 {
         _cleanup_(tdm_strv_freep) char **dirs = NULL;
@@ -508,7 +515,11 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
         if (r < 0)
                 return tdm_error_set(err, r, "out of memory");
         models.dirs = (const char *const *)dirs;
-        return tdm_models_new(&s->models, s->loop, &models, err);
+        r = tdm_models_new(&s->models, s->loop, &models, err);
+        if (r != 0)
+                return r;
+        r = tdm_pressure_new(&s->pressure, s->loop, on_memory_pressure, s);
+        return r < 0 ? tdm_error_set(err, r, "cannot watch memory pressure: %s", strerror(-r)) : 0;
 }
 
 static int set_up_serving(struct server *s, const struct tdm_config *config, struct tdm_error *err)
@@ -596,6 +607,7 @@ static void server_deinit(struct server *s)
         tdm_dbus_destroyp(&s->dbus);
         tdm_face_destroyp(&s->face);
         tdm_scheduler_destroyp(&s->scheduler);
+        tdm_pressure_destroy(s->pressure);
         tdm_models_destroyp(&s->models);
         tdm_source_destroyp(&s->sigterm);
         tdm_source_destroyp(&s->sigint);

@@ -48,6 +48,8 @@ struct tdm_host_layer {
         const float *router_scale, *experts_norm, *post_dense_norm, *post_experts_norm;
 };
 
+struct tdm_host_early;
+
 struct tdm_host_model {
         struct tdm_pool *pool;             /* of the device */
         const struct tdm_kernels *kernels; /* of the device */
@@ -77,6 +79,7 @@ struct tdm_host_model {
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
         float *gate, *up;                       /* [tile_rows][d_ff]; NULL: no layer is sparse */
         float *ones;                            /* [head_dim]: gains where there are none */
+        struct tdm_host_early *early;           /* NULL: every layer has keys of its own */
         struct tdm_experts *experts;            /* NULL: no layer has any */
         float *router;                          /* [tile_rows][router_stride]: its numbers */
         size_t router_stride;

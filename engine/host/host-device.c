@@ -5,6 +5,7 @@
  * order of operations or a rounding does. */
 #include <assert.h>
 
+#include "engine/host/early.h"
 #include "engine/host/streams.h"
 
 #define NUMERICS_ID "host-2"
@@ -132,6 +133,7 @@ static void host_unload(struct tdm_device_model *public)
         free(model->up);
         free(model->ones);
         tdm_host_streams_free(model);
+        tdm_host_early_free(model->early);
         free(model->router);
         free(model->experts_y);
         free(model->row);
@@ -383,7 +385,8 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
                 return false;
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->ones[i] = 1;
-        if (!tdm_host_streams_scratch(model) || !experts_scratch_init(model))
+        if (tdm_host_early_new(&model->early, model, limits) < 0 || !tdm_host_streams_scratch(model) ||
+            !experts_scratch_init(model))
                 return false;
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;
@@ -524,8 +527,15 @@ static int host_run(struct tdm_device_model *public, const struct tdm_step *step
 
         assert(first + n <= tdm_model_n_blocks(&model->hp));
         for (uint32_t block = first; block < first + n; block++) {
-                int r = run_block(model, step, block, hidden, results, err);
+                const struct tdm_step *shorter = NULL;
+                float *rows = hidden;
+                int r;
 
+                if (tdm_host_early_has(model->early, &model->hp, block))
+                        shorter = tdm_host_early_begin(model->early, step, hidden, &rows);
+                r = run_block(model, shorter ? shorter : step, block, rows, results, err);
+                if (shorter)
+                        tdm_host_early_end(model->early, hidden);
                 if (r)
                         return r;
                 if (on_block)

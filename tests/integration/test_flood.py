@@ -1,4 +1,5 @@
 """Limits: one user floods, others do not notice; deadlines; the queue; a model that nobody uses."""
+import tempfile
 import contextlib
 import os
 import sys
@@ -142,6 +143,27 @@ def an_idle_model_leaves():
         wait_for(lambda: d.status().get("arena_bytes", 0) < loaded / 10, "its memory is given back", 5)
         check("unloaded: nobody used it" in d.log(), "the log says so")
         same_ids(d.generate(n=8).ids, want, "loaded again")
+
+
+@test
+def idle_models_leave_under_memory_pressure():
+    """A FIFO stands for the kernel's pressure file, as systemd allows: each byte is a time when memory was short."""
+    with tempfile.TemporaryDirectory() as folder:
+        fifo = folder + "/pressure"
+        os.mkfifo(fifo)
+        with Daemon(env={"MEMORY_PRESSURE_WATCH": fifo}) as d, open(fifo, "r+b", buffering=0) as short:
+            want = d.generate(n=8).ids
+            job = d.start_job(n=3000)
+            job.until(10)
+            short.write(b"x")
+            time.sleep(0.5)
+            equal(d.model("tale")["state"], "loaded", "state while it is used")
+            job.vanish()
+            time.sleep(2.1)  # one event in two seconds counts
+            short.write(b"x")
+            wait_for(lambda: not d.status()["models"], "the model leaves", 5)
+            check("the machine is short of memory" in d.log(), "the log says so")
+            same_ids(d.generate(n=8).ids, want, "loaded again")
 
 
 main()

@@ -1,0 +1,447 @@
+/* tandem show: what a model file is, and what this machine can do with it. The daemon has no part in it. */
+#include "client-lib/cli/cli.h"
+#include "client-lib/cli/roofline.h"
+#include "client-lib/store/folder.h"
+#include "common/suggest.h"
+#include "engine/model/model.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+
+#define MAX_SETS 16u
+
+struct show_options {
+        bool json;
+};
+
+extern const struct command command_show;
+
+/* Tensors of one type, or of one set that the model does not use. */
+struct tensor_set {
+        char name[32];
+        uint64_t n, bytes;
+};
+
+struct shown {
+        char path[4096];
+        uint64_t file_bytes;
+        uint32_t n_parts;
+        char architecture[64], title[128], tokenizer[32], pre[48];
+        uint64_t n_pieces, n_template_bytes, n_weights, bytes_per_token, kv_bytes_per_token, kv_bytes_of_windows;
+        struct tensor_set types[MAX_SETS], ignored[MAX_SETS];
+        size_t n_types, n_ignored;
+        bool runs;
+        struct tdm_hparams hparams;
+        struct tdm_error refusal;
+        struct roofline machine;
+};
+
+/* ---- finding the file ---- */
+
+struct looking {
+        const char *name;
+        char *path; /* found; owned */
+        struct tdm_suggestion near;
+};
+
+static bool look(const char *path, uint64_t size_bytes, void *userdata)
+{
+        struct looking *l = userdata;
+        _cleanup_(freep) char *name = folder_name_of(path);
+        size_t stem;
+        unsigned part, n;
+
+        if (!name)
+                return false;
+        tdm_suggest(&l->near, name);
+        if (strcmp(name, l->name) == 0 || (folder_is_part(name, &stem, &part, &n) && part == 1 &&
+                                           strlen(l->name) == stem && strncmp(name, l->name, stem) == 0))
+                l->path = strdup(path);
+        return l->path == NULL;
+}
+
+/* A path as it is; a name in the user's folder and in that of the system service. */
+static char *find(const char *model)
+{
+        _cleanup_(freep) char *own = NULL;
+        struct looking l = { .name = model, .near = tdm_suggest_for(model) };
+        struct tdm_error err;
+        const char *meant;
+
+        if (strchr(model, '/') || access(model, R_OK) == 0)
+                return strdup(model);
+        if (folder_of_user(&own, &err) == 0)
+                folder_each(own, look, &l);
+        if (!l.path)
+                folder_each(SYSTEM_MODEL_FOLDER, look, &l);
+        meant = tdm_suggest_best(&l.near);
+        if (!l.path)
+                complain("there is no model %s in %s%s" SYSTEM_MODEL_FOLDER "%s%s%s", model, own ? own : "",
+                         own ? " or " : "", meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+        return l.path;
+}
+
+static int open_one(const char *path, struct tdm_gguf **ret, struct tdm_error *err)
+{
+        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+
+        if (fd < 0)
+                return tdm_error_set(err, -errno, "cannot open %s: %s", path, strerror(errno));
+        return tdm_gguf_open(ret, fd, path, err);
+}
+
+/* The other parts lie beside the first, under names that differ in their number alone. */
+static int open_parts(const char *path, struct tdm_gguf *first, uint32_t n, uint64_t *file_bytes, struct tdm_error *err)
+{
+        struct tdm_gguf *others[64] = { 0 };
+        _cleanup_(freep) char *name = folder_name_of(path);
+        const char *slash = strrchr(path, '/');
+        size_t stem;
+        unsigned part, n_named;
+        int r = 0;
+
+        if (!name || !folder_is_part(name, &stem, &part, &n_named) || part != 1 || n_named != n ||
+            n - 1 > TDM_ARRAY_SIZE(others))
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s is one of %u parts: name the first of them", path, n);
+        for (unsigned i = 0; r == 0 && i + 1 < n; i++) {
+                _cleanup_(freep) char *other = NULL;
+
+                if (asprintf(&other, "%.*s%.*s-%05u-of-%05u.gguf", slash ? (int)(slash - path + 1) : 0, path, (int)stem,
+                             name, i + 2, n) < 0) {
+                        other = NULL;
+                        r = -ENOMEM;
+                        break;
+                }
+                r = open_one(other, &others[i], err);
+                if (r == 0)
+                        *file_bytes += tdm_gguf_file_size(others[i]);
+        }
+        if (r == 0)
+                r = tdm_gguf_join(first, others, n - 1, err);
+        if (r != 0)
+                for (size_t i = 0; i < TDM_ARRAY_SIZE(others); i++)
+                        tdm_gguf_close(others[i]);
+        return r;
+}
+
+/* ---- what it is ---- */
+
+static void count(struct tensor_set *sets, size_t *n_sets, const char *name, size_t n_name, uint64_t bytes)
+{
+        size_t i;
+
+        n_name = TDM_MIN(n_name, sizeof(sets->name) - 1);
+        for (i = 0; i < *n_sets; i++)
+                if (strncmp(sets[i].name, name, n_name) == 0 && sets[i].name[n_name] == '\0')
+                        break;
+        if (i == MAX_SETS)
+                i--; /* the last one counts the rest */
+        else if (i == *n_sets) {
+                memcpy(sets[i].name, name, n_name);
+                (*n_sets)++;
+        }
+        sets[i].n++;
+        sets[i].bytes += bytes;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+        const struct tensor_set *x = a, *y = b;
+
+        return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : 0;
+}
+
+static void take_text(char *to, size_t size, const struct tdm_gguf *gguf, const char *key)
+{
+        struct tdm_gguf_string s;
+
+        if (tdm_gguf_get_string(gguf, key, &s) == 0)
+                snprintf(to, size, "%.*s", (int)TDM_MIN(s.size, size - 1), s.data);
+}
+
+static bool is_used(const struct tdm_model_description *d, const struct tdm_gguf_tensor *tensor)
+{
+        for (uint32_t i = 0; i < d->n_tensors; i++)
+                if (d->tensors[i].tensor == tensor)
+                        return true;
+        return false;
+}
+
+static bool name_has(const struct tdm_gguf_tensor *t, const char *text)
+{
+        return memmem(t->name.data, t->name.size, text, strlen(text)) != NULL;
+}
+
+/* What one generated token reads of the weights: of experts those that are used, of the embedding one row, unless it is
+ * the head too. */
+static uint64_t bytes_read(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *t)
+{
+        uint64_t n_experts = 0, n_used = 0;
+        char key[128], architecture[64] = "";
+
+        if (name_has(t, "token_embd.") && tdm_gguf_find_tensor(gguf, "output.weight"))
+                return t->dims[1] ? t->size_bytes / t->dims[1] : 0;
+        if (name_has(t, "per_layer_token_embd"))
+                return t->dims[1] ? t->size_bytes / t->dims[1] : 0;
+        if (!name_has(t, "_exps."))
+                return t->size_bytes;
+        take_text(architecture, sizeof(architecture), gguf, "general.architecture");
+        snprintf(key, sizeof(key), "%s.expert_count", architecture);
+        (void)tdm_gguf_get_u64(gguf, key, &n_experts);
+        snprintf(key, sizeof(key), "%s.expert_used_count", architecture);
+        (void)tdm_gguf_get_u64(gguf, key, &n_used);
+        return n_experts && n_used ? t->size_bytes / n_experts * n_used : t->size_bytes;
+}
+
+/* Keys and values as f16. Layers with a window keep that many tokens, whatever the context. */
+static void count_cache(struct shown *s)
+{
+        const struct tdm_hparams *hp = &s->hparams;
+
+        for (uint32_t l = 0; l < hp->n_layers; l++) {
+                const struct tdm_layer_sizes *z = &hp->layers[l];
+                uint64_t bytes = UINT64_C(2) * 2 * z->n_kv_heads * z->head_dim;
+
+                if (z->kv_layer != l)
+                        continue;
+                if (z->window)
+                        s->kv_bytes_of_windows += bytes * TDM_MIN(z->window, hp->n_ctx);
+                else
+                        s->kv_bytes_per_token += bytes;
+        }
+}
+
+static void examine(struct shown *s, const struct tdm_gguf *gguf)
+{
+        struct tdm_model_description d = { 0 };
+        struct tdm_gguf_string text;
+
+        take_text(s->architecture, sizeof(s->architecture), gguf, "general.architecture");
+        take_text(s->title, sizeof(s->title), gguf, "general.name");
+        take_text(s->tokenizer, sizeof(s->tokenizer), gguf, "tokenizer.ggml.model");
+        take_text(s->pre, sizeof(s->pre), gguf, "tokenizer.ggml.pre");
+        (void)tdm_gguf_get_array_size(gguf, "tokenizer.ggml.tokens", &s->n_pieces);
+        if (tdm_gguf_get_string(gguf, "tokenizer.chat_template", &text) == 0)
+                s->n_template_bytes = text.size;
+        s->runs = tdm_model_describe(gguf, &d, &s->refusal) == 0;
+        if (s->runs) {
+                s->hparams = d.hparams;
+                count_cache(s);
+        }
+        for (uint64_t i = 0; i < tdm_gguf_n_tensors(gguf); i++) {
+                const struct tdm_gguf_tensor *t = tdm_gguf_tensor(gguf, i);
+                const struct tdm_type_info *type = tdm_type_info(t->type);
+                const char *dot;
+
+                if (s->runs && !is_used(&d, t)) {
+                        dot = memchr(t->name.data, '.', t->name.size);
+                        count(s->ignored, &s->n_ignored, t->name.data,
+                              dot ? (size_t)(dot - t->name.data) : t->name.size, t->size_bytes);
+                        continue;
+                }
+                count(s->types, &s->n_types, type->name, strlen(type->name), t->size_bytes);
+                s->n_weights += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+                s->bytes_per_token += bytes_read(gguf, t);
+        }
+        qsort(s->types, s->n_types, sizeof(s->types[0]), by_bytes);
+        qsort(s->ignored, s->n_ignored, sizeof(s->ignored[0]), by_bytes);
+        tdm_model_description_deinit(&d);
+}
+
+/* ---- what this machine can do with it ---- */
+
+/* Tokens of context for which memory is left beside the weights; 0: the weights do not fit. */
+static uint64_t context_that_fits(const struct shown *s)
+{
+        uint64_t weights = s->file_bytes + s->kv_bytes_of_windows, rest;
+
+        if (weights > s->machine.available_bytes)
+                return 0;
+        rest = s->machine.available_bytes - weights;
+        return s->kv_bytes_per_token ? TDM_MIN(rest / s->kv_bytes_per_token, s->hparams.n_ctx) : s->hparams.n_ctx;
+}
+
+static double tokens_per_second(const struct shown *s)
+{
+        return s->bytes_per_token ? s->machine.memory_bytes_per_s / (double)s->bytes_per_token : 0;
+}
+
+/* ---- telling it ---- */
+
+static void print_sets(const char *title, const struct tensor_set *sets, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                out_printf("%-14s%s: %" PRIu64 " tensor%s, %s\n", i == 0 ? title : "", term_safe(sets[i].name),
+                           sets[i].n, sets[i].n == 1 ? "" : "s", human_bytes(sets[i].bytes));
+}
+
+static void print_fit(const struct shown *s)
+{
+        const struct roofline *m = &s->machine;
+        uint64_t context = context_that_fits(s);
+        char rate[16];
+
+        format_rate(rate, sizeof(rate), tokens_per_second(s));
+        if (context == 0)
+                out_printf("%-14sno: it needs %s, and %s of %s are available\n", "fits here",
+                           human_bytes(s->file_bytes + s->kv_bytes_of_windows), human_bytes(m->available_bytes),
+                           human_bytes(m->total_bytes));
+        else
+                out_printf("%-14syes, with a context of %" PRIu64 " tokens (%s of %s are available)\n", "fits here",
+                           context, human_bytes(m->available_bytes), human_bytes(m->total_bytes));
+        out_printf("%-14sat most %s tokens/s for one job from this machine's memory: a token reads %s of\n"
+                   "%-14sweights, and %u thread%s read %s/s just now; a card with memory of its own makes more\n",
+                   "speed", rate, human_bytes(s->bytes_per_token), "", m->n_threads, m->n_threads == 1 ? "" : "s",
+                   human_bytes((uint64_t)m->memory_bytes_per_s));
+}
+
+static void print_shown(const struct shown *s)
+{
+        const struct tdm_hparams *hp = &s->hparams;
+        char weights[32];
+
+        if (s->n_weights >= 1000000000)
+                snprintf(weights, sizeof(weights), "%.1f billion", (double)s->n_weights / 1e9);
+        else
+                snprintf(weights, sizeof(weights), "%.1f million", (double)s->n_weights / 1e6);
+        out_printf("%-14s%s\n", "file", term_safe(s->path));
+        out_printf("%-14s%s", "size", human_bytes(s->file_bytes));
+        if (s->n_parts > 1)
+                out_printf(" in %u parts", s->n_parts);
+        out_printf(", %s weights\n", weights);
+        if (s->title[0])
+                out_printf("%-14s%s\n", "calls itself", term_safe(s->title));
+        out_printf("%-14s%s", "architecture", term_safe(s->architecture));
+        if (s->runs)
+                out_printf(": %u layers, width %u, %u heads of %u, %u of keys and values", hp->n_layers, hp->d_model,
+                           hp->n_heads, hp->head_dim, hp->n_kv_heads);
+        out_puts("\n");
+        print_sets("types", s->types, s->n_types);
+        out_printf("%-14s%s%s%s%s, %" PRIu64 " pieces\n", "tokenizer",
+                   s->tokenizer[0] ? term_safe(s->tokenizer) : "none", s->pre[0] ? " (" : "", term_safe(s->pre),
+                   s->pre[0] ? ")" : "", s->n_pieces);
+        out_printf("%-14s%s\n", "template", s->n_template_bytes ? human_bytes(s->n_template_bytes) : "none: no --chat");
+        print_sets("not used", s->ignored, s->n_ignored);
+        if (!s->runs) {
+                out_printf("%-14sno: %s\n", "runs", term_safe(s->refusal.message));
+                return;
+        }
+        out_printf("%-14s%u tokens", "context", hp->n_ctx);
+        if (hp->window)
+                out_printf(", of which layers with a window see %u", hp->window);
+        out_printf("; %s a token, %s in all\n", human_bytes(s->kv_bytes_per_token),
+                   human_bytes(s->kv_bytes_per_token * hp->n_ctx + s->kv_bytes_of_windows));
+        print_fit(s);
+}
+
+static void json_sets(struct buf *b, const char *name, const struct tensor_set *sets, size_t n)
+{
+        json_key(b, name);
+        buf_puts(b, "[");
+        for (size_t i = 0; i < n; i++) {
+                buf_puts(b, i ? ",{" : "{");
+                json_field_string(b, "name", sets[i].name);
+                json_field_u64(b, "tensors", sets[i].n);
+                json_field_u64(b, "bytes", sets[i].bytes);
+                buf_puts(b, "}");
+        }
+        buf_puts(b, "]");
+}
+
+static int print_as_json(const struct shown *s)
+{
+        _cleanup_(buf_freep) struct buf b = { 0 };
+
+        buf_puts(&b, "{");
+        json_field_string(&b, "path", s->path);
+        json_field_u64(&b, "file_bytes", s->file_bytes);
+        json_field_u64(&b, "parts", s->n_parts);
+        json_field_u64(&b, "weights", s->n_weights);
+        json_field_string(&b, "architecture", s->architecture);
+        json_sets(&b, "types", s->types, s->n_types);
+        json_sets(&b, "not_used", s->ignored, s->n_ignored);
+        json_field_string(&b, "tokenizer", s->tokenizer);
+        json_field_u64(&b, "pieces", s->n_pieces);
+        json_field_u64(&b, "template_bytes", s->n_template_bytes);
+        json_field_bool(&b, "runs", s->runs);
+        if (s->runs) {
+                json_field_u64(&b, "layers", s->hparams.n_layers);
+                json_field_u64(&b, "width", s->hparams.d_model);
+                json_field_u64(&b, "context", s->hparams.n_ctx);
+                json_field_u64(&b, "kv_bytes_per_token", s->kv_bytes_per_token);
+                json_field_u64(&b, "context_that_fits", context_that_fits(s));
+                json_field_u64(&b, "bytes_per_token", s->bytes_per_token);
+                json_field_number(&b, "memory_bytes_per_s", s->machine.memory_bytes_per_s);
+                json_field_number(&b, "tokens_per_s", tokens_per_second(s));
+        } else {
+                json_field_string(&b, "reason", s->refusal.message);
+        }
+        buf_puts(&b, "}");
+        return print_json(&b);
+}
+
+static int run(struct cli *cli, int argc, char **argv)
+{
+        struct show_options options = { 0 };
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
+        _cleanup_(freep) struct shown *s = NULL;
+        _cleanup_(freep) char *path = NULL;
+        const char *model = NULL;
+        struct tdm_error err;
+        uint32_t no, n_parts = 1;
+        unsigned n;
+        int status, r;
+
+        if (cli_parse(cli, &command_show, argc, argv, &options, &model, 1, &n, &status))
+                return status;
+        if (n == 0)
+                return args_usage_error(argv[0], "MODEL is missing: a name or a file");
+        path = find(model);
+        if (!path)
+                return EXIT_FAILED;
+        s = calloc(1, sizeof(*s));
+        if (!s)
+                return complain("no memory");
+        r = open_one(path, &gguf, &err);
+        if (r == 0)
+                r = tdm_gguf_part(gguf, &no, &n_parts, &err);
+        if (r == 0) {
+                s->file_bytes = tdm_gguf_file_size(gguf);
+                if (n_parts > 1)
+                        r = open_parts(path, gguf, n_parts, &s->file_bytes, &err);
+        }
+        if (r != 0)
+                return complain("%s", err.message);
+        snprintf(s->path, sizeof(s->path), "%s", path);
+        s->n_parts = n_parts;
+        examine(s, gguf);
+        roofline_measure(&s->machine);
+        if (options.json)
+                status = print_as_json(s);
+        else {
+                print_shown(s);
+                status = out_finish();
+        }
+        return status == EXIT_OK && !s->runs ? EXIT_FAILED : status;
+}
+
+static const struct arg args[] = {
+        ARG_JSON(struct show_options, json, "one JSON object"),
+};
+
+const struct command command_show = {
+        .name = "show",
+        .summary = "what a model is, and what this machine can do with it",
+        .usage = "[--json] MODEL",
+        .about = "Reads a model's file: architecture, weight types, tokenizer, template, context, and tensors that are "
+                 "not used. Says whether it fits this machine's memory, and how many tokens per second the memory "
+                 "allows at most: each token reads all weights that it uses, so the speed of memory is the limit for "
+                 "one job. The memory is measured for a fifth of a second. No daemon is needed.\n"
+                 "\n"
+                 "The exit status is 1 for a model that Tandem cannot run; the reason is shown.",
+        .examples = "  tandem show gemma3-1b\n"
+                    "  tandem show --json ./model.gguf",
+        COMMAND_ARGS(args),
+        .offer = OFFER_MODELS,
+        .run = run,
+};

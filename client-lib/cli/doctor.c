@@ -1,0 +1,526 @@
+/* See doctor.h. Everything is read from files of the kernel: no device is started and no library of a driver is loaded,
+ * so that a broken driver cannot take the doctor with it. */
+#include "client-lib/cli/doctor.h"
+
+#include "client-lib/cli/cli.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+enum { MAX_DEVICES = 16 };
+
+/* A device that a worker could use, as its bus and its driver's class show it. */
+struct device {
+        char name[64];   /* "renderD128", "accel0", or its address on the bus */
+        char driver[48]; /* "": none */
+        unsigned vendor, product;
+        bool has_node, opens;
+        char fails[96]; /* why its node does not open */
+        char firmware[64];
+};
+
+struct doctor {
+        struct buf *to;
+        const char *root;
+        unsigned n_problems;
+        struct device gpus[MAX_DEVICES], npus[MAX_DEVICES];
+        size_t n_gpus, n_npus;
+        bool gpu_ready, npu_ready, lavapipe;
+};
+
+static void ok(struct doctor *d, const char *what, const char *fmt, ...) _printf_(3, 4);
+static void note(struct doctor *d, const char *what, const char *fmt, ...) _printf_(3, 4);
+static void problem(struct doctor *d, const char *mend, const char *what, const char *fmt, ...) _printf_(4, 5);
+
+static void line(struct doctor *d, const char *state, const char *what, const char *fmt, va_list args)
+{
+        char text[1024];
+
+        vsnprintf(text, sizeof(text), fmt, args);
+        buf_printf(d->to, "%-5s %-12s %s\n", state, what, term_safe(text));
+}
+
+static void ok(struct doctor *d, const char *what, const char *fmt, ...)
+{
+        va_list args;
+
+        va_start(args, fmt);
+        line(d, "ok", what, fmt, args);
+        va_end(args);
+}
+
+static void note(struct doctor *d, const char *what, const char *fmt, ...)
+{
+        va_list args;
+
+        va_start(args, fmt);
+        line(d, "note", what, fmt, args);
+        va_end(args);
+}
+
+/* mend: the command that helps. */
+static void problem(struct doctor *d, const char *mend, const char *what, const char *fmt, ...)
+{
+        va_list args;
+
+        va_start(args, fmt);
+        line(d, "MEND", what, fmt, args);
+        va_end(args);
+        buf_printf(d->to, "%-18s %s\n", "", mend);
+        d->n_problems++;
+}
+
+/* ---- files of the kernel ---- */
+
+static void path_of(const struct doctor *d, char *to, size_t size, const char *fmt, ...) _printf_(4, 5);
+static void path_of(const struct doctor *d, char *to, size_t size, const char *fmt, ...)
+{
+        int n = snprintf(to, size, "%s", d->root);
+        va_list args;
+
+        va_start(args, fmt);
+        vsnprintf(to + n, size - (size_t)n, fmt, args);
+        va_end(args);
+}
+
+/* The first line; "" where there is none. */
+static void read_line(const char *path, char *to, size_t size)
+{
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+        ssize_t n = fd < 0 ? 0 : read(fd, to, size - 1);
+
+        if (fd >= 0)
+                close(fd);
+        to[TDM_MAX(n, 0)] = '\0';
+        to[strcspn(to, "\n")] = '\0';
+}
+
+static unsigned read_hex(const char *folder, const char *name)
+{
+        char path[5000], text[32];
+
+        snprintf(path, sizeof(path), "%s/%s", folder, name);
+        read_line(path, text, sizeof(text));
+        return (unsigned)strtoul(text, NULL, 16);
+}
+
+static void read_driver(const char *folder, char *to, size_t size)
+{
+        char path[5000], target[4096];
+        const char *slash;
+        ssize_t n;
+
+        snprintf(path, sizeof(path), "%s/driver", folder);
+        n = readlink(path, target, sizeof(target) - 1);
+        target[TDM_MAX(n, 0)] = '\0';
+        slash = strrchr(target, '/');
+        snprintf(to, size, "%.40s", slash ? slash + 1 : target);
+}
+
+/* Calls fn for each name in the folder, in no order. */
+static void each(const struct doctor *d, const char *folder, const char *prefix,
+                 void (*fn)(struct doctor *d, const char *path, const char *name), struct doctor *self)
+{
+        char path[4096], entry[4400];
+        struct dirent *e;
+        DIR *dir;
+
+        path_of(d, path, sizeof(path), "%s", folder);
+        dir = opendir(path);
+        if (!dir)
+                return;
+        while ((e = readdir(dir))) {
+                if (e->d_name[0] == '.' || strncmp(e->d_name, prefix, strlen(prefix)) != 0)
+                        continue;
+                snprintf(entry, sizeof(entry), "%s/%s", path, e->d_name);
+                fn(self, entry, e->d_name);
+        }
+        closedir(dir);
+}
+
+/* ---- CPU, memory, kernel ---- */
+
+static void look_at_cpu(struct doctor *d)
+{
+        char path[4096], text[4096], model[128] = "an unknown CPU";
+        bool avx2 = false, avx512 = false, vnni = false;
+        unsigned n = 0;
+        FILE *f;
+
+        path_of(d, path, sizeof(path), "/proc/cpuinfo");
+        f = fopen(path, "re");
+        while (f && fgets(text, sizeof(text), f)) {
+                char *value = strchr(text, ':');
+
+                if (!value)
+                        continue;
+                value += strspn(value + 1, " ") + 1;
+                value[strcspn(value, "\n")] = '\0';
+                if (strncmp(text, "processor", 9) == 0)
+                        n++;
+                else if (strncmp(text, "model name", 10) == 0)
+                        snprintf(model, sizeof(model), "%s", value);
+                else if (strncmp(text, "flags", 5) == 0) {
+                        avx2 = strstr(value, " avx2 ") != NULL;
+                        avx512 = strstr(value, " avx512bw ") != NULL;
+                        vnni = strstr(value, " avx512_vnni") != NULL;
+                }
+        }
+        if (f)
+                fclose(f);
+        if (avx512 || avx2)
+                ok(d, "CPU", "%s, %u threads, %s", model, n,
+                   vnni   ? "AVX-512 with VNNI" :
+                   avx512 ? "AVX-512" :
+                            "AVX2: a CPU with AVX-512 computes about twice as fast");
+        else
+                note(d, "CPU", "%s, %u threads, no AVX2: plain C is used, which is several times slower", model, n);
+}
+
+static void look_at_memory(struct doctor *d)
+{
+        unsigned long long total = 0, available = 0;
+        char path[4096], text[128];
+        FILE *f;
+
+        path_of(d, path, sizeof(path), "/proc/meminfo");
+        f = fopen(path, "re");
+        while (f && fgets(text, sizeof(text), f)) {
+                (void)sscanf(text, "MemTotal: %llu", &total);
+                (void)sscanf(text, "MemAvailable: %llu", &available);
+        }
+        if (f)
+                fclose(f);
+        ok(d, "memory", "%s, of which %s are available: models larger than that do not load",
+           human_bytes((uint64_t)total << 10), human_bytes((uint64_t)available << 10));
+}
+
+static void look_at_kernel(struct doctor *d, unsigned *ret_version)
+{
+        char path[4096], release[96], uring[16];
+        unsigned major = 0, minor = 0;
+
+        path_of(d, path, sizeof(path), "/proc/sys/kernel/osrelease");
+        read_line(path, release, sizeof(release));
+        (void)sscanf(release, "%u.%u", &major, &minor);
+        *ret_version = major * 1000 + minor;
+        path_of(d, path, sizeof(path), "/proc/sys/kernel/io_uring_disabled");
+        read_line(path, uring, sizeof(uring));
+        if (strcmp(uring, "2") == 0 || strcmp(uring, "1") == 0)
+                problem(d, "sudo sysctl kernel.io_uring_disabled=0", "kernel",
+                        "Linux %s, where io_uring is switched off: tandemd does not start", release);
+        else if (*ret_version < 5019)
+                problem(d, "sudo apt install linux-image-amd64", "kernel", "Linux %s; tandemd needs 5.19 or newer",
+                        release);
+        else
+                ok(d, "kernel", "Linux %s", release);
+}
+
+static void look_at_limits(struct doctor *d)
+{
+        struct rlimit locked;
+        char path[4096];
+        int fd;
+
+        if (!d->root[0] && getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
+                if (locked.rlim_cur == RLIM_INFINITY)
+                        ok(d, "memlock", "no limit of locked memory");
+                else
+                        note(d, "memlock",
+                             "%s may be locked; the system service has no limit, and a daemon of your own copies for "
+                             "an NPU what it may not lock (ulimit -l, or LimitMEMLOCK= in its unit)",
+                             human_bytes(locked.rlim_cur));
+        }
+        path_of(d, path, sizeof(path), "/dev/udmabuf");
+        fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+        if (fd >= 0) {
+                close(fd);
+                ok(d, "udmabuf", "opens: a GPU can share the daemon's memory");
+        } else if (errno == ENOENT) {
+                note(d, "udmabuf", "there is no /dev/udmabuf: rows are copied to a GPU (sudo modprobe udmabuf)");
+        } else {
+                note(d, "udmabuf", "%s: rows are copied to a GPU (sudo usermod -aG kvm $USER)", strerror(errno));
+        }
+}
+
+static void look_at_groups(struct doctor *d)
+{
+        static const char *const wanted[] = { "render", "video", "kvm" };
+        gid_t groups[256];
+        char in[64] = "", out[64] = "";
+        int n = getgroups(TDM_ARRAY_SIZE(groups), groups);
+
+        if (d->root[0])
+                return;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(wanted); i++) {
+                const struct group *g = getgrnam(wanted[i]);
+                bool member = g && getegid() == g->gr_gid;
+                char *to;
+
+                for (int k = 0; g && k < n; k++)
+                        member = member || groups[k] == g->gr_gid;
+                to = member ? in : out;
+                snprintf(to + strlen(to), sizeof(in) - strlen(to), "%s%s", *to ? ", " : "", wanted[i]);
+        }
+        ok(d, "groups", "%s is in %s%s%s", geteuid() == 0 ? "root" : "this user",
+           in[0] ? in : "none of the device groups", out[0] ? ", not in " : "", out);
+}
+
+/* ---- devices ---- */
+
+static void try_node(struct device *dev, const char *path)
+{
+        int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+
+        dev->has_node = fd >= 0 || errno != ENOENT;
+        dev->opens = fd >= 0;
+        if (fd >= 0)
+                close(fd);
+        else
+                snprintf(dev->fails, sizeof(dev->fails), "%s", strerror(errno));
+}
+
+static void add_class_device(struct doctor *d, struct device *dev, const char *path, const char *name,
+                             const char *node_folder)
+{
+        char folder[4500], file[4600], node[4096];
+
+        *dev = (struct device){ 0 };
+        snprintf(dev->name, sizeof(dev->name), "%.60s", name);
+        snprintf(folder, sizeof(folder), "%s/device", path);
+        read_driver(folder, dev->driver, sizeof(dev->driver));
+        dev->vendor = read_hex(folder, "vendor");
+        dev->product = read_hex(folder, "device");
+        snprintf(file, sizeof(file), "%s/fw_version", folder);
+        read_line(file, dev->firmware, sizeof(dev->firmware));
+        path_of(d, node, sizeof(node), "%s/%s", node_folder, name);
+        try_node(dev, node);
+}
+
+static void add_render_node(struct doctor *d, const char *path, const char *name)
+{
+        if (d->n_gpus < MAX_DEVICES)
+                add_class_device(d, &d->gpus[d->n_gpus++], path, name, "/dev/dri");
+}
+
+static void add_accel(struct doctor *d, const char *path, const char *name)
+{
+        if (d->n_npus < MAX_DEVICES)
+                add_class_device(d, &d->npus[d->n_npus++], path, name, "/dev/accel");
+}
+
+static bool is_npu(unsigned vendor, unsigned product, unsigned class)
+{
+        return (vendor == 0x1022 && (product == 0x1502 || product == 0x17f0)) ||
+               (vendor == 0x8086 && class >> 8 == 0x1200);
+}
+
+static bool is_known(const struct device *devices, size_t n, unsigned vendor, unsigned product)
+{
+        for (size_t i = 0; i < n; i++)
+                if (devices[i].vendor == vendor && devices[i].product == product)
+                        return true;
+        return false;
+}
+
+/* What the bus has and no class shows: a driver is missing, or another one has the device. */
+static void add_bus_device(struct doctor *d, const char *path, const char *name)
+{
+        unsigned vendor = read_hex(path, "vendor"), product = read_hex(path, "device"), class = read_hex(path, "class");
+        bool npu = is_npu(vendor, product, class);
+        struct device *devices = npu ? d->npus : d->gpus, *dev;
+        size_t *n = npu ? &d->n_npus : &d->n_gpus;
+
+        /* 03: displays. A virtual machine's or a server's plain display adapter computes nothing. */
+        if (!npu && (class >> 16 != 0x03 || (vendor != 0x1002 && vendor != 0x8086 && vendor != 0x10de)))
+                return;
+        if (is_known(devices, *n, vendor, product) || *n == MAX_DEVICES)
+                return;
+        dev = &devices[(*n)++];
+        *dev = (struct device){ .vendor = vendor, .product = product };
+        snprintf(dev->name, sizeof(dev->name), "%.60s", name);
+        read_driver(path, dev->driver, sizeof(dev->driver));
+}
+
+static const char *vendor_name(unsigned vendor)
+{
+        return vendor == 0x1002 || vendor == 0x1022 ? "AMD" :
+               vendor == 0x8086                     ? "Intel" :
+               vendor == 0x10de                     ? "NVIDIA" :
+                                                      "other";
+}
+
+/* ---- Vulkan ---- */
+
+struct icds {
+        bool radeon, intel, nvidia, lavapipe;
+};
+static struct icds icds; /* of the run: one doctor a process */
+
+static void add_icd(struct doctor *d, const char *path, const char *name)
+{
+        icds.radeon |= strncmp(name, "radeon_icd", 10) == 0 || strncmp(name, "amd_icd", 7) == 0;
+        icds.intel |= strncmp(name, "intel_", 6) == 0;
+        icds.nvidia |= strncmp(name, "nvidia_", 7) == 0;
+        icds.lavapipe |= strncmp(name, "lvp_icd", 7) == 0;
+}
+
+static void judge_gpu(struct doctor *d, const struct device *g)
+{
+        bool nvidia = g->vendor == 0x10de;
+        bool has_icd = g->vendor == 0x1002 ? icds.radeon : g->vendor == 0x8086 ? icds.intel : nvidia && icds.nvidia;
+        const char *module = g->vendor == 0x1002 ? "amdgpu" : nvidia ? "nvidia" : "i915";
+        char mend[256];
+
+        if (!g->has_node && g->driver[0] && strcmp(g->driver, module) != 0 && strcmp(g->driver, "xe") != 0) {
+                snprintf(mend, sizeof(mend),
+                         "sudo sh -c 'echo %s >/sys/bus/pci/drivers/%s/unbind; modprobe %s; echo %s "
+                         ">/sys/bus/pci/drivers/%s/bind'",
+                         g->name, g->driver, module, g->name, module);
+                problem(d, mend, "GPU", "%s (%04x:%04x) belongs to the driver %s, which offers no Vulkan; %s does",
+                        vendor_name(g->vendor), g->vendor, g->product, g->driver, module);
+        } else if (!g->has_node) {
+                snprintf(mend, sizeof(mend), "sudo modprobe %s", module);
+                problem(d, mend, "GPU", "%s (%04x:%04x) at %s has no driver that gives it a node in /dev/dri",
+                        vendor_name(g->vendor), g->vendor, g->product, g->name);
+        } else if (!g->opens) {
+                problem(d, "sudo usermod -aG render,video $USER   (then log in anew)", "GPU",
+                        "%s, driver %s: /dev/dri/%s does not open: %s", vendor_name(g->vendor), g->driver, g->name,
+                        g->fails);
+        } else if (nvidia && strcmp(g->driver, "nouveau") == 0) {
+                problem(d, "sudo apt install nvidia-driver", "GPU",
+                        "NVIDIA with the driver nouveau: it runs at its lowest clock; NVIDIA's own driver is needed");
+        } else if (!has_icd) {
+                problem(d, nvidia ? "sudo apt install nvidia-vulkan-icd" : "sudo apt install mesa-vulkan-drivers",
+                        "GPU", "%s, driver %s: there is no Vulkan driver for it in /usr/share/vulkan/icd.d",
+                        vendor_name(g->vendor), g->driver);
+        } else {
+                ok(d, "GPU", "%s (%04x:%04x), driver %s, /dev/dri/%s", vendor_name(g->vendor), g->vendor, g->product,
+                   g->driver, g->name);
+                d->gpu_ready = true;
+        }
+}
+
+static void judge_npu(struct doctor *d, const struct device *n, unsigned kernel)
+{
+        bool amd = n->vendor == 0x1022;
+        const char *module = amd ? "amdxdna" : "intel_vpu";
+        char mend[256];
+
+        if (!n->has_node && amd && kernel < 6014 && !n->driver[0]) {
+                problem(d, "sudo apt install -t stable-backports linux-image-amd64", "NPU",
+                        "AMD (%04x:%04x) is there; its driver amdxdna comes with Linux 6.14, this is older", n->vendor,
+                        n->product);
+        } else if (!n->has_node && n->driver[0] && strcmp(n->driver, module) != 0) {
+                snprintf(mend, sizeof(mend),
+                         "sudo sh -c 'echo %s >/sys/bus/pci/drivers/%s/unbind; modprobe %s; echo %s "
+                         ">/sys/bus/pci/drivers/%s/bind'",
+                         n->name, n->driver, module, n->name, module);
+                problem(d, mend, "NPU", "%s (%04x:%04x) belongs to the driver %s, not to %s", vendor_name(n->vendor),
+                        n->vendor, n->product, n->driver, module);
+        } else if (!n->has_node) {
+                snprintf(mend, sizeof(mend), "sudo modprobe %s", module);
+                problem(d, mend, "NPU", "%s (%04x:%04x) at %s has no driver", vendor_name(n->vendor), n->vendor,
+                        n->product, n->name);
+        } else if (!n->opens) {
+                problem(d, "sudo usermod -aG render $USER   (then log in anew)", "NPU",
+                        "driver %s: /dev/accel/%s does not open: %s", n->driver, n->name, n->fails);
+        } else if (strcmp(n->driver, "amdxdna") != 0) {
+                note(d, "NPU", "driver %s, /dev/accel/%s: Tandem runs on AMD's NPUs alone so far", n->driver, n->name);
+        } else {
+                ok(d, "NPU", "%s (%04x:%04x), driver %s, firmware %s, /dev/accel/%s", vendor_name(n->vendor), n->vendor,
+                   n->product, n->driver, n->firmware[0] ? n->firmware : "unknown", n->name);
+                d->npu_ready = true;
+        }
+}
+
+static void look_at_devices(struct doctor *d, unsigned kernel)
+{
+        icds = (struct icds){ 0 };
+        each(d, "/usr/share/vulkan/icd.d", "", add_icd, d);
+        each(d, "/etc/vulkan/icd.d", "", add_icd, d);
+        each(d, "/sys/class/drm", "renderD", add_render_node, d);
+        each(d, "/sys/class/accel", "accel", add_accel, d);
+        each(d, "/sys/bus/pci/devices", "", add_bus_device, d);
+        for (size_t i = 0; i < d->n_gpus; i++)
+                judge_gpu(d, &d->gpus[i]);
+        for (size_t i = 0; i < d->n_npus; i++)
+                judge_npu(d, &d->npus[i], kernel);
+        if (d->n_gpus == 0)
+                note(d, "GPU", "none found%s",
+                     icds.lavapipe ? "; Vulkan on the CPU (lavapipe) is installed: gpu = vulkan would use it, and the "
+                                     "CPU itself is faster" :
+                                     "");
+        if (d->n_npus == 0)
+                note(d, "NPU", "none found");
+}
+
+/* ---- what that means, and what the daemon says ---- */
+
+static void say_what_runs(struct doctor *d)
+{
+        note(d, "npu worker", "%s",
+             d->npu_ready ?
+                     "computes on the NPU what has a program for its shape (docs/npu-kernels.md), where tandem-xrt "
+                     "is installed; the rest on the CPU" :
+                     "computes on the CPU: no NPU can be used");
+        note(d, "gpu worker", "%s",
+             d->gpu_ready ? "computes on the GPU by Vulkan" : "computes on the CPU: no GPU can be used");
+}
+
+static void ask(struct doctor *d, struct cli *cli)
+{
+        struct tandem *tandem;
+        struct tandem_status *status;
+        struct tandem_error err;
+
+        if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK) {
+                problem(d, "systemctl start tandemd   (or, for yourself: tandemd --user &)", "daemon", "%s",
+                        err.message);
+                return;
+        }
+        if (tandem_get_status(tandem, &status, &err) != TANDEM_OK) {
+                problem(d, "systemctl restart tandemd", "daemon", "%s", err.message);
+                tandem_close(tandem);
+                return;
+        }
+        ok(d, "daemon", "%s runs", status->version);
+        for (size_t i = 0; i < status->n_workers; i++) {
+                const struct tandem_worker *w = status->workers[i];
+                char what[32], mend[64];
+
+                snprintf(what, sizeof(what), "%.8s worker", w->name);
+                if (strcmp(w->state, "quarantined") == 0) {
+                        snprintf(mend, sizeof(mend), "tandem restart %.8s", w->name);
+                        problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts, w->last_exit);
+                } else {
+                        ok(d, what, "%s%s%s%s%s%s", w->state, w->device[0] ? " on " : "", w->device,
+                           w->detail[0] ? ": " : "", w->detail, w->reason[0] ? "" : "");
+                        if (w->reason[0])
+                                note(d, what, "%s", w->reason);
+                }
+        }
+        tandem_status_free(status);
+        tandem_close(tandem);
+}
+
+unsigned doctor_write(struct buf *to, struct cli *cli, const char *root, bool ask_daemon)
+{
+        struct doctor d = { .to = to, .root = root };
+        unsigned kernel;
+
+        look_at_cpu(&d);
+        look_at_memory(&d);
+        look_at_kernel(&d, &kernel);
+        look_at_devices(&d, kernel);
+        look_at_groups(&d);
+        look_at_limits(&d);
+        say_what_runs(&d);
+        if (ask_daemon)
+                ask(&d, cli);
+        return d.n_problems;
+}

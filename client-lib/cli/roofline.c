@@ -1,0 +1,85 @@
+/* See roofline.h. */
+#include "client-lib/cli/roofline.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#define MAX_THREADS 64u
+/* Of each thread: larger than its share of any cache. */
+#define BLOCK_BYTES ((size_t)64 << 20)
+#define MEASURE_NS (UINT64_C(200) * 1000000)
+
+struct reader {
+        pthread_t thread;
+        const uint64_t *block; /* [n_words] */
+        size_t n_words;
+        uint64_t bytes, ns, sum;
+};
+
+static void *read_memory(void *userdata)
+{
+        struct reader *r = userdata;
+        uint64_t begin = tdm_now_ns(), a = 0, b = 0, c = 0, d = 0;
+
+        do {
+                for (size_t i = 0; i + 4 <= r->n_words; i += 4) {
+                        a += r->block[i];
+                        b += r->block[i + 1];
+                        c += r->block[i + 2];
+                        d += r->block[i + 3];
+                }
+                r->bytes += r->n_words * sizeof(uint64_t);
+                r->ns = tdm_now_ns() - begin;
+        } while (r->ns < MEASURE_NS);
+        r->sum = a ^ b ^ c ^ d; /* so that the reads are not left out */
+        return NULL;
+}
+
+static void read_meminfo(struct roofline *ret)
+{
+        FILE *f = fopen("/proc/meminfo", "re");
+        unsigned long long kib;
+        char line[128];
+
+        while (f && fgets(line, sizeof(line), f))
+                if (sscanf(line, "MemTotal: %llu", &kib) == 1)
+                        ret->total_bytes = (uint64_t)kib << 10;
+                else if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
+                        ret->available_bytes = (uint64_t)kib << 10;
+        if (f)
+                fclose(f);
+}
+
+void roofline_measure(struct roofline *ret)
+{
+        struct reader readers[MAX_THREADS] = { 0 };
+        unsigned n, n_started = 0;
+        cpu_set_t cpus;
+        size_t size;
+        char *memory;
+
+        *ret = (struct roofline){ 0 };
+        read_meminfo(ret);
+        n = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+        n = TDM_MIN(n, MAX_THREADS);
+        size = TDM_MIN(BLOCK_BYTES, (size_t)(ret->available_bytes / 4 / n) & ~(size_t)4095);
+        memory = size ? mmap(NULL, n * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+        if (memory == MAP_FAILED)
+                return;
+        memset(memory, 1, n * size); /* pages that were never written are all one page */
+        for (; n_started < n; n_started++) {
+                struct reader *r = &readers[n_started];
+
+                r->block = (const uint64_t *)(memory + n_started * size);
+                r->n_words = size / sizeof(uint64_t);
+                if (pthread_create(&r->thread, NULL, read_memory, r) != 0)
+                        break;
+        }
+        for (unsigned i = 0; i < n_started; i++) {
+                (void)pthread_join(readers[i].thread, NULL);
+                ret->memory_bytes_per_s += (double)readers[i].bytes * 1e9 / (double)readers[i].ns;
+        }
+        ret->n_threads = n_started;
+        munmap(memory, n * size);
+}

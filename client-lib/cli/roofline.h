@@ -1,0 +1,16 @@
+/* How fast this machine's memory can be read, which bounds how fast it generates for one job. */
+#ifndef TANDEM_CLI_ROOFLINE_H
+#define TANDEM_CLI_ROOFLINE_H
+
+#include "common/util.h"
+
+struct roofline {
+        uint64_t total_bytes, available_bytes; /* of memory */
+        unsigned n_threads;
+        double memory_bytes_per_s;
+};
+
+/* Reads memory with a thread for each CPU that this process may use, for about a fifth of a second. */
+void roofline_measure(struct roofline *ret);
+
+#endif
