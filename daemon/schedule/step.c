@@ -205,18 +205,19 @@ struct build {
         uint32_t n_rows, n_history, n_biases;
 };
 
-/* What the job's penalties look back on, and its biases. The repetition penalty counts the prompt, the others do
- * not. */
-static void add_past(struct build *b, const struct tdm_job *job, struct tdm_step_logits *l)
+/* What the penalties of a row look back on, up to the row's own token, and the job's biases. The repetition penalty
+ * counts the prompt, the others do not. */
+static void add_past(struct build *b, const struct tdm_job *job, uint32_t position, struct tdm_step_logits *l)
 {
         const struct tdm_sampling *s = &job->sampling;
+        uint32_t n = position + 1;
 
         if (s->repeat_penalty != 1.0f)
-                l->n_repeated = TDM_MIN(job->repeat_last, job->n_ids);
+                l->n_repeated = TDM_MIN(job->repeat_last, n);
         if (s->frequency_penalty != 0.0f || s->presence_penalty != 0.0f)
-                l->n_counted = TDM_MIN(job->n_ids - job->prompt_tokens, TDM_HISTORY_MAX);
+                l->n_counted = TDM_MIN(n - TDM_MIN(n, job->prompt_tokens), TDM_HISTORY_MAX);
         l->n_history = TDM_MAX(l->n_repeated, l->n_counted);
-        memcpy(b->history + b->n_history, job->ids + job->n_ids - l->n_history, l->n_history * sizeof(uint32_t));
+        memcpy(b->history + b->n_history, job->ids + n - l->n_history, l->n_history * sizeof(uint32_t));
         b->n_history += l->n_history;
         l->bias_offset = b->n_biases;
         l->n_biases = job->n_biases;
@@ -235,7 +236,7 @@ static void add_logits(struct build *b, const struct tdm_job *job, uint32_t row,
         if (job->kind == TDM_JOB_SCORE && position + 1 < job->n_ids)
                 l->target = job->ids[position + 1];
         if (job->kind == TDM_JOB_GENERATE)
-                add_past(b, job, l);
+                add_past(b, job, position, l);
         if (job->constraint) {
                 b->flight->seqs[b->flight->n_seqs].masked = MASK_WANTED;
                 l->mask = 1 + b->flight->n_seqs;
