@@ -88,9 +88,11 @@ int request_add_message(struct generation_request *r, const char *role, const js
 int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
                           const struct param_table *table, struct failure *f)
 {
-        static const char *const roles[][2] = {
-                { "system", "system" }, { "developer", "system" }, { "user", "user" }, { "assistant", "assistant" }
-        };
+        static const char *const roles[][2] = { { "system", "system" },
+                                                { "developer", "system" },
+                                                { "user", "user" },
+                                                { "assistant", "assistant" },
+                                                { "tool", "tool" } };
 
         if (json_array_size(messages) > MAX_MESSAGES)
                 return failure_set(f, 400, "invalid_value", name, "'%s' has more than %u messages", name, MAX_MESSAGES);
@@ -109,11 +111,15 @@ int request_take_messages(struct generation_request *r, const json_t *messages, 
                         if (strcmp(roles[k][0], given) == 0)
                                 role = roles[k][1];
                 if (!role)
-                        return failure_set(f, 400, "invalid_value", where,
-                                           "'%s.role' is '%.40s'; system, developer, user and assistant are known",
-                                           where, given);
+                        return failure_set(
+                                f, 400, "invalid_value", where,
+                                "'%s.role' is '%.40s'; system, developer, user, assistant and tool are known", where,
+                                given);
                 snprintf(where, sizeof(where), "%s[%zu].content", name, i);
                 if (request_add_message(r, role, json_object_get(message, "content"), "", where, f) != 0)
+                        return f->status;
+                snprintf(where, sizeof(where), "%s[%zu]", name, i);
+                if (request_take_message_tools(r, message, where, f) != 0)
                         return f->status;
         }
         return 0;
@@ -123,9 +129,11 @@ int request_check_messages(const struct generation_request *r, const char *name,
 {
         if (r->n_messages == 0)
                 return failure_set(f, 400, "missing_required_parameter", name, "'%s' is missing or empty", name);
-        if (strcmp(r->messages[r->n_messages - 1].role, "user") != 0)
+        if (strcmp(r->messages[r->n_messages - 1].role, "user") != 0 &&
+            strcmp(r->messages[r->n_messages - 1].role, "tool") != 0)
                 return failure_set(f, 400, "invalid_value", name,
-                                   "the last of '%s' has to be the user's; an answer cannot be begun for the model",
+                                   "the last of '%s' has to be the user's or a tool's; an answer cannot be begun for "
+                                   "the model",
                                    name);
         return 0;
 }

@@ -6,7 +6,7 @@
 
 const char *openai_finish_reason(const struct choice *c)
 {
-        return c->reason == TANDEM_REASON_LENGTH ? "length" : "stop";
+        return c->reason == TANDEM_REASON_LENGTH ? "length" : c->calls.n > 0 ? "tool_calls" : "stop";
 }
 
 json_t *openai_usage(const struct generation *g)
@@ -122,6 +122,57 @@ static void chat_text(struct exchange *x, struct choice *c, const struct tandem_
                       NULL));
 }
 
+static void chat_calls(struct exchange *x, struct choice *c, const struct tandem_token *token)
+{
+        json_t *delta = json_object(), *calls = json_array();
+
+        for (size_t i = 0; i < token->n_calls; i++) {
+                const struct tandem_call_delta *d = token->calls[i];
+                json_t *arguments = json_text(d->arguments, d->arguments_size);
+
+                json_array_append_new(
+                        calls,
+                        d->name[0] ?
+                                json_pack("{s:i, s:s, s:s, s:{s:s, s:o}}", "index", (int)d->call, "id", d->id, "type",
+                                          "function", "function", "name", d->name, "arguments", arguments) :
+                                json_pack("{s:i, s:{s:o}}", "index", (int)d->call, "function", "arguments", arguments));
+        }
+        if (token->thinking_size > 0)
+                json_object_set_new(delta, "reasoning_content", json_text(token->thinking, token->thinking_size));
+        if (json_array_size(calls) > 0)
+                json_object_set(delta, "tool_calls", calls);
+        json_decref(calls);
+        sse_add(&x->out, NULL,
+                chunk(x,
+                      json_pack("[{s:i, s:o, s:n, s:n}]", "index", (int)c->index, "delta", delta, "logprobs",
+                                "finish_reason"),
+                      NULL));
+}
+
+/* A message of a whole answer. content is null where there are calls alone. */
+static json_t *chat_message(const struct choice *c)
+{
+        bool empty = c->text.size == 0 && c->calls.n > 0;
+        json_t *message =
+                json_pack("{s:s, s:o, s:n, s:[]}", "role", "assistant", "content",
+                          empty ? json_null() : json_text(c->text.data, c->text.size), "refusal", "annotations");
+        json_t *calls = json_array();
+
+        for (size_t i = 0; i < c->calls.n; i++) {
+                const struct choice_call *call = &c->calls.items[i];
+
+                json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", call->id, "type", "function",
+                                                       "function", "name", call->name, "arguments",
+                                                       json_text(call->arguments.data, call->arguments.size)));
+        }
+        if (c->calls.n > 0)
+                json_object_set(message, "tool_calls", calls);
+        json_decref(calls);
+        if (c->thinking.size > 0)
+                json_object_set_new(message, "reasoning_content", json_text(c->thinking.data, c->thinking.size));
+        return message;
+}
+
 static void chat_choice_end(struct exchange *x, struct choice *c)
 {
         sse_add(&x->out, NULL,
@@ -152,10 +203,8 @@ static void chat_end(struct exchange *x)
                         logprobs = json_pack("{s:o, s:n}", "content", c->tokens ? steal_ptr(&c->tokens) : json_array(),
                                              "refusal");
                 json_array_append_new(choices,
-                                      json_pack("{s:i, s:{s:s, s:o, s:n, s:[]}, s:o, s:s}", "index", (int)i, "message",
-                                                "role", "assistant", "content", json_text(c->text.data, c->text.size),
-                                                "refusal", "annotations", "logprobs", logprobs, "finish_reason",
-                                                openai_finish_reason(c)));
+                                      json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", chat_message(c),
+                                                "logprobs", logprobs, "finish_reason", openai_finish_reason(c)));
         }
         exchange_answer_json(x, 200,
                              json_pack("{s:s+, s:s, s:I, s:s, s:s, s:s, s:o, s:o}", "id", "chatcmpl-", x->id + 4,
@@ -167,6 +216,7 @@ static void chat_end(struct exchange *x)
 static const struct generation_ops chat_ops = { .content_type = SSE_CONTENT_TYPE,
                                                 .begin = chat_begin,
                                                 .text = chat_text,
+                                                .calls = chat_calls,
                                                 .choice_end = chat_choice_end,
                                                 .end = chat_end,
                                                 .error = openai_stream_error,
@@ -182,7 +232,8 @@ void openai_chat(struct exchange *x)
         if (request_take_model(r, &f) == 0 &&
             request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, &f) == 0 &&
             request_check_messages(r, "messages", &f) == 0 && request_take_response_format(r, &f) == 0 &&
-            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0)
+            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0 &&
+            request_take_openai_tools(r, &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

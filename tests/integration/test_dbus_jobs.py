@@ -282,6 +282,19 @@ def the_owner_leaves():
 
 
 @test
+def the_example_of_the_page():
+    """The shell commands of docs/dbus-api.md, as they stand there, end with a text."""
+    with open(os.path.join(TREE, "docs", "dbus-api.md")) as f:
+        script = re.search(r"```\n(job=.*?)```", f.read(), re.S)[1]
+    with Bus() as bus, bus.daemon() as d:
+        Client(bus).wait()
+        want = d.generate(n=100).text
+        code, out, err = bus.run("bash", "-ec", script.replace("--user", f"--address={bus.address}"))
+        equal(code, 0, err)
+        check(want[:20] in out.replace("\\'", "'"), "the text", out)
+
+
+@test
 def tools_that_leave_after_each_call():
     """busctl, gdbus and dbus-send start a job that lingers, look at it, fetch its text and cancel it."""
     with Bus() as bus, bus.daemon() as d:
