@@ -179,6 +179,8 @@ static void got_progress(struct tandem_job *job, const Tandem__Progress *wire)
                 job->callbacks.on_progress(job, &progress, job->userdata);
 }
 
+#define MAX_TOP 64 /* of a token, whatever a daemon sends */
+
 /* Deltas for the callback: out->calls[0] is to be freed. false: the connection has ended. */
 static bool take_deltas(struct tandem_job *job, const Tandem__Token *token, struct tandem_token *out)
 {
@@ -220,12 +222,20 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
         }
         for (size_t i = 0; i < wire->n_tokens; i++) {
                 const Tandem__Token *token = wire->tokens[i];
+                struct tandem_alternative top[MAX_TOP];
                 size_t text_at = job->text.size;
                 struct tandem_token out = { .index = (uint32_t)job->ids.n,
                                             .id = token->id,
                                             .logprob = token->logprob,
-                                            .size = token->text.len };
+                                            .size = token->text.len,
+                                            .top = top,
+                                            .n_top = token->n_top < MAX_TOP ? token->n_top : MAX_TOP };
 
+                for (size_t k = 0; k < out.n_top; k++)
+                        top[k] = (struct tandem_alternative){ .id = token->top[k]->id,
+                                                              .logprob = token->top[k]->logprob,
+                                                              .text = (const char *)token->top[k]->text.data,
+                                                              .size = token->top[k]->text.len };
                 if (id_buf_add(&job->ids, &token->id, 1) < 0 ||
                     text_add(&job->text, token->text.data, token->text.len) < 0) {
                         lib_protocol_error(t, "job %" PRIu64 " has more text than this library can hold", job->id);

@@ -41,6 +41,7 @@ void generation_request_free(struct generation_request *r)
         json_decref(r->json);
         free(r->model);
         free(r->schema);
+        free(r->logit_bias);
         request_tools_free(&r->tools);
         free(r);
 }

@@ -29,6 +29,7 @@ struct generation_request {
         struct tandem_generate_options options; /* model, sampling, max_tokens */
         char *model;                            /* owned, as the daemon knows it */
         char *schema;                           /* owned: of options, where it is not a constant */
+        char *logit_bias;                       /* owned: of options */
         struct tandem_message *messages;        /* owned, and their texts; or: */
         size_t n_messages;
         struct request_tools tools;

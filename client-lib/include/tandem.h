@@ -203,6 +203,10 @@ struct tandem_generate_options {
         const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
         const char *grammar;     /* in GBNF, with a rule `root` */
         const char *regex;       /* an ECMA regular expression that the whole text matches */
+        float frequency_penalty; /* 0: off; taken off a token's logit for each time that the text has it */
+        float presence_penalty;  /* 0: off; taken off once if the text has it */
+        const char *logit_bias;  /* "ID:BIAS,…": added to the logits of these tokens; NULL: none */
+        uint32_t top_logprobs;   /* likeliest tokens to report for each position, at most 20; 0: none */
         /* Tools that the model may call in a chat: a JSON array of {"type": "function", "function": {"name",
          * "description", "parameters"}}, the parameters being a JSON Schema that the arguments satisfy. Instead of the
          * three above. Calls come with the tokens and from tandem_job_calls(), not in the text. NULL: none. */
@@ -236,6 +240,14 @@ struct tandem_progress {
         uint32_t queue_position; /* waiting jobs before this one */
 };
 
+/* One of the likeliest tokens at a position, before filters, penalties and biases. */
+struct tandem_alternative {
+        uint32_t id;
+        float logprob;
+        const char *text; /* the bytes of its piece, maybe a part of a character; no NUL follows */
+        size_t size;
+};
+
 /* What a token adds to a call. The first delta of a call has its id and name, others a piece of its arguments. */
 struct tandem_call_delta {
         uint32_t call;    /* which, from 0 */
@@ -251,6 +263,8 @@ struct tandem_token {
         float logprob;
         const char *text; /* whole characters, NUL-terminated; may be empty */
         size_t size;
+        const struct tandem_alternative *top; /* [n_top] by falling log-probability: see top_logprobs */
+        size_t n_top;
         const char *thinking; /* of jobs with tools: what it adds to the model's thoughts */
         size_t thinking_size;
         const struct tandem_call_delta *const *calls; /* [n_calls] of jobs with tools */

@@ -112,6 +112,22 @@ static int copy_ids(struct tdm_job *job, const uint32_t *ids, size_t n)
         return 0;
 }
 
+static int copy_biases(struct tdm_job *job, const char *text, struct tdm_error *err)
+{
+        struct tdm_logit_bias biases[TDM_MAX_BIASES];
+        uint32_t n;
+        int r = tdm_job_options_biases(text, biases, &n, err);
+
+        if (r != 0 || n == 0)
+                return r;
+        job->biases = malloc(n * sizeof(*biases));
+        if (!job->biases)
+                return -ENOMEM;
+        memcpy(job->biases, biases, n * sizeof(*biases));
+        job->n_biases = n;
+        return 0;
+}
+
 static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
 {
         struct tdm_sampling sampling;
@@ -161,7 +177,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->placement = (enum tdm_placement)o->placement;
         job->max_tokens = o->max_tokens;
         job->sampling = tdm_job_options_sampling(o);
-        job->sampling.n_top = p->n_top;
+        job->sampling.n_top = p->kind == TDM_JOB_GENERATE ? o->top_logprobs : p->n_top;
         job->repeat_last = o->repeat_last ? o->repeat_last : 64;
         job->prefill_chunk = o->prefill_chunk;
         job->ignore_end = o->ignore_end;
@@ -175,6 +191,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_messages(job, p->messages, p->n_messages);
         else
                 r = copy_text(job, p->text, p->text_size);
+        if (r == 0 && o->logit_bias)
+                r = copy_biases(job, o->logit_bias, err);
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->stop, o->stop, o->n_stop, err);
         if (r == 0 && p->kind == TDM_JOB_GENERATE)
@@ -224,6 +242,7 @@ void tdm_job_unref(struct tdm_job *job)
         tdm_account_unref(job->account);
         free(job->from_text.ids);
         free(job->ids);
+        free(job->biases);
         tdm_stop_destroy(job->stop);
         tdm_constraint_destroy(job->constraint);
         tdm_chat_parser_destroy(job->turn);
@@ -339,6 +358,11 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 if (job->ids[i] >= hp->n_vocab)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
                                              job->ids[i], i, hp->n_vocab);
+        for (uint32_t i = 0; i < job->n_biases; i++)
+                if (job->biases[i].id >= hp->n_vocab)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "logit-bias: token id %u is not in the vocabulary of %u",
+                                             job->biases[i].id, hp->n_vocab);
         if (job->n_ids > hp->n_ctx)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
                                      job->n_ids, hp->n_ctx);

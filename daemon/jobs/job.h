@@ -51,6 +51,8 @@ struct tdm_job_token {
         float logprob;
         const char *text;
         size_t size;
+        const struct tdm_top *top; /* [n_top]: the likeliest tokens, where the job asks for them */
+        uint32_t n_top;
         const struct tdm_chat_part *parts; /* [n_parts] of a job with tools: what it adds beside the text */
         size_t n_parts;
 };
@@ -120,6 +122,8 @@ struct tdm_job {
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
+        struct tdm_logit_bias *biases; /* [n_biases] */
+        uint32_t n_biases;
         uint32_t prefill_chunk;
         bool ignore_end;
         struct tdm_chat_parser *turn;      /* of a job with tools */

@@ -93,6 +93,8 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
         if (tdm_job_take_token(job, s->results[fs->first_logits].token, s->results[fs->first_logits].logprob, now,
                                &e.token)) {
                 s->stats.tokens_generated++;
+                e.token.top = s->results[fs->first_logits].top;
+                e.token.n_top = s->results[fs->first_logits].n_top;
                 emit(s, &e);
         }
         tdm_scheduler_follow(s, job);

@@ -74,6 +74,15 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
         json_key(&line, "text");
         json_text(&line, token->text, token->size);
         json_field_number(&line, "logprob", token->logprob);
+        if (token->n_top > 0) {
+                json_key(&line, "top");
+                for (size_t i = 0; i < token->n_top; i++) {
+                        buf_printf(&line, "%s[%" PRIu32 ",", i == 0 ? "[" : ",", token->top[i].id);
+                        json_number(&line, token->top[i].logprob);
+                        buf_puts(&line, "]");
+                }
+                buf_puts(&line, "]");
+        }
         buf_puts(&line, "}\n");
         if (!line.failed)
                 out_write(line.data, line.size);
