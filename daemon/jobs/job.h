@@ -14,6 +14,7 @@
 #include "engine/chat/chat.h"
 
 #define TDM_MAX_CHAT_MESSAGES 4096u
+#define TDM_MAX_CHAT_CALLS 4096u       /* in all messages */
 #define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
 #define TDM_IMPLICIT_MAX_TOKENS 4096u  /* max_tokens 0 means the rest of the context, but at most these many */
 
@@ -71,6 +72,10 @@ struct tdm_job_token {
         float logprob;
         const char *text;
         size_t size;
+        const struct tdm_top *top; /* [n_top]: the likeliest tokens, where the job asks for them */
+        uint32_t n_top;
+        const struct tdm_chat_part *parts; /* [n_parts] of a job with tools: what it adds beside the text */
+        size_t n_parts;
 };
 
 /* accepted: prompt_tokens and max_tokens are known now. done: the last call; the listener drops its reference. A job
@@ -118,6 +123,8 @@ struct tdm_job {
         size_t text_size;
         struct tdm_chat_message *messages; /* texts lie in text */
         size_t n_messages;
+        struct tdm_chat_call *message_calls; /* of all messages */
+        size_t n_message_calls;
         bool is_text, is_chat;
         bool encoding; /* a thread reads the text: nobody else may */
         bool encoded;
@@ -136,8 +143,11 @@ struct tdm_job {
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
+        struct tdm_logit_bias *biases; /* [n_biases] */
+        uint32_t n_biases;
         uint32_t prefill_chunk;
         bool ignore_end;
+        struct tdm_chat_parser *turn;      /* of a job with tools */
         struct tdm_constraint *constraint; /* what its text must follow; NULL: nothing */
         bool masking;                      /* a thread has the constraint: nobody else may use it */
         bool slow_masks;                   /* the last mask took long: the next one is made before its step */
@@ -157,8 +167,8 @@ struct tdm_job {
         bool incomplete;   /* it ended before its text satisfied the constraint */
         bool finished;     /* its end is decided; the scheduler takes it out */
         enum tdm_job_end end;
-        struct tdm_error error;             /* of TDM_JOB_END_ERROR */
-        char tail[64 + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
+        struct tdm_error error;                                     /* of TDM_JOB_END_ERROR */
+        char tail[64 + 2 * TDM_CHAT_HELD_MAX + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
         size_t tail_size;
 
         uint64_t deadline_ns; /* 0: none */

@@ -84,6 +84,8 @@ static void take_tokens(struct tdm_scheduler *s, const struct flight_seq *fs, ui
                 e.first = job->generated;
                 if (tdm_job_take_token(job, ids[n], results[n].logprob, now, &e.token)) {
                         s->stats.tokens_generated++;
+                        e.token.top = results[n].top;
+                        e.token.n_top = results[n].n_top;
                         emit(s, &e);
                 }
                 right = n < fs->n_guesses && ids[n] == fs->guesses[n];

@@ -374,7 +374,8 @@ static void run_encoding(void *task)
                 tdm_error_set(&e->result.error, e->result.r, "cannot hold the model's vocabulary as a trie: %s",
                               strerror(-e->result.r));
         else
-                e->result.r = tdm_constraint_compile(e->job->constraint, vocabulary, &e->result.error);
+                e->result.r = tdm_constraint_compile(e->job->constraint, e->model->metadata->chat,
+                                                     e->model->metadata->tokenizer, vocabulary, &e->result.error);
 }
 
 static void on_encoded(void *task, bool ran)

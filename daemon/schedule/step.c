@@ -204,18 +204,34 @@ struct build {
         struct tdm_step_seq *seqs;
         struct tdm_step_logits *logits;
         uint32_t *history;
-        uint32_t n_rows, n_history;
+        struct tdm_logit_bias *biases;
+        uint32_t n_rows, n_history, n_biases;
 };
 
-/* The penalty's history of a row: the last tokens up to its own. Some may be guesses. */
-static uint32_t write_history(uint32_t *to, const struct sequence *q, uint32_t position)
+/* What the penalties of a row look back on, up to the row's own token, and the job's biases. Some of the tokens may be
+ * guesses. The repetition penalty counts the prompt, the others do not. */
+static void add_past(struct build *b, const struct sequence *q, uint32_t position, struct tdm_step_logits *l)
 {
         const struct tdm_job *job = q->job;
-        uint32_t n = TDM_MIN(job->repeat_last, position + 1), first = position + 1 - n;
+        const struct tdm_sampling *s = &job->sampling;
+        uint32_t *to = b->history + b->n_history, n = position + 1;
 
-        for (uint32_t i = 0; i < n; i++)
-                to[i] = first + i < job->n_ids ? job->ids[first + i] : q->guesses.ids[first + i - job->n_ids];
-        return n;
+        if (s->repeat_penalty != 1.0f)
+                l->n_repeated = TDM_MIN(job->repeat_last, n);
+        if (s->frequency_penalty != 0.0f || s->presence_penalty != 0.0f)
+                l->n_counted = TDM_MIN(n - TDM_MIN(n, job->prompt_tokens), TDM_HISTORY_MAX);
+        l->n_history = TDM_MAX(l->n_repeated, l->n_counted);
+        for (uint32_t i = 0; i < l->n_history; i++) {
+                uint32_t at = n - l->n_history + i;
+
+                to[i] = at < job->n_ids ? job->ids[at] : q->guesses.ids[at - job->n_ids];
+        }
+        b->n_history += l->n_history;
+        l->bias_offset = b->n_biases;
+        l->n_biases = job->n_biases;
+        if (job->n_biases > 0)
+                memcpy(b->biases + b->n_biases, job->biases, job->n_biases * sizeof(*job->biases));
+        b->n_biases += job->n_biases;
 }
 
 static void add_logits(struct build *b, const struct sequence *q, uint32_t row, uint32_t position)
@@ -228,10 +244,8 @@ static void add_logits(struct build *b, const struct sequence *q, uint32_t row, 
         };
         if (job->kind == TDM_JOB_SCORE && position + 1 < job->n_ids)
                 l->target = job->ids[position + 1];
-        if (job->kind == TDM_JOB_GENERATE && job->sampling.repeat_penalty != 1.0f) {
-                l->n_history = write_history(b->history + b->n_history, q, position);
-                b->n_history += l->n_history;
-        }
+        if (job->kind == TDM_JOB_GENERATE)
+                add_past(b, q, position, l);
         if (job->constraint) {
                 b->flight->seqs[b->flight->n_seqs].masked = MASK_WANTED;
                 l->mask = 1 + b->flight->n_seqs;
@@ -428,6 +442,7 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         b.seqs = tdm_steps_seqs(base, &model->layout, b.slot);
         b.logits = tdm_steps_logits(base, &model->layout, b.slot);
         b.history = tdm_steps_history(base, &model->layout, b.slot);
+        b.biases = tdm_steps_biases(base, &model->layout, b.slot);
         return b;
 }
 
@@ -452,10 +467,10 @@ static void write_head(const struct build *b, const struct flight *before, struc
         head->n_seqs = b->flight->n_seqs;
         head->n_logits = b->flight->n_logits;
         head->n_history = b->n_history;
+        head->n_biases = b->n_biases;
         head->marks = may_be_followed(b);
         head->after_step = before ? before->step_id : 0;
         head->after_slot = before ? (uint32_t)(before - b->lane->flights) : 0;
-        head->reserved = 0;
 }
 
 /* The masks that are there already. The others are made when the step is on its way. */
