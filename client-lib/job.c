@@ -14,9 +14,11 @@ static void job_unref(struct tandem_job *job)
                 return;
         free(job->text.data);
         free(job->ids.data);
+        call_list_deinit(&job->calls);
         score_deinit(&job->score);
         free(job->vector);
         free(job->numerics_id);
+        free(job->unguessed);
         free(job);
 }
 
@@ -26,7 +28,7 @@ static void job_unrefp(struct tandem_job **job)
                 job_unref(*job);
 }
 
-static int text_add(struct text_buf *buf, const void *data, size_t size)
+int text_add(struct text_buf *buf, const void *data, size_t size)
 {
         if (size > LIB_MAX_TEXT_BYTES - buf->size)
                 return -E2BIG;
@@ -102,6 +104,8 @@ static void finish(struct tandem_job *job, bool silent)
         job->result.job = job->id;
         if (!job->result.numerics_id)
                 job->result.numerics_id = "";
+        if (!job->result.unguessed)
+                job->result.unguessed = "";
         if (!job->result.tail)
                 job->result.tail = "";
         if (tell && job->callbacks.on_done)
@@ -179,6 +183,34 @@ static void got_progress(struct tandem_job *job, const Tandem__Progress *wire)
                 job->callbacks.on_progress(job, &progress, job->userdata);
 }
 
+#define MAX_TOP 64 /* of a token, whatever a daemon sends */
+
+/* Deltas for the callback: out->calls[0] is to be freed. false: the connection has ended. */
+static bool take_deltas(struct tandem_job *job, const Tandem__Token *token, struct tandem_token *out)
+{
+        struct tandem_call_delta *deltas = calloc(token->n_calls, sizeof(*deltas) + sizeof(*out->calls));
+        const struct tandem_call_delta **list = (const struct tandem_call_delta **)(deltas + token->n_calls);
+        const char *wrong = deltas ? NULL : "no memory for a token's calls";
+
+        for (size_t i = 0; i < token->n_calls && !wrong; i++) {
+                const Tandem__CallDelta *from = token->calls[i];
+
+                wrong = call_list_add(&job->calls, from);
+                deltas[i] = (struct tandem_call_delta){ from->call, from->id, from->name,
+                                                        from->arguments.len ? (const char *)from->arguments.data : "",
+                                                        from->arguments.len };
+                list[i] = &deltas[i];
+        }
+        if (wrong) {
+                free(deltas);
+                lib_protocol_error(job->tandem, "%s", wrong);
+                return false;
+        }
+        out->calls = list;
+        out->n_calls = token->n_calls;
+        return true;
+}
+
 static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
 {
         struct tandem *t = job->tandem;
@@ -194,21 +226,35 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
         }
         for (size_t i = 0; i < wire->n_tokens; i++) {
                 const Tandem__Token *token = wire->tokens[i];
+                struct tandem_alternative top[MAX_TOP];
                 size_t text_at = job->text.size;
                 struct tandem_token out = { .index = (uint32_t)job->ids.n,
                                             .id = token->id,
                                             .logprob = token->logprob,
-                                            .size = token->text.len };
+                                            .size = token->text.len,
+                                            .top = top,
+                                            .n_top = token->n_top < MAX_TOP ? token->n_top : MAX_TOP };
 
+                for (size_t k = 0; k < out.n_top; k++)
+                        top[k] = (struct tandem_alternative){ .id = token->top[k]->id,
+                                                              .logprob = token->top[k]->logprob,
+                                                              .text = (const char *)token->top[k]->text.data,
+                                                              .size = token->top[k]->text.len };
                 if (id_buf_add(&job->ids, &token->id, 1) < 0 ||
                     text_add(&job->text, token->text.data, token->text.len) < 0) {
                         lib_protocol_error(t, "job %" PRIu64 " has more text than this library can hold", job->id);
                         return;
                 }
                 out.text = job->text.data + text_at;
+                out.thinking = token->thinking.len ? (const char *)token->thinking.data : "";
+                out.thinking_size = token->thinking.len;
+                if (token->n_calls > 0 && !take_deltas(job, token, &out))
+                        return;
                 if (heard(job) && job->callbacks.on_token)
                         job->callbacks.on_token(job, &out, job->userdata);
-                if (job->done) /* the callback closed the connection */
+                if (out.n_calls > 0)
+                        free((void *)(uintptr_t)out.calls[0]); /* the first of all, in one piece */
+                if (job->done)                                 /* the callback closed the connection */
                         return;
         }
 }
@@ -247,6 +293,14 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         result->recoveries = wire->recoveries;
         result->degraded = wire->degraded;
         result->incomplete = wire->incomplete;
+        result->drafted = wire->drafted;
+        result->accepted = wire->accepted;
+        memcpy(result->drafted_at, wire->drafted_at,
+               TDM_MIN(sizeof(result->drafted_at), wire->n_drafted_at * sizeof(*wire->drafted_at)));
+        memcpy(result->accepted_at, wire->accepted_at,
+               TDM_MIN(sizeof(result->accepted_at), wire->n_accepted_at * sizeof(*wire->accepted_at)));
+        job->unguessed = strdup(wire->unguessed);
+        result->unguessed = job->unguessed;
         job->numerics_id = strdup(wire->numerics_id);
         result->numerics_id = job->numerics_id;
 
@@ -377,6 +431,12 @@ static int job_send(struct tandem *t, struct tandem_job *job, Tandem__Request *r
         return code;
 }
 
+static void free_rooms(void **rooms, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                free(rooms[i]);
+}
+
 int tandem_generate(struct tandem *t, const struct tandem_generate_options *given,
                     const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                     struct tandem_error *err)
@@ -386,6 +446,7 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         _cleanup_(freep) ProtobufCBinaryData *stops = NULL;
         _cleanup_(freep) Tandem__ChatMessage *messages = NULL;
         _cleanup_(freep) Tandem__ChatMessage **message_ptrs = NULL;
+        _cleanup_(freep) void **rooms = NULL; /* of the messages */
         _cleanup_(closep) int fd = -1;
         Tandem__Request request = TANDEM__REQUEST__INIT;
         Tandem__Generate generate = TANDEM__GENERATE__INIT;
@@ -410,17 +471,21 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         stops = calloc(o.n_stop + 1, sizeof(*stops));
         messages = calloc(o.n_chat + 1, sizeof(*messages));
         message_ptrs = calloc(o.n_chat + 1, sizeof(*message_ptrs));
-        if (!job || !stops || !messages || !message_ptrs)
+        rooms = calloc(o.n_chat + 1, sizeof(*rooms));
+        if (!job || !stops || !messages || !message_ptrs || !rooms)
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
 
         code = lib_model_ref(&ref, o.model, &fd, err);
         if (code != TANDEM_OK)
                 return code;
-        for (size_t i = 0; i < o.n_chat; i++) {
-                tandem__chat_message__init(&messages[i]);
-                messages[i].role = (char *)(uintptr_t)o.chat[i].role;
-                messages[i].text = lib_bytes(o.chat[i].text, o.chat[i].size);
+        for (size_t i = 0; i < o.n_chat && code == TANDEM_OK; i++) {
+                code = lib_put_message(&messages[i], &o.chat[i], o.chat_details ? o.chat_details[i] : NULL, &rooms[i],
+                                       err);
                 message_ptrs[i] = &messages[i];
+        }
+        if (code != TANDEM_OK) {
+                free_rooms(rooms, o.n_chat);
+                return code;
         }
         lib_put_options(&generate, &sampling, stops, &o);
         generate.model = &ref;
@@ -434,6 +499,7 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
         request.generate = &generate;
         code = job_send(t, job, &request, fd, err);
+        free_rooms(rooms, o.n_chat);
         if (code != TANDEM_OK)
                 return code;
         *ret = steal_ptr(&job);

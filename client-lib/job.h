@@ -25,6 +25,13 @@ struct score_buf {
         size_t n_expected; /* ids that were sent; 0: a text was */
 };
 
+/* The calls of tools in a generate job's answer; calls.c. */
+struct call_list {
+        struct tandem_call *items; /* arguments point into texts */
+        struct text_buf *arguments;
+        size_t n, capacity;
+};
+
 struct tandem_job {
         struct call call;
         struct tandem *tandem; /* NULL once done */
@@ -40,13 +47,22 @@ struct tandem_job {
         void *userdata;
         struct text_buf text;
         struct id_buf ids;
+        struct call_list calls;
         struct score_buf score;
         struct tandem_scores scores;
         struct tandem_result result;
-        char *numerics_id;
+        char *numerics_id, *unguessed;
 };
 
+int text_add(struct text_buf *buf, const void *data, size_t size);
 int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n); /* 0, -E2BIG, -ENOMEM */
+
+/* calls.c. call_list_add() returns NULL, or what is wrong with the delta (then the connection ends). */
+const char *call_list_add(struct call_list *calls, const Tandem__CallDelta *delta);
+void call_list_deinit(struct call_list *calls);
+/* A message with its details, in memory of *ret_room, which the caller frees after packing. */
+int lib_put_message(Tandem__ChatMessage *to, const struct tandem_message *message,
+                    const struct tandem_message_details *details, void **ret_room, struct tandem_error *err);
 
 /* options.c */
 ProtobufCBinaryData lib_bytes(const char *text, size_t size); /* SIZE_MAX: up to the NUL */

@@ -64,8 +64,8 @@ class Usage(unittest.TestCase):
         self.assertEqual((r.returncode, r.stderr), (0, b""))
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
-                         "generate chat status models pull add rm jobs cancel restart load unload tokenize score "
-                         "schema-check bench top trace help".split())
+                         "generate chat status doctor models show pull add rm jobs cancel restart load unload "
+                         "tokenize score schema-check bench top trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))
@@ -246,7 +246,7 @@ class Generate(unittest.TestCase):
                                 "generated_tokens": 5, "ids": [100, 101, 102, 103, 104], "ttft_ms": 83.25,
                                 "prefill_tps": 1000,
                                 "decode_tps": 212.4, "recoveries": 0, "degraded": False,
-                                "incomplete": False, "tail": "", "job": 7,
+                                "incomplete": False, "drafted": 0, "accepted": 0, "unguessed": "", "tail": "", "job": 7,
                                 "seed": 5,
                                 "numerics_id": "fake-1"})
 
@@ -436,6 +436,8 @@ class Others(unittest.TestCase):
             if e["ph"] in "be":
                 (open_steps.add if e["ph"] == "b" else open_steps.discard)(e["id"])
         self.assertEqual(open_steps, set())
+        shown = [json.loads(r.stdout)["otherData"]["events"], int(re.search(rb"([0-9]+) events, ", r.stderr)[1])]
+        self.assertEqual(shown, [len(events)] * 2)  # the file has as many as it says
         self.assertIn(b"897 events were lost", r.stderr)  # 300, 298 and 299 of the lanes' last chunks
         r = tandem("trace", "-o", "/dev/null", "--seconds", "1.234")
         self.assertEqual((r.returncode, r.stderr), (1, b"tandem: denied: not you\n"))

@@ -7,7 +7,10 @@
 
 static const char *stop_reason(const struct choice *c)
 {
-        return c->stop >= 0 ? "stop_sequence" : c->reason == TANDEM_REASON_LENGTH ? "max_tokens" : "end_turn";
+        return c->stop >= 0                      ? "stop_sequence" :
+               c->reason == TANDEM_REASON_LENGTH ? "max_tokens" :
+               c->calls.n > 0                    ? "tool_use" :
+                                                   "end_turn";
 }
 
 static json_t *stop_sequence(const struct choice *c)
@@ -34,31 +37,91 @@ static json_t *message(struct exchange *x, json_t *content, json_t *reason, json
                          content, "stop_reason", reason, "stop_sequence", sequence, "usage", usage(g));
 }
 
+/* The block that is open in a stream. */
+struct blocks {
+        int index;
+        enum block { NO_BLOCK, TEXT_BLOCK, TOOL_BLOCK } open;
+};
+
+static void close_block(struct exchange *x, struct blocks *b)
+{
+        if (b->open == NO_BLOCK)
+                return;
+        sse_add(&x->out, "content_block_stop",
+                json_pack("{s:s, s:i}", "type", "content_block_stop", "index", b->index));
+        b->index++;
+        b->open = NO_BLOCK;
+}
+
+/* Goes on with a block of this kind, or begins one: always for a call, whose first piece is given. NULL: no memory, and
+ * the exchange fails for it. */
+static struct blocks *open_block(struct exchange *x, struct choice *c, enum block kind,
+                                 const struct tandem_call_delta *call)
+{
+        struct blocks *b = c->state ? c->state : calloc(1, sizeof(*b));
+
+        c->state = b;
+        if (!b) {
+                x->out.failed = true;
+                return NULL;
+        }
+        if (b->open == kind && !call)
+                return b;
+        close_block(x, b);
+        b->open = kind;
+        sse_add(&x->out, "content_block_start",
+                json_pack("{s:s, s:i, s:o}", "type", "content_block_start", "index", b->index, "content_block",
+                          kind == TEXT_BLOCK ?
+                                  json_pack("{s:s, s:s}", "type", "text", "text", "") :
+                                  json_pack("{s:s, s:s, s:s, s:{}}", "type", "tool_use", "id", call ? call->id : "",
+                                            "name", call ? call->name : "", "input")));
+        return b;
+}
+
 /* message_start's input_tokens are those that are known by then; message_delta has the final ones. */
 static void messages_begin(struct exchange *x)
 {
         sse_add(&x->out, "message_start",
                 json_pack("{s:s, s:o}", "type", "message_start", "message",
                           message(x, json_array(), json_null(), json_null())));
-        sse_add(&x->out, "content_block_start",
-                json_pack("{s:s, s:i, s:{s:s, s:s}}", "type", "content_block_start", "index", 0, "content_block",
-                          "type", "text", "text", ""));
+        if (!x->generation->request->options.tools)
+                open_block(x, &x->generation->choices[0], TEXT_BLOCK, NULL);
         sse_add(&x->out, "ping", json_pack("{s:s}", "type", "ping"));
 }
 
 static void messages_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
                           size_t size)
 {
+        struct blocks *b;
+
         if (!x->generation->request->stream || size == 0)
                 return;
-        sse_add(&x->out, "content_block_delta",
-                json_pack("{s:s, s:i, s:{s:s, s:o}}", "type", "content_block_delta", "index", 0, "delta", "type",
-                          "text_delta", "text", json_text(text, size)));
+        b = open_block(x, c, TEXT_BLOCK, NULL);
+        if (b)
+                sse_add(&x->out, "content_block_delta",
+                        json_pack("{s:s, s:i, s:{s:s, s:o}}", "type", "content_block_delta", "index", b->index, "delta",
+                                  "type", "text_delta", "text", json_text(text, size)));
+}
+
+/* Thoughts are not told: a block of them wants a signature. */
+static void messages_calls(struct exchange *x, struct choice *c, const struct tandem_token *token)
+{
+        for (size_t i = 0; i < token->n_calls; i++) {
+                const struct tandem_call_delta *d = token->calls[i];
+                struct blocks *b = open_block(x, c, TOOL_BLOCK, d->name[0] ? d : NULL);
+
+                if (b && d->arguments_size > 0)
+                        sse_add(&x->out, "content_block_delta",
+                                json_pack("{s:s, s:i, s:{s:s, s:o}}", "type", "content_block_delta", "index", b->index,
+                                          "delta", "type", "input_json_delta", "partial_json",
+                                          json_text(d->arguments, d->arguments_size)));
+        }
 }
 
 static void messages_choice_end(struct exchange *x, struct choice *c)
 {
-        sse_add(&x->out, "content_block_stop", json_pack("{s:s, s:i}", "type", "content_block_stop", "index", 0));
+        if (c->state)
+                close_block(x, c->state);
         sse_add(&x->out, "message_delta",
                 json_pack("{s:s, s:{s:s, s:o}, s:o}", "type", "message_delta", "delta", "stop_reason", stop_reason(c),
                           "stop_sequence", stop_sequence(c), "usage", usage(x->generation)));
@@ -73,7 +136,18 @@ static void messages_end(struct exchange *x)
                 sse_add(&x->out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
                 return;
         }
-        content = json_pack("[{s:s, s:o}]", "type", "text", "text", json_text(c->text.data, c->text.size));
+        content = json_array();
+        if (c->text.size > 0 || c->calls.n == 0)
+                json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
+                                                         json_text(c->text.data, c->text.size)));
+        for (size_t i = 0; i < c->calls.n; i++) {
+                json_t *input = choice_call_arguments(&c->calls.items[i]);
+
+                if (input) /* a call that was cut off is none */
+                        json_array_append_new(content, json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id",
+                                                                 c->calls.items[i].id, "name", c->calls.items[i].name,
+                                                                 "input", input));
+        }
         exchange_answer_json(x, 200, message(x, content, json_string(stop_reason(c)), stop_sequence(c)));
 }
 
@@ -90,6 +164,7 @@ static void messages_ping(struct exchange *x)
 static const struct generation_ops messages_ops = { .content_type = SSE_CONTENT_TYPE,
                                                     .begin = messages_begin,
                                                     .text = messages_text,
+                                                    .calls = messages_calls,
                                                     .choice_end = messages_choice_end,
                                                     .end = messages_end,
                                                     .error = messages_error,
@@ -115,8 +190,9 @@ static struct generation_request *read_prompt(struct exchange *x, const struct p
         system = json_get(r->json, "system");
         if (request_take_model(r, &f) == 0 &&
             (!system || request_add_message(r, "system", system, "\n\n", "system", &f) == 0) &&
-            request_take_messages(r, json_get(r->json, "messages"), "messages", &params_anthropic_message, &f) == 0 &&
-            request_check_messages(r, "messages", &f) == 0)
+            request_take_anthropic_messages(r, json_get(r->json, "messages"), &params_anthropic_message, &f) == 0 &&
+            request_check_messages(r, "messages", &f) == 0 && request_take_nested_format(r, "output_config", &f) == 0 &&
+            request_take_flat_format(r, "output_format", &f) == 0 && request_take_anthropic_tools(r, &f) == 0)
                 return steal_ptr(&r);
         exchange_fail(x, &f);
         return NULL;
@@ -131,8 +207,7 @@ void anthropic_messages(struct exchange *x)
                 return;
         if (!json_get(r->json, "max_tokens"))
                 failure_set(&f, 400, "missing_required_parameter", "max_tokens", "'max_tokens' is missing");
-        else if (request_take_nested_format(r, "output_config", &f) == 0 &&
-                 request_take_flat_format(r, "output_format", &f) == 0)
+        else
                 request_take_stops(r, json_get(r->json, "stop_sequences"), "stop_sequences", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

@@ -41,6 +41,8 @@ void generation_request_free(struct generation_request *r)
         json_decref(r->json);
         free(r->model);
         free(r->schema);
+        free(r->logit_bias);
+        request_tools_free(&r->tools);
         free(r);
 }
 
@@ -80,6 +82,8 @@ void generation_free(struct generation *g)
 
                 stops_free(&c->stopper);
                 buffer_free(&c->text);
+                buffer_free(&c->thinking);
+                choice_calls_free(&c->calls);
                 json_decref(c->tokens);
                 free(c->state);
         }
@@ -198,6 +202,26 @@ static void cut(struct choice *c, enum tandem_reason reason)
         (void)tandem_cancel(c->job);
 }
 
+static void take_calls(struct choice *c, const struct tandem_token *token)
+{
+        struct generation *g = c->generation;
+
+        choice_calls_add(&c->calls, token);
+        if (c->calls.failed) {
+                g->failed = true;
+                failure_set(&g->failure, 503, "no_memory", NULL, "no memory for this answer");
+                return;
+        }
+        if (!g->request->stream) {
+                buffer_add(&c->thinking, token->thinking, token->thinking_size);
+                return;
+        }
+        if (!g->begun)
+                begin(g);
+        if (g->ops->calls)
+                g->ops->calls(g->x, c, token);
+}
+
 static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
         struct choice *c = userdata;
@@ -217,6 +241,8 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
                 if (c->stop >= 0)
                         cut(c, TANDEM_REASON_STOP);
         }
+        if (!c->cut && (token->n_calls > 0 || token->thinking_size > 0))
+                take_calls(c, token);
         if (!c->cut && g->request->context_limit > 0 &&
             c->prompt_tokens + c->generated_tokens >= g->request->context_limit)
                 cut(c, TANDEM_REASON_LENGTH);
@@ -378,6 +404,7 @@ static int start_choice(struct generation *g, unsigned i, struct tandem_error *e
         if (r->n_messages > 0) {
                 o.chat = r->messages;
                 o.n_chat = r->n_messages;
+                o.chat_details = request_details(r);
         } else {
                 const struct prompt *p = &r->prompts[i / r->n];
 

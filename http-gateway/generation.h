@@ -9,6 +9,7 @@
 
 #include "http-gateway/exchange.h"
 #include "http-gateway/stops.h"
+#include "http-gateway/tools.h"
 
 #define MAX_CHOICES 64u
 #define MAX_INPUTS 2048u       /* texts of one request for vectors */
@@ -30,8 +31,10 @@ struct generation_request {
         struct tandem_generate_options options; /* model, sampling, max_tokens */
         char *model;                            /* owned, as the daemon knows it */
         char *schema;                           /* owned: of options, where it is not a constant */
+        char *logit_bias;                       /* owned: of options */
         struct tandem_message *messages;        /* owned, and their texts; or: */
         size_t n_messages;
+        struct request_tools tools;
         struct prompt prompts[MAX_PROMPTS];
         size_t n_prompts;
         json_t *inputs;      /* texts that are to become vectors, in place of prompts; lies in json */
@@ -58,8 +61,10 @@ struct choice {
         uint64_t last_token_ns;
         struct stops stopper;
         struct buffer text; /* of an answer that is not a stream */
-        json_t *tokens;     /* the API's own, for log-probabilities */
-        void *state;        /* the API's, malloc'd */
+        struct choice_calls calls;
+        struct buffer thinking; /* of an answer that is not a stream */
+        json_t *tokens;         /* the API's own, for log-probabilities */
+        void *state;            /* the API's, malloc'd */
 };
 
 /* Each adds to x->out (streams), or answers. end() of an exchange that is not a stream makes the whole answer. */
@@ -69,6 +74,8 @@ struct generation_ops {
         /* token NULL: text that was held back until the end */
         void (*text)(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
                      size_t size);
+        /* What a token adds to thoughts and calls. NULL: they are told at the end, or not at all. */
+        void (*calls)(struct exchange *x, struct choice *c, const struct tandem_token *token);
         void (*choice_end)(struct exchange *x, struct choice *c);
         void (*end)(struct exchange *x);
         void (*error)(struct exchange *x, const struct failure *f); /* in the midst of a stream */

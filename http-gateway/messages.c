@@ -1,5 +1,10 @@
 #include "http-gateway/messages.h"
 
+#include <math.h>
+
+#define MAX_LOGIT_BIASES 512
+#define MAX_LOGIT_BIAS 100.0
+
 struct generation_request *request_read(struct exchange *x, const struct param_table *table)
 {
         struct generation_request *r = NULL;
@@ -83,9 +88,11 @@ int request_add_message(struct generation_request *r, const char *role, const js
 int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
                           const struct param_table *table, struct failure *f)
 {
-        static const char *const roles[][2] = {
-                { "system", "system" }, { "developer", "system" }, { "user", "user" }, { "assistant", "assistant" }
-        };
+        static const char *const roles[][2] = { { "system", "system" },
+                                                { "developer", "system" },
+                                                { "user", "user" },
+                                                { "assistant", "assistant" },
+                                                { "tool", "tool" } };
 
         if (json_array_size(messages) > MAX_MESSAGES)
                 return failure_set(f, 400, "invalid_value", name, "'%s' has more than %u messages", name, MAX_MESSAGES);
@@ -104,11 +111,15 @@ int request_take_messages(struct generation_request *r, const json_t *messages, 
                         if (strcmp(roles[k][0], given) == 0)
                                 role = roles[k][1];
                 if (!role)
-                        return failure_set(f, 400, "invalid_value", where,
-                                           "'%s.role' is '%.40s'; system, developer, user and assistant are known",
-                                           where, given);
+                        return failure_set(
+                                f, 400, "invalid_value", where,
+                                "'%s.role' is '%.40s'; system, developer, user, assistant and tool are known", where,
+                                given);
                 snprintf(where, sizeof(where), "%s[%zu].content", name, i);
                 if (request_add_message(r, role, json_object_get(message, "content"), "", where, f) != 0)
+                        return f->status;
+                snprintf(where, sizeof(where), "%s[%zu]", name, i);
+                if (request_take_message_tools(r, message, where, f) != 0)
                         return f->status;
         }
         return 0;
@@ -118,9 +129,11 @@ int request_check_messages(const struct generation_request *r, const char *name,
 {
         if (r->n_messages == 0)
                 return failure_set(f, 400, "missing_required_parameter", name, "'%s' is missing or empty", name);
-        if (strcmp(r->messages[r->n_messages - 1].role, "user") != 0)
+        if (strcmp(r->messages[r->n_messages - 1].role, "user") != 0 &&
+            strcmp(r->messages[r->n_messages - 1].role, "tool") != 0)
                 return failure_set(f, 400, "invalid_value", name,
-                                   "the last of '%s' has to be the user's; an answer cannot be begun for the model",
+                                   "the last of '%s' has to be the user's or a tool's; an answer cannot be begun for "
+                                   "the model",
                                    name);
         return 0;
 }
@@ -157,8 +170,47 @@ void request_take_sampling(struct generation_request *r, const json_t *from)
         o->top_p = (float)json_get_number(from, "top_p", o->top_p);
         o->top_k = (uint32_t)json_get_integer(from, "top_k", o->top_k);
         o->min_p = (float)json_get_number(from, "min_p", o->min_p);
+        o->frequency_penalty = (float)json_get_number(from, "frequency_penalty", 0);
+        o->presence_penalty = (float)json_get_number(from, "presence_penalty", 0);
         if (json_get(from, "seed"))
                 o->seed = (uint64_t)json_get_integer(from, "seed", 0);
+}
+
+/* {"ID": BIAS, …} as the list that libtandem takes. Names are token ids in digits. */
+int request_take_logit_bias(struct generation_request *r, struct failure *f)
+{
+        struct buffer list = { 0 };
+        const char *name;
+        json_t *value;
+        int n = 0;
+
+        json_object_foreach((json_t *)json_get(r->json, "logit_bias"), name, value)
+        {
+                size_t digits = strspn(name, "0123456789");
+                double bias = json_is_number(value) ? json_number_value(value) : NAN;
+                char entry[64];
+
+                if (digits == 0 || digits > 10 || name[digits] || !(fabs(bias) <= MAX_LOGIT_BIAS)) {
+                        buffer_free(&list);
+                        return failure_set(f, 400, "invalid_value", "logit_bias",
+                                           "'logit_bias' has to hold token ids with numbers from -100 to 100");
+                }
+                if (++n > MAX_LOGIT_BIASES) {
+                        buffer_free(&list);
+                        return failure_set(f, 400, "invalid_value", "logit_bias",
+                                           "'logit_bias' has more than %d tokens", MAX_LOGIT_BIASES);
+                }
+                snprintf(entry, sizeof(entry), "%s%s:%.6g", n > 1 ? "," : "", name, bias);
+                buffer_add(&list, entry, strlen(entry));
+        }
+        if (n == 0)
+                return 0;
+        r->logit_bias = strndup(list.data, list.size);
+        buffer_free(&list);
+        if (!r->logit_bias)
+                return failure_set(f, 500, "internal_error", NULL, "out of memory");
+        r->options.logit_bias = r->logit_bias;
+        return 0;
 }
 
 void request_take_stream_options(struct generation_request *r)

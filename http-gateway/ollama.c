@@ -64,8 +64,37 @@ static void ollama_text(struct exchange *x, struct choice *c, const struct tande
                 add_line(x, line(x, model_of(x), text, size, false));
 }
 
+/* {"function": {"name", "arguments"}} of each whole call. */
+static json_t *tool_calls(const struct choice *c)
+{
+        json_t *calls = json_array();
+
+        for (size_t i = 0; i < c->calls.n; i++) {
+                json_t *arguments = choice_call_arguments(&c->calls.items[i]);
+
+                if (arguments)
+                        json_array_append_new(calls, json_pack("{s:s, s:{s:i, s:s, s:o}}", "id", c->calls.items[i].id,
+                                                               "function", "index", (int)i, "name",
+                                                               c->calls.items[i].name, "arguments", arguments));
+        }
+        return calls;
+}
+
+static void add_tool_calls(json_t *line, const struct choice *c)
+{
+        if (c->calls.n > 0)
+                json_object_set_new(json_object_get(line, "message"), "tool_calls", tool_calls(c));
+}
+
 static void ollama_choice_end(struct exchange *x, struct choice *c)
 {
+        json_t *json;
+
+        if (c->calls.n == 0)
+                return;
+        json = line(x, model_of(x), "", 0, false);
+        add_tool_calls(json, c);
+        add_line(x, json);
 }
 
 static void ollama_end(struct exchange *x)
@@ -75,6 +104,8 @@ static void ollama_end(struct exchange *x)
         bool stream = g->request->stream;
         json_t *json = line(x, model_of(x), stream ? "" : c->text.data, stream ? 0 : c->text.size, true);
 
+        if (json && !stream)
+                add_tool_calls(json, c);
         if (json) {
                 json_object_set_new(json, "done_reason",
                                     json_string(c->reason == TANDEM_REASON_LENGTH ? "length" : "stop"));
@@ -202,7 +233,7 @@ static void start(struct exchange *x, struct generation_request *request, bool h
         struct failure f = { 0 };
         double keep_s;
 
-        if (take_options(r, &f) != 0 || request_take_ollama_format(r, &f) != 0 ||
+        if (take_options(r, &f) != 0 || (!r->options.json_schema && request_take_ollama_format(r, &f) != 0) ||
             take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, &f) != 0) {
                 exchange_fail(x, &f);
                 return;
@@ -224,8 +255,9 @@ void ollama_chat(struct exchange *x)
                 return;
         messages = json_get(r->json, "messages");
         if (request_take_model(r, &f) == 0 && json_array_size(messages) > 0 &&
-            request_take_messages(r, messages, "messages", &params_ollama_message, &f) == 0)
-                request_check_messages(r, "messages", &f);
+            request_take_messages(r, messages, "messages", &params_ollama_message, &f) == 0 &&
+            request_check_messages(r, "messages", &f) == 0 && request_take_ollama_format(r, &f) == 0)
+                request_take_openai_tools(r, &f);
         if (f.status != 0)
                 exchange_fail(x, &f);
         else

@@ -6,7 +6,7 @@
 
 const char *openai_finish_reason(const struct choice *c)
 {
-        return c->reason == TANDEM_REASON_LENGTH ? "length" : "stop";
+        return c->reason == TANDEM_REASON_LENGTH ? "length" : c->calls.n > 0 ? "tool_calls" : "stop";
 }
 
 json_t *openai_usage(const struct generation *g)
@@ -28,6 +28,12 @@ void openai_stream_error(struct exchange *x, const struct failure *f)
 void openai_ping(struct exchange *x)
 {
         sse_add_comment(&x->out);
+}
+
+/* JSON has no infinity. */
+double openai_logprob(float logprob)
+{
+        return isfinite(logprob) ? (double)logprob : -9999.0;
 }
 
 void openai_take_sampling(struct generation_request *r)
@@ -58,14 +64,24 @@ static json_t *chunk(struct exchange *x, json_t *choices, json_t *usage)
         return json;
 }
 
-static json_t *token_logprob(const struct tandem_token *token)
+static json_t *one_logprob(const char *text, size_t size, float logprob)
 {
         json_t *bytes = json_array();
 
-        for (size_t i = 0; i < token->size; i++)
-                json_array_append_new(bytes, json_integer((unsigned char)token->text[i]));
-        return json_pack("{s:o, s:f, s:o, s:[]}", "token", json_text(token->text, token->size), "logprob",
-                         isfinite(token->logprob) ? (double)token->logprob : -9999.0, "bytes", bytes, "top_logprobs");
+        for (size_t i = 0; i < size; i++)
+                json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+        return json_pack("{s:o, s:f, s:o}", "token", json_text(text, size), "logprob", openai_logprob(logprob), "bytes",
+                         bytes);
+}
+
+static json_t *token_logprob(const struct tandem_token *token)
+{
+        json_t *one = one_logprob(token->text, token->size, token->logprob), *top = json_array();
+
+        for (size_t i = 0; i < token->n_top; i++)
+                json_array_append_new(top, one_logprob(token->top[i].text, token->top[i].size, token->top[i].logprob));
+        json_object_set_new(one, "top_logprobs", top);
+        return one;
 }
 
 static void chat_begin(struct exchange *x)
@@ -106,6 +122,57 @@ static void chat_text(struct exchange *x, struct choice *c, const struct tandem_
                       NULL));
 }
 
+static void chat_calls(struct exchange *x, struct choice *c, const struct tandem_token *token)
+{
+        json_t *delta = json_object(), *calls = json_array();
+
+        for (size_t i = 0; i < token->n_calls; i++) {
+                const struct tandem_call_delta *d = token->calls[i];
+                json_t *arguments = json_text(d->arguments, d->arguments_size);
+
+                json_array_append_new(
+                        calls,
+                        d->name[0] ?
+                                json_pack("{s:i, s:s, s:s, s:{s:s, s:o}}", "index", (int)d->call, "id", d->id, "type",
+                                          "function", "function", "name", d->name, "arguments", arguments) :
+                                json_pack("{s:i, s:{s:o}}", "index", (int)d->call, "function", "arguments", arguments));
+        }
+        if (token->thinking_size > 0)
+                json_object_set_new(delta, "reasoning_content", json_text(token->thinking, token->thinking_size));
+        if (json_array_size(calls) > 0)
+                json_object_set(delta, "tool_calls", calls);
+        json_decref(calls);
+        sse_add(&x->out, NULL,
+                chunk(x,
+                      json_pack("[{s:i, s:o, s:n, s:n}]", "index", (int)c->index, "delta", delta, "logprobs",
+                                "finish_reason"),
+                      NULL));
+}
+
+/* A message of a whole answer. content is null where there are calls alone. */
+static json_t *chat_message(const struct choice *c)
+{
+        bool empty = c->text.size == 0 && c->calls.n > 0;
+        json_t *message =
+                json_pack("{s:s, s:o, s:n, s:[]}", "role", "assistant", "content",
+                          empty ? json_null() : json_text(c->text.data, c->text.size), "refusal", "annotations");
+        json_t *calls = json_array();
+
+        for (size_t i = 0; i < c->calls.n; i++) {
+                const struct choice_call *call = &c->calls.items[i];
+
+                json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", call->id, "type", "function",
+                                                       "function", "name", call->name, "arguments",
+                                                       json_text(call->arguments.data, call->arguments.size)));
+        }
+        if (c->calls.n > 0)
+                json_object_set(message, "tool_calls", calls);
+        json_decref(calls);
+        if (c->thinking.size > 0)
+                json_object_set_new(message, "reasoning_content", json_text(c->thinking.data, c->thinking.size));
+        return message;
+}
+
 static void chat_choice_end(struct exchange *x, struct choice *c)
 {
         sse_add(&x->out, NULL,
@@ -136,10 +203,8 @@ static void chat_end(struct exchange *x)
                         logprobs = json_pack("{s:o, s:n}", "content", c->tokens ? steal_ptr(&c->tokens) : json_array(),
                                              "refusal");
                 json_array_append_new(choices,
-                                      json_pack("{s:i, s:{s:s, s:o, s:n, s:[]}, s:o, s:s}", "index", (int)i, "message",
-                                                "role", "assistant", "content", json_text(c->text.data, c->text.size),
-                                                "refusal", "annotations", "logprobs", logprobs, "finish_reason",
-                                                openai_finish_reason(c)));
+                                      json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", chat_message(c),
+                                                "logprobs", logprobs, "finish_reason", openai_finish_reason(c)));
         }
         exchange_answer_json(x, 200,
                              json_pack("{s:s+, s:s, s:I, s:s, s:s, s:s, s:o, s:o}", "id", "chatcmpl-", x->id + 4,
@@ -151,6 +216,7 @@ static void chat_end(struct exchange *x)
 static const struct generation_ops chat_ops = { .content_type = SSE_CONTENT_TYPE,
                                                 .begin = chat_begin,
                                                 .text = chat_text,
+                                                .calls = chat_calls,
                                                 .choice_end = chat_choice_end,
                                                 .end = chat_end,
                                                 .error = openai_stream_error,
@@ -166,7 +232,8 @@ void openai_chat(struct exchange *x)
         if (request_take_model(r, &f) == 0 &&
             request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, &f) == 0 &&
             request_check_messages(r, "messages", &f) == 0 && request_take_response_format(r, &f) == 0 &&
-            request_take_grammar(r, &f) == 0)
+            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0 &&
+            request_take_openai_tools(r, &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);
@@ -175,6 +242,12 @@ void openai_chat(struct exchange *x)
         openai_take_sampling(r);
         request_take_stream_options(r);
         r->with_logprobs = json_get_bool(r->json, "logprobs", false);
+        r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "top_logprobs", 0);
+        if (r->options.top_logprobs > 0 && !r->with_logprobs) {
+                failure_set(&f, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+                exchange_fail(x, &f);
+                return;
+        }
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_completion_tokens",
                                                            json_get_integer(r->json, "max_tokens", 0));
         generation_start(x, steal_ptr(&r), &chat_ops);

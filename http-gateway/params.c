@@ -20,8 +20,8 @@
 #define SEED_LOW (-9223372036854775807.0 - 1)
 #define SEED_HIGH 9223372036854775807.0
 
-#define NO_TOOLS "tool calls are not supported yet"
-#define NO_PENALTY "this penalty is not supported yet"
+#define NO_TOOLS "not supported here yet; /v1/chat/completions has tools"
+#define OWN_TOOLS "tools run at the client"
 #define ONE_MODALITY "models read and write text only"
 
 /* What both of OpenAI's older endpoints share. */
@@ -38,9 +38,9 @@
                 HONOURED("response_format", PARAM_OBJECT, 0, 0, "text, json_object, json_schema"),                     \
                 HONOURED("grammar", PARAM_STRING, 0, 0, "an extension; GBNF"),                                         \
                 HONOURED("regex", PARAM_STRING, 0, 0, "an extension; the whole answer matches"),                       \
-                REFUSED("frequency_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                \
-                REFUSED("presence_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                 \
-                REFUSED("logit_bias", NEUTRAL_EMPTY, "a bias is not supported yet"),                                   \
+                HONOURED("frequency_penalty", PARAM_NUMBER, -2, 2, "0, off; the last 256 tokens of the answer count"), \
+                HONOURED("presence_penalty", PARAM_NUMBER, -2, 2, "0, off; the last 256 tokens of the answer count"),  \
+                HONOURED("logit_bias", PARAM_OBJECT, 0, 0, "biases from -100 to 100 by token id; up to 512"),          \
                 HARMLESS("user", "who asks; not used"), HARMLESS("metadata", "not kept"),                              \
                 HARMLESS("service_tier", "there is one tier"), HARMLESS("store", "nothing is kept"),                   \
                 HARMLESS("safety_identifier", "not used"), HARMLESS("prompt_cache_key", "every prompt is cached"),     \
@@ -52,12 +52,12 @@ static const struct param chat_rows[] = {
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
         HONOURED("max_completion_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "goes before max_tokens"),
         HONOURED("logprobs", PARAM_BOOL, 0, 0, "of the chosen tokens"),
-        REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
-        REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
-        REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
-        REFUSED("functions", NEUTRAL_EMPTY, NO_TOOLS),
-        REFUSED("function_call", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
-        HARMLESS("parallel_tool_calls", "there are no tool calls"),
+        HONOURED("top_logprobs", PARAM_INTEGER, 0, 20, "0; beside logprobs: alternatives of each token"),
+        HONOURED("tools", PARAM_ARRAY, 0, 0, "functions; not with a format, a grammar or a regex"),
+        HONOURED("tool_choice", PARAM_ANY, 0, 0, "auto, none, required, or a function"),
+        REFUSED("functions", NEUTRAL_EMPTY, "the older form of tools"),
+        REFUSED("function_call", NEUTRAL_NONE | NEUTRAL_AUTO, "the older form of tool_choice"),
+        HONOURED("parallel_tool_calls", PARAM_BOOL, 0, 0, "false: at most one call"),
         REFUSED("modalities", NEUTRAL_TEXT, ONE_MODALITY),
         REFUSED("audio", NEUTRAL_EMPTY, ONE_MODALITY),
         REFUSED("prediction", NEUTRAL_EMPTY, "a predicted output is not supported"),
@@ -71,8 +71,7 @@ static const struct param completion_rows[] = {
         HONOURED("prompt", PARAM_ANY, 0, 0, "required: a text, ids, or up to 16 of either"),
         OPENAI_COMMON,
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "16"),
-        REFUSED("logprobs", NEUTRAL_ZERO | NEUTRAL_FALSE,
-                "0 reports the chosen tokens; alternatives are not reported yet"),
+        HONOURED("logprobs", PARAM_INTEGER, 0, 20, "of the chosen tokens, and so many alternatives of each"),
         REFUSED("echo", NEUTRAL_FALSE, "the prompt is not repeated"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
         REFUSED("best_of", NEUTRAL_ONE, "choices are not ranked"),
@@ -80,16 +79,16 @@ static const struct param completion_rows[] = {
 TABLE(params_completions, "POST /v1/completions", "", completion_rows);
 
 static const struct param message_rows[] = {
-        HONOURED("role", PARAM_STRING, 0, 0, "system, developer, user, assistant"),
+        HONOURED("role", PARAM_STRING, 0, 0, "system, developer, user, assistant, tool"),
         HONOURED("content", PARAM_ANY, 0, 0, "a text, or parts of text"),
         REFUSED("name", NEUTRAL_EMPTY, "no chat template takes names"),
-        REFUSED("tool_calls", NEUTRAL_EMPTY, NO_TOOLS),
-        REFUSED("tool_call_id", NEUTRAL_EMPTY, NO_TOOLS),
-        REFUSED("function_call", NEUTRAL_EMPTY, NO_TOOLS),
+        HONOURED("tool_calls", PARAM_ARRAY, 0, 0, "of the assistant's messages"),
+        HONOURED("tool_call_id", PARAM_STRING, 0, 0, "of a tool's messages"),
+        REFUSED("function_call", NEUTRAL_EMPTY, "the older form of tool_calls"),
         REFUSED("audio", NEUTRAL_EMPTY, ONE_MODALITY),
         HARMLESS("refusal", "not part of the prompt"),
         HARMLESS("annotations", "not part of the prompt"),
-        HARMLESS("reasoning_content", "templates leave earlier reasoning out"),
+        HONOURED("reasoning_content", PARAM_STRING, 0, 0, "where the template keeps it: between calls"),
         HARMLESS("type", "of an item of /v1/responses"),
         HARMLESS("id", "of an item of /v1/responses"),
         HARMLESS("status", "of an item of /v1/responses"),
@@ -132,10 +131,10 @@ TABLE(params_responses, "POST /v1/responses", "", response_rows);
 #define ANTHROPIC_PROMPT                                                                                               \
         HONOURED("model", PARAM_STRING, 0, 0, "required"), HONOURED("messages", PARAM_ARRAY, 0, 0, "required"),        \
                 HONOURED("system", PARAM_ANY, 0, 0, "a text, or blocks of text"),                                      \
-                REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),                                                             \
-                REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),                                         \
+                HONOURED("tools", PARAM_ARRAY, 0, 0, "custom ones; not with a format"),                                \
+                HONOURED("tool_choice", PARAM_OBJECT, 0, 0, "auto, any, tool, none; disable_parallel_tool_use"),       \
                 REFUSED("thinking", NEUTRAL_DISABLED, "reasoning models are not supported yet"),                       \
-                REFUSED("mcp_servers", NEUTRAL_EMPTY, NO_TOOLS),                                                       \
+                REFUSED("mcp_servers", NEUTRAL_EMPTY, OWN_TOOLS),                                                      \
                 HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema"),                                \
                 HONOURED("output_format", PARAM_OBJECT, 0, 0, "the older form of output_config"),                      \
                 REFUSED("context_management", NEUTRAL_EMPTY, "a prompt is never shortened"),                           \
@@ -150,7 +149,7 @@ static const struct param anthropic_rows[] = {
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
         HONOURED("stop_sequences", PARAM_ARRAY, 0, 0, "up to 16"),
         HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
-        REFUSED("container", NEUTRAL_EMPTY, NO_TOOLS),
+        REFUSED("container", NEUTRAL_EMPTY, OWN_TOOLS),
         HARMLESS("metadata", "not kept"),
         HARMLESS("service_tier", "there is one tier"),
         HARMLESS("inference_geo", "it runs here"),
@@ -162,7 +161,7 @@ TABLE(params_count_tokens, "POST /v1/messages/count_tokens", "", count_rows);
 
 static const struct param anthropic_message_rows[] = {
         HONOURED("role", PARAM_STRING, 0, 0, "user, assistant"),
-        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks of text"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks: text, tool_use, tool_result"),
 };
 TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", anthropic_message_rows);
 
@@ -181,7 +180,7 @@ TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", a
 static const struct param ollama_chat_rows[] = {
         OLLAMA_COMMON,
         HONOURED("messages", PARAM_ARRAY, 0, 0, "none: load the model"),
-        REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
+        HONOURED("tools", PARAM_ARRAY, 0, 0, "functions; not with a format"),
 };
 TABLE(params_ollama_chat, "POST /api/chat", "", ollama_chat_rows);
 
@@ -208,8 +207,8 @@ static const struct param ollama_option_rows[] = {
         HONOURED("repeat_last_n", PARAM_INTEGER, 0, 256, "64; 0: no repeat_penalty"),
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random"),
         HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),
-        REFUSED("frequency_penalty", NEUTRAL_ZERO, NO_PENALTY),
-        REFUSED("presence_penalty", NEUTRAL_ZERO, NO_PENALTY),
+        HONOURED("frequency_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
+        HONOURED("presence_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
         REFUSED("typical_p", NEUTRAL_ONE, "not supported"),
         REFUSED("tfs_z", NEUTRAL_ONE, "not supported"),
         REFUSED("mirostat", NEUTRAL_ZERO, "not supported"),
@@ -230,12 +229,12 @@ static const struct param ollama_option_rows[] = {
 TABLE(params_ollama_options, "Ollama's `options`", "options.", ollama_option_rows);
 
 static const struct param ollama_message_rows[] = {
-        HONOURED("role", PARAM_STRING, 0, 0, "system, user, assistant"),
+        HONOURED("role", PARAM_STRING, 0, 0, "system, user, assistant, tool"),
         HONOURED("content", PARAM_STRING, 0, 0, ""),
         REFUSED("images", NEUTRAL_EMPTY, ONE_MODALITY),
-        REFUSED("tool_calls", NEUTRAL_EMPTY, NO_TOOLS),
-        REFUSED("tool_name", NEUTRAL_EMPTY, NO_TOOLS),
-        HARMLESS("thinking", "templates leave earlier reasoning out"),
+        HONOURED("tool_calls", PARAM_ARRAY, 0, 0, "of the assistant's messages"),
+        HONOURED("tool_name", PARAM_STRING, 0, 0, "of a tool's messages"),
+        HONOURED("thinking", PARAM_STRING, 0, 0, "where the template keeps it: between calls"),
 };
 TABLE(params_ollama_message, "A message of Ollama's API", "messages[].", ollama_message_rows);
 

@@ -85,9 +85,28 @@ def rope_freqs(head_dim, base, factor, n_ctx):
                     np.where(wavelength < high, 1.0, 1 / ((1 - share) / factor + share)))
 
 
-def vocabulary(n):
+# The markers of a chat template (and their types), and texts that it is recognised by.
+CHATS = {
+    "qwen3": ([("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4), ("<tool_response>", 4),
+               ("</tool_response>", 4), ("<think>", 4), ("</think>", 4)],
+              "<|im_start|><tool_call></think>enable_thinking"),
+    "llama3.1": ([("<|start_header_id|>", 3), ("<|end_header_id|>", 3), ("<|eot_id|>", 3)],
+                 "<|start_header_id|>Cutting Knowledge Date: December 2023 26 Jul 2024"),
+    "mistral": ([("[INST]", 3), ("[/INST]", 3), ("[AVAILABLE_TOOLS]", 3), ("[/AVAILABLE_TOOLS]", 3),
+                 ("[TOOL_CALLS]", 3), ("[TOOL_RESULTS]", 3), ("[/TOOL_RESULTS]", 3), ("</s>", 3)],
+                "[INST][AVAILABLE_TOOLS][[TOOL_CALLS]["),
+    "gpt-oss": ([("<|start|>", 4), ("<|message|>", 4), ("<|end|>", 4), ("<|channel|>", 4), ("<|constrain|>", 4),
+                 ("<|call|>", 3), ("<|return|>", 3)],
+                "<|start|><|channel|><|message|>"),
+}
+
+
+def vocabulary(n, chat=None):
     pieces = [b"<pad>", b"<eos>", b"<bos>", b"<unk>"] + [b"<0x%02X>" % i for i in range(256)]
     types = [3, 3, 3, 2] + [6] * 256
+    markers, template = CHATS[chat] if chat else ([], "")
+    pieces += [text.encode() for text, _ in markers]
+    types += [kind for _, kind in markers]
     seen = set()
     i = 0
     while len(pieces) < n:
@@ -104,17 +123,19 @@ def vocabulary(n):
             kv("tokenizer.ggml.token_type", "ai32", types), kv("tokenizer.ggml.bos_token_id", "u32", 2),
             kv("tokenizer.ggml.eos_token_id", "u32", 1), kv("tokenizer.ggml.unknown_token_id", "u32", 3),
             kv("tokenizer.ggml.padding_token_id", "u32", 0), kv("tokenizer.ggml.add_bos_token", "bool", True),
-            kv("tokenizer.ggml.add_eos_token", "bool", False), kv("tokenizer.ggml.add_space_prefix", "bool", False)]
+            kv("tokenizer.ggml.add_eos_token", "bool", False), kv("tokenizer.ggml.add_space_prefix", "bool", False)
+            ] + ([kv("tokenizer.chat_template", "str", template)] if chat else [])
 
 
-def metadata(arch, size, name, n_layers, n_vocab):
+def metadata(arch, size, name, n_layers, n_vocab, chat):
     _, d, heads, kv_heads, head_dim, ff, n_ctx, base, _, more = size
 
     def key(what, kind, value):
         return kv(f"{arch}.{what}", kind, value)
 
     meta = [kv("general.architecture", "str", arch), kv("general.name", "str", name),
-            key("block_count", "u32", n_layers), key("context_length", "u32", n_ctx), key("embedding_length", "u32", d),
+            key("block_count", "u32", n_layers), key("embedding_length", "u32", d),
+            key("context_length", "u32", 4 * n_ctx if chat else n_ctx),  # tools take many of these short pieces
             key("feed_forward_length", "u32", ff), key("attention.head_count", "u32", heads),
             key("attention.head_count_kv", "u32", kv_heads), key("rope.freq_base", "f32", base),
             key("attention.layer_norm_rms_epsilon", "f32", 1e-6 if arch.startswith("qwen") else 1e-5)]
@@ -133,7 +154,7 @@ def metadata(arch, size, name, n_layers, n_vocab):
                  key("rope.scaling.yarn_beta_fast", "f32", 32.0), key("rope.scaling.yarn_beta_slow", "f32", 1.0)]
     if "linear" in more:
         meta += [key("rope.scaling.type", "str", "linear"), key("rope.scaling.factor", "f32", more["linear"])]
-    return meta + vocabulary(n_vocab)
+    return meta + vocabulary(n_vocab, chat)
 
 
 def tensors(arch, size, n_layers, n_vocab, matrix_type, more_type, embd_type, expert_type):
@@ -224,6 +245,7 @@ def main():
     ap.add_argument("--layers", type=int)
     ap.add_argument("--vocab", type=int)
     ap.add_argument("--pooling", type=int, help="a model of vectors: 1 mean, 2 first row, 3 last row")
+    ap.add_argument("--chat", choices=sorted(CHATS), help="pieces and a template, by which the family is recognised")
     ap.add_argument("--fast", action="store_true", help="reuse random blocks: for large files whose speed is measured")
     a = ap.parse_args()
     if (a.arch, a.size) not in SIZES:
@@ -234,7 +256,7 @@ def main():
     embd_type = a.embd_type or ("q8_0" if matrix_type in ("q4_0", "q8_0") else
                                 "q6_k" if matrix_type.endswith("_k") else matrix_type)
     rng = np.random.default_rng(a.seed)
-    meta = metadata(a.arch, size, f"random-{a.arch}-{a.size}-{a.type}", n_layers, n_vocab)
+    meta = metadata(a.arch, size, f"random-{a.arch}-{a.size}-{a.type}", n_layers, n_vocab, a.chat)
     if a.pooling:
         eos = kv("tokenizer.ggml.add_eos_token", "bool", False)
         meta = [kv("tokenizer.ggml.add_eos_token", "bool", True) if m == eos else m for m in meta]

@@ -128,6 +128,13 @@ TANDEM_API const char *tandem_daemon_version(const struct tandem *tandem);
 
 enum tandem_priority { TANDEM_PRIORITY_INTERACTIVE = 0, TANDEM_PRIORITY_BACKGROUND = 1 };
 
+/* Guesses at tokens, several of which are checked in one step. They change the time, and no token. */
+enum tandem_speculation {
+        TANDEM_SPECULATION_AUTO = 0, /* what the configuration says */
+        TANDEM_SPECULATION_OFF = 1,
+        TANDEM_SPECULATION_LOOKUP = 2 /* what stood behind the same tokens before, in prompt or text */
+};
+
 enum tandem_job_state {
         TANDEM_JOB_QUEUED = 0,
         TANDEM_JOB_LOADING = 1, /* its model is being loaded: done and total are bytes */
@@ -149,9 +156,26 @@ TANDEM_API const char *tandem_job_state_name(int state);   /* "queued", … */
 TANDEM_API const char *tandem_reason_name(int reason);     /* "stop", … */
 
 struct tandem_message {
-        const char *role; /* "system", "user", "assistant" */
+        const char *role; /* "system", "user", "assistant", "tool" */
         const char *text;
         size_t size;
+};
+
+/* A call of a tool. Never grows. */
+struct tandem_call {
+        const char *id;
+        const char *name;
+        const char *arguments; /* a JSON object */
+};
+
+/* What a message has beside its text. */
+struct tandem_message_details {
+        size_t struct_size;
+        const char *thinking;            /* assistant: what it thought before the text, or NULL */
+        const struct tandem_call *calls; /* assistant: [n_calls] that it made */
+        size_t n_calls;
+        const char *call_id; /* tool: the call that the text answers */
+        const char *name;    /* tool: which tool */
 };
 
 /* One of prompt, chat and prompt_ids. A model is named by nothing (NULL or "": the daemon's default), by a name that
@@ -186,6 +210,19 @@ struct tandem_generate_options {
         const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
         const char *grammar;     /* in GBNF, with a rule `root` */
         const char *regex;       /* an ECMA regular expression that the whole text matches */
+        enum tandem_speculation speculation;
+        uint32_t draft_max; /* guesses in a step at most, up to 16; 0: what the configuration says */
+        float frequency_penalty; /* 0: off; taken off a token's logit for each time that the text has it */
+        float presence_penalty;  /* 0: off; taken off once if the text has it */
+        const char *logit_bias;  /* "ID:BIAS,…": added to the logits of these tokens; NULL: none */
+        uint32_t top_logprobs;   /* likeliest tokens to report for each position, at most 20; 0: none */
+        /* Tools that the model may call in a chat: a JSON array of {"type": "function", "function": {"name",
+         * "description", "parameters"}}, the parameters being a JSON Schema that the arguments satisfy. Instead of the
+         * three above. Calls come with the tokens and from tandem_job_calls(), not in the text. NULL: none. */
+        const char *tools;
+        const char *tool_choice; /* "auto" (NULL), "none", "required", "function:NAME" */
+        bool one_call;           /* at most one call */
+        const struct tandem_message_details *const *chat_details; /* [n_chat], or NULL; each may be NULL */
 };
 
 struct tandem_score_options {
@@ -222,12 +259,35 @@ struct tandem_progress {
         uint32_t queue_position; /* waiting jobs before this one */
 };
 
+/* One of the likeliest tokens at a position, before filters, penalties and biases. */
+struct tandem_alternative {
+        uint32_t id;
+        float logprob;
+        const char *text; /* the bytes of its piece, maybe a part of a character; no NUL follows */
+        size_t size;
+};
+
+/* What a token adds to a call. The first delta of a call has its id and name, others a piece of its arguments. */
+struct tandem_call_delta {
+        uint32_t call;    /* which, from 0 */
+        const char *id;   /* "" but in the first */
+        const char *name; /* "" but in the first */
+        const char *arguments;
+        size_t arguments_size;
+};
+
 struct tandem_token {
         uint32_t index; /* from 0, without gaps */
         uint32_t id;
         float logprob;
         const char *text; /* whole characters, NUL-terminated; may be empty */
         size_t size;
+        const struct tandem_alternative *top; /* [n_top] by falling log-probability: see top_logprobs */
+        size_t n_top;
+        const char *thinking; /* of jobs with tools: what it adds to the model's thoughts */
+        size_t thinking_size;
+        const struct tandem_call_delta *const *calls; /* [n_calls] of jobs with tools */
+        size_t n_calls;
 };
 
 struct tandem_result {
@@ -246,6 +306,9 @@ struct tandem_result {
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;
         bool incomplete; /* it ended before its text satisfied json_schema, grammar or regex: at max_tokens, say */
+        uint64_t drafted, accepted;               /* guesses that were checked, and of those that were right */
+        uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
+        const char *unguessed;                    /* why the last step had no guesses; "": it had some */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the
@@ -311,6 +374,9 @@ TANDEM_API bool tandem_job_done(const struct tandem_job *job);
 TANDEM_API const struct tandem_result *tandem_job_result(const struct tandem_job *job); /* NULL until done */
 /* All text so far, the tail included, NUL-terminated; valid until the next dispatch. ret_size may be NULL. */
 TANDEM_API const char *tandem_job_text(const struct tandem_job *job, size_t *ret_size);
+/* The calls of tools so far, [*ret_n]; the last one's arguments may be cut off. NULL: none. Valid until the job's next
+ * event or tandem_job_free(). */
+TANDEM_API const struct tandem_call *tandem_job_calls(const struct tandem_job *job, size_t *ret_n);
 /* All token ids so far: ret_n of them. Of tandem_score(): the ids that were scored. */
 TANDEM_API const uint32_t *tandem_job_ids(const struct tandem_job *job, size_t *ret_n);
 
@@ -445,8 +511,11 @@ struct tandem_job_info {
         uint32_t prompt_tokens, prefilled_tokens, generated_tokens, max_tokens;
         double age_s;
         uint32_t recoveries;
-        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
-        uint32_t evictions;     /* times it gave its cache pages back for another job */
+        uint32_t cached_tokens;     /* of the prompt, found in the prefix cache */
+        uint32_t evictions;         /* times it gave its cache pages back for another job */
+        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
+        uint32_t guesses;           /* in its last step */
+        const char *unguessed;      /* why that had none; "": it had some */
 };
 
 struct tandem_job_list {

@@ -98,9 +98,9 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
 
         *f = (struct tdm_model_fields){
                 .name = model->name,
-                .path = model->path,
+                .path = tdm_model_shown_path(model),
                 .state = tdm_model_state_name(model->state),
-                .error = model->state == TDM_MODEL_FAILED ? model->error.message : "",
+                .error = tdm_model_shown_error(model),
                 .architecture = metadata ? metadata->architecture : "",
                 .quantisation = metadata ? metadata->quantisation : "",
                 .file_bytes = tdm_model_file_bytes(model),

@@ -1,6 +1,8 @@
 /* See constraint.h. */
 #include "daemon/jobs/constraint.h"
 
+#include "common/utf8.h"
+
 /* Of one job. The source may have a megabyte; the grammar and the matcher together take at most some 10 MiB then. */
 #define MAX_EXPRESSIONS (UINT32_C(1) << 17)
 #define MAX_MATCHER_BYTES (SIZE_C(4) << 20)
@@ -10,12 +12,14 @@
 /* What it takes beside source, grammar and matcher. */
 #define CONSTRAINT_BYTES 4096u
 
-enum kind { SCHEMA, GBNF, REGEX };
+enum kind { SCHEMA, GBNF, REGEX, TOOLS };
 
 struct tdm_constraint {
         enum kind kind;
         char *source; /* until it is compiled */
         size_t source_size;
+        char *choice; /* of tools; the name in use points into it */
+        struct tdm_chat_tool_use use;
         struct tdm_grammar *grammar;
         struct tdm_matcher *matcher; /* NULL: not compiled */
         size_t n_accepted;           /* tokens that the matcher has */
@@ -56,10 +60,40 @@ int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
         return 0;
 }
 
+static int read_choice(struct tdm_constraint *c, const struct tdm_job_options *o, struct tdm_error *err)
+{
+        static const char *const names[] = { [TDM_CHAT_CHOICE_AUTO] = "auto",
+                                             [TDM_CHAT_CHOICE_NONE] = "none",
+                                             [TDM_CHAT_CHOICE_REQUIRED] = "required" };
+        static const char function[] = "function:";
+
+        c->use.one_call = o->one_call;
+        if (!o->tool_choice)
+                return 0;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
+                if (strcmp(o->tool_choice, names[i]) != 0)
+                        continue;
+                c->use.choice = (enum tdm_chat_choice)i;
+                return 0;
+        }
+        if (strncmp(o->tool_choice, function, sizeof(function) - 1) != 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "tool-choice: '%.*s' is not auto, none, required or function:NAME",
+                                     TDM_UTF8_CUT(o->tool_choice, 60));
+        c->choice = strdup(o->tool_choice + sizeof(function) - 1);
+        if (!c->choice)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        c->use.choice = TDM_CHAT_CHOICE_NAMED;
+        c->use.name = (struct tdm_chat_text){ c->choice, strlen(c->choice) };
+        return 0;
+}
+
 int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *o, struct tdm_account *account,
                        struct tdm_error *err)
 {
-        const char *const sources[] = { [SCHEMA] = o->json_schema, [GBNF] = o->grammar, [REGEX] = o->regex };
+        const char *const sources[] = {
+                [SCHEMA] = o->json_schema, [GBNF] = o->grammar, [REGEX] = o->regex, [TOOLS] = o->tools
+        };
         _cleanup_(tdm_constraint_destroyp) struct tdm_constraint *c = NULL;
         int r;
 
@@ -69,7 +103,7 @@ int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options
                         continue;
                 if (c)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "a job takes one of json-schema, grammar and regex, not several");
+                                             "a job takes one of json-schema, grammar, regex and tools, not several");
                 c = calloc(1, sizeof(*c));
                 if (!c)
                         return tdm_error_set(err, -ENOMEM, "out of memory");
@@ -79,12 +113,21 @@ int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options
                         return tdm_error_set(err, -ENOMEM, "out of memory");
                 c->source_size = strlen(c->source);
         }
+        if (!c || c->kind != TOOLS) {
+                if (o->tool_choice || o->one_call)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s is given, and there are no tools",
+                                             o->tool_choice ? "tool-choice" : "one-call");
+        } else {
+                r = read_choice(c, o, err);
+                if (r != 0)
+                        return r;
+        }
         if (!c)
                 return 0;
         if (o->ignore_end)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "ignore-end cannot be combined with json-schema, grammar or regex: a text that "
-                                     "satisfies them ends");
+                                     "ignore-end cannot be combined with json-schema, grammar, regex or tools: a text "
+                                     "that satisfies them ends");
         c->account = account ? tdm_account_ref(account) : NULL;
         r = tdm_constraint_charge(c, err);
         if (r != 0)
@@ -104,6 +147,7 @@ void tdm_constraint_destroy(struct tdm_constraint *c)
         if (c->source)
                 explicit_bzero(c->source, c->source_size);
         free(c->source);
+        free(c->choice);
         free(c);
 }
 
@@ -113,7 +157,14 @@ void tdm_constraint_destroyp(struct tdm_constraint **c)
         *c = NULL;
 }
 
-static int compile_source(struct tdm_constraint *c, struct tdm_error *err)
+struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *c)
+{
+        return c && c->kind == TOOLS ? (struct tdm_chat_text){ c->source, c->source_size } :
+                                       (struct tdm_chat_text){ NULL, 0 };
+}
+
+static int compile_source(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                          struct tdm_error *err)
 {
         struct tdm_grammar_limits limits;
 
@@ -127,6 +178,9 @@ static int compile_source(struct tdm_constraint *c, struct tdm_error *err)
                 return tdm_grammar_new_gbnf(&c->grammar, c->source, c->source_size, &limits, err);
         case REGEX:
                 return tdm_grammar_new_regex(&c->grammar, c->source, c->source_size, &limits, err);
+        case TOOLS:
+                c->use.tools = tdm_constraint_tools(c);
+                return tdm_chat_tools_grammar(&c->grammar, family, tokenizer, &c->use, &limits, err);
         }
         return -EINVAL;
 }
@@ -134,18 +188,23 @@ static int compile_source(struct tdm_constraint *c, struct tdm_error *err)
 /* The message names the option before what is wrong in it. */
 static int name_option(const struct tdm_constraint *c, int code, struct tdm_error *err)
 {
-        static const char *const names[] = { [SCHEMA] = "json-schema", [GBNF] = "grammar", [REGEX] = "regex" };
+        static const char *const names[] = {
+                [SCHEMA] = "json-schema", [GBNF] = "grammar", [REGEX] = "regex", [TOOLS] = "tools"
+        };
         struct tdm_error why = *err;
 
         if (code < 0)
                 return tdm_error_set(err, code, "%s: %s", names[c->kind], strerror(-code));
+        if (c->kind == TOOLS) /* it does already */
+                return code;
         return tdm_error_set(err, code, "%s: %s", names[c->kind], why.message);
 }
 
-int tdm_constraint_compile(struct tdm_constraint *c, struct tdm_vocabulary *vocabulary, struct tdm_error *err)
+int tdm_constraint_compile(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                           struct tdm_vocabulary *vocabulary, struct tdm_error *err)
 {
         const uint64_t *words;
-        int r = c->grammar ? 0 : compile_source(c, err);
+        int r = c->grammar ? 0 : compile_source(c, family, tokenizer, err);
 
         if (r != 0)
                 return name_option(c, r, err);

@@ -1,4 +1,5 @@
-/* What a job's text must follow: a JSON schema, a grammar or a regular expression, and how far the text is in it.
+/* What a job's text must follow: a JSON schema, a grammar, a regular expression or the form of its tools' calls; and
+ * how far the text is in it.
  *
  * It belongs to one job. The source is compiled on a thread, with the vocabulary of the job's model. From then on it
  * gives the mask of the next token for the job's ids. It lives in the daemon and follows the tokens that were accepted.
@@ -11,7 +12,7 @@
 
 #include "daemon/accounts/accounts.h"
 #include "daemon/jobs/options.h"
-#include "engine/grammar/grammar.h"
+#include "engine/chat/tools.h"
 
 struct tdm_constraint;
 
@@ -22,9 +23,14 @@ int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options
 void tdm_constraint_destroy(struct tdm_constraint *constraint);
 void tdm_constraint_destroyp(struct tdm_constraint **constraint);
 
-/* Compiles the source, and makes the first mask. Any thread. TDM_E_BAD_REQUEST,
- * TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its place. */
-int tdm_constraint_compile(struct tdm_constraint *constraint, struct tdm_vocabulary *vocabulary, struct tdm_error *err);
+/* The job's tools as JSON; empty: none. */
+struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *constraint);
+
+/* Compiles the source, and makes the first mask. Tools are compiled for the family's form. Any thread.
+ * TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its place. */
+int tdm_constraint_compile(struct tdm_constraint *constraint, enum tdm_chat_family family,
+                           const struct tdm_tokenizer *tokenizer, struct tdm_vocabulary *vocabulary,
+                           struct tdm_error *err);
 
 enum tdm_constraint_effort {
         TDM_CONSTRAINT_QUICK,  /* on the loop: some 100 µs at most */

@@ -3,6 +3,8 @@
  * logged. */
 #include "daemon/jobs/job.h"
 
+#include "engine/grammar/compose.h"
+
 #include <math.h>
 
 static const char *const state_names[] = {
@@ -15,11 +17,33 @@ static_assert(TDM_JOB_INTERACTIVE == 0 && TDM_JOB_BACKGROUND == 1, "priorities i
 static_assert(TDM_PLACEMENT_ANY == 0 && TDM_PLACEMENT_SPLIT == 1 && TDM_PLACEMENT_NPU == 2 && TDM_PLACEMENT_GPU == 3,
               "placements in the order of the table, 0 for none");
 
+static const char *const unguessed_texts[] = {
+        [TDM_UNGUESSED_NOT] = "",
+        [TDM_UNGUESSED_OFF] = "off",
+        [TDM_UNGUESSED_GRAMMAR] = "its text follows a grammar",
+        [TDM_UNGUESSED_SUSPECT] = "it was in a step that killed its worker",
+        [TDM_UNGUESSED_PROMPT] = "prompts are read",
+        [TDM_UNGUESSED_LAST] = "one token is left",
+        [TDM_UNGUESSED_NO_MATCH] = "nothing like the end of its text stands further back",
+        [TDM_UNGUESSED_MEASURING] = "a step without guesses is measured",
+        [TDM_UNGUESSED_COST] = "guesses would cost more time than they save",
+        [TDM_UNGUESSED_MEMORY] = "no page of the cache is free for them",
+};
+
+const char *tdm_unguessed_text(enum tdm_unguessed why)
+{
+        return unguessed_texts[why];
+}
+
 const char *tdm_job_state_name(enum tdm_job_state state)
 {
         return state_names[state];
 }
 
+/* What templates write around tools at most, and how much longer a tool may be there. Where it is more, the prompt is
+ * refused for the time that it takes. */
+#define TOOLS_FRAME_BYTES 2048u
+#define TOOLS_FACTOR 16u
 /* What a job costs beside its text. */
 #define JOB_BYTES 2048u
 
@@ -36,25 +60,62 @@ static int copy_text(struct tdm_job *job, const char *text, size_t size)
         return 0;
 }
 
+static size_t call_bytes(const struct tdm_chat_call *call)
+{
+        return call->id.size + call->name.size + call->arguments.size;
+}
+
+/* Texts go to *at; data stays NULL where it is. */
+static struct tdm_chat_text copy_part(struct tdm_chat_text text, char **at)
+{
+        struct tdm_chat_text copy = { text.data ? *at : NULL, text.size };
+
+        if (text.size)
+                memcpy(*at, text.data, text.size);
+        *at += text.size;
+        return copy;
+}
+
 static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *messages, size_t n)
 {
-        size_t size = 0, at = 0;
+        size_t size = 0, n_calls = 0;
+        struct tdm_chat_call *calls;
+        char *at;
 
-        for (size_t i = 0; i < n; i++)
-                size += messages[i].size; /* all came in one frame, so this cannot overflow */
-        job->text = malloc(size + 1);
+        for (size_t i = 0; i < n; i++) { /* all came in one frame, so this cannot overflow */
+                const struct tdm_chat_message *m = &messages[i];
+
+                size += m->size + m->thinking.size + m->call_id.size + m->name.size;
+                for (size_t k = 0; k < m->n_calls; k++)
+                        size += call_bytes(&m->calls[k]);
+                n_calls += m->n_calls;
+        }
+        at = job->text = malloc(size + 1);
         job->messages = calloc(n, sizeof(*job->messages));
-        if (!job->text || !job->messages)
+        calls = job->message_calls = calloc(n_calls + 1, sizeof(*calls));
+        if (!job->text || !job->messages || !calls)
                 return -ENOMEM;
         for (size_t i = 0; i < n; i++) {
-                if (messages[i].size)
-                        memcpy(job->text + at, messages[i].text, messages[i].size);
-                job->messages[i] = (struct tdm_chat_message){ messages[i].role, job->text + at, messages[i].size };
-                at += messages[i].size;
+                const struct tdm_chat_message *m = &messages[i];
+                struct tdm_chat_message *to = &job->messages[i];
+                struct tdm_chat_text text = copy_part((struct tdm_chat_text){ m->text ? m->text : "", m->size }, &at);
+
+                *to = (struct tdm_chat_message){ .role = m->role, .text = text.data, .size = text.size };
+                to->thinking = copy_part(m->thinking, &at);
+                to->call_id = copy_part(m->call_id, &at);
+                to->name = copy_part(m->name, &at);
+                to->calls = calls;
+                to->n_calls = m->n_calls;
+                for (size_t k = 0; k < m->n_calls; k++, calls++) {
+                        calls->id = copy_part(m->calls[k].id, &at);
+                        calls->name = copy_part(m->calls[k].name, &at);
+                        calls->arguments = copy_part(m->calls[k].arguments, &at);
+                }
         }
         job->text[size] = '\0';
         job->text_size = size;
         job->n_messages = n;
+        job->n_message_calls = n_calls;
         job->is_chat = true;
         return 0;
 }
@@ -68,6 +129,22 @@ static int copy_ids(struct tdm_job *job, const uint32_t *ids, size_t n)
                 return -ENOMEM;
         memcpy(job->ids, ids, n * sizeof(*ids));
         job->n_ids = job->ids_capacity = (uint32_t)n;
+        return 0;
+}
+
+static int copy_biases(struct tdm_job *job, const char *text, struct tdm_error *err)
+{
+        struct tdm_logit_bias biases[TDM_MAX_BIASES];
+        uint32_t n;
+        int r = tdm_job_options_biases(text, biases, &n, err);
+
+        if (r != 0 || n == 0)
+                return r;
+        job->biases = malloc(n * sizeof(*biases));
+        if (!job->biases)
+                return -ENOMEM;
+        memcpy(job->biases, biases, n * sizeof(*biases));
+        job->n_biases = n;
         return 0;
 }
 
@@ -87,6 +164,8 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if (p->n_messages > 0 && p->messages[p->n_messages - 1].role == TDM_CHAT_ASSISTANT)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the last message is the assistant's; end with the user's");
+        if (p->options.tools && p->n_messages == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "tools: a model is told of them in a chat; give messages");
         if (p->n_top > TDM_MAX_TOP)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given",
                                      p->n_top, TDM_MAX_TOP);
@@ -118,7 +197,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->placement = (enum tdm_placement)o->placement;
         job->max_tokens = o->max_tokens;
         job->sampling = tdm_job_options_sampling(o);
-        job->sampling.n_top = p->n_top;
+        job->sampling.n_top = p->kind == TDM_JOB_GENERATE ? o->top_logprobs : p->n_top;
         job->dimensions = p->dimensions;
         job->repeat_last = o->repeat_last ? o->repeat_last : 64;
         job->prefill_chunk = o->prefill_chunk;
@@ -133,6 +212,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_messages(job, p->messages, p->n_messages);
         else
                 r = copy_text(job, p->text, p->text_size);
+        if (r == 0 && o->logit_bias)
+                r = copy_biases(job, o->logit_bias, err);
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->stop, o->stop, o->n_stop, err);
         if (r == 0 && p->kind == TDM_JOB_GENERATE)
@@ -156,7 +237,8 @@ static void drop_text(struct tdm_job *job)
                 explicit_bzero(job->text, job->text_size);
         free(steal_ptr(&job->text));
         free(steal_ptr(&job->messages));
-        job->text_size = job->n_messages = 0;
+        free(steal_ptr(&job->message_calls));
+        job->text_size = job->n_messages = job->n_message_calls = 0;
 }
 
 /* It does not wait any more: the account gets back what the job was charged. */
@@ -181,8 +263,10 @@ void tdm_job_unref(struct tdm_job *job)
         tdm_account_unref(job->account);
         free(job->from_text.ids);
         free(job->ids);
+        free(job->biases);
         tdm_stop_destroy(job->stop);
         tdm_constraint_destroy(job->constraint);
+        tdm_chat_parser_destroy(job->turn);
         free(job->room);
         free(job->vector);
         free(job);
@@ -197,12 +281,16 @@ void tdm_job_unrefp(struct tdm_job **job)
 size_t tdm_job_pending_bytes(const struct tdm_job *job)
 {
         return job->text_size + job->n_messages * sizeof(*job->messages) +
-               (size_t)job->ids_capacity * sizeof(*job->ids);
+               job->n_message_calls * sizeof(*job->message_calls) + (size_t)job->ids_capacity * sizeof(*job->ids);
 }
 
 size_t tdm_job_text_to_encode(const struct tdm_job *job)
 {
+        size_t tools = tdm_constraint_tools(job->constraint).size;
         size_t frame = job->is_chat ? TDM_CHAT_FRAME_BYTES + TDM_CHAT_MESSAGE_BYTES * job->n_messages : 0;
+
+        /* Templates write calls in a frame, and tools with indentation or as another language. */
+        frame += TDM_CHAT_MESSAGE_BYTES * job->n_message_calls + (tools ? TOOLS_FRAME_BYTES + TOOLS_FACTOR * tools : 0);
 
         return job->encoded ? 0 : job->text_size + frame;
 }
@@ -217,6 +305,7 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                                                     TDM_ENCODE_STEPS(0) * job->n_messages,
                                             &job->cancel_encoding };
         _cleanup_(freep) uint32_t *ids = NULL;
+        struct tdm_chat_options chat = { .tools = tdm_constraint_tools(job->constraint) };
         struct tdm_error why = { 0 };
         ssize_t n;
 
@@ -232,8 +321,10 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                 if (family == TDM_CHAT_NONE)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "the model has no chat template that is known here; send the prompt raw");
-                n = tdm_chat_render(family, tokenizer, job->messages, job->n_messages, NULL, &budget, ids, capacity,
+                n = tdm_chat_render(family, tokenizer, job->messages, job->n_messages, &chat, &budget, ids, capacity,
                                     &why);
+                if (n > (ssize_t)capacity && capacity <= hp->n_ctx)
+                        n = -ETIME;
         } else
                 n = tdm_tokenizer_encode_within(tokenizer, job->text, job->text_size,
                                                 TDM_TOKENIZE_BOS |
@@ -291,6 +382,11 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 if (job->ids[i] >= hp->n_vocab)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
                                              job->ids[i], i, hp->n_vocab);
+        for (uint32_t i = 0; i < job->n_biases; i++)
+                if (job->biases[i].id >= hp->n_vocab)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "logit-bias: token id %u is not in the vocabulary of %u",
+                                             job->biases[i].id, hp->n_vocab);
         if (job->n_ids > hp->n_ctx)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
                                      job->n_ids, hp->n_ctx);
@@ -310,8 +406,15 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         job->implicit_limit = job->max_tokens == 0;
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
         tdm_decoder_init(&job->decoder, tokenizer, false);
+        if (tdm_constraint_tools(job->constraint).size > 0) {
+                r = tdm_chat_parser_new(&job->turn, family, tokenizer);
+                if (r < 0)
+                        return tdm_error_set(err, r, "cannot read the model's calls: %s", strerror(-r));
+        }
         job->room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;
-        job->room = malloc(job->room_size);
+        /* A job with tools takes one token a step, because its constraint must see each before the next. */
+        job->n_rooms = job->turn ? 1 : 1 + TDM_MAX_GUESSES;
+        job->room = malloc(job->n_rooms * job->room_size);
         if (!job->room)
                 return tdm_error_set(err, -ENOMEM, "out of memory for a token's text");
         return 0;
@@ -334,9 +437,57 @@ static int append_id(struct tdm_job *job, uint32_t id)
         return 0;
 }
 
+/* A job with tools: what the bytes of a token add, in ret; its text goes to the job's only room. Returns the text's
+ * size, or -ENOMEM. */
+static ssize_t take_turn(struct tdm_job *job, uint32_t id, size_t size, struct tdm_job_token *ret)
+{
+        char marker[1 + TDM_MARKER_MAX];
+        const char *piece, *data = job->room;
+        size_t n_parts, n_kept = 0, n_text = 0;
+        const struct tdm_chat_part *parts;
+
+        if (size == 0 && tdm_tokenizer_piece(job->tokenizer, id, false, &piece) == 0) {
+                size = tdm_vocabulary_marker(job->tokenizer, id, marker, sizeof(marker));
+                data = marker;
+        }
+        if (tdm_chat_parser_push(job->turn, data, size, &parts, &n_parts) < 0)
+                return -ENOMEM;
+        for (size_t i = 0; i < n_parts; i++)
+                n_text += parts[i].kind == TDM_CHAT_PART_TEXT ? parts[i].size : 0;
+        if (n_text + TDM_MAX_STOP_BYTES > job->room_size) {
+                char *room = realloc(job->room, n_text + TDM_MAX_STOP_BYTES);
+
+                if (!room)
+                        return -ENOMEM;
+                job->room = room;
+                job->room_size = n_text + TDM_MAX_STOP_BYTES;
+        }
+        n_text = 0;
+        for (size_t i = 0; i < n_parts; i++) {
+                if (parts[i].kind != TDM_CHAT_PART_TEXT) {
+                        n_kept++;
+                        continue;
+                }
+                memcpy(job->room + n_text, parts[i].data, parts[i].size);
+                n_text += parts[i].size;
+        }
+        ret->parts = n_kept > 0 ? parts : NULL;
+        ret->n_parts = n_kept > 0 ? n_parts : 0;
+        return (ssize_t)n_text;
+}
+
+static void finish_without_memory(struct tdm_job *job)
+{
+        struct tdm_error err;
+
+        tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the job's tokens");
+        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+}
+
 bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
                         struct tdm_job_token *ret_token)
 {
+        char *room;
         size_t size;
         bool hit = false;
 
@@ -349,17 +500,28 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 return false;
         }
         if (append_id(job, id) < 0) {
-                struct tdm_error err;
-
-                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the job's tokens");
-                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+                finish_without_memory(job);
                 return false;
         }
         job->generated++;
-        size = tdm_decoder_push(&job->decoder, id, job->room, job->room_size - TDM_MAX_STOP_BYTES);
+        room = job->room + job->room_at * job->room_size;
+        job->room_at = (job->room_at + 1) % job->n_rooms;
+        *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob };
+        size = tdm_decoder_push(&job->decoder, id, room, job->room_size - TDM_MAX_STOP_BYTES);
+        if (job->turn) {
+                ssize_t n = take_turn(job, id, size, ret_token);
+
+                if (n < 0) {
+                        finish_without_memory(job);
+                        return false;
+                }
+                size = (size_t)n;
+                room = job->room;
+        }
         if (job->stop)
-                size = tdm_stop_push(job->stop, job->room, size, job->room, &hit);
-        *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob, .text = job->room, .size = size };
+                size = tdm_stop_push(job->stop, room, size, room, &hit);
+        ret_token->text = room;
+        ret_token->size = size;
         if (hit) {
                 job->text_is_over = true;
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
@@ -419,16 +581,38 @@ int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *reci
         return 0;
 }
 
+/* Only text is left to say: a call that was cut off stays so. */
+static size_t finish_turn(struct tdm_job *job, char *text, size_t size)
+{
+        const struct tdm_chat_part *parts;
+        size_t n_parts, n = 0;
+
+        for (unsigned i = 0; i < 2; i++) {
+                if ((i == 0 ? tdm_chat_parser_push(job->turn, text, size, &parts, &n_parts) :
+                              tdm_chat_parser_finish(job->turn, &parts, &n_parts)) < 0)
+                        return n;
+                for (size_t k = 0; k < n_parts; k++) {
+                        if (parts[k].kind != TDM_CHAT_PART_TEXT || n + parts[k].size > 2 * TDM_CHAT_HELD_MAX)
+                                continue;
+                        memcpy(text + n, parts[k].data, parts[k].size);
+                        n += parts[k].size;
+                }
+        }
+        return n;
+}
+
 /* The text that is still held is sent with the end, unless a stop string came before it. */
 static void finish_text(struct tdm_job *job)
 {
-        char text[32];
+        char text[32 + 2 * TDM_CHAT_HELD_MAX];
         size_t size;
         bool hit = false;
 
         if (!job->room || job->text_is_over)
                 return;
-        size = tdm_decoder_finish(&job->decoder, text, sizeof(text));
+        size = tdm_decoder_finish(&job->decoder, text, 32);
+        if (job->turn)
+                size = finish_turn(job, text, size);
         if (!job->stop) {
                 memcpy(job->tail, text, size);
                 job->tail_size = size;

@@ -24,6 +24,14 @@ void tdm_model_notify(struct tdm_model *model)
                 m->observers[i].fn(model, m->observers[i].userdata);
 }
 
+/* A file that was refused may be mended, or gone, meanwhile: so long its failure is shown. */
+#define FAILED_NS (3 * TDM_NSEC_PER_SEC)
+
+static bool is_spent(const struct tdm_model *model)
+{
+        return model->state == TDM_MODEL_FAILED && model->n_jobs == 0 && model->n_steps == 0 && !model->load;
+}
+
 static bool may_idle_out(const struct tdm_model *model)
 {
         return model->models->idle_ns > 0 && model->state == TDM_MODEL_READY && model->n_jobs == 0 &&
@@ -40,6 +48,8 @@ void tdm_models_arm_tick(struct tdm_models *m)
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (model->load || model->state == TDM_MODEL_WAITING || model->state == TDM_MODEL_MAPPING)
                         at = now + TICK_NS;
+                else if (is_spent(model))
+                        at = TDM_MIN(at, TDM_MAX(model->last_used_ns + FAILED_NS, now + 1));
                 else if (model->n_jobs > 0)
                         at = TDM_MIN(at, now + FILE_CHECK_NS);
                 else if (may_idle_out(model))
@@ -112,6 +122,7 @@ void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
         if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
                 return;
         model->state = TDM_MODEL_FAILED;
+        model->last_used_ns = tdm_now_ns();
         model->error = *err;
         if (err->code < 0)
                 model->error.code = TDM_E_INTERNAL;
@@ -123,6 +134,7 @@ void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
         tdm_model_notify(model);
         if (!model->load && model->n_steps == 0)
                 tdm_model_leave(model);
+        tdm_models_arm_tick(model->models);
         tdm_model_unref(model);
 }
 
@@ -142,7 +154,8 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
         *ret = (struct tdm_steps_limits){
                 .max_rows = tdm_model_max_rows(model),
                 .max_seqs = m->max_sequences,
-                .max_logits = TDM_MIN(TDM_MAX(m->max_sequences, 64u), TDM_MAX_STEP_LOGITS),
+                /* Of each sequence more than one, for its guesses (daemon/schedule/speculate.c). */
+                .max_logits = TDM_MIN(TDM_MIN(TDM_MAX(8 * m->max_sequences, 64u), m->max_rows), TDM_MAX_STEP_LOGITS),
                 .n_tables = m->max_sequences,
                 .table_entries = TDM_DIV_UP(tdm_model_hparams(model)->n_ctx, TDM_KV_PAGE_TOKENS),
                 .mask_words = TDM_DIV_UP(tdm_model_hparams(model)->n_vocab, 64u),
@@ -549,6 +562,10 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                 if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING ||
                     model->state == TDM_MODEL_MAPPING)
                         tdm_model_notify(model);
+                if (is_spent(model) && now_ns >= model->last_used_ns + FAILED_NS) {
+                        tdm_model_retire(model);
+                        continue;
+                }
                 if (may_idle_out(model) && now_ns >= model->last_used_ns + m->idle_ns) {
                         tdm_log_info(
                                 "model %s unloaded: nobody used it for %llu s (idle-unload); %.1f MiB are free again",

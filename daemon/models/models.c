@@ -255,6 +255,26 @@ void tdm_model_unlist(struct tdm_model *model)
         tdm_model_unref(model);
 }
 
+static bool is_private(const struct tdm_model *model)
+{
+        return model->models->serves_all && !model->by_name;
+}
+
+const char *tdm_model_shown_path(const struct tdm_model *model)
+{
+        const char *slash = is_private(model) ? strrchr(model->path, '/') : NULL;
+
+        return slash ? slash + 1 : model->path;
+}
+
+const char *tdm_model_shown_error(const struct tdm_model *model)
+{
+        if (model->state != TDM_MODEL_FAILED)
+                return "";
+        /* The reason may name the file. Those who asked for the model have it with their answer. */
+        return is_private(model) ? "it failed; who asked for it was told why" : model->error.message;
+}
+
 static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identity *identity)
 {
         struct tdm_model *model;

@@ -210,6 +210,10 @@ void tdm_models_on_model_failed(struct tdm_models *models, uint32_t model_id, co
 int tdm_models_default_dirs(const char *const *configured, char ***ret);
 void tdm_strv_freep(char ***strv);
 
+/* The path as people may see it. What a user handed over is shown to all without its folder where the daemon serves
+ * several users. */
+const char *tdm_model_shown_path(const struct tdm_model *model);
+const char *tdm_model_shown_error(const struct tdm_model *model); /* "" unless it failed; by the same rule */
 /* Memory is short on this machine: the idle model that was used longest ago leaves. False: there is none. */
 bool tdm_models_relieve(struct tdm_models *models);
 

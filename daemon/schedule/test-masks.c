@@ -236,7 +236,7 @@ static void test_several(void **state)
         p.options.regex = "a";
         p.options.grammar = "root ::= \"a\"";
         assert_int_equal(tdm_job_new(&job, &p, &err), TDM_E_BAD_REQUEST);
-        assert_non_null(strstr(err.message, "one of json-schema, grammar and regex"));
+        assert_non_null(strstr(err.message, "one of json-schema, grammar, regex and tools"));
         p.options.grammar = NULL;
         p.options.ignore_end = true;
         assert_int_equal(tdm_job_new(&job, &p, &err), TDM_E_BAD_REQUEST);

@@ -11,6 +11,7 @@ static const struct row {
             .with = { "<|start|>", "<|channel|>", "<|message|>" },
             .markers = { "<|start|>", "<|message|>", "<|end|>", "<|channel|>", "<|call|>" },
             .tools = true,
+            .calls = TDM_CHAT_CALLS_CHANNELLED,
             .render = tdm_chat_render_gpt_oss } },
         { TDM_CHAT_GEMMA4_LARGE,
           { .name = "gemma4-large",
@@ -38,6 +39,7 @@ static const struct row {
             .markers = { "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>" },
             .says_today = true,
             .tools = true,
+            .calls = TDM_CHAT_CALLS_WHOLE,
             .starts_with_bos = true,
             .render = tdm_chat_render_llama31 } },
         { TDM_CHAT_LLAMA31,
@@ -45,6 +47,7 @@ static const struct row {
             .with = { "<|start_header_id|>", "Cutting Knowledge Date", "26 Jul 2024" },
             .markers = { "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>" },
             .tools = true,
+            .calls = TDM_CHAT_CALLS_WHOLE,
             .starts_with_bos = true,
             .render = tdm_chat_render_llama31 } },
         { TDM_CHAT_LLAMA3,
@@ -122,11 +125,12 @@ static const struct row {
             .without = { "[SYSTEM_PROMPT]", "[INST] ", "[ARGS]" },
             .markers = { "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]" },
             .tools = true,
+            .calls = TDM_CHAT_CALLS_LISTED,
             .starts_with_bos = true,
             .render = tdm_chat_render_mistral } },
 };
 
-static const struct tdm_chat_row *row_of(enum tdm_chat_family family)
+const struct tdm_chat_row *tdm_chat_row_of(enum tdm_chat_family family)
 {
         for (size_t i = 0; i < TDM_ARRAY_SIZE(rows); i++) {
                 if (rows[i].family == family)
@@ -137,7 +141,7 @@ static const struct tdm_chat_row *row_of(enum tdm_chat_family family)
 
 const char *tdm_chat_family_name(enum tdm_chat_family family)
 {
-        const struct tdm_chat_row *row = row_of(family);
+        const struct tdm_chat_row *row = tdm_chat_row_of(family);
 
         return row ? row->name : "none";
 }
@@ -153,14 +157,14 @@ enum tdm_chat_family tdm_chat_family_by_name(const char *name)
 
 bool tdm_chat_family_has_tools(enum tdm_chat_family family)
 {
-        const struct tdm_chat_row *row = row_of(family);
+        const struct tdm_chat_row *row = tdm_chat_row_of(family);
 
         return row && row->tools;
 }
 
 bool tdm_chat_family_can_think(enum tdm_chat_family family)
 {
-        const struct tdm_chat_row *row = row_of(family);
+        const struct tdm_chat_row *row = tdm_chat_row_of(family);
 
         return row && row->thinking;
 }
@@ -269,7 +273,7 @@ ssize_t tdm_chat_render(enum tdm_chat_family family, const struct tdm_tokenizer 
                         size_t capacity, struct tdm_error *err)
 {
         struct tdm_error local;
-        struct tdm_chat_writer w = { .row = row_of(family),
+        struct tdm_chat_writer w = { .row = tdm_chat_row_of(family),
                                      .tokenizer = tokenizer,
                                      .messages = messages,
                                      .n_messages = n_messages,

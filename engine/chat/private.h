@@ -24,16 +24,25 @@ struct tdm_chat_writer {
         struct tdm_error *err;
 };
 
+/* How a model writes calls of tools. */
+enum tdm_chat_call_form {
+        TDM_CHAT_CALLS_TAGGED,     /* <tool_call>, an object, </tool_call> */
+        TDM_CHAT_CALLS_WHOLE,      /* an object that is the whole turn */
+        TDM_CHAT_CALLS_LISTED,     /* [TOOL_CALLS] and an array of objects */
+        TDM_CHAT_CALLS_CHANNELLED, /* a message to the tool, in a channel */
+};
+
 struct tdm_chat_row {
         const char *name;
         const char *with[4];    /* texts that the template has */
         const char *without[4]; /* and has not */
         const char *markers[5]; /* special pieces that the vocabulary has */
         bool tools;
-        bool thinking;        /* can be asked for, or switched off */
-        bool splits_thinking; /* an earlier text may hold thoughts, which are left out */
-        bool always_thinks;   /* the model's turn starts with a thought */
-        bool empty_thought;   /* or, when it is not to think, with an empty one */
+        enum tdm_chat_call_form calls; /* where there are tools */
+        bool thinking;                 /* can be asked for, or switched off */
+        bool splits_thinking;          /* an earlier text may hold thoughts, which are left out */
+        bool always_thinks;            /* the model's turn starts with a thought */
+        bool empty_thought;            /* or, when it is not to think, with an empty one */
         bool says_today;
         bool system_turn;     /* Mistral: the system's text has a turn of its own */
         const char *system;   /* what the system says where the conversation does not */
@@ -82,6 +91,9 @@ uint32_t tdm_chat_function(const struct tdm_chat_writer *w, uint32_t tool);
                 if (try_r < 0)                                                                                         \
                         return try_r;                                                                                  \
         } while (0)
+
+/* NULL: none. */
+const struct tdm_chat_row *tdm_chat_row_of(enum tdm_chat_family family);
 
 int tdm_chat_render_gemma(struct tdm_chat_writer *w);
 int tdm_chat_render_gemma4(struct tdm_chat_writer *w);

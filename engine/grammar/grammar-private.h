@@ -48,6 +48,11 @@ uint32_t tdm_grammar_add_rule(struct tdm_grammar *grammar);
 int tdm_grammar_finish(struct tdm_grammar *grammar, struct tdm_error *err);
 /* Sets grammar->nothing too. */
 int tdm_grammar_takes_nothing(struct tdm_grammar *grammar, struct tdm_error *err);
+/* The white space that JSON may have where grammar.h says so. */
+uint32_t tdm_grammar_space(struct tdm_grammar *grammar);
+/* Adds the rules of a schema; ret_expr calls the root's. Several schemas may share a grammar. */
+int tdm_grammar_add_schema(struct tdm_grammar *grammar, const char *source, size_t size, unsigned flags,
+                           uint32_t *ret_expr, struct tdm_error *err);
 /* As tdm_grammar_new_schema(); *ret_nothing tells whether it failed because no value satisfies the schema. */
 int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
                                const struct tdm_grammar_limits *limits, bool *ret_nothing, struct tdm_error *err);

@@ -35,6 +35,7 @@ void tdm_grammar_limits_init(struct tdm_grammar_limits *limits);
 
 enum tdm_grammar_flags {
         TDM_GRAMMAR_COMPACT = 1, /* JSON without white space between tokens; else as written below */
+        TDM_GRAMMAR_OBJECT = 2,  /* objects only, whatever else the schema takes */
 };
 
 /* White space in JSON, unless compact: behind '{', '[', ',' and ':' and in front of '}' and ']' there may be one

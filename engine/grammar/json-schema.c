@@ -287,22 +287,26 @@ uint32_t tdm_schema_texts(struct tdm_schema *s, struct tdm_schema_text *texts, s
         return texts_from(s, texts, unique, 0);
 }
 
+uint32_t tdm_grammar_space(struct tdm_grammar *g)
+{
+        struct tdm_byte_set blank = { 0 };
+        uint32_t line;
+
+        tdm_byte_set_add(&blank, ' ', ' ');
+        tdm_byte_set_add(&blank, '\t', '\t');
+        line = tdm_expr_cat(&g->arena, tdm_expr_text(&g->arena, "\n"),
+                            tdm_expr_rep(&g->arena, tdm_expr_bytes(&g->arena, &blank), 0, 40));
+        return tdm_expr_opt(&g->arena, tdm_expr_alt(&g->arena, tdm_expr_text(&g->arena, " "), line));
+}
+
 static void init_marks(struct tdm_schema *s, unsigned flags)
 {
         struct tdm_arena *arena = &s->g->arena;
-        struct tdm_byte_set blank = { 0 };
 
         s->g->any_char[0] = tdm_chars_any_json(arena, true);
         s->g->any_char[1] = tdm_chars_any_json(arena, false);
         s->g->compact = flags & TDM_GRAMMAR_COMPACT;
-        s->space = TDM_EXPR_EPS;
-        if (!s->g->compact) {
-                tdm_byte_set_add(&blank, ' ', ' ');
-                tdm_byte_set_add(&blank, '\t', '\t');
-                s->space = tdm_expr_cat(arena, tdm_expr_text(arena, "\n"),
-                                        tdm_expr_rep(arena, tdm_expr_bytes(arena, &blank), 0, 40));
-                s->space = tdm_expr_opt(arena, tdm_expr_alt(arena, tdm_expr_text(arena, " "), s->space));
-        }
+        s->space = s->g->compact ? TDM_EXPR_EPS : tdm_grammar_space(s->g);
         s->comma = tdm_expr_cat(arena, tdm_expr_text(arena, ","), s->space);
         s->colon = tdm_expr_cat(arena, tdm_expr_text(arena, ":"), s->space);
 }
@@ -325,9 +329,18 @@ static void find_draft(struct tdm_schema *s)
         }
 }
 
-static int compile(struct tdm_schema *s, unsigned flags)
+/* A schema of its own beside the root's: values of other types are left out, whatever the root's says. */
+static uint32_t any_object(struct tdm_schema *s)
+{
+        uint32_t object = tdm_schema_object(s, 0);
+
+        return tdm_schema_put(s, object, "type", tdm_schema_string(s, "object", 0));
+}
+
+static int compile(struct tdm_schema *s, unsigned flags, uint32_t *ret_expr)
 {
         struct tdm_schema_nodes root = { 0 };
+        uint32_t e = TDM_EXPR_NONE;
         int r;
 
         init_marks(s, flags);
@@ -337,10 +350,13 @@ static int compile(struct tdm_schema *s, unsigned flags)
                 return r;
         /* A first entry that no conjunction has, so that there is an array to point into. */
         if (tdm_schema_nodes_add(s, &s->conjunction_nodes, 0) &&
-            tdm_schema_nodes_add(s, &root, s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE))
-                s->g->root = tdm_schema_call(s, &root);
+            tdm_schema_nodes_add(s, &root, s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE) &&
+            (!(flags & TDM_GRAMMAR_OBJECT) || tdm_schema_nodes_add(s, &root, any_object(s))))
+                e = tdm_schema_call(s, &root);
+        if (flags & TDM_GRAMMAR_OBJECT && !s->error && tdm_schema_is_empty(s, &root))
+                e = TDM_EXPR_NONE;
         free(root.items);
-        if (!s->error && s->g->root == TDM_EXPR_NONE)
+        if (!s->error && e == TDM_EXPR_NONE)
                 return tdm_grammar_takes_nothing(s->g, s->err);
         for (bool again = true; again && !s->error;) { /* building rules asks for more rules */
                 again = false;
@@ -358,24 +374,18 @@ static int compile(struct tdm_schema *s, unsigned flags)
         }
         if (s->error)
                 return s->error;
-        r = tdm_grammar_finish(s->g, s->err);
-        if (r > 0)
-                (void)tdm_error_prefix(s->err, "schema");
-        return r;
+        *ret_expr = e;
+        return 0;
 }
 
 /* Schemas begin at node 0: the reader makes the root's node before its children. */
-int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
-                               const struct tdm_grammar_limits *limits, bool *ret_nothing, struct tdm_error *err)
+int tdm_grammar_add_schema(struct tdm_grammar *g, const char *source, size_t size, unsigned flags, uint32_t *ret_expr,
+                           struct tdm_error *err)
 {
-        _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
         struct tdm_error ignored;
-        struct tdm_schema s = { .err = err ? err : &ignored };
-        int r = tdm_grammar_new(&g, limits);
+        struct tdm_schema s = { .err = err ? err : &ignored, .g = g };
+        int r;
 
-        *ret_nothing = false;
-        if (r < 0)
-                return r;
         if (size > g->limits.max_source_bytes)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the schema is longer than %zu bytes",
                                      g->limits.max_source_bytes);
@@ -385,9 +395,7 @@ int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, siz
                         (void)tdm_error_prefix(s.err, "schema");
                 return r;
         }
-        s.g = g;
-        r = compile(&s, flags);
-        *ret_nothing = g->nothing;
+        r = compile(&s, flags, ret_expr);
         tdm_json_deinit(&s.json);
         tdm_schema_refs_deinit(&s);
         free(s.conjunctions);
@@ -395,6 +403,25 @@ int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, siz
         free(s.negation_of);
         free(s.choice_of);
         free(s.slots);
+        return r;
+}
+
+int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
+                               const struct tdm_grammar_limits *limits, bool *ret_nothing, struct tdm_error *err)
+{
+        _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
+        int r = tdm_grammar_new(&g, limits);
+
+        *ret_nothing = false;
+        if (r < 0)
+                return r;
+        r = tdm_grammar_add_schema(g, source, size, flags, &g->root, err);
+        if (r == 0) {
+                r = tdm_grammar_finish(g, err);
+                if (r > 0 && err)
+                        (void)tdm_error_prefix(err, "schema");
+        }
+        *ret_nothing = g->nothing;
         if (r == 0)
                 *ret = steal_ptr(&g);
         return r;

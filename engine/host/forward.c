@@ -498,13 +498,13 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
         struct tdm_result result = { .token = TDM_NO_TOKEN };
+        struct tdm_past past = tdm_step_past(step, job->first + chunk);
         const uint64_t *allowed;
         int r = -ENODATA;
 
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
                 r = tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
-                               allowed, step->history + l->history_offset, l->n_history,
-                               step->rows[l->row].position + 1, l->target,
+                               allowed, &past, step->rows[l->row].position + 1, l->target,
                                model->sampler_scratch + thread * model->sampler_stride, &result);
         if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);

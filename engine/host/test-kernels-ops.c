@@ -191,6 +191,35 @@ static void test_cut(void **unused)
         }
 }
 
+/* Half the numbers 1, half -1: mean 0 and deviation 1, exactly. What is at the cut is dead. */
+static void test_cut_edges(void **unused)
+{
+        static const struct {
+                float scale, high, low; /* what 1 and -1 become */
+        } ways[] = { { 1, 0, 0 },       { 2, 0, 0 },  { 1 - 0x1p-24f, 0x1p-24f, 0 },
+                     { 0.5f, 0.5f, 0 }, { -1, 2, 0 }, { -2, 3, 1 } };
+        float x[96];
+
+        for (unsigned k = 0; k <= n_simd; k++) {
+                const struct tdm_kernels *kernels = k < n_simd ? &simd[k] : &reference;
+
+                for (unsigned way = 0; way < TDM_ARRAY_SIZE(ways); way++) {
+                        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(x); i++)
+                                x[i] = i % 3 == 0 || i % 6 == 1 ? 1 : -1;
+                        kernels->cut_below(x, TDM_ARRAY_SIZE(x), ways[way].scale);
+                        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(x); i++)
+                                assert_true(x[i] == (i % 3 == 0 || i % 6 == 1 ? ways[way].high : ways[way].low));
+                }
+                for (uint32_t live = 0; live < TDM_ARRAY_SIZE(x); live++) { /* one alone, in every lane */
+                        memset(x, 0, sizeof(x));
+                        x[live] = 96;
+                        kernels->cut_below(x, TDM_ARRAY_SIZE(x), 1.6448533535003662f);
+                        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(x); i++)
+                                assert_true(i == live ? x[i] > 0 : x[i] == 0);
+                }
+        }
+}
+
 static void test_gelu(void **unused)
 {
         static const float hard[] = { 0.0f,   -0.0f, 1e-30f, -1e-30f, 1e5f,     -1e5f,   1e13f,  -1e13f, 1e19f,
@@ -577,9 +606,10 @@ static void test_attention(void **unused)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_exp),       cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_cut),
-                cmocka_unit_test(test_gelu),      cmocka_unit_test(test_rope),    cmocka_unit_test(test_kv_store),
-                cmocka_unit_test(test_attention), cmocka_unit_test(test_silu),    cmocka_unit_test(test_swiglu),
+                cmocka_unit_test(test_exp),       cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_cut),
+                cmocka_unit_test(test_cut_edges), cmocka_unit_test(test_gelu),      cmocka_unit_test(test_rope),
+                cmocka_unit_test(test_kv_store),  cmocka_unit_test(test_attention), cmocka_unit_test(test_silu),
+                cmocka_unit_test(test_swiglu),
         };
 
         tdm_kernels_c_ops_fill(&reference);

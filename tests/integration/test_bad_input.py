@@ -1,6 +1,7 @@
 """What people and programs get wrong: each gets a clear error, and the daemon still serves."""
 import resource
 import signal
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -41,7 +42,11 @@ def requests():
         for bad in ({"temp": -1.0}, {"temp": float("nan")}, {"temp": float("inf")}, {"top_p": float("nan")},
                     {"top_p": -0.5},
                     {"min_p": float("nan")}, {"min_p": 2.0}, {"repeat_penalty": float("inf")},
-                    {"repeat_penalty": -1.0}):
+                    {"repeat_penalty": -1.0}, {"frequency_penalty": 2.1}, {"presence_penalty": float("nan")},
+                    {"top_logprobs": 21}, {"logit_bias": "5"}, {"logit_bias": "5:"}, {"logit_bias": "5:101"},
+                    {"logit_bias": "5:nan"}, {"logit_bias": "-5:1"}, {"logit_bias": "5:1;6:1"},
+                    {"logit_bias": "5:1,5:2"}, {"logit_bias": "99999999999:1"}, {"logit_bias": "999999:1"},
+                    {"logit_bias": ",".join(f"{i}:1" for i in range(513))}):
             refused(d, "bad-request", **bad)
         refused(d, "bad-request", prompt="x", stop=["a" * 100000])
         refused(d, "bad-request", prompt="x", stop=["a"] * 5000)
@@ -85,6 +90,35 @@ def names():
                 equal(len(shown), 1, f"the model in the list {[m['name'] for m in models]}")
                 check(shown[0]["path"].startswith("/somewhere/\u20ac?\u20ac?"), "its path", shown[0]["path"])
             serves(d)
+
+
+@test
+def a_refused_file_is_not_remembered():
+    """A file that was refused is listed as failed, then leaves the list; when it is mended, it works at once."""
+    with tempfile.TemporaryDirectory() as tmp, Daemon() as d:
+        path = os.path.join(tmp, "broken.gguf")
+        with open(TALE, "rb") as f, open(path, "wb") as g:
+            g.write(f.read(1 << 20))
+        d.cli("generate", "-m", path, "-n", "2", "x", check_exit=1)
+        states = [m["state"] for m in d.call("models")["models"] if m["name"] == "broken"]
+        equal(states, ["failed"], "listed")
+        wait_for(lambda: not any(m["name"] == "broken" for m in d.call("models")["models"]), "it leaves the list", 6)
+        shutil.copy(SPROUT, path)
+        d.cli("generate", "-m", path, "-n", "2", "x", check_exit=0)
+
+
+@test
+def paths_of_others():
+    """A daemon that serves several users shows none of them in which folder another's file lies."""
+    with Daemon(system=True) as d, open(SPROUT, "rb") as f, d.wire(timeout=60 * SLOW) as w:
+        model = {"name": b"/home/somebody/secret/own.gguf", "from_fd": True}
+        rid = w.send("generate", dict(request(ids=[2, 300], n=2), model=model), fd=f.fileno())
+        while w.receive(rid)[0] != "done":
+            pass
+        for models in (d.call("models")["models"], d.status()["models"]):
+            own = [m for m in models if m["name"] == "own"]
+            equal([m["path"] for m in own], ["own.gguf"], "the path")
+            check("secret" not in str(own), "the folder", own)
 
 
 @test

@@ -191,7 +191,9 @@ def chat_and_options():
         check("context" in p["ErrorMessage"] and read_all(fd) == b"", "it says why, and the pipe is at its end", p)
         # All at once.
         path, fd = c.generate(PROMPT, model="tale", max_tokens=5, temperature=1, top_k=5, top_p=0.9, min_p=0.05,
-                              repeat_penalty=1.1, repeat_last=32, seed=3, stop=["zebra"], priority="background",
+                              repeat_penalty=1.1, repeat_last=32, seed=3, frequency_penalty=0.5,
+                              presence_penalty=-0.5, logit_bias="5:-2,300:1.5", top_logprobs=3,
+                              stop=["zebra"], priority="background",
                               ignore_end=True, prefill_chunk=2, placement="gpu", token="all", linger=True,
                               output="text")
         text = read_all(fd)
@@ -277,6 +279,19 @@ def the_owner_leaves():
         equal((str(p["Result"]), int(p["GeneratedTokens"])), ("length", 300), "the lingering job")
         equal(c.text(stays).encode(), read_all(fd2), "its text")
         wait_for(lambda: not d.jobs(), "no job left", 5)
+
+
+@test
+def the_example_of_the_page():
+    """The shell commands of docs/dbus-api.md, as they stand there, end with a text."""
+    with open(os.path.join(TREE, "docs", "dbus-api.md")) as f:
+        script = re.search(r"```\n(job=.*?)```", f.read(), re.S)[1]
+    with Bus() as bus, bus.daemon() as d:
+        Client(bus).wait()
+        want = d.generate(n=100).text
+        code, out, err = bus.run("bash", "-ec", script.replace("--user", f"--address={bus.address}"))
+        equal(code, 0, err)
+        check(want[:20] in out.replace("\\'", "'"), "the text", out)
 
 
 @test

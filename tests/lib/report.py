@@ -49,6 +49,8 @@ def conditions(preset, build):
         out.add("no-vnni")
     if not os.path.exists("/dev/udmabuf"):
         out.add("no-udmabuf")
+    if not os.path.isdir(os.environ.get("TANDEM_NPM_CLIENTS", "")):
+        out.add("no-npm-clients")
     if not clang_format.find():
         out.add("no-clang-format-14")
     if has_newer_xrt(build):

@@ -34,7 +34,7 @@ class Row:
         self.choices = re.findall(r'"([^"]+)"', choices[1]) if choices else []
 
         def number(key, otherwise):
-            found = re.search(r"\.range\.%s = ([0-9.]+)" % key, text)
+            found = re.search(r"\.range\.%s = (-?[0-9.]+)" % key, text)
             return found[1] if found else otherwise
         self.min, self.max = number("min", "0"), number("max", None)
         self.below, self.or_zero = ".below_max = true" in text, ".or_zero = true" in text

@@ -174,4 +174,18 @@ def formats():
             equal(r.stderr, "", f"warnings of {name}")
 
 
+@test
+def pages_without_warnings():
+    """man shows each page in the plainest language without a word on standard error."""
+    folder = os.path.join(os.path.dirname(BIN), "docs", "man")
+    pages = [n for n in os.listdir(folder) if re.fullmatch(r".*\.[1-8]", n)]
+    if not pages or not shutil.which("man"):
+        raise Skip("manual pages were not built (scdoc), or there is no man")
+    for name in pages:
+        r = subprocess.run(["man", "--warnings", "-l", os.path.join(folder, name)], capture_output=True,
+                           env={**os.environ, "LC_ALL": "C", "MANWIDTH": "80"}, timeout=20 * SLOW)
+        equal((r.returncode, r.stderr), (0, b""), f"man {name}")
+        check(r.stdout.isascii(), f"{name} has other characters than ASCII")
+
+
 main()

@@ -64,6 +64,7 @@ struct recording {
         bool failed; /* told already */
         bool full, past;
         uint64_t n_events, n_bytes, n_records;
+        uint64_t n_shown; /* records that are no metadata: what the file says that it has */
         struct lane lanes[N_LANES];
         struct open_step steps[64];
         unsigned n_steps;
@@ -170,6 +171,7 @@ static struct buf *record(struct recording *r, const char *phase, const char *na
 
         if (r->out.size > WRITE_BYTES)
                 flush(r);
+        r->n_shown += strcmp(phase, "M") != 0;
         buf_printf(b, "%s\n{", r->n_records++ ? "," : "");
         json_field_string(b, "ph", phase);
         json_field_string(b, "name", name);
@@ -226,7 +228,8 @@ static void begin_file(struct recording *r)
 
 static void end_file(struct recording *r)
 {
-        buf_printf(&r->out, "\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"events\":%" PRIu64 "}}\n", r->n_events);
+        buf_printf(&r->out, "\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"events\":%" PRIu64 "}}\n",
+                   r->n_shown);
         flush(r);
 }
 
@@ -533,7 +536,7 @@ static void summary(const struct recording *r, const struct tandem_trace *trace)
                 fprintf(stderr, "nothing happened: no events (is a job running?)\n");
                 return;
         }
-        fprintf(stderr, "%.3f s, %" PRIu64 " events, %s in %s\n", (double)(to - from) / 1e9, r->n_events,
+        fprintf(stderr, "%.3f s, %" PRIu64 " events, %s in %s\n", (double)(to - from) / 1e9, r->n_shown,
                 human_bytes(r->n_bytes), term_safe(r->path));
         if (lost > 0)
                 fprintf(stderr, "%" PRIu64 " events were lost: they came faster than they were read\n", lost);

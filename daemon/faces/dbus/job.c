@@ -283,6 +283,37 @@ static size_t take_text(struct bus_job *job, const char *text, size_t size, char
         return size;
 }
 
+/* What a token of a job with tools adds beside its text: the model's thoughts, and pieces of its calls. */
+static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
+{
+        static const char *const events[] = { [TDM_CHAT_PART_THINKING] = "thinking",
+                                              [TDM_CHAT_PART_CALL] = "call",
+                                              [TDM_CHAT_PART_ARGUMENTS] = "arguments" };
+
+        for (size_t i = 0; i < t->n_parts && job->output == BUS_OUTPUT_EVENTS; i++) {
+                const struct tdm_chat_part *part = &t->parts[i];
+                _cleanup_(freep) char *clean = NULL;
+                struct line l;
+
+                if (part->kind == TDM_CHAT_PART_TEXT)
+                        continue;
+                clean = malloc(3 * part->size + 1);
+                if (!clean) {
+                        job->stream.cut = true;
+                        bus_stream_finish(&job->stream);
+                        return;
+                }
+                begin(job, &l, events[part->kind]);
+                if (part->kind != TDM_CHAT_PART_THINKING)
+                        add(&l, ",\"call\":%u", part->call);
+                if (part->kind == TDM_CHAT_PART_CALL)
+                        add_json(&l, "id", part->id, strlen(part->id));
+                add_json(&l, part->kind == TDM_CHAT_PART_CALL ? "name" : "text", clean,
+                         bus_clean_text(part->data, part->size, clean));
+                put_event(job, &l);
+        }
+}
+
 static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct bus_job *job = userdata;
@@ -303,8 +334,13 @@ static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_tok
                 begin(job, &l, "token");
                 add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id,
                     isfinite(t->logprob) ? (double)t->logprob : 0.0);
+                for (uint32_t i = 0; i < t->n_top; i++)
+                        add(&l, "%s[%u,%.6g]", i == 0 ? ",\"top\":[" : ",", t->top[i].id, (double)t->top[i].logprob);
+                if (t->n_top > 0)
+                        add(&l, "]");
                 add_json(&l, "text", clean, size);
                 put_event(job, &l);
+                put_parts(job, t);
         }
         if (clean != small)
                 free(clean);
@@ -340,6 +376,8 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
             tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
         add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->recoveries, j->degraded ? "true" : "false",
             j->incomplete ? "true" : "false");
+        add(&l, ",\"drafted\":%llu,\"accepted\":%llu", (unsigned long long)j->n_drafted,
+            (unsigned long long)j->n_accepted);
         put_event(job, &l);
 }
 

@@ -9,11 +9,11 @@
 
 #include "daemon/jobs/request.h"
 
-enum bus_option { MODEL, MODEL_FD, PROMPT_IDS, TOKEN, LINGER, OUTPUT, N_BUS_OPTIONS };
+enum bus_option { MODEL, MODEL_FD, PROMPT_IDS, TOKEN, LINGER, OUTPUT, CALLS, ANSWERS, N_BUS_OPTIONS };
 
 static const char *const bus_options[N_BUS_OPTIONS] = {
-        [MODEL] = "model", [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids",
-        [TOKEN] = "token", [LINGER] = "linger",     [OUTPUT] = "output",
+        [MODEL] = "model",   [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids", [TOKEN] = "token",
+        [LINGER] = "linger", [OUTPUT] = "output",     [CALLS] = "tool-calls",      [ANSWERS] = "tool-answers",
 };
 
 /* ---- single values ---- */
@@ -211,6 +211,85 @@ static int read_texts(DBusMessageIter *at, const struct tdm_job_option *option, 
         return 0;
 }
 
+static void dbus_freep(char **text)
+{
+        dbus_free(*text);
+}
+
+/* The strings behind the index of a message; false: it has none of that index. */
+static bool read_strings(DBusMessageIter *entry, struct bus_request *request, struct tdm_chat_message **ret_message,
+                         struct tdm_chat_text *texts, size_t n)
+{
+        DBusMessageIter inner;
+        dbus_uint32_t index;
+        const char *s;
+
+        dbus_message_iter_recurse(entry, &inner);
+        dbus_message_iter_get_basic(&inner, &index);
+        for (size_t i = 0; i < n; i++) {
+                dbus_message_iter_next(&inner);
+                dbus_message_iter_get_basic(&inner, &s);
+                texts[i] = (struct tdm_chat_text){ s, strlen(s) };
+        }
+        if (index >= request->params.n_messages)
+                return false;
+        *ret_message = &request->messages[index];
+        return true;
+}
+
+/* a(usss): the index of a message of the assistant's, and a call that it made: id, name, arguments. */
+static int read_calls(DBusMessageIter *at, struct bus_request *request, struct tdm_error *err)
+{
+        int count = dbus_message_iter_get_arg_type(at) == DBUS_TYPE_ARRAY ? dbus_message_iter_get_element_count(at) : 0;
+        _cleanup_(dbus_freep) char *signature = dbus_message_iter_get_signature(at);
+        struct tdm_chat_message *message, *last = NULL;
+        struct tdm_chat_text texts[3];
+        DBusMessageIter entries;
+
+        if (!signature || strcmp(signature, "a(usss)") != 0)
+                return bad_type(err, bus_options[CALLS], "an array of (usss): message, id, name, arguments");
+        if ((unsigned)count > TDM_MAX_CHAT_CALLS)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: %d are more than %u", bus_options[CALLS], count,
+                                     TDM_MAX_CHAT_CALLS);
+        request->calls = calloc((size_t)count + 1, sizeof(*request->calls));
+        if (!request->calls)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        dbus_message_iter_recurse(at, &entries);
+        for (int i = 0; i < count; i++, dbus_message_iter_next(&entries)) {
+                if (!read_strings(&entries, request, &message, texts, 3) || message < last)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "%s: entry %d is of no message, or of an earlier one than that before it",
+                                             bus_options[CALLS], i + 1);
+                if (message != last)
+                        message->calls = &request->calls[i];
+                message->n_calls++;
+                last = message;
+                request->calls[i] = (struct tdm_chat_call){ .id = texts[0], .name = texts[1], .arguments = texts[2] };
+        }
+        return 0;
+}
+
+/* a(uss): the index of a message of a tool's, the id of the call that it answers, and the tool's name. */
+static int read_answers(DBusMessageIter *at, struct bus_request *request, struct tdm_error *err)
+{
+        _cleanup_(dbus_freep) char *signature = dbus_message_iter_get_signature(at);
+        struct tdm_chat_message *message;
+        struct tdm_chat_text texts[2];
+        DBusMessageIter entries;
+
+        if (!signature || strcmp(signature, "a(uss)") != 0)
+                return bad_type(err, bus_options[ANSWERS], "an array of (uss): message, id, name");
+        for (dbus_message_iter_recurse(at, &entries); dbus_message_iter_get_arg_type(&entries) == DBUS_TYPE_STRUCT;
+             dbus_message_iter_next(&entries)) {
+                if (!read_strings(&entries, request, &message, texts, 2) || message->role != TDM_CHAT_TOOL)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: an entry is of no message with the role tool",
+                                             bus_options[ANSWERS]);
+                message->call_id = texts[0];
+                message->name = texts[1];
+        }
+        return 0;
+}
+
 static int read_output(DBusMessageIter *at, enum bus_output *ret, struct tdm_error *err)
 {
         static const char *const outputs[] = {
@@ -267,6 +346,10 @@ static int read_bus_option(DBusMessageIter *at, enum bus_option which, struct bu
                 return read_bool(at, bus_options[which], &request->linger, err);
         case OUTPUT:
                 return read_output(at, &request->output, err);
+        case CALLS:
+                return read_calls(at, request, err);
+        case ANSWERS:
+                return read_answers(at, request, err);
         case N_BUS_OPTIONS:
                 break;
         }
@@ -407,7 +490,7 @@ static int read_chat(DBusMessageIter *at, struct bus_request *request, struct td
                 r = tdm_request_role(role);
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "role \"%.*s\" of message %zu is none of system, user, assistant",
+                                             "role \"%.*s\" of message %zu is none of system, user, assistant, tool",
                                              TDM_UTF8_CUT(role, 40), n + 1);
                 request->messages[n++] =
                         (struct tdm_chat_message){ .role = (enum tdm_chat_role)r, .text = text, .size = strlen(text) };
@@ -442,6 +525,7 @@ void bus_request_deinit(struct bus_request *request)
 {
         closep(&request->model_fd);
         free(steal_ptr(&request->messages));
+        free(steal_ptr(&request->calls));
 }
 
 int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err)

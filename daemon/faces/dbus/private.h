@@ -280,6 +280,7 @@ struct bus_request {
         enum bus_output output;
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_chat_message *messages; /* owned */
+        struct tdm_chat_call *calls;       /* owned; of the messages */
 };
 void bus_request_deinit(struct bus_request *request);
 /* What it points to lies in the message. */

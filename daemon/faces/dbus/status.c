@@ -446,7 +446,7 @@ void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
                 bus_model_path(model, path);
                 bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
                 bus_entry_string(w, "name", model->name);
-                bus_entry_string(w, "path", model->path);
+                bus_entry_string(w, "path", tdm_model_shown_path(model));
                 bus_entry_string(w, "state", tdm_model_state_name(model->state));
                 bus_entry_u64(w, "file-bytes", tdm_model_file_bytes(model));
                 bus_entry_bool(w, "default", tdm_model_is_default(model));
@@ -457,7 +457,7 @@ void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
                         bus_entry_u32(w, "context", tdm_model_hparams(model)->n_ctx);
                 }
                 if (model->state == TDM_MODEL_FAILED)
-                        bus_entry_string(w, "error", model->error.message);
+                        bus_entry_string(w, "error", tdm_model_shown_error(model));
                 bus_close(w);
         }
         (void)tdm_models_scan(bus->models, on_scanned, &scan); /* what cannot be listed is left out */

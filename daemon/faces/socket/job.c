@@ -47,17 +47,92 @@ static void on_progress(struct tdm_job *job, void *userdata)
         face_send(request->client, request->id, &reply);
 }
 
+struct alternatives {
+        Tandem__Alternative room[TDM_MAX_TOP], *list[TDM_MAX_TOP];
+};
+
+static void put_alternatives(const struct tdm_job *job, const struct tdm_job_token *t, struct alternatives *a,
+                             Tandem__Token *token)
+{
+        uint32_t n = TDM_MIN(t->n_top, TDM_MAX_TOP);
+
+        for (uint32_t i = 0; i < n; i++) {
+                const char *text = NULL;
+                size_t size = tdm_tokenizer_piece(job->tokenizer, t->top[i].id, true, &text);
+
+                tandem__alternative__init(&a->room[i]);
+                a->room[i].id = t->top[i].id;
+                a->room[i].logprob = t->top[i].logprob;
+                a->room[i].text.data = (uint8_t *)text;
+                a->room[i].text.len = size;
+                a->list[i] = &a->room[i];
+        }
+        token->n_top = n;
+        token->top = a->list;
+}
+
+/* What a token adds beside its text, in one piece of memory to be freed: deltas, their list, names with a NUL, and the
+ * thoughts in a row. NULL: no memory. */
+static void *put_parts(Tandem__Token *token, const struct tdm_job_token *t)
+{
+        size_t n_bytes = 0;
+        Tandem__CallDelta *deltas;
+        char *at;
+
+        for (size_t i = 0; i < t->n_parts; i++)
+                n_bytes += t->parts[i].size + 1;
+        deltas = malloc(t->n_parts * (sizeof(*deltas) + sizeof(*token->calls)) + 2 * n_bytes);
+        if (!deltas)
+                return NULL;
+        token->calls = (Tandem__CallDelta **)(deltas + t->n_parts);
+        at = (char *)(token->calls + t->n_parts);
+        token->thinking.data = (uint8_t *)at + n_bytes;
+        for (size_t i = 0; i < t->n_parts; i++) {
+                const struct tdm_chat_part *part = &t->parts[i];
+                Tandem__CallDelta *call = &deltas[token->n_calls];
+
+                if (part->kind == TDM_CHAT_PART_THINKING) {
+                        memcpy(token->thinking.data + token->thinking.len, part->data, part->size);
+                        token->thinking.len += part->size;
+                }
+                if (part->kind != TDM_CHAT_PART_CALL && part->kind != TDM_CHAT_PART_ARGUMENTS)
+                        continue;
+                tandem__call_delta__init(call);
+                call->call = part->call;
+                if (part->kind == TDM_CHAT_PART_CALL) {
+                        call->id = (char *)(uintptr_t)part->id;
+                        call->name = at;
+                        memcpy(at, part->data, part->size);
+                        at[part->size] = '\0';
+                        at += part->size + 1;
+                } else
+                        call->arguments = (ProtobufCBinaryData){ part->size, (uint8_t *)(uintptr_t)part->data };
+                token->calls[token->n_calls++] = call;
+        }
+        return deltas;
+}
+
 static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct request *request = userdata;
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Tokens tokens = TANDEM__TOKENS__INIT;
         Tandem__Token token = TANDEM__TOKEN__INIT, *list[1] = { &token };
+        struct alternatives alternatives;
+        _cleanup_(freep) void *parts = NULL;
 
         token.id = t->id;
         token.logprob = t->logprob;
         token.text.data = (uint8_t *)t->text;
         token.text.len = t->size;
+        put_alternatives(job, t, &alternatives, &token);
+        if (t->n_parts > 0) {
+                parts = put_parts(&token, t);
+                if (!parts) {
+                        face_protocol_error(request->client, "out of memory for a token's calls");
+                        return;
+                }
+        }
         tokens.job = job->id;
         tokens.index = index;
         tokens.n_tokens = 1;
@@ -155,6 +230,12 @@ static void on_done(struct tdm_job *job, void *userdata)
         done.reread_tokens = job->reread_tokens;
         done.degraded = job->degraded;
         done.incomplete = job->incomplete;
+        done.drafted = job->n_drafted;
+        done.accepted = job->n_accepted;
+        done.n_drafted_at = done.n_accepted_at = TDM_MAX_GUESSES;
+        done.drafted_at = job->drafted_at;
+        done.accepted_at = job->accepted_at;
+        done.unguessed = (char *)tdm_unguessed_text(job->unguessed);
         done.numerics_id = job->numerics_id;
         done.text.data = (uint8_t *)job->tail;
         done.text.len = job->tail_size;

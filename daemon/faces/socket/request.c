@@ -97,29 +97,60 @@ static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *
 
 /* ---- jobs ---- */
 
-static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, struct tdm_error *err)
+static struct tdm_chat_text take_bytes(ProtobufCBinaryData bytes)
+{
+        return (struct tdm_chat_text){ (const char *)bytes.data, bytes.len };
+}
+
+static struct tdm_chat_text take_string(const char *string)
+{
+        return (struct tdm_chat_text){ string, strlen(string) };
+}
+
+static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, struct tdm_chat_call **ret_calls,
+                     struct tdm_error *err)
 {
         _cleanup_(freep) struct tdm_chat_message *messages = NULL;
+        _cleanup_(freep) struct tdm_chat_call *calls = NULL;
+        size_t n_calls = 0;
 
         if (g->n_chat == 0)
                 return 0;
         if (g->n_chat > TDM_MAX_CHAT_MESSAGES)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", g->n_chat,
                                      TDM_MAX_CHAT_MESSAGES);
+        for (size_t i = 0; i < g->n_chat; i++)
+                n_calls += g->chat[i]->n_calls;
+        if (n_calls > TDM_MAX_CHAT_CALLS)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu calls of tools; at most %u are taken", n_calls,
+                                     TDM_MAX_CHAT_CALLS);
         messages = calloc(g->n_chat, sizeof(*messages));
-        if (!messages)
+        calls = calloc(n_calls + 1, sizeof(*calls));
+        if (!messages || !calls)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         for (size_t i = 0; i < g->n_chat; i++) {
                 int role = tdm_request_role(g->chat[i]->role);
 
                 if (role < 0)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                             "role \"%.*s\" of message %zu is none of system, user, assistant",
+                                             "role \"%.*s\" of message %zu is none of system, user, assistant, tool",
                                              TDM_UTF8_CUT(g->chat[i]->role, 40), i + 1);
                 messages[i] = (struct tdm_chat_message){ .role = (enum tdm_chat_role)role,
                                                          .text = (const char *)g->chat[i]->text.data,
-                                                         .size = g->chat[i]->text.len };
+                                                         .size = g->chat[i]->text.len,
+                                                         .thinking = take_bytes(g->chat[i]->thinking),
+                                                         .call_id = take_string(g->chat[i]->call_id),
+                                                         .name = take_string(g->chat[i]->name) };
+                n_calls -= g->chat[i]->n_calls;
+                messages[i].calls = calls + n_calls;
+                messages[i].n_calls = g->chat[i]->n_calls;
+                for (size_t k = 0; k < g->chat[i]->n_calls; k++)
+                        calls[n_calls + k] =
+                                (struct tdm_chat_call){ .id = take_string(g->chat[i]->calls[k]->id),
+                                                        .name = take_string(g->chat[i]->calls[k]->name),
+                                                        .arguments = take_bytes(g->chat[i]->calls[k]->arguments) };
         }
+        *ret_calls = steal_ptr(&calls);
         *ret = steal_ptr(&messages);
         return 0;
 }
@@ -168,11 +199,12 @@ static int take_options(const Tandem__Generate *generate, struct tdm_stop_string
 static int take_generate(const struct client *c, const Tandem__Generate *g, struct tdm_job **ret, struct tdm_error *err)
 {
         _cleanup_(freep) struct tdm_chat_message *messages = NULL;
+        _cleanup_(freep) struct tdm_chat_call *calls = NULL;
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
         struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .uid = c->uid, .account = c->account };
         int r;
 
-        r = take_chat(g, &messages, err);
+        r = take_chat(g, &messages, &calls, err);
         if (r == 0)
                 r = take_options(g, stops, &p.options, err);
         if (r != 0)

@@ -1,0 +1,66 @@
+/* Calls of tools in what a model writes: the grammar that a turn must follow, and the parser that takes it apart.
+ *
+ * Each family writes calls in its own form. The grammar allows a call only in that form, with the name of a tool and
+ * arguments that satisfy the tool's schema, so the parser meets nothing else; a turn that was cut off may end
+ * anywhere. Both are about bytes: the text of the pieces, and for control pieces what tdm_vocabulary_marker() gives. */
+#ifndef TDM_ENGINE_CHAT_TOOLS_H
+#define TDM_ENGINE_CHAT_TOOLS_H
+
+#include "engine/chat/chat.h"
+#include "engine/grammar/grammar.h"
+
+enum tdm_chat_choice {
+        TDM_CHAT_CHOICE_AUTO, /* text, calls or both, as the model likes */
+        TDM_CHAT_CHOICE_NONE, /* text only */
+        TDM_CHAT_CHOICE_REQUIRED,
+        TDM_CHAT_CHOICE_NAMED,
+};
+
+struct tdm_chat_tool_use {
+        struct tdm_chat_text tools; /* as in struct tdm_chat_options */
+        enum tdm_chat_choice choice;
+        struct tdm_chat_text name; /* of TDM_CHAT_CHOICE_NAMED */
+        bool one_call;             /* at most one in a turn; for some families there are never more */
+};
+
+#define TDM_CHAT_TOOL_NAME_MAX 64u
+#define TDM_CHAT_HELD_MAX 256u    /* bytes of text that finish() may give */
+#define TDM_CHAT_CALL_ID_BYTES 9u /* as Mistral's templates want it */
+
+/* The grammar of the model's turn behind a prompt of tdm_chat_render(). REQUIRED and NAMED begin with the call: no text
+ * and no thought comes before it. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: the tools are malformed, hold something that is
+ * not held, or the family has no form for calls. */
+int tdm_chat_tools_grammar(struct tdm_grammar **ret, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                           const struct tdm_chat_tool_use *use, const struct tdm_grammar_limits *limits,
+                           struct tdm_error *err);
+
+enum tdm_chat_part_kind {
+        TDM_CHAT_PART_TEXT,      /* what people read */
+        TDM_CHAT_PART_THINKING,  /* what the model thought */
+        TDM_CHAT_PART_CALL,      /* a call begins: data is the tool's name */
+        TDM_CHAT_PART_ARGUMENTS, /* the next piece of its arguments, a JSON object in the end */
+};
+
+/* One piece of a turn. Text and thoughts lose the white space at their ends where a call or the answer follows. */
+struct tdm_chat_part {
+        enum tdm_chat_part_kind kind;
+        uint32_t call; /* which call, from 0 */
+        const char *data;
+        size_t size;
+        char id[TDM_CHAT_CALL_ID_BYTES + 1]; /* of a CALL */
+};
+
+struct tdm_chat_parser;
+
+/* One turn. -EOPNOTSUPP: the family has no calls. */
+int tdm_chat_parser_new(struct tdm_chat_parser **ret, enum tdm_chat_family family,
+                        const struct tdm_tokenizer *tokenizer);
+void tdm_chat_parser_destroy(struct tdm_chat_parser *parser);
+void tdm_chat_parser_destroyp(struct tdm_chat_parser **parser);
+/* Takes the next bytes; *ret_parts [*ret_n] are what they add, valid until the next call. 0 or -ENOMEM. */
+int tdm_chat_parser_push(struct tdm_chat_parser *parser, const char *data, size_t size,
+                         const struct tdm_chat_part **ret_parts, size_t *ret_n);
+/* What is still held, where the turn is over. */
+int tdm_chat_parser_finish(struct tdm_chat_parser *parser, const struct tdm_chat_part **ret_parts, size_t *ret_n);
+
+#endif

@@ -1,0 +1,52 @@
+/* Tools in the three APIs: from their forms of tools, choices, calls and answers into a generation_request, and a
+ * choice's calls as they come. */
+#ifndef TDM_HTTP_TOOLS_H
+#define TDM_HTTP_TOOLS_H
+
+#include "http-gateway/buffer.h"
+#include "http-gateway/errors.h"
+
+#include <tandem.h>
+
+struct generation_request;
+struct param_table;
+
+/* Of a request. */
+struct request_tools {
+        char *json; /* of options.tools */
+        char choice[80];
+        struct tandem_message_details **details; /* [n_details] of messages; NULL: none */
+        size_t n_details;
+        char **texts; /* [n_texts] that details point to */
+        size_t n_texts;
+        unsigned n_named, n_answered; /* calls and answers without an id, which get one here */
+};
+void request_tools_free(struct request_tools *tools);
+
+/* `tools`, `tool_choice` and what goes with them; each returns 0 or the status of f. */
+int request_take_openai_tools(struct generation_request *r, struct failure *f);
+int request_take_anthropic_tools(struct generation_request *r, struct failure *f);
+/* The calls, the answer's name and the reasoning of the last message, in OpenAI's or Ollama's form. */
+int request_take_message_tools(struct generation_request *r, const json_t *message, const char *name,
+                               struct failure *f);
+/* Messages whose blocks may be calls and answers. An answer becomes a message of its own. */
+int request_take_anthropic_messages(struct generation_request *r, const json_t *messages,
+                                    const struct param_table *table, struct failure *f);
+/* [n_messages], or NULL: for libtandem. */
+const struct tandem_message_details *const *request_details(struct generation_request *r);
+
+/* Of a choice: the calls so far. */
+struct choice_calls {
+        struct choice_call {
+                char *id, *name;
+                struct buffer arguments;
+        } * items;
+        size_t n;
+        bool failed;
+};
+void choice_calls_add(struct choice_calls *calls, const struct tandem_token *token);
+void choice_calls_free(struct choice_calls *calls);
+/* The arguments as an object; NULL: they were cut off. */
+json_t *choice_call_arguments(const struct choice_call *call);
+
+#endif

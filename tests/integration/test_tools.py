@@ -1,0 +1,194 @@
+"""Calls of tools through real workers: each family of chat templates that has them, each face, and the tool loops of
+the official npm clients. The models have random weights: they call because tool_choice makes them, and whatever they
+call with has to be valid."""
+import json
+import shutil
+import signal
+import subprocess
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "lib"))
+sys.path.insert(0, os.path.join(HERE, "..", "grammar"))
+import differential  # noqa: E402
+from http_test import PATIENCE, Gateway  # noqa: E402
+from tandem_test import *  # noqa: E402,F403
+
+FAMILIES = ("qwen3", "llama3.1", "mistral", "gpt-oss")
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8},
+                                            "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+           "required": ["city", "days"], "additionalProperties": False}
+UNIT = {"type": "object", "properties": {"to": {"enum": ["C", "F"]}}, "required": ["to"], "additionalProperties": False}
+SCHEMAS = {"get_weather": WEATHER, "set_unit": UNIT}
+TOOLS = [{"type": "function", "function": {"name": name, "description": "A tool.", "parameters": schema}}
+         for name, schema in SCHEMAS.items()]
+CLIENTS = os.environ.get("TANDEM_NPM_CLIENTS", "")
+
+
+def model_of(family):
+    return make_model("npu", "q8_0", arch="qwen3", chat=family)
+
+
+def name_of(family):
+    return os.path.basename(model_of(family))[:-len(".gguf")]
+
+
+def daemon(*families):
+    return Daemon(models=tuple(model_of(f) for f in families), placement=None)
+
+
+def assert_calls(calls, what, names=tuple(SCHEMAS)):
+    for call in calls:
+        function = call["function"]
+        check(function["name"] in names, f"{what}: a tool that there is not", call)
+        value = json.loads(function["arguments"])
+        schema = SCHEMAS[function["name"]]
+        check(differential.valid(schema, value, schema), f"{what}: arguments are not valid", call)
+        check(len(call["id"]) == 9 and call["id"].isalnum(), f"{what}: an id that templates do not take", call)
+
+
+def ask(family, choice, **more):
+    return {"model": name_of(family), "messages": [{"role": "user", "content": "Weather in Oslo?"}], "tools": TOOLS,
+            "tool_choice": choice, "temperature": 1.5, "max_tokens": 200, **more}
+
+
+def named(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+@test
+def families():
+    """required, named and none hold from the first token, in whole answers and in streams."""
+    n = 0
+    with daemon(*FAMILIES) as d, Gateway(d) as g:
+        for family in FAMILIES:
+            for seed in range(times(2, 25)):
+                choice, names = (("required", tuple(SCHEMAS)), (named("set_unit"), ("set_unit",)))[seed % 2]
+                what = f"{family}, {choice}, seed {seed}"
+                body = ask(family, choice, seed=seed, parallel_tool_calls=False)
+                answer = g.post("/v1/chat/completions", body)["choices"][0]
+                equal(answer["finish_reason"], "tool_calls", f"{what}: finish_reason")
+                equal((answer["message"]["content"], len(answer["message"]["tool_calls"])), (None, 1), what)
+                assert_calls(answer["message"]["tool_calls"], what, names)
+                n += 1
+                calls, end, text = streamed(g, body)
+                equal((end, text), ("tool_calls", ""), f"{what}: streamed")
+                for call, other in zip(calls, answer["message"]["tool_calls"]):
+                    equal(call["function"], other["function"], f"{what}: streamed and whole")
+                assert_calls(calls, what, names)
+            answer = g.post("/v1/chat/completions", ask(family, "none", max_tokens=24))["choices"][0]
+            check("tool_calls" not in answer["message"], f"{family}: none", answer)
+    print(f"FIGURE {n} forced calls of {len(FAMILIES)} families: all valid")
+
+
+def streamed(g, body):
+    """The calls, the finish_reason and the text of a stream."""
+    calls, end, text = [], None, ""
+    for _, data in g.events("/v1/chat/completions", dict(body, stream=True)):
+        if data == "[DONE]" or not data["choices"]:
+            continue
+        choice = data["choices"][0]
+        end = choice["finish_reason"] or end
+        text += choice["delta"].get("content") or ""
+        for delta in choice["delta"].get("tool_calls", []):
+            if "id" in delta:
+                equal(delta["index"], len(calls), "index of a call")
+                calls.append({"id": delta["id"], "function": {"name": delta["function"]["name"], "arguments": ""}})
+            calls[delta["index"]]["function"]["arguments"] += delta["function"]["arguments"]
+    return calls, end, text
+
+
+@test
+def killed():
+    """The same ids and the same call after workers were killed."""
+    with daemon("qwen3") as d:
+        fields = request(model=name_of("qwen3"), chat=[("user", "Weather in Oslo?")], n=200, temp=1.0, seed=8,
+                         ignore_end=False)
+        fields.update(tools=json.dumps(TOOLS), tool_choice="required")
+        want = Job(d, **fields).wait()
+        equal(want.reason, "DONE_STOP", "reason")
+        job = Job(d, **fields)
+        job.until(3)
+        send_signal(d.worker_pid("gpu"), signal.SIGKILL)
+        got = job.wait()
+        same_ids(got.ids, want.ids, "after a kill")
+
+
+@test
+def refused():
+    with Daemon(models=(TALE, model_of("qwen3")), placement=None) as d, Gateway(d) as g:
+        for change, part in (({"model": "tale"}, "gemma"),
+                             ({"tool_choice": named("fly")}, "fly is none of the tools"),
+                             ({"tools": [], "tool_choice": "required"}, "no tools"),
+                             ({"response_format": {"type": "json_object"}}, "cannot be combined"),
+                             ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+                             ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {
+                                 "type": "object", "properties": {"x": {"pattern": "\\bword"}}}}}]}, "pattern"),
+                             ({"messages": [{"role": "user", "content": "Hi", "tool_calls": [
+                                 {"function": {"name": "a", "arguments": "{}"}}]}]}, "not the assistant's")):
+            sent = json.dumps(dict(ask("qwen3", "auto"), **change))
+            status, _, body = g.request("POST", "/v1/chat/completions", sent, {"Content-Type": "application/json"})
+            check(status == 400 and part in body.decode(), f"{change}: how it is refused", status, body)
+        run = d.cli("generate", "--tools", "/nonexistent", "Hi")
+        check(run.returncode != 0, "a file that there is not")
+
+
+@test
+def command():
+    with daemon("qwen3") as d:
+        path = os.path.join(d.dir, "tools.json")
+        with open(path, "w") as f:
+            json.dump(TOOLS, f)
+        run = d.cli("generate", "--model", name_of("qwen3"), "--tools", path, "--tool-choice", "function:set_unit",
+                    "--one-call", "-n", "400", "Celsius, please.")
+        check(run.returncode == 0, "exit status", run.returncode, run.stderr)
+        call = json.loads(run.stdout)
+        equal(call["name"], "set_unit", "name")
+        check(json.loads(call["arguments"])["to"] in ("C", "F"), "arguments", call)
+
+
+@test
+def agent():
+    """The example: it has to look, and ends with an answer or a text that was cut off."""
+    with daemon("qwen3") as d, Gateway(d) as g:
+        folder = os.path.join(d.dir, "folder")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "beds.txt"), "w") as f:
+            f.write("twelve beds\n")
+        run = subprocess.run([sys.executable, os.path.join(TREE, "examples", "agent.py"), name_of("qwen3"), folder,
+                              "How many beds?", f"http://127.0.0.1:{g.port}"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, timeout=PATIENCE * 4)
+        check(run.returncode == 0 and run.stdout, "the agent", run.returncode, run.stdout, run.stderr)
+        name, arguments = run.stderr.splitlines()[0].split(" ", 1)
+        check(name in ("list_files", "read_file"), "its first call", run.stderr)
+        check(json.loads(arguments).get("name", "beds.txt") == "beds.txt", "a name of the folder", run.stderr)
+
+
+def loop(g, client):
+    if not shutil.which("node") or not os.path.isdir(CLIENTS):
+        raise Skip("node or the npm clients are not there (TANDEM_NPM_CLIENTS names their node_modules)")
+    run = subprocess.run(["node", os.path.join(HERE, "tool_loops.mjs"), f"http://127.0.0.1:{g.port}",
+                          name_of("mistral" if client == "openai" else "qwen3"), CLIENTS, client],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE * 4)
+    check(run.returncode == 0, f"{client}: the loop failed", run.stderr[-2000:])
+    got = json.loads(run.stdout)
+    for call in got["calls"]:
+        check(differential.valid(WEATHER, call["args"], WEATHER), f"{client}: arguments are not valid", call)
+    return got
+
+
+@test
+def npm_clients():
+    with daemon("qwen3", "mistral") as d, Gateway(d) as g:
+        got = loop(g, "openai")
+        equal((got["ends"], len(got["calls"])), (["tool_calls"] * 2, 2), "openai")
+        got = loop(g, "anthropic")
+        equal((got["ends"], len(got["calls"])), (["tool_use"] * 2, 2), "anthropic")
+        got = loop(g, "ai")
+        check(got["ends"][0] == "tool-calls" and len(got["calls"]) >= 1, "ai", got)
+        equal(len(loop(g, "ollama")["ends"]), 2, "ollama")
+
+
+main()
