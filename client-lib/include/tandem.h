@@ -211,7 +211,7 @@ struct tandem_generate_options {
         const char *grammar;     /* in GBNF, with a rule `root` */
         const char *regex;       /* an ECMA regular expression that the whole text matches */
         enum tandem_speculation speculation;
-        uint32_t draft_max; /* guesses in a step at most, up to 16; 0: what the configuration says */
+        uint32_t draft_max;      /* guesses in a step at most, up to 16; 0: what the configuration says */
         float frequency_penalty; /* 0: off; taken off a token's logit for each time that the text has it */
         float presence_penalty;  /* 0: off; taken off once if the text has it */
         const char *logit_bias;  /* "ID:BIAS,…": added to the logits of these tokens; NULL: none */

@@ -55,11 +55,13 @@ int tdm_guess_file_open(struct tdm_guess_file **ret, const char *path)
         return 0;
 }
 
+/* The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). */
 static uint64_t mix(uint64_t a, uint64_t b)
 {
-        a = (a + b * UINT64_C(0x9e3779b97f4a7c15)) ^ (a >> 29);
-        a *= UINT64_C(0xbf58476d1ce4e5b9);
-        return a ^ (a >> 32);
+        a += (b + 1) * UINT64_C(0x9e3779b97f4a7c15);
+        a = (a ^ (a >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        a = (a ^ (a >> 27)) * UINT64_C(0x94d049bb133111eb);
+        return a ^ (a >> 31);
 }
 
 /* How many tokens before `at` are those at the end of the job's text. */
