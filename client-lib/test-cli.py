@@ -65,7 +65,7 @@ class Usage(unittest.TestCase):
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
                          "generate chat status doctor models show pull add rm jobs cancel restart load unload "
-                         "tokenize score schema-check bench top trace help".split())
+                         "tokenize embed score schema-check bench top trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))

@@ -252,6 +252,8 @@ def parameters():
     chat = {"model": "tale", "messages": HI, "max_tokens": 1}
     ollama = {"model": "tale", "stream": False, "options": {"num_predict": 1}}
     say = {"role": "user", "content": "x"}
+    embedding_model = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
+    vectors = os.path.basename(embedding_model)[:-len(".gguf")]
     places = {  # title: path, a request that passes, where the parameter goes
         "POST /v1/chat/completions": ("/v1/chat/completions", chat, lambda b, p: b.update(p)),
         "POST /v1/completions": ("/v1/completions", dict(GREEDY, max_tokens=1), lambda b, p: b.update(p)),
@@ -269,9 +271,12 @@ def parameters():
         "A message of Ollama's API": ("/api/chat", dict(ollama, messages=HI),
                                       lambda b, p: b.update(messages=[dict(say, **p)])),
         "POST /tokenize": ("/tokenize", {"model": "tale", "content": "x"}, lambda b, p: b.update(p)),
+        "POST /v1/embeddings": ("/v1/embeddings", {"model": vectors, "input": "x"}, lambda b, p: b.update(p)),
+        "POST /api/embed, POST /api/embeddings": ("/api/embed", {"model": vectors, "input": "x"},
+                                                  lambda b, p: b.update(p)),
     }
     equal(set(places), set(tables), "tables with a place here")
-    with Daemon(placement=None) as d, Gateway(d) as g:
+    with Daemon(models=(TALE, embedding_model), placement=None) as d, Gateway(d) as g:
         def ask(title, name, value, want):
             path, body, put = places[title]
             body = dict(body)
@@ -289,6 +294,7 @@ def parameters():
                 else:
                     equal(set(answer["error"]), {"message", "type", "param", "code"}, "OpenAI's shape")
                     check(answer["error"]["param"].endswith(name), "param", answer)
+        ask("POST /v1/chat/completions", "messages", [dict(say, content="x\0y")], 200)
         for title, rows in tables.items():
             ask(title, "no_such_parameter", 1, 400)
             for name, kind, accepted, _ in rows:
