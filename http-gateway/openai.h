@@ -8,6 +8,7 @@
 void openai_chat(struct exchange *x);
 void openai_completions(struct exchange *x);
 void openai_responses(struct exchange *x);
+void openai_embeddings(struct exchange *x);
 
 /* "stop", "length" */
 const char *openai_finish_reason(const struct choice *c);

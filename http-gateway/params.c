@@ -250,6 +250,26 @@ static const struct param tokenize_rows[] = {
 };
 TABLE(params_tokenize, "POST /tokenize", "", tokenize_rows);
 
+static const struct param embeddings_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, ""),
+        HONOURED("input", PARAM_ANY, 0, 0, "a text, or up to 2048; token ids are refused"),
+        HONOURED("encoding_format", PARAM_STRING, 0, 0, "`float`, or `base64`"),
+        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
+        HARMLESS("user", "not needed"),
+};
+TABLE(params_embeddings, "POST /v1/embeddings", "", embeddings_rows);
+
+static const struct param ollama_embed_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, ""),
+        HONOURED("input", PARAM_ANY, 0, 0, "of /api/embed: a text, or up to 2048"),
+        HONOURED("prompt", PARAM_STRING, 0, 0, "of /api/embeddings: the text"),
+        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
+        HARMLESS("truncate", "a text that is too long is refused, never cut"),
+        HARMLESS("keep_alive", "the daemon decides"),
+        HARMLESS("options", "none of them has to do with vectors"),
+};
+TABLE(params_ollama_embed, "POST /api/embed, POST /api/embeddings", "", ollama_embed_rows);
+
 static const struct param_table *const tables[] = {
         &params_chat,
         &params_completions,
@@ -263,6 +283,8 @@ static const struct param_table *const tables[] = {
         &params_ollama_options,
         &params_ollama_message,
         &params_tokenize,
+        &params_embeddings,
+        &params_ollama_embed,
 };
 
 /* "text", {"type":"text"} with nothing else, ["text"], and for /v1/responses {"format":{"type":"text"}}. */

@@ -128,6 +128,13 @@ TANDEM_API const char *tandem_daemon_version(const struct tandem *tandem);
 
 enum tandem_priority { TANDEM_PRIORITY_INTERACTIVE = 0, TANDEM_PRIORITY_BACKGROUND = 1 };
 
+/* Guesses at tokens, several of which are checked in one step. They change the time, and no token. */
+enum tandem_speculation {
+        TANDEM_SPECULATION_AUTO = 0, /* what the configuration says */
+        TANDEM_SPECULATION_OFF = 1,
+        TANDEM_SPECULATION_LOOKUP = 2 /* what stood behind the same tokens before, in prompt or text */
+};
+
 enum tandem_job_state {
         TANDEM_JOB_QUEUED = 0,
         TANDEM_JOB_LOADING = 1, /* its model is being loaded: done and total are bytes */
@@ -203,6 +210,8 @@ struct tandem_generate_options {
         const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
         const char *grammar;     /* in GBNF, with a rule `root` */
         const char *regex;       /* an ECMA regular expression that the whole text matches */
+        enum tandem_speculation speculation;
+        uint32_t draft_max;      /* guesses in a step at most, up to 16; 0: what the configuration says */
         float frequency_penalty; /* 0: off; taken off a token's logit for each time that the text has it */
         float presence_penalty;  /* 0: off; taken off once if the text has it */
         const char *logit_bias;  /* "ID:BIAS,…": added to the logits of these tokens; NULL: none */
@@ -224,6 +233,16 @@ struct tandem_score_options {
         const char *text; /* instead of ids: BOS is put in front, control pieces are not recognised */
         size_t text_size; /* SIZE_MAX (as set by _init): up to the NUL */
         uint32_t top;     /* alternatives for each position, at most 64 */
+};
+
+struct tandem_embed_options {
+        size_t struct_size;
+        const char *model;
+        const char *text;    /* control pieces are not recognised; may be empty */
+        size_t text_size;    /* SIZE_MAX (as set by _init): up to the NUL */
+        uint32_t dimensions; /* the first so many numbers, made a vector of length 1; 0: all that the model has */
+        enum tandem_priority priority;
+        uint32_t deadline_ms; /* as of a job that generates; 0: never */
 };
 
 struct tandem_accepted {
@@ -287,6 +306,9 @@ struct tandem_result {
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;
         bool incomplete; /* it ended before its text satisfied json_schema, grammar or regex: at max_tokens, say */
+        uint64_t drafted, accepted;               /* guesses that were checked, and of those that were right */
+        uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
+        const char *unguessed;                    /* why the last step had no guesses; "": it had some */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the
@@ -301,6 +323,7 @@ struct tandem_callbacks {
 
 TANDEM_API void tandem_generate_options_init_sized(struct tandem_generate_options *options, size_t size);
 TANDEM_API void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size);
+TANDEM_API void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size);
 TANDEM_API void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size);
 
 /* Fills in the defaults that stand beside the fields, and a random seed. */
@@ -314,6 +337,11 @@ static inline void tandem_score_options_init(struct tandem_score_options *option
         tandem_score_options_init_sized(options, sizeof(*options));
 }
 
+static inline void tandem_embed_options_init(struct tandem_embed_options *options)
+{
+        tandem_embed_options_init_sized(options, sizeof(*options));
+}
+
 static inline void tandem_callbacks_init(struct tandem_callbacks *callbacks)
 {
         tandem_callbacks_init_sized(callbacks, sizeof(*callbacks));
@@ -325,6 +353,11 @@ TANDEM_API int tandem_generate(struct tandem *tandem, const struct tandem_genera
                                const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                                struct tandem_error *err);
 TANDEM_API int tandem_score(struct tandem *tandem, const struct tandem_score_options *options,
+                            const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                            struct tandem_error *err);
+
+/* The vector of one text. Start many jobs at once: they share steps, and each gets the bits that it would get alone. */
+TANDEM_API int tandem_embed(struct tandem *tandem, const struct tandem_embed_options *options,
                             const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                             struct tandem_error *err);
 
@@ -358,6 +391,9 @@ struct tandem_scores {
         const float *top_logprobs; /* [n][top] */
 };
 
+/* What tandem_embed() made: [*ret_n], of length 1. NULL unless the job is done without an error. Lives as long as the
+ * job. */
+TANDEM_API const float *tandem_job_vector(const struct tandem_job *job, size_t *ret_n);
 /* NULL unless the job is a score job that is done without an error. Lives as long as the job. */
 TANDEM_API const struct tandem_scores *tandem_job_scores(const struct tandem_job *job);
 
@@ -475,8 +511,11 @@ struct tandem_job_info {
         uint32_t prompt_tokens, prefilled_tokens, generated_tokens, max_tokens;
         double age_s;
         uint32_t recoveries;
-        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
-        uint32_t evictions;     /* times it gave its cache pages back for another job */
+        uint32_t cached_tokens;     /* of the prompt, found in the prefix cache */
+        uint32_t evictions;         /* times it gave its cache pages back for another job */
+        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
+        uint32_t guesses;           /* in its last step */
+        const char *unguessed;      /* why that had none; "": it had some */
 };
 
 struct tandem_job_list {

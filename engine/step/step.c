@@ -24,6 +24,7 @@ static void copy_once(void *to, const void *from, size_t size_bytes)
 }
 
 #define MAX_TABLES 65536u
+#define MAX_VECTOR_WIDTH 65536u
 #define MAX_MASK_WORDS 65536u /* of a vocabulary of four million */
 /* of the longest context that tdm_hparams_check allows */
 #define MAX_TABLE_ENTRIES ((UINT32_C(1) << 20) / TDM_KV_PAGE_TOKENS)
@@ -41,6 +42,7 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
                 { "table_entries", limits->table_entries, 1, MAX_TABLE_ENTRIES },
                 { "mask_words", limits->mask_words, 0, MAX_MASK_WORDS },
                 { "input_bytes", limits->input_bytes, 0, TDM_MAX_INPUT_BYTES },
+                { "vector_width", limits->vector_width, 0, MAX_VECTOR_WIDTH },
         };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(checks); i++)
@@ -79,7 +81,9 @@ void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_la
         l.tables_offset = offset;
         offset += (uint64_t)limits->n_tables * TDM_KV_GROUPS * limits->table_entries * sizeof(uint32_t);
         l.size_bytes = TDM_ALIGN_UP(offset, UINT64_C(4096));
-        l.results_slot_bytes = TDM_ALIGN_UP(limits->max_logits * (uint64_t)sizeof(struct tdm_result), UINT64_C(4096));
+        l.results_slot_bytes = TDM_ALIGN_UP(
+                limits->max_logits * (sizeof(struct tdm_result) + limits->vector_width * (uint64_t)sizeof(float)),
+                UINT64_C(4096));
         l.results_bytes = TDM_STEP_SLOTS * l.results_slot_bytes;
         *ret = l;
 }

@@ -25,7 +25,7 @@
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
-#define TDM_MAX_STEP_LOGITS 256u
+#define TDM_MAX_STEP_LOGITS 512u
 
 #define TDM_MAX_INPUT_BYTES (1u << 20)
 
@@ -85,6 +85,7 @@ struct tdm_steps_limits {
         uint32_t table_entries; /* pages a sequence can have: ceil(n_ctx / TDM_KV_PAGE_TOKENS) */
         uint32_t mask_words;    /* of a mask: ceil(n_vocab / 64); 0: no row can have one */
         uint32_t input_bytes;   /* of the model's file that travel with each row; 0: none */
+        uint32_t vector_width;  /* of a text's vector, where the model makes such; 0: it makes text */
 };
 
 /* Header of the segment, followed by slots and tables; offsets are computed by tdm_steps_layout(), never read from it.
@@ -106,7 +107,7 @@ struct tdm_steps_layout {
         uint64_t slot_bytes;
         uint64_t tables_offset;      /* u32 [n_tables][TDM_KV_GROUPS][table_entries] */
         uint64_t size_bytes;         /* of the steps segment */
-        uint64_t results_slot_bytes; /* struct tdm_result [max_logits] */
+        uint64_t results_slot_bytes; /* struct tdm_result [max_logits], then f32 [max_logits][vector_width] */
         uint64_t results_bytes;      /* of the results segment: TDM_STEP_SLOTS of them */
 };
 
@@ -114,6 +115,12 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
 void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_layout *ret);
 void tdm_steps_format(uint8_t *base, const struct tdm_steps_layout *layout); /* tandemd: writes the header */
 int tdm_steps_check(const uint8_t *base, uint64_t size_bytes, struct tdm_steps_limits *ret, struct tdm_error *err);
+
+/* The vectors behind a slot's results. A model that makes them draws no tokens: its results are all zero. */
+static inline float *tdm_steps_vectors(struct tdm_result *results, const struct tdm_steps_limits *limits)
+{
+        return (float *)(results + limits->max_logits);
+}
 
 /* Parts of a slot, in place. */
 static inline struct tdm_step_head *tdm_steps_head(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)

@@ -52,8 +52,8 @@ def lists():
         equal(g.get("/nope", 404)["error"]["code"], "not_found", "unknown path")
         status, headers, _ = g.request("GET", "/v1/completions")
         equal((status, headers["allow"]), (405, "POST, OPTIONS"), "wrong method")
-        for path in ("/v1/embeddings", "/api/embed", "/api/embeddings"):
-            check("embeddings are not supported" in str(g.post(path, {"model": "tale", "input": "x"}, 400)), path)
+        for path in ("/v1/embeddings", "/api/embed"):
+            check("names no pooling" in str(g.post(path, {"model": "tale", "input": "x"}, 400)), path)
         for path in ("/api/pull", "/api/push", "/api/create", "/api/copy"):
             g.post(path, {"model": "x"}, 403)
 
@@ -246,12 +246,14 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 12 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 14 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled"}
     chat = {"model": "tale", "messages": HI, "max_tokens": 1}
     ollama = {"model": "tale", "stream": False, "options": {"num_predict": 1}}
     say = {"role": "user", "content": "x"}
+    embedding_model = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
+    vectors = os.path.basename(embedding_model)[:-len(".gguf")]
     places = {  # title: path, a request that passes, where the parameter goes
         "POST /v1/chat/completions": ("/v1/chat/completions", chat, lambda b, p: b.update(p)),
         "POST /v1/completions": ("/v1/completions", dict(GREEDY, max_tokens=1), lambda b, p: b.update(p)),
@@ -269,9 +271,12 @@ def parameters():
         "A message of Ollama's API": ("/api/chat", dict(ollama, messages=HI),
                                       lambda b, p: b.update(messages=[dict(say, **p)])),
         "POST /tokenize": ("/tokenize", {"model": "tale", "content": "x"}, lambda b, p: b.update(p)),
+        "POST /v1/embeddings": ("/v1/embeddings", {"model": vectors, "input": "x"}, lambda b, p: b.update(p)),
+        "POST /api/embed, POST /api/embeddings": ("/api/embed", {"model": vectors, "input": "x"},
+                                                  lambda b, p: b.update(p)),
     }
     equal(set(places), set(tables), "tables with a place here")
-    with Daemon(placement=None) as d, Gateway(d) as g:
+    with Daemon(models=(TALE, embedding_model), placement=None) as d, Gateway(d) as g:
         def ask(title, name, value, want):
             path, body, put = places[title]
             body = dict(body)
@@ -289,6 +294,7 @@ def parameters():
                 else:
                     equal(set(answer["error"]), {"message", "type", "param", "code"}, "OpenAI's shape")
                     check(answer["error"]["param"].endswith(name), "param", answer)
+        ask("POST /v1/chat/completions", "messages", [dict(say, content="x\0y")], 200)
         for title, rows in tables.items():
             ask(title, "no_such_parameter", 1, 400)
             for name, kind, accepted, _ in rows:

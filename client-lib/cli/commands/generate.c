@@ -116,6 +116,9 @@ static void print_done(const struct generate *g, const uint32_t *ids, size_t n_i
         json_field_u64(&line, "recoveries", result->recoveries);
         json_field_bool(&line, "degraded", result->degraded);
         json_field_bool(&line, "incomplete", result->incomplete);
+        json_field_u64(&line, "drafted", result->drafted);
+        json_field_u64(&line, "accepted", result->accepted);
+        json_field_string(&line, "unguessed", result->unguessed);
         json_key(&line, "tail");
         json_text(&line, result->tail, result->tail_size);
         json_field_u64(&line, "job", result->job);
@@ -137,6 +140,7 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
                                         .prefill_tps = NAN,
                                         .decode_tps = NAN,
                                         .numerics_id = "",
+                                        .unguessed = "",
                                         .tail = "" };
         const uint32_t *ids;
         size_t n_ids;
@@ -149,7 +153,9 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
 /* What fails before there is a job: with --json, too, the last line says why. */
 static int fail(const struct generate *g, const struct tandem_error *err)
 {
-        struct tandem_result result = { .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .tail = "" };
+        struct tandem_result result = {
+                .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .unguessed = "", .tail = ""
+        };
 
         if (g->json)
                 print_done(g, NULL, 0, &result);

@@ -376,6 +376,8 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
             tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
         add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->recoveries, j->degraded ? "true" : "false",
             j->incomplete ? "true" : "false");
+        add(&l, ",\"drafted\":%llu,\"accepted\":%llu", (unsigned long long)j->n_drafted,
+            (unsigned long long)j->n_accepted);
         put_event(job, &l);
 }
 

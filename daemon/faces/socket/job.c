@@ -182,6 +182,19 @@ static void on_scores(struct tdm_job *job, uint32_t first, const struct tdm_resu
         face_mind_queue(request->client, job);
 }
 
+static void send_vector(struct request *request, const struct tdm_job *job)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Vector vector = TANDEM__VECTOR__INIT;
+
+        vector.job = job->id;
+        vector.n_numbers = job->n_vector;
+        vector.numbers = job->vector;
+        reply.kind_case = TANDEM__REPLY__KIND_VECTOR;
+        reply.vector = &vector;
+        face_send(request->client, request->id, &reply);
+}
+
 static void on_done(struct tdm_job *job, void *userdata)
 {
         struct request *request = userdata;
@@ -197,6 +210,8 @@ static void on_done(struct tdm_job *job, void *userdata)
                 request_free(request);
                 return;
         }
+        if (job->vector)
+                send_vector(request, job);
         done.job = job->id;
         done.reason = (Tandem__DoneReason)job->end;
         if (job->end == TDM_JOB_END_ERROR) {
@@ -215,6 +230,12 @@ static void on_done(struct tdm_job *job, void *userdata)
         done.reread_tokens = job->reread_tokens;
         done.degraded = job->degraded;
         done.incomplete = job->incomplete;
+        done.drafted = job->n_drafted;
+        done.accepted = job->n_accepted;
+        done.n_drafted_at = done.n_accepted_at = TDM_MAX_GUESSES;
+        done.drafted_at = job->drafted_at;
+        done.accepted_at = job->accepted_at;
+        done.unguessed = (char *)tdm_unguessed_text(job->unguessed);
         done.numerics_id = job->numerics_id;
         done.text.data = (uint8_t *)job->tail;
         done.text.len = job->tail_size;
