@@ -536,6 +536,8 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
 
 static int set_up_serving(struct server *s, const struct tdm_config *config, struct tdm_error *err)
 {
+        const char *guesses = getenv("TANDEM_GUESSES"); /* for tests: "all", or a file */
+        bool all_guesses = guesses && strcmp(guesses, "all") == 0;
         struct tdm_scheduler_config scheduler = {
                 .max_jobs = config->max_jobs,
                 .max_jobs_per_uid = config->max_jobs_per_user,
@@ -548,6 +550,10 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_sequences = config->max_sequences,
                 .steps_in_flight = config->steps_in_flight,
                 .placement = config->placement,
+                .speculation = config->speculation,
+                .draft_max = config->draft_max,
+                .all_guesses = all_guesses,
+                .guess_file = all_guesses ? NULL : guesses,
         };
         struct tdm_face_config face = {
                 .system = config->system,

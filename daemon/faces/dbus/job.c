@@ -334,6 +334,10 @@ static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_tok
                 begin(job, &l, "token");
                 add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id,
                     isfinite(t->logprob) ? (double)t->logprob : 0.0);
+                for (uint32_t i = 0; i < t->n_top; i++)
+                        add(&l, "%s[%u,%.6g]", i == 0 ? ",\"top\":[" : ",", t->top[i].id, (double)t->top[i].logprob);
+                if (t->n_top > 0)
+                        add(&l, "]");
                 add_json(&l, "text", clean, size);
                 put_event(job, &l);
                 put_parts(job, t);
@@ -372,6 +376,8 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
             tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
         add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->recoveries, j->degraded ? "true" : "false",
             j->incomplete ? "true" : "false");
+        add(&l, ",\"drafted\":%llu,\"accepted\":%llu", (unsigned long long)j->n_drafted,
+            (unsigned long long)j->n_accepted);
         put_event(job, &l);
 }
 

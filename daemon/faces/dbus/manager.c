@@ -161,6 +161,11 @@ static void chat(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *a
         bus_job_generate(peer, message, args, true);
 }
 
+static void embed(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
+{
+        bus_embed_call(peer, message, args);
+}
+
 static void restart_worker(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
 {
         struct tdm_error err = { 0 };
@@ -252,6 +257,7 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
 static const struct bus_method methods[] = {
         { "Generate", "sa{sv}", BUS_GENERATE, generate },
         { "Chat", "a(ss)a{sv}", BUS_GENERATE, chat },
+        { "Embed", "asa{sv}", BUS_GENERATE, embed },
         { "ListModels", "a{sv}", BUS_ANYBODY, list_models },
         { "LoadModel", "sa{sv}", BUS_MANAGE_MODELS, load_model },
         { "UnloadModel", "sa{sv}", BUS_MANAGE_MODELS, unload_model },

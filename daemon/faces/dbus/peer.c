@@ -137,6 +137,7 @@ void bus_peer_free(struct bus_peer *peer)
                 bus_held_free(held);
         tdm_list_for_each(load, &peer->loads, struct bus_load, node)
                 bus_load_free(load);
+        bus_embed_peer_left(peer);
         bus_job_peer_left(bus, peer);
         tdm_list_remove(&peer->node);
         bus->n_peers--;
@@ -230,7 +231,7 @@ static bool forget_one(struct tdm_dbus *bus, const struct tdm_account *account)
 
         tdm_list_for_each(peer, &bus->peers, struct bus_peer, node) {
                 if (!peer->known || (account && peer->account != account) || !tdm_list_empty(&peer->held) ||
-                    !tdm_list_empty(&peer->loads) || bus_job_knows(bus, peer))
+                    !tdm_list_empty(&peer->loads) || !tdm_list_empty(&peer->embeds) || bus_job_knows(bus, peer))
                         continue;
                 bus_peer_free(peer);
                 return true;
@@ -304,6 +305,7 @@ static int peer_new(struct tdm_dbus *bus, const char *name, struct bus_peer **re
         peer->bus = bus;
         tdm_list_init(&peer->held);
         tdm_list_init(&peer->loads);
+        tdm_list_init(&peer->embeds);
         tdm_list_append(&bus->peers, &peer->node);
         bus->n_peers++;
         peer->name = strdup(name);

@@ -65,8 +65,9 @@ struct bus_peer {
         bool known;
         struct tdm_account *account; /* NULL: not known yet */
         DBusPendingCall *asking;
-        struct tdm_list held;  /* struct bus_held */
-        struct tdm_list loads; /* struct bus_load */
+        struct tdm_list held;   /* struct bus_held */
+        struct tdm_list loads;  /* struct bus_load */
+        struct tdm_list embeds; /* struct bus_embed */
 };
 
 /* A call that waits for something. */
@@ -304,6 +305,13 @@ void bus_request_deinit(struct bus_request *request);
 int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, struct tdm_error *err);
 /* wait, model-fd (-1 before; the caller's to close, also where the call is refused); where no option is known yet */
 int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err);
+/* Of Embed. *ret_model stays NULL where none is named, and points into the message. */
+int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *ret_dimensions, struct tdm_error *err);
+
+/* embed.c */
+void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args);
+void bus_embed_peer_left(struct bus_peer *peer); /* its jobs end */
+
 int bus_read_no_options(DBusMessageIter *options, struct tdm_error *err);
 
 /* job.c */

@@ -295,6 +295,27 @@ static int handle_score(struct client *c, uint32_t id, const Tandem__Score *scor
         return r != 0 ? r : start_job(c, id, job, score->model, fds, n_fds, err);
 }
 
+static int handle_embed(struct client *c, uint32_t id, const Tandem__Embed *embed, const int *fds, unsigned n_fds,
+                        struct tdm_error *err)
+{
+        struct tdm_job_params p = {
+                .kind = TDM_JOB_EMBED,
+                .uid = c->uid,
+                .account = c->account,
+                .text = (const char *)embed->text.data,
+                .text_size = embed->text.len,
+                .dimensions = embed->dimensions,
+        };
+        struct tdm_job *job;
+        int r;
+
+        p.options.deadline_ms = embed->deadline_ms;
+        p.options.priority =
+                embed->priority == TANDEM__PRIORITY__PRIORITY_BACKGROUND ? TDM_JOB_BACKGROUND : TDM_JOB_INTERACTIVE;
+        r = tdm_job_new(&job, &p, err);
+        return r != 0 ? r : start_job(c, id, job, embed->model, fds, n_fds, err);
+}
+
 static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *cancel, struct tdm_error *err)
 {
         struct tdm_job *job = tdm_scheduler_find(c->face->scheduler, cancel->job);
@@ -667,6 +688,8 @@ static int dispatch(struct client *c, const Tandem__Request *request, const int 
                 return handle_generate(c, id, request->generate, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_SCORE:
                 return handle_score(c, id, request->score, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_EMBED:
+                return handle_embed(c, id, request->embed, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_TOKENIZE:
                 return handle_tokenize(c, id, request->tokenize, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_CANCEL:

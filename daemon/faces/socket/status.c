@@ -273,6 +273,10 @@ void face_send_jobs(struct client *c, uint32_t id)
                 s->recoveries = job->recoveries;
                 s->cached_tokens = job->cached_tokens;
                 s->evictions = job->evictions;
+                s->drafted = job->n_drafted;
+                s->accepted = job->n_accepted;
+                s->guesses = job->n_guesses;
+                s->unguessed = (char *)tdm_unguessed_text(job->unguessed);
                 list[jobs.n_jobs++] = s;
         }
         jobs.jobs = list;
