@@ -45,7 +45,8 @@ static int scan(const char *data, size_t size, struct failure *f)
 }
 
 /* Texts are taken with their length, so a NUL is a character of theirs like others: a model may write one, and its
- * answer comes back in the next request. Arguments of calls are written out again. All other strings end at their NUL. */
+ * answer comes back in the next request. Arguments of calls are written out again. All other strings end at their
+ * NUL. */
 static const char *string_with_nul(json_t *value, const char *key, bool allowed)
 {
         const char *name, *found = NULL;

@@ -168,17 +168,19 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 struct sequence *q = fs->seq;
                 struct tdm_job *job = q->job;
                 uint32_t first = q->n_committed, n_again;
+                bool decodes;
 
                 tdm_scheduler_acquit(q);
                 if (job->finished)
                         continue; /* cancelled meanwhile */
                 job->degraded = job->degraded || f->degraded;
                 q->n_committed += fs->n_rows - fs->n_guesses - no_token(s, fs);
-                if (fs->n_rows == 1 + fs->n_guesses && sequence_is_decoding(q))
-                        s->stats.decode_rows += fs->n_rows;
+                decodes = fs->n_rows == 1 + fs->n_guesses && sequence_is_decoding(q);
+                apply(s, fs, first, now);
+                if (decodes)
+                        s->stats.decode_rows += q->n_committed - first;
                 else
                         s->stats.prefill_rows += fs->n_rows;
-                apply(s, fs, first, now);
                 n_again = TDM_MIN(q->n_committed, q->n_read) - TDM_MIN(first, q->n_read);
                 job->reread_tokens += n_again;
                 s->stats.reread_tokens += n_again;

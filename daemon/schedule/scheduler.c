@@ -666,9 +666,8 @@ static void tell(struct tdm_scheduler *s)
         uint32_t position[2] = { 0 }; /* interactive jobs count before all background ones */
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
                 position[1] += q->job->accepted && q->job->priority == TDM_JOB_INTERACTIVE;
-        }
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 struct tdm_job *job = q->job;
 

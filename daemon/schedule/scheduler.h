@@ -47,7 +47,7 @@ struct tdm_scheduler_stats {
         uint32_t n_running, n_queued;
         uint64_t n_done, n_failed, n_cancelled;
         uint64_t tokens_generated, prompt_tokens, steps_done;
-        uint64_t prefill_rows, decode_rows;  /* of finished steps; rows that are read again count again */
+        uint64_t prefill_rows, decode_rows;  /* of finished steps; rows read again count again, wrong guesses not */
         uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
         uint64_t evictions, reread_tokens;
         uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */

@@ -600,6 +600,7 @@ void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIt
 
         if (r == 0)
                 r = start(peer, &request, &fd, &job, &err);
+        tdm_models_close_file(peer->bus->models, peer->account, steal_fd(&request.model_fd));
         if (r != 0) {
                 tdm_log_debug("job of user %u refused: %s", (unsigned)peer->uid, err.message);
                 bus_reply_failed(peer->bus, message, r, err.message);

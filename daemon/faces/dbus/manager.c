@@ -11,7 +11,7 @@
 void bus_load_free(struct bus_load *load)
 {
         tdm_list_remove(&load->node);
-        dbus_message_unref(load->call);
+        bus_message_done(load->peer->bus, load->peer, load->call);
         tdm_model_unref(load->model);
         free(load);
 }
@@ -61,6 +61,7 @@ static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct td
         load = calloc(1, sizeof(*load));
         if (!load)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        load->peer = peer;
         load->call = dbus_message_ref(message);
         load->model = tdm_model_ref(model);
         tdm_list_append(&peer->loads, &load->node);
@@ -73,13 +74,12 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
 {
         struct tdm_dbus *bus = peer->bus;
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
-        _cleanup_(closep) int fd = -1;
         struct tdm_error err = { 0 };
         char path[BUS_MAX_PATH];
         struct bus_writer w;
         const char *name;
         bool wait = false;
-        int r;
+        int r, fd = -1;
 
         dbus_message_iter_get_basic(args, &name);
         dbus_message_iter_next(args);
@@ -88,6 +88,7 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
                 r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
         if (r == 0)
                 r = tdm_models_open(bus->models, peer->account, name, fd, &model, &err);
+        tdm_models_close_file(bus->models, peer->account, fd);
         if (r == 0 && wait) {
                 r = wait_for_model(peer, message, model, &err);
                 if (r == 0)
@@ -144,7 +145,7 @@ static void list_models(struct bus_peer *peer, DBusMessage *message, DBusMessage
                 return;
         }
         bus_writer_init(&w, bus_reply_new(message));
-        bus_write_models(&w, peer->bus);
+        bus_write_models(&w, peer);
         bus_reply_finish(peer->bus, message, &w);
 }
 

@@ -532,7 +532,6 @@ int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct 
 {
         static const char *const known[] = { "wait", "model-fd" };
         DBusMessageIter entries, value;
-        _cleanup_(closep) int fd = -1;
         bool wait = false;
         const char *name;
         uint64_t seen = 0;
@@ -548,14 +547,12 @@ int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct 
                         return unknown(name, err);
                 r = take_once(name, i, &seen, err);
                 if (r == 0)
-                        r = i == 0 ? read_bool(&value, name, &wait, err) : read_fd(&value, name, &fd, err);
+                        r = i == 0 ? read_bool(&value, name, &wait, err) : read_fd(&value, name, ret_fd, err);
         }
         if (r != 0)
                 return r;
-        if (ret_wait) {
+        if (ret_wait)
                 *ret_wait = wait;
-                *ret_fd = steal_fd(&fd);
-        }
         return 0;
 }
 

@@ -69,7 +69,7 @@ void bus_held_free(struct bus_held *held)
         if (held->charged)
                 tdm_account_release(held->peer->account, TDM_RESOURCE_CALLS, 1);
         bus->held_bytes -= held->size_bytes;
-        dbus_message_unref(held->message);
+        bus_message_done(bus, held->peer, held->message);
         free(held);
 }
 
@@ -160,6 +160,13 @@ static struct bus_peer *find(struct tdm_dbus *bus, const char *name)
         return NULL;
 }
 
+struct bus_peer *bus_peer_of(struct tdm_dbus *bus, DBusMessage *message)
+{
+        const char *sender = dbus_message_get_sender(message);
+
+        return sender ? find(bus, sender) : NULL;
+}
+
 void bus_peer_left(struct tdm_dbus *bus, const char *name)
 {
         struct bus_peer *peer = find(bus, name);
@@ -180,7 +187,7 @@ static void serve_held(struct bus_peer *peer)
                 message = dbus_message_ref(held->message);
                 bus_held_free(held);
                 bus_object_call(peer, message, BUS_ANYBODY, BUS_POLKIT_UNKNOWN);
-                dbus_message_unref(message);
+                bus_message_done(peer->bus, peer, message);
         }
 }
 

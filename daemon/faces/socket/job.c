@@ -24,7 +24,7 @@ static void on_accepted(struct tdm_job *job, void *userdata)
 
         accepted.job = job->id;
         accepted.prompt_tokens = job->prompt_tokens;
-        accepted.model = request->model->name;
+        accepted.model = face_model_name(request->client, request->model);
         accepted.max_tokens = job->max_tokens;
         reply.kind_case = TANDEM__REPLY__KIND_ACCEPTED;
         reply.accepted = &accepted;
