@@ -16,7 +16,9 @@ static void job_unref(struct tandem_job *job)
         free(job->ids.data);
         call_list_deinit(&job->calls);
         score_deinit(&job->score);
+        free(job->vector);
         free(job->numerics_id);
+        free(job->unguessed);
         free(job);
 }
 
@@ -102,6 +104,8 @@ static void finish(struct tandem_job *job, bool silent)
         job->result.job = job->id;
         if (!job->result.numerics_id)
                 job->result.numerics_id = "";
+        if (!job->result.unguessed)
+                job->result.unguessed = "";
         if (!job->result.tail)
                 job->result.tail = "";
         if (tell && job->callbacks.on_done)
@@ -179,6 +183,8 @@ static void got_progress(struct tandem_job *job, const Tandem__Progress *wire)
                 job->callbacks.on_progress(job, &progress, job->userdata);
 }
 
+#define MAX_TOP 64 /* of a token, whatever a daemon sends */
+
 /* Deltas for the callback: out->calls[0] is to be freed. false: the connection has ended. */
 static bool take_deltas(struct tandem_job *job, const Tandem__Token *token, struct tandem_token *out)
 {
@@ -220,12 +226,20 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
         }
         for (size_t i = 0; i < wire->n_tokens; i++) {
                 const Tandem__Token *token = wire->tokens[i];
+                struct tandem_alternative top[MAX_TOP];
                 size_t text_at = job->text.size;
                 struct tandem_token out = { .index = (uint32_t)job->ids.n,
                                             .id = token->id,
                                             .logprob = token->logprob,
-                                            .size = token->text.len };
+                                            .size = token->text.len,
+                                            .top = top,
+                                            .n_top = token->n_top < MAX_TOP ? token->n_top : MAX_TOP };
 
+                for (size_t k = 0; k < out.n_top; k++)
+                        top[k] = (struct tandem_alternative){ .id = token->top[k]->id,
+                                                              .logprob = token->top[k]->logprob,
+                                                              .text = (const char *)token->top[k]->text.data,
+                                                              .size = token->top[k]->text.len };
                 if (id_buf_add(&job->ids, &token->id, 1) < 0 ||
                     text_add(&job->text, token->text.data, token->text.len) < 0) {
                         lib_protocol_error(t, "job %" PRIu64 " has more text than this library can hold", job->id);
@@ -243,6 +257,18 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                 if (job->done)                                 /* the callback closed the connection */
                         return;
         }
+}
+
+static const char *got_vector(struct tandem_job *job, const Tandem__Vector *wire)
+{
+        if (!job->embedding || job->vector || wire->n_numbers == 0)
+                return "a vector came that does not belong here";
+        job->vector = malloc(wire->n_numbers * sizeof(*job->vector));
+        if (!job->vector)
+                return "there is no memory for a vector";
+        memcpy(job->vector, wire->numbers, wire->n_numbers * sizeof(*job->vector));
+        job->n_vector = wire->n_numbers;
+        return NULL;
 }
 
 static void got_done(struct tandem_job *job, const Tandem__Done *wire)
@@ -267,6 +293,14 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         result->recoveries = wire->recoveries;
         result->degraded = wire->degraded;
         result->incomplete = wire->incomplete;
+        result->drafted = wire->drafted;
+        result->accepted = wire->accepted;
+        memcpy(result->drafted_at, wire->drafted_at,
+               TDM_MIN(sizeof(result->drafted_at), wire->n_drafted_at * sizeof(*wire->drafted_at)));
+        memcpy(result->accepted_at, wire->accepted_at,
+               TDM_MIN(sizeof(result->accepted_at), wire->n_accepted_at * sizeof(*wire->accepted_at)));
+        job->unguessed = strdup(wire->unguessed);
+        result->unguessed = job->unguessed;
         job->numerics_id = strdup(wire->numerics_id);
         result->numerics_id = job->numerics_id;
 
@@ -286,6 +320,10 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
                           "the job ended for a reason that this library does not know (%d): update it",
                           (int)wire->reason);
                 break;
+        }
+        if (job->embedding && result->reason <= TANDEM_REASON_LENGTH && !job->vector) {
+                lib_protocol_error(job->tandem, "an embed job ended without a vector");
+                return;
         }
         if (job->scoring && result->reason <= TANDEM_REASON_LENGTH) {
                 wrong = score_finish(job);
@@ -323,6 +361,11 @@ static bool on_reply(struct call *call, Tandem__Reply *reply)
                 if (wrong)
                         lib_protocol_error(job->tandem, "%s", wrong);
                 break;
+        case TANDEM__REPLY__KIND_VECTOR:
+                wrong = got_vector(job, reply->vector);
+                if (wrong)
+                        lib_protocol_error(job->tandem, "%s", wrong);
+                break;
         case TANDEM__REPLY__KIND_DONE:
                 got_done(job, reply->done);
                 break;
@@ -343,6 +386,14 @@ static bool on_reply(struct call *call, Tandem__Reply *reply)
 void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size)
 {
         struct tandem_score_options full = { .struct_size = size, .text_size = SIZE_MAX };
+
+        memset(options, 0, size);
+        memcpy(options, &full, TDM_MIN(size, sizeof(full)));
+}
+
+void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size)
+{
+        struct tandem_embed_options full = { .struct_size = size, .text_size = SIZE_MAX };
 
         memset(options, 0, size);
         memcpy(options, &full, TDM_MIN(size, sizeof(full)));
@@ -502,6 +553,42 @@ int tandem_score(struct tandem *t, const struct tandem_score_options *given, con
         return TANDEM_OK;
 }
 
+int tandem_embed(struct tandem *t, const struct tandem_embed_options *given, const struct tandem_callbacks *callbacks,
+                 void *userdata, struct tandem_job **ret, struct tandem_error *err)
+{
+        struct tandem_embed_options o;
+        _cleanup_(job_unrefp) struct tandem_job *job = NULL;
+        _cleanup_(closep) int fd = -1;
+        Tandem__Request request = TANDEM__REQUEST__INIT;
+        Tandem__Embed embed = TANDEM__EMBED__INIT;
+        Tandem__ModelRef ref;
+        int code;
+
+        tandem_embed_options_init(&o);
+        memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
+        if (!o.text)
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "there is no text to embed");
+        job = job_new(t, callbacks, userdata);
+        if (!job)
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
+        code = lib_model_ref(&ref, o.model, &fd, err);
+        if (code != TANDEM_OK)
+                return code;
+        job->embedding = true;
+        embed.model = &ref;
+        embed.text = lib_bytes(o.text, o.text_size);
+        embed.dimensions = o.dimensions;
+        embed.priority = (Tandem__Priority)o.priority;
+        embed.deadline_ms = o.deadline_ms;
+        request.kind_case = TANDEM__REQUEST__KIND_EMBED;
+        request.embed = &embed;
+        code = job_send(t, job, &request, fd, err);
+        if (code != TANDEM_OK)
+                return code;
+        *ret = steal_ptr(&job);
+        return TANDEM_OK;
+}
+
 /* ---- the handle -------------------------------------------------------------------------------------------------- */
 
 int tandem_wait(struct tandem_job *job, int timeout_ms)
@@ -570,4 +657,13 @@ const uint32_t *tandem_job_ids(const struct tandem_job *job, size_t *ret_n)
 const struct tandem_scores *tandem_job_scores(const struct tandem_job *job)
 {
         return job->done && job->scores.n > 0 ? &job->scores : NULL;
+}
+
+const float *tandem_job_vector(const struct tandem_job *job, size_t *ret_n)
+{
+        if (!job->done || job->result.reason > TANDEM_REASON_LENGTH || !job->vector)
+                return NULL;
+        if (ret_n)
+                *ret_n = job->n_vector;
+        return job->vector;
 }

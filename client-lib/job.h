@@ -38,7 +38,9 @@ struct tandem_job {
         unsigned refs;         /* the user's handle, the open request, and whoever is calling back */
         bool released;         /* the handle is gone: no callbacks */
         bool done;
-        bool scoring;
+        bool scoring, embedding;
+        float *vector; /* [n_vector] */
+        size_t n_vector;
         bool cancel_wanted, cancel_sent;
         uint64_t id;
         struct tandem_callbacks callbacks;
@@ -49,7 +51,7 @@ struct tandem_job {
         struct score_buf score;
         struct tandem_scores scores;
         struct tandem_result result;
-        char *numerics_id;
+        char *numerics_id, *unguessed;
 };
 
 int text_add(struct text_buf *buf, const void *data, size_t size);

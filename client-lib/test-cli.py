@@ -65,7 +65,7 @@ class Usage(unittest.TestCase):
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
                          "generate chat status doctor models show pull add rm jobs cancel restart load unload "
-                         "tokenize score schema-check bench top trace help".split())
+                         "tokenize embed score schema-check bench top trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))
@@ -246,7 +246,7 @@ class Generate(unittest.TestCase):
                                 "generated_tokens": 5, "ids": [100, 101, 102, 103, 104], "ttft_ms": 83.25,
                                 "prefill_tps": 1000,
                                 "decode_tps": 212.4, "recoveries": 0, "degraded": False,
-                                "incomplete": False, "tail": "", "job": 7,
+                                "incomplete": False, "drafted": 0, "accepted": 0, "unguessed": "", "tail": "", "job": 7,
                                 "seed": 5,
                                 "numerics_id": "fake-1"})
 

@@ -41,6 +41,7 @@ void generation_request_free(struct generation_request *r)
         json_decref(r->json);
         free(r->model);
         free(r->schema);
+        free(r->logit_bias);
         request_tools_free(&r->tools);
         free(r);
 }
@@ -267,6 +268,14 @@ static void on_done(struct tandem_job *job, const struct tandem_result *result, 
         }
         c->ended = true;
         c->prompt_tokens = result->prompt_tokens;
+        if (g->request->inputs && !g->failed) {
+                size_t n = 0;
+                const float *vector = tandem_job_vector(job, &n);
+
+                g->ops->vector(g->x, c, vector, n);
+                g->n_ended++;
+                return;
+        }
         c->cached_tokens = result->cached_tokens;
         if (!c->cut) {
                 c->reason = result->reason;
@@ -309,13 +318,29 @@ static void watch(struct generation *g)
                 g->watched = events;
 }
 
+static int start_choice(struct generation *g, unsigned i, struct tandem_error *err);
+
+/* All choices at once; of many texts that become vectors some, and the next one when one has ended. */
+static int start_choices(struct generation *g, struct tandem_error *err)
+{
+        int code = TANDEM_OK;
+
+        while (code == TANDEM_OK && g->n_started < g->n_choices &&
+               (!g->request->inputs || g->n_started - g->n_ended < MAX_INPUTS_AT_ONCE))
+                code = start_choice(g, g->n_started++, err);
+        return code;
+}
+
 /* After every dispatch: ends the generation if an error or its last choice was noted, else goes on. */
 static void look(struct generation *g)
 {
         bool accepted = g->n_accepted == g->n_choices;
+        struct tandem_error err;
 
         if (g->over)
                 return;
+        if (!g->failed && g->n_started < g->n_choices && start_choices(g, &err) != TANDEM_OK)
+                note_failure(g, &err);
         if (g->failed) {
                 fail_now(g);
                 return;
@@ -356,6 +381,17 @@ static int start_choice(struct generation *g, unsigned i, struct tandem_error *e
         callbacks.on_accepted = on_accepted;
         callbacks.on_token = on_token;
         callbacks.on_done = on_done;
+        if (r->inputs) {
+                const json_t *text = json_array_get(r->inputs, i);
+                struct tandem_embed_options e;
+
+                tandem_embed_options_init(&e);
+                e.model = r->model;
+                e.text = json_string_value(text);
+                e.text_size = json_string_length(text);
+                e.dimensions = r->dimensions;
+                return tandem_embed(g->tandem, &e, &callbacks, c, &c->job, err);
+        }
         o.model = r->model;
         o.seed += i % r->n; /* else the choices of one prompt would be the same text */
         if (r->name_the_stop) {
@@ -391,8 +427,8 @@ static void on_connected(struct ask *ask, void *userdata)
                 g->tandem = steal_ptr(&ask->tandem);
                 g->watched = POLLIN;
                 r = tdm_loop_add_io(g->x->server->loop, tandem_fd(g->tandem), EPOLLIN, on_io, g, &g->io);
-                for (unsigned i = 0; r == 0 && code == TANDEM_OK && i < g->n_choices; i++)
-                        code = start_choice(g, i, &err);
+                if (r == 0)
+                        code = start_choices(g, &err);
                 if (r < 0) {
                         code = TANDEM_E_INTERNAL;
                         err = (struct tandem_error){ .code = code };
@@ -420,11 +456,12 @@ static bool is_a_name(const char *model)
 void generation_start(struct exchange *x, struct generation_request *request, const struct generation_ops *ops)
 {
         _cleanup_(generation_request_freep) struct generation_request *r = request;
-        unsigned n_prompts = r->n_messages > 0 ? 1 : (unsigned)r->n_prompts, n = n_prompts * r->n;
+        unsigned n_prompts = r->n_messages > 0 ? 1 : (unsigned)r->n_prompts,
+                 n = r->inputs ? (unsigned)json_array_size(r->inputs) : n_prompts * r->n;
         struct generation *g;
         struct failure f;
 
-        if (n > MAX_CHOICES) {
+        if (n > MAX_CHOICES && !r->inputs) {
                 failure_set(&f, 400, "invalid_value", "n", "at most %u choices are made in all", MAX_CHOICES);
                 exchange_fail(x, &f);
                 return;

@@ -12,6 +12,8 @@
 #include "http-gateway/tools.h"
 
 #define MAX_CHOICES 64u
+#define MAX_INPUTS 2048u       /* texts of one request for vectors */
+#define MAX_INPUTS_AT_ONCE 32u /* of them that are with the daemon */
 #define MAX_PROMPTS 16u
 #define MAX_MESSAGES 4096u
 #define MAX_STOPS 16u
@@ -29,11 +31,14 @@ struct generation_request {
         struct tandem_generate_options options; /* model, sampling, max_tokens */
         char *model;                            /* owned, as the daemon knows it */
         char *schema;                           /* owned: of options, where it is not a constant */
+        char *logit_bias;                       /* owned: of options */
         struct tandem_message *messages;        /* owned, and their texts; or: */
         size_t n_messages;
         struct request_tools tools;
         struct prompt prompts[MAX_PROMPTS];
         size_t n_prompts;
+        json_t *inputs;      /* texts that are to become vectors, in place of prompts; lies in json */
+        uint32_t dimensions; /* of the vectors; 0: all */
         const char *stops[MAX_STOPS];
         size_t n_stops;
         unsigned n;             /* choices for each prompt */
@@ -75,6 +80,8 @@ struct generation_ops {
         void (*end)(struct exchange *x);
         void (*error)(struct exchange *x, const struct failure *f); /* in the midst of a stream */
         void (*ping)(struct exchange *x);                           /* NULL: none */
+        /* A choice's vector is there. NULL where the request is for text. */
+        void (*vector)(struct exchange *x, struct choice *c, const float *vector, size_t n);
 };
 
 struct generation {
@@ -86,7 +93,7 @@ struct generation {
         struct tdm_source *io;
         short watched;
         bool paused, begun, over, failed;
-        unsigned n_choices, n_accepted, n_ended;
+        unsigned n_choices, n_started, n_accepted, n_ended;
         uint64_t started_ns, spoke_ns;
         time_t created;
         struct failure failure;

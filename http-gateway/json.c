@@ -44,8 +44,39 @@ static int scan(const char *data, size_t size, struct failure *f)
         return 0;
 }
 
+/* Texts are taken with their length, so a NUL is a character of theirs like others: a model may write one, and its
+ * answer comes back in the next request. Arguments of calls are written out again. All other strings end at their
+ * NUL. */
+static const char *string_with_nul(json_t *value, const char *key, bool allowed)
+{
+        const char *name, *found = NULL;
+        json_t *element;
+        size_t i;
+
+        if (json_is_string(value))
+                return !allowed && strlen(json_string_value(value)) < json_string_length(value) ? key : NULL;
+        json_array_foreach(value, i, element)
+        {
+                found = string_with_nul(element, key, allowed);
+                if (found)
+                        return found;
+        }
+        json_object_foreach(value, name, element)
+        {
+                bool text = json_is_string(element) && (strcmp(name, "content") == 0 || strcmp(name, "text") == 0);
+                bool arguments =
+                        json_is_object(element) && (strcmp(name, "input") == 0 || strcmp(name, "arguments") == 0);
+
+                found = string_with_nul(element, name, allowed || text || arguments);
+                if (found)
+                        return found;
+        }
+        return NULL;
+}
+
 json_t *json_read_object(const char *data, size_t size, struct failure *f)
 {
+        const char *key;
         json_error_t why;
         json_t *json;
 
@@ -55,7 +86,7 @@ json_t *json_read_object(const char *data, size_t size, struct failure *f)
         }
         if (scan(data, size, f) != 0)
                 return NULL;
-        json = json_loadb(data, size, JSON_REJECT_DUPLICATES, &why);
+        json = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!json) {
                 failure_set(f, 400, "invalid_json", NULL, "the body is not JSON that can be taken: %s (line %d)",
                             tdm_utf8_mend(why.text), why.line);
@@ -64,6 +95,12 @@ json_t *json_read_object(const char *data, size_t size, struct failure *f)
         if (!json_is_object(json)) {
                 json_decref(json);
                 failure_set(f, 400, "invalid_json", NULL, "the body is not a JSON object");
+                return NULL;
+        }
+        key = string_with_nul(json, NULL, false);
+        if (key) {
+                failure_set(f, 400, "invalid_json", NULL, "a string in '%.60s' has a NUL character", key);
+                json_decref(json);
                 return NULL;
         }
         return json;

@@ -9,7 +9,7 @@
 #define JSON_MAX_VALUES 300000u /* a context of ids fits; what each costs in memory is bounded by this */
 
 /* An object, or NULL and a failure (400): not JSON, too deep, too many values, a member twice, bad UTF-8, a number that
- * no double or int64 holds, a NUL in a string, anything but an object. */
+ * no double or int64 holds, a NUL in a string that is not a message's text, anything but an object. */
 json_t *json_read_object(const char *data, size_t size, struct failure *f);
 /* Bytes as a string; what is not UTF-8 becomes U+FFFD. NULL: out of memory. */
 json_t *json_text(const char *data, size_t size);

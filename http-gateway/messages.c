@@ -1,5 +1,10 @@
 #include "http-gateway/messages.h"
 
+#include <math.h>
+
+#define MAX_LOGIT_BIASES 512
+#define MAX_LOGIT_BIAS 100.0
+
 struct generation_request *request_read(struct exchange *x, const struct param_table *table)
 {
         struct generation_request *r = NULL;
@@ -165,8 +170,47 @@ void request_take_sampling(struct generation_request *r, const json_t *from)
         o->top_p = (float)json_get_number(from, "top_p", o->top_p);
         o->top_k = (uint32_t)json_get_integer(from, "top_k", o->top_k);
         o->min_p = (float)json_get_number(from, "min_p", o->min_p);
+        o->frequency_penalty = (float)json_get_number(from, "frequency_penalty", 0);
+        o->presence_penalty = (float)json_get_number(from, "presence_penalty", 0);
         if (json_get(from, "seed"))
                 o->seed = (uint64_t)json_get_integer(from, "seed", 0);
+}
+
+/* {"ID": BIAS, …} as the list that libtandem takes. Names are token ids in digits. */
+int request_take_logit_bias(struct generation_request *r, struct failure *f)
+{
+        struct buffer list = { 0 };
+        const char *name;
+        json_t *value;
+        int n = 0;
+
+        json_object_foreach((json_t *)json_get(r->json, "logit_bias"), name, value)
+        {
+                size_t digits = strspn(name, "0123456789");
+                double bias = json_is_number(value) ? json_number_value(value) : NAN;
+                char entry[64];
+
+                if (digits == 0 || digits > 10 || name[digits] || !(fabs(bias) <= MAX_LOGIT_BIAS)) {
+                        buffer_free(&list);
+                        return failure_set(f, 400, "invalid_value", "logit_bias",
+                                           "'logit_bias' has to hold token ids with numbers from -100 to 100");
+                }
+                if (++n > MAX_LOGIT_BIASES) {
+                        buffer_free(&list);
+                        return failure_set(f, 400, "invalid_value", "logit_bias",
+                                           "'logit_bias' has more than %d tokens", MAX_LOGIT_BIASES);
+                }
+                snprintf(entry, sizeof(entry), "%s%s:%.6g", n > 1 ? "," : "", name, bias);
+                buffer_add(&list, entry, strlen(entry));
+        }
+        if (n == 0)
+                return 0;
+        r->logit_bias = strndup(list.data, list.size);
+        buffer_free(&list);
+        if (!r->logit_bias)
+                return failure_set(f, 500, "internal_error", NULL, "out of memory");
+        r->options.logit_bias = r->logit_bias;
+        return 0;
 }
 
 void request_take_stream_options(struct generation_request *r)

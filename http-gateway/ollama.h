@@ -10,6 +10,7 @@ void ollama_show(struct exchange *x);
 void ollama_ps(struct exchange *x);
 void ollama_chat(struct exchange *x);
 void ollama_generate(struct exchange *x);
+void ollama_embed(struct exchange *x);
 void ollama_manage(struct exchange *x); /* pull, push, create, copy, delete: refused */
 
 #endif

@@ -30,6 +30,12 @@ void openai_ping(struct exchange *x)
         sse_add_comment(&x->out);
 }
 
+/* JSON has no infinity. */
+double openai_logprob(float logprob)
+{
+        return isfinite(logprob) ? (double)logprob : -9999.0;
+}
+
 void openai_take_sampling(struct generation_request *r)
 {
         double penalty = json_get_number(r->json, "repetition_penalty", 1);
@@ -58,14 +64,24 @@ static json_t *chunk(struct exchange *x, json_t *choices, json_t *usage)
         return json;
 }
 
-static json_t *token_logprob(const struct tandem_token *token)
+static json_t *one_logprob(const char *text, size_t size, float logprob)
 {
         json_t *bytes = json_array();
 
-        for (size_t i = 0; i < token->size; i++)
-                json_array_append_new(bytes, json_integer((unsigned char)token->text[i]));
-        return json_pack("{s:o, s:f, s:o, s:[]}", "token", json_text(token->text, token->size), "logprob",
-                         isfinite(token->logprob) ? (double)token->logprob : -9999.0, "bytes", bytes, "top_logprobs");
+        for (size_t i = 0; i < size; i++)
+                json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+        return json_pack("{s:o, s:f, s:o}", "token", json_text(text, size), "logprob", openai_logprob(logprob), "bytes",
+                         bytes);
+}
+
+static json_t *token_logprob(const struct tandem_token *token)
+{
+        json_t *one = one_logprob(token->text, token->size, token->logprob), *top = json_array();
+
+        for (size_t i = 0; i < token->n_top; i++)
+                json_array_append_new(top, one_logprob(token->top[i].text, token->top[i].size, token->top[i].logprob));
+        json_object_set_new(one, "top_logprobs", top);
+        return one;
 }
 
 static void chat_begin(struct exchange *x)
@@ -216,7 +232,8 @@ void openai_chat(struct exchange *x)
         if (request_take_model(r, &f) == 0 &&
             request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, &f) == 0 &&
             request_check_messages(r, "messages", &f) == 0 && request_take_response_format(r, &f) == 0 &&
-            request_take_grammar(r, &f) == 0 && request_take_openai_tools(r, &f) == 0)
+            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0 &&
+            request_take_openai_tools(r, &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);
@@ -225,6 +242,12 @@ void openai_chat(struct exchange *x)
         openai_take_sampling(r);
         request_take_stream_options(r);
         r->with_logprobs = json_get_bool(r->json, "logprobs", false);
+        r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "top_logprobs", 0);
+        if (r->options.top_logprobs > 0 && !r->with_logprobs) {
+                failure_set(&f, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+                exchange_fail(x, &f);
+                return;
+        }
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_completion_tokens",
                                                            json_get_integer(r->json, "max_tokens", 0));
         generation_start(x, steal_ptr(&r), &chat_ops);

@@ -20,16 +20,27 @@ static size_t n_characters(const char *text, size_t size)
         return n;
 }
 
-static json_t *columns(void)
+static json_t *columns(const struct generation_request *r)
 {
-        return json_pack("{s:[], s:[], s:n, s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+        json_t *top = r->options.top_logprobs > 0 ? json_array() : json_null();
+
+        return json_pack("{s:[], s:[], s:o, s:[]}", "tokens", "token_logprobs", "top_logprobs", top, "text_offset");
 }
 
 static void add_column(json_t *to, const struct tandem_token *token, size_t offset)
 {
+        json_t *tops = json_object_get(to, "top_logprobs"), *top = json_is_array(tops) ? json_object() : NULL;
+
         json_array_append_new(json_object_get(to, "tokens"), json_text(token->text, token->size));
-        json_array_append_new(json_object_get(to, "token_logprobs"),
-                              json_real(isfinite(token->logprob) ? (double)token->logprob : -9999.0));
+        json_array_append_new(json_object_get(to, "token_logprobs"), json_real(openai_logprob(token->logprob)));
+        for (size_t i = 0; i < token->n_top && top; i++) {
+                json_t *text = json_text(token->top[i].text, token->top[i].size);
+
+                json_object_set_new(top, json_string_value(text), json_real(openai_logprob(token->top[i].logprob)));
+                json_decref(text);
+        }
+        if (top)
+                json_array_append_new(tops, top);
         json_array_append_new(json_object_get(to, "text_offset"), json_integer((json_int_t)offset));
 }
 
@@ -60,7 +71,7 @@ static void completion_text(struct exchange *x, struct choice *c, const struct t
                 if (!c->state)
                         c->state = calloc(1, sizeof(struct column));
                 if (!c->tokens)
-                        c->tokens = columns();
+                        c->tokens = columns(r);
                 if (c->state && c->tokens) {
                         struct column *column = c->state;
 
@@ -106,7 +117,7 @@ static void completion_end(struct exchange *x)
                 json_t *logprobs = json_null();
 
                 if (r->with_logprobs)
-                        logprobs = c->tokens ? steal_ptr(&c->tokens) : columns();
+                        logprobs = c->tokens ? steal_ptr(&c->tokens) : columns(r);
                 json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
                                                          json_text(c->text.data, c->text.size), "logprobs", logprobs,
                                                          "finish_reason", openai_finish_reason(c)));
@@ -180,7 +191,7 @@ void openai_completions(struct exchange *x)
         if (!r)
                 return;
         if (request_take_model(r, &f) == 0 && take_prompts(r, &f) == 0 && request_take_response_format(r, &f) == 0 &&
-            request_take_grammar(r, &f) == 0)
+            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);
@@ -189,6 +200,7 @@ void openai_completions(struct exchange *x)
         openai_take_sampling(r);
         request_take_stream_options(r);
         r->with_logprobs = json_is_integer(json_get(r->json, "logprobs"));
+        r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "logprobs", 0);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", DEFAULT_MAX_TOKENS);
         generation_start(x, steal_ptr(&r), &completion_ops);
 }

@@ -8,6 +8,7 @@
 void openai_chat(struct exchange *x);
 void openai_completions(struct exchange *x);
 void openai_responses(struct exchange *x);
+void openai_embeddings(struct exchange *x);
 
 /* "stop", "length" */
 const char *openai_finish_reason(const struct choice *c);
@@ -18,5 +19,6 @@ void openai_stream_error(struct exchange *x, const struct failure *f);
 void openai_ping(struct exchange *x);
 /* Sampling as OpenAI documents it: temperature 1, nothing cut off. */
 void openai_take_sampling(struct generation_request *r);
+double openai_logprob(float logprob);
 
 #endif

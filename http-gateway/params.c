@@ -22,7 +22,6 @@
 
 #define NO_TOOLS "not supported here yet; /v1/chat/completions has tools"
 #define OWN_TOOLS "tools run at the client"
-#define NO_PENALTY "this penalty is not supported yet"
 #define ONE_MODALITY "models read and write text only"
 
 /* What both of OpenAI's older endpoints share. */
@@ -39,9 +38,9 @@
                 HONOURED("response_format", PARAM_OBJECT, 0, 0, "text, json_object, json_schema"),                     \
                 HONOURED("grammar", PARAM_STRING, 0, 0, "an extension; GBNF"),                                         \
                 HONOURED("regex", PARAM_STRING, 0, 0, "an extension; the whole answer matches"),                       \
-                REFUSED("frequency_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                \
-                REFUSED("presence_penalty", NEUTRAL_ZERO, NO_PENALTY),                                                 \
-                REFUSED("logit_bias", NEUTRAL_EMPTY, "a bias is not supported yet"),                                   \
+                HONOURED("frequency_penalty", PARAM_NUMBER, -2, 2, "0, off; the last 256 tokens of the answer count"), \
+                HONOURED("presence_penalty", PARAM_NUMBER, -2, 2, "0, off; the last 256 tokens of the answer count"),  \
+                HONOURED("logit_bias", PARAM_OBJECT, 0, 0, "biases from -100 to 100 by token id; up to 512"),          \
                 HARMLESS("user", "who asks; not used"), HARMLESS("metadata", "not kept"),                              \
                 HARMLESS("service_tier", "there is one tier"), HARMLESS("store", "nothing is kept"),                   \
                 HARMLESS("safety_identifier", "not used"), HARMLESS("prompt_cache_key", "every prompt is cached"),     \
@@ -53,7 +52,7 @@ static const struct param chat_rows[] = {
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
         HONOURED("max_completion_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "goes before max_tokens"),
         HONOURED("logprobs", PARAM_BOOL, 0, 0, "of the chosen tokens"),
-        REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
+        HONOURED("top_logprobs", PARAM_INTEGER, 0, 20, "0; beside logprobs: alternatives of each token"),
         HONOURED("tools", PARAM_ARRAY, 0, 0, "functions; not with a format, a grammar or a regex"),
         HONOURED("tool_choice", PARAM_ANY, 0, 0, "auto, none, required, or a function"),
         REFUSED("functions", NEUTRAL_EMPTY, "the older form of tools"),
@@ -72,8 +71,7 @@ static const struct param completion_rows[] = {
         HONOURED("prompt", PARAM_ANY, 0, 0, "required: a text, ids, or up to 16 of either"),
         OPENAI_COMMON,
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "16"),
-        REFUSED("logprobs", NEUTRAL_ZERO | NEUTRAL_FALSE,
-                "0 reports the chosen tokens; alternatives are not reported yet"),
+        HONOURED("logprobs", PARAM_INTEGER, 0, 20, "of the chosen tokens, and so many alternatives of each"),
         REFUSED("echo", NEUTRAL_FALSE, "the prompt is not repeated"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
         REFUSED("best_of", NEUTRAL_ONE, "choices are not ranked"),
@@ -209,8 +207,8 @@ static const struct param ollama_option_rows[] = {
         HONOURED("repeat_last_n", PARAM_INTEGER, 0, 256, "64; 0: no repeat_penalty"),
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random"),
         HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),
-        REFUSED("frequency_penalty", NEUTRAL_ZERO, NO_PENALTY),
-        REFUSED("presence_penalty", NEUTRAL_ZERO, NO_PENALTY),
+        HONOURED("frequency_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
+        HONOURED("presence_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
         REFUSED("typical_p", NEUTRAL_ONE, "not supported"),
         REFUSED("tfs_z", NEUTRAL_ONE, "not supported"),
         REFUSED("mirostat", NEUTRAL_ZERO, "not supported"),
@@ -252,6 +250,26 @@ static const struct param tokenize_rows[] = {
 };
 TABLE(params_tokenize, "POST /tokenize", "", tokenize_rows);
 
+static const struct param embeddings_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, ""),
+        HONOURED("input", PARAM_ANY, 0, 0, "a text, or up to 2048; token ids are refused"),
+        HONOURED("encoding_format", PARAM_STRING, 0, 0, "`float`, or `base64`"),
+        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
+        HARMLESS("user", "not needed"),
+};
+TABLE(params_embeddings, "POST /v1/embeddings", "", embeddings_rows);
+
+static const struct param ollama_embed_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, ""),
+        HONOURED("input", PARAM_ANY, 0, 0, "of /api/embed: a text, or up to 2048"),
+        HONOURED("prompt", PARAM_STRING, 0, 0, "of /api/embeddings: the text"),
+        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
+        HARMLESS("truncate", "a text that is too long is refused, never cut"),
+        HARMLESS("keep_alive", "the daemon decides"),
+        HARMLESS("options", "none of them has to do with vectors"),
+};
+TABLE(params_ollama_embed, "POST /api/embed, POST /api/embeddings", "", ollama_embed_rows);
+
 static const struct param_table *const tables[] = {
         &params_chat,
         &params_completions,
@@ -265,6 +283,8 @@ static const struct param_table *const tables[] = {
         &params_ollama_options,
         &params_ollama_message,
         &params_tokenize,
+        &params_embeddings,
+        &params_ollama_embed,
 };
 
 /* "text", {"type":"text"} with nothing else, ["text"], and for /v1/responses {"format":{"type":"text"}}. */

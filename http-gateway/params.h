@@ -39,7 +39,7 @@ struct param_table {
 
 extern const struct param_table params_chat, params_completions, params_message, params_responses, params_anthropic,
         params_anthropic_message, params_count_tokens, params_ollama_chat, params_ollama_generate,
-        params_ollama_options, params_ollama_message, params_tokenize;
+        params_ollama_options, params_ollama_message, params_tokenize, params_embeddings, params_ollama_embed;
 
 /* 0, or a failure that names the first member that cannot be taken. */
 int params_check(const struct param_table *table, const json_t *object, struct failure *f);

@@ -114,6 +114,7 @@ void question_tokenize(struct exchange *x)
         struct failure f = { 0 };
         const json_t *text;
         unsigned flags = TANDEM_TOKENIZE_NO_BOS;
+        size_t size;
         char *copy;
 
         if (!r)
@@ -131,16 +132,9 @@ void question_tokenize(struct exchange *x)
                 flags = 0;
         if (json_get_bool(r->json, "parse_special", false))
                 flags |= TANDEM_TOKENIZE_SPECIAL;
-        copy = strndup(json_string_value(text), json_string_length(text));
-        exchange_ask(x, ASK_TOKENIZE, steal_ptr(&r->model), copy, copy ? strlen(copy) : 0, flags, answer_tokens);
-}
-
-/* ---- what there is not ---- */
-
-void refuse_embeddings(struct exchange *x)
-{
-        struct failure f = { 0 };
-
-        failure_set(&f, 400, "unsupported", "model", "embeddings are not supported yet: no model here makes any");
-        exchange_fail(x, &f);
+        size = json_string_length(text);
+        copy = malloc(size + 1);
+        if (copy)
+                memcpy(copy, json_string_value(text), size + 1);
+        exchange_ask(x, ASK_TOKENIZE, steal_ptr(&r->model), copy, copy ? size : 0, flags, answer_tokens);
 }

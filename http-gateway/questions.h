@@ -18,6 +18,5 @@ void question_health(struct exchange *x);
 void question_metrics(struct exchange *x);
 void question_tokenize(struct exchange *x);
 void question_root(struct exchange *x);
-void refuse_embeddings(struct exchange *x);
 
 #endif

@@ -398,5 +398,5 @@ void choice_calls_free(struct choice_calls *calls)
 
 json_t *choice_call_arguments(const struct choice_call *call)
 {
-        return json_loadb(call->arguments.data, call->arguments.size, 0, NULL);
+        return json_loadb(call->arguments.data, call->arguments.size, JSON_ALLOW_NUL, NULL);
 }

@@ -244,6 +244,7 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--layers", type=int)
     ap.add_argument("--vocab", type=int)
+    ap.add_argument("--pooling", type=int, help="a model of vectors: 1 mean, 2 first row, 3 last row")
     ap.add_argument("--chat", choices=sorted(CHATS), help="pieces and a template, by which the family is recognised")
     ap.add_argument("--fast", action="store_true", help="reuse random blocks: for large files whose speed is measured")
     a = ap.parse_args()
@@ -256,6 +257,10 @@ def main():
                                 "q6_k" if matrix_type.endswith("_k") else matrix_type)
     rng = np.random.default_rng(a.seed)
     meta = metadata(a.arch, size, f"random-{a.arch}-{a.size}-{a.type}", n_layers, n_vocab, a.chat)
+    if a.pooling:
+        eos = kv("tokenizer.ggml.add_eos_token", "bool", False)
+        meta = [kv("tokenizer.ggml.add_eos_token", "bool", True) if m == eos else m for m in meta]
+        meta.append(kv(f"{a.arch}.pooling_type", "u32", a.pooling))
     infos, rows, offset, alignment, pool = [], [], 0, 32, {} if a.fast else None
     for name, shape, kind, drawn in tensors(a.arch, size, n_layers, n_vocab, matrix_type, a.more_type or matrix_type,
                                             embd_type, a.type):

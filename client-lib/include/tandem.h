@@ -128,6 +128,13 @@ TANDEM_API const char *tandem_daemon_version(const struct tandem *tandem);
 
 enum tandem_priority { TANDEM_PRIORITY_INTERACTIVE = 0, TANDEM_PRIORITY_BACKGROUND = 1 };
 
+/* Guesses at tokens, several of which are checked in one step. They change the time, and no token. */
+enum tandem_speculation {
+        TANDEM_SPECULATION_AUTO = 0, /* what the configuration says */
+        TANDEM_SPECULATION_OFF = 1,
+        TANDEM_SPECULATION_LOOKUP = 2 /* what stood behind the same tokens before, in prompt or text */
+};
+
 enum tandem_job_state {
         TANDEM_JOB_QUEUED = 0,
         TANDEM_JOB_LOADING = 1, /* its model is being loaded: done and total are bytes */
@@ -203,6 +210,12 @@ struct tandem_generate_options {
         const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
         const char *grammar;     /* in GBNF, with a rule `root` */
         const char *regex;       /* an ECMA regular expression that the whole text matches */
+        enum tandem_speculation speculation;
+        uint32_t draft_max;      /* guesses in a step at most, up to 16; 0: what the configuration says */
+        float frequency_penalty; /* 0: off; taken off a token's logit for each time that the text has it */
+        float presence_penalty;  /* 0: off; taken off once if the text has it */
+        const char *logit_bias;  /* "ID:BIAS,…": added to the logits of these tokens; NULL: none */
+        uint32_t top_logprobs;   /* likeliest tokens to report for each position, at most 20; 0: none */
         /* Tools that the model may call in a chat: a JSON array of {"type": "function", "function": {"name",
          * "description", "parameters"}}, the parameters being a JSON Schema that the arguments satisfy. Instead of the
          * three above. Calls come with the tokens and from tandem_job_calls(), not in the text. NULL: none. */
@@ -222,6 +235,16 @@ struct tandem_score_options {
         uint32_t top;     /* alternatives for each position, at most 64 */
 };
 
+struct tandem_embed_options {
+        size_t struct_size;
+        const char *model;
+        const char *text;    /* control pieces are not recognised; may be empty */
+        size_t text_size;    /* SIZE_MAX (as set by _init): up to the NUL */
+        uint32_t dimensions; /* the first so many numbers, made a vector of length 1; 0: all that the model has */
+        enum tandem_priority priority;
+        uint32_t deadline_ms; /* as of a job that generates; 0: never */
+};
+
 struct tandem_accepted {
         uint64_t job; /* the daemon's number, as in tandem_list_jobs() */
         uint32_t prompt_tokens;
@@ -234,6 +257,14 @@ struct tandem_progress {
         int state; /* enum tandem_job_state; a newer daemon may send others */
         uint64_t done, total;
         uint32_t queue_position; /* waiting jobs before this one */
+};
+
+/* One of the likeliest tokens at a position, before filters, penalties and biases. */
+struct tandem_alternative {
+        uint32_t id;
+        float logprob;
+        const char *text; /* the bytes of its piece, maybe a part of a character; no NUL follows */
+        size_t size;
 };
 
 /* What a token adds to a call. The first delta of a call has its id and name, others a piece of its arguments. */
@@ -251,6 +282,8 @@ struct tandem_token {
         float logprob;
         const char *text; /* whole characters, NUL-terminated; may be empty */
         size_t size;
+        const struct tandem_alternative *top; /* [n_top] by falling log-probability: see top_logprobs */
+        size_t n_top;
         const char *thinking; /* of jobs with tools: what it adds to the model's thoughts */
         size_t thinking_size;
         const struct tandem_call_delta *const *calls; /* [n_calls] of jobs with tools */
@@ -273,6 +306,9 @@ struct tandem_result {
         const char *tail;        /* text that still waited for more tokens (an unfinished character), at the very end */
         size_t tail_size;
         bool incomplete; /* it ended before its text satisfied json_schema, grammar or regex: at max_tokens, say */
+        uint64_t drafted, accepted;               /* guesses that were checked, and of those that were right */
+        uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
+        const char *unguessed;                    /* why the last step had no guesses; "": it had some */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the
@@ -287,6 +323,7 @@ struct tandem_callbacks {
 
 TANDEM_API void tandem_generate_options_init_sized(struct tandem_generate_options *options, size_t size);
 TANDEM_API void tandem_score_options_init_sized(struct tandem_score_options *options, size_t size);
+TANDEM_API void tandem_embed_options_init_sized(struct tandem_embed_options *options, size_t size);
 TANDEM_API void tandem_callbacks_init_sized(struct tandem_callbacks *callbacks, size_t size);
 
 /* Fills in the defaults that stand beside the fields, and a random seed. */
@@ -300,6 +337,11 @@ static inline void tandem_score_options_init(struct tandem_score_options *option
         tandem_score_options_init_sized(options, sizeof(*options));
 }
 
+static inline void tandem_embed_options_init(struct tandem_embed_options *options)
+{
+        tandem_embed_options_init_sized(options, sizeof(*options));
+}
+
 static inline void tandem_callbacks_init(struct tandem_callbacks *callbacks)
 {
         tandem_callbacks_init_sized(callbacks, sizeof(*callbacks));
@@ -311,6 +353,11 @@ TANDEM_API int tandem_generate(struct tandem *tandem, const struct tandem_genera
                                const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                                struct tandem_error *err);
 TANDEM_API int tandem_score(struct tandem *tandem, const struct tandem_score_options *options,
+                            const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
+                            struct tandem_error *err);
+
+/* The vector of one text. Start many jobs at once: they share steps, and each gets the bits that it would get alone. */
+TANDEM_API int tandem_embed(struct tandem *tandem, const struct tandem_embed_options *options,
                             const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                             struct tandem_error *err);
 
@@ -344,6 +391,9 @@ struct tandem_scores {
         const float *top_logprobs; /* [n][top] */
 };
 
+/* What tandem_embed() made: [*ret_n], of length 1. NULL unless the job is done without an error. Lives as long as the
+ * job. */
+TANDEM_API const float *tandem_job_vector(const struct tandem_job *job, size_t *ret_n);
 /* NULL unless the job is a score job that is done without an error. Lives as long as the job. */
 TANDEM_API const struct tandem_scores *tandem_job_scores(const struct tandem_job *job);
 
@@ -461,8 +511,11 @@ struct tandem_job_info {
         uint32_t prompt_tokens, prefilled_tokens, generated_tokens, max_tokens;
         double age_s;
         uint32_t recoveries;
-        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
-        uint32_t evictions;     /* times it gave its cache pages back for another job */
+        uint32_t cached_tokens;     /* of the prompt, found in the prefix cache */
+        uint32_t evictions;         /* times it gave its cache pages back for another job */
+        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
+        uint32_t guesses;           /* in its last step */
+        const char *unguessed;      /* why that had none; "": it had some */
 };
 
 struct tandem_job_list {

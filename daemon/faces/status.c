@@ -91,16 +91,29 @@ static void fill_cache(const struct tdm_model *model, struct tdm_model_fields *f
                            f->kv_pages_window_used * model->geometry.page_bytes[TDM_KV_WINDOW];
 }
 
+bool tdm_status_may_name(const struct tdm_status_source *source, const struct tdm_model *model)
+{
+        const struct tdm_account *viewer = source->viewer;
+
+        if (source->sees_all || model->by_name)
+                return true;
+        return viewer && ((model->account && model->account->uid == viewer->uid) ||
+                          (model->holder && model->holder->uid == viewer->uid));
+}
+
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret)
 {
         struct tdm_model_fields *f = &ret->fields;
         const struct tdm_model_metadata *metadata = model->metadata;
+        const bool named = tdm_status_may_name(source, model);
 
         *f = (struct tdm_model_fields){
-                .name = model->name,
-                .path = tdm_model_shown_path(model),
+                .name = named ? model->name : TDM_STATUS_UNNAMED,
+                .path = named ? tdm_model_shown_path(model) : "",
                 .state = tdm_model_state_name(model->state),
-                .error = tdm_model_shown_error(model),
+                .error = model->state != TDM_MODEL_FAILED ? "" :
+                         named                            ? tdm_model_shown_error(model) :
+                                                            "it cannot be used",
                 .architecture = metadata ? metadata->architecture : "",
                 .quantisation = metadata ? metadata->quantisation : "",
                 .file_bytes = tdm_model_file_bytes(model),

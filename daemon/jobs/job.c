@@ -5,6 +5,8 @@
 
 #include "engine/grammar/compose.h"
 
+#include <math.h>
+
 static const char *const state_names[] = {
         [TDM_JOB_QUEUED] = "queued", [TDM_JOB_LOADING] = "loading",       [TDM_JOB_PREFILL] = "prefill",
         [TDM_JOB_DECODE] = "decode", [TDM_JOB_RECOVERING] = "recovering", [TDM_JOB_DONE] = "done",
@@ -14,6 +16,24 @@ static const char *const state_names[] = {
 static_assert(TDM_JOB_INTERACTIVE == 0 && TDM_JOB_BACKGROUND == 1, "priorities in the order of the table");
 static_assert(TDM_PLACEMENT_ANY == 0 && TDM_PLACEMENT_SPLIT == 1 && TDM_PLACEMENT_NPU == 2 && TDM_PLACEMENT_GPU == 3,
               "placements in the order of the table, 0 for none");
+
+static const char *const unguessed_texts[] = {
+        [TDM_UNGUESSED_NOT] = "",
+        [TDM_UNGUESSED_OFF] = "off",
+        [TDM_UNGUESSED_GRAMMAR] = "its text follows a grammar",
+        [TDM_UNGUESSED_SUSPECT] = "it was in a step that killed its worker",
+        [TDM_UNGUESSED_PROMPT] = "prompts are read",
+        [TDM_UNGUESSED_LAST] = "one token is left",
+        [TDM_UNGUESSED_NO_MATCH] = "nothing like the end of its text stands further back",
+        [TDM_UNGUESSED_MEASURING] = "a step without guesses is measured",
+        [TDM_UNGUESSED_COST] = "guesses would cost more time than they save",
+        [TDM_UNGUESSED_MEMORY] = "no page of the cache is free for them",
+};
+
+const char *tdm_unguessed_text(enum tdm_unguessed why)
+{
+        return unguessed_texts[why];
+}
 
 const char *tdm_job_state_name(enum tdm_job_state state)
 {
@@ -112,6 +132,22 @@ static int copy_ids(struct tdm_job *job, const uint32_t *ids, size_t n)
         return 0;
 }
 
+static int copy_biases(struct tdm_job *job, const char *text, struct tdm_error *err)
+{
+        struct tdm_logit_bias biases[TDM_MAX_BIASES];
+        uint32_t n;
+        int r = tdm_job_options_biases(text, biases, &n, err);
+
+        if (r != 0 || n == 0)
+                return r;
+        job->biases = malloc(n * sizeof(*biases));
+        if (!job->biases)
+                return -ENOMEM;
+        memcpy(job->biases, biases, n * sizeof(*biases));
+        job->n_biases = n;
+        return 0;
+}
+
 static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
 {
         struct tdm_sampling sampling;
@@ -120,7 +156,7 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if ((p->n_ids > 0) + (p->n_messages > 0) + (p->text_size > 0) > 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the prompt is given more than once (as text, as messages, as ids)");
-        if (p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0)
+        if (p->kind != TDM_JOB_EMBED && p->n_ids == 0 && p->n_messages == 0 && p->text_size == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
         if (p->n_messages > TDM_MAX_CHAT_MESSAGES)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", p->n_messages,
@@ -161,7 +197,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->placement = (enum tdm_placement)o->placement;
         job->max_tokens = o->max_tokens;
         job->sampling = tdm_job_options_sampling(o);
-        job->sampling.n_top = p->n_top;
+        job->sampling.n_top = p->kind == TDM_JOB_GENERATE ? o->top_logprobs : p->n_top;
+        job->dimensions = p->dimensions;
         job->repeat_last = o->repeat_last ? o->repeat_last : 64;
         job->prefill_chunk = o->prefill_chunk;
         job->ignore_end = o->ignore_end;
@@ -175,6 +212,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_messages(job, p->messages, p->n_messages);
         else
                 r = copy_text(job, p->text, p->text_size);
+        if (r == 0 && o->logit_bias)
+                r = copy_biases(job, o->logit_bias, err);
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->stop, o->stop, o->n_stop, err);
         if (r == 0 && p->kind == TDM_JOB_GENERATE)
@@ -224,10 +263,12 @@ void tdm_job_unref(struct tdm_job *job)
         tdm_account_unref(job->account);
         free(job->from_text.ids);
         free(job->ids);
+        free(job->biases);
         tdm_stop_destroy(job->stop);
         tdm_constraint_destroy(job->constraint);
         tdm_chat_parser_destroy(job->turn);
         free(job->room);
+        free(job->vector);
         free(job);
 }
 
@@ -287,7 +328,9 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
         } else
                 n = tdm_tokenizer_encode_within(tokenizer, job->text, job->text_size,
                                                 TDM_TOKENIZE_BOS |
-                                                        (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL : 0),
+                                                        (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
+                                                         job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
+                                                                                         0),
                                                 &budget, ids, capacity);
         if (n == -EINVAL)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template%s%s",
@@ -339,13 +382,18 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 if (job->ids[i] >= hp->n_vocab)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
                                              job->ids[i], i, hp->n_vocab);
+        for (uint32_t i = 0; i < job->n_biases; i++)
+                if (job->biases[i].id >= hp->n_vocab)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "logit-bias: token id %u is not in the vocabulary of %u",
+                                             job->biases[i].id, hp->n_vocab);
         if (job->n_ids > hp->n_ctx)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
                                      job->n_ids, hp->n_ctx);
         settle(job);
         job->prompt_tokens = job->n_ids;
         job->tokenizer = tokenizer;
-        if (job->kind == TDM_JOB_SCORE) {
+        if (job->kind != TDM_JOB_GENERATE) {
                 job->max_tokens = 0;
                 return 0;
         }
@@ -364,7 +412,9 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         return tdm_error_set(err, r, "cannot read the model's calls: %s", strerror(-r));
         }
         job->room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;
-        job->room = malloc(job->room_size);
+        /* A job with tools takes one token a step, because its constraint must see each before the next. */
+        job->n_rooms = job->turn ? 1 : 1 + TDM_MAX_GUESSES;
+        job->room = malloc(job->n_rooms * job->room_size);
         if (!job->room)
                 return tdm_error_set(err, -ENOMEM, "out of memory for a token's text");
         return 0;
@@ -387,8 +437,8 @@ static int append_id(struct tdm_job *job, uint32_t id)
         return 0;
 }
 
-/* A job with tools: what the bytes of a token add, in ret; its text goes to the job's room. Returns the text's size, or
- * -ENOMEM. */
+/* A job with tools: what the bytes of a token add, in ret; its text goes to the job's only room. Returns the text's
+ * size, or -ENOMEM. */
 static ssize_t take_turn(struct tdm_job *job, uint32_t id, size_t size, struct tdm_job_token *ret)
 {
         char marker[1 + TDM_MARKER_MAX];
@@ -437,6 +487,7 @@ static void finish_without_memory(struct tdm_job *job)
 bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
                         struct tdm_job_token *ret_token)
 {
+        char *room;
         size_t size;
         bool hit = false;
 
@@ -453,8 +504,10 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 return false;
         }
         job->generated++;
+        room = job->room + job->room_at * job->room_size;
+        job->room_at = (job->room_at + 1) % job->n_rooms;
         *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob };
-        size = tdm_decoder_push(&job->decoder, id, job->room, job->room_size - TDM_MAX_STOP_BYTES);
+        size = tdm_decoder_push(&job->decoder, id, room, job->room_size - TDM_MAX_STOP_BYTES);
         if (job->turn) {
                 ssize_t n = take_turn(job, id, size, ret_token);
 
@@ -463,10 +516,11 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                         return false;
                 }
                 size = (size_t)n;
+                room = job->room;
         }
         if (job->stop)
-                size = tdm_stop_push(job->stop, job->room, size, job->room, &hit);
-        ret_token->text = job->room;
+                size = tdm_stop_push(job->stop, room, size, room, &hit);
+        ret_token->text = room;
         ret_token->size = size;
         if (hit) {
                 job->text_is_over = true;
@@ -474,6 +528,57 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         } else if (job->generated >= job->max_tokens)
                 tdm_job_finish(job, TDM_JOB_END_LENGTH, NULL);
         return true;
+}
+
+bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns)
+{
+        uint32_t n = job->dimensions ? TDM_MIN(job->dimensions, width) : width;
+        _cleanup_(freep) float *own = malloc(n * sizeof(*own));
+        double sum = 0;
+
+        for (uint32_t i = 0; i < width; i++)
+                if (!isfinite(vector[i]))
+                        return false;
+        job->first_token_ns = job->last_token_ns = now_ns;
+        if (!own) {
+                struct tdm_error err;
+
+                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the job's vector");
+                tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+                return true;
+        }
+        memcpy(own, vector, n * sizeof(*own));
+        for (uint32_t i = 0; i < n && n < width; i++)
+                sum += (double)own[i] * (double)own[i];
+        for (uint32_t i = 0; i < n && sum > 0; i++)
+                own[i] = (float)((double)own[i] / sqrt(sum));
+        job->vector = steal_ptr(&own);
+        job->n_vector = n;
+        tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
+        return true;
+}
+
+int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
+                        uint32_t max_rows, struct tdm_error *err)
+{
+        if (job->kind != TDM_JOB_EMBED && recipe->pooling != TDM_POOLING_NONE)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the model makes vectors of texts and no text; `tandem embed` asks for them");
+        if (job->kind != TDM_JOB_EMBED)
+                return 0;
+        if (recipe->pooling == TDM_POOLING_NONE)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the model makes text and no vectors: its file names no pooling; take an "
+                                     "embedding model");
+        if (tdm_recipe_is_whole(recipe) && job->n_ids > max_rows)
+                return tdm_error_set(err, TDM_E_TOO_LONG,
+                                     "the text has %u tokens; this model takes a text as a whole, of at most %u",
+                                     job->n_ids, max_rows);
+        if (job->dimensions > hp->d_model)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "dimensions: %u were asked for, the model's vectors have %u", job->dimensions,
+                                     hp->d_model);
+        return 0;
 }
 
 /* Only text is left to say: a call that was cut off stays so. */

@@ -18,7 +18,7 @@
 #define TDM_PROMPT_BYTES_PER_TOKEN 64u /* a text with more bytes than this for each position cannot fit */
 #define TDM_IMPLICIT_MAX_TOKENS 4096u  /* max_tokens 0 means the rest of the context, but at most these many */
 
-enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE };
+enum tdm_job_kind { TDM_JOB_GENERATE, TDM_JOB_SCORE, TDM_JOB_EMBED };
 enum tdm_job_priority { TDM_JOB_INTERACTIVE, TDM_JOB_BACKGROUND };
 enum tdm_job_state {
         TDM_JOB_QUEUED,
@@ -31,6 +31,27 @@ enum tdm_job_state {
 enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, TDM_JOB_END_ERROR };
 
 const char *tdm_job_state_name(enum tdm_job_state state);
+
+/* What a job may do to get several tokens from a step, in the order of the table of options. */
+enum tdm_speculation { TDM_SPECULATION_AUTO, TDM_SPECULATION_OFF, TDM_SPECULATION_LOOKUP };
+
+#define TDM_MAX_GUESSES 16u /* rows of a sequence in a step behind the one whose token is known */
+
+/* Why the last step had no guesses for the job. */
+enum tdm_unguessed {
+        TDM_UNGUESSED_NOT, /* it had some, or there was no such step yet */
+        TDM_UNGUESSED_OFF,
+        TDM_UNGUESSED_GRAMMAR,   /* its text follows a grammar */
+        TDM_UNGUESSED_SUSPECT,   /* it was in a step that killed its worker */
+        TDM_UNGUESSED_PROMPT,    /* a prompt was read in this step */
+        TDM_UNGUESSED_LAST,      /* it has one token left */
+        TDM_UNGUESSED_NO_MATCH,  /* the end of its text does not stand further back */
+        TDM_UNGUESSED_MEASURING, /* a step without guesses is measured */
+        TDM_UNGUESSED_COST,      /* guesses would cost more time than they save */
+        TDM_UNGUESSED_MEMORY,    /* no page is free for them */
+};
+
+const char *tdm_unguessed_text(enum tdm_unguessed why);
 
 #define TDM_JOB_POOL_THREADS 4u /* of a pool that tokenizes */
 
@@ -51,6 +72,8 @@ struct tdm_job_token {
         float logprob;
         const char *text;
         size_t size;
+        const struct tdm_top *top; /* [n_top]: the likeliest tokens, where the job asks for them */
+        uint32_t n_top;
         const struct tdm_chat_part *parts; /* [n_parts] of a job with tools: what it adds beside the text */
         size_t n_parts;
 };
@@ -80,6 +103,7 @@ struct tdm_job_params {
         size_t n_ids;
         struct tdm_job_options options; /* checked by tdm_job_new() */
         uint32_t n_top;                 /* of a score job: alternatives for each position, at most TDM_MAX_TOP */
+        uint32_t dimensions;            /* of an embed job: numbers of the vector; 0: all that the model has */
 };
 
 struct tdm_job {
@@ -120,6 +144,8 @@ struct tdm_job {
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
+        struct tdm_logit_bias *biases; /* [n_biases] */
+        uint32_t n_biases;
         uint32_t prefill_chunk;
         bool ignore_end;
         struct tdm_chat_parser *turn;      /* of a job with tools */
@@ -127,11 +153,16 @@ struct tdm_job {
         bool masking;                      /* a thread has the constraint: nobody else may use it */
         bool slow_masks;                   /* the last mask took long: the next one is made before its step */
 
+        uint32_t dimensions;
+        float *vector; /* [n_vector], of an embed job that ended without an error */
+        uint32_t n_vector;
+
         const struct tdm_tokenizer *tokenizer; /* after prepare; the model's */
         struct tdm_decoder decoder;
         struct tdm_stop *stop; /* NULL: no stop strings */
-        char *room;            /* for one token's text */
+        char *room;            /* for the texts of the tokens of one step: [n_rooms][room_size] */
         size_t room_size;
+        uint32_t n_rooms, room_at; /* that of the next token */
 
         enum tdm_job_state state;
         bool accepted;
@@ -147,6 +178,10 @@ struct tdm_job {
 
         uint64_t deadline_ns; /* 0: none */
         uint64_t created_ns, accepted_ns, prefill_ns, first_token_ns, last_token_ns;
+        uint64_t n_drafted, n_accepted; /* guesses that were checked, and of those that were right */
+        uint64_t drafted_at[TDM_MAX_GUESSES], accepted_at[TDM_MAX_GUESSES]; /* the same by place in their step */
+        uint32_t n_guesses;                                                 /* in its last step */
+        enum tdm_unguessed unguessed;
         uint32_t recoveries;
         uint32_t evictions;     /* times it gave its pages back for another job */
         uint32_t reread_tokens; /* rows that were computed again because of it */
@@ -181,9 +216,16 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                     const struct tdm_hparams *hp, struct tdm_error *err);
 
 /* Appends a chosen token: decodes, looks for ends. *ret_token is what the client is to see (its text lies in the job's
- * room until the next call); false when it sees nothing (an end token). Sets finished. */
+ * room until 1 + TDM_MAX_GUESSES more tokens were taken); false when it sees nothing (an end token). Sets finished. */
 bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_t now_ns,
                         struct tdm_job_token *ret_token);
+/* Takes a text's vector of length 1: its first numbers, made that long again where not all are wanted. False: it has a
+ * number that is none, and nothing happened. */
+bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns);
+/* Whether a model with this recipe does what the job asks; n_rows_max: of a step. TDM_E_UNSUPPORTED, TDM_E_TOO_LONG,
+ * TDM_E_BAD_REQUEST. After prepare. */
+int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
+                        uint32_t max_rows, struct tdm_error *err);
 /* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err);
 

@@ -4,6 +4,9 @@
 #include "common/utf8.h"
 
 #include <assert.h>
+#include <math.h>
+
+#define MAX_BIAS 100.0
 
 static_assert(TDM_JOB_MAX_TEXTS == TDM_MAX_STOPS, "the table and the matcher take as many stop strings");
 
@@ -136,5 +139,58 @@ struct tdm_sampling tdm_job_options_sampling(const struct tdm_job_options *optio
                 .min_p = options->min_p,
                 .repeat_penalty = options->repeat_penalty == 0 ? 1 : options->repeat_penalty,
                 .seed = options->seed,
+                .frequency_penalty = options->frequency_penalty,
+                .presence_penalty = options->presence_penalty,
         };
+}
+
+/* One "ID:BIAS" at *at, which is moved past it. */
+static int take_bias(const char **at, struct tdm_logit_bias *ret, struct tdm_error *err)
+{
+        const char *start = *at;
+        char *end = NULL;
+        unsigned long long id = 0;
+        double bias = NAN;
+
+        if (*start >= '0' && *start <= '9') {
+                errno = 0;
+                id = strtoull(start, &end, 10);
+                if (errno == 0 && id <= UINT32_MAX && *end == ':' && end[1] != 0 && strchr("+-.0123456789", end[1]))
+                        bias = strtod(end + 1, &end);
+        }
+        if (!(fabs(bias) <= MAX_BIAS) || (*end && *end != ','))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "logit-bias: '%.*s' is not ID:BIAS with a token id and a number from -100 to 100",
+                                     TDM_UTF8_CUT(start, strcspn(start, ",") < 60 ? strcspn(start, ",") : 60));
+        *ret = (struct tdm_logit_bias){ (uint32_t)id, (float)bias };
+        *at = *end ? end + 1 : end;
+        return 0;
+}
+
+static int compare_biases(const void *a, const void *b)
+{
+        uint32_t x = ((const struct tdm_logit_bias *)a)->id, y = ((const struct tdm_logit_bias *)b)->id;
+
+        return x < y ? -1 : x > y;
+}
+
+int tdm_job_options_biases(const char *text, struct tdm_logit_bias *ret, uint32_t *ret_n, struct tdm_error *err)
+{
+        uint32_t n = 0;
+
+        for (const char *at = text; *at; n++) {
+                int r;
+
+                if (n == TDM_MAX_BIASES)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "logit-bias: more than %u tokens", TDM_MAX_BIASES);
+                r = take_bias(&at, &ret[n], err);
+                if (r != 0)
+                        return r;
+        }
+        qsort(ret, n, sizeof(*ret), compare_biases);
+        for (uint32_t i = 1; i < n; i++)
+                if (ret[i].id == ret[i - 1].id)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "logit-bias: token %u is given twice", ret[i].id);
+        *ret_n = n;
+        return 0;
 }

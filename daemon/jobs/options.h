@@ -37,6 +37,9 @@ struct tdm_job_options tdm_job_options_without_texts(const struct tdm_job_option
 /* For the sampler, to which some options are off at another number than 0. */
 struct tdm_sampling tdm_job_options_sampling(const struct tdm_job_options *options);
 
+/* The list of the option logit-bias. ret [TDM_MAX_BIASES], by rising id. Ids are not checked against a model. */
+int tdm_job_options_biases(const char *text, struct tdm_logit_bias *ret, uint32_t *ret_n, struct tdm_error *err);
+
 /* ---- by row, for faces that read the table at run time ---- */
 
 /* Where the member of a row begins. */

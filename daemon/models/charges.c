@@ -22,10 +22,13 @@ static bool is_idle(const struct tdm_model *model)
         return model->n_jobs == 0 && model->n_steps == 0 && !model->load;
 }
 
-/* Described, and no request waits for it or reads its vocabulary. */
+/* Described, and no request waits for it or reads its vocabulary. A client's file that failed counts too: it keeps a
+ * place and an fd. */
 static bool is_cached(const struct tdm_model *model)
 {
-        return model->state == TDM_MODEL_DESCRIBED && is_idle(model) && model->n_refs == 1;
+        bool failed = model->state == TDM_MODEL_FAILED && !model->by_name;
+
+        return (model->state == TDM_MODEL_DESCRIBED || failed) && is_idle(model) && model->n_refs == 1;
 }
 
 static struct tdm_model *oldest_cached(struct tdm_models *m, const struct tdm_account *account)
@@ -50,7 +53,7 @@ bool tdm_models_have_too_many_described(struct tdm_models *m)
                 if (!is_cached(model))
                         continue;
                 n++;
-                bytes += tdm_model_metadata_bytes(model->metadata);
+                bytes += model->metadata ? tdm_model_metadata_bytes(model->metadata) : 0;
         }
         return n > CACHE_MAX_MODELS || bytes > CACHE_MAX_BYTES;
 }

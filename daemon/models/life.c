@@ -152,13 +152,15 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
         const struct tdm_models *m = model->models;
 
         *ret = (struct tdm_steps_limits){
-                .max_rows = m->max_rows,
+                .max_rows = tdm_model_max_rows(model),
                 .max_seqs = m->max_sequences,
-                .max_logits = TDM_MIN(TDM_MAX(m->max_sequences, 64u), TDM_MAX_STEP_LOGITS),
+                /* Of each sequence more than one, for its guesses (daemon/schedule/speculate.c). */
+                .max_logits = TDM_MIN(TDM_MIN(TDM_MAX(8 * m->max_sequences, 64u), m->max_rows), TDM_MAX_STEP_LOGITS),
                 .n_tables = m->max_sequences,
                 .table_entries = TDM_DIV_UP(tdm_model_hparams(model)->n_ctx, TDM_KV_PAGE_TOKENS),
                 .mask_words = TDM_DIV_UP(tdm_model_hparams(model)->n_vocab, 64u),
                 .input_bytes = model->metadata->inputs.row_bytes,
+                .vector_width = tdm_model_recipe(model)->pooling ? tdm_model_hparams(model)->d_model : 0,
         };
 }
 
@@ -224,7 +226,8 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
                 r = tdm_segment_create(&model->results, "results", model->layout.results_bytes);
         if (r == 0)
                 r = tdm_pages_new(&model->pages, &model->geometry, model->kv);
-        if (r == 0 && !model->models->no_prefix_cache)
+        /* Where rows see those behind them, equal beginnings are not equal rows. */
+        if (r == 0 && !model->models->no_prefix_cache && !tdm_recipe_is_whole(tdm_model_recipe(model)))
                 r = tdm_prefix_new(&model->prefix, model->pages, tdm_model_hparams(model), &model->geometry);
         if (r == -EOPNOTSUPP)
                 r = 0;
@@ -297,7 +300,8 @@ void tdm_model_continue(struct tdm_model *model)
 {
         const struct tdm_hparams *hp = tdm_model_hparams(model);
         enum tdm_kv_type type = model->kv_type;
-        uint64_t activations = (uint64_t)TDM_STEP_SLOTS * model->models->max_rows * hp->residual_width * sizeof(float);
+        uint64_t activations =
+                (uint64_t)TDM_STEP_SLOTS * tdm_model_max_rows(model) * hp->residual_width * sizeof(float);
         struct tdm_steps_limits limits;
         struct tdm_pages_need pages;
         struct tdm_error err;

@@ -459,6 +459,20 @@ bool tdm_model_is_described(const struct tdm_model *model)
         return model->metadata && model->state != TDM_MODEL_FAILED;
 }
 
+const struct tdm_recipe *tdm_model_recipe(const struct tdm_model *model)
+{
+        return &model->metadata->description.recipe;
+}
+
+/* Where a text has to be in one step, a step has room for the longest one. */
+uint32_t tdm_model_max_rows(const struct tdm_model *model)
+{
+        uint32_t longest = TDM_MIN(tdm_model_hparams(model)->n_ctx, TDM_MAX_STEP_ROWS);
+
+        return tdm_recipe_is_whole(tdm_model_recipe(model)) ? TDM_MAX(model->models->max_rows, longest) :
+                                                              model->models->max_rows;
+}
+
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model)
 {
         return &model->metadata->description.hparams;

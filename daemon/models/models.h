@@ -179,6 +179,8 @@ int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **r
 void tdm_model_made_vocabulary(struct tdm_model *model); /* charges what it takes */
 bool tdm_model_is_described(const struct tdm_model *model);
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
+const struct tdm_recipe *tdm_model_recipe(const struct tdm_model *model);
+uint32_t tdm_model_max_rows(const struct tdm_model *model); /* of its steps, from DESCRIBED on */
 /* Of its weights, by a step of n_rows rows: tdm_recipe_share_read(). */
 double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */

@@ -127,8 +127,10 @@ void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const stru
                 /* At least a nanosecond for a row: then users take turns whatever the clock says. */
                 u->served += (uint64_t)((double)ns * f->seqs[i].n_rows / f->n_rows) + f->seqs[i].n_rows;
         }
-        if (done)
+        if (done) {
                 learn_length(s, lane, f, ns);
+                tdm_scheduler_note_cost(lane, f, ns);
+        }
 }
 
 static bool in_a_hurry(const struct tdm_scheduler *s, const struct lane *lane)

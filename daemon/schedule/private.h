@@ -3,12 +3,14 @@
  *   scheduler.c  jobs in and out          sequence.[ch]  a job as the scheduler sees it
  *   step.c       building steps, results  prefix.c       known beginnings
  *   room.c       memory                   recover.c      losses
- *   masks.c      grammars of jobs
+ *   masks.c      grammars of jobs           lookup.[ch]    guesses from a job's own text
+ *   speculate.c  how many guesses a step checks   guess-file.[ch]  guesses of tests
  *   device-time.c  what users are charged, how long steps may be */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
 
 #include "common/background.h"
+#include "daemon/schedule/guess-file.h"
 #include "daemon/schedule/scheduler.h"
 #include "daemon/schedule/sequence.h"
 
@@ -18,6 +20,8 @@ struct flight_seq {
         uint32_t n_rows;
         uint32_t first_logits;
         uint32_t n_logits;
+        uint32_t n_guesses; /* the last rows; each of these, and the row before them, has its token drawn */
+        uint32_t guesses[TDM_MAX_GUESSES];
         /* Of the row whose token is drawn: whether it has a mask, and when that was published. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
 };
@@ -38,6 +42,7 @@ struct flight {
         uint64_t issued_ns;
         uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
+        bool reads; /* rows of prompts are in it */
         uint64_t step_id;
         uint32_t n_seqs;
         uint32_t n_logits;
@@ -50,6 +55,13 @@ struct bits {
         uint32_t number; /* in the prefix cache; 0: not to be shared */
         uint8_t plan[TDM_MAX_BLOCKS + 1];
         char text[192];
+};
+
+/* What a step of so many rows took, of sequences that generate only. */
+#define N_COSTS 96u
+struct cost {
+        float ns;       /* the mean, in which older steps count less; 0: no such step yet */
+        uint64_t stamp; /* how many steps were measured when this one was */
 };
 
 /* What the scheduler keeps for a model that is ready. */
@@ -68,6 +80,8 @@ struct lane {
         /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
         uint64_t single_ns;
         uint32_t fit_rows;
+        struct cost costs[N_COSTS]; /* speculate.c */
+        uint64_t n_costs;
         bool dead; /* the model failed or left: no more steps */
 };
 
@@ -123,11 +137,13 @@ struct tdm_scheduler {
         uint64_t interactive_ns;      /* when an interactive job last was about to get rows; 0: never */
         bool draining;
         struct tdm_background *background; /* tokenizes long prompts */
+        struct tdm_guess_file *guess_file; /* of tests */
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
-        struct emit *emits;         /* [max_sequences] */
+        struct emit *emits;         /* [max_sequences + TDM_MAX_STEP_LOGITS] */
         uint32_t n_emits;
         struct sequence **candidates; /* [max_sequences]: scratch of a step's building */
+        uint16_t *guess_order;        /* [TDM_MAX_STEP_LOGITS]: the same, of candidates in the order of their guesses */
         struct tdm_list ended;        /* sequences that are out and still have to be told, by queue */
         struct tdm_scheduler_stats stats;
 };
@@ -204,6 +220,16 @@ void tdm_scheduler_follow(struct tdm_scheduler *s, struct tdm_job *job);
 bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, const struct flight_seq *fs,
                                uint32_t token);
 
+/* speculate.c */
+/* Chooses how many guesses each of the first n_decode candidates gets, which all generate: at most n_rows together.
+ * reads: prompts have rows in the same step. */
+void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows,
+                                bool reads);
+/* The sequence's next tokens are known: ids [n], behind those that it had when its guesses were made. */
+void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n);
+/* A step took so long. */
+void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns);
+
 /* prefix.c */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan);
 /* Rows of this sequence go into a step with these bits. To be called before n_issued counts them. */
@@ -224,6 +250,8 @@ bool tdm_scheduler_make_place(struct tdm_scheduler *s, struct lane *lane, const 
 /* Promises an admitted sequence pages for n_positions. Returns for how many positions it has pages then. */
 uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, uint32_t n_positions,
                             const struct flight *building);
+/* The same for guesses: from free pages only, so no sequence loses any for them. */
+uint32_t tdm_scheduler_grow_spare(struct lane *lane, struct sequence *q, uint32_t n_positions);
 void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane);
 
 /* recover.c */

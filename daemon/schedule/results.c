@@ -27,6 +27,29 @@ static bool result_makes_sense(const struct tdm_result *r, uint32_t n_vocab, boo
         return true;
 }
 
+/* A text's vector, copied and checked. */
+static int take_vector(struct tdm_scheduler *s, const struct lane *lane, uint32_t slot, const struct flight_seq *fs,
+                       uint64_t now)
+{
+        const struct tdm_model *model = lane->model;
+        uint32_t width = model->layout.limits.vector_width;
+        _cleanup_(freep) float *copy = NULL;
+        const float *from;
+
+        if (fs->seq->job->kind != TDM_JOB_EMBED || fs->n_logits == 0 || fs->seq->job->finished)
+                return 0;
+        from = tdm_steps_vectors(
+                       (struct tdm_result *)(model->results->base + (uint64_t)slot * model->layout.results_slot_bytes),
+                       &model->layout.limits) +
+               (size_t)fs->first_logits * width;
+        copy = malloc(width * sizeof(*copy));
+        if (!copy)
+                return -ENOMEM;
+        memcpy(copy, from, width * sizeof(*copy));
+        __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
+        return tdm_job_take_vector(fs->seq->job, copy, width, now) ? 0 : -EPROTO;
+}
+
 /* Copies the results and checks the copy, because the worker is not trusted. */
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
 {
@@ -51,6 +74,12 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
                             !tdm_scheduler_check_token(lane, f, &f->seqs[i], to->token))
                                 return -EPROTO;
                 }
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                int r = take_vector(s, lane, slot, &f->seqs[i], tdm_now_ns());
+
+                if (r < 0)
+                        return r;
+        }
         return 0;
 }
 
@@ -67,12 +96,50 @@ static void emit(struct tdm_scheduler *s, const struct emit *e)
         s->n_emits++;
 }
 
+/* A guess counts as read when it is the token that was drawn before it. The first token that differs from its guess
+ * ends this, and so does the job's end. So guesses change no token, and nothing of a wrong one is kept: not its
+ * position, not its text. */
+static void take_tokens(struct tdm_scheduler *s, const struct flight_seq *fs, uint64_t now)
+{
+        struct emit e = { .job = fs->seq->job, .kind = EMIT_TOKEN };
+        const struct tdm_result *results = &s->results[fs->first_logits];
+        struct sequence *q = fs->seq;
+        struct tdm_job *job = q->job;
+        uint32_t ids[1 + TDM_MAX_GUESSES], n = 0;
+        bool right = true;
+
+        while (right && !job->finished) {
+                ids[n] = results[n].token;
+                e.first = job->generated;
+                if (tdm_job_take_token(job, ids[n], results[n].logprob, now, &e.token)) {
+                        s->stats.tokens_generated++;
+                        e.token.top = results[n].top;
+                        e.token.n_top = results[n].n_top;
+                        emit(s, &e);
+                }
+                right = n < fs->n_guesses && ids[n] == fs->guesses[n];
+                q->n_committed += right && !job->finished;
+                if (n < fs->n_guesses) {
+                        job->drafted_at[n]++;
+                        job->accepted_at[n] += right;
+                        job->n_accepted += right;
+                        s->stats.accepted += right;
+                }
+                n++;
+        }
+        job->n_drafted += fs->n_guesses;
+        s->stats.drafted += fs->n_guesses;
+        tdm_scheduler_learn_guesses(q, ids, n);
+}
+
 static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t first, uint64_t now)
 {
         struct sequence *q = fs->seq;
         struct tdm_job *job = q->job;
         struct emit e = { .job = job };
 
+        if (job->kind == TDM_JOB_EMBED)
+                return; /* it has its vector */
         if (job->kind == TDM_JOB_SCORE) {
                 e.kind = EMIT_SCORES;
                 e.first = TDM_MAX(first, q->n_told);
@@ -88,13 +155,7 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
         }
         if (fs->n_logits == 0 || no_token(s, fs))
                 return;
-        e.kind = EMIT_TOKEN;
-        e.first = job->generated;
-        if (tdm_job_take_token(job, s->results[fs->first_logits].token, s->results[fs->first_logits].logprob, now,
-                               &e.token)) {
-                s->stats.tokens_generated++;
-                emit(s, &e);
-        }
+        take_tokens(s, fs, now);
         tdm_scheduler_follow(s, job);
 }
 
@@ -107,14 +168,17 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 struct sequence *q = fs->seq;
                 struct tdm_job *job = q->job;
                 uint32_t first = q->n_committed, n_again;
+                bool decodes;
 
                 tdm_scheduler_acquit(q);
                 if (job->finished)
                         continue; /* cancelled meanwhile */
                 job->degraded = job->degraded || f->degraded;
-                q->n_committed += fs->n_rows - no_token(s, fs);
-                if (fs->n_rows == 1 && sequence_is_decoding(q))
-                        s->stats.decode_rows++;
+                q->n_committed += fs->n_rows - fs->n_guesses - no_token(s, fs);
+                decodes = fs->n_rows == 1 + fs->n_guesses && sequence_is_decoding(q);
+                apply(s, fs, first, now);
+                if (decodes)
+                        s->stats.decode_rows += q->n_committed - first;
                 else
                         s->stats.prefill_rows += fs->n_rows;
                 n_again = TDM_MIN(q->n_committed, q->n_read) - TDM_MIN(first, q->n_read);
@@ -127,7 +191,6 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 }
                 tdm_scheduler_enter(lane, q);
                 tdm_sequence_free_slid_out(lane, q);
-                apply(s, fs, first, now);
                 job->state = sequence_is_decoding(q) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
         }
         s->stats.steps_done++;

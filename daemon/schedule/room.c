@@ -222,6 +222,26 @@ uint32_t tdm_scheduler_grow(struct tdm_scheduler *s, struct lane *lane, struct s
         return TDM_MIN(n_positions, n_pages * TDM_KV_PAGE_TOKENS);
 }
 
+uint32_t tdm_scheduler_grow_spare(struct lane *lane, struct sequence *q, uint32_t n_positions)
+{
+        const struct tdm_model *model = lane->model;
+        struct tdm_pages_need more = { 0 };
+        uint32_t n_pages = TDM_DIV_UP(n_positions, TDM_KV_PAGE_TOKENS);
+
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                if (model->geometry.n_layers[g])
+                        n_pages = TDM_MIN(n_pages, q->n_pages[g] + q->reserved.n[g] +
+                                                           tdm_pages_room(model->pages, (enum tdm_kv_group)g));
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                if (model->geometry.n_layers[g] && n_pages > q->n_pages[g] + q->reserved.n[g])
+                        more.n[g] = n_pages - q->n_pages[g] - q->reserved.n[g];
+        if (!tdm_pages_reserve(model->pages, &more))
+                return 0; /* not possible: the room was counted */
+        for (int g = 0; g < TDM_KV_GROUPS; g++)
+                q->reserved.n[g] += more.n[g];
+        return TDM_MIN(n_positions, n_pages * TDM_KV_PAGE_TOKENS);
+}
+
 void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane)
 {
         struct sequence *q;

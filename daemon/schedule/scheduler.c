@@ -37,15 +37,21 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         tdm_list_init(&s->ended);
         s->users = calloc(config->max_jobs, sizeof(*s->users));
         s->results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->results));
-        s->emits = calloc(config->max_sequences, sizeof(*s->emits));
+        s->emits = calloc(config->max_sequences + TDM_MAX_STEP_LOGITS, sizeof(*s->emits));
+        s->guess_order = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->guess_order));
         s->candidates = calloc(config->max_sequences, sizeof(*s->candidates));
-        if (!s->users || !s->results || !s->emits || !s->candidates)
+        if (!s->users || !s->results || !s->emits || !s->candidates || !s->guess_order)
                 return -ENOMEM;
         r = tdm_loop_add_defer(loop, on_work, s, &s->work);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
+        if (r == 0 && config->guess_file) {
+                r = tdm_guess_file_open(&s->guess_file, config->guess_file);
+                s->config.guess = tdm_guess_file_guess;
+                s->config.guess_data = s->guess_file;
+        }
         if (r < 0)
                 return r;
         *ret = steal_ptr(&s);
@@ -157,6 +163,8 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         free(s->results);
         free(s->emits);
         free(s->candidates);
+        free(s->guess_order);
+        tdm_guess_file_close(s->guess_file);
         free(s);
 }
 
@@ -429,6 +437,9 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                                     &err);
         if (here)
                 tdm_model_encode_end(model, begin);
+        if (r == 0)
+                r = tdm_job_check_model(job, tdm_model_recipe(model), tdm_model_hparams(model),
+                                        tdm_model_max_rows(model), &err);
         if (r == 0 && job->constraint)
                 r = tdm_constraint_charge(job->constraint, &err);
         if (r != 0) {
@@ -655,9 +666,8 @@ static void tell(struct tdm_scheduler *s)
         uint32_t position[2] = { 0 }; /* interactive jobs count before all background ones */
         struct sequence *q;
 
-        tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
+        tdm_list_for_each(q, &s->waiting, struct sequence, queue)
                 position[1] += q->job->accepted && q->job->priority == TDM_JOB_INTERACTIVE;
-        }
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 struct tdm_job *job = q->job;
 

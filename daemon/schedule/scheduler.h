@@ -28,20 +28,29 @@ struct tdm_scheduler_config {
         uint32_t prefill_rows;        /* of prompts in a step, <= max_rows */
         /* the same while no sequence generates and steps are quick even so; <= max_rows; 0: as prefill_rows */
         uint32_t lone_rows;
-        uint32_t max_sequences;       /* of one model that run at once, <= max_rows */
-        uint32_t steps_in_flight;     /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
-        uint64_t (*clock_ns)(void);   /* by which device time is measured; NULL: tdm_now_ns() */
-        bool no_relay;                /* a sequence is never in two steps at once */
-        enum tdm_placement placement; /* of jobs that name none */
+        uint32_t max_sequences;           /* of one model that run at once, <= max_rows */
+        uint32_t steps_in_flight;         /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
+        uint64_t (*clock_ns)(void);       /* by which device time is measured; NULL: tdm_now_ns() */
+        bool no_relay;                    /* a sequence is never in two steps at once */
+        enum tdm_placement placement;     /* of jobs that name none */
+        enum tdm_speculation speculation; /* of jobs that name none */
+        uint32_t draft_max; /* guesses for a job in a step, <= TDM_MAX_GUESSES; 0: no speculation at all */
+        bool all_guesses;   /* tests: all that are found are checked, whatever that costs */
+        /* Tests: the guesses of every step instead of those of lookup.c, and their number, <= most. All are checked.
+         */
+        uint32_t (*guess)(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret);
+        void *guess_data;
+        const char *guess_file; /* the same by guess-file.h; NULL: none */
 };
 
 struct tdm_scheduler_stats {
         uint32_t n_running, n_queued;
         uint64_t n_done, n_failed, n_cancelled;
         uint64_t tokens_generated, prompt_tokens, steps_done;
-        uint64_t prefill_rows, decode_rows;  /* of finished steps; rows that are read again count again */
+        uint64_t prefill_rows, decode_rows;  /* of finished steps; rows read again count again, wrong guesses not */
         uint64_t prefix_hits, cached_tokens; /* sequences that found a known beginning, and its tokens */
         uint64_t evictions, reread_tokens;
+        uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
         uint64_t masks, slow_masks; /* made for rows, and of those on a thread */
         uint32_t n_in_flight;
 };

@@ -22,6 +22,7 @@ void tdm_sequence_free(struct sequence *q)
         tdm_list_remove(&q->queue);
         tdm_list_remove(&q->active);
         tdm_suspects_unref(q->suspects);
+        tdm_lookup_destroy(q->guesses.lookup);
         tdm_job_unref(q->job);
         free(q);
 }

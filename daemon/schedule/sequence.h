@@ -7,12 +7,31 @@
 
 #include "daemon/cache/prefix.h"
 #include "daemon/jobs/job.h"
+#include "daemon/schedule/lookup.h"
 
 /* The sequences that were in a step which killed a worker. They share steps only with each other until one is done. */
 struct suspects {
         unsigned n_refs;
         unsigned n_alone; /* deaths of a step with a single one of them */
         uint64_t stamp;   /* when it last had a step */
+};
+
+/* How often guesses were right, by the number of tokens that agreed (speculate.c). Old ones count less and less. */
+#define N_AGREEMENTS 5u
+struct guess_record {
+        float n, n_right;
+};
+
+/* Guesses at the tokens behind a sequence's pending one. */
+struct guesses {
+        struct tdm_lookup *lookup; /* NULL: not needed yet */
+        uint32_t ids[TDM_MAX_GUESSES];
+        uint32_t n_found; /* of ids; also where none is to be checked they show how good guesses are */
+        uint32_t length;  /* tokens that agreed */
+        uint32_t n;       /* of ids, for the next step */
+        float reach;      /* while lengths are chosen: the chance that all so far are right */
+        uint32_t n_tried; /* the same: how many so far */
+        struct guess_record records[N_AGREEMENTS];
 };
 
 struct sequence {
@@ -34,6 +53,8 @@ struct sequence {
         bool leaving;       /* its pages are wanted: no more rows, and out as soon as it is not in flight */
         uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
         uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
+
+        struct guesses guesses;
 
         struct suspects *suspects; /* referenced; NULL: nothing is known against it */
         uint32_t n_told;           /* positions whose scores the listener has */

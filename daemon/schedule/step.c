@@ -4,7 +4,10 @@
  * work take turns: first the one with the user who had the least device time, then the one that has waited longest.
  * Several steps may be in flight. A sequence is in one of them only, unless it is a prompt in a relay. Where the
  * placement runs several steps at once, each takes its share of the class's sequences (collect()).
- * In a step every generating sequence that it took has one row. Prompts get the rest of the row budget: interactive
+ * In a step every generating sequence that it took has one row, and one more for each guess at what comes next
+ * (speculate.c). Each of these draws a token as if it were the last row. The guesses up to the first that differs from
+ * the token drawn before it are text (results.c); the rows behind it are void, and their positions are written again.
+ * Prompts get the rest of the row budget: interactive
  * ones first, then those of the user who had the least device time, then in order of arrival. Background prompts get
  * only a small part of the budget while an interactive job has work. device-time.c bounds how long a step takes.
  *
@@ -201,11 +204,39 @@ struct build {
         struct tdm_step_seq *seqs;
         struct tdm_step_logits *logits;
         uint32_t *history;
-        uint32_t n_rows, n_history;
+        struct tdm_logit_bias *biases;
+        uint32_t n_rows, n_history, n_biases;
 };
 
-static void add_logits(struct build *b, const struct tdm_job *job, uint32_t row, uint32_t position)
+/* What the penalties of a row look back on, up to the row's own token, and the job's biases. Some of the tokens may be
+ * guesses. The repetition penalty counts the prompt, the others do not. */
+static void add_past(struct build *b, const struct sequence *q, uint32_t position, struct tdm_step_logits *l)
 {
+        const struct tdm_job *job = q->job;
+        const struct tdm_sampling *s = &job->sampling;
+        uint32_t *to = b->history + b->n_history, n = position + 1;
+
+        if (s->repeat_penalty != 1.0f)
+                l->n_repeated = TDM_MIN(job->repeat_last, n);
+        if (s->frequency_penalty != 0.0f || s->presence_penalty != 0.0f)
+                l->n_counted = TDM_MIN(n - TDM_MIN(n, job->prompt_tokens), TDM_HISTORY_MAX);
+        l->n_history = TDM_MAX(l->n_repeated, l->n_counted);
+        for (uint32_t i = 0; i < l->n_history; i++) {
+                uint32_t at = n - l->n_history + i;
+
+                to[i] = at < job->n_ids ? job->ids[at] : q->guesses.ids[at - job->n_ids];
+        }
+        b->n_history += l->n_history;
+        l->bias_offset = b->n_biases;
+        l->n_biases = job->n_biases;
+        if (job->n_biases > 0)
+                memcpy(b->biases + b->n_biases, job->biases, job->n_biases * sizeof(*job->biases));
+        b->n_biases += job->n_biases;
+}
+
+static void add_logits(struct build *b, const struct sequence *q, uint32_t row, uint32_t position)
+{
+        const struct tdm_job *job = q->job;
         struct tdm_step_logits *l = &b->logits[b->flight->n_logits];
 
         *l = (struct tdm_step_logits){
@@ -213,12 +244,8 @@ static void add_logits(struct build *b, const struct tdm_job *job, uint32_t row,
         };
         if (job->kind == TDM_JOB_SCORE && position + 1 < job->n_ids)
                 l->target = job->ids[position + 1];
-        if (job->kind == TDM_JOB_GENERATE && job->sampling.repeat_penalty != 1.0f) {
-                l->n_history = TDM_MIN(job->repeat_last, job->n_ids);
-                memcpy(b->history + b->n_history, job->ids + job->n_ids - l->n_history,
-                       l->n_history * sizeof(uint32_t));
-                b->n_history += l->n_history;
-        }
+        if (job->kind == TDM_JOB_GENERATE)
+                add_past(b, q, position, l);
         if (job->constraint) {
                 b->flight->seqs[b->flight->n_seqs].masked = MASK_WANTED;
                 l->mask = 1 + b->flight->n_seqs;
@@ -226,7 +253,8 @@ static void add_logits(struct build *b, const struct tdm_job *job, uint32_t row,
         b->rows[row].logits = b->flight->n_logits++;
 }
 
-static void add_sequence(struct build *b, struct sequence *q, uint32_t n)
+/* n_guesses: of the n rows, the last. */
+static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32_t n_guesses)
 {
         struct flight *f = b->flight;
         struct tdm_job *job = q->job;
@@ -234,15 +262,21 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n)
 
         fill_pages(b->lane, q, first + n);
         b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n };
-        f->seqs[f->n_seqs] = (struct flight_seq){ .seq = q, .first = first, .n_rows = n, .first_logits = f->n_logits };
+        f->seqs[f->n_seqs] = (struct flight_seq){
+                .seq = q, .first = first, .n_rows = n, .first_logits = f->n_logits, .n_guesses = n_guesses
+        };
+        memcpy(f->seqs[f->n_seqs].guesses, q->guesses.ids, n_guesses * sizeof(uint32_t));
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t row = b->n_rows + i, position = first + i;
 
-                b->rows[row] = (struct tdm_step_row){
-                        .token = job->ids[position], .position = position, .seq = f->n_seqs, .logits = UINT32_MAX
-                };
-                if (job->kind == TDM_JOB_SCORE ? position >= q->n_told : position + 1 == job->n_ids)
-                        add_logits(b, job, row, position);
+                b->rows[row] =
+                        (struct tdm_step_row){ .token = position < job->n_ids ? job->ids[position] :
+                                                                                q->guesses.ids[position - job->n_ids],
+                                               .position = position,
+                                               .seq = f->n_seqs,
+                                               .logits = UINT32_MAX };
+                if (job->kind == TDM_JOB_SCORE ? position >= q->n_told : position + 1 >= job->n_ids)
+                        add_logits(b, q, row, position);
         }
         f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
         f->n_seqs++;
@@ -260,6 +294,9 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
         if (b->flight->n_seqs == limits->max_seqs || b->n_rows == limits->max_rows ||
             b->flight->n_logits == limits->max_logits)
                 return 0;
+        /* All of a text or nothing. One that is longer than the budget goes first in a step. */
+        if (tdm_recipe_is_whole(tdm_model_recipe(b->lane->model)))
+                return n <= limits->max_rows - b->n_rows && (n <= prompt_budget || b->n_rows == 0) ? n : 0;
         if (!sequence_is_decoding(q)) {
                 n = TDM_MIN(TDM_MIN(n, prompt_budget), b->share.chunk_rows);
                 /* A sequence reserves pages for at most max_rows in flight. */
@@ -301,6 +338,30 @@ static uint32_t prompt_rows(const struct build *b, uint32_t n_decode)
         return config->lone_rows;
 }
 
+/* Rows for guesses: each sequence that generates has its row in any case. */
+static uint32_t guess_rows(const struct build *b, uint32_t n_decode)
+{
+        const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
+        uint32_t most = TDM_MIN(limits->max_rows, limits->max_logits);
+
+        return most - TDM_MIN(most, n_decode);
+}
+
+/* How many of its guesses the sequence has pages for, behind its n_positions. */
+static uint32_t grow_for_guesses(const struct build *b, struct sequence *q, uint32_t n_positions)
+{
+        uint32_t n = q->guesses.n;
+
+        if (n > 0) {
+                n = tdm_scheduler_grow_spare(b->lane, q, n_positions + n);
+                n -= TDM_MIN(n, n_positions);
+        }
+        if (n < q->guesses.n)
+                q->job->unguessed = TDM_UNGUESSED_MEMORY;
+        q->job->n_guesses = n;
+        return n;
+}
+
 static void fill_rows(struct build *b, uint32_t n_candidates)
 {
         struct tdm_scheduler *s = b->s;
@@ -313,6 +374,8 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
         budget = TDM_MIN(budget, b->share.prompt_rows);
         behind = background_budget(s, n_candidates, budget);
+        b->flight->reads = false;
+        tdm_scheduler_plan_guesses(s, b->lane, n_decode, guess_rows(b, n_decode), n_decode < n_candidates);
         for (uint32_t i = 0; i < n_candidates; i++) {
                 struct sequence *q = s->candidates[i];
                 uint32_t n, first, most = q->job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
@@ -323,15 +386,20 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 tdm_scheduler_look_up(s, b->lane, q, b->bits);
                 first = q->n_issued;
                 n = tdm_scheduler_grow(s, b->lane, q, first + rows_for(b, q, most), b->flight);
-                if (n <= first)
+                if (n <= first || (tdm_recipe_is_whole(tdm_model_recipe(b->lane->model)) && n < q->job->n_ids))
                         continue;
                 n -= first;
-                add_sequence(b, q, n);
-                if (i < n_decode)
+                if (i < n_decode) {
+                        uint32_t n_guesses = grow_for_guesses(b, q, first + n);
+
+                        add_sequence(b, q, n + n_guesses, n_guesses);
                         continue;
-                budget -= n;
+                }
+                add_sequence(b, q, n, 0);
+                b->flight->reads = true;
+                budget -= TDM_MIN(budget, n);
                 if (q->job->priority == TDM_JOB_BACKGROUND)
-                        behind -= n;
+                        behind -= TDM_MIN(behind, n);
         }
 }
 
@@ -377,6 +445,7 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         b.seqs = tdm_steps_seqs(base, &model->layout, b.slot);
         b.logits = tdm_steps_logits(base, &model->layout, b.slot);
         b.history = tdm_steps_history(base, &model->layout, b.slot);
+        b.biases = tdm_steps_biases(base, &model->layout, b.slot);
         return b;
 }
 
@@ -401,10 +470,10 @@ static void write_head(const struct build *b, const struct flight *before, struc
         head->n_seqs = b->flight->n_seqs;
         head->n_logits = b->flight->n_logits;
         head->n_history = b->n_history;
+        head->n_biases = b->n_biases;
         head->marks = may_be_followed(b);
         head->after_step = before ? before->step_id : 0;
         head->after_slot = before ? (uint32_t)(before - b->lane->flights) : 0;
-        head->reserved = 0;
 }
 
 /* The masks that are there already. The others are made when the step is on its way. */

@@ -54,9 +54,35 @@ static void happen(struct world *w, bool losses)
 }
 
 static uint32_t n_hits, n_evictions; /* over all random runs */
+static uint64_t n_drafted, n_accepted;
+
+static uint32_t next(const struct tdm_job *job, const uint32_t *ids, uint32_t n)
+{
+        return world_next(ids, n, job->sampling.seed, job->sampling.repeat_penalty != 1,
+                          tdm_model_hparams(job->model)->n_vocab);
+}
+
+/* Guesses of which the first are right, any number of them. A wrong one may be followed by what would follow the right
+ * one, or by what follows itself. */
+static uint32_t script(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret)
+{
+        static unsigned draw = 1;
+        uint32_t n = (uint32_t)rand_r(&draw) % (most + 1), n_right = (uint32_t)rand_r(&draw) % (n + 1);
+        uint32_t ids[2 * N_CTX], n_ids = job->n_ids;
+        bool strays = rand_r(&draw) % 2;
+
+        memcpy(ids, job->ids, n_ids * sizeof(*ids));
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t right = next(job, ids, n_ids);
+
+                ret[i] = i < n_right || (i > n_right && !strays) ? right : 300 + right % 100;
+                ids[n_ids++] = strays ? ret[i] : right;
+        }
+        return n;
+}
 
 /* How many steps followed another. */
-static uint32_t run_random(unsigned seed, bool losses, bool culprits)
+static uint32_t run_random(unsigned seed, bool losses, bool culprits, bool guesses)
 {
         struct tdm_scheduler_stats stats;
         struct world w;
@@ -71,6 +97,8 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
                 .max_sequences = max_seqs,
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
                 .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
+                .draft_max = guesses ? TDM_MAX_GUESSES : 0,
+                .guess = guesses ? script : NULL,
         };
         static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,    TDM_PLACEMENT_NPU,
                                                     TDM_PLACEMENT_GPU,      TDM_PLACEMENT_STANDBY,
@@ -127,6 +155,8 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits)
         turn(&w);
         n_relayed = w.fleet.n_relayed;
         tdm_scheduler_stats(w.s, &stats);
+        n_drafted += stats.drafted;
+        n_accepted += stats.accepted;
         n_hits += (uint32_t)stats.prefix_hits;
         n_evictions += (uint32_t)stats.evictions;
         world_close(&w);
@@ -145,7 +175,7 @@ static void test_random(void **state)
         uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_relayed += run_random(seed, false, false);
+                n_relayed += run_random(seed, false, false, false);
         assert_true(n_relayed > n_rounds());
         assert_true(n_hits > n_rounds() / 3);
         assert_true(n_evictions > n_rounds() / 3);
@@ -156,7 +186,7 @@ static void test_random_losses(void **state)
         uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_relayed += run_random(100000 + seed, true, false);
+                n_relayed += run_random(100000 + seed, true, false, false);
         assert_true(n_relayed > n_rounds());
 }
 
@@ -165,8 +195,22 @@ static void test_random_culprits(void **state)
         uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_relayed += run_random(200000 + seed, true, true);
+                n_relayed += run_random(200000 + seed, true, true, false);
         assert_true(n_relayed > n_rounds());
+}
+
+static void test_random_guesses(void **state)
+{
+        uint32_t n_relayed = 0;
+
+        n_drafted = n_accepted = 0;
+        n_hits = n_evictions = 0;
+        for (unsigned seed = 1; seed <= n_rounds(); seed++)
+                n_relayed += run_random(300000 + seed, seed % 2, seed % 3 == 0, true);
+        assert_true(n_relayed > n_rounds());
+        assert_true(n_hits > n_rounds() / 3);
+        assert_true(n_evictions > n_rounds() / 3);
+        assert_true(n_accepted > 10 * n_rounds() && n_accepted < n_drafted);
 }
 
 int main(void)
@@ -175,6 +219,7 @@ int main(void)
                 cmocka_unit_test(test_random),
                 cmocka_unit_test(test_random_losses),
                 cmocka_unit_test(test_random_culprits),
+                cmocka_unit_test(test_random_guesses),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

@@ -28,6 +28,16 @@ static uint32_t choose(uint64_t hash, uint32_t position, uint64_t seed, const ui
         return 300 + (uint32_t)(h % (n_vocab - 300)); /* no control tokens, no killers */
 }
 
+uint32_t world_next(const uint32_t *ids, uint32_t n, uint64_t seed, bool penalty, uint32_t n_vocab)
+{
+        uint32_t n_history = penalty ? TDM_MIN(n, 64u) : 0;
+        uint64_t hash = 1;
+
+        for (uint32_t i = 0; i < n; i++)
+                hash = mix(hash, ids[i]);
+        return choose(hash, n, seed, ids + n - n_history, n_history, n_vocab);
+}
+
 static float score_of(uint64_t hash, uint32_t target)
 {
         return -(float)(mix(hash, target) % 1000) / 100.0f;
@@ -205,6 +215,16 @@ static void choose_allowed(struct tdm_fleet *f, const struct fake_step *s, uint3
         r->token = at;
 }
 
+/* Of the first row of a sequence that draws. */
+static const struct tdm_step_logits *first_logits(const struct tdm_fleet *f, uint32_t seq)
+{
+        uint32_t i = 0;
+
+        while (f->step->rows[f->step->logits[i].row].seq != seq)
+                i++;
+        return &f->step->logits[i];
+}
+
 /* Runs the first n_rows rows; with results when that is all of them. */
 static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_rows)
 {
@@ -232,18 +252,27 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                                 hash = mix(hash, UINT64_C(0xdead));
                 }
                 hash = mix(hash, row->token);
-                for (int g = 0; g < TDM_KV_GROUPS; g++)
-                        *cell(f, m, (enum tdm_kv_group)g, row->seq, row->position) =
-                                (struct cell){ row->position, row->token, hash };
+                for (int g = 0; g < TDM_KV_GROUPS; g++) {
+                        struct cell *c = cell(f, m, (enum tdm_kv_group)g, row->seq, row->position);
+
+                        if (f->fault != FAULT_PAGE || c->position != row->position || c->hash == 0)
+                                *c = (struct cell){ row->position, row->token, hash };
+                }
                 if (row->logits != UINT32_MAX) {
                         const struct tdm_step_logits *l = &f->step->logits[row->logits];
                         struct tdm_result *r = &results[row->logits];
 
-                        r->token = choose(hash, row->position + 1, l->sampling.seed,
-                                          f->step->history + l->history_offset, l->n_history, hp->n_vocab);
+                        const struct tdm_step_logits *first_l =
+                                f->fault == FAULT_HISTORY ? first_logits(f, row->seq) : l;
+                        bool late = f->fault == FAULT_POSITION && l != first_logits(f, row->seq);
+
+                        r->token = choose(hash, row->position + 1 + late, l->sampling.seed,
+                                          f->step->history + first_l->history_offset, first_l->n_history, hp->n_vocab);
+                        if (f->replay)
+                                r->token = f->replay(row->position + 1);
                         if (l->mask)
                                 choose_allowed(f, s, row->logits, r);
-                        r->logprob = -1;
+                        r->logprob = score_of(hash, r->token);
                         r->target_logprob = l->target == UINT32_MAX ? 0 : score_of(hash, l->target);
                         r->n_top = l->sampling.n_top;
                         for (uint32_t t = 0; t < r->n_top; t++)
@@ -273,12 +302,23 @@ static void on_progress(struct tdm_job *job, void *userdata)
         assert_true(job->state != TDM_JOB_DONE);
 }
 
+static uint64_t text_hash(const char *text, size_t size)
+{
+        uint64_t h = size;
+
+        for (size_t i = 0; i < size; i++)
+                h = mix(h, (uint8_t)text[i]);
+        return h;
+}
+
 static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *token, void *userdata)
 {
         struct client_job *c = userdata;
 
         assert_false(c->done);
         assert_int_equal(index, c->n_got);
+        c->logprob[c->n_got] = token->logprob;
+        c->text[c->n_got] = text_hash(token->text, token->size);
         c->got[c->n_got++] = token->id;
 }
 
@@ -305,6 +345,33 @@ static void on_done(struct tdm_job *job, void *userdata)
 }
 
 static const struct tdm_job_events events = { on_accepted, on_progress, on_token, on_scores, on_done };
+
+bool has_wrong_token(const struct client_job *c, uint32_t n_vocab)
+{
+        uint32_t ids[2 * N_CTX], n = c->n_prompt;
+
+        memcpy(ids, c->prompt, n * sizeof(*ids));
+        for (uint32_t i = 0; !c->score && i < c->n_got; i++) {
+                if (c->got[i] != world_next(ids, n, c->seed, c->penalty, n_vocab))
+                        return true;
+                ids[n++] = c->got[i];
+        }
+        return false;
+}
+
+/* Each token came with the text that it makes. */
+static void check_text(const struct client_job *c)
+{
+        _cleanup_(freep) char *room = malloc(TDM_DECODER_ROOM(c->job->tokenizer));
+        struct tdm_decoder decoder;
+
+        tdm_decoder_init(&decoder, c->job->tokenizer, false);
+        for (uint32_t i = 0; i < c->n_got; i++) {
+                size_t size = tdm_decoder_push(&decoder, c->got[i], room, TDM_DECODER_ROOM(c->job->tokenizer));
+
+                assert_true(c->text[i] == text_hash(room, size));
+        }
+}
 
 void check_result(const struct client_job *c, uint32_t n_vocab)
 {
@@ -336,9 +403,12 @@ void check_result(const struct client_job *c, uint32_t n_vocab)
                         uint32_t want = choose(hash, i + 1, c->seed, ids + n - n_history, n_history, n_vocab);
 
                         assert_int_equal(c->got[n - c->n_prompt], want);
+                        assert_true(c->logprob[n - c->n_prompt] == score_of(hash, want));
                         ids[n++] = want;
                 }
         }
+        if (!c->score && c->n_got > 0)
+                check_text(c);
 }
 
 /* ---- single things ---- */
@@ -349,13 +419,13 @@ uint32_t pick(struct world *w, uint32_t n)
 }
 
 static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint32_t full_pages, uint32_t window_pages,
-                                    uint32_t max_rows, uint32_t max_seqs)
+                                    uint32_t max_rows, uint32_t max_seqs, uint32_t max_logits)
 {
         static const char path[] = "models/sprout.gguf";
         struct tdm_model *m = calloc(1, sizeof(*m));
         struct tdm_steps_limits limits = { .max_rows = max_rows,
                                            .max_seqs = max_seqs,
-                                           .max_logits = TDM_MAX(max_seqs, 16u),
+                                           .max_logits = TDM_MAX(max_seqs, TDM_MIN(max_logits, max_rows)),
                                            .n_tables = max_seqs,
                                            .table_entries = N_CTX / TDM_KV_PAGE_TOKENS };
         struct tdm_hparams *hp;
@@ -414,8 +484,8 @@ void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t wi
         w->fleet.ready = true;
         w->fleet.epoch = 1;
         for (uint32_t i = 0; i < N_WORLD_MODELS; i++) {
-                w->fleet.models[i] =
-                        make_model(w->models, i + 1, full_pages, window_pages, config->max_rows, config->max_sequences);
+                w->fleet.models[i] = make_model(w->models, i + 1, full_pages, window_pages, config->max_rows,
+                                                config->max_sequences, config->draft_max > 0 ? 64 : 16);
                 w->fleet.cache[i][TDM_KV_FULL] = calloc(full_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
                 w->fleet.cache[i][TDM_KV_WINDOW] = calloc(window_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
                 tdm_scheduler_on_model_changed(w->s, w->fleet.models[i]);

@@ -20,6 +20,15 @@
 #define KILLER 7u  /* a prompt with this token kills every worker that runs it */
 #define BREAKER 8u /* a step with this token fails, its device stays well */
 
+/* What a scheduler, or a worker, could do wrong with guesses. The double does it, to show that the tests find it. */
+enum fault {
+        FAULT_NONE,
+        FAULT_POSITION, /* a guess's row draws with the number of the next position */
+        FAULT_HISTORY,  /* all rows of a sequence have the penalty history of the first */
+        FAULT_PAGE,     /* keys of a wrong guess are kept */
+        N_FAULTS
+};
+
 struct cell {
         uint32_t position, token;
         uint64_t hash;
@@ -60,6 +69,8 @@ struct tdm_fleet {
         uint32_t n_bad[TDM_N_WORKERS]; /* calls of tdm_fleet_bad_results() */
         unsigned late;                 /* of so many rows with a mask one finds that it has not come; 0: all find it */
         uint32_t n_late, n_masked;
+        enum fault fault;
+        uint32_t (*replay)(uint32_t position); /* the token at a position, whatever stands before it; NULL: see above */
 };
 
 struct client_job {
@@ -74,6 +85,8 @@ struct client_job {
         char message[TDM_ERROR_MESSAGE_MAX];
         uint32_t got[N_CTX];
         float nll[N_CTX];
+        float logprob[N_CTX];
+        uint64_t text[N_CTX]; /* a hash of each token's */
         uint32_t n_got;
         bool accepted, done;
         enum tdm_job_end end;
@@ -95,6 +108,10 @@ struct world {
 extern uint64_t world_clock;
 uint64_t world_now(void);
 
+/* The token that the double draws behind ids. */
+uint32_t world_next(const uint32_t *ids, uint32_t n, uint64_t seed, bool penalty, uint32_t n_vocab);
+/* Whether the job has got a token that is not the one that the double draws. */
+bool has_wrong_token(const struct client_job *c, uint32_t n_vocab);
 void check_result(const struct client_job *c, uint32_t n_vocab);
 uint32_t pick(struct world *w, uint32_t n);
 void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t window_pages,

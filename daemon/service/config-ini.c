@@ -15,6 +15,7 @@ enum kind {
         KIND_PRECISION,
         KIND_KV_TYPE,
         KIND_PLACEMENT,
+        KIND_SPECULATION,
         KIND_CPUS,
         KIND_SWITCH,
         KIND_SECONDS,
@@ -43,6 +44,8 @@ static const struct key {
         { "engine", "precision", KIND_PRECISION, offsetof(struct tdm_config, precision), 0, 0 },
         { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },
         { "engine", "placement", KIND_PLACEMENT, offsetof(struct tdm_config, placement), 0, 0 },
+        { "engine", "speculation", KIND_SPECULATION, offsetof(struct tdm_config, speculation), 0, 0 },
+        { "engine", "draft-max", KIND_NUMBER, offsetof(struct tdm_config, draft_max), 1, TDM_MAX_GUESSES },
         { "engine", "activations", KIND_ACTIVATIONS, offsetof(struct tdm_config, activations), 0, 0 },
         { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
         { "engine", "idle-unload", KIND_SECONDS, offsetof(struct tdm_config, idle_unload_s), 0, UINT64_C(365) * 86400 },
@@ -163,6 +166,16 @@ static int add_dirs(char ***dirs, const char *value)
         return r;
 }
 
+/* The configuration has the choices of a job. */
+static const struct tdm_job_option *const speculation_option = &tdm_job_options[TDM_JOB_OPTION_speculation];
+
+static int speculation_from_name(const char *value)
+{
+        int i = tdm_range_choice(&speculation_option->range, value);
+
+        return i < 0 ? -EINVAL : i;
+}
+
 /* names: "auto, xrt, host" */
 static int set_word(char **to, const char *value, const char *names, char *why, size_t why_size)
 {
@@ -216,6 +229,12 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 snprintf(why, why_size, "\"%.60s\" is not one of measured, split, npu, gpu", value);
                 if (r >= 0)
                         *(enum tdm_placement *)to = (enum tdm_placement)r;
+                return TDM_MIN(r, 0);
+        case KIND_SPECULATION:
+                r = speculation_from_name(value);
+                snprintf(why, why_size, "\"%.60s\" is not one of auto, off, lookup", value);
+                if (r >= 0)
+                        *(enum tdm_speculation *)to = (enum tdm_speculation)r;
                 return TDM_MIN(r, 0);
         case KIND_ACTIVATIONS:
                 r = tdm_activations_from_name(value);
@@ -346,6 +365,9 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
                 return;
         case KIND_KV_TYPE:
                 fputs(tdm_kv_type_name(tdm_precision_kv_type(c->precision, *(const enum tdm_kv_type *)from)), to);
+                return;
+        case KIND_SPECULATION:
+                fputs(speculation_option->range.choices[*(const enum tdm_speculation *)from], to);
                 return;
         case KIND_ACTIVATIONS:
                 fputs(tdm_activations_name(*(const enum tdm_activations *)from), to);

@@ -7,6 +7,7 @@
  *             max-running-per-user = N   max-tokens-per-user = N (0: as many as there is room for)
  *   [engine]  threads = N (0: all)       precision = default|precise|f32
  *             placement = measured|split|npu|gpu (measured)
+ *             speculation = auto|off|lookup (auto)  draft-max = 1…16
  *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)
  *             max-rows = N               prefill-rows = N       max-sequences = N
  *             steps-in-flight = 0…4 (0: what the placement needs)              hang-ms = N
@@ -47,6 +48,8 @@ struct tdm_config {
         enum tdm_precision precision;
         enum tdm_kv_type kv_type;     /* 0: f16 */
         enum tdm_placement placement; /* TDM_PLACEMENT_ANY: measured */
+        enum tdm_speculation speculation;
+        uint32_t draft_max;
         uint64_t kv_bytes;
         enum tdm_activations activations;
         bool prefix_cache;

@@ -26,7 +26,9 @@
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
 /* Freed memory that the heap keeps, at which it is given back; and how often to look while there is work. */
-#define TRIM_BYTES ((size_t)512 << 10)
+#define TRIM_BYTES ((size_t)512 << 10) /* of freed memory in heaps */
+#define MMAP_BYTES (128 << 10)
+#define MAX_HEAPS 2 /* the loop's, and one that the threads beside it share */
 #define TRIM_NS (2 * TDM_NSEC_PER_SEC)
 /* More than the accounts give out: they say no first, and to the one who has too much. */
 #define MAX_PENDING_BYTES (UINT64_C(256) << 20)
@@ -135,6 +137,16 @@ static const struct tdm_fleet_callbacks fleet_callbacks = {
 };
 
 /* ---- memory ---- */
+
+/* Large buffers (frames, waiting texts, vocabularies) are mapped each by itself and go back when they are freed. Left
+ * alone, malloc raises the threshold to the largest one freed, and takes them from heaps then. A heap for each thread
+ * would keep what was freed in it below what is still in use. */
+static void keep_heaps_small(void)
+{
+        (void)mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
+        (void)mallopt(M_TRIM_THRESHOLD, MMAP_BYTES);
+        (void)mallopt(M_ARENA_MAX, MAX_HEAPS);
+}
 
 static void run_trim(void *task)
 {
@@ -524,6 +536,8 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
 
 static int set_up_serving(struct server *s, const struct tdm_config *config, struct tdm_error *err)
 {
+        const char *guesses = getenv("TANDEM_GUESSES"); /* for tests: "all", or a file */
+        bool all_guesses = guesses && strcmp(guesses, "all") == 0;
         struct tdm_scheduler_config scheduler = {
                 .max_jobs = config->max_jobs,
                 .max_jobs_per_uid = config->max_jobs_per_user,
@@ -536,6 +550,10 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_sequences = config->max_sequences,
                 .steps_in_flight = config->steps_in_flight,
                 .placement = config->placement,
+                .speculation = config->speculation,
+                .draft_max = config->draft_max,
+                .all_guesses = all_guesses,
+                .guess_file = all_guesses ? NULL : guesses,
         };
         struct tdm_face_config face = {
                 .system = config->system,
@@ -625,6 +643,7 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
         _cleanup_(server_deinit) struct server s = { .config = config };
         int r;
 
+        keep_heaps_small();
         raise_fd_limit();
         signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is an error of write(), not the end */
         r = set_up_loop(&s, err);

@@ -390,12 +390,13 @@ int tdm_gguf_array_next_string(struct tdm_gguf_array *array, struct tdm_gguf_str
 
 int tdm_gguf_array_next_u64(struct tdm_gguf_array *array, uint64_t *ret)
 {
-        const uint8_t *data = array->data + array->at;
+        const uint8_t *data;
 
         if (array->element == VALUE_STRING)
                 return -EINVAL;
         if (array->index == array->n)
                 return -ERANGE;
+        data = array->data + array->at;
         array->index++;
         array->at += tdm_gguf_value_bytes[array->element];
         if (array->element != VALUE_BOOL)
@@ -406,12 +407,13 @@ int tdm_gguf_array_next_u64(struct tdm_gguf_array *array, uint64_t *ret)
 
 int tdm_gguf_array_next_f64(struct tdm_gguf_array *array, double *ret)
 {
-        const uint8_t *data = array->data + array->at;
+        const uint8_t *data;
 
         if (array->element == VALUE_STRING)
                 return -EINVAL;
         if (array->index == array->n)
                 return -ERANGE;
+        data = array->data + array->at;
         array->index++;
         array->at += tdm_gguf_value_bytes[array->element];
         return load_f64(array->element, data, ret);

@@ -50,6 +50,8 @@ struct job {
         enum tdm_kv_group group;
         uint32_t layer;
         uint32_t window; /* of the layer; 0: none */
+        bool is_both;    /* rows see those behind them too */
+        uint32_t reach;  /* then; UINT32_MAX: all */
         uint32_t first_row;
         uint32_t n_units;   /* of this wave */
         const float *q;     /* [n_rows][n_heads][head_dim] */
@@ -115,7 +117,21 @@ size_t tdm_attention_scratch_bytes(const struct tdm_attention *a)
 /* The first key that a row at this position sees. */
 static uint32_t first_key(const struct job *job, uint32_t position)
 {
+        if (job->is_both)
+                return position > job->reach ? position - job->reach : 0;
         return job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+}
+
+/* The last one. */
+static uint32_t last_key(const struct job *job, uint32_t row)
+{
+        const struct tdm_step *step = job->step;
+        uint32_t position = step->rows[row].position;
+        const struct tdm_step_seq *seq = &step->seqs[step->rows[row].seq];
+
+        if (!job->is_both)
+                return position;
+        return position + TDM_MIN(job->reach, seq->first_row + seq->n_rows - 1 - row);
 }
 
 /* Spans of an item: first and last. */
@@ -124,7 +140,7 @@ static void block_spans(const struct job *job, const struct block *block, uint32
         uint32_t position = job->step->rows[block->first_row].position;
 
         *first = first_key(job, position) / TDM_ATTENTION_SPAN;
-        *last = (position + block->n_rows - 1) / TDM_ATTENTION_SPAN;
+        *last = last_key(job, block->first_row + block->n_rows - 1) / TDM_ATTENTION_SPAN;
 }
 
 /* Query i of an item is head i % heads_per_kv of its row i / heads_per_kv: where it lies in q, out and running. */
@@ -149,12 +165,12 @@ static struct tdm_attend_query running_query(const struct job *job, size_t index
 /* What a row sees of a span; false: nothing. */
 static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32_t *lo, uint32_t *hi)
 {
-        uint32_t position = job->step->rows[row].position, first = first_key(job, position);
+        uint32_t position = job->step->rows[row].position, first = first_key(job, position), last = last_key(job, row);
 
-        if (position < base || first >= base + TDM_ATTENTION_SPAN)
+        if (last < base || first >= base + TDM_ATTENTION_SPAN)
                 return false;
         *lo = first > base ? first - base : 0;
-        *hi = TDM_MIN(position + 1, base + TDM_ATTENTION_SPAN) - base;
+        *hi = TDM_MIN(last + 1, base + TDM_ATTENTION_SPAN) - base;
         return true;
 }
 
@@ -323,46 +339,72 @@ static uint32_t cut_blocks(const struct job *job, uint32_t n_rows, uint32_t bloc
         return n_blocks;
 }
 
-void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
-                       const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
-                       const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
-                       const float *sinks, float *out)
+static void run(struct job *job, struct tdm_pool *pool, uint32_t n_rows)
 {
-        const struct tdm_layer_sizes *sizes = &hp->layers[layer];
-        struct job job = { .a = a,
-                           .kernels = kernels,
-                           .hp = hp,
-                           .sizes = sizes,
-                           .kv = kv,
-                           .kv_base = kv_base,
-                           .step = step,
-                           .group = tdm_kv_group_of(hp, layer),
-                           .layer = layer,
-                           .window = sizes->window,
-                           .first_row = first_row,
-                           .q = q,
-                           .sinks = sinks,
-                           .out = out };
-        uint32_t heads_per_kv = sizes->n_heads / sizes->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
+        struct tdm_attention *a = job->a;
+        const struct tdm_kernels *kernels = job->kernels;
+        uint32_t heads_per_kv = job->sizes->n_heads / job->sizes->n_kv_heads, n_threads = tdm_pool_n_threads(pool);
         uint32_t few = TDM_MAX(ITEM_QUERIES_APART / heads_per_kv, 1u), many = TDM_MAX(ITEM_QUERIES / heads_per_kv, 1u);
-        uint32_t block_rows = n_rows * sizes->n_kv_heads / (4 * n_threads), n_items, max_spans;
-        uint64_t row_macs = UINT64_C(2) * heads_per_kv * TDM_ATTENTION_SPAN * sizes->head_dim; /* of a span */
+        uint32_t block_rows = n_rows * job->sizes->n_kv_heads / (4 * n_threads), n_items, max_spans;
+        uint64_t row_macs = UINT64_C(2) * heads_per_kv * TDM_ATTENTION_SPAN * job->sizes->head_dim; /* of a span */
         uint64_t max_macs = strcmp(kernels->name, "c") == 0 ? ITEM_MACS_MAX_C : ITEM_MACS_MAX;
         bool is_long;
 
         assert(n_rows <= a->max_rows);
-        for (size_t i = 0; i < (size_t)n_rows * sizes->n_heads; i++)
+        for (size_t i = 0; i < (size_t)n_rows * job->sizes->n_heads; i++)
                 a->running[2 * i] = -INFINITY;
 
         block_rows = TDM_MIN(TDM_MAX(block_rows, few), many);
         for (;; block_rows = TDM_MAX(block_rows / 2, few)) {
-                n_items = cut_blocks(&job, n_rows, block_rows, &max_spans) * sizes->n_kv_heads;
+                n_items = cut_blocks(job, n_rows, block_rows, &max_spans) * job->sizes->n_kv_heads;
                 is_long = block_rows * max_spans * row_macs > max_macs;
                 if (!is_long || block_rows == few)
                         break;
         }
         if (block_rows == few && (is_long || (n_threads > 1 && max_spans > 1 && n_items < 2 * n_threads)))
-                run_apart(&job, pool, n_items);
+                run_apart(job, pool, n_items);
         else
-                tdm_pool_run(pool, n_items, whole_item, &job);
+                tdm_pool_run(pool, n_items, whole_item, job);
+}
+
+static struct job make_job(struct tdm_attention *a, const struct tdm_kernels *kernels, const struct tdm_hparams *hp,
+                           const struct tdm_kv_geometry *kv, const uint8_t *kv_base, const struct tdm_step *step,
+                           uint32_t layer, uint32_t first_row, const float *q, const float *sinks, float *out)
+{
+        return (struct job){ .a = a,
+                             .kernels = kernels,
+                             .hp = hp,
+                             .sizes = &hp->layers[layer],
+                             .kv = kv,
+                             .kv_base = kv_base,
+                             .step = step,
+                             .group = tdm_kv_group_of(hp, layer),
+                             .layer = layer,
+                             .window = hp->layers[layer].window,
+                             .first_row = first_row,
+                             .q = q,
+                             .sinks = sinks,
+                             .out = out };
+}
+
+void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
+                       const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
+                       const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
+                       const float *sinks, float *out)
+{
+        struct job job = make_job(a, kernels, hp, kv, kv_base, step, layer, first_row, q, sinks, out);
+
+        run(&job, pool, n_rows);
+}
+
+void tdm_attention_run_both(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
+                            const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
+                            const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows,
+                            const float *q, const float *sinks, uint32_t reach, float *out)
+{
+        struct job job = make_job(a, kernels, hp, kv, kv_base, step, layer, first_row, q, sinks, out);
+
+        job.is_both = true;
+        job.reach = reach > 0 ? reach : UINT32_MAX;
+        run(&job, pool, n_rows);
 }

@@ -7,7 +7,8 @@
  * who shares with whom changes no bit. Where a step has fewer (rows, kv head) items than threads, the spans of a row
  * are computed in parallel, each apart, and merged in the same order: the same bits again.
  *
- * Keys and values of all rows are stored before; a row at position p looks at positions <= p only. */
+ * Keys and values of all rows are stored before; a row at position p looks at positions <= p only, unless attention is
+ * not causal. */
 #ifndef TDM_ENGINE_HOST_ATTENTION_H
 #define TDM_ENGINE_HOST_ATTENTION_H
 
@@ -29,5 +30,12 @@ void tdm_attention_run(struct tdm_attention *attention, struct tdm_pool *pool, c
                        const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
                        const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows, const float *q,
                        const float *sinks, float *out);
+
+/* The same of attention that is not causal: a row sees those of its sequence at most `reach` from it, on both sides (0:
+ * all). All rows of the sequence are in this step, and the keys and values of all are stored. */
+void tdm_attention_run_both(struct tdm_attention *attention, struct tdm_pool *pool, const struct tdm_kernels *kernels,
+                            const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv, const uint8_t *kv_base,
+                            const struct tdm_step *step, uint32_t layer, uint32_t first_row, uint32_t n_rows,
+                            const float *q, const float *sinks, uint32_t reach, float *out);
 
 #endif

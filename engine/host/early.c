@@ -18,7 +18,7 @@ int tdm_host_early_new(struct tdm_host_early **ret, const struct tdm_host_model 
         *ret = NULL;
         while (n_own > 0 && hp->layers[n_own - 1].kv_layer != n_own - 1)
                 n_own--;
-        if (n_own == hp->n_layers)
+        if (n_own == hp->n_layers || model->recipe.pooling != TDM_POOLING_NONE) /* a mean wants every row */
                 return 0;
         e = calloc(1, sizeof(*e));
         if (!e)

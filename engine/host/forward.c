@@ -27,6 +27,7 @@ struct pass {
         uint32_t first_row; /* of the tile, in the step */
         uint32_t n_rows;    /* of the tile */
         uint32_t chunk_rows;
+        bool no_queries, no_keys; /* of attention: only the others are made */
         void (*row)(const struct pass *pass, uint32_t row, unsigned thread); /* row: within the tile */
 };
 
@@ -137,9 +138,9 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         float query_scale = recipe->query_scale;
         enum tdm_kv_group group = tdm_kv_group_of(&model->hp, pass->layer);
         const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
-        uint32_t head_dim = sizes->head_dim, n_heads = sizes->n_heads;
+        uint32_t head_dim = sizes->head_dim, n_heads = pass->no_queries ? 0 : sizes->n_heads;
         /* A layer that reads another's keys and values makes none. */
-        uint32_t n_kv_heads = sizes->kv_layer == pass->layer ? sizes->n_kv_heads : 0;
+        uint32_t n_kv_heads = sizes->kv_layer == pass->layer && !pass->no_keys ? sizes->n_kv_heads : 0;
         uint32_t page =
                 pass->step
                         ->tables[group][(size_t)r->seq * pass->step->table_entries + r->position / TDM_KV_PAGE_TOKENS];
@@ -189,6 +190,45 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
                           layer, first, n, model->q, model->layers[layer].sinks, model->attn);
 }
 
+/* The keys and values of all rows: where attention is not causal, the first row looks at the last one's. */
+static void store_all(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
+{
+        const struct tdm_host_layer *l = &model->layers[layer];
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
+        uint32_t kv_width = sizes->n_kv_heads * sizes->head_dim;
+
+        for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
+                struct pass pass = { .model = model,
+                                     .step = step,
+                                     .hidden = hidden + (size_t)first * model->hp.residual_width,
+                                     .gain = l->attn_norm,
+                                     .acts = &model->acts[TDM_HOST_QKV],
+                                     .layer = layer,
+                                     .first_row = first,
+                                     .no_queries = true };
+
+                pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
+                each_row(&pass, model->hp.d_model, norm_row);
+                tdm_matmul(model->pool, model->kernels, pass.acts, n,
+                           (struct tdm_matmul_out[]){ out(&l->k, model->k, kv_width), out(&l->v, model->v, kv_width) },
+                           2);
+                each_row(&pass, 2 * kv_width, rotate_and_store_row);
+        }
+}
+
+/* The queries of a tile to both sides; the keys are stored. */
+static void attend_both(struct pass *pass)
+{
+        struct tdm_host_model *model = pass->model;
+        const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
+
+        pass->no_keys = true;
+        each_row(pass, sizes->n_heads * sizes->head_dim, rotate_and_store_row);
+        tdm_attention_run_both(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base,
+                               pass->step, pass->layer, pass->first_row, pass->n_rows, model->q,
+                               model->layers[pass->layer].sinks, model->recipe.layers[pass->layer].reach, model->attn);
+}
+
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
 {
         const struct tdm_host_layer *l = &model->layers[layer];
@@ -197,13 +237,16 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
         uint32_t d = model->hp.d_model, q_width = sizes->n_heads * sizes->head_dim;
         uint32_t kv_width = sizes->n_kv_heads * sizes->head_dim;
+        bool is_both = model->recipe.is_bidirectional;
         struct tdm_matmul_out outs[4];
         unsigned n_outs = 0;
 
         outs[n_outs++] = out(&l->q, model->q, q_width);
-        if (sizes->kv_layer == layer)
+        if (is_both)
+                store_all(model, step, layer, hidden);
+        if (sizes->kv_layer == layer && !is_both)
                 outs[n_outs++] = out(&l->k, model->k, kv_width);
-        if (sizes->kv_layer == layer && !model->recipe.layers[layer].v_is_k)
+        if (sizes->kv_layer == layer && !is_both && !model->recipe.layers[layer].v_is_k)
                 outs[n_outs++] = out(&l->v, model->v, kv_width);
         if (model->recipe.laurel_rank > 0)
                 outs[n_outs++] = out(&l->laurel_l, model->rank, model->recipe.laurel_rank);
@@ -224,7 +267,10 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 pass.acts = &model->acts[TDM_HOST_QKV];
                 each_row(&pass, d, norm_row);
                 tdm_matmul(pool, kernels, pass.acts, n, outs, n_outs);
-                tdm_host_attend(model, step, layer, first, n);
+                if (is_both)
+                        attend_both(&pass);
+                else
+                        tdm_host_attend(model, step, layer, first, n);
 
                 tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->attn, q_width, n, q_width);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_ATTN_OUT], n,
@@ -452,13 +498,13 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
         struct tdm_result result = { .token = TDM_NO_TOKEN };
+        struct tdm_past past = tdm_step_past(step, job->first + chunk);
         const uint64_t *allowed;
         int r = -ENODATA;
 
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
                 r = tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
-                               allowed, step->history + l->history_offset, l->n_history,
-                               step->rows[l->row].position + 1, l->target,
+                               allowed, &past, step->rows[l->row].position + 1, l->target,
                                model->sampler_scratch + thread * model->sampler_stride, &result);
         if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);

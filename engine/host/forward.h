@@ -48,6 +48,7 @@ struct tdm_host_layer {
         const float *router_scale, *experts_norm, *post_dense_norm, *post_experts_norm;
 };
 
+struct tdm_host_pooling;
 struct tdm_host_early;
 
 struct tdm_host_model {
@@ -93,11 +94,20 @@ struct tdm_host_model {
         float *rank, *altup;       /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
         float *input, *input_gate; /* [tile_rows][per_layer_width] */
         float *logits;             /* [logits_rows][logits_stride] */
-        uint8_t *sampler_scratch;  /* [n_threads][sampler_stride] */
+        struct tdm_steps_limits limits;
+        struct tdm_host_pooling *pooling; /* NULL: the model makes text */
+        uint8_t *sampler_scratch;         /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         size_t scratch_bytes;
         _Atomic uint64_t n_saturated;
 };
+
+/* Vectors of texts (pooling.c): in place of head and sample where the recipe has a pooling. */
+int tdm_host_pooling_new(struct tdm_host_pooling **ret, const struct tdm_host_model *model, enum tdm_act wanted);
+void tdm_host_pooling_destroy(struct tdm_host_pooling *pooling);
+size_t tdm_host_pooling_bytes(const struct tdm_host_pooling *pooling);
+/* vectors [n_logits][d_model], of length 1. */
+void tdm_host_pool(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, float *vectors);
 
 /* Each runs one block on all rows of the step. hidden [n_rows][residual_width], in place; head and sample only read
  * it. */

@@ -16,7 +16,7 @@
          BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) |                \
          BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |                \
          BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) | BIT(PER_LAYER_INPUT) |  \
-         BIT(OUTPUT_SCALE) | BIT(DENSE_BESIDE))
+         BIT(OUTPUT_SCALE) | BIT(DENSE_BESIDE) | BIT(POOLING) | BIT(BIDIRECTIONAL))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -124,6 +124,7 @@ static void host_unload(struct tdm_device_model *public)
         }
         tdm_attention_destroy(model->attention);
         tdm_experts_destroy(model->experts);
+        tdm_host_pooling_destroy(model->pooling);
         free(model->q);
         free(model->attn);
         free(model->k);
@@ -442,6 +443,9 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "host device: rows carry %u bytes of the file, the model has %u",
                                      config->limits.input_bytes, tdm_weights_input_bytes(config->weights));
+        if (config->limits.vector_width != (header->recipe.pooling ? hp->d_model : 0))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "host device: vectors of %u numbers, the model's have %u",
+                                     config->limits.vector_width, header->recipe.pooling ? hp->d_model : 0);
         if (!geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "host device: the KV cache's geometry does not fit the model's sizes");
@@ -462,10 +466,15 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         model->recipe = header->recipe;
         model->kv = config->kv;
         model->kv_base = config->kv_base;
+        model->limits = config->limits;
         model->layers = calloc(hp->n_layers, sizeof(*model->layers));
         if (model->layers)
                 layers_init(model, input_acts[config->precision]);
         r = model->layers && scratch_init(model, &config->limits) ? ropes_init(model) : -ENOMEM;
+        if (r == 0 && model->recipe.pooling != TDM_POOLING_NONE) {
+                r = tdm_host_pooling_new(&model->pooling, model, input_acts[config->precision][TDM_HOST_SIDE]);
+                model->scratch_bytes += r == 0 ? tdm_host_pooling_bytes(model->pooling) : 0;
+        }
         if (r != 0) {
                 if (r == -EDOM)
                         r = tdm_error_set(err, TDM_E_BAD_MODEL,
@@ -512,9 +521,15 @@ static int run_block(struct tdm_host_model *model, const struct tdm_step *step, 
                 tdm_host_ffn(model, step, tdm_block_layer(block), hidden);
                 return 0;
         case TDM_BLOCK_HEAD:
-                tdm_host_head(model, step, hidden);
+                if (!model->pooling)
+                        tdm_host_head(model, step, hidden);
                 return 0;
         default:
+                if (model->pooling) {
+                        memset(results, 0, step->head.n_logits * sizeof(*results));
+                        tdm_host_pool(model, step, hidden, tdm_steps_vectors(results, &model->limits));
+                        return 0;
+                }
                 return tdm_host_sample(model, step, hidden, results, err);
         }
 }

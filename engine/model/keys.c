@@ -190,6 +190,18 @@ int tdm_key_get_u32(const struct tdm_gguf *g, const char *architecture, const ch
         return r == -ENOENT ? 0 : r;
 }
 
+int tdm_key_get_bool(const struct tdm_gguf *g, const char *architecture, const char *key, bool *ret,
+                     struct tdm_error *err)
+{
+        char buffer[KEY_MAX];
+        double value = 0;
+        int r = get_number(g, full_key(architecture, key, buffer), BOOL, 0, &value, err);
+
+        if (r == 0)
+                *ret = value != 0;
+        return r == -ENOENT ? 0 : r;
+}
+
 int tdm_key_get_float(const struct tdm_gguf *g, const char *architecture, const char *key, float *ret,
                       struct tdm_error *err)
 {
@@ -344,6 +356,8 @@ int tdm_keys_read_recipe(const struct tdm_gguf *g, const struct tdm_architecture
 
                 if (is_size(row) || !row->key)
                         continue;
+                if (row->place == NOWHERE && a->follows >> i & 1)
+                        continue; /* the architecture reads it */
                 if (row->place == NOWHERE || (row->need == FOLLOWED && !(a->follows >> i & 1)))
                         r = refuse_row(g, a, row, err);
                 else

@@ -95,6 +95,37 @@ static int get_vocab(const struct tdm_gguf *g, const struct tdm_architecture *a,
         return 0;
 }
 
+/* A file with a pooling is one of vectors, whatever its architecture. */
+static int get_pooling(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_recipe *recipe,
+                       struct tdm_error *err)
+{
+        uint32_t pooling = TDM_POOLING_NONE;
+        char name[TDM_TENSOR_NAME_MAX];
+        const struct tdm_gguf_tensor *pair;
+        int r = tdm_key_get_u32(g, a->name, "pooling_type", &pooling, err);
+
+        if (r)
+                return r;
+        if (pooling > TDM_POOLING_LAST)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its pooling is of type %u%s, only mean (1), first (2) and last (3) are supported "
+                                     "(key %s.pooling_type)",
+                                     pooling, pooling == 4 ? ", a reranker's" : "", a->name);
+        if (pooling == TDM_POOLING_NONE && recipe->is_bidirectional)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s.pooling_type is missing", a->name);
+        recipe->pooling = pooling;
+        tdm_tensor_name(TDM_TENSOR_DENSE_2, 0, name);
+        pair = tdm_gguf_find_tensor(g, name);
+        if (!pair && tdm_tensor_alias(TDM_TENSOR_DENSE_2, recipe, 0, name))
+                pair = tdm_gguf_find_tensor(g, name);
+        if (pooling == TDM_POOLING_NONE || !pair)
+                return 0;
+        if (pair->dims[1] > TDM_WIDTH_MAX)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "tensor %s has far too many rows", name);
+        recipe->dense_width = (uint32_t)pair->dims[1];
+        return 0;
+}
+
 static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_model_description *d,
                       struct tdm_error *err)
 {
@@ -104,7 +135,7 @@ static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a
 
         if ((r = tdm_keys_read_sizes(g, a, hp, err)) || (r = a->begin(g, hp, recipe, err)) ||
             (r = tdm_keys_read_recipe(g, a, hp, recipe, err)) || (a->end && (r = a->end(g, hp, recipe, err))) ||
-            (r = get_vocab(g, a, hp, err)))
+            (r = get_pooling(g, a, recipe, err)) || (r = get_vocab(g, a, hp, err)))
                 return r;
         tdm_hparams_take_largest(hp);
         r = tdm_hparams_check(hp, err);

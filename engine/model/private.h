@@ -67,6 +67,8 @@ int tdm_keys_check_recipe(const struct tdm_recipe *recipe, const struct tdm_hpar
  * is left alone where the file has no such key. */
 int tdm_key_get_u32(const struct tdm_gguf *gguf, const char *architecture, const char *key, uint32_t *ret,
                     struct tdm_error *err);
+int tdm_key_get_bool(const struct tdm_gguf *gguf, const char *architecture, const char *key, bool *ret,
+                     struct tdm_error *err);
 int tdm_key_get_float(const struct tdm_gguf *gguf, const char *architecture, const char *key, float *ret,
                       struct tdm_error *err);
 
@@ -123,7 +125,8 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
 /* ---- architectures ---- */
 
 /* Each has a file of its own, which defines tdm_architecture_<name>. */
-#define TDM_ARCHITECTURES(X) X(gemma3) X(gemma3n) X(gemma4) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss)
+#define TDM_ARCHITECTURES(X)                                                                                           \
+        X(gemma3) X(gemma3n) X(gemma4) X(gemma_embedding) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

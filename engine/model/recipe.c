@@ -33,6 +33,8 @@ static const char *const feature_names[TDM_N_FEATURES] = {
         [TDM_FEATURE_LAUREL] = "a low-rank branch beside attention",
         [TDM_FEATURE_PER_LAYER_INPUT] = "an input for each layer",
         [TDM_FEATURE_OUTPUT_SCALE] = "scaled outputs of layers",
+        [TDM_FEATURE_POOLING] = "vectors of texts",
+        [TDM_FEATURE_BIDIRECTIONAL] = "attention that is not causal",
 };
 
 /* ---- checking ---- */
@@ -84,8 +86,8 @@ static int check_experts(const struct tdm_layer_recipe *l, struct tdm_error *err
                 return bad(err, "experts of an impossible width");
         if (l->router != TDM_ROUTER_SOFTMAX_CHOSEN && l->router != TDM_ROUTER_SOFTMAX_ALL)
                 return bad(err, "a router of no known kind");
-        if (l->gate_up_is_one && l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP))
-                return bad(err, "biases of two products that are one tensor");
+        if (l->gate_up_is_one && !l->has_dense_beside)
+                return bad(err, "experts of one tensor without a dense FFN beside them");
         if (l->has_dense_beside && l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP | TDM_BIAS_DOWN | TDM_BIAS_ROUTER))
                 return bad(err, "biases of experts beside a dense FFN");
         return 0;
@@ -116,6 +118,8 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
                 return bad(err, "an impossible sparsity");
         if (l->has_input && recipe->per_layer_width == 0)
                 return bad(err, "a layer with an input of no width");
+        if (l->reach && !recipe->is_bidirectional)
+                return bad(err, "a reach of causal attention");
         return check_experts(l, err);
 }
 
@@ -149,6 +153,22 @@ static int check_residual(const struct tdm_recipe *recipe, const struct tdm_hpar
         return 0;
 }
 
+static int check_pooling(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        if (recipe->pooling > TDM_POOLING_LAST || recipe->is_bidirectional > 1)
+                return bad(err, "no known pooling");
+        if (recipe->pooling == TDM_POOLING_NONE && (recipe->is_bidirectional || recipe->dense_width))
+                return bad(err, "parts of a model of vectors without a pooling");
+        if (recipe->dense_width > TDM_WIDTH_MAX || recipe->dense_width % 32)
+                return bad(err, "matrices behind the pooling of an impossible width");
+        if (recipe->pooling != TDM_POOLING_NONE && recipe->residual != TDM_RESIDUAL_PLAIN)
+                return bad(err, "a pooling of several streams");
+        for (uint32_t i = 0; recipe->is_bidirectional && i < hp->n_layers; i++)
+                if (hp->layers[i].window || hp->layers[i].kv_layer != i || recipe->layers[i].v_is_k)
+                        return bad(err, "a window or shared keys where attention is not causal");
+        return 0;
+}
+
 int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         static const struct tdm_layer_recipe no_layer;
@@ -159,7 +179,8 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
                 return bad(err, "no name of an architecture");
         if (recipe->n_ropes > TDM_MAX_ROPES)
                 return bad(err, "more kinds of RoPE than there may be");
-        if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)))
+        if ((r = tdm_keys_check_recipe(recipe, hp, err)) || (r = check_residual(recipe, hp, err)) ||
+            (r = check_pooling(recipe, hp, err)))
                 return r;
         for (uint32_t i = 0; i < TDM_MAX_ROPES; i++) {
                 if (i < recipe->n_ropes && (r = check_rope(&recipe->ropes[i], err)))
@@ -253,7 +274,10 @@ uint64_t tdm_recipe_features(const struct tdm_recipe *recipe, const struct tdm_h
 {
         uint64_t features = (recipe->residual != TDM_RESIDUAL_PLAIN ? BIT(STREAMS) : 0) |
                             (recipe->laurel_rank ? BIT(LAUREL) : 0) |
-                            (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0);
+                            (recipe->per_layer_width ? BIT(PER_LAYER_INPUT) : 0) |
+                            (recipe->is_bidirectional ? BIT(BIDIRECTIONAL) :
+                             recipe->pooling          ? BIT(POOLING) :
+                                                        0);
 
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_recipe *l = &recipe->layers[i];

@@ -22,7 +22,8 @@
  *   w_e = s_e router(Wr RMS(x) / sqrt(d)), y = RMS(FFN(f)) + RMS(sum of w_e FFN_e(RMS(x)))
  *   x = x + RMS(y)                              TDM_NORM_FFN_AFTER
  *
- * The head: Woutput RMS(x), soft-capped.
+ * The head: Woutput RMS(x), soft-capped. A model with a pooling has none: RMS(x) of a text's rows is made one vector v,
+ * then v = Wdense3 (Wdense2 v) where there is such a pair, then v is brought to the length 1.
  *
  * An input of the layer's own (has_input), with e_l what of a second embedding's row of the token is layer l's, of
  * width P, and x0 the token's row of the first embedding, scaled:
@@ -129,7 +130,9 @@ struct tdm_layer_recipe {
         uint32_t d_expert;         /* neurons of an expert; a multiple of 32 */
         uint32_t router;           /* enum tdm_router */
         uint32_t has_dense_beside; /* a dense FFN runs beside the experts, as above */
-        uint32_t gate_up_is_one;   /* an expert's gate and up are one tensor */
+        uint32_t gate_up_is_one;   /* an expert's gate and up are one tensor; only beside a dense FFN */
+        /* Where attention is not causal: a row sees those at most so far from it, on both sides; 0: all. */
+        uint32_t reach;
         uint32_t has_input;        /* takes part in the per-layer inputs */
         uint32_t has_output_scale; /* the residual is multiplied by a number at the layer's end */
 };
@@ -137,6 +140,14 @@ struct tdm_layer_recipe {
 enum tdm_residual {
         TDM_RESIDUAL_PLAIN = 1, /* x, as above */
         TDM_RESIDUAL_ALTUP = 2  /* Gemma 3n: several streams, predicted and corrected around each layer, as above */
+};
+
+/* How the rows of a text become its vector. */
+enum tdm_pooling {
+        TDM_POOLING_NONE = 0, /* the model makes text */
+        TDM_POOLING_MEAN = 1,
+        TDM_POOLING_FIRST = 2, /* the row of the first position */
+        TDM_POOLING_LAST = 3
 };
 
 struct tdm_recipe {
@@ -147,15 +158,18 @@ struct tdm_recipe {
         uint32_t residual;   /* enum tdm_residual */
         uint32_t n_streams;  /* 1 where it is plain */
         uint32_t active_stream;
-        uint32_t laurel_rank;     /* of the low-rank branch beside attention; 0: none */
-        uint32_t per_layer_width; /* of a token's own input to each layer; 0: none */
+        uint32_t laurel_rank;      /* of the low-rank branch beside attention; 0: none */
+        uint32_t per_layer_width;  /* of a token's own input to each layer; 0: none */
+        uint32_t pooling;          /* enum tdm_pooling */
+        uint32_t dense_width;      /* of what is between the two matrices behind the pooling; 0: there are none */
+        uint32_t is_bidirectional; /* attention: rows see those behind them too; only with a pooling */
         uint32_t n_ropes;
         struct tdm_rope_recipe ropes[TDM_MAX_ROPES];    /* all zero from n_ropes on */
         struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
-static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_recipe) == 72 &&
-                      sizeof(struct tdm_recipe) == 68 + 44 * TDM_MAX_ROPES + 72 * TDM_MAX_LAYERS,
+static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_recipe) == 76 &&
+                      sizeof(struct tdm_recipe) == 80 + 44 * TDM_MAX_ROPES + 76 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
@@ -163,6 +177,12 @@ static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_re
 static inline uint32_t tdm_recipe_residual_width(const struct tdm_recipe *recipe, uint32_t d_model)
 {
         return (recipe->n_streams + (recipe->residual == TDM_RESIDUAL_ALTUP)) * d_model;
+}
+
+/* A vector depends on all rows of the text in such a way that they have to be in one step. */
+static inline bool tdm_recipe_is_whole(const struct tdm_recipe *recipe)
+{
+        return recipe->is_bidirectional || recipe->pooling == TDM_POOLING_MEAN || recipe->pooling == TDM_POOLING_FIRST;
 }
 
 /* Checks every field's range and that the fields fit each other and the sizes. hp has passed tdm_hparams_check().
@@ -206,6 +226,8 @@ enum tdm_feature {
         TDM_FEATURE_LAUREL,
         TDM_FEATURE_PER_LAYER_INPUT,
         TDM_FEATURE_OUTPUT_SCALE,
+        TDM_FEATURE_POOLING,
+        TDM_FEATURE_BIDIRECTIONAL, /* and a pooling */
         TDM_N_FEATURES
 };
 #define TDM_FEATURE_BIT(feature) (UINT64_C(1) << (feature))

@@ -21,7 +21,8 @@ enum dim {
         OTHER_STREAMS,
         RANK,
         INPUT,
-        ALL_INPUTS
+        ALL_INPUTS,
+        DENSE_PAIR
 };
 
 enum { GLOBAL = false, LAYER = true };
@@ -105,6 +106,8 @@ static const struct kind {
                                       .is_scale = true },
         [TDM_TENSOR_EXPERTS_NORM] = { "pre_ffw_norm_2", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
         [TDM_TENSOR_POST_DENSE_NORM] = { "post_ffw_norm_1", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
+        [TDM_TENSOR_DENSE_2] = { "dense_2", GLOBAL, MATRIX, DENSE_PAIR, MODEL, NEEDED, 0 },
+        [TDM_TENSOR_DENSE_3] = { "dense_3", GLOBAL, MATRIX, MODEL, DENSE_PAIR, NEEDED, 0 },
         [TDM_TENSOR_POST_EXPERTS_NORM] = { "post_ffw_norm_2", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
 };
 
@@ -149,6 +152,8 @@ static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hpara
                 return recipe->per_layer_width;
         case ALL_INPUTS:
                 return recipe->per_layer_width * hp->n_layers;
+        case DENSE_PAIR:
+                return recipe->dense_width;
         }
         abort();
 }
@@ -176,6 +181,11 @@ void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static 
 bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer,
                       char ret[static TDM_TENSOR_NAME_MAX])
 {
+        /* Some files of embedding models number the pair from 0. */
+        if (kind == TDM_TENSOR_DENSE_2 || kind == TDM_TENSOR_DENSE_3) {
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "dense.%d.weight", kind == TDM_TENSOR_DENSE_3);
+                return true;
+        }
         /* gpt-oss calls the norm before the FFN after what comes before it. */
         if (kind != TDM_TENSOR_FFN_NORM || recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
                 return false;
@@ -220,6 +230,9 @@ static bool is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                 return !l->v_is_k;
         case TDM_TENSOR_SINKS:
                 return l->has_sinks;
+        case TDM_TENSOR_DENSE_2:
+        case TDM_TENSOR_DENSE_3:
+                return recipe->dense_width > 0;
         case TDM_TENSOR_ROPE_FREQS:
                 return has_divisors(recipe);
         case TDM_TENSOR_PER_LAYER_EMBD:
@@ -278,6 +291,8 @@ enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const st
                 return TDM_TENSOR_ABSENT;
         if ((kind == TDM_TENSOR_K || kind == TDM_TENSOR_V || kind == TDM_TENSOR_K_NORM) &&
             hp->layers[layer].kv_layer != layer)
+                return TDM_TENSOR_UNUSED;
+        if (kind == TDM_TENSOR_OUTPUT && recipe->pooling != TDM_POOLING_NONE)
                 return TDM_TENSOR_UNUSED;
         return kinds[kind].is_optional ? TDM_TENSOR_OPTIONAL : TDM_TENSOR_REQUIRED;
 }

@@ -64,6 +64,8 @@ enum tdm_tensor_kind {
         TDM_TENSOR_EXPERTS_NORM,
         TDM_TENSOR_POST_DENSE_NORM,
         TDM_TENSOR_POST_EXPERTS_NORM,
+        TDM_TENSOR_DENSE_2, /* [dense_width][d_model] */
+        TDM_TENSOR_DENSE_3, /* [d_model][dense_width] */
         TDM_N_TENSOR_KINDS
 };
 

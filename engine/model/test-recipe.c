@@ -152,6 +152,12 @@ static void hostile_layers(void **state)
                 seen |= TDM_FEATURE_BIT(feature);                                                                      \
         } while (0)
 
+static void no_windows(struct tdm_hparams *sizes, struct tdm_recipe *r)
+{
+        for (uint32_t i = 0; i < sizes->n_layers; i++)
+                sizes->layers[i].window = 0, r->layers[i].rope = r->layers[0].rope;
+}
+
 static void features(void **state)
 {
         uint64_t seen = 0;
@@ -193,6 +199,8 @@ static void features(void **state)
         ASKS(TDM_FEATURE_LAUREL, r.laurel_rank = 64);
         ASKS(TDM_FEATURE_PER_LAYER_INPUT, (r.per_layer_width = 32, r.layers[1].has_input = 1));
         ASKS(TDM_FEATURE_OUTPUT_SCALE, r.layers[1].has_output_scale = 1);
+        ASKS(TDM_FEATURE_POOLING, r.pooling = TDM_POOLING_LAST);
+        ASKS(TDM_FEATURE_BIDIRECTIONAL, (r.pooling = TDM_POOLING_MEAN, r.is_bidirectional = 1, no_windows(&sizes, &r)));
         assert_int_equal(seen, TDM_FEATURE_BIT(TDM_N_FEATURES) - 1); /* none was forgotten */
         assert_string_equal(tdm_feature_name(TDM_N_FEATURES), "an unknown feature");
 }

@@ -12,8 +12,8 @@
  * Exponential numbers are made of 32 bits, symmetric about one half and never 0: noise is from -3.2 to 27.1.
  *
  * gpu-worker/vulkan/shaders/sampling/gather.comp computes bounds and scores by the same operations: additions and
- * multiplications of floats in one order, never contracted. So both choose the same token from the same logits. Plain C,
- * any thread. */
+ * multiplications of floats in one order, never contracted. So both choose the same token from the same logits. Plain
+ * C, any thread. */
 #ifndef TDM_ENGINE_SAMPLING_NOISE_H
 #define TDM_ENGINE_SAMPLING_NOISE_H
 

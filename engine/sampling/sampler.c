@@ -8,15 +8,15 @@
  * forbids contraction.
  *
  * Only the best few candidates are ever looked at: a first pass keeps the greatest of every 64 logits, so the pass that
- * collects them touches few blocks. A penalty can move history tokens only, so one more candidate for each of them and
- * the history itself are enough for the exact answer. */
+ * collects them touches few blocks. The past moves few tokens, so one more candidate for each of them and
+ * those tokens themselves are enough for the exact answer. */
 #include "engine/sampling/sampler.h"
 
 #include <assert.h>
 #include <float.h>
 #include <math.h>
 
-#include "engine/sampling/lanes.h"
+#include "engine/sampling/scan.h"
 
 #define SUM_BLOCK TDM_SAMPLE_SUM_BLOCK
 #define MAX_BLOCK TDM_SAMPLE_MAX_BLOCK
@@ -33,22 +33,31 @@ struct selection {
         float floor_logit; /* nor are logits below this one */
 };
 
+/* A token whose logit the past moves. */
+struct moved {
+        uint32_t id;
+        uint32_t n_counted; /* times in the counted past */
+        float bias;
+        float logit; /* as moved */
+        bool repeated;
+};
+
 struct scratch {
         uint64_t keys[KEYS_CAPACITY];
-        uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_HISTORY_MAX];
-        /* of candidates, or of penalised tokens */
+        uint64_t adjusted[TDM_MAX_TOP_K + 2 * TDM_MAX_MOVED];
+        /* of candidates, or of moved tokens */
         uint32_t ids[TDM_MAX_TOP_K];
         float logits[TDM_MAX_TOP_K];
-        float scores[TDM_MAX_TOP_K]; /* or weights */
-        uint32_t history[TDM_HISTORY_MAX];
-        float max;              /* of all logits; NAN: there is one that is none, or none that is one */
-        const float *block_sum; /* [n_vocab / SUM_BLOCK], rounded up */
-        const uint32_t *seen;   /* [n_seen]: blocks of MAX_BLOCK that hold the best; NULL: own_block_max says which */
+        float scores[TDM_MAX_TOP_K];       /* or weights */
+        struct moved moved[TDM_MAX_MOVED]; /* by rising id */
+        float max;                         /* of all logits; NAN: there is one that is none, or none that is one */
+        const float *block_sum;            /* [n_vocab / SUM_BLOCK], rounded up */
+        const uint32_t *seen; /* [n_seen]: blocks of MAX_BLOCK that hold the best; NULL: own_block_max says which */
         uint32_t n_seen;
         float own_block_sum[]; /* then own_block_max and bounds, each [n_vocab / MAX_BLOCK]; all rounded up */
 };
 
-static_assert(LANES == TDM_SAMPLE_LANES && MAX_BLOCK == TDM_NOISE_BLOCK, "one block for maxima and noise");
+static_assert(MAX_BLOCK == TDM_NOISE_BLOCK, "one block for maxima and noise");
 
 static float *own_block_max(struct scratch *scratch, uint32_t n_vocab)
 {
@@ -74,6 +83,10 @@ int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
         if (!(s->repeat_penalty >= 0.01f && s->repeat_penalty <= 100.0f))
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the repetition penalty %g is not from 0.01 to 100",
                                      (double)s->repeat_penalty);
+        if (!(fabsf(s->frequency_penalty) <= 100.0f && fabsf(s->presence_penalty) <= 100.0f))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the frequency penalty %g and the presence penalty %g are not from -100 to 100",
+                                     (double)s->frequency_penalty, (double)s->presence_penalty);
         if (s->n_top > TDM_MAX_TOP)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives are asked for, at most %u are reported",
                                      s->n_top, TDM_MAX_TOP);
@@ -86,136 +99,6 @@ size_t tdm_sampler_scratch_bytes(uint32_t n_vocab)
                                                       2 * TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK)) *
                                                              sizeof(float),
                             (size_t)64);
-}
-
-inline_always void keep_greater(lanes_f *greatest, const lanes_f *v)
-{
-        lanes_i more = *v > *greatest;
-
-        *greatest = (lanes_f)(((lanes_i)*v & more) | ((lanes_i)*greatest & ~more));
-}
-
-/* As a tree: each of the first half with its twin in the second. */
-inline_always float sum_lanes(const lanes_f *sum)
-{
-        typedef float eight_f __attribute__((vector_size(32))), four_f __attribute__((vector_size(16)));
-        eight_f eight[2];
-        four_f four[2];
-
-        memcpy(eight, sum, sizeof(eight));
-        eight[0] += eight[1];
-        memcpy(four, eight, sizeof(four));
-        four[0] += four[1];
-        return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
-}
-
-/* Of each block of 256, the sum of e^(logit - max). */
-inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, float *block_sum)
-{
-        for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
-                uint32_t end = TDM_MIN(at + SUM_BLOCK, n);
-                lanes_f sum = { 0 }, v;
-
-                for (uint32_t i = at; i < end; i += LANES) {
-                        load_lanes(&v, logits + i, end - i);
-                        v -= max;
-                        exp_negative(&v);
-                        sum += v;
-                }
-                block_sum[at / SUM_BLOCK] = sum_lanes(&sum);
-        }
-}
-
-/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf, or none is finite.
- */
-inline_always float find_maxima_generic(const float *logits, uint32_t n, float *block_max)
-{
-        float max = -INFINITY;
-        lanes_i fine = ~(lanes_i){ 0 };
-
-        for (uint32_t at = 0; at < n; at += MAX_BLOCK) {
-                uint32_t end = TDM_MIN(at + MAX_BLOCK, n);
-                lanes_f greatest, v;
-                float most;
-
-                load_lanes(&greatest, logits + at, end - at);
-                fine &= greatest <= FLT_MAX;
-                for (uint32_t i = at + LANES; i < end; i += LANES) {
-                        load_lanes(&v, logits + i, end - i);
-                        fine &= v <= FLT_MAX;
-                        keep_greater(&greatest, &v);
-                }
-                most = greatest[0];
-                for (uint32_t lane = 1; lane < LANES; lane++)
-                        most = greatest[lane] > most ? greatest[lane] : most;
-                block_max[at / MAX_BLOCK] = most;
-                max = most > max ? most : max;
-        }
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-                if (!fine[lane])
-                        return NAN;
-        }
-        return max > -INFINITY ? max : NAN;
-}
-
-/* The same of maxima that were found elsewhere, where NAN stands for a block with such a logit. */
-inline_always float greatest_of_generic(const float *block_max, uint32_t n_blocks)
-{
-        lanes_f greatest, v;
-        lanes_i fine = ~(lanes_i){ 0 };
-        float max = -INFINITY;
-
-        load_lanes(&greatest, block_max, 0);
-        for (uint32_t b = 0; b < n_blocks; b += LANES) {
-                load_lanes(&v, block_max + b, n_blocks - b);
-                fine &= v == v;
-                keep_greater(&greatest, &v);
-        }
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-                if (!fine[lane])
-                        return NAN;
-                max = greatest[lane] > max ? greatest[lane] : max;
-        }
-        return max > -INFINITY ? max : NAN;
-}
-
-struct lane_functions {
-        void (*sum_exp)(const float *logits, uint32_t n, float max, float *block_sum);
-        float (*find_maxima)(const float *logits, uint32_t n, float *block_max);
-        float (*greatest_of)(const float *block_max, uint32_t n_blocks);
-};
-
-/* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */
-#define VARIANT(suffix, attribute)                                                                                     \
-        attribute static void sum_exp##suffix(const float *logits, uint32_t n, float max, float *block_sum)            \
-        {                                                                                                              \
-                sum_exp_generic(logits, n, max, block_sum);                                                            \
-        }                                                                                                              \
-        attribute static float find_maxima##suffix(const float *logits, uint32_t n, float *block_max)                  \
-        {                                                                                                              \
-                return find_maxima_generic(logits, n, block_max);                                                      \
-        }                                                                                                              \
-        attribute static float greatest_of##suffix(const float *block_max, uint32_t n_blocks)                          \
-        {                                                                                                              \
-                return greatest_of_generic(block_max, n_blocks);                                                       \
-        }                                                                                                              \
-        static const struct lane_functions functions##suffix = { sum_exp##suffix, find_maxima##suffix,                 \
-                                                                 greatest_of##suffix };
-VARIANT(_plain, )
-#ifdef __x86_64__
-VARIANT(_avx2, __attribute__((target("avx2"))))
-VARIANT(_avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"))))
-#endif
-
-static const struct lane_functions *lane_functions(void)
-{
-#ifdef __x86_64__
-        if (has_avx512())
-                return &functions_avx512;
-        if (__builtin_cpu_supports("avx2"))
-                return &functions_avx2;
-#endif
-        return &functions_plain;
 }
 
 static uint64_t make_key(float logit, uint32_t id)
@@ -352,7 +235,7 @@ static void add_allowed(struct selection *s, const float *logits, uint32_t n, ui
 /* Of blocks, the least of their greatest. */
 static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
 {
-        const struct lane_functions *functions = lane_functions();
+        const struct tdm_scan_functions *functions = tdm_scan_functions();
         float least = INFINITY;
 
         for (uint32_t i = 0; i < n_listed; i++) {
@@ -417,51 +300,32 @@ static size_t find_best_allowed(const float *logits, uint32_t n, size_t wanted, 
 
 static_assert(MAX_BLOCK == 64, "a block of logits is a word of the mask");
 
-/* Of a sorted history, the ids that the mask allows. */
-static uint32_t keep_allowed(uint32_t *sorted, uint32_t n, const uint64_t *allowed)
-{
-        uint32_t n_kept = 0;
-
-        for (uint32_t i = 0; i < n; i++)
-                if (allowed[sorted[i] / 64] >> sorted[i] % 64 & 1)
-                        sorted[n_kept++] = sorted[i];
-        return n_kept;
-}
-
-/* The distinct ids of the last tokens, sorted. */
-static uint32_t sort_history(const uint32_t *history, uint32_t n, uint32_t n_vocab, uint32_t *sorted)
-{
-        uint32_t from = n > TDM_HISTORY_MAX ? n - TDM_HISTORY_MAX : 0, n_sorted = 0;
-
-        for (uint32_t i = from; i < n; i++) {
-                uint32_t at = n_sorted;
-
-                if (history[i] >= n_vocab)
-                        continue;
-                while (at > 0 && sorted[at - 1] > history[i])
-                        at--;
-                if (at > 0 && sorted[at - 1] == history[i])
-                        continue;
-                memmove(sorted + at + 1, sorted + at, (n_sorted - at) * sizeof(*sorted));
-                sorted[at] = history[i];
-                n_sorted++;
-        }
-        return n_sorted;
-}
-
-static bool in_history(const uint32_t *sorted, uint32_t n, uint32_t id)
+/* The first moved token whose id is not below this one. */
+static uint32_t find_moved(const struct moved *moved, uint32_t n, uint32_t id)
 {
         uint32_t low = 0, high = n;
 
         while (low < high) {
                 uint32_t middle = low + (high - low) / 2;
 
-                if (sorted[middle] < id)
+                if (moved[middle].id < id)
                         low = middle + 1;
                 else
                         high = middle;
         }
-        return low < n && sorted[low] == id;
+        return low;
+}
+
+static struct moved *put_moved(struct moved *moved, uint32_t *n, uint32_t id)
+{
+        uint32_t at = find_moved(moved, *n, id);
+
+        if (at == *n || moved[at].id != id) {
+                memmove(moved + at + 1, moved + at, (*n - at) * sizeof(*moved));
+                moved[at] = (struct moved){ .id = id };
+                (*n)++;
+        }
+        return &moved[at];
 }
 
 /* A repeated token becomes less likely for penalty > 1, whatever the sign of its logit. */
@@ -474,27 +338,91 @@ static float penalise(float logit, float penalty)
         return v > FLT_MAX ? FLT_MAX : v < -FLT_MAX ? -FLT_MAX : v;
 }
 
-/* The n_best best raw candidates (sorted, in scratch->keys) and the history, penalised and sorted into
- * scratch->adjusted. */
-static size_t adjust(const float *logits, size_t n_best, uint32_t n_history, float penalty, struct scratch *scratch)
+static uint32_t n_repeated_of(const struct tdm_sampling *s, const struct tdm_past *past)
 {
+        return s->repeat_penalty == 1.0f ? 0 : TDM_MIN(past->n_repeated, past->n_history);
+}
+
+static uint32_t n_counted_of(const struct tdm_sampling *s, const struct tdm_past *past)
+{
+        if (s->frequency_penalty == 0.0f && s->presence_penalty == 0.0f)
+                return 0;
+        return TDM_MIN(past->n_counted, past->n_history);
+}
+
+uint32_t tdm_sample_moved(const struct tdm_sampling *sampling, const struct tdm_past *past, uint32_t n_vocab,
+                          uint32_t *ret_ids)
+{
+        uint32_t n_used, n = 0;
+
+        if (!past)
+                return 0;
+        n_used = TDM_MAX(n_repeated_of(sampling, past), n_counted_of(sampling, past));
+        n_used = TDM_MIN(n_used, TDM_HISTORY_MAX);
+        for (uint32_t i = past->n_history - n_used; i < past->n_history; i++)
+                if (past->history[i] < n_vocab)
+                        ret_ids[n++] = past->history[i];
+        for (uint32_t i = 0; i < TDM_MIN(past->n_biases, TDM_MAX_BIASES); i++)
+                if (past->biases[i].id < n_vocab)
+                        ret_ids[n++] = past->biases[i].id;
+        return n;
+}
+
+/* Fills scratch->moved with what the past moves and the mask allows. Penalties first, then the bias. */
+static uint32_t move(const float *logits, uint32_t n_vocab, const struct tdm_sampling *s, const struct tdm_past *past,
+                     const uint64_t *allowed, struct scratch *scratch)
+{
+        struct moved *moved = scratch->moved;
+        uint32_t n = 0, n_repeated, n_counted, n_kept = 0;
+
+        if (!past)
+                return 0;
+        n_repeated = TDM_MIN(n_repeated_of(s, past), TDM_HISTORY_MAX);
+        n_counted = TDM_MIN(n_counted_of(s, past), TDM_HISTORY_MAX);
+        for (uint32_t i = past->n_history - n_repeated; i < past->n_history; i++)
+                if (past->history[i] < n_vocab)
+                        put_moved(moved, &n, past->history[i])->repeated = true;
+        for (uint32_t i = past->n_history - n_counted; i < past->n_history; i++)
+                if (past->history[i] < n_vocab)
+                        put_moved(moved, &n, past->history[i])->n_counted++;
+        for (uint32_t i = 0; i < TDM_MIN(past->n_biases, TDM_MAX_BIASES); i++)
+                if (past->biases[i].id < n_vocab)
+                        put_moved(moved, &n, past->biases[i].id)->bias = past->biases[i].bias;
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t id = moved[i].id;
+                float v = logits[id];
+
+                if (allowed && !(allowed[id / 64] >> id % 64 & 1))
+                        continue;
+                if (moved[i].repeated)
+                        v = penalise(v, s->repeat_penalty);
+                if (moved[i].n_counted > 0) {
+                        v -= s->frequency_penalty * (float)moved[i].n_counted;
+                        v -= s->presence_penalty;
+                }
+                v += moved[i].bias;
+                moved[i].logit = logits[id] == -INFINITY ? logits[id] : TDM_MIN(TDM_MAX(v, -FLT_MAX), FLT_MAX);
+                moved[n_kept++] = moved[i];
+        }
+        return n_kept;
+}
+
+/* The n_best best raw candidates (sorted, in scratch->keys) and the moved tokens, as moved and sorted into
+ * scratch->adjusted. */
+static size_t adjust(size_t n_best, uint32_t n_moved, struct scratch *scratch)
+{
+        const struct moved *moved = scratch->moved;
         size_t n = 0;
 
         for (size_t i = 0; i < n_best; i++) {
-                uint32_t id = key_id(scratch->keys[i]);
+                uint32_t id = key_id(scratch->keys[i]), at = find_moved(moved, n_moved, id);
 
-                if (in_history(scratch->history, n_history, id))
-                        scratch->adjusted[n++] = make_key(penalise(logits[id], penalty), id);
-                else
+                if (at == n_moved || moved[at].id != id)
                         scratch->adjusted[n++] = scratch->keys[i];
         }
-        for (uint32_t i = 0; i < n_history; i++) {
-                uint32_t id = scratch->history[i];
-
-                if (make_key(logits[id], id) < scratch->keys[n_best - 1])
-                        scratch->adjusted[n++] = make_key(penalise(logits[id], penalty), id);
-        }
-        if (n_history > 0)
+        for (uint32_t i = 0; i < n_moved; i++)
+                scratch->adjusted[n++] = make_key(moved[i].logit, moved[i].id);
+        if (n_moved > 0)
                 sort_keys(scratch->adjusted, n);
         return n;
 }
@@ -570,25 +498,17 @@ bool tdm_sample_noise(const struct tdm_sampling *sampling, bool masked, uint32_t
         return true;
 }
 
-/* Which tokens of a block the mask allows and the penalty leaves as they are. */
-static uint64_t usable_of(uint32_t block, uint32_t n_vocab, const uint64_t *allowed, const uint32_t *history,
-                          uint32_t n_history)
+/* Which tokens of a block the mask allows and the past does not move. */
+static uint64_t usable_of(uint32_t block, uint32_t n_vocab, const uint64_t *allowed, const struct moved *moved,
+                          uint32_t n_moved)
 {
-        uint32_t at = block * MAX_BLOCK, low = 0, high = n_history;
+        uint32_t at = block * MAX_BLOCK;
         uint64_t usable = allowed ? allowed[block] : UINT64_MAX;
 
         if (n_vocab - at < MAX_BLOCK)
                 usable &= (UINT64_C(1) << (n_vocab - at)) - 1;
-        while (low < high) {
-                uint32_t middle = low + (high - low) / 2;
-
-                if (history[middle] < at)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        for (; low < n_history && history[low] - at < MAX_BLOCK; low++)
-                usable &= ~(UINT64_C(1) << (history[low] - at));
+        for (uint32_t i = find_moved(moved, n_moved, at); i < n_moved && moved[i].id - at < MAX_BLOCK; i++)
+                usable &= ~(UINT64_C(1) << (moved[i].id - at));
         return usable;
 }
 
@@ -620,8 +540,8 @@ static void consider_block(struct best *best, const struct tdm_noise *noise, con
         }
 }
 
-/* Fills the greatest logit of each listed block into ret_maxima; of the usable ones alone where there is a mask. Returns
- * the greatest of all. */
+/* Fills the greatest logit of each listed block into ret_maxima; of the usable ones alone where there is a mask.
+ * Returns the greatest of all. */
 static float list_maxima(const float *logits, uint32_t n_vocab, const uint64_t *allowed, const uint32_t *blocks,
                          uint32_t n, float *ret_maxima)
 {
@@ -633,26 +553,28 @@ static float list_maxima(const float *logits, uint32_t n_vocab, const uint64_t *
                 if (allowed)
                         ret_maxima[i] = greatest_usable(logits, b, usable_of(b, n_vocab, allowed, NULL, 0));
                 else
-                        lane_functions()->find_maxima(logits + at, TDM_MIN(n_vocab - at, MAX_BLOCK), &ret_maxima[i]);
+                        tdm_scan_functions()->find_maxima(logits + at, TDM_MIN(n_vocab - at, MAX_BLOCK),
+                                                          &ret_maxima[i]);
                 greatest = ret_maxima[i] > greatest ? ret_maxima[i] : greatest;
         }
         return greatest;
 }
 
-/* The penalised tokens: the sorted history, of which the mask allows all. */
-static void consider_penalised(struct best *best, const struct tdm_noise *noise, const float *logits, float penalty,
-                               uint32_t n_history, float greatest, struct scratch *scratch)
+static void consider_moved(struct best *best, const struct tdm_noise *noise, uint32_t n_moved, float greatest,
+                           struct scratch *scratch)
 {
-        for (uint32_t i = 0; i < n_history; i++)
-                scratch->logits[i] = penalise(logits[scratch->history[i]], penalty);
-        tdm_noise_scores(noise, scratch->logits, scratch->history, n_history, greatest, scratch->scores);
-        for (uint32_t i = 0; i < n_history; i++)
-                consider(best, scratch->scores[i], scratch->history[i]);
+        for (uint32_t i = 0; i < n_moved; i++) {
+                scratch->ids[i] = scratch->moved[i].id;
+                scratch->logits[i] = scratch->moved[i].logit;
+        }
+        tdm_noise_scores(noise, scratch->logits, scratch->ids, n_moved, greatest, scratch->scores);
+        for (uint32_t i = 0; i < n_moved; i++)
+                consider(best, scratch->scores[i], scratch->ids[i]);
 }
 
 /* -ENODATA: the mask allows none; -EDOM: these are not the logits that the maxima are of. */
 static int draw_unfiltered(const float *logits, uint32_t n_vocab, const struct tdm_sampling *s, const uint64_t *allowed,
-                           uint32_t n_history, uint32_t position, struct scratch *scratch, uint32_t *ret)
+                           uint32_t n_moved, uint32_t position, struct scratch *scratch, uint32_t *ret)
 {
         const uint32_t *blocks = allowed ? NULL : scratch->seen;
         uint32_t n_all = TDM_DIV_UP(n_vocab, MAX_BLOCK), n = blocks ? TDM_MIN(scratch->n_seen, n_all) : n_all,
@@ -683,8 +605,7 @@ static int draw_unfiltered(const float *logits, uint32_t n_vocab, const struct t
         }
         tdm_noise_init(&noise, s->temperature, s->seed, position);
         tdm_noise_bounds(&noise, maxima, blocks, n, greatest, bounds);
-        if (n_history > 0)
-                consider_penalised(&best, &noise, logits, s->repeat_penalty, n_history, greatest, scratch);
+        consider_moved(&best, &noise, n_moved, greatest, scratch);
         for (uint32_t i = 1; i < n; i++)
                 first = bounds[i] > bounds[first] ? i : first;
         /* The block with the greatest bound first: most others are below its largest score. */
@@ -693,7 +614,7 @@ static int draw_unfiltered(const float *logits, uint32_t n_vocab, const struct t
 
                 if ((i == 0 || at != first) && bounds[at] >= best.score)
                         consider_block(&best, &noise, logits, n_vocab, b,
-                                       usable_of(b, n_vocab, allowed, scratch->history, n_history), greatest);
+                                       usable_of(b, n_vocab, allowed, scratch->moved, n_moved), greatest);
         }
         if (best.id == UINT32_MAX)
                 return allowed ? -ENODATA : -EDOM;
@@ -714,11 +635,11 @@ static uint32_t n_top_of(const struct tdm_sampling *s, uint32_t n_vocab)
 }
 
 /* Of all logits, how many of the greatest are looked at. */
-static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t n_penalised)
+static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t n_moved)
 {
         if (is_unfiltered(s))
                 return n_top_of(s, n_vocab);
-        return TDM_MAX(n_top_of(s, n_vocab), top_k_of(s) + n_penalised);
+        return TDM_MAX(n_top_of(s, n_vocab), top_k_of(s) + n_moved);
 }
 
 /* ---- whoever makes logits can have looked at them ---- */
@@ -728,34 +649,30 @@ void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_
 {
         struct scratch *sc = scratch;
 
-        sc->max = lane_functions()->greatest_of(maxima, n_maxima);
+        sc->max = tdm_scan_functions()->greatest_of(maxima, n_maxima);
         sc->block_sum = block_sums;
         sc->seen = seen;
         sc->n_seen = n_seen;
 }
 
-uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, uint32_t n_vocab, uint32_t n_history)
+uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, uint32_t n_vocab, uint32_t n_moved)
 {
-        uint32_t n_penalised = sampling->repeat_penalty != 1.0f ? TDM_MIN(n_history, (uint32_t)TDM_HISTORY_MAX) : 0;
-
         if (masked)
                 return n_vocab;
-        return (uint32_t)TDM_MIN(n_wanted(sampling, n_vocab, n_penalised), (size_t)n_vocab);
+        return (uint32_t)TDM_MIN(n_wanted(sampling, n_vocab, TDM_MIN(n_moved, TDM_MAX_MOVED)), (size_t)n_vocab);
 }
 
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint64_t *allowed,
-               const uint32_t *history, uint32_t n_history, uint32_t position, uint32_t target, void *scratch,
-               struct tdm_result *ret)
+               const struct tdm_past *past, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret)
 {
         struct scratch *sc = scratch;
 
-        sc->max = lane_functions()->find_maxima(logits, n_vocab, own_block_max(sc, n_vocab));
+        sc->max = tdm_scan_functions()->find_maxima(logits, n_vocab, own_block_max(sc, n_vocab));
         sc->block_sum = sc->own_block_sum;
         sc->seen = NULL;
         if (!isnan(sc->max))
-                lane_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
-        return tdm_sample_finish(logits, n_vocab, sampling, allowed, history, n_history, position, target, scratch,
-                                 ret);
+                tdm_scan_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
+        return tdm_sample_finish(logits, n_vocab, sampling, allowed, past, position, target, scratch, ret);
 }
 
 /* A model's logit may be -inf, or so far down that a float cannot hold it. Results hold finite numbers alone. */
@@ -765,14 +682,13 @@ static float logprob_of(float logit, double log_sum)
 }
 
 int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
-                      const uint64_t *allowed, const uint32_t *history, uint32_t n_history, uint32_t position,
-                      uint32_t target, void *scratch, struct tdm_result *ret)
+                      const uint64_t *allowed, const struct tdm_past *past, uint32_t position, uint32_t target,
+                      void *scratch, struct tdm_result *ret)
 {
         struct scratch *sc = scratch;
-        bool greedy = sampling->temperature == 0.0f, penalty = sampling->repeat_penalty != 1.0f,
-             unfiltered = is_unfiltered(sampling);
+        bool greedy = sampling->temperature == 0.0f, unfiltered = is_unfiltered(sampling);
         uint32_t top_k = top_k_of(sampling);
-        uint32_t n_penalised = 0, n_top = n_top_of(sampling, n_vocab);
+        uint32_t n_moved = 0, n_top = n_top_of(sampling, n_vocab);
         size_t n_best = 0, n_candidates;
         double log_sum = 0.0;
 
@@ -783,10 +699,9 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         for (uint32_t i = 0; i < TDM_DIV_UP(n_vocab, SUM_BLOCK); i++)
                 log_sum += sc->block_sum[i];
         log_sum = (double)sc->max + log(log_sum);
-        if (penalty)
-                n_penalised = sort_history(history, n_history, n_vocab, sc->history);
+        n_moved = move(logits, n_vocab, sampling, past, allowed, sc);
         if (n_top > 0 || (!allowed && !unfiltered)) {
-                n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_penalised), sc);
+                n_best = find_best(logits, n_vocab, n_wanted(sampling, n_vocab, n_moved), sc);
                 if (n_best < TDM_MAX(n_top, 1u))
                         return -EDOM; /* these are not the logits that the maxima are of */
         }
@@ -797,11 +712,9 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
 
                 ret->top[i] = (struct tdm_top){ id, logprob_of(logits[id], log_sum) };
         }
-        if (allowed)
-                n_penalised = keep_allowed(sc->history, n_penalised, allowed);
         if (unfiltered) {
                 uint32_t token;
-                int r = draw_unfiltered(logits, n_vocab, sampling, allowed, n_penalised, position, sc, &token);
+                int r = draw_unfiltered(logits, n_vocab, sampling, allowed, n_moved, position, sc, &token);
 
                 if (r < 0)
                         return r;
@@ -811,12 +724,11 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
                 return 0;
         }
         if (allowed) {
-                n_best = find_best_allowed(logits, n_vocab, (size_t)top_k + n_penalised, allowed, sc);
+                n_best = find_best_allowed(logits, n_vocab, (size_t)top_k + n_moved, allowed, sc);
                 if (n_best == 0)
                         return -ENODATA;
         }
-        n_candidates =
-                adjust(logits, TDM_MIN(n_best, (size_t)top_k + n_penalised), n_penalised, sampling->repeat_penalty, sc);
+        n_candidates = adjust(TDM_MIN(n_best, (size_t)top_k + n_moved), n_moved, sc);
         n_candidates = TDM_MIN(n_candidates, (size_t)top_k);
         ret->token = greedy ? key_id(sc->adjusted[0]) : draw(sc->adjusted, n_candidates, sampling, position, sc);
         ret->logprob = logprob_of(logits[ret->token], log_sum);

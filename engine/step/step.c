@@ -5,6 +5,7 @@
  * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is tandemd's
  * affair. */
 #include <assert.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <time.h>
 #include "engine/step/step.h"
@@ -23,6 +24,7 @@ static void copy_once(void *to, const void *from, size_t size_bytes)
 }
 
 #define MAX_TABLES 65536u
+#define MAX_VECTOR_WIDTH 65536u
 #define MAX_MASK_WORDS 65536u /* of a vocabulary of four million */
 /* of the longest context that tdm_hparams_check allows */
 #define MAX_TABLE_ENTRIES ((UINT32_C(1) << 20) / TDM_KV_PAGE_TOKENS)
@@ -40,6 +42,7 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
                 { "table_entries", limits->table_entries, 1, MAX_TABLE_ENTRIES },
                 { "mask_words", limits->mask_words, 0, MAX_MASK_WORDS },
                 { "input_bytes", limits->input_bytes, 0, TDM_MAX_INPUT_BYTES },
+                { "vector_width", limits->vector_width, 0, MAX_VECTOR_WIDTH },
         };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(checks); i++)
@@ -62,6 +65,8 @@ void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_la
         offset += TDM_ALIGN_UP(limits->max_logits * (uint64_t)sizeof(struct tdm_step_logits), UINT64_C(64));
         l.history_offset = offset;
         offset += limits->max_logits * (uint64_t)TDM_HISTORY_MAX * sizeof(uint32_t);
+        l.biases_offset = offset = TDM_ALIGN_UP(offset, UINT64_C(64));
+        offset += limits->max_logits * (uint64_t)TDM_MAX_BIASES * sizeof(struct tdm_logit_bias);
         l.inputs_offset = offset = TDM_ALIGN_UP(offset, UINT64_C(64));
         offset += limits->max_rows * (uint64_t)limits->input_bytes;
         l.published_offset = offset = TDM_ALIGN_UP(offset, UINT64_C(64));
@@ -76,7 +81,9 @@ void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_la
         l.tables_offset = offset;
         offset += (uint64_t)limits->n_tables * TDM_KV_GROUPS * limits->table_entries * sizeof(uint32_t);
         l.size_bytes = TDM_ALIGN_UP(offset, UINT64_C(4096));
-        l.results_slot_bytes = TDM_ALIGN_UP(limits->max_logits * (uint64_t)sizeof(struct tdm_result), UINT64_C(4096));
+        l.results_slot_bytes = TDM_ALIGN_UP(
+                limits->max_logits * (sizeof(struct tdm_result) + limits->vector_width * (uint64_t)sizeof(float)),
+                UINT64_C(4096));
         l.results_bytes = TDM_STEP_SLOTS * l.results_slot_bytes;
         *ret = l;
 }
@@ -132,9 +139,11 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits)
         step->seqs = calloc(limits->max_seqs, sizeof(*step->seqs));
         step->logits = calloc(limits->max_logits, sizeof(*step->logits));
         step->history = calloc((size_t)limits->max_logits * TDM_HISTORY_MAX, sizeof(*step->history));
+        step->biases = calloc((size_t)limits->max_logits * TDM_MAX_BIASES, sizeof(*step->biases));
         step->input_bytes = limits->input_bytes;
         step->inputs = limits->input_bytes ? calloc(limits->max_rows, limits->input_bytes) : NULL;
-        complete = step->rows && step->seqs && step->logits && step->history && (step->inputs || !step->input_bytes);
+        complete = step->rows && step->seqs && step->logits && step->history && step->biases &&
+                   (step->inputs || !step->input_bytes);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 step->tables[group] = calloc((size_t)limits->max_seqs * limits->table_entries, sizeof(uint32_t));
                 complete = complete && step->tables[group];
@@ -156,6 +165,7 @@ void tdm_step_destroy(struct tdm_step *step)
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 free(step->tables[group]);
         free(step->inputs);
+        free(step->biases);
         free(step->history);
         free(step->logits);
         free(step->seqs);
@@ -188,6 +198,9 @@ static int check_head(const struct tdm_step_head *head, const struct tdm_steps_l
         if (head->n_history > limits->max_logits * TDM_HISTORY_MAX)
                 return REFUSE(err, "%u tokens of history, at most %u are allowed", head->n_history,
                               limits->max_logits * TDM_HISTORY_MAX);
+        if (head->n_biases > limits->max_logits * TDM_MAX_BIASES)
+                return REFUSE(err, "%u biases, at most %u are allowed", head->n_biases,
+                              limits->max_logits * TDM_MAX_BIASES);
         for (uint32_t b = 0; b < n_blocks; b++)
                 if (head->plan[b] >= TDM_N_WORKERS)
                         return REFUSE(err, "block %u is planned on worker %u, which there is not", b, head->plan[b]);
@@ -264,6 +277,13 @@ static int check_logits(const struct tdm_step *step, const struct tdm_steps_limi
                     l->n_history > step->head.n_history - l->history_offset)
                         return REFUSE(err, "logits %u have %u tokens of history from %u, there are %u", i, l->n_history,
                                       l->history_offset, step->head.n_history);
+                if (l->n_repeated > l->n_history || l->n_counted > l->n_history)
+                        return REFUSE(err, "logits %u use %u and %u tokens of a history of %u", i, l->n_repeated,
+                                      l->n_counted, l->n_history);
+                if (l->n_biases > TDM_MAX_BIASES || l->bias_offset > step->head.n_biases ||
+                    l->n_biases > step->head.n_biases - l->bias_offset)
+                        return REFUSE(err, "logits %u have %u biases from %u, there are %u", i, l->n_biases,
+                                      l->bias_offset, step->head.n_biases);
                 if (l->mask > (limits->mask_words ? limits->max_seqs : 0))
                         return REFUSE(err, "logits %u have mask %u of %u, of %u words", i, l->mask, limits->max_seqs,
                                       limits->mask_words);
@@ -274,6 +294,10 @@ static int check_logits(const struct tdm_step *step, const struct tdm_steps_limi
                 if (step->history[i] >= hp->n_vocab)
                         return REFUSE(err, "token %u of the history is %u, the vocabulary has %u", i, step->history[i],
                                       hp->n_vocab);
+        for (uint32_t i = 0; i < step->head.n_biases; i++)
+                if (step->biases[i].id >= hp->n_vocab || !(fabsf(step->biases[i].bias) <= TDM_MAX_BIAS))
+                        return REFUSE(err, "bias %u is %g of token %u, the vocabulary has %u", i,
+                                      (double)step->biases[i].bias, step->biases[i].id, hp->n_vocab);
         return 0;
 }
 
@@ -324,6 +348,7 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
         if (step->inputs)
                 copy_once(step->inputs, from + layout->inputs_offset, (size_t)step->head.n_rows * step->input_bytes);
         copy_once(step->history, from + layout->history_offset, step->head.n_history * sizeof(*step->history));
+        copy_once(step->biases, from + layout->biases_offset, step->head.n_biases * sizeof(*step->biases));
         r = check_rows(step, limits, hp, err);
         if (r)
                 return r;

@@ -21,11 +21,11 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 4u
+#define TDM_STEPS_ABI 5u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
-#define TDM_MAX_STEP_LOGITS 256u
+#define TDM_MAX_STEP_LOGITS 512u
 
 #define TDM_MAX_INPUT_BYTES (1u << 20)
 
@@ -54,6 +54,10 @@ struct tdm_step_logits {
         uint32_t history_offset; /* into the step's history */
         uint32_t n_history;      /* <= TDM_HISTORY_MAX */
         uint32_t mask;           /* 1 + which of the slot's masks says what may be drawn; 0: all may */
+        uint32_t n_repeated;     /* the last of the history, for the repetition penalty; <= n_history */
+        uint32_t n_counted;      /* the last of it, for the frequency and presence penalties; <= n_history */
+        uint32_t bias_offset;    /* into the step's biases, which rows may share */
+        uint32_t n_biases;       /* <= TDM_MAX_BIASES */
         uint32_t reserved;
 };
 
@@ -69,10 +73,8 @@ struct tdm_step_head {
         uint32_t marks;      /* 1: a later step may follow; the worker sends a MARK after each attention block */
         uint64_t after_step; /* id of the step that this one follows: it does each attention block first; 0: none */
         uint32_t after_slot; /* that step's slot; 0 where after_step is 0 */
-        uint32_t reserved;
-        uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → #define TDM_MAX_INPUT_BYTES (1u << 20)
-
-enum tdm_worker_index */
+        uint32_t n_biases;
+        uint8_t plan[TDM_MAX_BLOCKS + 1]; /* block → enum tdm_worker_index */
 };
 
 struct tdm_steps_limits {
@@ -83,6 +85,7 @@ struct tdm_steps_limits {
         uint32_t table_entries; /* pages a sequence can have: ceil(n_ctx / TDM_KV_PAGE_TOKENS) */
         uint32_t mask_words;    /* of a mask: ceil(n_vocab / 64); 0: no row can have one */
         uint32_t input_bytes;   /* of the model's file that travel with each row; 0: none */
+        uint32_t vector_width;  /* of a text's vector, where the model makes such; 0: it makes text */
 };
 
 /* Header of the segment, followed by slots and tables; offsets are computed by tdm_steps_layout(), never read from it.
@@ -98,12 +101,13 @@ struct tdm_steps_layout {
         struct tdm_steps_limits limits;
         uint64_t slot_offset[TDM_STEP_SLOTS];
         uint64_t rows_offset, seqs_offset, logits_offset, history_offset; /* within a slot, after the head */
+        uint64_t biases_offset;                                           /* the same; [max_logits][TDM_MAX_BIASES] */
         uint64_t inputs_offset;                                           /* the same; [max_rows][input_bytes] */
         uint64_t published_offset, masks_offset; /* _Atomic u64 [max_seqs]; u64 [max_seqs][mask_words] */
         uint64_t slot_bytes;
         uint64_t tables_offset;      /* u32 [n_tables][TDM_KV_GROUPS][table_entries] */
         uint64_t size_bytes;         /* of the steps segment */
-        uint64_t results_slot_bytes; /* struct tdm_result [max_logits] */
+        uint64_t results_slot_bytes; /* struct tdm_result [max_logits], then f32 [max_logits][vector_width] */
         uint64_t results_bytes;      /* of the results segment: TDM_STEP_SLOTS of them */
 };
 
@@ -111,6 +115,12 @@ int tdm_steps_limits_check(const struct tdm_steps_limits *limits, struct tdm_err
 void tdm_steps_layout(const struct tdm_steps_limits *limits, struct tdm_steps_layout *ret);
 void tdm_steps_format(uint8_t *base, const struct tdm_steps_layout *layout); /* tandemd: writes the header */
 int tdm_steps_check(const uint8_t *base, uint64_t size_bytes, struct tdm_steps_limits *ret, struct tdm_error *err);
+
+/* The vectors behind a slot's results. A model that makes them draws no tokens: its results are all zero. */
+static inline float *tdm_steps_vectors(struct tdm_result *results, const struct tdm_steps_limits *limits)
+{
+        return (float *)(results + limits->max_logits);
+}
 
 /* Parts of a slot, in place. */
 static inline struct tdm_step_head *tdm_steps_head(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
@@ -132,6 +142,10 @@ static inline struct tdm_step_logits *tdm_steps_logits(uint8_t *base, const stru
 static inline uint32_t *tdm_steps_history(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
 {
         return (uint32_t *)(base + l->slot_offset[slot] + l->history_offset);
+}
+static inline struct tdm_logit_bias *tdm_steps_biases(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
+{
+        return (struct tdm_logit_bias *)(base + l->slot_offset[slot] + l->biases_offset);
 }
 /* What of the file is a row's token's (engine/weights/weights.h, TDM_LAYOUT_FILE). */
 static inline uint8_t *tdm_steps_inputs(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
@@ -168,6 +182,7 @@ struct tdm_step {
         struct tdm_step_seq *seqs;      /* [max_seqs] */
         struct tdm_step_logits *logits; /* [max_logits] */
         uint32_t *history;              /* [max_logits * TDM_HISTORY_MAX] */
+        struct tdm_logit_bias *biases;  /* [max_logits * TDM_MAX_BIASES] */
         uint8_t *inputs;                /* [max_rows][input_bytes]; its values are not checked: only computed with */
         uint32_t input_bytes;
         /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
@@ -195,6 +210,19 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
 /* The mask of logits `i`; *ret NULL where there is none for them. It lies in shared memory: see tdm_sample(). False:
  * it did not come until until_ns (tdm_now_ns()), or there will be none, and no token is drawn. */
 bool tdm_step_mask(const struct tdm_step *step, uint32_t i, uint64_t until_ns, const uint64_t **ret);
+
+/* What moves logits `i` before a draw. */
+static inline struct tdm_past tdm_step_past(const struct tdm_step *step, uint32_t i)
+{
+        const struct tdm_step_logits *l = &step->logits[i];
+
+        return (struct tdm_past){ .history = step->history + l->history_offset,
+                                  .n_history = l->n_history,
+                                  .n_repeated = l->n_repeated,
+                                  .n_counted = l->n_counted,
+                                  .biases = step->biases + l->bias_offset,
+                                  .n_biases = l->n_biases };
+}
 
 /* First position that a row at `position` may look at in a layer of this group. */
 static inline uint32_t tdm_window_first(const struct tdm_hparams *hp, enum tdm_kv_group group, uint32_t position)

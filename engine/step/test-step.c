@@ -40,7 +40,9 @@ static void write_step(void)
 
         memset(base, 0xff, layout.size_bytes);
         tdm_steps_format(base, &layout);
-        *head = (struct tdm_step_head){ .step_id = 77, .epoch = 5, .n_seqs = 3, .n_logits = 2, .n_history = 6 };
+        *head = (struct tdm_step_head){
+                .step_id = 77, .epoch = 5, .n_seqs = 3, .n_logits = 2, .n_history = 6, .n_biases = 3
+        };
         for (uint32_t b = 1; b < 2 * hp.n_layers + 1; b += 2)
                 head->plan[b] = TDM_WORKER_NPU;
         for (uint32_t s = 0; s < 3; s++) {
@@ -56,8 +58,10 @@ static void write_step(void)
         }
         rows[20].logits = 0;
         rows[27].logits = 1;
-        logits[0] = (struct tdm_step_logits){ 20, UINT32_MAX, sampling, 0, 4 };
-        logits[1] = (struct tdm_step_logits){ 27, 49, sampling, 4, 2, 6, 0 };
+        logits[0] = (struct tdm_step_logits){ 20, UINT32_MAX, sampling, 0, 4, .n_repeated = 4, .n_biases = 3 };
+        logits[1] = (struct tdm_step_logits){ 27, 49, sampling, 4, 2, 6, 1, 2, 1, 2, 0 };
+        for (uint32_t i = 0; i < head->n_biases; i++)
+                tdm_steps_biases(base, &layout, 2)[i] = (struct tdm_logit_bias){ 10 * i + 9, -1.5f };
         for (uint32_t i = 0; i < head->n_history; i++)
                 tdm_steps_history(base, &layout, 2)[i] = 40 + i;
 }
@@ -88,7 +92,7 @@ static void test_good(void **unused)
 /* Each changes one value of the good step. */
 static const struct lie {
         const char *what;
-        enum { HEAD, ROW, SEQ, LOGITS, HISTORY, FULL_TABLE, WINDOW_TABLE } where;
+        enum { HEAD, ROW, SEQ, LOGITS, HISTORY, BIAS, FULL_TABLE, WINDOW_TABLE } where;
         uint32_t index; /* of the element; for tables: of the entry, in the first sequence's */
         size_t field;
         uint32_t value;
@@ -133,6 +137,16 @@ static const struct lie {
           UINT32_MAX },
         { "history length", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), 3 },
         { "history longer than allowed", LOGITS, 1, offsetof(struct tdm_step_logits, n_history), TDM_HISTORY_MAX + 1 },
+        { "less biases", HEAD, 0, offsetof(struct tdm_step_head, n_biases), 2 },
+        { "too many biases", HEAD, 0, offsetof(struct tdm_step_head, n_biases), 8 * TDM_MAX_BIASES + 1 },
+        { "repeated past", LOGITS, 1, offsetof(struct tdm_step_logits, n_repeated), 3 },
+        { "counted past", LOGITS, 1, offsetof(struct tdm_step_logits, n_counted), UINT32_MAX },
+        { "bias offset", LOGITS, 1, offsetof(struct tdm_step_logits, bias_offset), 2 },
+        { "bias offset at the end of numbers", LOGITS, 1, offsetof(struct tdm_step_logits, bias_offset), UINT32_MAX },
+        { "more biases than there are", LOGITS, 1, offsetof(struct tdm_step_logits, n_biases), 3 },
+        { "token of a bias", BIAS, 2, offsetof(struct tdm_logit_bias, id), 50 },
+        { "bias NaN", BIAS, 0, offsetof(struct tdm_logit_bias, bias), 0x7fc00000 },
+        { "bias without end", BIAS, 0, offsetof(struct tdm_logit_bias, bias), 0x7f800000 },
         { "temperature NaN", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.temperature), 0x7fc00000 },
         { "mask past the last", LOGITS, 0, offsetof(struct tdm_step_logits, mask), 7 },
         { "alternatives", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.n_top), TDM_MAX_TOP + 1 },
@@ -156,6 +170,8 @@ static uint8_t *place(const struct lie *lie)
                 return (uint8_t *)&tdm_steps_logits(base, &layout, 2)[lie->index] + lie->field;
         case HISTORY:
                 return (uint8_t *)&tdm_steps_history(base, &layout, 2)[lie->index];
+        case BIAS:
+                return (uint8_t *)&tdm_steps_biases(base, &layout, 2)[lie->index] + lie->field;
         default:
                 return (uint8_t *)&tdm_steps_table(base, &layout, 4,
                                                    lie->where == FULL_TABLE ? TDM_KV_FULL : TDM_KV_WINDOW)[lie->index];
@@ -351,8 +367,10 @@ static void test_layout(void **unused)
         assert_true(layout.seqs_offset >= layout.rows_offset + limits.max_rows * sizeof(struct tdm_step_row));
         assert_true(layout.logits_offset >= layout.seqs_offset + limits.max_seqs * sizeof(struct tdm_step_seq));
         assert_true(layout.history_offset >= layout.logits_offset + limits.max_logits * sizeof(struct tdm_step_logits));
-        assert_true(layout.published_offset >=
+        assert_true(layout.biases_offset >=
                     layout.history_offset + limits.max_logits * TDM_HISTORY_MAX * sizeof(uint32_t));
+        assert_true(layout.published_offset >=
+                    layout.biases_offset + limits.max_logits * TDM_MAX_BIASES * sizeof(struct tdm_logit_bias));
         assert_true(layout.masks_offset >= layout.published_offset + limits.max_seqs * sizeof(uint64_t));
         assert_true(layout.slot_bytes >=
                     layout.masks_offset + (uint64_t)limits.max_seqs * limits.mask_words * sizeof(uint64_t));

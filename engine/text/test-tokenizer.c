@@ -434,7 +434,7 @@ static void test_capacity(void **state)
         assert_int_equal(tdm_tokenizer_encode(small, "aaaaaa", 6, TDM_TOKENIZE_BOS, NULL, 0), 7);
         assert_int_equal(tdm_tokenizer_encode(small, "aaaaaa", 6, TDM_TOKENIZE_BOS, ids, 3), 7);
         assert_true(ids[0] == 2 && ids[1] == 9 && ids[2] == 9 && ids[3] == 77);
-        assert_int_equal(tdm_tokenizer_encode(small, "a", 1, 4, ids, 3), -EINVAL);
+        assert_int_equal(tdm_tokenizer_encode(small, "a", 1, 8, ids, 3), -EINVAL);
         assert_int_equal(tdm_tokenizer_encode(small, "a", SIZE_MAX, 0, ids, 3), -E2BIG);
 }
 

@@ -121,7 +121,7 @@ ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const
         struct tdm_encoder e = { .t = tokenizer, .ids = ids, .capacity = capacity, .budget = budget };
         int r = 0, settled;
 
-        if (flags & ~(unsigned)(TDM_TOKENIZE_BOS | TDM_TOKENIZE_SPECIAL))
+        if (flags & ~(unsigned)(TDM_TOKENIZE_BOS | TDM_TOKENIZE_EOS | TDM_TOKENIZE_SPECIAL))
                 return -EINVAL;
         if (size > TEXT_MAX_BYTES)
                 return -E2BIG;
@@ -130,6 +130,10 @@ ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const
         if (size > 0) /* text may be NULL otherwise */
                 r = encode(&e, (const uint8_t *)text, size, flags & TDM_TOKENIZE_SPECIAL);
         settled = tdm_encoder_settle(&e);
+        if (r == 0 && settled == 0 && flags & TDM_TOKENIZE_EOS && tokenizer->add_eos && tokenizer->eos >= 0) {
+                tdm_encoder_emit(&e, (uint32_t)tokenizer->eos);
+                settled = tdm_encoder_settle(&e);
+        }
         free(e.spm.symbols);
         free(e.spm.pairs);
         free(e.bpe.symbols);

@@ -74,7 +74,7 @@ struct tdm_tokenizer {
         enum tdm_tokenizer_kind kind;
         uint32_t n_pieces;
         int32_t bos, eos, unknown;
-        bool add_bos, add_space_prefix;
+        bool add_bos, add_eos, add_space_prefix;
         uint32_t n_ends;
         uint32_t ends[TDM_MAX_ENDS];
         size_t max_piece_bytes;

@@ -426,6 +426,7 @@ static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_e
             (r = get_id(t, g, "tokenizer.ggml.eos_token_id", &t->eos, err)) ||
             (r = get_id(t, g, "tokenizer.ggml.unknown_token_id", &t->unknown, err)) ||
             (r = get_flag(g, "tokenizer.ggml.add_bos_token", &t->add_bos, err)) ||
+            (r = get_flag(g, "tokenizer.ggml.add_eos_token", &t->add_eos, err)) ||
             (r = get_flag(g, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix, err)) ||
             (r = read_pieces(t, g, err)))
                 return r;

@@ -43,6 +43,7 @@ bool tdm_tokenizer_may_form(const struct tdm_tokenizer *tokenizer, uint32_t id);
 
 enum tdm_tokenize_flags {
         TDM_TOKENIZE_BOS = 1,     /* BOS first, where the file says add_bos_token */
+        TDM_TOKENIZE_EOS = 4,     /* EOS last, where the file says add_eos_token: of texts that become vectors */
         TDM_TOKENIZE_SPECIAL = 2, /* control pieces in the text become their tokens */
 };
 

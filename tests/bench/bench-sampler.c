@@ -58,7 +58,7 @@ static int measure(const char *name, const float *logits, uint32_t n_vocab, uint
                 for (unsigned kind = 0; kind < N_KINDS; kind++) {
                         struct tdm_result result;
                         double start = now_us();
-                        int r = tdm_sample(logits, n_vocab, &kinds[kind].sampling, NULL, NULL, 0, round, UINT32_MAX,
+                        int r = tdm_sample(logits, n_vocab, &kinds[kind].sampling, NULL, NULL, round, UINT32_MAX,
                                            scratch, &result);
 
                         if (r != 0)

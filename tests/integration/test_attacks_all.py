@@ -231,13 +231,26 @@ class Bystander:
             w.close()
 
 
-def memory(d):
-    """Of tandemd, its workers and gates; what they share counts once."""
-    total = 0
+def parts(d):
+    """{(program, kind of mapping): bytes} of tandemd, its workers and gates; what they share counts once."""
+    kinds = {}
     for pid in d.pids():
         with contextlib.suppress(OSError, ValueError):
-            total += sum(process_memory.mappings(pid).values())
-    return total
+            with open(f"/proc/{pid}/comm") as f:
+                name = f.read().strip()
+            for kind, size in process_memory.mappings(pid).items():
+                kinds[name, kind] = kinds.get((name, kind), 0) + size
+    return kinds
+
+
+def memory(d):
+    return sum(parts(d).values())
+
+
+def grown(before, after):
+    """What changed by a quarter of a megabyte or more, in KiB."""
+    changes = {k: after.get(k, 0) - before.get(k, 0) for k in before.keys() | after.keys()}
+    return {f"{k[0]} {k[1]}": n >> 10 for k, n in changes.items() if abs(n) >= 256 << 10}
 
 
 def settled(d, seconds=6):
@@ -246,7 +259,7 @@ def settled(d, seconds=6):
     while time.monotonic() < end or any(m["state"] == "loaded" for m in d.status()["models"]):
         check(time.monotonic() < end + 60 * SLOW, "idle models are unloaded", d.status()["models"])
         time.sleep(0.5)
-    return memory(d)
+    return parts(d)
 
 
 def own_gap(d):
@@ -289,7 +302,8 @@ def all_at_once():
         d.generate(n=50)
         warm_up(d, shared, paths)
         alone = own_gap(d)
-        before, files_before = settled(d), process_memory.open_files(d.process.pid)
+        parts_before, files_before = settled(d), process_memory.open_files(d.process.pid)
+        before = sum(parts_before.values())
         limit = OTHERS * STEP_S + alone + BEYOND_S
         over, results = multiprocessing.Event(), multiprocessing.Queue()
         processes = [multiprocessing.Process(target=attacker, args=(uid, shared, over, results), daemon=True)
@@ -325,9 +339,11 @@ def all_at_once():
         check(gaps[-1] < limit * SLOW, "the longest gap between two tokens", gaps[-1], limit)
         check(SANITIZER or most < before + MEMORY_BYTES, "memory", before, most)
         wait_for(lambda: not d.call("jobs").get("jobs"), "jobs end", 30)
-        after = settled(d)
+        parts_after = settled(d)
+        after = sum(parts_after.values())
         print(f"FIGURE all_at_once: memory before {before >> 10} KiB, after {after >> 10} KiB; open files before "
-              f"{files_before}, after {process_memory.open_files(d.process.pid)}")
+              f"{files_before}, after {process_memory.open_files(d.process.pid)}; "
+              f"changed, KiB: {grown(parts_before, parts_after)}", flush=True)
         check(SANITIZER or after < before * 1.10, "memory afterwards", before, after)
         check(process_memory.open_files(d.process.pid) <= files_before + 8, "open files afterwards")
 

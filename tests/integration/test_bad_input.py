@@ -42,7 +42,11 @@ def requests():
         for bad in ({"temp": -1.0}, {"temp": float("nan")}, {"temp": float("inf")}, {"top_p": float("nan")},
                     {"top_p": -0.5},
                     {"min_p": float("nan")}, {"min_p": 2.0}, {"repeat_penalty": float("inf")},
-                    {"repeat_penalty": -1.0}):
+                    {"repeat_penalty": -1.0}, {"frequency_penalty": 2.1}, {"presence_penalty": float("nan")},
+                    {"top_logprobs": 21}, {"logit_bias": "5"}, {"logit_bias": "5:"}, {"logit_bias": "5:101"},
+                    {"logit_bias": "5:nan"}, {"logit_bias": "-5:1"}, {"logit_bias": "5:1;6:1"},
+                    {"logit_bias": "5:1,5:2"}, {"logit_bias": "99999999999:1"}, {"logit_bias": "999999:1"},
+                    {"logit_bias": ",".join(f"{i}:1" for i in range(513))}):
             refused(d, "bad-request", **bad)
         refused(d, "bad-request", prompt="x", stop=["a" * 100000])
         refused(d, "bad-request", prompt="x", stop=["a"] * 5000)

@@ -22,8 +22,8 @@ RIGHT = {"Generate": "sa{sv}", "Chat": "a(ss)a{sv}", "LoadModel": "sa{sv}", "Unl
          "RestartWorker": "sa{sv}", "ListModels": "a{sv}", "GetText": "t", "Get": "ss", "GetAll": "s", "Set": "ssv",
          "Restart": "a{sv}", "Unload": "a{sv}"}
 OPTIONS = ("model", "model-fd", "prompt-ids", "max-tokens", "temperature", "top-k", "top-p", "min-p", "repeat-penalty",
-           "repeat-last", "seed", "stop", "priority", "ignore-end", "prefill-chunk", "placement", "token", "linger",
-           "output", "wait")
+           "repeat-last", "frequency-penalty", "presence-penalty", "logit-bias", "top-logprobs", "seed", "stop",
+           "priority", "ignore-end", "prefill-chunk", "placement", "token", "linger", "output", "wait")
 
 
 def memory(d):

@@ -191,7 +191,9 @@ def chat_and_options():
         check("context" in p["ErrorMessage"] and read_all(fd) == b"", "it says why, and the pipe is at its end", p)
         # All at once.
         path, fd = c.generate(PROMPT, model="tale", max_tokens=5, temperature=1, top_k=5, top_p=0.9, min_p=0.05,
-                              repeat_penalty=1.1, repeat_last=32, seed=3, stop=["zebra"], priority="background",
+                              repeat_penalty=1.1, repeat_last=32, seed=3, frequency_penalty=0.5,
+                              presence_penalty=-0.5, logit_bias="5:-2,300:1.5", top_logprobs=3,
+                              stop=["zebra"], priority="background",
                               ignore_end=True, prefill_chunk=2, placement="gpu", token="all", linger=True,
                               output="text")
         text = read_all(fd)

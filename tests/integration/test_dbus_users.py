@@ -1,16 +1,19 @@
 """Who may do what over D-Bus: two real users on one bus, polkit played by the test, and no polkit at all. What another
 user's job says stays between it and its user."""
+import contextlib
 import inspect
 import json
 import os
 import pwd
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 from tandem_bus import *  # noqa: E402,F403
+from hung_files import *  # noqa: E402,F403
 
 ALICE, BOB = pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("games").pw_uid  # accounts that every Debian has
 UNKNOWN = "org.freedesktop.DBus.Error.UnknownObject"
@@ -262,7 +265,7 @@ def polkit_decides():
 
 
 LOADER = """
-import os, sys
+import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from tandem_wire import *
 pid = os.fork()
@@ -270,8 +273,11 @@ if pid:  # the one that connected ends, and a child asks over its connection
     print(os.waitpid(pid, 0)[1] >> 8)
     sys.exit()
 w = Wire(sys.argv[2], timeout=30)
+me = os.getpid()
 if sys.argv[3] == "child" and os.fork():
     os._exit(0)
+while sys.argv[3] == "child" and os.path.exists(f"/proc/{me}"):
+    time.sleep(0.01)
 try:
     w.call("load", {"model": {"name": sys.argv[4]}})
     print("loaded")
@@ -372,6 +378,40 @@ def flood(address):
                None, Gio.DBusCallFlags.NONE, 40000, None, done)
     loop.run()
     print(json.dumps(ends))
+
+
+@test
+def a_hung_file():
+    """A file whose flush hangs for tandemd alone: neither its loop nor the bus waits for it."""
+    if not available():
+        raise Skip("needs root and /dev/fuse, to serve a file that hangs")
+    with contextlib.ExitStack() as stack:
+        bus = stack.enter_context(Bus("system"))
+        d = stack.enter_context(bus.daemon(system=True, models=(TALE,)))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-hung-"))
+        files = stack.enter_context(HungFiles(os.path.join(folder, "mnt"), make_model("tiny"), ALICE,
+                                              spared=(bus.process.pid, os.getpid())))
+        c = Client(bus).wait()
+        d.generate(n=2)
+        fd = os.open(files.path, os.O_RDONLY)
+        files.hang("flush")
+        wrong = {"model-fd": c.dbus.types.UnixFd(fd), "max-tokens": "many"}
+        slowest = 0
+        for i in range(12):
+            watch = Stopwatch()
+            name = c.refused(ROOT, MANAGER, "Generate", "sa{sv}", "x", wrong)
+            check(name.startswith(ERROR), "a call that is refused", name)
+            with contextlib.suppress(c.dbus.DBusException):
+                c.generate("x", model="mine", model_fd=c.dbus.types.UnixFd(fd), max_tokens=2)
+            equal(c.refused(ROOT, MANAGER, "LoadModel", "sa{sv}", "mine", {"model-fd": c.dbus.types.UnixFd(fd),
+                                                                          "odd": 1})[:len(ERROR)], ERROR, "a load")
+            d.status()
+            slowest = max(slowest, watch.seconds())
+        print(f"FIGURE a_hung_file: three calls and a status took {1000 * slowest:.0f} ms at most")
+        check(slowest < 1.0 * SLOW, "nothing waits", slowest)
+        os.close(fd)
+        files.end()
+        equal(len(d.generate(n=3).ids), 3, "the daemon serves")
 
 
 if __name__ == "__main__":

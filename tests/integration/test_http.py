@@ -52,8 +52,8 @@ def lists():
         equal(g.get("/nope", 404)["error"]["code"], "not_found", "unknown path")
         status, headers, _ = g.request("GET", "/v1/completions")
         equal((status, headers["allow"]), (405, "POST, OPTIONS"), "wrong method")
-        for path in ("/v1/embeddings", "/api/embed", "/api/embeddings"):
-            check("embeddings are not supported" in str(g.post(path, {"model": "tale", "input": "x"}, 400)), path)
+        for path in ("/v1/embeddings", "/api/embed"):
+            check("names no pooling" in str(g.post(path, {"model": "tale", "input": "x"}, 400)), path)
         for path in ("/api/pull", "/api/push", "/api/create", "/api/copy"):
             g.post(path, {"model": "x"}, 403)
 
@@ -157,10 +157,14 @@ def completions():
         equal(got, one[:one.index(word)], "stop, streamed")
         entry = g.post("/v1/completions", dict(GREEDY, logprobs=0))["choices"][0]
         columns = entry["logprobs"]
+        equal(columns["top_logprobs"], None, "no alternatives are asked for")
         equal("".join(columns["tokens"]), entry["text"], "tokens")
         equal([entry["text"][o:o + len(t)] for t, o in zip(columns["tokens"], columns["text_offset"])],
               columns["tokens"],
               "offsets")
+        two = g.post("/v1/completions", dict(GREEDY, logprobs=2))["choices"][0]["logprobs"]
+        equal([len(top) for top in two["top_logprobs"]], [2] * len(two["tokens"]), "two alternatives each")
+        equal([max(top.values()) for top in two["top_logprobs"]], two["token_logprobs"], "greedy takes the likeliest")
         ids = d.tokenize(PROMPT)
         for prompt in ("", [], [[]], [""], {}, 5, [1.5], [-1], [4294967296], [1 << 40], ["x", 5], ids[:2] + ["x"],
                        ["x"] * 17):
@@ -170,6 +174,41 @@ def completions():
               "no id")
         for stop in ("", [""], [1], ["x"] * 17, "x" * 257, {"a": 1}):
             equal(g.post("/v1/completions", dict(GREEDY, stop=stop), 400)["error"]["param"], "stop", f"stop {stop}")
+
+
+@test
+def penalties_and_biases():
+    """The gateway's parameters are the options of the command: the same texts."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        first = d.tokenize(d.cli("generate", "--raw", "--temp", "0", "-n", "3", PROMPT, check_exit=0).stdout)[-1]
+        flags = ("--frequency-penalty", "0.7", "--presence-penalty", "-0.4", "--logit-bias", f"{first}:-100,300:2.5")
+        want, _ = by_hand(d, 7, 40, 1.0, *flags)
+        plain, _ = by_hand(d, 7, 40, 1.0)
+        check(want != plain, "they change something", want)
+        both = {"frequency_penalty": 0.7, "presence_penalty": -0.4}
+        bias = {"logit_bias": {str(first): -100, "300": 2.5}}
+        body = {"model": "tale", "prompt": PROMPT, "max_tokens": 40, "seed": 7}
+        equal(g.post("/v1/completions", dict(body, **both, **bias))["choices"][0]["text"], want, "completions")
+        equal(text_of(g.events("/v1/completions", dict(body, **both, **bias)))[0], want, "completions, streamed")
+        said, _ = by_hand(d, 7, 40, 1.0, "--chat", *flags, prompt="Tell me of a king")
+        chat = {"model": "tale", "messages": HI, "max_tokens": 40, "seed": 7}
+        equal(g.post("/v1/chat/completions", dict(chat, **both, **bias))["choices"][0]["message"]["content"], said,
+              "chat")
+        options = {"num_predict": 40, "seed": 7, "temperature": 1, "top_k": 0, "top_p": 1, "repeat_penalty": 1}
+        raw = {"model": "tale", "prompt": PROMPT, "raw": True, "options": dict(options, **both)}
+        equal("".join(e["response"] for e in g.lines("/api/generate", raw)), by_hand(d, 7, 40, 1.0, *flags[:4])[0],
+              "Ollama's")
+        for bad in ({"x": 1}, {"5": "1"}, {"5": 101}, {"-5": 1}, {"": 1}, {str(i): 1 for i in range(513)},
+                    {"99999999999": 1}, {"999999": 1}):
+            error = g.post("/v1/completions", dict(body, logit_bias=bad), 400)["error"]
+            check("bias" in error["message"], "the refusal names it", error)
+        chat.update(logprobs=True, top_logprobs=2, temperature=0, max_tokens=6)
+        for entry in g.post("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"]:
+            top = entry["top_logprobs"]
+            equal((len(top), top[0]["logprob"]), (2, entry["logprob"]), "greedy takes the likeliest")
+            equal(bytes(top[0]["bytes"]).decode(), top[0]["token"], "bytes")
+        equal(g.post("/v1/chat/completions", dict(chat, logprobs=False), 400)["error"]["param"], "top_logprobs",
+              "alternatives without log-probabilities")
 
 
 @test
@@ -207,12 +246,14 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 12 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 14 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled"}
     chat = {"model": "tale", "messages": HI, "max_tokens": 1}
     ollama = {"model": "tale", "stream": False, "options": {"num_predict": 1}}
     say = {"role": "user", "content": "x"}
+    embedding_model = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
+    vectors = os.path.basename(embedding_model)[:-len(".gguf")]
     places = {  # title: path, a request that passes, where the parameter goes
         "POST /v1/chat/completions": ("/v1/chat/completions", chat, lambda b, p: b.update(p)),
         "POST /v1/completions": ("/v1/completions", dict(GREEDY, max_tokens=1), lambda b, p: b.update(p)),
@@ -230,9 +271,12 @@ def parameters():
         "A message of Ollama's API": ("/api/chat", dict(ollama, messages=HI),
                                       lambda b, p: b.update(messages=[dict(say, **p)])),
         "POST /tokenize": ("/tokenize", {"model": "tale", "content": "x"}, lambda b, p: b.update(p)),
+        "POST /v1/embeddings": ("/v1/embeddings", {"model": vectors, "input": "x"}, lambda b, p: b.update(p)),
+        "POST /api/embed, POST /api/embeddings": ("/api/embed", {"model": vectors, "input": "x"},
+                                                  lambda b, p: b.update(p)),
     }
     equal(set(places), set(tables), "tables with a place here")
-    with Daemon(placement=None) as d, Gateway(d) as g:
+    with Daemon(models=(TALE, embedding_model), placement=None) as d, Gateway(d) as g:
         def ask(title, name, value, want):
             path, body, put = places[title]
             body = dict(body)
@@ -250,6 +294,7 @@ def parameters():
                 else:
                     equal(set(answer["error"]), {"message", "type", "param", "code"}, "OpenAI's shape")
                     check(answer["error"]["param"].endswith(name), "param", answer)
+        ask("POST /v1/chat/completions", "messages", [dict(say, content="x\0y")], 200)
         for title, rows in tables.items():
             ask(title, "no_such_parameter", 1, 400)
             for name, kind, accepted, _ in rows:

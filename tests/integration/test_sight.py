@@ -75,7 +75,7 @@ def trace_of_a_split_generation():
         d.wait_ready()
         recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, "t.json"), "--seconds", "300")
         time.sleep(0.3 * SLOW)
-        ids = d.generate(n=60, placement="split").ids
+        ids = d.generate(n=60, speculation=1, placement="split").ids
         time.sleep(0.1)
         recorder.send_signal(signal.SIGINT)  # ends it early, with what there is
         out, err = recorder.communicate(timeout=20 * SLOW)
@@ -114,7 +114,7 @@ def trace_of_a_split_generation():
                     check(span["ts"] <= ts + 0.0011, f"an arrow's {phase} is in a block", ts, span)
         for word in ("npu worker", "gpu worker", "busy", "hand-overs", "gaps", "between", "steps"):
             check(word in err, f"'{word}' in the summary", err)
-        same_ids(d.generate(n=60, placement="split").ids, ids, "ids with and without a trace")
+        same_ids(d.generate(n=60, speculation=1, placement="split").ids, ids, "ids with and without a trace")
 
 
 @test

@@ -16,7 +16,7 @@ def split_counters():
     with Daemon() as d:
         d.wait_ready()
         before = {n: blocks(w) for n, w in d.workers().items()}
-        r = d.generate(n=40)
+        r = d.generate(n=40, speculation=1)  # off: a step has one row
         equal(len(r.ids), 40, "tokens")
         equal(r.reason, "DONE_LENGTH", "reason")
         w = d.workers()
@@ -116,6 +116,59 @@ def sampling_is_seeded():
         same_ids(d.generate(n=40, temp=0.9, top_p=1e-6, seed=3).ids, greedy.ids, "top-p near 0 is greedy")
         check(d.generate(n=200, repeat_penalty=1.5).ids != d.generate(n=200).ids,
               "a repetition penalty changes something")
+
+
+@test
+def penalties_and_biases():
+    """Seen at the ids that they move; the same whatever else runs, and whatever step reads the prompt."""
+    with Daemon() as d:
+        plain = d.generate(n=60)
+        first, second = plain.ids[:2]
+        banned = d.generate(n=60, logit_bias=f"{first}:-100,{second}:-100")
+        check(not {first, second} & set(banned.ids), "banned tokens", banned.ids)
+        wanted = d.tokenize(" fox")[-1]
+        only = d.generate(n=5, logit_bias=f"{wanted}:100")
+        same_ids(only.ids, [wanted] * 5, "a bias of 100 gives that token alone")
+        check(max(only.logprobs) < -1, "log-probabilities stay the model's", only.logprobs)
+        often = d.generate(n=12, logit_bias=f"{wanted}:60", frequency_penalty=2.0)
+        check(often.ids.count(wanted) == 12, "12 times 2 does not outweigh 60", often.ids)
+        for name in ("frequency_penalty", "presence_penalty"):
+            got = d.generate(n=200, **{name: 2.0})
+            usual = d.generate(n=200)
+            check(len(set(got.ids)) > len(set(usual.ids)), f"{name}: more different tokens", len(set(got.ids)))
+            same_ids(d.generate(n=200, chunk=1, **{name: 2.0}).ids, got.ids, f"{name}, the prompt row by row")
+        many = [d.start_job(n=40, temp=0.9, seed=s, frequency_penalty=0.5, logit_bias=f"{first}:-3.5,7:1e-1")
+                for s in range(8)]
+        together = [j.wait().ids for j in many]
+        for s in range(0, 8, 3):
+            same_ids(d.generate(n=40, temp=0.9, seed=s, frequency_penalty=0.5,
+                                logit_bias=f"{first}:-3.5,7:1e-1").ids, together[s], f"seed {s}, alone and among 8")
+
+
+@test
+def alternatives():
+    with Daemon() as d:
+        args = ("--top-logprobs", "3", "--json", "--raw", "--temp", "0", "-n", "12", PROMPT)
+        out = d.cli("generate", *args, check_exit=0).stdout
+        tokens = [json.loads(line) for line in out.splitlines()]
+        tokens = [t for t in tokens if t["event"] == "token"]
+        equal(len(tokens), 12, "tokens")
+        for t in tokens:
+            equal((len(t["top"]), t["top"][0]), (3, [t["id"], t["logprob"]]), "greedy takes the first of three")
+            check(t["top"] == sorted(t["top"], key=lambda a: -a[1]), "by falling log-probability", t)
+        ids = d.tokenize(PROMPT) + [t["id"] for t in tokens]
+        path = os.path.join(d.dir, "ids")
+        with open(path, "w") as f:
+            f.write(json.dumps(ids))
+        score = json.loads(d.cli("score", "-m", "tale", "--ids", path, "--top", "3", check_exit=0).stdout)
+        for i, t in enumerate(tokens):
+            at = score["top"][len(ids) - 12 + i - 1]
+            equal([a[0] for a in t["top"]], [a[0] for a in at], f"the alternatives of a score at {i}")
+        sampled = ("--temp", "1", "--top-k", "0", "--seed", "5", "-n", "12", "--json", "--raw", PROMPT)
+        without = [json.loads(x).get("id") for x in d.cli("generate", *sampled, check_exit=0).stdout.splitlines()]
+        given = [json.loads(x) for x in
+                 d.cli("generate", "--top-logprobs", "20", *sampled, check_exit=0).stdout.splitlines()]
+        equal([x.get("id") for x in given], without, "ids do not depend on what is reported")
 
 
 @test

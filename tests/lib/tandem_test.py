@@ -220,12 +220,15 @@ class Job:
 
 def request(prompt=PROMPT, n=64, temp=0.0, seed=0, top_k=0, top_p=0.0, min_p=0.0, repeat_penalty=0.0, model=None,
             ids=None,
-            chunk=0, placement="", ignore_end=True, stop=(), chat=None, priority=0):
+             chunk=0, placement="", ignore_end=True, stop=(), chat=None, priority=0, frequency_penalty=0.0,
+             presence_penalty=0.0, logit_bias="", top_logprobs=0, speculation=0, draft_max=0, **more):
     """The fields of a Generate message."""
     out = {"max_tokens": n, "ignore_end": ignore_end, "prefill_chunk": chunk, "placement": placement,
-           "priority": priority,
+           "priority": priority, "speculation": speculation, "draft_max": draft_max, **more,
            "sampling": {"temperature": temp, "seed": seed, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-                        "repeat_penalty": repeat_penalty},
+                        "repeat_penalty": repeat_penalty, "frequency_penalty": frequency_penalty,
+                        "presence_penalty": presence_penalty, "logit_bias": logit_bias},
+           "top_logprobs": top_logprobs,
            "stop": [s.encode() if isinstance(s, str) else s for s in stop]}
     if model:
         out["model"] = {"name": model}
@@ -493,6 +496,7 @@ def make_model(size="tiny", type="q8_0", keep=True, **options):
             part = path + ".part"
             arch = options.get("arch", "")
             tool = "mkgguf_gemma.py" if arch.startswith("gemma") else "mkgguf_archs.py" if arch else "mkgguf.py"
+            tool = "mkgguf_embedding.py" if arch == "gemma-embedding" else tool
             r = subprocess.run(["/usr/bin/python3", os.path.join(TREE, "tools", tool), part, "--size", size,
                                 "--type", type] + args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if b"No module named 'numpy'" in r.stdout:

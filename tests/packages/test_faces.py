@@ -14,7 +14,7 @@ import tandem_wire  # noqa: E402
 
 BUILD = os.path.dirname(BIN)
 # What a job is made of, beside its options.
-NOT_OPTIONS = {"model", "prompt", "chat", "prompt_ids"}
+NOT_OPTIONS = {"model", "prompt", "chat", "chat_details", "prompt_ids"}
 
 
 def read(*path):
@@ -34,7 +34,7 @@ class Row:
         self.choices = re.findall(r'"([^"]+)"', choices[1]) if choices else []
 
         def number(key, otherwise):
-            found = re.search(r"\.range\.%s = ([0-9.]+)" % key, text)
+            found = re.search(r"\.range\.%s = (-?[0-9.]+)" % key, text)
             return found[1] if found else otherwise
         self.min, self.max = number("min", "0"), number("max", None)
         self.below, self.or_zero = ".below_max = true" in text, ".or_zero = true" in text

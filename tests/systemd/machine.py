@@ -9,13 +9,14 @@ import signal
 import subprocess
 import tempfile
 import time
+import zlib
 
 from tandem_test import BIN, SLOW, TREE, Skip, check, wait_for
 
 CACHE = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(TREE, "build", "test-models")
 # What the packages need and a bare root lacks; python3 stands for programs that nobody here wrote.
 PACKAGES = ("systemd-sysv,dbus,polkitd,procps,python3-minimal,libinih1,libprotobuf-c1,libseccomp2,liburing2,"
-            "libdbus-1-3,libmicrohttpd12,libjansson4")
+            "libdbus-1-3,libmicrohttpd12,libjansson4,libcurl4,libedit2")
 HIERARCHIES = ("", "unified", "systemd")  # below /sys/fs/cgroup: version 2 alone, or beside version 1
 
 
@@ -34,7 +35,7 @@ def mirror():
 
 
 def base_archive():
-    path = os.path.join(CACHE, "debian-12.tar")
+    path = os.path.join(CACHE, f"debian-12-{zlib.crc32(PACKAGES.encode()):08x}.tar")  # another list is another root
     if os.path.exists(path):
         return path
     if not shutil.which("mmdebstrap"):

@@ -14,8 +14,8 @@ from machine import Machine, packages  # noqa: E402
 
 HOSTILE = os.path.join(os.path.dirname(BIN), "hostile")
 BUS = ("dev.tandem.Tandem1", "/dev/tandem/Tandem1", "dev.tandem.Tandem1.Manager")
-# More than a pipe holds: until its reader goes on, the job is in the middle.
-LONG = ("tandem", "generate", "--temp", "0", "-n", "1600", "--ignore-end", "--json", PROMPT)
+# More than a pipe holds: until its reader goes on, the job is in the middle. Split: each worker is needed.
+LONG = ("tandem", "generate", "--placement", "split", "--temp", "0", "-n", "1600", "--ignore-end", "--json", PROMPT)
 RULE = """polkit.addRule(function(action, subject) {
     if (action.id == "dev.tandem.Tandem1.restart-worker" && subject.user == "bob")
         return polkit.Result.YES;
@@ -85,6 +85,24 @@ def activation(m):
     equal(m.run("stat", "-c", "%a %U", "/run/tandem/npu-worker.socket", "/run/tandem/gpu-worker.socket").stdout.split(),
           ["600", "tandem"] * 2, "the workers' sockets")
     return text
+
+
+def own_file(m, text):
+    """A model in a home that tandemd cannot see: alice's client opens it, a gate behind tandemd's walls receives it."""
+    m.run("sh", "-c", "cp /usr/share/tandem/models/tale.gguf /home/alice/own.gguf; chmod 600 /home/alice/own.gguf; "
+                      "chown alice: /home/alice /home/alice/own.gguf; chmod 700 /home/alice")
+    equal(generate(m, "--model", "/home/alice/own.gguf"), text, "the same text from a file of alice's own")
+    gates = [line for line in m.run("ps", "-eo", "user:32=,args=").stdout.splitlines() if "--gate" in line]
+    check(any(line.split() == ["tandem", "tandemd", "--gate"] for line in gates), "the gate's process", gates)
+    listed = m.run("tandem", "models", user="alice").stdout
+    check("/home/alice/own.gguf" in listed, "alice sees her file's name", listed)
+    check("own" not in m.run("tandem", "models", user="bob").stdout, "bob does not")
+    check("/home/alice/own.gguf" in m.run("tandem", "models").stdout, "root does")
+    r = m.run("tandem", "load", "/home/alice/own.gguf", user="alice", may_fail=True)
+    check(r.returncode == 1, "alice may not load", r.stderr)
+    check(m.run("tandem", "models").stdout.count("own.gguf") <= 1, "a refused load has opened nothing")
+    m.run("rm", "/home/alice/own.gguf")
+    print(f"     gate: {gates}")
 
 
 def bus(m, text):
@@ -379,6 +397,7 @@ def from_install_to_purge():
     with Machine() as m:
         before = install(m, debs)
         text = activation(m)
+        own_file(m, text)
         bus(m, text)
         for part in parts:
             begin = time.monotonic()

@@ -74,6 +74,15 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
         json_key(&line, "text");
         json_text(&line, token->text, token->size);
         json_field_number(&line, "logprob", token->logprob);
+        if (token->n_top > 0) {
+                json_key(&line, "top");
+                for (size_t i = 0; i < token->n_top; i++) {
+                        buf_printf(&line, "%s[%" PRIu32 ",", i == 0 ? "[" : ",", token->top[i].id);
+                        json_number(&line, token->top[i].logprob);
+                        buf_puts(&line, "]");
+                }
+                buf_puts(&line, "]");
+        }
         buf_puts(&line, "}\n");
         if (!line.failed)
                 out_write(line.data, line.size);
@@ -107,6 +116,9 @@ static void print_done(const struct generate *g, const uint32_t *ids, size_t n_i
         json_field_u64(&line, "recoveries", result->recoveries);
         json_field_bool(&line, "degraded", result->degraded);
         json_field_bool(&line, "incomplete", result->incomplete);
+        json_field_u64(&line, "drafted", result->drafted);
+        json_field_u64(&line, "accepted", result->accepted);
+        json_field_string(&line, "unguessed", result->unguessed);
         json_key(&line, "tail");
         json_text(&line, result->tail, result->tail_size);
         json_field_u64(&line, "job", result->job);
@@ -128,6 +140,7 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
                                         .prefill_tps = NAN,
                                         .decode_tps = NAN,
                                         .numerics_id = "",
+                                        .unguessed = "",
                                         .tail = "" };
         const uint32_t *ids;
         size_t n_ids;
@@ -140,7 +153,9 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
 /* What fails before there is a job: with --json, too, the last line says why. */
 static int fail(const struct generate *g, const struct tandem_error *err)
 {
-        struct tandem_result result = { .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .tail = "" };
+        struct tandem_result result = {
+                .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .unguessed = "", .tail = ""
+        };
 
         if (g->json)
                 print_done(g, NULL, 0, &result);

@@ -228,8 +228,7 @@ static void begin_file(struct recording *r)
 
 static void end_file(struct recording *r)
 {
-        buf_printf(&r->out, "\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"events\":%" PRIu64 "}}\n",
-                   r->n_shown);
+        buf_printf(&r->out, "\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"events\":%" PRIu64 "}}\n", r->n_shown);
         flush(r);
 }
 

@@ -68,13 +68,23 @@ static dbus_bool_t on_toggle_watch_to(DBusWatch *watch, struct tdm_dbus *bus)
 
 static dbus_bool_t on_add_watch(DBusWatch *watch, void *userdata)
 {
-        return on_toggle_watch_to(watch, userdata);
+        struct tdm_dbus *bus = userdata;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(bus->watches); i++)
+                if (!bus->watches[i]) {
+                        bus->watches[i] = watch;
+                        return on_toggle_watch_to(watch, bus);
+                }
+        return FALSE;
 }
 
 static void on_toggle_watch(DBusWatch *watch, void *userdata)
 {
         struct tdm_dbus *bus = userdata;
 
+        /* A message that is given up on a thread may let libdbus read again; the loop looks when the thread is done. */
+        if (!pthread_equal(pthread_self(), bus->loop_thread))
+                return;
         if (!on_toggle_watch_to(watch, bus)) {
                 tdm_log_error("out of memory for the connection to the bus");
                 bus->lost = true;
@@ -82,8 +92,20 @@ static void on_toggle_watch(DBusWatch *watch, void *userdata)
         }
 }
 
+void bus_look_at_watches(struct tdm_dbus *bus)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(bus->watches); i++)
+                if (bus->watches[i])
+                        on_toggle_watch(bus->watches[i], bus);
+}
+
 static void on_remove_watch(DBusWatch *watch, void *userdata)
 {
+        struct tdm_dbus *bus = userdata;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(bus->watches); i++)
+                if (bus->watches[i] == watch)
+                        bus->watches[i] = NULL;
         tdm_source_destroy(dbus_watch_get_data(watch));
         dbus_watch_set_data(watch, NULL, NULL);
 }
@@ -144,10 +166,14 @@ void bus_tear_down(struct tdm_dbus *bus)
         DBusConnection *connection = steal_ptr(&bus->connection);
         struct bus_peer *peer;
 
+        bus->leaving = connection;
         bus->registered = bus->lost = false;
         bus_forget_asking(&bus->asking);
         tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
                 bus_peer_free(peer);
+        if (connection)
+                bus_close_undispatched(bus, connection);
+        bus->leaving = NULL;
         if (!connection)
                 return;
         dbus_connection_set_dispatch_status_function(connection, NULL, NULL, NULL);
@@ -162,7 +188,9 @@ static int on_retry(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_dbus *bus = userdata;
 
-        if (!bus->connection)
+        if (!bus->connection && bus_closes_too_many(bus))
+                retry_later(bus);
+        else if (!bus->connection)
                 bus_connect(bus);
         else
                 tdm_source_schedule(bus->dispatch);
@@ -181,7 +209,14 @@ static int on_dispatch(struct tdm_source *source, void *userdata)
                         tdm_source_arm(bus->retry, tdm_now_ns() + LOOK_AGAIN_NS);
                         return 0;
                 }
-                switch (dbus_connection_dispatch(bus->connection)) {
+                DBusDispatchStatus status = dbus_connection_dispatch(bus->connection);
+
+                if (bus->dispatched) {
+                        DBusMessage *message = steal_ptr(&bus->dispatched);
+
+                        bus_message_done(bus, bus_peer_of(bus, message), message);
+                }
+                switch (status) {
                 case DBUS_DISPATCH_COMPLETE:
                         return 0;
                 case DBUS_DISPATCH_NEED_MEMORY:
@@ -294,6 +329,8 @@ static DBusHandlerResult on_message(DBusConnection *connection, DBusMessage *mes
         struct tdm_dbus *bus = userdata;
         const char *name, *before, *after;
 
+        if (bus->system && !bus->dispatched && dbus_message_contains_unix_fds(message))
+                bus->dispatched = dbus_message_ref(message);
         if (dbus_message_is_signal(message, DBUS_INTERFACE_LOCAL, "Disconnected")) {
                 bus->lost = true;
                 tdm_source_schedule(bus->dispatch);
@@ -532,6 +569,7 @@ int tdm_dbus_new(struct tdm_dbus **ret, struct tdm_loop *loop, struct tdm_models
         if (!bus->socket)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         bus->started_ns = tdm_now_ns();
+        bus->loop_thread = pthread_self();
         bus->retry_ns = RETRY_MIN_NS;
         r = tdm_loop_add_defer(loop, on_dispatch, bus, &bus->dispatch);
         if (r == 0)
@@ -562,6 +600,7 @@ void tdm_dbus_destroy(struct tdm_dbus *bus)
                 return;
         bus_polkit_end(bus);
         bus_tear_down(bus);
+        tdm_background_destroyp(&bus->closer);
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 bus_job_free(job);
         tdm_source_destroy(bus->dispatch);

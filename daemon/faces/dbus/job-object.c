@@ -19,6 +19,10 @@ enum property {
         MAX_TOKENS,
         RECOVERIES,
         EVICTIONS,
+        DRAFTED,
+        ACCEPTED,
+        GUESSES,
+        UNGUESSED,
         DEGRADED,
         TEXT_BYTES,
         TEXT_TRUNCATED,
@@ -47,6 +51,10 @@ static const struct bus_property properties[N_PROPERTIES] = {
         [MAX_TOKENS] = { "MaxTokens", "u", true },
         [RECOVERIES] = { "Recoveries", "u", true },
         [EVICTIONS] = { "Evictions", "u", true },
+        [DRAFTED] = { "Drafted", "t", false },
+        [ACCEPTED] = { "Accepted", "t", false },
+        [GUESSES] = { "Guesses", "u", false },
+        [UNGUESSED] = { "Unguessed", "s", false },
         [DEGRADED] = { "Degraded", "b", true },
         [TEXT_BYTES] = { "TextBytes", "t", true },
         [TEXT_TRUNCATED] = { "TextTruncated", "b", true },
@@ -131,6 +139,18 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
         case EVICTIONS:
                 bus_write_u32(w, j->evictions);
                 break;
+        case DRAFTED:
+                bus_write_u64(w, j->n_drafted);
+                break;
+        case ACCEPTED:
+                bus_write_u64(w, j->n_accepted);
+                break;
+        case GUESSES:
+                bus_write_u32(w, j->n_guesses);
+                break;
+        case UNGUESSED:
+                bus_write_string(w, tdm_unguessed_text(j->unguessed));
+                break;
         case DEGRADED:
                 bus_write_bool(w, j->degraded);
                 break;
@@ -169,6 +189,9 @@ void bus_job_write_end(struct bus_writer *w, const struct bus_job *job)
         bus_entry_u32(w, "reread-tokens", j->reread_tokens);
         bus_entry_bool(w, "degraded", j->degraded);
         bus_entry_bool(w, "incomplete", j->incomplete);
+        bus_entry_u64(w, "drafted", j->n_drafted);
+        bus_entry_u64(w, "accepted", j->n_accepted);
+        bus_entry_string(w, "unguessed", tdm_unguessed_text(j->unguessed));
         bus_entry_double(w, "ttft-ms", tdm_job_ttft_ms(j));
         bus_entry_double(w, "prefill-tps", tdm_job_prefill_tps(j));
         bus_entry_double(w, "decode-tps", tdm_job_decode_tps(j));

@@ -334,6 +334,10 @@ static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_tok
                 begin(job, &l, "token");
                 add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id,
                     isfinite(t->logprob) ? (double)t->logprob : 0.0);
+                for (uint32_t i = 0; i < t->n_top; i++)
+                        add(&l, "%s[%u,%.6g]", i == 0 ? ",\"top\":[" : ",", t->top[i].id, (double)t->top[i].logprob);
+                if (t->n_top > 0)
+                        add(&l, "]");
                 add_json(&l, "text", clean, size);
                 put_event(job, &l);
                 put_parts(job, t);
@@ -372,6 +376,8 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
             tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
         add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->recoveries, j->degraded ? "true" : "false",
             j->incomplete ? "true" : "false");
+        add(&l, ",\"drafted\":%llu,\"accepted\":%llu", (unsigned long long)j->n_drafted,
+            (unsigned long long)j->n_accepted);
         put_event(job, &l);
 }
 
@@ -594,6 +600,7 @@ void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIt
 
         if (r == 0)
                 r = start(peer, &request, &fd, &job, &err);
+        tdm_models_close_file(peer->bus->models, peer->account, steal_fd(&request.model_fd));
         if (r != 0) {
                 tdm_log_debug("job of user %u refused: %s", (unsigned)peer->uid, err.message);
                 bus_reply_failed(peer->bus, message, r, err.message);

@@ -11,7 +11,7 @@
 void bus_load_free(struct bus_load *load)
 {
         tdm_list_remove(&load->node);
-        dbus_message_unref(load->call);
+        bus_message_done(load->peer->bus, load->peer, load->call);
         tdm_model_unref(load->model);
         free(load);
 }
@@ -61,6 +61,7 @@ static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct td
         load = calloc(1, sizeof(*load));
         if (!load)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "out of memory");
+        load->peer = peer;
         load->call = dbus_message_ref(message);
         load->model = tdm_model_ref(model);
         tdm_list_append(&peer->loads, &load->node);
@@ -73,13 +74,12 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
 {
         struct tdm_dbus *bus = peer->bus;
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
-        _cleanup_(closep) int fd = -1;
         struct tdm_error err = { 0 };
         char path[BUS_MAX_PATH];
         struct bus_writer w;
         const char *name;
         bool wait = false;
-        int r;
+        int r, fd = -1;
 
         dbus_message_iter_get_basic(args, &name);
         dbus_message_iter_next(args);
@@ -88,6 +88,7 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
                 r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
         if (r == 0)
                 r = tdm_models_open(bus->models, peer->account, name, fd, &model, &err);
+        tdm_models_close_file(bus->models, peer->account, fd);
         if (r == 0 && wait) {
                 r = wait_for_model(peer, message, model, &err);
                 if (r == 0)
@@ -144,7 +145,7 @@ static void list_models(struct bus_peer *peer, DBusMessage *message, DBusMessage
                 return;
         }
         bus_writer_init(&w, bus_reply_new(message));
-        bus_write_models(&w, peer->bus);
+        bus_write_models(&w, peer);
         bus_reply_finish(peer->bus, message, &w);
 }
 
@@ -158,6 +159,11 @@ static void generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIte
 static void chat(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
 {
         bus_job_generate(peer, message, args, true);
+}
+
+static void embed(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
+{
+        bus_embed_call(peer, message, args);
 }
 
 static void restart_worker(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
@@ -251,6 +257,7 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
 static const struct bus_method methods[] = {
         { "Generate", "sa{sv}", BUS_GENERATE, generate },
         { "Chat", "a(ss)a{sv}", BUS_GENERATE, chat },
+        { "Embed", "asa{sv}", BUS_GENERATE, embed },
         { "ListModels", "a{sv}", BUS_ANYBODY, list_models },
         { "LoadModel", "sa{sv}", BUS_MANAGE_MODELS, load_model },
         { "UnloadModel", "sa{sv}", BUS_MANAGE_MODELS, unload_model },

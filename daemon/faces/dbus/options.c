@@ -532,7 +532,6 @@ int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct 
 {
         static const char *const known[] = { "wait", "model-fd" };
         DBusMessageIter entries, value;
-        _cleanup_(closep) int fd = -1;
         bool wait = false;
         const char *name;
         uint64_t seen = 0;
@@ -548,15 +547,41 @@ int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct 
                         return unknown(name, err);
                 r = take_once(name, i, &seen, err);
                 if (r == 0)
-                        r = i == 0 ? read_bool(&value, name, &wait, err) : read_fd(&value, name, &fd, err);
+                        r = i == 0 ? read_bool(&value, name, &wait, err) : read_fd(&value, name, ret_fd, err);
         }
         if (r != 0)
                 return r;
-        if (ret_wait) {
+        if (ret_wait)
                 *ret_wait = wait;
-                *ret_fd = steal_fd(&fd);
-        }
         return 0;
+}
+
+int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *ret_dimensions, struct tdm_error *err)
+{
+        static const char *const known[] = { "model", "dimensions" };
+        DBusMessageIter entries, value;
+        const char *name;
+        uint64_t seen = 0, n = 0;
+        int r = 0;
+
+        dbus_message_iter_recurse(options, &entries);
+        while (r == 0 && next_entry(&entries, &name, &value)) {
+                size_t i = 0;
+
+                while (i < TDM_ARRAY_SIZE(known) && strcmp(name, known[i]) != 0)
+                        i++;
+                if (i == TDM_ARRAY_SIZE(known))
+                        return unknown(name, err);
+                r = take_once(name, i, &seen, err);
+                if (r == 0 && i == 0) {
+                        if (dbus_message_iter_get_arg_type(&value) != DBUS_TYPE_STRING)
+                                return bad_type(err, name, "a string");
+                        dbus_message_iter_get_basic(&value, ret_model);
+                } else if (r == 0 && (!get_whole(&value, &n) || n < 1 || n > 65536))
+                        return bad_type(err, name, "a whole number from 1 to 65536");
+        }
+        *ret_dimensions = (uint32_t)n;
+        return r;
 }
 
 int bus_read_no_options(DBusMessageIter *options, struct tdm_error *err)

@@ -69,7 +69,7 @@ void bus_held_free(struct bus_held *held)
         if (held->charged)
                 tdm_account_release(held->peer->account, TDM_RESOURCE_CALLS, 1);
         bus->held_bytes -= held->size_bytes;
-        dbus_message_unref(held->message);
+        bus_message_done(bus, held->peer, held->message);
         free(held);
 }
 
@@ -137,6 +137,7 @@ void bus_peer_free(struct bus_peer *peer)
                 bus_held_free(held);
         tdm_list_for_each(load, &peer->loads, struct bus_load, node)
                 bus_load_free(load);
+        bus_embed_peer_left(peer);
         bus_job_peer_left(bus, peer);
         tdm_list_remove(&peer->node);
         bus->n_peers--;
@@ -159,6 +160,13 @@ static struct bus_peer *find(struct tdm_dbus *bus, const char *name)
         return NULL;
 }
 
+struct bus_peer *bus_peer_of(struct tdm_dbus *bus, DBusMessage *message)
+{
+        const char *sender = dbus_message_get_sender(message);
+
+        return sender ? find(bus, sender) : NULL;
+}
+
 void bus_peer_left(struct tdm_dbus *bus, const char *name)
 {
         struct bus_peer *peer = find(bus, name);
@@ -179,7 +187,7 @@ static void serve_held(struct bus_peer *peer)
                 message = dbus_message_ref(held->message);
                 bus_held_free(held);
                 bus_object_call(peer, message, BUS_ANYBODY, BUS_POLKIT_UNKNOWN);
-                dbus_message_unref(message);
+                bus_message_done(peer->bus, peer, message);
         }
 }
 
@@ -223,7 +231,7 @@ static bool forget_one(struct tdm_dbus *bus, const struct tdm_account *account)
 
         tdm_list_for_each(peer, &bus->peers, struct bus_peer, node) {
                 if (!peer->known || (account && peer->account != account) || !tdm_list_empty(&peer->held) ||
-                    !tdm_list_empty(&peer->loads) || bus_job_knows(bus, peer))
+                    !tdm_list_empty(&peer->loads) || !tdm_list_empty(&peer->embeds) || bus_job_knows(bus, peer))
                         continue;
                 bus_peer_free(peer);
                 return true;
@@ -297,6 +305,7 @@ static int peer_new(struct tdm_dbus *bus, const char *name, struct bus_peer **re
         peer->bus = bus;
         tdm_list_init(&peer->held);
         tdm_list_init(&peer->loads);
+        tdm_list_init(&peer->embeds);
         tdm_list_append(&bus->peers, &peer->node);
         bus->n_peers++;
         peer->name = strdup(name);

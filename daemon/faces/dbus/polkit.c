@@ -79,6 +79,7 @@ static void on_answer(DBusPendingCall *pending, void *userdata)
         struct bus_held *held = userdata;
         struct bus_peer *peer = held->peer;
         DBusMessage *message = dbus_message_ref(held->message);
+        struct tdm_dbus *bus = peer->bus;
         enum bus_action action = held->action;
         char why[400];
         bool yes = read_answer(reply, action, why, sizeof(why));
@@ -87,7 +88,7 @@ static void on_answer(DBusPendingCall *pending, void *userdata)
         if (reply)
                 dbus_message_unref(reply);
         go_on(peer, message, action, yes, why);
-        dbus_message_unref(message);
+        bus_message_done(bus, bus_peer_of(bus, message), message);
 }
 
 static DBusMessage *question(const struct bus_peer *peer, enum bus_action action, bool interactive)

@@ -7,6 +7,8 @@
 #include "daemon/faces/dbus/dbus.h"
 
 #include <dbus/dbus.h>
+#include <pthread.h>
+#include "common/background.h"
 #include "common/utf8.h"
 
 #define BUS_NAME "dev.tandem.Tandem1"
@@ -63,8 +65,9 @@ struct bus_peer {
         bool known;
         struct tdm_account *account; /* NULL: not known yet */
         DBusPendingCall *asking;
-        struct tdm_list held;  /* struct bus_held */
-        struct tdm_list loads; /* struct bus_load */
+        struct tdm_list held;   /* struct bus_held */
+        struct tdm_list loads;  /* struct bus_load */
+        struct tdm_list embeds; /* struct bus_embed */
 };
 
 /* A call that waits for something. */
@@ -80,6 +83,7 @@ struct bus_held {
 
 /* A caller who waits for a model. */
 struct bus_load {
+        struct bus_peer *peer;
         struct tdm_list node;
         DBusMessage *call;
         struct tdm_model *model;
@@ -143,6 +147,12 @@ struct tdm_dbus {
         struct tdm_source *dispatch, *retry, *tick;
         uint64_t retry_ns, tick_ns; /* how long to wait; when the tick comes */
         bool lost;                  /* to be torn down */
+        DBusWatch *watches[4];      /* of the connection */
+        pthread_t loop_thread;
+        DBusConnection *leaving;       /* while it is torn down */
+        DBusMessage *dispatched;       /* with file descriptors: given up when its dispatch is over */
+        struct tdm_background *closer; /* NULL: nothing had to be closed yet */
+        unsigned n_closing;            /* messages that the closer has */
 
         struct tdm_list questions; /* to polkit, about processes that are not on the bus */
         unsigned n_questions;
@@ -204,6 +214,14 @@ size_t bus_clean_text(const char *text, size_t size, char *out);
 /* bus.c */
 int bus_connect(struct tdm_dbus *bus);
 void bus_tear_down(struct tdm_dbus *bus);
+/* Watches that libdbus turned on or off on another thread. */
+void bus_look_at_watches(struct tdm_dbus *bus);
+
+/* closing.c: gives up a reference to a message that came; peer: who sent it, or NULL. */
+void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMessage *message);
+/* After a flood of files that hang. */
+bool bus_closes_too_many(const struct tdm_dbus *bus);
+void bus_close_undispatched(struct tdm_dbus *bus, DBusConnection *connection);
 /* Takes message; NULL is fine. Not sent while there is no bus. */
 void bus_send(struct tdm_dbus *bus, DBusMessage *message);
 /* A call to somebody else; fn is called once, unless *ret is cancelled before. */
@@ -225,7 +243,8 @@ void bus_peer_left(struct tdm_dbus *bus, const char *name);
 void bus_peer_free(struct bus_peer *peer);
 int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held **ret, struct tdm_error *err);
 void bus_held_free(struct bus_held *held);
-void bus_load_free(struct bus_load *load); /* manager.c */
+struct bus_peer *bus_peer_of(struct tdm_dbus *bus, DBusMessage *message); /* NULL: not known */
+void bus_load_free(struct bus_load *load);                                /* manager.c */
 static inline bool bus_peer_is_root(const struct bus_peer *peer)
 {
         return peer->uid == 0;
@@ -284,8 +303,15 @@ struct bus_request {
 void bus_request_deinit(struct bus_request *request);
 /* What it points to lies in the message. */
 int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, struct tdm_error *err);
-/* wait, model-fd (the caller's then); and where no option is known yet */
+/* wait, model-fd (-1 before; the caller's to close, also where the call is refused); where no option is known yet */
 int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err);
+/* Of Embed. *ret_model stays NULL where none is named, and points into the message. */
+int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *ret_dimensions, struct tdm_error *err);
+
+/* embed.c */
+void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args);
+void bus_embed_peer_left(struct bus_peer *peer); /* its jobs end */
+
 int bus_read_no_options(DBusMessageIter *options, struct tdm_error *err);
 
 /* job.c */
@@ -316,7 +342,7 @@ void bus_stream_deinit(struct bus_stream *stream);
 
 /* status.c */
 void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus);
-void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus);
+void bus_write_models(struct bus_writer *w, struct bus_peer *peer);
 struct tdm_model *bus_model_find(struct tdm_dbus *bus, const char *path);
 void bus_model_path(const struct tdm_model *model, char path[BUS_MAX_PATH]);
 int bus_start_tick(struct tdm_dbus *bus);

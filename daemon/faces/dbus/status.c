@@ -20,6 +20,7 @@ static struct tdm_status_source source_of(const struct tdm_dbus *bus)
                 .socket = bus->socket,
                 .started_ns = bus->started_ns,
                 .draining = bus->draining,
+                .sees_all = !bus->system, /* signals and properties go to everybody */
         };
 }
 
@@ -435,18 +436,25 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes, 
         bus_close(scan->w);
 }
 
-void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
+void bus_write_models(struct bus_writer *w, struct bus_peer *peer)
 {
+        struct tdm_dbus *bus = peer->bus;
+        struct tdm_status_source source = source_of(bus);
         struct scan scan = { .w = w, .bus = bus };
         char path[BUS_MAX_PATH];
         struct tdm_model *model;
 
+        source.sees_all = !bus->system || bus_peer_is_root(peer);
+        source.viewer = peer->account;
         bus_open(w, DBUS_TYPE_ARRAY, "a{sv}");
         tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
+                struct tdm_model_shown shown;
+
+                tdm_status_of_model(&source, model, &shown);
                 bus_model_path(model, path);
                 bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
-                bus_entry_string(w, "name", model->name);
-                bus_entry_string(w, "path", tdm_model_shown_path(model));
+                bus_entry_string(w, "name", shown.fields.name);
+                bus_entry_string(w, "path", shown.fields.path);
                 bus_entry_string(w, "state", tdm_model_state_name(model->state));
                 bus_entry_u64(w, "file-bytes", tdm_model_file_bytes(model));
                 bus_entry_bool(w, "default", tdm_model_is_default(model));
@@ -457,7 +465,7 @@ void bus_write_models(struct bus_writer *w, struct tdm_dbus *bus)
                         bus_entry_u32(w, "context", tdm_model_hparams(model)->n_ctx);
                 }
                 if (model->state == TDM_MODEL_FAILED)
-                        bus_entry_string(w, "error", tdm_model_shown_error(model));
+                        bus_entry_string(w, "error", shown.fields.error);
                 bus_close(w);
         }
         (void)tdm_models_scan(bus->models, on_scanned, &scan); /* what cannot be listed is left out */

@@ -24,7 +24,7 @@ static void on_accepted(struct tdm_job *job, void *userdata)
 
         accepted.job = job->id;
         accepted.prompt_tokens = job->prompt_tokens;
-        accepted.model = request->model->name;
+        accepted.model = face_model_name(request->client, request->model);
         accepted.max_tokens = job->max_tokens;
         reply.kind_case = TANDEM__REPLY__KIND_ACCEPTED;
         reply.accepted = &accepted;
@@ -45,6 +45,30 @@ static void on_progress(struct tdm_job *job, void *userdata)
         reply.kind_case = TANDEM__REPLY__KIND_PROGRESS;
         reply.progress = &progress;
         face_send(request->client, request->id, &reply);
+}
+
+struct alternatives {
+        Tandem__Alternative room[TDM_MAX_TOP], *list[TDM_MAX_TOP];
+};
+
+static void put_alternatives(const struct tdm_job *job, const struct tdm_job_token *t, struct alternatives *a,
+                             Tandem__Token *token)
+{
+        uint32_t n = TDM_MIN(t->n_top, TDM_MAX_TOP);
+
+        for (uint32_t i = 0; i < n; i++) {
+                const char *text = NULL;
+                size_t size = tdm_tokenizer_piece(job->tokenizer, t->top[i].id, true, &text);
+
+                tandem__alternative__init(&a->room[i]);
+                a->room[i].id = t->top[i].id;
+                a->room[i].logprob = t->top[i].logprob;
+                a->room[i].text.data = (uint8_t *)text;
+                a->room[i].text.len = size;
+                a->list[i] = &a->room[i];
+        }
+        token->n_top = n;
+        token->top = a->list;
 }
 
 /* What a token adds beside its text, in one piece of memory to be freed: deltas, their list, names with a NUL, and the
@@ -94,12 +118,14 @@ static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_t
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Tokens tokens = TANDEM__TOKENS__INIT;
         Tandem__Token token = TANDEM__TOKEN__INIT, *list[1] = { &token };
+        struct alternatives alternatives;
         _cleanup_(freep) void *parts = NULL;
 
         token.id = t->id;
         token.logprob = t->logprob;
         token.text.data = (uint8_t *)t->text;
         token.text.len = t->size;
+        put_alternatives(job, t, &alternatives, &token);
         if (t->n_parts > 0) {
                 parts = put_parts(&token, t);
                 if (!parts) {
@@ -156,6 +182,19 @@ static void on_scores(struct tdm_job *job, uint32_t first, const struct tdm_resu
         face_mind_queue(request->client, job);
 }
 
+static void send_vector(struct request *request, const struct tdm_job *job)
+{
+        Tandem__Reply reply = TANDEM__REPLY__INIT;
+        Tandem__Vector vector = TANDEM__VECTOR__INIT;
+
+        vector.job = job->id;
+        vector.n_numbers = job->n_vector;
+        vector.numbers = job->vector;
+        reply.kind_case = TANDEM__REPLY__KIND_VECTOR;
+        reply.vector = &vector;
+        face_send(request->client, request->id, &reply);
+}
+
 static void on_done(struct tdm_job *job, void *userdata)
 {
         struct request *request = userdata;
@@ -171,6 +210,8 @@ static void on_done(struct tdm_job *job, void *userdata)
                 request_free(request);
                 return;
         }
+        if (job->vector)
+                send_vector(request, job);
         done.job = job->id;
         done.reason = (Tandem__DoneReason)job->end;
         if (job->end == TDM_JOB_END_ERROR) {
@@ -189,6 +230,12 @@ static void on_done(struct tdm_job *job, void *userdata)
         done.reread_tokens = job->reread_tokens;
         done.degraded = job->degraded;
         done.incomplete = job->incomplete;
+        done.drafted = job->n_drafted;
+        done.accepted = job->n_accepted;
+        done.n_drafted_at = done.n_accepted_at = TDM_MAX_GUESSES;
+        done.drafted_at = job->drafted_at;
+        done.accepted_at = job->accepted_at;
+        done.unguessed = (char *)tdm_unguessed_text(job->unguessed);
         done.numerics_id = job->numerics_id;
         done.text.data = (uint8_t *)job->tail;
         done.text.len = job->tail_size;

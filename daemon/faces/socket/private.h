@@ -51,6 +51,8 @@ struct request {
         unsigned flags;
         struct face_trace *trace; /* TRACE */
         void *question;           /* LOAD: whether the client may; NULL: it may */
+        char *name;               /* LOAD, while that is asked: the model's, and the file that was passed, or -1 */
+        int fd;
 };
 
 struct tdm_face {
@@ -109,6 +111,8 @@ void request_model_changed(struct request *request); /* may free it */
 extern const struct tdm_job_events face_job_events;
 
 /* status.c */
+/* What this client may know it by. */
+char *face_model_name(const struct client *c, const struct tdm_model *model);
 void face_send_status(struct client *client, uint32_t id);
 void face_send_models(struct client *client, uint32_t id);
 void face_send_jobs(struct client *client, uint32_t id);

@@ -2,6 +2,7 @@
  * number and every length is checked before it goes further. */
 #include "daemon/faces/socket/private.h"
 
+#include <fcntl.h>
 #include "common/log.h"
 #include "daemon/faces/status.h"
 #include "daemon/jobs/request.h"
@@ -20,6 +21,7 @@ static struct request *request_new(struct client *c, uint32_t id, enum request_k
         r->client = c;
         r->id = id;
         r->kind = kind;
+        r->fd = -1;
         tdm_list_append(&c->requests, &r->node);
         c->n_requests++;
         return r;
@@ -55,6 +57,8 @@ void request_free(struct request *r)
         if (r->text)
                 explicit_bzero(r->text, r->text_size);
         free(r->text);
+        free(r->name);
+        tdm_models_close_file(r->client->face->models, r->client->account, steal_fd(&r->fd));
         tdm_job_unref(r->job);
         tdm_model_unref(r->model);
         face_trace_free(r->trace);
@@ -82,16 +86,28 @@ static bool may_open(struct client *c, uint32_t id)
 
 /* ---- models ---- */
 
-static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *fds, unsigned n_fds,
-                      struct tdm_model **ret, struct tdm_error *err)
+/* The file that a client passed for a model, if it did. */
+static int check_passed(const Tandem__ModelRef *ref, const int *fds, unsigned n_fds, struct tdm_error *err)
 {
         if (!ref || !ref->from_fd)
-                return tdm_models_open(c->face->models, c->account, ref ? ref->name : NULL, -1, ret, err);
+                return 0;
         if (n_fds != 1)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "a model passed as a file needs exactly one fd; %u came",
                                      n_fds);
         if (fds[0] < -1)
                 return tdm_gate_explain((enum tdm_gate_verdict)fds[0], ref->name, err);
+        return 0;
+}
+
+static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *fds, unsigned n_fds,
+                      struct tdm_model **ret, struct tdm_error *err)
+{
+        int r = check_passed(ref, fds, n_fds, err);
+
+        if (r != 0)
+                return r;
+        if (!ref || !ref->from_fd)
+                return tdm_models_open(c->face->models, c->account, ref ? ref->name : NULL, -1, ret, err);
         return tdm_models_open(c->face->models, c->account, ref->name, fds[0], ret, err);
 }
 
@@ -279,6 +295,27 @@ static int handle_score(struct client *c, uint32_t id, const Tandem__Score *scor
         return r != 0 ? r : start_job(c, id, job, score->model, fds, n_fds, err);
 }
 
+static int handle_embed(struct client *c, uint32_t id, const Tandem__Embed *embed, const int *fds, unsigned n_fds,
+                        struct tdm_error *err)
+{
+        struct tdm_job_params p = {
+                .kind = TDM_JOB_EMBED,
+                .uid = c->uid,
+                .account = c->account,
+                .text = (const char *)embed->text.data,
+                .text_size = embed->text.len,
+                .dimensions = embed->dimensions,
+        };
+        struct tdm_job *job;
+        int r;
+
+        p.options.deadline_ms = embed->deadline_ms;
+        p.options.priority =
+                embed->priority == TANDEM__PRIORITY__PRIORITY_BACKGROUND ? TDM_JOB_BACKGROUND : TDM_JOB_INTERACTIVE;
+        r = tdm_job_new(&job, &p, err);
+        return r != 0 ? r : start_job(c, id, job, embed->model, fds, n_fds, err);
+}
+
 static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *cancel, struct tdm_error *err)
 {
         struct tdm_job *job = tdm_scheduler_find(c->face->scheduler, cancel->job);
@@ -450,14 +487,23 @@ static void start_load(struct request *request)
 static void on_may_load(bool yes, const char *why, void *userdata)
 {
         struct request *request = userdata;
+        struct client *c = request->client;
+        struct tdm_error err = { 0 };
+        int r;
 
         request->question = NULL;
-        tdm_account_release(request->client->account, TDM_RESOURCE_CALLS, 1);
-        if (yes) {
+        tdm_account_release(c->account, TDM_RESOURCE_CALLS, 1);
+        if (!yes)
+                r = tdm_error_set(&err, TDM_E_DENIED, "%s", why);
+        else if (c->face->draining)
+                r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
+        else
+                r = tdm_models_open(c->face->models, c->account, request->name, request->fd, &request->model, &err);
+        if (r == 0) {
                 start_load(request);
                 return;
         }
-        face_send_error(request->client, request->id, TDM_E_DENIED, why);
+        face_send_error(c, request->id, r > 0 ? r : TDM_E_INTERNAL, err.message);
         request_free(request);
 }
 
@@ -469,14 +515,24 @@ static int cannot_ask(const char *why, struct tdm_error *err)
                              why);
 }
 
-/* Who may load over the bus may over the socket: polkit is asked about the process that connected. */
-static int ask_to_load(struct request *request, struct tdm_error *err)
+/* Who may load over the bus may over the socket: polkit is asked about the process that connected. Nothing is opened
+ * before it has said yes. */
+static int ask_to_load(struct request *request, const Tandem__ModelRef *ref, const int *fds, struct tdm_error *err)
 {
         struct client *c = request->client;
         const struct tdm_face_authority *authority = &c->face->authority;
         struct tdm_face_process who;
-        int r = tdm_account_charge(c->account, TDM_RESOURCE_CALLS, 1, err);
+        int r;
 
+        request->name = strdup(ref && ref->name ? ref->name : "");
+        if (!request->name)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        if (ref && ref->from_fd) {
+                request->fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
+                if (request->fd < 0)
+                        return tdm_error_set(err, -errno, "cannot keep the file passed: %s", strerror(errno));
+        }
+        r = tdm_account_charge(c->account, TDM_RESOURCE_CALLS, 1, err);
         if (r != 0)
                 return r;
         r = process_identify(c, &who);
@@ -491,29 +547,26 @@ static int ask_to_load(struct request *request, struct tdm_error *err)
 static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *load, const int *fds, unsigned n_fds,
                        struct tdm_error *err)
 {
-        _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
+        const bool may = !c->face->system || client_is_admin(c);
         struct request *request;
         int r;
 
         if (c->face->draining)
                 return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
-        /* Nothing is opened for a request that will be refused. */
-        if (c->face->system && !client_is_admin(c) && !c->face->authority.ask)
+        if (!may && !c->face->authority.ask)
                 return cannot_ask("there is no bus", err);
-        r = open_model(c, load->model, fds, n_fds, &model, err);
+        r = check_passed(load->model, fds, n_fds, err);
         if (r != 0)
                 return r;
         request = request_new(c, id, REQUEST_LOAD);
         if (!request)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        request->model = tdm_model_ref(model);
-        if (!c->face->system || client_is_admin(c)) {
-                start_load(request);
-                return 0;
-        }
-        r = ask_to_load(request, err);
+        r = may ? open_model(c, load->model, fds, n_fds, &request->model, err) :
+                  ask_to_load(request, load->model, fds, err);
         if (r != 0)
                 request_free(request);
+        else if (may)
+                start_load(request);
         return r;
 }
 
@@ -635,6 +688,8 @@ static int dispatch(struct client *c, const Tandem__Request *request, const int 
                 return handle_generate(c, id, request->generate, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_SCORE:
                 return handle_score(c, id, request->score, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_EMBED:
+                return handle_embed(c, id, request->embed, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_TOKENIZE:
                 return handle_tokenize(c, id, request->tokenize, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_CANCEL:

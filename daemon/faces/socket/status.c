@@ -5,8 +5,10 @@
 
 #define MAX_LISTED_MODELS 1024u
 
-static struct tdm_status_source source_of(const struct tdm_face *face)
+static struct tdm_status_source source_of(const struct client *c)
 {
+        const struct tdm_face *face = c->face;
+
         return (struct tdm_status_source){
                 .models = face->models,
                 .scheduler = face->scheduler,
@@ -14,6 +16,8 @@ static struct tdm_status_source source_of(const struct tdm_face *face)
                 .socket = face->socket,
                 .started_ns = face->started_ns,
                 .draining = face->draining,
+                .sees_all = !face->system || client_is_admin(c),
+                .viewer = c->account,
         };
 }
 
@@ -107,9 +111,16 @@ static void fill_worker(const struct tdm_status_source *source, enum tdm_worker_
         w->status.blocks = w->list;
 }
 
+char *face_model_name(const struct client *c, const struct tdm_model *model)
+{
+        const struct tdm_status_source source = source_of(c);
+
+        return tdm_status_may_name(&source, model) ? model->name : (char *)TDM_STATUS_UNNAMED;
+}
+
 void face_send_status(struct client *c, uint32_t id)
 {
-        const struct tdm_status_source source = source_of(c->face);
+        const struct tdm_status_source source = source_of(c);
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Status status;
         struct tdm_daemon_fields fields;
@@ -182,7 +193,7 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes, 
 
 void face_send_models(struct client *c, uint32_t id)
 {
-        const struct tdm_status_source source = source_of(c->face);
+        const struct tdm_status_source source = source_of(c);
         struct model_scan scan = { .face = c->face };
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Models models = TANDEM__MODELS__INIT;
@@ -262,6 +273,10 @@ void face_send_jobs(struct client *c, uint32_t id)
                 s->recoveries = job->recoveries;
                 s->cached_tokens = job->cached_tokens;
                 s->evictions = job->evictions;
+                s->drafted = job->n_drafted;
+                s->accepted = job->n_accepted;
+                s->guesses = job->n_guesses;
+                s->unguessed = (char *)tdm_unguessed_text(job->unguessed);
                 list[jobs.n_jobs++] = s;
         }
         jobs.jobs = list;

@@ -97,6 +97,7 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        struct tdm_past past = tdm_step_past(step, job->first + chunk);
         struct tdm_result result = { .token = TDM_NO_TOKEN };
         const uint64_t *allowed;
         int r = -ENODATA;
@@ -104,9 +105,9 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         if (m->recipe.logit_softcap > 0)
                 softcap(job, logits_of(m, chunk));
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
-                r = tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed,
-                               step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1,
-                               l->target, m->sampler_scratch + thread * m->sampler_stride, &result);
+                r = tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed, &past,
+                               step->rows[l->row].position + 1, l->target,
+                               m->sampler_scratch + thread * m->sampler_stride, &result);
         take(job, chunk, r, &result);
 }
 
@@ -122,6 +123,7 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         const uint32_t *found =
                 (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
         uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
+        struct tdm_past past = tdm_step_past(step, job->first + chunk);
         struct tdm_result result = { .token = TDM_NO_TOKEN };
         const uint64_t *allowed;
         int r = -ENODATA;
@@ -130,9 +132,8 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride,
                         found + 1, TDM_MIN(found[0], m->maxima_stride), scratch);
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
-                r = tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed,
-                                      step->history + l->history_offset, l->n_history, step->rows[l->row].position + 1,
-                                      l->target, scratch, &result);
+                r = tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed, &past,
+                                      step->rows[l->row].position + 1, l->target, scratch, &result);
         take(job, chunk, r, &result);
 }
 

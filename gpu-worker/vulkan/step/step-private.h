@@ -19,7 +19,7 @@ struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *model, const float *hidd
 void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *step);
 /* What gather.comp reads of a row of logits: how many, how many named, which. */
 #define TDM_VK_WANTED_HEAD 8u /* words before the blocks that a row names (shared.h, tdm_vk_gather_push) */
-#define TDM_VK_WANTED_STRIDE (TDM_VK_WANTED_HEAD + TDM_HISTORY_MAX + 1u)
+#define TDM_VK_WANTED_STRIDE (TDM_VK_WANTED_HEAD + TDM_MAX_MOVED + 1u)
 /* Offset of a VkDispatchIndirectCommand. */
 uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group);
 

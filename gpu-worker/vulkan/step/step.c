@@ -163,26 +163,22 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
         *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads[group], 1 };
 }
 
-static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *step, const struct tdm_step_logits *l,
-                        uint32_t *to)
+static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *step, uint32_t i, uint32_t *to)
 {
+        const struct tdm_step_logits *l = &step->logits[i];
+        const struct tdm_past past = tdm_step_past(step, i);
         struct tdm_noise noise = { 0 };
-        uint32_t n = 0;
+        uint32_t *named = to + TDM_VK_WANTED_HEAD, n = tdm_sample_moved(&l->sampling, &past, m->hp.n_vocab, named);
 
         static_assert(sizeof(noise) == 5 * sizeof(*to), "copied as words");
+        to[0] = tdm_sample_n_wanted(&l->sampling, l->mask != 0, m->hp.n_vocab, n);
+        for (uint32_t k = 0; k < n; k++)
+                named[k] /= TDM_SAMPLE_MAX_BLOCK;
+        if (l->target < m->hp.n_vocab)
+                named[n++] = l->target / TDM_SAMPLE_MAX_BLOCK;
+        to[1] = n;
         tdm_sample_noise(&l->sampling, l->mask != 0, step->rows[l->row].position + 1, &noise);
         memcpy(to + 2, &noise, sizeof(noise));
-        to[0] = tdm_sample_n_wanted(&l->sampling, l->mask != 0, m->hp.n_vocab, l->n_history);
-        for (uint32_t i = l->n_history > TDM_HISTORY_MAX ? l->n_history - TDM_HISTORY_MAX : 0;
-             i < l->n_history && l->sampling.repeat_penalty != 1.0f; i++) {
-                uint32_t id = step->history[l->history_offset + i];
-
-                if (id < m->hp.n_vocab)
-                        to[TDM_VK_WANTED_HEAD + n++] = id / TDM_SAMPLE_MAX_BLOCK;
-        }
-        if (l->target < m->hp.n_vocab)
-                to[TDM_VK_WANTED_HEAD + n++] = l->target / TDM_SAMPLE_MAX_BLOCK;
-        to[1] = n;
 }
 
 void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step)
@@ -208,8 +204,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                 rows[i] = (struct tdm_vk_row){ step->rows[i].token, step->rows[i].position, step->rows[i].seq, 0 };
         for (uint32_t i = 0; i < step->head.n_logits; i++) {
                 ((uint32_t *)(base + layout.gather))[i] = step->logits[i].row;
-                fill_wanted(m, step, &step->logits[i],
-                            (uint32_t *)(base + layout.wanted) + (size_t)i * TDM_VK_WANTED_STRIDE);
+                fill_wanted(m, step, i, (uint32_t *)(base + layout.wanted) + (size_t)i * TDM_VK_WANTED_STRIDE);
         }
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *tables = (uint32_t *)(base + layout.tables[group]);

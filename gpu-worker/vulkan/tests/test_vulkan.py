@@ -33,13 +33,14 @@ def there_is_vulkan():
     return bool(glob.glob("/usr/share/vulkan/icd.d/*.json") + glob.glob("/etc/vulkan/icd.d/*.json"))
 
 
-def vulkan(placement, memory, npu="host", **more):
+def vulkan(placement, memory, npu="host", more_env={}, **more):
     if not there_is_vulkan():
         raise Skip("no Vulkan loader or driver (Debian: libvulkan1 mesa-vulkan-drivers)")
     os.makedirs(SHADERS, exist_ok=True)
     return Watched(models=(SPROUT,), placement=placement, hang_ms=60000,
                    env=dict(LAYERS, TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory,
-                            MESA_SHADER_CACHE_DIR=SHADERS, VK_LOADER_DEBUG="layer" if LAYERS else "none"), **more)
+                            MESA_SHADER_CACHE_DIR=SHADERS, VK_LOADER_DEBUG="layer" if LAYERS else "none", **more_env),
+                   **more)
 
 
 @test
@@ -97,6 +98,23 @@ def same_tokens():
             with vulkan(placement, memory) as d:
                 ids[placement, memory] = d.generate(n=24).ids
         equal(ids[placement, "import"], ids[placement, "copy"], f"ids of {placement}")
+
+
+@test
+def draws():
+    """What comes to the host of the logits changes no draw: without a filter, with penalties, biases, alternatives."""
+    samplings = [dict(temp=t, seed=s, **more) for t in (0.8, 3.0) for s, more in enumerate((
+        {}, {"repeat_penalty": 1.3}, {"frequency_penalty": 1.5, "presence_penalty": -0.5}, {"top_logprobs": 5},
+        {"logit_bias": "300:4,301:-2,5:60", "repeat_penalty": 0.7}, {"logit_bias": "300:4,301:-2", "top_k": 40},
+        {"frequency_penalty": 2.0, "top_p": 0.9, "min_p": 0.01}))]
+    samplings.append(dict(temp=0.0, presence_penalty=1.0, logit_bias="300:3"))
+    found = []
+    for logits in ("", "whole"):
+        with vulkan("gpu", "copy", more_env={"TANDEM_VULKAN_LOGITS": logits}) as d:
+            found.append([(r.ids, r.logprobs) for r in (d.generate(n=24, **s) for s in samplings)])
+    for few, whole, sampling in zip(*found, samplings):
+        same_ids(few[0], whole[0], f"{sampling}")
+        equal(few[1], whole[1], f"log-probabilities of {sampling}")
 
 
 @test

@@ -4,10 +4,10 @@
 // the n-th greatest is found bit by bit: how many are not less than what is known of it and a 1; as soon as there are
 // n, those are they. Where more than n are left, the last of them that counts is found so too.
 //
-// A row without a filter is drawn from all tokens, so noise decides which of them counts (engine/sampling/noise.h). Then
-// the blocks whose bound is not below the largest score of four blocks come as well: each quarter of the workgroup looks
-// at that with the greatest bound of its own. Blocks that are named are not looked at, since their tokens may be
-// penalised.
+// A row without a filter is drawn from all tokens, so noise decides which of them counts (engine/sampling/noise.h).
+// Then the blocks whose bound is not below the largest score of four blocks come as well: each quarter of the workgroup
+// looks at that with the greatest bound of its own. Blocks that are named are not looked at, since the past may move
+// their tokens.
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/sampling/noise.glsl"

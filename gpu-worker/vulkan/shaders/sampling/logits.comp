@@ -26,7 +26,7 @@ uint greater(uint a, uint b)
         return is_none(a) || is_none(b) ? NOT_A_NUMBER : uintBitsToFloat(b) > uintBitsToFloat(a) ? b : a;
 }
 
-// As engine/sampling/sampler.c's exp_negative().
+// As engine/sampling/lanes.h's exp_negative().
 float exp_negative(float v)
 {
         bool small = v < -87.0;

@@ -1,0 +1,274 @@
+/* How many guesses a step checks. step.c puts them into the step, results.c takes what it gives.
+ *
+ * Guesses change no token, so they are a matter of time only. A row more makes a step longer, by little where the step
+ * is bound by reading the weights. A guess that is right saves a step of its own. So the number is chosen for the most
+ * tokens a second: each next guess goes to the sequence where it is likeliest to be right, and of all the numbers that
+ * this passes, the one is taken with the most expected tokens for the time that a step of so many rows takes.
+ *
+ * Both are measured. How likely a guess is right is counted for each job, by the number of tokens that agreed before it
+ * (lookup.h). Guesses are made and compared with the text also while none is checked, so a job that becomes easy to
+ * guess is noticed. How long a step takes is the mean of the last ones with as many rows. It is measured again when it
+ * is old: without guesses by leaving them out once, with guesses by trusting the steps of fewer and of more rows.
+ *
+ * A step that reads a prompt has no guesses, because the prompt waits for it. */
+#include "daemon/schedule/private.h"
+
+/* A measurement counts for so many later steps. */
+#define COST_STEPS 256u
+/* What a new measurement counts in the mean, where the mean is recent; and what it counts where that is old. */
+#define COST_WEIGHT 0.125f
+#define COST_WEIGHT_OLD 0.5f
+/* One step more than so many times as long as the mean was disturbed. */
+#define COST_OUTLIER 2.0f
+/* Until it is measured: what a row more costs, in parts of a step without guesses. It is low, because a low estimate is
+ * corrected by the first step and a high one never is. */
+#define ROW_PART (1.0f / 16)
+/* A step gets at most so many times the rows of the largest one that was measured, and at least so many more. */
+#define GROW_ROWS 2u
+#define GROW_LEAST 4u
+/* Guesses have to gain so much. */
+#define GAIN_LEAST 1.02f
+/* Less likely ones are not checked. */
+#define REACH_LEAST 0.02f
+/* What is left of an older guess's count with each newer one, and what a job begins with. */
+#define RECORD_DECAY 0.95f
+#define RECORD_FIRST 0.5f
+
+/* ---- the time of steps ---- */
+
+/* One for each number of rows up to 32, then for each eight. */
+static uint32_t cost_index(uint32_t n_rows)
+{
+        return TDM_MIN(n_rows <= 32 ? n_rows : 32 + (n_rows - 25) / 8, N_COSTS - 1);
+}
+
+static uint32_t cost_rows(uint32_t index)
+{
+        return index <= 32 ? index : 32 + 8 * (index - 32);
+}
+
+static bool is_recent(const struct lane *lane, uint32_t index)
+{
+        return lane->costs[index].ns > 0 && lane->n_costs - lane->costs[index].stamp <= COST_STEPS;
+}
+
+void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns)
+{
+        uint32_t index = cost_index(f->n_rows);
+        struct cost *c = &lane->costs[index];
+        float took = (float)TDM_MAX(ns, UINT64_C(1));
+
+        if (f->reads)
+                return;
+        lane->n_costs++;
+        if (c->ns == 0)
+                c->ns = took;
+        else if (is_recent(lane, index))
+                c->ns += COST_WEIGHT * (TDM_MIN(took, COST_OUTLIER * c->ns) - c->ns);
+        else
+                c->ns += COST_WEIGHT_OLD * (took - c->ns);
+        c->stamp = lane->n_costs;
+}
+
+/* The expected time of a step of n_rows, of which base has been measured. */
+static float cost_of(const struct lane *lane, uint32_t n_rows, uint32_t base)
+{
+        uint32_t index = cost_index(n_rows), below = index, above = index + 1, before;
+        float slope = ROW_PART * lane->costs[cost_index(base)].ns / (float)base, ns;
+
+        while (below > cost_index(base) && !is_recent(lane, below))
+                below--;
+        ns = lane->costs[below].ns;
+        if (below == index)
+                return ns;
+        while (above < N_COSTS && !is_recent(lane, above))
+                above++;
+        if (above < N_COSTS)
+                return ns + (lane->costs[above].ns - ns) * (float)(n_rows - cost_rows(below)) /
+                                    (float)(cost_rows(above) - cost_rows(below));
+        for (before = below; before > cost_index(base);) {
+                before--;
+                if (is_recent(lane, before)) {
+                        float measured = (ns - lane->costs[before].ns) / (float)(cost_rows(below) - cost_rows(before));
+
+                        slope = TDM_MAX(slope / 4, measured);
+                        break;
+                }
+        }
+        return ns + slope * (float)(n_rows - TDM_MIN(n_rows, cost_rows(below)));
+}
+
+/* The rows of the next step at most: what is not known is approached by steps. */
+static uint32_t most_rows(const struct lane *lane, uint32_t base)
+{
+        uint32_t known = base;
+
+        for (uint32_t i = cost_index(base); i < N_COSTS; i++)
+                if (is_recent(lane, i))
+                        known = TDM_MAX(known, cost_rows(i));
+        return TDM_MAX(GROW_ROWS * known, known + GROW_LEAST);
+}
+
+/* ---- guesses ---- */
+
+/* 3, 4, 5 to 7, 8 to 15, and more tokens. */
+static struct guess_record *record_of(struct guesses *g, uint32_t length)
+{
+        unsigned i = length <= 3 ? 0 : length <= 4 ? 1 : length <= 7 ? 2 : length <= 15 ? 3 : 4;
+
+        return &g->records[i];
+}
+
+static float chance(struct guesses *g, uint32_t length)
+{
+        const struct guess_record *r = record_of(g, length);
+
+        return (r->n_right + RECORD_FIRST) / (r->n + 2 * RECORD_FIRST);
+}
+
+void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n)
+{
+        struct guesses *g = &q->guesses;
+        bool right = true;
+
+        for (uint32_t i = 0; right && i < TDM_MIN(n, g->n_found); i++) {
+                struct guess_record *r = record_of(g, g->length + i);
+
+                right = ids[i] == g->ids[i];
+                r->n = r->n * RECORD_DECAY + 1;
+                r->n_right = r->n_right * RECORD_DECAY + right;
+        }
+        g->n = g->n_found = 0;
+}
+
+static enum tdm_speculation mode_of(const struct tdm_scheduler *s, const struct tdm_job *job)
+{
+        enum tdm_speculation asked = (enum tdm_speculation)job->options.speculation;
+
+        return asked == TDM_SPECULATION_AUTO ? s->config.speculation : asked;
+}
+
+static uint32_t most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job)
+{
+        uint32_t most = s->config.draft_max, left = job->max_tokens - job->generated;
+
+        if (job->options.draft_max > 0)
+                most = TDM_MIN(most, job->options.draft_max);
+        /* The row of the last token draws the last one. */
+        return TDM_MIN(TDM_MIN(most, TDM_MAX_GUESSES), left - TDM_MIN(left, 1u));
+}
+
+static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q)
+{
+        struct guesses *g = &q->guesses;
+        const struct tdm_job *job = q->job;
+        uint32_t most = most_guesses(s, job);
+
+        g->n = g->n_found = g->n_tried = 0;
+        if (s->config.draft_max == 0 || mode_of(s, job) == TDM_SPECULATION_OFF)
+                return TDM_UNGUESSED_OFF;
+        if (job->constraint)
+                return TDM_UNGUESSED_GRAMMAR;
+        if (q->suspects)
+                return TDM_UNGUESSED_SUSPECT;
+        if (most == 0)
+                return TDM_UNGUESSED_LAST;
+        if (s->config.guess) {
+                g->n_found = s->config.guess(s->config.guess_data, job, most, g->ids);
+                return TDM_UNGUESSED_NOT;
+        }
+        if (!g->lookup && tdm_lookup_new(&g->lookup) < 0)
+                return TDM_UNGUESSED_MEMORY;
+        g->n_found = tdm_lookup_guess(g->lookup, job->ids, job->n_ids, most, g->ids, &g->length);
+        return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_NO_MATCH;
+}
+
+/* The sequence whose next guess is likeliest to be right, by index; n_decode: none has one that is likely enough. */
+static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, float *ret_chance)
+{
+        float best_chance = REACH_LEAST;
+        uint32_t best = n_decode;
+
+        for (uint32_t i = 0; i < n_decode; i++) {
+                struct guesses *g = &s->candidates[i]->guesses;
+                float reach;
+
+                if (g->n_tried >= g->n_found)
+                        continue;
+                reach = g->reach * chance(g, g->length + g->n_tried);
+                if (reach <= best_chance)
+                        continue;
+                best = i;
+                best_chance = reach;
+        }
+        *ret_chance = best_chance;
+        return best;
+}
+
+static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows)
+{
+        float tokens = (float)n_decode, best_rate;
+        uint32_t n = 0, n_best = 0, most = most_rows(lane, n_decode);
+
+        n_rows = TDM_MIN(TDM_MIN(n_rows, TDM_MAX_STEP_LOGITS), most - n_decode);
+        best_rate = GAIN_LEAST * tokens / cost_of(lane, n_decode, n_decode);
+        for (uint32_t i = 0; i < n_decode; i++)
+                s->candidates[i]->guesses.reach = 1;
+        while (n < n_rows) {
+                float reach, rate;
+                uint32_t i = likeliest(s, n_decode, &reach);
+
+                if (i == n_decode)
+                        break;
+                s->candidates[i]->guesses.reach = reach;
+                s->candidates[i]->guesses.n_tried++;
+                s->guess_order[n++] = (uint16_t)i;
+                tokens += reach;
+                rate = tokens / cost_of(lane, n_decode + n, n_decode);
+                if (rate > best_rate) {
+                        best_rate = rate;
+                        n_best = n;
+                }
+        }
+        for (uint32_t i = 0; i < n_best; i++)
+                s->candidates[s->guess_order[i]]->guesses.n++;
+}
+
+/* For tests: all are checked. */
+static void take_all(struct tdm_scheduler *s, uint32_t n_decode, uint32_t n_rows)
+{
+        for (uint32_t i = 0; i < n_decode; i++) {
+                struct guesses *g = &s->candidates[i]->guesses;
+
+                g->n = TDM_MIN(g->n_found, n_rows);
+                n_rows -= g->n;
+        }
+}
+
+void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows,
+                                bool reads)
+{
+        enum tdm_unguessed why = TDM_UNGUESSED_COST;
+        uint32_t n_found = 0;
+
+        for (uint32_t i = 0; i < n_decode; i++) {
+                struct sequence *q = s->candidates[i];
+
+                q->job->unguessed = find(s, q);
+                q->job->n_guesses = 0;
+                n_found += q->guesses.n_found;
+        }
+        if (n_found == 0)
+                return;
+        if (s->config.guess || s->config.all_guesses)
+                take_all(s, n_decode, n_rows);
+        else if (reads)
+                why = TDM_UNGUESSED_PROMPT;
+        else if (!is_recent(lane, cost_index(n_decode)))
+                why = TDM_UNGUESSED_MEASURING;
+        else
+                choose_lengths(s, lane, n_decode, n_rows);
+        for (uint32_t i = 0; i < n_decode; i++)
+                if (s->candidates[i]->guesses.n_found > 0 && s->candidates[i]->guesses.n == 0)
+                        s->candidates[i]->job->unguessed = why;
+}

@@ -1,0 +1,151 @@
+/* From the rows of texts to their vectors: the final norm of each row, the pooling, a pair of matrices where the model
+ * has one, and the length 1.
+ *
+ * A text's vector depends on its rows alone. ORDER of the mean: from the first position to the last, in f64, then times
+ * 1 / n in f64, rounded to f32 once. The square of the length is summed as norms sum it (kernels.h). A vector of zeros
+ * stays one. */
+#include <assert.h>
+#include <math.h>
+
+#include "engine/host/forward.h"
+
+struct tdm_host_pooling {
+        struct tdm_host_weight dense_2, dense_3; /* matrix.rows 0: none */
+        uint32_t max_vectors, stride;
+        struct tdm_acts acts; /* [max_vectors]: the input of either matrix */
+        float *middle;        /* [max_vectors][dense_width] */
+        float *rows;          /* [n_threads][stride]: a row behind its norm */
+        double *sums;         /* [n_threads][stride] */
+        size_t bytes;
+};
+
+struct job {
+        struct tdm_host_model *model;
+        const struct tdm_step *step;
+        const float *hidden;
+        float *vectors;
+};
+
+static bool take_matrix(const struct tdm_host_model *model, enum tdm_tensor_kind kind, enum tdm_act wanted,
+                        struct tdm_host_weight *ret)
+{
+        const struct tdm_weights_tensor *tensor = tdm_weights_find(model->weights, kind, 0);
+
+        if (!tensor)
+                return false;
+        tdm_matrix_init(&ret->matrix, model->weights, tensor);
+        ret->act = tdm_matmul_act(tensor->type, wanted);
+        return true;
+}
+
+static void *take(struct tdm_host_pooling *p, size_t n, size_t size)
+{
+        size_t bytes = TDM_ALIGN_UP(n * size, (size_t)64);
+
+        p->bytes += bytes;
+        return aligned_alloc(64, bytes);
+}
+
+int tdm_host_pooling_new(struct tdm_host_pooling **ret, const struct tdm_host_model *model, enum tdm_act wanted)
+{
+        struct tdm_host_pooling *p = calloc(1, sizeof(*p));
+        uint32_t width = model->recipe.dense_width, d = model->hp.d_model;
+        unsigned n_threads = tdm_pool_n_threads(model->pool);
+        bool fits;
+
+        if (!p)
+                return -ENOMEM;
+        p->max_vectors = model->limits.max_logits;
+        p->stride = TDM_ALIGN_UP(d, 16u);
+        p->rows = take(p, (size_t)n_threads * p->stride, sizeof(*p->rows));
+        p->sums = take(p, (size_t)n_threads * p->stride, sizeof(*p->sums));
+        fits = p->rows && p->sums;
+        if (fits && width > 0) {
+                fits = take_matrix(model, TDM_TENSOR_DENSE_2, wanted, &p->dense_2) &&
+                       take_matrix(model, TDM_TENSOR_DENSE_3, wanted, &p->dense_3);
+                assert(fits); /* the weights were checked */
+                p->middle = take(p, (size_t)p->max_vectors * width, sizeof(*p->middle));
+                fits = p->middle && tdm_acts_init(&p->acts, 1u << p->dense_2.act | 1u << p->dense_3.act, p->max_vectors,
+                                                  TDM_MAX(d, width)) == 0;
+                p->bytes += p->acts.memory_bytes;
+        }
+        if (!fits) {
+                tdm_host_pooling_destroy(p);
+                return -ENOMEM;
+        }
+        *ret = p;
+        return 0;
+}
+
+void tdm_host_pooling_destroy(struct tdm_host_pooling *p)
+{
+        if (!p)
+                return;
+        tdm_acts_deinit(&p->acts);
+        free(p->middle);
+        free(p->rows);
+        free(p->sums);
+        free(p);
+}
+
+size_t tdm_host_pooling_bytes(const struct tdm_host_pooling *p)
+{
+        return p->bytes;
+}
+
+static void pool_text(void *arg, unsigned index, unsigned thread)
+{
+        const struct job *job = arg;
+        const struct tdm_host_model *model = job->model;
+        const struct tdm_host_pooling *p = model->pooling;
+        const struct tdm_step_seq *seq = &job->step->seqs[job->step->rows[job->step->logits[index].row].seq];
+        uint32_t d = model->hp.d_model, last = job->step->logits[index].row, first = seq->first_row;
+        float *row = p->rows + (size_t)thread * p->stride, *y = job->vectors + (size_t)index * d;
+        double *sum = p->sums + (size_t)thread * p->stride, scale;
+
+        if (model->recipe.pooling == TDM_POOLING_LAST)
+                first = last;
+        else if (model->recipe.pooling == TDM_POOLING_FIRST)
+                last = first;
+        memset(sum, 0, d * sizeof(*sum));
+        for (uint32_t r = first; r <= last; r++) {
+                model->kernels->rmsnorm(job->hidden + (size_t)r * model->hp.residual_width, model->output_norm, d,
+                                        model->recipe.norm_eps, row);
+                for (uint32_t i = 0; i < d; i++)
+                        sum[i] += (double)row[i];
+        }
+        scale = 1.0 / (double)(last - first + 1);
+        for (uint32_t i = 0; i < d; i++)
+                y[i] = (float)(sum[i] * scale);
+}
+
+static void measure(void *arg, unsigned index, unsigned thread)
+{
+        const struct job *job = arg;
+        uint32_t d = job->model->hp.d_model;
+        float *y = job->vectors + (size_t)index * d;
+        float length = sqrtf(job->model->kernels->mean_square(y, d) * (float)d);
+
+        for (uint32_t i = 0; i < d && length > 0; i++)
+                y[i] /= length;
+}
+
+void tdm_host_pool(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, float *vectors)
+{
+        struct job job = { .model = model, .step = step, .hidden = hidden, .vectors = vectors };
+        struct tdm_host_pooling *p = model->pooling;
+        uint32_t n = step->head.n_logits, d = model->hp.d_model, width = model->recipe.dense_width;
+
+        if (n == 0)
+                return;
+        tdm_pool_run(model->pool, n, pool_text, &job);
+        if (width > 0) {
+                tdm_acts_prepare(&p->acts, model->kernels, model->pool, vectors, d, n, d);
+                tdm_matmul(model->pool, model->kernels, &p->acts, n,
+                           &(struct tdm_matmul_out){ &p->dense_2.matrix, p->dense_2.act, p->middle, width, NULL }, 1);
+                tdm_acts_prepare(&p->acts, model->kernels, model->pool, p->middle, width, n, width);
+                tdm_matmul(model->pool, model->kernels, &p->acts, n,
+                           &(struct tdm_matmul_out){ &p->dense_3.matrix, p->dense_3.act, vectors, d, NULL }, 1);
+        }
+        tdm_pool_run(model->pool, n, measure, &job);
+}

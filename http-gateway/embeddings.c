@@ -1,0 +1,162 @@
+/* POST /v1/embeddings, /api/embed and /api/embeddings: texts become vectors. Each text is a job of its own; they run
+ * together, and each vector has the bits that its text alone would have. Ids in place of texts are refused: they come
+ * from another model's tokenizer. */
+#include "http-gateway/format.h"
+#include "http-gateway/ollama.h"
+#include "http-gateway/openai.h"
+
+static const char *name_of(const struct exchange *x)
+{
+        return strcmp(x->route->path, "/api/embeddings") == 0 ? "prompt" : "input";
+}
+
+static json_t *as_numbers(const float *v, size_t n)
+{
+        json_t *numbers = json_array();
+
+        for (size_t i = 0; i < n; i++)
+                json_array_append_new(numbers, json_real((double)v[i]));
+        return numbers;
+}
+
+/* Little-endian, as OpenAI's clients read it. */
+static json_t *as_base64(const float *v, size_t n)
+{
+        static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        size_t size = n * sizeof(*v), at = 0;
+        _cleanup_(freep) uint8_t *bytes = malloc(size + 3);
+        _cleanup_(freep) char *text = malloc((size + 2) / 3 * 4 + 1);
+
+        if (!bytes || !text)
+                return NULL;
+        memset(bytes + size, 0, 3);
+        for (size_t i = 0; i < n; i++) {
+                uint32_t word;
+
+                memcpy(&word, &v[i], sizeof(word));
+                for (unsigned k = 0; k < 4; k++)
+                        bytes[4 * i + k] = (uint8_t)(word >> (8 * k));
+        }
+        for (size_t i = 0; i < size; i += 3) {
+                uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
+
+                for (unsigned k = 0; k < 4; k++)
+                        text[at++] = i + k > size ? '=' : digits[group >> (18 - 6 * k) & 63];
+        }
+        text[at] = '\0';
+        return json_string(text);
+}
+
+static void on_vector(struct exchange *x, struct choice *c, const float *vector, size_t n)
+{
+        const json_t *json = x->generation->request->json;
+
+        if (strcmp(json_get_string(json, "encoding_format", "float"), "base64") == 0)
+                c->tokens = as_base64(vector, n);
+        else
+                c->tokens = as_numbers(vector, n);
+}
+
+static json_t *take_vector(struct choice *c)
+{
+        return c->tokens ? steal_ptr(&c->tokens) : json_null();
+}
+
+static void openai_end(struct exchange *x)
+{
+        struct generation *g = x->generation;
+        json_t *data = json_array();
+        uint64_t prompt, cached, generated;
+
+        generation_usage(g, &prompt, &cached, &generated);
+        for (unsigned i = 0; i < g->n_choices; i++)
+                json_array_append_new(data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i,
+                                                      "embedding", take_vector(&g->choices[i])));
+        exchange_answer_json(x, 200,
+                             json_pack("{s:s, s:o, s:s, s:{s:I, s:I}}", "object", "list", "data", data, "model",
+                                       json_get_string(g->request->json, "model", ""), "usage", "prompt_tokens",
+                                       (json_int_t)prompt, "total_tokens", (json_int_t)prompt));
+}
+
+static void ollama_embed_end(struct exchange *x)
+{
+        struct generation *g = x->generation;
+        uint64_t prompt, cached, generated;
+        json_t *vectors;
+
+        if (strcmp(x->route->path, "/api/embeddings") == 0) {
+                exchange_answer_json(x, 200, json_pack("{s:o}", "embedding", take_vector(&g->choices[0])));
+                return;
+        }
+        vectors = json_array();
+        for (unsigned i = 0; i < g->n_choices; i++)
+                json_array_append_new(vectors, take_vector(&g->choices[i]));
+        generation_usage(g, &prompt, &cached, &generated);
+        exchange_answer_json(x, 200,
+                             json_pack("{s:s, s:o, s:I, s:I, s:I}", "model",
+                                       json_get_string(g->request->json, "model", ""), "embeddings", vectors,
+                                       "total_duration", (json_int_t)(tdm_now_ns() - g->started_ns), "load_duration",
+                                       (json_int_t)0, "prompt_eval_count", (json_int_t)prompt));
+}
+
+static const struct generation_ops openai_ops = { .end = openai_end, .vector = on_vector };
+static const struct generation_ops ollama_ops = { .end = ollama_embed_end, .vector = on_vector };
+
+/* A text, or an array of texts. */
+static int take_inputs(struct exchange *x, struct generation_request *r, struct failure *f)
+{
+        const char *name = name_of(x);
+        json_t *input = json_get(r->json, name), *list;
+
+        if (!input)
+                return failure_set(f, 400, "missing_required_parameter", name, "'%s' is missing", name);
+        if (json_is_string(input)) {
+                list = json_pack("[O]", input);
+                if (!list || json_object_set_new(r->json, name, list) < 0)
+                        return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+                input = list;
+        }
+        if (!json_is_array(input) || json_array_size(input) == 0 || json_array_size(input) > MAX_INPUTS)
+                return failure_set(f, 400, "invalid_value", name, "'%s' has to be a text or an array of 1 to %u texts",
+                                   name, MAX_INPUTS);
+        for (size_t i = 0; i < json_array_size(input); i++)
+                if (!json_is_string(json_array_get(input, i)))
+                        return failure_set(f, 400, "invalid_value", name,
+                                           "'%s' has to hold texts; token ids are not taken, since they belong to "
+                                           "another model's tokenizer",
+                                           name);
+        r->inputs = input;
+        return 0;
+}
+
+static void run(struct exchange *x, const struct param_table *table, const struct generation_ops *ops)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, table);
+        struct failure f = { 0 };
+        const char *format;
+
+        if (!r)
+                return;
+        format = json_get_string(r->json, "encoding_format", "float");
+        if (strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
+                failure_set(&f, 400, "invalid_value", "encoding_format",
+                            "'encoding_format' has to be \"float\" or \"base64\"");
+        else if (request_take_model(r, &f) == 0)
+                take_inputs(x, r, &f);
+        if (f.status != 0) {
+                exchange_fail(x, &f);
+                return;
+        }
+        r->dimensions = (uint32_t)json_get_integer(r->json, "dimensions", 0);
+        generation_start(x, steal_ptr(&r), ops);
+}
+
+void openai_embeddings(struct exchange *x)
+{
+        run(x, &params_embeddings, &openai_ops);
+}
+
+void ollama_embed(struct exchange *x)
+{
+        run(x, &params_ollama_embed, &ollama_ops);
+}

@@ -1,0 +1,170 @@
+/* Model files with a few wrong bytes. Each is opened, described, tokenized with and packed as tandemd does it, and what
+ * was packed is checked as a worker does it: every refusal is an error with a message. Built with a sanitizer, it also
+ * shows that nothing is read beside the file.
+ *
+ * usage: mutate-models N SEED FILE... */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include "common/sigbus.h"
+#include "engine/weights/weights.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size); /* fuzz-gguf.c: up to the tokenizer */
+
+#define PACKED_MAX (UINT64_C(64) << 20)
+
+static uint64_t state;
+
+static uint64_t draw(void) /* xorshift64* */
+{
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return state * UINT64_C(2685821657736338717);
+}
+
+/* Bytes of metadata, which most of the changes are in. */
+static size_t metadata_bytes(const struct tdm_gguf *g, size_t size)
+{
+        size_t first = size;
+
+        for (uint64_t i = 0; i < tdm_gguf_n_tensors(g); i++)
+                first = TDM_MIN(first, (size_t)tdm_gguf_tensor(g, i)->offset);
+        return first;
+}
+
+static size_t mutate(uint8_t *data, size_t size, size_t metadata)
+{
+        static const uint64_t odd[] = { 0,
+                                        1,
+                                        2,
+                                        3,
+                                        31,
+                                        32,
+                                        33,
+                                        255,
+                                        256,
+                                        4096,
+                                        65536,
+                                        65537,
+                                        1u << 20,
+                                        0x7fffffff,
+                                        0x80000000,
+                                        UINT32_MAX,
+                                        UINT64_C(1) << 32,
+                                        INT64_MAX,
+                                        UINT64_MAX };
+        unsigned n = 1 + (unsigned)(draw() % 4);
+
+        for (unsigned i = 0; i < n; i++) {
+                size_t in = draw() % 8 ? metadata : size, at = draw() % in, bytes = (size_t)1 << draw() % 4, from;
+                uint64_t value = draw() % 2 ? odd[draw() % TDM_ARRAY_SIZE(odd)] : draw();
+
+                bytes = TDM_MIN(bytes, in - at);
+                switch (draw() % 4) {
+                case 0:
+                        data[at] ^= (uint8_t)(1u << draw() % 8);
+                        break;
+                case 1:
+                case 2:
+                        memcpy(data + at, &value, bytes);
+                        break;
+                default:
+                        from = draw() % in;
+                        memmove(data + at, data + from, TDM_MIN(TDM_MIN(in - at, in - from), (size_t)(draw() % 64)));
+                }
+        }
+        return draw() % 16 ? size : draw() % size;
+}
+
+static bool pack(const uint8_t *data, size_t size)
+{
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
+        _cleanup_(tdm_weights_plan_destroyp) struct tdm_weights_plan *plan = NULL;
+        struct tdm_model_description d;
+        struct tdm_error err = { 0 };
+        static int fd = -1;
+        uint8_t *to = NULL;
+        int r;
+
+        if (fd < 0)
+                fd = memfd_create("mutated", MFD_CLOEXEC);
+        assert(fd >= 0 && ftruncate(fd, (off_t)size) == 0 && pwrite(fd, data, size, 0) == (ssize_t)size);
+        if (tdm_gguf_open_within(&g, fd, "mutated", NULL, &err) != 0 || tdm_model_describe(g, &d, &err) != 0)
+                return false;
+        r = tdm_weights_plan_new(&plan, &d, &err);
+        if (r == 0 && tdm_weights_plan_size(plan) <= PACKED_MAX) {
+                to = aligned_alloc(4096, TDM_ALIGN_UP(tdm_weights_plan_size(plan), UINT64_C(4096)));
+                assert(to);
+                r = tdm_weights_build(plan, g, to, 1, NULL, NULL, &err);
+                if (r == 0)
+                        r = tdm_weights_check(to, tdm_weights_plan_size(plan), tdm_weights_plan_size(plan), &err);
+                assert(r != TDM_E_PROTOCOL);
+        }
+        assert(r == 0 || (r == err.code && err.message[0]));
+        free(to);
+        tdm_model_description_deinit(&d);
+        return r == 0;
+}
+
+static uint8_t *read_file(const char *path, size_t *ret_size)
+{
+        FILE *f = fopen(path, "rbe");
+        uint8_t *data;
+        long size;
+
+        if (!f || fseek(f, 0, SEEK_END) != 0 || (size = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET) != 0) {
+                perror(path);
+                exit(2);
+        }
+        data = malloc((size_t)size);
+        assert(data && fread(data, 1, (size_t)size, f) == (size_t)size);
+        fclose(f);
+        *ret_size = (size_t)size;
+        return data;
+}
+
+int main(int argc, char **argv)
+{
+        unsigned long n = argc > 3 ? strtoul(argv[1], NULL, 10) : 0;
+
+        if (n == 0) {
+                fprintf(stderr, "usage: %s N SEED FILE...\n", argv[0]);
+                return 2;
+        }
+        if (tdm_sigbus_init() < 0)
+                return 2;
+        for (int i = 3; i < argc; i++) {
+                _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
+                size_t size, metadata, cut;
+                uint8_t *whole = read_file(argv[i], &size), *data = malloc(size);
+                unsigned long n_whole = 0;
+                struct tdm_error err;
+                int fd = memfd_create("whole", MFD_CLOEXEC);
+
+                assert(data && fd >= 0 && pwrite(fd, whole, size, 0) == (ssize_t)size);
+                if (tdm_gguf_open_within(&g, fd, argv[i], NULL, &err) != 0) {
+                        fprintf(stderr, "%s\n", err.message);
+                        return 1;
+                }
+                metadata = metadata_bytes(g, size);
+                state = strtoul(argv[2], NULL, 10) * 2654435761u + 1;
+                if (!pack(whole, size)) {
+                        fprintf(stderr, "%s: is refused as it is\n", argv[i]);
+                        return 1;
+                }
+                for (unsigned long k = 0; k < n; k++) {
+                        memcpy(data, whole, size);
+                        cut = mutate(data, size, metadata);
+                        LLVMFuzzerTestOneInput(data, cut);
+                        n_whole += pack(data, cut);
+                }
+                printf("%s: %lu files, of which %lu are models still\n", argv[i], n, n_whole);
+                fflush(stdout);
+                close(fd);
+                free(whole);
+                free(data);
+        }
+        return 0;
+}
