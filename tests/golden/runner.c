@@ -6,6 +6,8 @@
 #include "engine/host/forward.h"
 #include "tests/golden/runner.h"
 
+#define SPOILED 256u /* pages of a group */
+
 struct runner {
         const struct runner_model *model;
         struct tdm_kv_geometry kv;
@@ -88,9 +90,15 @@ void runner_model_unload(struct runner_model *model)
         tdm_gguf_close(model->gguf);
 }
 
-static void free_page(struct runner *r, enum tdm_kv_group group, uint32_t page)
+/* Bytes that are no numbers, so that a row that nobody wrote is seen when it is read. */
+static void spoil_page(struct runner *r, enum tdm_kv_group group, uint32_t page)
 {
         memset(r->kv_base + r->kv.offset[group] + page * r->kv.page_bytes[group], 0xff, r->kv.page_bytes[group]);
+}
+
+static void free_page(struct runner *r, enum tdm_kv_group group, uint32_t page)
+{
+        spoil_page(r, group, page);
         r->free_pages[group][r->n_free[group]++] = page;
 }
 
@@ -103,13 +111,16 @@ static void pages_init(struct runner *r)
 
                 r->free_pages[group] = calloc(n + 1, sizeof(uint32_t));
                 for (uint32_t page = 0; page < n; page++)
-                        free_page(r, (enum tdm_kv_group)group, page);
+                        r->free_pages[group][r->n_free[group]++] = page;
                 for (uint32_t i = n; i > 1; i--) {
                         uint32_t j = (random = random * 1664525 + 1013904223) / 7 % i, page = r->free_pages[group][j];
 
                         r->free_pages[group][j] = r->free_pages[group][i - 1];
                         r->free_pages[group][i - 1] = page;
                 }
+                /* A long context has gigabytes of pages. These are the next ones, and others are spoiled when taken. */
+                for (uint32_t i = n - TDM_MIN(n, SPOILED); i < n; i++)
+                        spoil_page(r, (enum tdm_kv_group)group, r->free_pages[group][i]);
                 for (uint32_t t = 0; t < RUNNER_TABLES; t++)
                         memset(tdm_steps_table(r->steps, &r->layout, t, (enum tdm_kv_group)group), 0xff,
                                r->limits.table_entries * sizeof(uint32_t));
@@ -244,8 +255,10 @@ static void assign_pages(struct runner *r, const struct runner_part *part)
                         }
                 for (uint32_t i = part->first / TDM_KV_PAGE_TOKENS;
                      i <= (part->first + part->n - 1) / TDM_KV_PAGE_TOKENS; i++)
-                        if (table[i] == TDM_KV_NO_PAGE)
+                        if (table[i] == TDM_KV_NO_PAGE) {
                                 table[i] = r->free_pages[group][--r->n_free[group]];
+                                spoil_page(r, group, table[i]);
+                        }
         }
 }
 
