@@ -321,6 +321,7 @@ static void find_draft(struct tdm_schema *s)
         if (node == TDM_JSON_NONE || tdm_json_get(&s->json, node)->type != TDM_JSON_STRING)
                 return;
         n = tdm_json_get(&s->json, node);
+        s->contains_marks_nothing = memmem(tdm_json_text(&s->json, node), n->text_size, "2019-09/", 8) != NULL;
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(drafts); i++) {
                 if (!memmem(tdm_json_text(&s->json, node), n->text_size, drafts[i], strlen(drafts[i])))
                         continue;

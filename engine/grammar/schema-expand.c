@@ -400,6 +400,18 @@ static void add_values(struct expansion *x, uint32_t node, int32_t part)
 
 /* ---- one schema's keywords ---- */
 
+/* Whether it matters to an unevaluated… what the schemas at part evaluate. */
+static bool is_watched(const struct expansion *x, int32_t part)
+{
+        const struct tdm_json *json = &x->s->json;
+
+        for (int32_t i = x->s->has_unevaluated ? part : -1; i >= 0; i = x->c.parts[i].parent)
+                if (tdm_json_member(json, x->c.parts[i].node, "unevaluatedProperties") != TDM_JSON_NONE ||
+                    tdm_json_member(json, x->c.parts[i].node, "unevaluatedItems") != TDM_JSON_NONE)
+                        return true;
+        return false;
+}
+
 static const char *const not_held[] = { "extends", "disallow", "divisibleBy", "$recursiveAnchor" };
 
 static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
@@ -423,7 +435,7 @@ static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
                         add(x, i, part);
         } else if (key_is(s, node, "anyOf")) {
                 if (is_array(x, value))
-                        choose(x, s->has_unevaluated ? any_subsets(s, value) : value, part);
+                        choose(x, is_watched(x, part) ? any_subsets(s, value) : value, part);
         } else if (key_is(s, node, "oneOf")) {
                 if (is_array(x, value))
                         choose(x, exactly_one(s, value), part);
@@ -438,7 +450,7 @@ static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
         } else if (key_is(s, node, "if")) {
                 i = tdm_json_get(&s->json, node)->parent;
                 if (tdm_json_member(&s->json, i, "then") != TDM_JSON_NONE ||
-                    tdm_json_member(&s->json, i, "else") != TDM_JSON_NONE || s->has_unevaluated)
+                    tdm_json_member(&s->json, i, "else") != TDM_JSON_NONE || is_watched(x, part))
                         choose(x, if_then_else(s, node), part);
         } else if (key_is(s, node, "dependentSchemas") || key_is(s, node, "dependentRequired") ||
                    key_is(s, node, "dependencies")) {

@@ -57,6 +57,7 @@ struct tdm_schema {
         uint32_t space, comma, colon; /* expressions: white space, and the marks with the space behind them */
         bool has_unevaluated;
         bool lone_refs; /* drafts up to 7: nothing beside $ref counts */
+        bool contains_marks_nothing; /* draft 2019-09: to unevaluatedItems */
         unsigned depth;
         uint32_t n_cases;
         /* schema-refs.c */
