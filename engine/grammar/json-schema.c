@@ -48,9 +48,12 @@ static bool settle(struct tdm_schema *s, struct tdm_schema_nodes *nodes)
         uint32_t n = 0;
 
         for (uint32_t i = 0; i < nodes->n; i++) {
-                uint32_t node = tdm_json_deref(&s->json, nodes->items[i]);
-                const struct tdm_json_node *x = tdm_json_get(&s->json, node);
+                uint32_t node = tdm_schema_enter(s, tdm_json_deref(&s->json, nodes->items[i]));
+                const struct tdm_json_node *x;
 
+                if (s->error)
+                        return false;
+                x = tdm_json_get(&s->json, node);
                 if (x->type == TDM_JSON_FALSE)
                         return false;
                 if (x->type == TDM_JSON_TRUE || (x->type == TDM_JSON_OBJECT && x->n == 0))

@@ -261,7 +261,9 @@ static uint32_t with_contains(struct arrays *a)
                 s->g->rules[rule].body = body;
         }
         if (n_index == 0) /* the first item has no comma */
-                e = any_item(a, 0, TDM_EXPR_EPS, items, next, enough(a, 0) ? first : TDM_EXPR_NONE);
+                e = enough(a, 0) ? first : TDM_EXPR_NONE;
+        if (n_index == 0 && a->max > 0)
+                e = any_item(a, 0, TDM_EXPR_EPS, items, next, e);
         for (uint32_t i = n_index; i-- > 0 && !s->error && !arena->failed;) {
                 if (i < a->n_prefix && !make_items(a, i, items))
                         break;

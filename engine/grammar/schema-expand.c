@@ -112,7 +112,8 @@ static bool is_array(struct expansion *x, uint32_t node)
 {
         const struct tdm_json_node *n = tdm_json_get(&x->s->json, node);
 
-        if (n->type == TDM_JSON_ARRAY && (n->n > 0 || node >= x->s->n_base_of)) /* the compiler's own may be empty */
+        if (n->type == TDM_JSON_ARRAY &&
+            (n->n > 0 || !tdm_schema_is_parsed(x->s, node))) /* the compiler's own may be empty */
                 return true;
         (void)tdm_schema_fail(x->s, node, TDM_E_BAD_REQUEST, "must be an array of schemas, and not an empty one");
         return false;
@@ -474,7 +475,7 @@ static void add(struct expansion *x, uint32_t node, int32_t parent)
         const struct tdm_json_node *n;
         int32_t part;
 
-        node = tdm_json_deref(&s->json, node);
+        node = tdm_schema_enter(s, tdm_json_deref(&s->json, node));
         if (x->dead || s->error || node == TDM_JSON_NONE)
                 return;
         n = tdm_json_get(&s->json, node);

@@ -349,7 +349,9 @@ uint32_t tdm_schema_negate(struct tdm_schema *s, uint32_t node)
         const struct tdm_json_node *n;
         uint32_t out, result;
 
-        node = tdm_json_deref(&s->json, node);
+        node = tdm_schema_enter(s, tdm_json_deref(&s->json, node));
+        if (node == TDM_JSON_NONE)
+                return node;
         n = tdm_json_get(&s->json, node);
         s->g->arena.steps += 16;
         if (s->error || s->json.failed || s->depth > DEPTH_MAX || s->g->arena.steps > s->g->arena.max_steps)
