@@ -51,6 +51,8 @@ def conditions(preset, build):
         out.add("no-udmabuf")
     if not os.path.isdir(os.environ.get("TANDEM_NPM_CLIENTS", "")):
         out.add("no-npm-clients")
+    if not os.path.isdir(os.environ.get("TANDEM_NPM_AJV", "")):
+        out.add("no-npm-ajv")
     if not clang_format.find():
         out.add("no-clang-format-14")
     if has_newer_xrt(build):
