@@ -61,7 +61,8 @@ def constrained_texts():
         for seed in range(3):
             path, fd = c.generate(PROMPT, json_schema=json.dumps(PERSON), seed=seed, **options)
             text = read_all(fd).decode()
-            want = Job(d, **request(n=160, temp=1.5, seed=seed, ignore_end=False), json_schema=json.dumps(PERSON)).wait()
+            want = Job(d, **request(n=160, temp=1.5, seed=seed, ignore_end=False), json_schema=json.dumps(PERSON))
+            want = want.wait()
             equal(text, want.text, "text by pipe and by socket")
             if str(c.until_done(path)["Result"]) == "stop":
                 check(differential.valid(PERSON, json.loads(text), PERSON), "valid", text)
@@ -97,13 +98,15 @@ def calls():
             options = {"model": name_of(family), "tools": TOOLS, "max_tokens": D.UInt32(200), "temperature": 1.5}
             for seed, choice in enumerate(("required", "function:set_unit")):
                 what = f"{family}, {choice}"
-                events = chat(c, [("user", "Weather in Oslo?")], tool_choice=choice, one_call=True, seed=seed, **options)
+                events = chat(c, [("user", "Weather in Oslo?")], tool_choice=choice, one_call=True, seed=seed,
+                              **options)
                 got = calls_of(events)
                 equal((len(got), events[-1]["event"], events[-1]["reason"]), (1, "done", "stop"), what)
                 check(not events[-1].get("incomplete"), f"{what}: whole", events[-1])
                 call_id, name, arguments = got[0]
                 check(name in SCHEMAS and (seed == 0 or name == "set_unit"), f"{what}: the tool", name)
-                check(differential.valid(SCHEMAS[name], json.loads(arguments), SCHEMAS[name]), f"{what}: arguments", got)
+                check(differential.valid(SCHEMAS[name], json.loads(arguments), SCHEMAS[name]), f"{what}: arguments",
+                      got)
                 check(len(call_id) == 9 and call_id.isalnum(), f"{what}: the call's id", call_id)
                 want = Job(d, **request(model=name_of(family), chat=[("user", "Weather in Oslo?")], n=200, temp=1.5,
                                         seed=seed, ignore_end=False), tools=TOOLS, tool_choice=choice,
