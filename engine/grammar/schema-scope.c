@@ -1,9 +1,9 @@
 /* The dynamic scopes of $dynamicRef. It leads to the first $dynamicAnchor of its name among the resources (the schemas
  * with an $id, and the root) that references and nesting went through on the way to it.
  *
- * What a scope has for each name is all that matters of it. A schema may mean something else in another scope. So each
- * scope but the root's has a copy of all the source's nodes, and a node's number tells in which scope it is. Only a source
- * that has a $dynamicRef and two anchors of one name has scopes. */
+ * What a scope has for each name is all that matters of it. A schema may mean something else in another scope.
+ * So each scope but the root's has a copy of all the source's nodes, and a node's number tells in which scope it is.
+ * Only a source that has a $dynamicRef and two anchors of one name has scopes. */
 #include "engine/grammar/schema.h"
 
 enum { SCOPES_MAX = 64, ANCHORS_MAX = 64, COPIES_MAX = 50000 };
