@@ -267,7 +267,7 @@ static uint32_t with_contains(struct arrays *a)
         for (uint32_t i = n_index; i-- > 0 && !s->error && !arena->failed;) {
                 if (i < a->n_prefix && !make_items(a, i, items))
                         break;
-                arena->steps += n_counts;
+                arena->steps += n_counts << a->n_contains;
                 for (uint32_t k = 0; k < n_counts; k++) { /* upwards: next[k + 1] is still that of index i + 1 */
                         e = enough(a, k) && i >= a->min ? i == 0 ? first : close : TDM_EXPR_NONE;
                         if (i < a->max)

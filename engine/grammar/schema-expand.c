@@ -264,8 +264,7 @@ static uint32_t if_then_else(struct tdm_schema *s, uint32_t condition)
         return keep(s, condition, result);
 }
 
-/* A string: the name of a member. */
-static uint32_t name_of(struct tdm_schema *s, uint32_t member)
+uint32_t tdm_schema_name_of(struct tdm_schema *s, uint32_t member)
 {
         uint32_t text = tdm_json_add(&s->json, TDM_JSON_STRING, member);
 
@@ -292,7 +291,7 @@ static uint32_t depends(struct tdm_schema *s, uint32_t entry)
         (void)tdm_schema_push(s, result, absent);
         present = all_of(s, entry, &list);
         object = tdm_schema_array(s, entry);
-        (void)tdm_schema_push(s, object, name_of(s, entry));
+        (void)tdm_schema_push(s, object, tdm_schema_name_of(s, entry));
         (void)tdm_schema_put(s, present, "required", object);
         (void)tdm_schema_put(s, present, "type", tdm_schema_string(s, "object", entry));
         if (tdm_json_get(&s->json, value)->type == TDM_JSON_ARRAY) {
@@ -340,7 +339,7 @@ static uint32_t exactly(struct tdm_schema *s, uint32_t value)
              child = tdm_json_get(&s->json, child)->next) {
                 one = tdm_schema_object(s, value);
                 (void)tdm_schema_put(s, one, "const", child);
-                (void)tdm_schema_push(s, names, name_of(s, child));
+                (void)tdm_schema_push(s, names, tdm_schema_name_of(s, child));
                 (void)tdm_json_append_as(&s->json, inner, child, one);
         }
         (void)tdm_schema_put(s, object, "type", tdm_schema_string(s, "object", value));

@@ -173,7 +173,7 @@ static bool make_layer(struct arrays *a, const struct values *v, const uint32_t 
         for (uint32_t i = 0; i < layer->n && !s->error && !arena->failed; i++) {
                 uint32_t e = size >= a->min ? close : TDM_EXPR_NONE;
 
-                arena->steps += 16;
+                arena->steps += 4 * v->n;
                 for (unsigned k = v->n; more && k-- > 0;) {
                         if (layer->sets[i] >> k & 1)
                                 continue;

@@ -91,6 +91,8 @@ uint32_t tdm_schema_texts(struct tdm_schema *s, struct tdm_schema_text *texts, s
 /* schema-expand.c: calls take(userdata, case) for each case of these schemas. */
 void tdm_schema_expand(struct tdm_schema *s, const struct tdm_schema_nodes *nodes,
                        void (*take)(void *userdata, const struct tdm_schema_case *c), void *userdata);
+/* A string: the name of a member. */
+uint32_t tdm_schema_name_of(struct tdm_schema *s, uint32_t member);
 
 /* schema-negate.c: a schema that takes what node does not, or TDM_JSON_NONE (without an error) where that is not
  * held. */

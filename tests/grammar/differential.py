@@ -208,6 +208,8 @@ def draw_schema(r, depth, refs):
                 s[k] = [sub() for _ in range(r.randrange(1, 4))]
         if r.random() < 0.06:
             s["not"] = sub()
+        elif r.random() < 0.03:
+            s["not"] = {"enum": [draw_value(r, 2) for _ in range(r.randrange(1, 4))]}
         if r.random() < 0.04:
             s["if"] = sub()
             s["then"] = sub()
