@@ -54,6 +54,8 @@ def conditions(preset, build):
         out.add("no-npm-clients")
     if not shutil.which("chromium") or not shutil.which("chromedriver"):
         out.add("no-chromium")
+    if not os.path.isdir(os.environ.get("TANDEM_NPM_AJV", "")):
+        out.add("no-npm-ajv")
     if not clang_format.find():
         out.add("no-clang-format-14")
     if has_newer_xrt(build):
