@@ -10,6 +10,7 @@ usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--disk FO
   --models  where weights are made and kept (24 GB; a tmpfs is best), /dev/shm by default
   --unit    where golden-vulkan and bench-upload lie; without it no golden distances, and no word of what PCIe gives
   --disk    a folder on a disk with room for the 27B: loading is also measured from there, with an empty page cache
+  --sizes   of Gemma 3, or ARCH:SIZE of tools/mkgguf_archs.py: llama:8b, qwen3moe:30b, gpt-oss:20b (needs numpy)
   --quick   fewer tokens
 
 Needs python3 alone, and beside the programs whatever of liburing, protobuf-c and libdbus the machine lacks
@@ -53,8 +54,10 @@ def model(folder, size, kind="q4_0"):
     path = os.path.join(folder, f"{size}-{kind}.gguf")
     if not os.path.exists(path):
         base, more = MIXES.get(kind, (kind, None))
-        subprocess.run([sys.executable, os.path.join(TREE, "tools", "mkgguf.py"), "--size", size, "--type", base,
-                        *(["--more-type", more] if more else []), "--fast", path + ".part"],
+        arch, _, released = size.rpartition(":")
+        tool = ["mkgguf_archs.py", "--arch", arch] if arch else ["mkgguf.py"]
+        subprocess.run([sys.executable, os.path.join(TREE, "tools", tool[0]), *tool[1:], "--size", released,
+                        "--type", base, *(["--more-type", more] if more else []), "--fast", path + ".part"],
                        check=True, stdout=subprocess.DEVNULL)
         os.rename(path + ".part", path)
     return path
@@ -109,6 +112,8 @@ class Server:
 def limit_of(size, figure, together, path):
     """The most tokens a second that the memory (decoding reads the weights once a step) or the f16 units (a prompt)
     allow."""
+    if size not in WEIGHTS:  # of experts a step reads those that are wanted
+        return None, ""
     if figure == "prefill_tps":
         return F16 / WEIGHTS[size], "f16 units"
     memory, arithmetic = together * MEMORY / os.path.getsize(path), F16 / WEIGHTS[size]
@@ -264,8 +269,8 @@ def show(out):
     print(f"{'':28}{'tokens/s':>10}{'target':>8}{'peer':>8}{'limit':>10}   of the limit")
     for s in out["speeds"]:
         name = f"{s['size']} {s['type'].upper()} {s['what']}"
-        print(f"{name:28}{s['tps']:10.1f}{s['target'] or '':>8}{s['peer'] or '':>8}{s['limit']:10.0f}   "
-              f"{100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})")
+        limit = (f"{s['limit']:10.0f}   {100 * s['tps'] / s['limit']:.0f}% ({s['limit_by']})" if s["limit"] else "")
+        print(f"{name:28}{s['tps']:10.1f}{s['target'] or '':>8}{s['peer'] or '':>8}{limit}")
     for size, plan in out["plans"].items():
         print(f"{size}: {plan}")
     for line in out["golden"]:

@@ -252,6 +252,9 @@ static int run(struct cli *cli, int argc, char **argv)
                 return status;
         if (!job_args_finish(&given.job))
                 return EXIT_FAILED;
+        /* The prompts are no texts, and what a model says to them soon repeats itself: more guesses would be right than
+         * in a text. */
+        given.job.options.speculation = TANDEM_SPECULATION_OFF;
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
@@ -329,7 +332,7 @@ const struct command command_bench = {
         .about = "Measures speed through the daemon, like any client. For each batch size, that many jobs "
                  "start together, each with a prompt of its own (no two runs have the same). Prefill lasts "
                  "until every job has its first token. Decode comes after that: the rate of each stream, and "
-                 "of all together while all of them generate.",
+                 "of all together while all of them generate. Speculation is off.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_BENCH,
         .run = run,

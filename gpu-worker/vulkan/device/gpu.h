@@ -69,9 +69,12 @@ enum tdm_vk_shader {
         TDM_VK_MATMUL_INT8,      /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATMUL_INT8_WIDE, /* and for hundreds */
         TDM_VK_BOUND,
-        TDM_VK_MATVEC_F16,      /* a single row of f16, where the device has f16 matrix units */
-        TDM_VK_MATMUL_F16,      /* up to 32 */
-        TDM_VK_MATMUL_F16_WIDE, /* and hundreds */
+        TDM_VK_MATVEC_F16,         /* a single row of f16, where the device has f16 matrix units */
+        TDM_VK_MATMUL_F16,         /* up to 32 */
+        TDM_VK_MATMUL_F16_WIDE,    /* and hundreds */
+        TDM_VK_MATVEC_F16_EXPERTS, /* the same three for experts */
+        TDM_VK_MATMUL_F16_EXPERTS,
+        TDM_VK_MATMUL_F16_WIDE_EXPERTS,
         TDM_VK_ROTATE,
         TDM_VK_ATTEND,
         TDM_VK_ATTEND_F16,      /* of a single row, where the device has f16 matrix units */
@@ -88,12 +91,18 @@ enum tdm_vk_shader {
 };
 #define TDM_VK_N_CONSTANTS 4
 
+static inline bool tdm_vk_experts_f16_kernel(enum tdm_vk_shader shader)
+{
+        return shader == TDM_VK_MATVEC_F16_EXPERTS || shader == TDM_VK_MATMUL_F16_EXPERTS ||
+               shader == TDM_VK_MATMUL_F16_WIDE_EXPERTS;
+}
+
 /* For matrix units: only used where it is proven, and not missed where it cannot be compiled. */
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
         return shader == TDM_VK_MATMUL_INT8 || shader == TDM_VK_MATMUL_INT8_WIDE || shader == TDM_VK_MATVEC_F16 ||
-               shader == TDM_VK_MATMUL_F16 || shader == TDM_VK_MATMUL_F16_WIDE || shader == TDM_VK_ATTEND_F16 ||
-               shader == TDM_VK_ATTEND_F16_WIDE;
+               shader == TDM_VK_MATMUL_F16 || shader == TDM_VK_MATMUL_F16_WIDE || tdm_vk_experts_f16_kernel(shader) ||
+               shader == TDM_VK_ATTEND_F16 || shader == TDM_VK_ATTEND_F16_WIDE;
 }
 
 struct tdm_vk_pipeline {
@@ -106,7 +115,8 @@ struct tdm_vk_pipeline {
         uint64_t profile_n, profile_ns;
 };
 /* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl), of a MATVEC_F16, MATMUL_F16
- * or MATMUL_F16_WIDE. Where it is set before a device is opened that has no such units, the device uses it. */
+ * or MATMUL_F16_WIDE, or of one for experts. Where it is set before a device is opened that has no such units, the
+ * device uses it. */
 struct tdm_vk_code {
         const uint32_t *words;
         size_t size_bytes;
@@ -120,9 +130,12 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
 /* Compiles all that were needed while device->deferring was set, on all threads, and ends that. Those that the driver
  * cannot compile can be needed again; the first is told of, where it is no kernel for matrix units. */
 int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err);
-/* One that was needed before. All pipelines belong to the device. */
+/* One that was needed before. All pipelines belong to the device. One that was not is told of by device->missing, whose
+ * name is set, and what is returned has no pipeline: what would dispatch it must not. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                             uint32_t c1, uint32_t c2, uint32_t c3);
+/* Whether all that were asked for since the last check were there: 0 or TDM_E_DEVICE_FAULT, which names one. */
+int tdm_vk_pipelines_check(struct tdm_vk_device *device, struct tdm_error *err);
 /* One that the driver could compile; else NULL. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                                  uint32_t c1, uint32_t c2, uint32_t c3);
@@ -197,6 +210,7 @@ struct tdm_vk_device {
         unsigned cache_tuned;     /* n_tuned then */
         struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
         unsigned n_pipelines;
+        struct tdm_vk_pipeline missing; /* the last one that was asked for and is not there */
         struct tdm_vk_tuned tuned[TDM_VK_MAX_TUNED];
         unsigned n_tuned;
         bool deferring; /* kernels are put down, to be compiled together */

@@ -65,6 +65,24 @@ static const uint32_t matmul_f16_subblock_code[] =
 static const uint32_t matmul_f16_wide_subblock_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide-subblock.inc"
         ;
+static const uint32_t matvec_f16_experts_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-experts.inc"
+        ;
+static const uint32_t matvec_f16_subblock_experts_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-subblock-experts.inc"
+        ;
+static const uint32_t matmul_f16_experts_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-experts.inc"
+        ;
+static const uint32_t matmul_f16_subblock_experts_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-subblock-experts.inc"
+        ;
+static const uint32_t matmul_f16_wide_experts_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide-experts.inc"
+        ;
+static const uint32_t matmul_f16_wide_subblock_experts_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide-subblock-experts.inc"
+        ;
 static const uint32_t rotate_code[] =
 #include "rotate.inc"
         ;
@@ -121,6 +139,12 @@ static const struct shader shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_MATVEC_F16] = { "matvec-f16", matvec_f16_code, sizeof(matvec_f16_code) },
         [TDM_VK_MATMUL_F16] = { "matmul-f16", matmul_f16_code, sizeof(matmul_f16_code) },
         [TDM_VK_MATMUL_F16_WIDE] = { "matmul-f16-wide", matmul_f16_wide_code, sizeof(matmul_f16_wide_code) },
+        [TDM_VK_MATVEC_F16_EXPERTS] = { "matvec-f16-experts", matvec_f16_experts_code,
+                                        sizeof(matvec_f16_experts_code) },
+        [TDM_VK_MATMUL_F16_EXPERTS] = { "matmul-f16-experts", matmul_f16_experts_code,
+                                        sizeof(matmul_f16_experts_code) },
+        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = { "matmul-f16-wide-experts", matmul_f16_wide_experts_code,
+                                             sizeof(matmul_f16_wide_experts_code) },
         [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },
         [TDM_VK_ATTEND] = { "attend", attend_code, sizeof(attend_code) },
         [TDM_VK_ATTEND_F16] = { "attend-f16", attend_f16_code, sizeof(attend_f16_code) },
@@ -140,6 +164,12 @@ static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_MATMUL_F16] = { "matmul-f16-subblock", matmul_f16_subblock_code, sizeof(matmul_f16_subblock_code) },
         [TDM_VK_MATMUL_F16_WIDE] = { "matmul-f16-wide-subblock", matmul_f16_wide_subblock_code,
                                      sizeof(matmul_f16_wide_subblock_code) },
+        [TDM_VK_MATVEC_F16_EXPERTS] = { "matvec-f16-subblock-experts", matvec_f16_subblock_experts_code,
+                                        sizeof(matvec_f16_subblock_experts_code) },
+        [TDM_VK_MATMUL_F16_EXPERTS] = { "matmul-f16-subblock-experts", matmul_f16_subblock_experts_code,
+                                        sizeof(matmul_f16_subblock_experts_code) },
+        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = { "matmul-f16-wide-subblock-experts", matmul_f16_wide_subblock_experts_code,
+                                             sizeof(matmul_f16_wide_subblock_experts_code) },
 };
 
 struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
@@ -165,8 +195,23 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
 {
         struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
 
-        assert(pipeline && pipeline->pipeline);
-        return pipeline;
+        if (pipeline && pipeline->pipeline)
+                return pipeline;
+        device->missing = (struct tdm_vk_pipeline){ .shader = shader, .constants = { c0, c1, c2, c3 } };
+        snprintf(device->missing.name, sizeof(device->missing.name), "%s-%u-%u-%u-%u",
+                 shader_of(shader, device->missing.constants)->name, c0, c1, c2, c3);
+        return &device->missing;
+}
+
+int tdm_vk_pipelines_check(struct tdm_vk_device *device, struct tdm_error *err)
+{
+        int r = 0;
+
+        if (device->missing.name[0])
+                r = tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: the kernel %s was not compiled at load",
+                                  device->missing.name);
+        device->missing = (struct tdm_vk_pipeline){ 0 };
+        return r;
 }
 
 struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,

@@ -16,11 +16,12 @@
  *
  * Weights have a range too. Q4_0's scales are stored times up to 2^24 (shaders/common/f16.glsl). So larger ones are
  * divided, by one power of two for the matrices that one input goes into. What is left of a scale below 2^-14 is a
- * multiple of 2^-24.
+ * multiple of 2^-24. MXFP4's are whole exponents: scales below 2^-28 become 0.
  *
  * Small models of Q4_0 and Q8_0 keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and
  * there the kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix of
- * a type of engine/weights/subblock.h has rows of F16 at any size, since its other kernel is far slower. The choice
+ * a type of engine/weights/subblock.h, or with experts, has rows of F16 at any size, since its other kernel is far
+ * slower. The choice
  * follows from the model's sizes and types alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides
  * it in tests. */
 #include <math.h>
@@ -31,6 +32,8 @@
 #define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
 #define F16_MOST 65504.0f
 #define HIDDEN_MOST 0x1p26f
+#define SWIGLU_MOST 56.0f                   /* of TDM_ACTIVATION_SWIGLU_CLAMPED: 7 times 8 */
+#define ROTATION_MOST 2.0f                  /* the root of two, by YaRN's factor, which is below 1.4 */
 #define FFN_WEIGHTS_MIN (UINT64_C(1) << 26) /* of a layer: more than a 1B has, fewer than a 4B */
 
 static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
@@ -45,25 +48,32 @@ static bool fits(const struct tdm_weights_tensor *t)
 
 bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
 {
-        static const enum tdm_tensor_kind kinds[] = { TDM_TENSOR_Q,    TDM_TENSOR_K,  TDM_TENSOR_V,   TDM_TENSOR_O,
-                                                      TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN };
+        static const enum tdm_tensor_kind dense[] = { TDM_TENSOR_Q,    TDM_TENSOR_K,  TDM_TENSOR_V,   TDM_TENSOR_O,
+                                                      TDM_TENSOR_GATE, TDM_TENSOR_UP, TDM_TENSOR_DOWN },
+                                          of_experts[] = { TDM_TENSOR_Q,         TDM_TENSOR_K,
+                                                           TDM_TENSOR_V,         TDM_TENSOR_O,
+                                                           TDM_TENSOR_GATE_EXPS, TDM_TENSOR_UP_EXPS,
+                                                           TDM_TENSOR_DOWN_EXPS };
         const char *wanted = getenv("TANDEM_VULKAN_HALVES");
 
         bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
 
         if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
                 return false;
-        /* Bounds and kernels are of Gemma 3's layers. */
-        if (tdm_recipe_features(&m->recipe, &m->hp) != 0)
-                return false;
-        for (uint32_t i = 0; i < m->hp.n_layers; i++)
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kinds); k++) {
-                        const struct tdm_weights_tensor *t = find(m, kinds[k], i);
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                bool has_experts = m->recipe.layers[i].n_experts > 0;
+
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(dense); k++) {
+                        const struct tdm_weights_tensor *t = find(m, (has_experts ? of_experts : dense)[k], i);
 
                         if (!fits(t))
                                 return false;
-                        pays = pays || tdm_subblock_type(t->type);
+                        pays = pays || tdm_subblock_type(t->type) || has_experts;
                 }
+                /* a panel is of one expert */
+                if (has_experts && (m->recipe.layers[i].d_expert % TDM_VK_CHUNK_COLS || m->hp.d_model % TDM_PANEL_ROWS))
+                        return false;
+        }
         return wanted && *wanted ? strcmp(wanted, "off") != 0 : pays;
 }
 
@@ -78,13 +88,14 @@ static float scale_for(float bound)
         return ldexpf(1, TDM_MAX(TDM_MIN(exponent - 1, 100), -100));
 }
 
+/* Of gains or biases; 0: there are none. */
 static float largest_gain(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
         const struct tdm_weights_tensor *t = find(m, kind, layer);
-        const float *gain = (const float *)(m->weights + t->offset);
+        const float *gain = t ? (const float *)(m->weights + t->offset) : NULL;
         float most = 0;
 
-        for (uint32_t i = 0; i < t->cols; i++)
+        for (uint32_t i = 0; t && i < t->cols; i++)
                 most = fmaxf(most, fabsf(gain[i]));
         return most;
 }
@@ -114,6 +125,8 @@ static float scale_most(uint32_t type)
         case TDM_TYPE_IQ4_NL:
         case TDM_TYPE_IQ4_XS:
                 return F16_MOST / 128;
+        case TDM_TYPE_MXFP4: /* half of what a quant of 1 stands for, which is 2^16 in f16 at most */
+                return 1;
         default:
                 return F16_MOST * 0x1p-24f;
         }
@@ -122,6 +135,19 @@ static float scale_most(uint32_t type)
 /* Words of a layer's bounds, two each: how large products can be, and the largest scale. Products are asked for of V
  * and the FFN alone; the rest have a place for theirs. */
 enum { VALUES, HIDDEN = 2, QUERIES = 4, KEYS = 4, OUTPUT = 6, DOWN = 8, WORDS = 10 };
+
+static const struct tdm_vk_matrix *gate_of(const struct tdm_vk_layer *l)
+{
+        return l->experts.n ? &l->experts.gate : &l->gate;
+}
+static const struct tdm_vk_matrix *up_of(const struct tdm_vk_layer *l)
+{
+        return l->experts.n ? &l->experts.up : &l->up;
+}
+static const struct tdm_vk_matrix *down_of(const struct tdm_vk_layer *l)
+{
+        return l->experts.n ? &l->experts.down : &l->down;
+}
 
 /* TYPE0 or TYPE1 of bound.comp. */
 static uint32_t bound_type(const struct tdm_vk_matrix *a)
@@ -144,12 +170,12 @@ static int need_bounds(struct tdm_vk_model *m, struct tdm_error *err)
                 r = need_bound(m, &m->embedding, NULL, err);
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *alone[] = { &l->q, &l->k, &l->v, &l->o, &l->down };
+                const struct tdm_vk_matrix *alone[] = { &l->q, &l->k, &l->v, &l->o, down_of(l) };
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(alone) && r == 0; k++)
                         r = need_bound(m, alone[k], NULL, err);
                 if (r == 0)
-                        r = need_bound(m, &l->gate, &l->up, err);
+                        r = need_bound(m, gate_of(l), up_of(l), err);
         }
         return r;
 }
@@ -201,11 +227,11 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
                 const struct tdm_vk_layer *l = &m->layers[i];
 
                 bound(m, commands, &l->v, NULL, l->attn_norm, i * WORDS + VALUES);
-                bound(m, commands, &l->gate, &l->up, l->ffn_norm, i * WORDS + HIDDEN);
-                bound(m, commands, &l->q, NULL, 0, i * WORDS + QUERIES);
-                bound(m, commands, &l->k, NULL, 0, i * WORDS + KEYS);
+                bound(m, commands, gate_of(l), up_of(l), l->ffn_norm, i * WORDS + HIDDEN);
+                bound(m, commands, &l->q, NULL, l->q_norm ? 0 : l->attn_norm, i * WORDS + QUERIES);
+                bound(m, commands, &l->k, NULL, l->q_norm ? 0 : l->attn_norm, i * WORDS + KEYS);
                 bound(m, commands, &l->o, NULL, 0, i * WORDS + OUTPUT);
-                bound(m, commands, &l->down, NULL, 0, i * WORDS + DOWN);
+                bound(m, commands, down_of(l), NULL, 0, i * WORDS + DOWN);
         }
         if (m->output.type & TDM_VK_FRAGMENTS)
                 bound(m, commands, &m->output, NULL, 0, others);
@@ -250,21 +276,29 @@ int tdm_vk_f16_scales(struct tdm_vk_model *m, struct tdm_error *err)
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 struct tdm_vk_layer *l = &m->layers[i];
                 const float *b = bounds + i * WORDS;
-                float values = root * largest_weight(l->v.type) * b[VALUES],
-                      hidden = root * largest_weight(l->gate.type) * (root * largest_weight(l->up.type)) * b[HIDDEN];
+                struct tdm_vk_matrix *gate = l->experts.n ? &l->experts.gate : &l->gate,
+                                     *up = l->experts.n ? &l->experts.up : &l->up,
+                                     *down = l->experts.n ? &l->experts.down : &l->down;
+                float values = root * largest_weight(l->v.type) * b[VALUES] + largest_gain(m, TDM_TENSOR_V_BIAS, i),
+                      hidden = root * largest_weight(gate->type) * (root * largest_weight(up->type)) * b[HIDDEN];
 
+                if (l->activation == TDM_ACTIVATION_SWIGLU_CLAMPED)
+                        hidden = SWIGLU_MOST;
                 /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
                 l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) *
                                            m->recipe.layers[i].query_scale);
+                if (!l->q_norm)
+                        l->query_scale = scale_for(ROTATION_MOST * m->recipe.layers[i].query_scale *
+                                                   (root * largest_weight(l->q.type) * b[QUERIES] +
+                                                    largest_gain(m, TDM_TENSOR_Q_BIAS, i)));
                 set_scales((struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3,
                            scale_for(root * largest_gain(m, TDM_TENSOR_ATTN_NORM, i)),
                            fmaxf(b[VALUES + 1], b[QUERIES + 1]));
-                set_scales((struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2,
+                set_scales((struct tdm_vk_matrix *[]){ gate, up }, 2,
                            scale_for(root * largest_gain(m, TDM_TENSOR_FFN_NORM, i)), b[HIDDEN + 1]);
                 set_scales((struct tdm_vk_matrix *[]){ &l->o }, 1,
                            scale_for(m->kv.type == TDM_KV_F16 ? fminf(values, F16_MOST) : values), b[OUTPUT + 1]);
-                set_scales((struct tdm_vk_matrix *[]){ &l->down }, 1, scale_for(fminf(hidden, HIDDEN_MOST)),
-                           b[DOWN + 1]);
+                set_scales((struct tdm_vk_matrix *[]){ down }, 1, scale_for(fminf(hidden, HIDDEN_MOST)), b[DOWN + 1]);
         }
         /* They may be one and the same. */
         set_scales((struct tdm_vk_matrix *[]){ &m->output, &m->embedding }, 2,

@@ -32,13 +32,13 @@ static uint32_t table_bytes(const struct tdm_vk_matrix *a)
 }
 
 bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                       const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
+                       const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
 {
         uint32_t parts = f16_subgroups(a, shape->ahead), segments = parts * shape->ahead;
 
         ret[0] = a->type;
         ret[1] = TDM_VK_MATVEC_F16_SHAPE((uint32_t)shape->groups, (uint32_t)shape->panels, (uint32_t)shape->ahead,
-                                         (uint32_t)shape->sets, (uint32_t)gelu);
+                                         (uint32_t)shape->sets, gelu);
         ret[2] = parts * shape->groups * 32;
         ret[3] = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_F16_CHUNKS_MIN);
         return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
@@ -47,7 +47,7 @@ bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_m
 }
 
 static struct f16_kernel f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                    const struct tdm_vk_shape *shape, bool gelu)
+                                    const struct tdm_vk_shape *shape, uint32_t gelu)
 {
         struct f16_kernel k = { .shader = TDM_VK_MATVEC_F16,
                                 .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels),
@@ -58,8 +58,8 @@ static struct f16_kernel f16_single(const struct tdm_vk_device *device, const st
 }
 
 /* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
-static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels, bool gelu,
-                      struct f16_kernel *ret)
+static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                      uint32_t gelu, struct f16_kernel *ret)
 {
         const struct tdm_vk_tuned *tuned =
                 tdm_vk_tuned(device, gelu ? TDM_VK_MATVEC_GELU : TDM_VK_MATVEC, a, gelu ? n_panels / 2 : n_panels);
@@ -74,7 +74,7 @@ static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_ma
 /* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them
  * run at once, or two: more would leave each subgroup fewer registers for what is on its way. */
 static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                                 uint32_t n_rows, bool gelu)
+                                 uint32_t n_rows, uint32_t gelu)
 {
         uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
 
@@ -87,15 +87,14 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
                                           .panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1 },
                                   gelu);
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16,
-                                    .constants = { a->type,
-                                                   TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, (uint32_t)gelu),
+                                    .constants = { a->type, TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
                                                    f16_subgroups(a, rounds) * 32, 0 },
                                     .panels = gelu ? panels / 2 : panels,
                                     .rows = tiles * 8,
                                     .fits = true };
 }
 
-static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, bool gelu)
+static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, uint32_t gelu)
 {
         /* types of engine/weights/subblock.h leave no registers for two chunks at once */
         bool few = n_rows <= TDM_VK_F16_ROWS_MAX, two = few && !tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) &&
@@ -104,8 +103,7 @@ static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows
         uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
-                                    .constants = { a->type,
-                                                   TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, (uint32_t)gelu),
+                                    .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, gelu),
                                                    threads, 0 },
                                     .panels = threads / 32 * (gelu ? 1 : 2),
                                     .rows = tiles * 8,
@@ -114,7 +112,7 @@ static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows
 
 /* Found on an H200. */
 static struct f16_kernel f16_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                                  uint32_t n_rows, bool gelu)
+                                  uint32_t n_rows, uint32_t gelu)
 {
         return n_rows > TDM_VK_F16_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_F16_PANELS_MIN) ?
                        f16_wide(a, n_rows, gelu) :
@@ -128,7 +126,7 @@ static struct tdm_vk_pipeline *f16_proven(struct tdm_vk_device *device, const st
 }
 
 struct tdm_vk_pipeline *tdm_vk_f16_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                          uint32_t n_panels, uint32_t n_rows, bool gelu, uint32_t *ret_panels,
+                                          uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels,
                                           uint32_t *ret_rows)
 {
         struct f16_kernel k;
@@ -144,11 +142,68 @@ struct tdm_vk_pipeline *tdm_vk_f16_kernel(struct tdm_vk_device *device, const st
                                            k.constants[3]);
 }
 
+/* ---- of experts ---- */
+
+/* Slots of an item by how many an expert has on average: more than there are would be multiplied in vain. */
+uint32_t tdm_vk_f16_item_rows(const struct tdm_vk_experts *e, uint32_t n_rows)
+{
+        uint32_t average = n_rows * e->n_used / e->n;
+
+        return n_rows == 1 ? 1 : average < 6 ? 8 : average < 14 ? 16 : average < 48 ? 32 : 64;
+}
+
+/* gelu: of a layer's gate, with up beside it. Found on an H200. */
+static struct f16_kernel expert_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                     uint32_t item_rows, uint32_t gelu)
+{
+        /* of a short K a subgroup has little to do: fewer of them, with more segments each */
+        bool is_short = TDM_VK_SEGMENT_CHUNKS(a->cols) == 1;
+        const struct tdm_vk_shape shape = {
+                .panels = 2, .ahead = is_short ? 4 : 2, .sets = 2, .groups = is_short ? 4 : 1
+        };
+        uint32_t tiles = item_rows / 8, panels = gelu ? 4 : 2, rounds = 4, threads = item_rows <= 32 ? 64 : 128;
+        struct f16_kernel k;
+
+        if (item_rows == 1) {
+                k = f16_single(device, a, &shape, gelu);
+                k.shader = TDM_VK_MATVEC_F16_EXPERTS;
+                return k;
+        }
+        if (item_rows <= 16)
+                return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_EXPERTS,
+                                            .constants = { a->type,
+                                                           TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
+                                                           f16_subgroups(a, rounds) * 32, 0 },
+                                            .panels = gelu ? panels / 2 : panels,
+                                            .rows = item_rows,
+                                            .fits = true };
+        return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE_EXPERTS,
+                                    .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, 1u, gelu), threads, 0 },
+                                    .panels = threads / 32 * (gelu ? 1 : 2),
+                                    .rows = item_rows,
+                                    .fits = true };
+}
+
+/* Whether gate, up and what follows them are one kernel: they are of one type, then. */
+bool tdm_vk_experts_fuse(const struct tdm_vk_experts *e)
+{
+        return e->gate.type == e->up.type;
+}
+
+struct tdm_vk_pipeline *tdm_vk_expert_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                             uint32_t item_rows, uint32_t gelu, uint32_t *ret_panels)
+{
+        struct f16_kernel k = expert_rule(device, a, item_rows, gelu);
+
+        *ret_panels = k.panels;
+        return tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
+}
+
 typedef int (*each_f16)(struct tdm_vk_model *m, const struct f16_kernel *k, struct tdm_error *err);
 
 /* Those of the matrices that one input goes into. */
 static int f16_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
-                          bool gelu, each_f16 each, struct tdm_error *err)
+                          uint32_t gelu, each_f16 each, struct tdm_error *err)
 {
         static const uint32_t n_rows[] = { 1, 8, 16, TDM_VK_F16_ROWS_MAX, TDM_VK_F16_ROWS_MAX + 1 };
         int r = 0;
@@ -169,6 +224,27 @@ static int f16_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *co
         return r;
 }
 
+static int expert_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_layer *l, each_f16 each, struct tdm_error *err)
+{
+        static const uint32_t item_rows[] = { 1, 8, 16, 32, 64 };
+        const struct tdm_vk_experts *e = &l->experts;
+        uint32_t most = tdm_vk_f16_item_rows(e, m->tile_rows);
+        int r = 0;
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(item_rows) && r == 0 && (i == 0 || item_rows[i] <= most); i++) {
+                bool fuses = tdm_vk_experts_fuse(e);
+                const struct f16_kernel kernels[] = {
+                        expert_rule(m->device, &e->gate, item_rows[i], fuses ? 1 + l->activation : 0),
+                        expert_rule(m->device, &e->up, item_rows[i], fuses ? 1 + l->activation : 0),
+                        expert_rule(m->device, &e->down, item_rows[i], 0)
+                };
+
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels) && r == 0; k++)
+                        r = each(m, &kernels[k], err);
+        }
+        return r;
+}
+
 /* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
 static int f16_kernels(struct tdm_vk_model *m, each_f16 each, struct tdm_error *err)
 {
@@ -180,9 +256,13 @@ static int f16_kernels(struct tdm_vk_model *m, each_f16 each, struct tdm_error *
                 r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, false, each, err);
                 if (r == 0)
                         r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->o }, 1, false, each, err);
+                if (r == 0 && l->experts.n > 0) {
+                        r = expert_kernels_of(m, l, each, err);
+                        continue;
+                }
                 if (r == 0)
                         r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2,
-                                           tdm_vk_gelu_fits(l, 1), each, err);
+                                           tdm_vk_gelu_fits(l, 1) ? 1 + l->activation : 0, each, err);
                 if (r == 0)
                         r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->down }, 1, false, each, err);
         }
@@ -193,7 +273,9 @@ static int need_f16(struct tdm_vk_model *m, const struct f16_kernel *k, struct t
 {
         int r = k->fits ? tdm_vk_pipeline_need(m->device, k->shader, k->constants, err) : 0;
 
-        return r ? r : tdm_vk_prove_f16_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS, err);
+        return r ? r :
+                   tdm_vk_prove_f16_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS,
+                                         TDM_VK_F16_SHAPE_GELU(k->constants[1]), err);
 }
 
 int tdm_vk_kernels_need_f16(struct tdm_vk_model *m, struct tdm_error *err)

@@ -5,9 +5,10 @@
 #include "gpu-worker/vulkan/kernels/kernels.h"
 #include "gpu-worker/vulkan/proof/proof.h"
 
-/* kernels-f16.c: as tdm_vk_choose_kernel(), or with gelu as tdm_vk_gelu_kernel(): n_panels of both matrices. */
+/* kernels-f16.c: as tdm_vk_choose_kernel(), or with gelu (1 and an activation) as tdm_vk_gelu_kernel(): n_panels of
+ * both matrices. */
 struct tdm_vk_pipeline *tdm_vk_f16_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
-                                          uint32_t n_panels, uint32_t n_rows, bool gelu, uint32_t *ret_panels,
+                                          uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels,
                                           uint32_t *ret_rows);
 /* attend.c: what record() can ask for. */
 int tdm_vk_kernels_need_attend(struct tdm_vk_model *model, struct tdm_error *err);

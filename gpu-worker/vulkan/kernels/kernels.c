@@ -87,7 +87,8 @@ struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const s
                                            uint32_t *ret_panels, uint32_t *ret_rows)
 {
         if (tdm_vk_is_f16(&l->gate))
-                return tdm_vk_f16_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, true, ret_panels, ret_rows);
+                return tdm_vk_f16_kernel(device, &l->gate, l->gate.n_panels * 2, n_rows, 1 + l->activation, ret_panels,
+                                         ret_rows);
         *ret_panels = 2;
         *ret_rows = 1;
         return tdm_vk_pipeline_get(device, TDM_VK_MATVEC_GELU, l->gate.type, l->gate.act,
@@ -262,6 +263,8 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
 
 uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
 {
+        if (tdm_vk_is_f16(&experts->gate))
+                return tdm_vk_f16_item_rows(experts, n_rows);
         /* as many as an expert has on average; more kernels than these are not worth their compilation */
         return n_rows * experts->n_used >= 2 * experts->n ? TDM_VK_ITEM_ROWS : n_rows == 1 ? 1 : 2;
 }
@@ -272,7 +275,7 @@ static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, 
         const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
         int r = need_matrices(m, router, 1, units, err);
 
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units; i++)
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units && !tdm_vk_is_f16(&e->gate); i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(item_rows) && r == 0; k++)
                         r = need(m, TDM_VK_MATVEC_EXPERTS, matrices[i]->type, matrices[i]->act, item_rows[k], 0, err);
         return r;
@@ -378,7 +381,11 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
                         for (unsigned v = 0; v < n_norms && r == 0; v++)
-                                r = need(m, TDM_VK_NORM, norms[v], normed[k]->act, tdm_vk_norm_per(m), 0, err);
+                                r = need(m, TDM_VK_NORM,
+                                         norms[v] | (has_experts && normed[k]->act == TDM_VK_ACT_F16 && k >= 3 ?
+                                                             TDM_VK_NORM_BESIDE :
+                                                             0),
+                                         normed[k]->act, tdm_vk_norm_per(m), 0, err);
                 if (r == 0)
                         r = need(m, TDM_VK_MERGE, 0, l->o.act, 0, 0, err);
                 if (r == 0)

@@ -49,9 +49,15 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err
 
 /* ---- kernels-f16.c ---- */
 
-/* Constants of MATVEC_F16. false: it has no room for this shape. */
+/* Constants of MATVEC_F16; gelu: 0, or 1 and enum tdm_activation. false: it has no room for this shape. */
 bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                       const struct tdm_vk_shape *shape, bool gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+                       const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* Of experts whose rows are F16: slots of an item; whether gate, up and what follows them are one kernel; the kernel
+ * of such items, ret_panels: of each matrix, that a workgroup makes. */
+uint32_t tdm_vk_f16_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows);
+bool tdm_vk_experts_fuse(const struct tdm_vk_experts *experts);
+struct tdm_vk_pipeline *tdm_vk_expert_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix,
+                                             uint32_t item_rows, uint32_t gelu, uint32_t *ret_panels);
 /* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and
  * proven before the model's rows are F16. */
 int tdm_vk_kernels_need_f16(struct tdm_vk_model *model, struct tdm_error *err);

@@ -142,7 +142,7 @@ static void repacked(void **state)
 }
 
 /* As in a segment: any bits, but for d, below 2^-15, and m, 2^-14 to 2^-11, of either sign: IQ4_XS has other bits for
- * m. */
+ * m. The exponents of MXFP4 are those that an f16 holds, divided by 16 or not. */
 static void random_subblocks(enum place place, uint32_t type, uint32_t cols)
 {
         const struct tdm_subblock_info info = tdm_subblock_info(type);
@@ -154,7 +154,9 @@ static void random_subblocks(enum place place, uint32_t type, uint32_t cols)
 
                 for (uint32_t i = 0; i < panel_bytes; i++)
                         bytes[i] = (uint8_t)random_u32();
-                for (uint32_t i = 0; i < n_halves; i++)
+                for (uint32_t i = 0; i < cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS && type == TDM_TYPE_MXFP4; i++)
+                        bytes[i] = (uint8_t)(103 + random_u32() % 22);
+                for (uint32_t i = 0; i < n_halves && type != TDM_TYPE_MXFP4; i++)
                         if (type != TDM_TYPE_IQ4_XS || i / TDM_PANEL_ROWS % 2 == 0)
                                 ((uint16_t *)bytes)[i] =
                                         i / TDM_PANEL_ROWS % info.halves == 0 ?

@@ -37,7 +37,8 @@ static void need_all(uint32_t type)
 {
         struct tdm_error err = {};
 
-        assert_int_equal(tdm_vk_prove_f16_need(device, type, &err), 0);
+        for (uint32_t gelu = 1; gelu <= 4; gelu++)
+                assert_int_equal(tdm_vk_prove_f16_need(device, type, gelu, &err), 0);
         need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(1, 1, 1, 2, 0), 14 * 32, 4);
         need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(2, 2, 7, 2, 1), 4 * 32, 4);
         need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(1, 3, 4, 3, 0), 4 * 32, 4);
@@ -45,6 +46,11 @@ static void need_all(uint32_t type)
         need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 2, 0), 64, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0), 64, 0);
+        need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 0), 8 * 32, 4);
+        need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 3), 8 * 32, 4);
+        need(TDM_VK_MATMUL_F16_EXPERTS, type, TDM_VK_MATMUL_F16_SHAPE(1, 4, 2, 0), 8 * 32, 0);
+        need(TDM_VK_MATMUL_F16_EXPERTS, type, TDM_VK_MATMUL_F16_SHAPE(2, 4, 2, 4), 8 * 32, 0);
+        need(TDM_VK_MATMUL_F16_WIDE_EXPERTS, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 1, 0), 64, 0);
 }
 
 static uint32_t wanted = TDM_TYPE_Q4_0;
@@ -70,7 +76,7 @@ static void proven(void **state)
                 n_kernels++;
         }
         assert_int_equal(n_proven, n_kernels);
-        assert_int_equal(n_kernels, 8);
+        assert_int_equal(n_kernels, 13);
 }
 
 int main(int argc, char **argv)

@@ -285,19 +285,13 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *m, const struct tdm_d
         return 0;
 }
 
-static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
+int tdm_vk_buffers_angles(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        const struct tdm_hparams *hp = &m->hp;
-        size_t bytes = tdm_pool_n_threads(m->device->threads) * m->sampler_stride;
-
-        m->sampler_scratch = aligned_alloc(64, bytes);
-        m->memory_bytes += bytes;
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(hp, &m->recipe, (enum tdm_kv_group)group);
-
+                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(&m->hp, &m->recipe, (enum tdm_kv_group)group);
                 const struct tdm_weights_tensor *divisors =
                         rope && rope->has_divisors ? tdm_weights_find(m->weights, TDM_TENSOR_ROPE_FREQS, 0) : NULL;
-                int r = rope ? tdm_rope_init(&m->rope[group], rope, hp->n_ctx,
+                int r = rope ? tdm_rope_init(&m->rope[group], rope, m->hp.n_ctx,
                                              divisors ? (const float *)(m->weights + divisors->offset) : NULL) :
                                0;
 
@@ -308,6 +302,15 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
                 if (r < 0)
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
         }
+        return 0;
+}
+
+static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        size_t bytes = tdm_pool_n_threads(m->device->threads) * m->sampler_stride;
+
+        m->sampler_scratch = aligned_alloc(64, bytes);
+        m->memory_bytes += bytes;
         if (!m->sampler_scratch)
                 return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
         return 0;

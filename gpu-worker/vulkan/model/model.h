@@ -200,6 +200,8 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *model, const struct t
                                       struct tdm_error *err);
 /* Every buffer but the weights', after a check that all fits. step_bytes: of a slot's step. Matrices are found. */
 int tdm_vk_buffers_init(struct tdm_vk_model *model, uint64_t step_bytes, struct tdm_error *err);
+/* The angles of each position. All weights are in the segment: the file's own divisors are among them. */
+int tdm_vk_buffers_angles(struct tdm_vk_model *model, struct tdm_error *err);
 /* The device uses none of them any more. */
 void tdm_vk_buffers_deinit(struct tdm_vk_model *model);
 /* Flagged partial results lie behind the others: where. */

@@ -30,7 +30,7 @@ bool tdm_vk_type_known(uint32_t type)
 
 bool tdm_vk_type_f16(uint32_t type)
 {
-        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || (tdm_subblock_type(type) && type != TDM_TYPE_MXFP4);
+        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type);
 }
 
 /* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */
@@ -118,7 +118,7 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
         return 0;
 }
 
-/* Their kernels (shaders/experts) and the router's read panels as the segment has them. */
+/* matvec-experts.comp and the router's kernel read panels as the segment has them. */
 static bool is_of_experts(const struct tdm_weights_tensor *tensor)
 {
         return tensor->kind == TDM_TENSOR_GATE_EXPS || tensor->kind == TDM_TENSOR_UP_EXPS ||
@@ -130,7 +130,8 @@ static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_t
 {
         bool subblock = tdm_subblock_type(tensor->type);
 
-        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 || is_of_experts(tensor) ||
+        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 ||
+            (is_of_experts(tensor) && (!m->f16_rows || tensor->kind == TDM_TENSOR_ROUTER)) ||
             (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0 && !subblock))
                 return 0;
         return m->f16_rows && tdm_vk_type_f16(tensor->type) && tensor->cols % TDM_VK_CHUNK_COLS == 0 ?
@@ -156,6 +157,11 @@ static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_t
                 return l->o.divisor;
         case TDM_TENSOR_DOWN:
                 return l->down.divisor;
+        case TDM_TENSOR_GATE_EXPS:
+        case TDM_TENSOR_UP_EXPS:
+                return l->experts.gate.divisor;
+        case TDM_TENSOR_DOWN_EXPS:
+                return l->experts.down.divisor;
         default:
                 return m->embedding.divisor;
         }

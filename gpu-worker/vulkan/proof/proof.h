@@ -22,8 +22,8 @@ int tdm_vk_prove(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- prove-f16.c: kernels for f16 matrix units ---- */
 
-/* As above; type: of weights, without TDM_VK_FRAGMENTS. */
-int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err);
+/* As above; type: of weights, without TDM_VK_FRAGMENTS; gelu: 0, or 1 and an activation. */
+int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, uint32_t gelu, struct tdm_error *err);
 int tdm_vk_prove_f16(struct tdm_vk_device *device, struct tdm_error *err);
 
 /* ---- weights-subblock.c ---- */

@@ -145,17 +145,27 @@ static struct tdm_vk_matmul_push push_of(const struct tdm_vk_device *device, uin
         {                                                                                                              \
                 (type) | TDM_VK_FRAGMENTS, TDM_VK_MATMUL_F16_SHAPE(1, 1, 1, 0), 512, 0                                 \
         }
-#define GELU_CONSTANTS                                                                                                 \
-        {                                                                                                              \
-                0, TDM_VK_ACT_F16_AFTER, 0, 0                                                                          \
-        }
 
-int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, struct tdm_error *err)
+int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, uint32_t gelu, struct tdm_error *err)
 {
-        const uint32_t reference[] = REFERENCE_CONSTANTS(type), gelu[] = GELU_CONSTANTS;
+        const uint32_t reference[] = REFERENCE_CONSTANTS(type), after[] = { gelu - 1, TDM_VK_ACT_F16_AFTER, 0, 0 };
         int r = tdm_vk_pipeline_need(device, TDM_VK_MATMUL_F16, reference, err);
 
-        return r ? r : tdm_vk_pipeline_need(device, TDM_VK_GELU, gelu, err);
+        return r || !gelu ? r : tdm_vk_pipeline_need(device, TDM_VK_GELU, after, err);
+}
+
+/* What stands between the reference's first and second half and the matrix behind. */
+static int make_hidden(struct tdm_vk_device *device, uint32_t type, uint32_t activation, struct tdm_error *err)
+{
+        const struct tdm_vk_matmul_push push = push_of(device, type, REFERENCE, HIDDEN_REFERENCE);
+        const struct tdm_vk_gelu_push gelu = {
+                .y = push.y, .acts = push.acts, .d_ff = N_EACH_OUT, .act_scale = push.act_scale
+        };
+
+        memset(device->stages[0].map + HIDDEN_REFERENCE * PLACE, 0xff, PLACE);
+        return tdm_vk_once_dispatch(device,
+                                    tdm_vk_pipeline_get(device, TDM_VK_GELU, activation, TDM_VK_ACT_F16_AFTER, 0, 0),
+                                    &gelu, sizeof(gelu), TDM_DIV_UP(N_EACH_OUT, 1024u), N_ROWS, what, err);
 }
 
 /* false: it is not what it must be. */
@@ -164,21 +174,13 @@ static int make_reference(struct tdm_vk_device *device, uint32_t type, bool *ret
         const uint32_t c[] = REFERENCE_CONSTANTS(type);
         struct tdm_vk_pipeline *p = tdm_vk_pipeline_compiled(device, TDM_VK_MATMUL_F16, c[0], c[1], c[2], c[3]);
         const struct tdm_vk_matmul_push push = push_of(device, type, REFERENCE, HIDDEN_REFERENCE);
-        const struct tdm_vk_gelu_push gelu = {
-                .y = push.y, .acts = push.acts, .d_ff = N_EACH_OUT, .act_scale = push.act_scale
-        };
         int r = 0;
 
         *ret = false;
         if (!p)
                 return 0;
         memset(device->stages[0].map + REFERENCE * PLACE, 0xff, PLACE);
-        memset(device->stages[0].map + HIDDEN_REFERENCE * PLACE, 0xff, PLACE);
         r = tdm_vk_once_dispatch(device, p, &push, sizeof(push), 2 * N_PANELS, TDM_DIV_UP(N_ROWS, 8u), what, err);
-        if (r == 0)
-                r = tdm_vk_once_dispatch(device,
-                                         tdm_vk_pipeline_get(device, TDM_VK_GELU, 0, TDM_VK_ACT_F16_AFTER, 0, 0), &gelu,
-                                         sizeof(gelu), TDM_DIV_UP(N_EACH_OUT, 1024u), N_ROWS, what, err);
         *ret = r == 0 && is_right(device, type);
         p->tried = true;
         p->proven = *ret;
@@ -202,6 +204,90 @@ static bool same_rows(const struct tdm_vk_device *device, uint32_t n_rows, bool 
         return true;
 }
 
+/* ---- of experts ---- */
+
+/* Of a kernel without GELU the reference's two matrices are two experts, and each row is a slot of both, in another
+ * order; with GELU they are the gate and up of the second expert. */
+#define N_SLOTS (2 * N_ROWS)
+
+static uint32_t row_of_slot(uint32_t slot)
+{
+        return slot < N_ROWS ? slot * 7 % N_ROWS : (slot - N_ROWS) * 11 % N_ROWS;
+}
+
+static bool same_slots(const struct tdm_vk_device *device, const uint32_t *rows, uint32_t n_slots, bool gelu)
+{
+        const uint8_t *map = device->stages[0].map;
+
+        for (uint32_t slot = 0; slot < n_slots; slot++) {
+                uint32_t row = rows[slot], second = n_slots == 2 ? slot : slot / N_ROWS;
+
+                if (!gelu && memcmp(map + REFERENCE * PLACE + (row * N_OUT + second * N_EACH_OUT) * sizeof(float),
+                                    map + Y * PLACE + (uint64_t)slot * N_EACH_OUT * sizeof(float),
+                                    N_EACH_OUT * sizeof(float)) != 0)
+                        return false;
+                for (uint32_t k = 0; k < N_EACH_OUT && gelu; k += 8) {
+                        uint32_t at = k / 64 * 1024 + k / 32 % 2 * 512 + k / 8 % 4 * 16;
+
+                        if (memcmp(map + HIDDEN_REFERENCE * PLACE + row / 8 * (N_EACH_OUT * 16) + row % 8 * 64 + at,
+                                   map + HIDDEN * PLACE + slot / 8 * (N_EACH_OUT * 16) + slot % 8 * 64 + at, 16) != 0)
+                                return false;
+                }
+        }
+        return true;
+}
+
+static int prove_experts(struct tdm_vk_device *device, uint32_t type, struct tdm_vk_pipeline *p, struct tdm_error *err)
+{
+        const struct tdm_vk_matmul_push dense = push_of(device, type, Y, HIDDEN);
+        bool single = p->shader == TDM_VK_MATVEC_F16_EXPERTS, wide = p->shader == TDM_VK_MATMUL_F16_WIDE_EXPERTS,
+             gelu = TDM_VK_F16_SHAPE_GELU(p->constants[1]);
+        uint32_t shape = p->constants[1], item_rows = single ? 1 : 8 * TDM_VK_MATMUL_F16_TILES(shape),
+                 panels = single ? TDM_VK_MATVEC_F16_GROUPS(shape) * TDM_VK_MATVEC_F16_PANELS(shape) :
+                          wide   ? p->constants[2] / 16 :
+                                   TDM_VK_MATMUL_F16_PANELS(shape),
+                 first_expert = gelu ? 1 : 0, n_experts = gelu ? 1 : 2,
+                 n_slots = single ? n_experts : n_experts * N_ROWS, n_items = 0;
+        uint64_t matrix_bytes = N_PANELS * (uint64_t)panel_bytes_of(type);
+        uint8_t *lists = device->stages[0].map + (HIDDEN + 1) * PLACE;
+        uint32_t *slot_rows = (uint32_t *)lists, *items = slot_rows + TDM_ALIGN_UP(N_SLOTS, 4u),
+                 *first_item = items + TDM_VK_ITEMS_HEAD / sizeof(uint32_t);
+        uint64_t lists_at = device->stages[0].address + (HIDDEN + 1) * PLACE;
+        const struct tdm_vk_experts_f16_push push = { .x = dense.x,
+                                                      .y = dense.y,
+                                                      .w0 = dense.w0 - first_expert * matrix_bytes,
+                                                      .w1 = dense.w1 - first_expert * matrix_bytes,
+                                                      .acts = dense.acts,
+                                                      .items = lists_at + ((uint8_t *)items - lists),
+                                                      .slot_rows = lists_at,
+                                                      .panel1 = N_PANELS,
+                                                      .panel_bytes = dense.panel_bytes,
+                                                      .cols = dense.cols,
+                                                      .n_out = gelu ? 2 * N_EACH_OUT : N_EACH_OUT,
+                                                      .y_stride = N_EACH_OUT,
+                                                      .y_scale = dense.y_scale,
+                                                      .act_scale = dense.act_scale };
+        int r;
+
+        for (uint32_t slot = 0; slot < n_slots; slot++)
+                slot_rows[slot] = single ? 0 : row_of_slot(slot);
+        for (uint32_t slot = 0, n; slot < n_slots && !single; slot += n) {
+                n = TDM_MIN(item_rows, N_ROWS - slot % N_ROWS);
+                memcpy(first_item + n_items++ * 4, (const uint32_t[]){ first_expert + slot / N_ROWS, slot, n, 0 },
+                       4 * sizeof(uint32_t));
+        }
+        items[0] = n_items;
+        for (uint32_t i = 0; i < n_experts && single; i++)
+                items[i] = first_expert + i;
+        memset(device->stages[0].map + Y * PLACE, 0xff, PLACE);
+        memset(device->stages[0].map + HIDDEN * PLACE, 0xff, PLACE);
+        /* one workgroup more than there are items */
+        r = tdm_vk_once_dispatch(device, p, &push, sizeof(push), TDM_DIV_UP(N_PANELS, gelu ? panels / 2 : panels),
+                                 single ? n_slots : n_items + 1, what, err);
+        p->proven = r == 0 && same_slots(device, slot_rows, n_slots, gelu);
+        return r;
+}
+
 static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_vk_pipeline *p, struct tdm_error *err)
 {
         bool wide = p->shader == TDM_VK_MATMUL_F16_WIDE, single = p->shader == TDM_VK_MATVEC_F16,
@@ -214,6 +300,13 @@ static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_
         int r;
 
         p->tried = true;
+        if (gelu) {
+                r = make_hidden(device, type, TDM_VK_F16_SHAPE_ACTIVATION(shape), err);
+                if (r != 0)
+                        return r;
+        }
+        if (tdm_vk_experts_f16_kernel(p->shader))
+                return prove_experts(device, type, p, err);
         if (single)
                 push.n_rows = rows = 1;
         memset(device->stages[0].map + Y * PLACE, 0xff, PLACE);
@@ -228,7 +321,7 @@ static int prove_kernel(struct tdm_vk_device *device, uint32_t type, struct tdm_
 static bool is_untried(const struct tdm_vk_pipeline *p, uint32_t type)
 {
         return (p->shader == TDM_VK_MATVEC_F16 || p->shader == TDM_VK_MATMUL_F16 ||
-                p->shader == TDM_VK_MATMUL_F16_WIDE) &&
+                p->shader == TDM_VK_MATMUL_F16_WIDE || tdm_vk_experts_f16_kernel(p->shader)) &&
                p->pipeline && !p->tried && p->constants[0] == (type | TDM_VK_FRAGMENTS);
 }
 

@@ -24,7 +24,8 @@ static struct layout layout_of(uint32_t type)
                                 .bits = bits,
                                 .low_bits = bits <= 3 ? 2 : 4,
                                 .chunk_bytes = info.scale_bytes / 4 + bits * 128,
-                                .front_words = info.halves * (chunks == 1 ? 2 * LANES : LANES),
+                                .front_words = type == TDM_TYPE_MXFP4 ? LANES :
+                                                                        info.halves * (chunks == 1 ? 2 * LANES : LANES),
                                 .table = type == TDM_TYPE_IQ4_NL || type == TDM_TYPE_IQ4_XS };
 }
 
@@ -75,6 +76,11 @@ void tdm_vk_prove_random_subblock(uint8_t *panel, uint32_t type, uint32_t cols, 
 
         for (uint32_t i = 0; i < n_bytes; i++)
                 panel[i] = (uint8_t)tdm_vk_prove_random(state);
+        if (type == TDM_TYPE_MXFP4) { /* exponents */
+                for (uint32_t i = 0; i < 2 * n_front; i++)
+                        panel[i] = (uint8_t)(16 + tdm_vk_prove_random(state) % 6);
+                return;
+        }
         for (uint32_t i = 0; i < n_front; i++) {
                 uint32_t which = i / 2 % (l.front_words / LANES), eight = i % 2;
                 bool second = l.unit_chunks == 1 ? which >= 2 : which == 1;
@@ -128,6 +134,18 @@ static float field_of(const uint8_t *scales, uint32_t own, uint32_t eight, uint3
                                 rest & 63);
 }
 
+/* Of MXFP4. */
+static double e2m1_weight(const uint8_t *exponents, const uint8_t *low, uint32_t k, uint32_t lane)
+{
+        static const double magnitudes[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
+        static const uint32_t signs[] = { 15, 12, 14, 13 }, rests[] = { 9, 6, 3, 0 };
+        uint32_t thread = lane % LANES * 4 + k % 8 / 2, i = lane / LANES + k / 8 % 2 * 2,
+                 half = u32_at(low + (thread * 4 + k / 16 % 4) * 4) >> k % 2 * 16;
+        double value = magnitudes[half >> rests[i] & 7] * ldexp(1, (int)exponents[lane / LANES * 2 + k / 32 % 2] - 29);
+
+        return half >> signs[i] & 1 ? -value : value;
+}
+
 double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_t cols, uint32_t lane, uint32_t k)
 {
         struct layout l = layout_of(type);
@@ -137,7 +155,11 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
                       *chunk = panel + front_bytes(&l, cols) + c * l.chunk_bytes, *scales = chunk + l.bits * 128;
         uint32_t u = quant_of(&l, chunk, k, lane);
         double one = l.table ? 1 : ldexp(1, eight ? -20 : -24);
-        float d = pair(front, 0, eight), s, m = 0;
+        float d, s, m = 0;
+
+        if (type == TDM_TYPE_MXFP4)
+                return e2m1_weight(front, chunk, k, lane);
+        d = pair(front, 0, eight);
 
         switch (type) {
         case TDM_TYPE_Q4_1:

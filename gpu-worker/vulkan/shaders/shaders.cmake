@@ -22,12 +22,24 @@ set(TANDEM_SHADERS
   "matvec-f16-subblock       matmul/matvec-f16.comp        kept   -DSUBBLOCK"
   "matmul-f16-subblock       matmul/matmul-f16.comp        kept   -DSUBBLOCK"
   "matmul-f16-wide-subblock  matmul/matmul-f16-wide.comp   kept   -DSUBBLOCK"
+  "matvec-f16-experts                matmul/matvec-f16.comp        kept   -DEXPERTS"
+  "matmul-f16-experts                matmul/matmul-f16.comp        kept   -DEXPERTS"
+  "matmul-f16-wide-experts           matmul/matmul-f16-wide.comp   kept   -DEXPERTS"
+  "matvec-f16-subblock-experts       matmul/matvec-f16.comp        kept   -DEXPERTS -DSUBBLOCK"
+  "matmul-f16-subblock-experts       matmul/matmul-f16.comp        kept   -DEXPERTS -DSUBBLOCK"
+  "matmul-f16-wide-subblock-experts  matmul/matmul-f16-wide.comp   kept   -DEXPERTS -DSUBBLOCK"
   "matvec-f16-emulated       matmul/matvec-f16.comp        test   -DEMULATED"
   "matmul-f16-emulated       matmul/matmul-f16.comp        test   -DEMULATED"
   "matmul-f16-wide-emulated  matmul/matmul-f16-wide.comp   test   -DEMULATED"
   "matvec-f16-subblock-emulated       matmul/matvec-f16.comp        test   -DEMULATED -DSUBBLOCK"
   "matmul-f16-subblock-emulated       matmul/matmul-f16.comp        test   -DEMULATED -DSUBBLOCK"
   "matmul-f16-wide-subblock-emulated  matmul/matmul-f16-wide.comp   test   -DEMULATED -DSUBBLOCK"
+  "matvec-f16-experts-emulated                matmul/matvec-f16.comp        test   -DEMULATED -DEXPERTS"
+  "matmul-f16-experts-emulated                matmul/matmul-f16.comp        test   -DEMULATED -DEXPERTS"
+  "matmul-f16-wide-experts-emulated           matmul/matmul-f16-wide.comp   test   -DEMULATED -DEXPERTS"
+  "matvec-f16-subblock-experts-emulated       matmul/matvec-f16.comp        test   -DEMULATED -DEXPERTS -DSUBBLOCK"
+  "matmul-f16-subblock-experts-emulated       matmul/matmul-f16.comp        test   -DEMULATED -DEXPERTS -DSUBBLOCK"
+  "matmul-f16-wide-subblock-experts-emulated  matmul/matmul-f16-wide.comp   test   -DEMULATED -DEXPERTS -DSUBBLOCK"
   "rotate              attention/rotate.comp            build"
   "attend              attention/attend.comp            build"
   "attend-f16          attention/attend-f16.comp        kept"
@@ -44,7 +56,8 @@ set(TANDEM_SHADERS
 # What shaders include.
 set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
-  common/acts.glsl common/common.glsl common/f16-subblock.glsl common/f16.glsl common/fragments-subblock.glsl
+  common/acts.glsl common/common.glsl common/f16-experts.glsl common/f16-subblock.glsl
+  common/f16.glsl common/fragments-subblock.glsl
   common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h
   common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-emulated.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl

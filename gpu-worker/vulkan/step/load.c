@@ -261,7 +261,9 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 angles[group] = (uint32_t)(layout.angles[group] - layout.rows);
         tdm_vk_attend_rotations(m, angles);
-        r = tdm_vk_f16_scales(m, err);
+        r = tdm_vk_buffers_angles(m, err);
+        if (r == 0)
+                r = tdm_vk_f16_scales(m, err);
         if (r == 0)
                 r = tdm_vk_weights_repack(m, err);
         if (r == 0)

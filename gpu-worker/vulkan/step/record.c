@@ -56,7 +56,8 @@ static void barrier_all(const struct recorder *r)
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
 {
         return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATMUL_INT8_WIDE &&
-               (pipeline->shader != TDM_VK_MATMUL_F16_WIDE || r->rows <= TDM_VK_F16_ROWS_MAX) &&
+               ((pipeline->shader != TDM_VK_MATMUL_F16_WIDE && pipeline->shader != TDM_VK_MATMUL_F16_WIDE_EXPERTS) ||
+                r->rows <= TDM_VK_F16_ROWS_MAX) &&
                r->chain_index + 1 < TDM_VK_CHAIN_WORDS;
 }
 
@@ -91,7 +92,8 @@ static void set(struct recorder *r, const struct tdm_vk_pipeline *pipeline, cons
         r->last_chained = chain.chain != 0;
         memcpy(all, push, push_bytes - sizeof(chain));
         memcpy(all + push_bytes - sizeof(chain), &chain, sizeof(chain));
-        r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
+        if (pipeline->pipeline) /* else the recording is not used: tdm_vk_record() */
+                r->device->vk.CmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
         r->device->vk.CmdPushConstants(r->commands, r->device->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, all);
         r->before = flags & LEAVES_FLAGS ? FLAGGED : chain.chain ? CHAINED : UNDER_WAY;
 }
@@ -112,7 +114,8 @@ static void dispatch_flagged(struct recorder *r, struct tdm_vk_pipeline *pipelin
                              uint32_t push_bytes, uint32_t x, uint32_t y, unsigned flags)
 {
         set(r, pipeline, push, push_bytes, flags);
-        r->device->vk.CmdDispatch(r->commands, x, y, 1);
+        if (pipeline->pipeline)
+                r->device->vk.CmdDispatch(r->commands, x, y, 1);
         done(r, pipeline, x * y);
 }
 
@@ -323,6 +326,11 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                 dispatch_flagged(
                         r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, TDM_VK_ACT_NONE, tdm_vk_norm_per(m), 0),
                         &push, sizeof(push), r->rows, 1, reads);
+        if (forms == (1u << TDM_VK_ACT_F32 | 1u << TDM_VK_ACT_F16)) { /* of experts: one kernel leaves both */
+                forms = 1u << TDM_VK_ACT_F16;
+                flags |= TDM_VK_NORM_BESIDE;
+                push.beside = m->acts[TDM_VK_ACT_F32].address;
+        }
         for (uint32_t act = 0; act < TDM_VK_N_ACTS; act++) {
                 if (!(forms >> act & 1))
                         continue;
@@ -393,7 +401,9 @@ static void embed(struct recorder *r)
  * tile. */
 static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const struct tdm_vk_layer *layer)
 {
-        struct tdm_vk_pipeline *pipeline = tdm_vk_attend_rotating_kernel(r->m, layer->o.act);
+        struct tdm_vk_pipeline *pipeline = tdm_vk_heads_of(layer) == TDM_VK_HEADS_NORMED ?
+                                                   tdm_vk_attend_rotating_kernel(r->m, layer->o.act) :
+                                                   NULL;
 
         return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline :
                                                                                                            NULL;
@@ -478,8 +488,9 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                                  r->flagged ? READS_FLAGS : 0);
         set(r, kernel, rotating ? (const void *)&rotating_push : &push, sizeof(push),
             r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
-        r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
-                                          tdm_vk_step_args(&r->layout, tile, group));
+        if (kernel->pipeline)
+                r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
+                                                  tdm_vk_step_args(&r->layout, tile, group));
         done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);
         if (!merges)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
@@ -524,6 +535,41 @@ static void multiply_experts(struct recorder *r, const struct tdm_vk_experts *e,
                  &push, sizeof(push), push.n_panels, TDM_MIN(TDM_MIN(e->n, n_slots) + n_slots / item_rows, n_slots));
 }
 
+/* The same where rows are F16. With `up` it is gate, up and what follows them, else one matrix. */
+static void multiply_experts_f16(struct recorder *r, const struct tdm_vk_layer *l, const struct tdm_vk_matrix *matrix,
+                                 const struct tdm_vk_matrix *up, uint64_t bias, uint64_t y, uint32_t y_stride)
+{
+        const struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_experts *e = &l->experts;
+        const struct tdm_vk_experts_lists lists = tdm_vk_experts_lists(m);
+        uint32_t item_rows = tdm_vk_item_rows(e, r->rows), n_slots = r->rows * e->n_used, panels;
+        bool single = r->rows == 1;
+        const struct tdm_vk_experts_f16_push push = { .x = m->acts[matrix->act].address,
+                                                      .y = y,
+                                                      .w0 = matrix->address,
+                                                      .w1 = up ? up->address : 0,
+                                                      .acts = m->acts[e->down.act].address,
+                                                      .items = m->choices.address + (single ? lists.ids : lists.items),
+                                                      .slot_rows = matrix == &e->down ?
+                                                                           0 :
+                                                                           m->choices.address + lists.slot_rows,
+                                                      .bias0 = bias,
+                                                      .bias1 = up ? e->up_bias : 0,
+                                                      .panel1 = matrix->n_panels / e->n,
+                                                      .panel_bytes = matrix->panel_bytes,
+                                                      .cols = matrix->cols,
+                                                      .n_out = (up ? 2 : 1) * (matrix->rows / e->n),
+                                                      .y_stride = y_stride,
+                                                      .y_scale = matrix->y_scale,
+                                                      .act_scale = e->down.x_scale };
+        struct tdm_vk_pipeline *pipeline =
+                tdm_vk_expert_kernel(r->device, matrix, item_rows, up ? 1 + l->activation : 0, &panels);
+
+        /* items at most: the host does not know how many there are */
+        dispatch(r, pipeline, &push, sizeof(push), TDM_DIV_UP(push.panel1, panels),
+                 single ? e->n_used : TDM_MIN(TDM_MIN(e->n, n_slots) + n_slots / item_rows, n_slots));
+}
+
 /* From the tile's rounded rows to the sums over their experts, in m->y. */
 static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
 {
@@ -531,6 +577,7 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
         const struct tdm_vk_experts *e = &l->experts;
         const struct tdm_vk_experts_lists lists = tdm_vk_experts_lists(m);
         const uint64_t at = m->choices.address, hidden = m->hidden_exps.address;
+        const bool f16 = tdm_vk_is_f16(&e->gate), fuses = f16 && tdm_vk_experts_fuse(e);
         const struct tdm_vk_choose_push choose = { .z = m->router.address,
                                                    .bias = e->router_bias,
                                                    .ids = at + lists.ids,
@@ -550,7 +597,7 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
                 .y = hidden, .acts = m->acts[e->down.act].address, .act_scale = e->down.x_scale, .d_ff = e->d_expert
         };
         const struct tdm_vk_experts_sum_push sum = { .parts = m->parts_exps.address,
-                                                     .slots = at + lists.slots,
+                                                     .slots = f16 && r->rows == 1 ? 0 : at + lists.slots,
                                                      .weights = at + lists.weights,
                                                      .y = m->y.address,
                                                      .d = m->hp.d_model,
@@ -558,12 +605,26 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
 
         multiply(r, (const struct tdm_vk_matrix *[]){ &e->router }, 1, r->rows, m->router.address, e->n);
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_CHOOSE, 0, 0, 0, 0), &choose, sizeof(choose), r->rows, 1);
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GROUP, 0, 0, 0, 0), &group, sizeof(group), 1, 1);
-        multiply_experts(r, e, &e->gate, e->gate_bias, false, hidden, 2 * e->d_expert);
-        multiply_experts(r, e, &e->up, e->up_bias, false, hidden + e->d_expert * sizeof(float), 2 * e->d_expert);
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, e->down.act, 0, 0), &gelu, sizeof(gelu),
-                 TDM_DIV_UP(e->d_expert, 1024), r->rows * e->n_used);
-        multiply_experts(r, e, &e->down, e->down_bias, true, m->parts_exps.address, m->hp.d_model);
+        if (!f16 || r->rows > 1) /* a single row's slots are its ranks */
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GROUP, 0, 0, 0, 0), &group, sizeof(group), 1, 1);
+        if (fuses) {
+                multiply_experts_f16(r, l, &e->gate, &e->up, e->gate_bias, 0, 0);
+        } else if (f16) {
+                multiply_experts_f16(r, l, &e->gate, NULL, e->gate_bias, hidden, 2 * e->d_expert);
+                multiply_experts_f16(r, l, &e->up, NULL, e->up_bias, hidden + e->d_expert * sizeof(float),
+                                     2 * e->d_expert);
+        } else {
+                multiply_experts(r, e, &e->gate, e->gate_bias, false, hidden, 2 * e->d_expert);
+                multiply_experts(r, e, &e->up, e->up_bias, false, hidden + e->d_expert * sizeof(float),
+                                 2 * e->d_expert);
+        }
+        if (!fuses)
+                dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, e->down.act, 0, 0), &gelu,
+                         sizeof(gelu), TDM_DIV_UP(e->d_expert, 1024), r->rows * e->n_used);
+        if (f16)
+                multiply_experts_f16(r, l, &e->down, NULL, e->down_bias, m->parts_exps.address, m->hp.d_model);
+        else
+                multiply_experts(r, e, &e->down, e->down_bias, true, m->parts_exps.address, m->hp.d_model);
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_SUM_EXPERTS, 0, 0, 0, 0), &sum, sizeof(sum),
                  TDM_DIV_UP(m->hp.d_model, 256u), r->rows);
 }
@@ -793,6 +854,8 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         result = record(m, w, oldest);
         if (result != VK_SUCCESS)
                 return tdm_vk_fault(m->device, "recording commands", result, err);
+        if (tdm_vk_pipelines_check(m->device, err) != 0)
+                return TDM_E_DEVICE_FAULT;
         m->device->counters.recordings++;
         oldest->slot = w->slot;
         oldest->hidden = w->slot->hidden;

@@ -128,7 +128,9 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
         if (tdm_vk_is_f16(&w->matrix))
-                return tdm_vk_f16_single(device, &w->matrix, shape, w->key.shader == TDM_VK_MATVEC_GELU, constants);
+                return tdm_vk_f16_single(
+                        device, &w->matrix, shape,
+                        w->key.shader == TDM_VK_MATVEC_GELU ? 1 + TDM_VK_GELU_OUT_ACTIVATION(w->out) : 0, constants);
         constants[0] = w->key.type;
         constants[1] = w->key.act;
         constants[2] = w->key.shader == TDM_VK_MATVEC_GELU ? w->out : 1;

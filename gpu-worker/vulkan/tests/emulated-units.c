@@ -20,6 +20,24 @@ static const uint32_t matmul_subblock[] =
 static const uint32_t wide_subblock[] =
 #include "matmul-f16-wide-subblock-emulated.inc"
         ;
+static const uint32_t matvec_experts[] =
+#include "matvec-f16-experts-emulated.inc"
+        ;
+static const uint32_t matvec_subblock_experts[] =
+#include "matvec-f16-subblock-experts-emulated.inc"
+        ;
+static const uint32_t matmul_experts[] =
+#include "matmul-f16-experts-emulated.inc"
+        ;
+static const uint32_t matmul_subblock_experts[] =
+#include "matmul-f16-subblock-experts-emulated.inc"
+        ;
+static const uint32_t wide_experts[] =
+#include "matmul-f16-wide-experts-emulated.inc"
+        ;
+static const uint32_t wide_subblock_experts[] =
+#include "matmul-f16-wide-subblock-experts-emulated.inc"
+        ;
 
 static struct tdm_vk_code code(enum tdm_vk_shader shader, bool subblock)
 {
@@ -33,6 +51,12 @@ static struct tdm_vk_code code(enum tdm_vk_shader shader, bool subblock)
                 return subblock ? CODE(matvec_subblock) : CODE(matvec);
         case TDM_VK_MATMUL_F16:
                 return subblock ? CODE(matmul_subblock) : CODE(matmul);
+        case TDM_VK_MATVEC_F16_EXPERTS:
+                return subblock ? CODE(matvec_subblock_experts) : CODE(matvec_experts);
+        case TDM_VK_MATMUL_F16_EXPERTS:
+                return subblock ? CODE(matmul_subblock_experts) : CODE(matmul_experts);
+        case TDM_VK_MATMUL_F16_WIDE_EXPERTS:
+                return subblock ? CODE(wide_subblock_experts) : CODE(wide_experts);
         default:
                 return subblock ? CODE(wide_subblock) : CODE(wide);
         }

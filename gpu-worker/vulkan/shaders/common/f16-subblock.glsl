@@ -5,7 +5,8 @@
 // once, a sub-block's scale or minimum times its unit's. u's bits are u 2^-24 as an f16 where they begin at a half's
 // lowest bit, as those of output g do, and u 2^-20 four bits further, as those of g + 8; what is stored as d makes up
 // for it, as in f16.glsl. Types without a minimum have M = -offset S. The quants of IQ4_NL and IQ4_XS stand for bytes:
-// two of neighbouring columns come from a table in shared memory as two f16, and S is the scale that counts.
+// two of neighbouring columns come from a table in shared memory as two f16, and S is the scale that counts. MXFP4: the
+// sign, exponent and mantissa of a quant are those of an f16 of 2^-14 times its value, and S makes up for it.
 //
 // Everything of outputs g and g + 8 is computed in pairs: a word's low and high half.
 #include "gpu-worker/vulkan/shaders/common/fragments-subblock.glsl"
@@ -42,6 +43,10 @@ uvec4 load_scales(uint64_t panel, uint64_t body, uint c, uint own)
         uint front = c / UNIT_CHUNKS * 8 + own;
         uvec4 s = uvec4(0);
 
+        if (TYPE == TDM_VK_MXFP4) {
+                s.x = U32s(panel).v[front];
+                return s;
+        }
         if (UNIT_CHUNKS == 1) {
                 if (TDM_FRAGMENT_N_F16(TYPE) == 2)
                         return U32x4s(panel).v[front];
@@ -102,6 +107,10 @@ void scales_of(uvec4 s, const uint j, uint bits_, out f16vec2 scale, out f16vec2
         const uint b = j / 2;
 
         add = f16vec2(0.0hf);
+        if (TYPE == TDM_VK_MXFP4) {
+                scale = F16X2((s.x >> 8 * b & 0x001f001fu) << 10);
+                return;
+        }
         if (TYPE == TDM_VK_Q4_1 || TYPE == TDM_VK_Q5_1) {
                 scale = F16X2(s[b]);
                 add = F16X2(s[2 + b]);
@@ -159,6 +168,15 @@ uint quants_of(uvec4 low, uvec2 high, const uint j, const uint late, const bool 
         return u;
 }
 
+// The f16 of MXFP4's i-th quants.
+f16vec2 e2m1_pair(uint word, const uint i)
+{
+        if (i < 2) // sign and rest lie as those of an f16
+                return F16X2(word << 3 * i & 0x8e008e00u);
+        return F16X2(word << 15 - TDM_FRAGMENT_E2M1_SIGN(i) & 0x80008000u |
+                     word << 9 - TDM_FRAGMENT_E2M1_REST(i) & 0x0e000e00u);
+}
+
 f16vec2 table_pair(uint word, const uint i)
 {
         return F16X2(s_table[word >> 8 * i & 0xffu]);
@@ -168,7 +186,12 @@ f16vec2 table_pair(uint word, const uint i)
         f16vec2 scale_, add_, a_, b_, c_, d_; \
 \
         scales_of(scales[k], j, bits_, scale_, add_); \
-        if (IQ4) { \
+        if (TYPE == TDM_VK_MXFP4) { \
+                a_ = e2m1_pair(w[k][j], 0) * scale_.xx; \
+                b_ = e2m1_pair(w[k][j], 2) * scale_.xx; \
+                c_ = e2m1_pair(w[k][j], 1) * scale_.yy; \
+                d_ = e2m1_pair(w[k][j], 3) * scale_.yy; \
+        } else if (IQ4) { \
                 a_ = table_pair(w[k][j], 0) * scale_.xx; \
                 b_ = table_pair(w[k][j], 1) * scale_.xx; \
                 c_ = table_pair(w[k][j], 2) * scale_.yy; \

@@ -19,6 +19,11 @@
 // columns, then c or c + 8) lies at i % 4 + i / 4 * 8 of its half, that of g + 8 four further; the i-th of four times
 // two bits at i / 2 * 2 + i % 2 * 8, where i % 2 is c + 8.
 //
+// MXFP4: the front has of a chunk [g] words of four bytes: of both blocks of g, then of g + 8: the exponent of the f16
+// that a nibble's f16 is multiplied with (f16-subblock.glsl); 0: none, the weights are 0. In a half of a word the sign
+// and the three other bits of the same four quants lie at 15 and 9, 12 and 6, 14 and 3, 13 and 0, in the order g, g + 8
+// of column c, then of c + 8.
+//
 // Macros, as lengths of arrays are made of them.
 #define TDM_FRAGMENT_UNIT_TYPES \
         (1u << TDM_VK_Q2_K | 1u << TDM_VK_Q3_K | 1u << TDM_VK_Q4_K | 1u << TDM_VK_Q5_K | 1u << TDM_VK_Q6_K | \
@@ -41,9 +46,14 @@
 #define TDM_FRAGMENT_HIGH_AT(type) (TDM_FRAGMENT_BITS(type) <= 3u ? 256u : 512u)
 #define TDM_FRAGMENT_SCALES_AT(type) (TDM_FRAGMENT_BITS(type) * 128u)
 // Of a unit, or a chunk.
-#define TDM_FRAGMENT_FRONT_WORDS(type) (TDM_FRAGMENT_N_F16(type) * (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 16u : 8u))
+#define TDM_FRAGMENT_FRONT_WORDS(type) \
+        ((type) == TDM_VK_MXFP4 ? 8u : TDM_FRAGMENT_N_F16(type) * (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 16u : 8u))
 #define TDM_FRAGMENT_FRONT_BYTES(type, cols) \
         (((cols) / 64 / TDM_FRAGMENT_UNIT_CHUNKS(type) * TDM_FRAGMENT_FRONT_WORDS(type) * 4 + 63) / 64 * 64)
+
+// Where MXFP4's i-th quant of a half has its sign and its other bits.
+#define TDM_FRAGMENT_E2M1_SIGN(i) ((i) == 0u ? 15u : (i) == 1u ? 12u : 16u - (i))
+#define TDM_FRAGMENT_E2M1_REST(i) ((3u - (i)) * 3u)
 
 // What a nibble of IQ4_NL and IQ4_XS stands for.
 float tdm_fragment_table(uint nibble)

@@ -8,12 +8,14 @@ const uint TYPE = TDM_VK_FORM_TYPE(FORM);
 const int MAGIC_BITS = 0x4b400000;
 const float MAGIC_VALUE = 12582912.0; // 1.5 * 2^23
 
+#ifndef EXPERTS // f16-experts.glsl has its own
 uint64_t panel_address(uint panel)
 {
         return panel < p.panel1 ? p.w0 + uint64_t(panel) * p.panel_bytes
              : panel < p.panel2 ? p.w1 + uint64_t(panel - p.panel1) * p.panel_bytes
                                 : p.w2 + uint64_t(panel - p.panel2) * p.panel_bytes;
 }
+#endif
 
 // 0 … 15 to -8 … 7, four at once, of the high halves of the bytes. 16 times as much where rows have 8 bits, which takes
 // one instruction and leaves a block's sum small enough: scales are WEIGHTS_SCALE of what they were.

@@ -51,10 +51,33 @@ struct tdm_vk_experts_push {
         TDM_VK_CHAIN
 };
 
+/* The same of rows of F16 (matvec-f16.comp, matmul-f16.comp, matmul-f16-wide.comp with EXPERTS). As in
+ * tdm_vk_matmul_push, but for one expert each. A single row has no lists: its slots are its ranks. */
+struct tdm_vk_experts_f16_push {
+        TDM_U64 x; /* rows of slot_rows[slot] or, where that is 0, of the slot; a single row: the row, or of the slot */
+        TDM_U64 y; /* [slot][y_stride] */
+        TDM_U64 w0;
+        TDM_U64 w1;
+        TDM_U64 acts;  /* of slots */
+        TDM_U64 items; /* a single row: the experts by rank */
+        TDM_U64 slot_rows;
+        TDM_U64 bias0;  /* [expert][16 panel1], of w0; 0: none */
+        TDM_U64 bias1;  /* of w1 */
+        TDM_U32 panel1; /* of an expert's matrix */
+        TDM_U32 panel_bytes;
+        TDM_U32 cols;
+        TDM_U32 n_out; /* of an expert, with GELU of both matrices */
+        TDM_U32 y_stride;
+        TDM_F32 y_scale;
+        TDM_F32 act_scale;
+        TDM_U32 pad0;
+        TDM_VK_CHAIN
+};
+
 /* The sum over a row's experts, by rank. */
 struct tdm_vk_experts_sum_push {
         TDM_U64 parts; /* [slot][d] */
-        TDM_U64 slots;
+        TDM_U64 slots; /* 0: of a single row, whose slots are its ranks */
         TDM_U64 weights;
         TDM_U64 y; /* [row][d] */
         TDM_U32 d;

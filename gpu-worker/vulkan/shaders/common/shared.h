@@ -104,7 +104,7 @@
 #define TDM_VK_GELU_OUT_ACT(out) ((out)&255u)
 #define TDM_VK_GELU_OUT_ACTIVATION(out) ((out) >> 8)
 
-/* SHAPE of matvec-f16.comp. gelu: 1 or 0, here and below. */
+/* SHAPE of matvec-f16.comp. gelu: 0, or 1 and enum tdm_activation, here and below. */
 #define TDM_VK_MATVEC_F16_SHAPE(groups, panels, rounds, sets, gelu)                                                    \
         ((groups) | (panels) << 8 | (rounds) << 16 | (sets) << 20 | (gelu) << 24)
 #define TDM_VK_MATVEC_F16_GROUPS(shape) ((shape)&255u)
@@ -124,6 +124,7 @@
 /* Of both, and of matvec-f16.comp. */
 #define TDM_VK_MATMUL_F16_TILES(shape) ((shape)&255u)
 #define TDM_VK_F16_SHAPE_GELU(shape) ((shape) >> 24)
+#define TDM_VK_F16_SHAPE_ACTIVATION(shape) (((shape) >> 24) - 1)
 
 /* FORM of attention: heads of an item, and the form (TDM_VK_ACT_*) of the rows that it leaves where it merges. */
 #define TDM_VK_ATTEND_FORM(heads) (heads)
@@ -210,6 +211,8 @@ struct tdm_vk_embed_push {
 #define TDM_VK_NORM_REHEARSES 4
 /* with ADD: hidden += y, or y + add_gain where that is not 0: a bias then */
 #define TDM_VK_NORM_PLAIN 8
+/* the row is left as F32 too: what a layer's experts are chosen by */
+#define TDM_VK_NORM_BESIDE 16
 struct tdm_vk_norm_push {
         TDM_U64 y;
         TDM_U64 add_gain;
@@ -218,6 +221,7 @@ struct tdm_vk_norm_push {
         TDM_U64 acts;
         TDM_U64 gather;
         TDM_U64 scale_sums; /* as in tdm_vk_matmul_push, written beside acts; 0: not */
+        TDM_U64 beside;     /* with BESIDE: [row][d] */
         TDM_U32 d;
         TDM_U32 y_stride;
         TDM_F32 eps;

@@ -28,6 +28,14 @@ float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uin
         precise float scale, add = 0, q;
         uint u;
 
+        if (type == TDM_VK_MXFP4) {
+                uint i = eight + late * 2, word = U32s(low).v[thread * 4 + j] >> next * 16;
+                uint e = U32s(panel).v[c * 8 + own] >> eight * 16 + b * 8 & 0xffu;
+                precise float v = tdm_f16((word >> TDM_FRAGMENT_E2M1_SIGN(i) & 1u) << 15 |
+                                          (word >> TDM_FRAGMENT_E2M1_REST(i) & 7u) << 9) * tdm_f16(e << 10);
+
+                return v;
+        }
         if (low_bits == 2)
                 u = U32s(low).v[thread * 2 + b] >> next * 16 + late * 8 + eight * 4 + j % 2 * 2 & 3u;
         else

@@ -16,8 +16,9 @@ void main()
 
                 for (uint i = 0; i < p.n_used; i++) {
                         uint at = row * p.n_used + i;
+                        uint slot = p.slots != 0 ? Act32s(p.slots).v[at] : at;
                         precise float part = F32s(p.weights).v[at] *
-                                F32s(p.parts + (uint64_t(Act32s(p.slots).v[at]) * p.d + col) * 4).v[0];
+                                F32s(p.parts + (uint64_t(slot) * p.d + col) * 4).v[0];
 
                         sum = i == 0 ? part : sum + part;
                 }

@@ -11,19 +11,26 @@
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
-// tiles of 8 rows; chunks at once, which divide a segment's and all; 1 << 24: with GELU
+// tiles of 8 rows; chunks at once, which divide a segment's and all; with GELU, from 1 << 24 on: which activation
 layout(constant_id = 1) const uint SHAPE = TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0);
 layout(constant_id = 2) const uint THREADS = 128;
+#ifdef EXPERTS
+#include "gpu-worker/vulkan/shaders/common/shared-experts.h"
+layout(push_constant) uniform Push { tdm_vk_experts_f16_push p; };
+#else
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+#endif
 const uint ACT = TDM_VK_ACT_F16;
 const bool FUSED = TDM_VK_MATMUL_F16_TILES(SHAPE) <= 4; // with more tiles there are no registers left for it
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
+#include "gpu-worker/vulkan/shaders/common/f16-experts.glsl"
 #include "gpu-worker/vulkan/shaders/common/f16.glsl"
-#include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
+#include "gpu-worker/vulkan/shaders/ffn/activate.glsl"
 #include "gpu-worker/vulkan/shaders/common/fragments.glsl"
 
 const uint TILES = TDM_VK_MATMUL_F16_TILES(SHAPE), AT_ONCE = TDM_VK_MATMUL_F16_WIDE_AT_ONCE(SHAPE);
 const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;
+const uint ACTIVATION = TDM_VK_F16_SHAPE_ACTIVATION(SHAPE);
 const uint CHUNK_PIECES = TILES * 64, PIECES = CHUNK_PIECES * AT_ONCE; // of 16 bytes
 const uint ROW_LOADS = (PIECES + THREADS - 1) / THREADS;                // of a thread
 const uint SET = 2 * AT_ONCE;
@@ -42,12 +49,18 @@ void main()
 {
         uint lane = UNIT_LANE, own = lane / 4, quad = lane % 4, thread = gl_LocalInvocationIndex;
         uint chunks = p.cols / 64, length = TDM_VK_SEGMENT_CHUNKS(p.cols), quants = QUANTS_AT(chunks);
-        uint last_panel = (p.n_out + 15) / 16 - 1, last_tile = (p.n_rows + 7) / 8 - 1;
+        CHAIN_WAIT_ITEM
+        uint last_panel = (p.n_out + 15) / 16 - 1, last_tile = (N_ROWS + 7) / 8 - 1;
+#ifdef EXPERTS
+        uint tile0 = 0, pair = gl_WorkGroupID.x * (THREADS / 32) + UNIT_INDEX;
+#else
         // Neighbours take the same weights.
         uint workgroup = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x,
                 tile0 = workgroup % gl_NumWorkGroups.y * TILES;
         uint pair = workgroup / gl_NumWorkGroups.y * (THREADS / 32) + UNIT_INDEX;
-        uint panels[2] = uint[2](GELU ? pair : p.panel0 + pair * 2, GELU ? p.panel1 + pair : p.panel0 + pair * 2 + 1);
+#endif
+        uint panels[2] = uint[2](GELU ? pair : FIRST_PANEL + pair * 2,
+                                 GELU ? p.panel1 + pair : FIRST_PANEL + pair * 2 + 1);
         SUMS acc[2 * TILES], total[2 * TILES];
         uvec4 w0[SET * LOADS], w1[SET * LOADS], x[ROW_LOADS];
         SCALES scales0[SET], scales1[SET];
@@ -65,8 +78,13 @@ void main()
         [[unroll]] for (uint i = 0; i < ROW_LOADS; i++) {
                 uint k = i * THREADS + thread;
 
+#ifdef EXPERTS
+                x_at[i] = item_row_at(min(k / 64 % TILES, last_tile) * 8 + k % 32 / 4) + k / CHUNK_PIECES * 1024 +
+                        k % 64 / 32 * 512 + k % 4 * 16;
+#else
                 x_at[i] = p.x + uint64_t(min(tile0 + k / 64 % TILES, last_tile) * chunks + k / CHUNK_PIECES) * 1024 +
                         k % 64 * 16;
+#endif
         }
 #define LOAD_WEIGHTS(w, scales, high, c) \
         [[unroll]] for (uint u = 0; u < AT_ONCE; u++) \
@@ -111,7 +129,7 @@ void main()
         slot ^= 1; \
         PUT_ROWS(slot) }
         LOAD_WEIGHTS(w0, scales0, high0, 0)
-        tdm_chain_wait_cached(p.chain, p.chain_index, p.chain_wait);
+        CHAIN_WAIT_CACHED
         LOAD_ROWS(0)
         PUT_ROWS(0)
         for (uint c0 = 0; c0 < chunks; c0 += length) { // segments
@@ -148,13 +166,15 @@ void main()
 
                         [[unroll]] for (uint e = 0; e < 4; e++) {
                                 uint row = (tile0 + t) * 8 + quad * 2 + e % 2, out_index = pair * 16 + own + e / 2 * 8;
-                                precise float x = clamp(tdm_gelu_mul(gate[e] * p.y_scale, up[e] * p.y_scale) *
-                                        p.act_scale, -65504.0, 65504.0);
+                                precise float x = clamp(tdm_activate(ACTIVATION,
+                                        BIASED(gate[e] * p.y_scale, p.bias0, out_index),
+                                        BIASED(up[e] * p.y_scale, p.bias1, out_index)) * p.act_scale, -65504.0,
+                                        65504.0);
                                 uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x),
                                         beside = UNIT_SHUFFLE_XOR(f16_bits, 4);
 
-                                if (own % 2 == 0 && row < p.n_rows && pair < p.panel1)
-                                        U32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))
+                                if (own % 2 == 0 && row < N_ROWS && pair < p.panel1)
+                                        U32s(tdm_fragment_row(p.acts, p.panel1 * 16, OUT_ROW(row)))
                                                 .v[tdm_fragment_word(out_index, false)] = f16_bits | beside << 16;
                         }
                 }
@@ -165,9 +185,10 @@ void main()
                                         uint row = (tile0 + t) * 8 + quad * 2 + e % 2,
                                                 out_index = panels[i] * 16 + own + e / 2 * 8;
 
-                                        if (row < p.n_rows && out_index < p.n_out)
-                                                F32s(p.y + uint64_t(row) * p.y_stride * 4).v[out_index] =
-                                                        total[i * TILES + t][e] * p.y_scale;
+                                        if (row < N_ROWS && out_index < p.n_out)
+                                                F32s(p.y + uint64_t(OUT_ROW(row)) * p.y_stride * 4).v[out_index] =
+                                                        BIASED(total[i * TILES + t][e] * p.y_scale, p.bias0,
+                                                               out_index);
                                 }
         }
         tdm_chain_done(p.chain, p.chain_index);

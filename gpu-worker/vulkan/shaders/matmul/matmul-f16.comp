@@ -14,16 +14,30 @@ layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
 layout(constant_id = 1) const uint SHAPE = TDM_VK_MATMUL_F16_SHAPE(1, 2, 1, 0);
 layout(constant_id = 2) const uint THREADS = 512;
+#ifdef EXPERTS
+#include "gpu-worker/vulkan/shaders/common/shared-experts.h"
+layout(push_constant) uniform Push { tdm_vk_experts_f16_push p; };
+#else
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+#endif
 const uint ACT = TDM_VK_ACT_F16;
 // For few rows, or four panels: found on an H200.
 const bool FUSED = (TDM_VK_MATMUL_F16_TILES(SHAPE) <= 1 ? 4 : TDM_VK_MATMUL_F16_PANELS(SHAPE)) >= 4;
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
+#include "gpu-worker/vulkan/shaders/common/f16-experts.glsl"
 #include "gpu-worker/vulkan/shaders/common/f16.glsl"
-#include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
+#include "gpu-worker/vulkan/shaders/ffn/activate.glsl"
 #include "gpu-worker/vulkan/shaders/common/fragments.glsl"
+#ifdef EXPERTS
+#define FIRST_TILE 0
+#define X_TILE(t) item_row_at(t * 8 + lane / 4) + quad * 16
+#else
+#define FIRST_TILE gl_WorkGroupID.y * TILES
+#define X_TILE(t) p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16
+#endif
 
 const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;
+const uint ACTIVATION = TDM_VK_F16_SHAPE_ACTIVATION(SHAPE);
 const uint TILES = TDM_VK_MATMUL_F16_TILES(SHAPE), PANELS = TDM_VK_MATMUL_F16_PANELS(SHAPE),
            ROUNDS = TDM_VK_MATMUL_F16_ROUNDS(SHAPE);
 const uint SUBGROUPS = THREADS / 32;
@@ -40,15 +54,16 @@ uint panel_of(uint i)
 {
         return GELU ? (i < PANELS / 2 ? gl_WorkGroupID.x * (PANELS / 2) + i :
                 p.panel1 + gl_WorkGroupID.x * (PANELS / 2) + i - PANELS / 2)
-                    : p.panel0 + gl_WorkGroupID.x * PANELS + i;
+                    : FIRST_PANEL + gl_WorkGroupID.x * PANELS + i;
 }
 
 void main()
 {
         uint lane = UNIT_LANE, subgroup = UNIT_INDEX, own = lane / 4, quad = lane % 4,
                 chunks = p.cols / 64;
-        uint length = TDM_VK_SEGMENT_CHUNKS(p.cols), tile0 = gl_WorkGroupID.y * TILES, row0 = tile0 * 8;
+        uint length = TDM_VK_SEGMENT_CHUNKS(p.cols), tile0 = FIRST_TILE, row0 = tile0 * 8;
         uint last_panel = (p.n_out + 15) / 16 - 1, quants = QUANTS_AT(chunks);
+        CHAIN_WAIT_ITEM
         SUMS acc[PANELS * TILES];
         uvec4 w0[PANELS * LOADS], w1[PANELS * LOADS], x0[TILES * 2], x1[TILES * 2];
         SCALES scales0[PANELS], scales1[PANELS];
@@ -62,7 +77,7 @@ void main()
         [[unroll]] for (uint i = 0; i < PANELS; i++)
                 at[i] = panel_address(min(panel_of(i), last_panel));
         [[unroll]] for (uint t = 0; t < TILES; t++)
-                x_at[t] = p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16;
+                x_at[t] = X_TILE(t);
 #define LOAD_WEIGHTS(w, scales, high, c) \
         [[unroll]] for (uint i = 0; i < PANELS; i++) { \
                 LOAD_PANEL(w, scales, high, i, at[i], c) \
@@ -86,7 +101,7 @@ void main()
                 }
         if (subgroup * length < chunks)
                 LOAD_WEIGHTS(w0, scales0, high0, subgroup * length)
-        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        CHAIN_WAIT
 
         // What is loaded last in a round is the first of the next one; in the last round it is in vain.
         if (subgroup * length < chunks)
@@ -157,24 +172,27 @@ void main()
 
         [[unroll]] for (uint k = 0; k < ITEMS; k++) {
                 uint r = gl_LocalInvocationID.x / 16 + k * 2 * SUBGROUPS, i = r / COLUMNS, row = row0 + r % COLUMNS;
-                bool used = r < AT_ONCE * COLUMNS && row < p.n_rows;
+                bool used = r < AT_ONCE * COLUMNS && row < N_ROWS;
 
                 if (GELU) { // panel i is of the first pass, i + PANELS / 2 of the second
                         uint out_index = (gl_WorkGroupID.x * (PANELS / 2) + i) * 16 + out_in_panel;
-                        precise float x = clamp(tdm_gelu_mul(sums[k] * p.y_scale, sums[ITEMS + k] * p.y_scale) *
-                                p.act_scale, -65504.0, 65504.0);
+                        precise float x = clamp(tdm_activate(ACTIVATION,
+                                BIASED(sums[k] * p.y_scale, p.bias0, out_index),
+                                BIASED(sums[ITEMS + k] * p.y_scale, p.bias1, out_index)) * p.act_scale, -65504.0,
+                                65504.0);
                         uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = UNIT_SHUFFLE_XOR(f16_bits, 1);
 
                         if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
-                                Act32s(tdm_fragment_row(p.acts, p.panel1 * 16, row))
+                                Act32s(tdm_fragment_row(p.acts, p.panel1 * 16, OUT_ROW(row)))
                                         .v[tdm_fragment_word(out_index, false)] = f16_bits | beside << 16;
                 } else {
                         [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
                                 uint out_index = panel_of(pass * AT_ONCE + i) * 16 + out_in_panel;
 
                                 if (used && pass * AT_ONCE + i < PANELS && out_index < p.n_out)
-                                        F32s(p.y + uint64_t(row) * p.y_stride * 4).v[out_index] =
-                                                sums[pass * ITEMS + k] * p.y_scale;
+                                        F32s(p.y + uint64_t(OUT_ROW(row)) * p.y_stride * 4).v[out_index] =
+                                                BIASED(sums[pass * ITEMS + k] * p.y_scale, p.bias0,
+                                                       out_index);
                         }
                 }
         }

@@ -11,21 +11,38 @@
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x_id = 2) in;
 layout(constant_id = 0) const uint FORM = TDM_VK_Q4_0 | TDM_VK_FRAGMENTS;
-// groups; panels; rounds, 4 bits; sets, 4 bits; 1 << 24: with GELU
+// groups; panels; rounds, 4 bits; sets, 4 bits; with GELU, from 1 << 24 on: which activation
 layout(constant_id = 1) const uint SHAPE = TDM_VK_MATVEC_F16_SHAPE(1, 2, 1, 1, 0);
 layout(constant_id = 2) const uint THREADS = 512;
 layout(constant_id = 3) const uint CHUNKS = 1; // of a segment, at most
+#ifdef EXPERTS
+#include "gpu-worker/vulkan/shaders/common/shared-experts.h"
+layout(push_constant) uniform Push { tdm_vk_experts_f16_push p; };
+#else
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+#endif
 const uint ACT = TDM_VK_ACT_F16;
 const bool FUSED = true;
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
+#include "gpu-worker/vulkan/shaders/common/f16-experts.glsl"
 #include "gpu-worker/vulkan/shaders/common/f16.glsl"
-#include "gpu-worker/vulkan/shaders/ffn/gelu.glsl"
+#include "gpu-worker/vulkan/shaders/ffn/activate.glsl"
 #include "gpu-worker/vulkan/shaders/common/fragments.glsl"
+// Where the row, its products and what is left of them lie; of experts the y-th workgroup has the row's y-th.
+#ifdef EXPERTS
+#define X_ROW (p.slot_rows != 0 ? p.x : tdm_fragment_row(p.x, p.cols, gl_WorkGroupID.y))
+#define Y_ROW (p.y + uint64_t(gl_WorkGroupID.y) * p.y_stride * 4)
+#define ACTS_ROW tdm_fragment_row(p.acts, p.panel1 * 16, gl_WorkGroupID.y)
+#else
+#define X_ROW p.x
+#define Y_ROW p.y
+#define ACTS_ROW p.acts
+#endif
 
 const uint GROUPS = TDM_VK_MATVEC_F16_GROUPS(SHAPE), PANELS = TDM_VK_MATVEC_F16_PANELS(SHAPE),
            ROUNDS = TDM_VK_MATVEC_F16_ROUNDS(SHAPE), SETS = TDM_VK_MATVEC_F16_SETS(SHAPE);
 const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;
+const uint ACTIVATION = TDM_VK_F16_SHAPE_ACTIVATION(SHAPE);
 const uint PARTS = THREADS / 32 / GROUPS;                  // of K
 const uint OWN = GELU ? PANELS / 2 : PANELS;               // panels of a result that a group makes
 const uint RESULTS = GROUPS * OWN * 16;                    // of a workgroup
@@ -45,7 +62,7 @@ uint panel_of(uint group, uint i)
 {
         uint first = (gl_WorkGroupID.x * GROUPS + group) * OWN;
 
-        return GELU ? (i < OWN ? first + i : p.panel1 + first + i - OWN) : p.panel0 + first + i;
+        return GELU ? (i < OWN ? first + i : p.panel1 + first + i - OWN) : FIRST_PANEL + first + i;
 }
 
 // The row into shared memory, or the subgroup's chunks begin … end - 1 of it.
@@ -55,7 +72,7 @@ void stage(uint begin, uint end, uint chunks)
         uint first = ALONE ? begin * 8 + UNIT_LANE : thread, n = (ALONE ? end : chunks) * 8;
 
 #define LOOK_FLAGGED \
-        tdm_flagged(p.x, thread * (p.cols / 64), flag, there);
+        tdm_flagged(X_ROW, thread * (p.cols / 64), flag, there);
         if (flag != 0) {
                 // A few words of the row are looked at until they are there: see matvec.glsl.
                 if (thread < 32)
@@ -67,14 +84,14 @@ void stage(uint begin, uint end, uint chunks)
 
 #define STAGE_FLAGGED \
                 [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++) \
-                        row[k] = tdm_flagged4(p.x, min((k0 + k) * BRINGERS + first, n - 1), flag, there);
+                        row[k] = tdm_flagged4(X_ROW, min((k0 + k) * BRINGERS + first, n - 1), flag, there);
                 if (flag != 0) {
                         TDM_UNTIL(p.chain, there, STAGE_FLAGGED)
                 } else {
                         [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++) {
                                 uint i = min((k0 + k) * BRINGERS + first, n - 1);
 
-                                row[k] = Act32x4s(p.x).v[i / 8 * 64 + i / 4 % 2 * 32 + i % 4];
+                                row[k] = Act32x4s(X_ROW).v[i / 8 * 64 + i / 4 % 2 * 32 + i % 4];
                         }
                 }
                 [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++)
@@ -94,6 +111,7 @@ void main()
         uint group = UNIT_INDEX / PARTS, segment0 = UNIT_INDEX % PARTS * ROUNDS;
         uint last_panel = (p.n_out + 15) / 16 - 1, quants = QUANTS_AT(chunks),
                 end = min((segment0 + ROUNDS) * length, chunks);
+        CHAIN_WAIT_EXPERTS(Act32s(p.items).v[gl_WorkGroupID.y], 0, 0)
         SUMS acc[PANELS];
         SCALES scales[SETS * PANELS];
         uvec4 w[SETS * PANELS * LOADS];
@@ -111,7 +129,7 @@ void main()
         if (segment0 * length < chunks)
                 [[unroll]] for (uint set = 0; set < SETS; set++)
                         LOAD_SET(set, min(segment0 * length + set, end - 1))
-        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        CHAIN_WAIT
         stage(segment0 * length, end, chunks);
 
         [[dont_unroll]] for (uint segment = segment0;
@@ -175,19 +193,20 @@ void main()
                 }
                 if (GELU) {
                         uint out_index = (gl_WorkGroupID.x * GROUPS * OWN + panel) * 16 + out_in_panel;
-                        precise float x = clamp(tdm_gelu_mul(sum * p.y_scale, second * p.y_scale) * p.act_scale,
-                                -65504.0, 65504.0);
+                        precise float x = clamp(tdm_activate(ACTIVATION, BIASED(sum * p.y_scale, p.bias0, out_index),
+                                BIASED(second * p.y_scale, p.bias1, out_index)) * p.act_scale, -65504.0, 65504.0);
                         uint f16_bits = tdm_to_f16(isnan(x) ? 0.0 : x), beside = UNIT_SHUFFLE_XOR(f16_bits, 1);
 
                         if (used && out_in_panel % 2 == 0 && out_index < p.panel1 * 16)
-                                tdm_put_word(p.acts, flag != 0 ? tdm_fragment_word(out_index, true) :
+                                tdm_put_word(ACTS_ROW, flag != 0 ? tdm_fragment_word(out_index, true) :
                                         tdm_fragment_word(out_index, false),
                                              f16_bits | beside << 16, flag);
                 } else {
                         uint out_index = panel_of(panel / OWN, panel % OWN) * 16 + out_in_panel;
 
                         if (used && out_index < p.n_out)
-                                tdm_put_word(p.y, out_index, floatBitsToUint(sum * p.y_scale), flag);
+                                tdm_put_word(Y_ROW, out_index,
+                                             floatBitsToUint(BIASED(sum * p.y_scale, p.bias0, out_index)), flag);
                 }
         }
         tdm_chain_done(p.chain, p.chain_index);

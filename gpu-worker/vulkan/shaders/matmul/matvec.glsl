@@ -8,6 +8,8 @@ const bool DEINTERLEAVED = FORM >= TDM_VK_DEINTERLEAVED;
 const uint AHEAD = TDM_VK_MATVEC_AHEAD(SHAPE);   // blocks whose weights are on their way at once
 const uint PANELS = TDM_VK_MATVEC_PANELS(SHAPE); // of a workgroup: what is loaded of a row is used for each
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
+// columns of F32 rows whose weights and values are asked for at once, where a weight is no more than a load
+const uint FLOATS = TYPE == TDM_VK_F32 || TYPE == TDM_VK_F16 || TYPE == TDM_VK_BF16 ? (ROWS > 4 ? 4 : 16) : 1;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint SETS = TDM_VK_MATVEC_SETS(SHAPE);     // 2: AHEAD blocks are on their way while AHEAD others are used
 // blocks of each segment that lie in shared memory at once, a multiple of SETS * AHEAD; 0: none
@@ -193,13 +195,21 @@ void multiply(uint row0)
                 load_weights(0, b0, b1, lane);
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         if (ACT == TDM_VK_ACT_F32) {
-                for (uint k = b0 * 32; k < b1 * 32; k++)
-                        [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                                float w = tdm_panel_value(FORM, panels[i], p.cols, k, lane);
+                for (uint k = b0 * 32; k < b1 * 32; k += FLOATS) {
+                        float w[FLOATS * PANELS], value[FLOATS * ROWS]; // asked for at once
 
+                        [[unroll]] for (uint j = 0; j < FLOATS; j++) {
+                                [[unroll]] for (uint i = 0; i < PANELS; i++)
+                                        w[j * PANELS + i] = tdm_panel_value(FORM, panels[i], p.cols, k + j, lane);
                                 [[unroll]] for (uint r = 0; r < ROWS; r++)
-                                        acc[r * PANELS + i] = fma(w, F32s(x[r]).v[k], acc[r * PANELS + i]);
+                                        value[j * ROWS + r] = F32s(x[r]).v[k + j];
                         }
+                        [[unroll]] for (uint j = 0; j < FLOATS; j++)
+                                [[unroll]] for (uint i = 0; i < PANELS; i++)
+                                        [[unroll]] for (uint r = 0; r < ROWS; r++)
+                                                acc[r * PANELS + i] = fma(w[j * PANELS + i], value[j * ROWS + r],
+                                                                          acc[r * PANELS + i]);
+                }
         } else {
                 uint round = STAGED == 0 ? length : STAGED;
 

@@ -36,8 +36,11 @@ void put(uint row, inout vec4 value[PER], bool counts)
 
         if (F16_ROWS) {
                 [[unroll]] for (uint i = 0; i < PER; i++)
-                        if (counts && i * WORKERS + thread < n4)
+                        if (counts && i * WORKERS + thread < n4) {
                                 tdm_acts_f16(acts, (i * WORKERS + thread) * 4, value[i], tdm_flag_left(p.chain_index));
+                                if ((FLAGS & TDM_VK_NORM_BESIDE) != 0)
+                                        F32x4s(p.beside + uint64_t(row) * p.d * 4).v[i * WORKERS + thread] = value[i];
+                        }
                 return;
         }
         [[unroll]] for (uint i = 0; i < PER; i++)

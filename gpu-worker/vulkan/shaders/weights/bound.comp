@@ -34,7 +34,8 @@ float block_scale(const uint type, uint64_t panel, uint b, uint lane, inout floa
         for (uint k = 0; k < 32; k++)
                 scale = max(scale, abs(tdm_subblock_value(type, block, k)));
         most = max(most, max(abs(block.scale[0]), abs(block.scale[1])));
-        most = max(most, abs(tdm_f16(uint(U16s(panel).v[b / tdm_subblock_unit_blocks(type) *
+        if (type != TDM_VK_MXFP4)
+                most = max(most, abs(tdm_f16(uint(U16s(panel).v[b / tdm_subblock_unit_blocks(type) *
                 tdm_subblock_n_f16(type) * 16 + lane])))); // d
         return scale;
 }

@@ -104,6 +104,17 @@ uint low_word(uint chunk, uint at)
         const uint per = LOW_WORDS / 32;
         uint thread = at / per, word = 0;
 
+        if (TYPE == TDM_VK_MXFP4) {
+                for (uint n = 0; n < 8; n++) {
+                        uint i = n / 2;
+                        uint q = stored(thread / 4 + i % 2 * 8, column_of(chunk, thread, at % per, i / 2, n % 2));
+
+                        word |= (q >> 3 << TDM_FRAGMENT_E2M1_SIGN(i) | (q & 7u) << TDM_FRAGMENT_E2M1_REST(i))
+                                << n % 2 * 16;
+                }
+                return word;
+        }
+
         for (uint n = 0; n < (LOW_BITS == 4 ? 8 : 16); n++) {
                 uint next = n % 2, eight = n / 2 % 2, late = n / 4 % 2;
                 uint j = LOW_BITS == 4 ? at % per : at % per * 2 + n / 8;
@@ -142,6 +153,21 @@ uint scaled(uint f16_bits, float factor)
 uint front_f16(uint h, uint lane)
 {
         return s_front[h * 8 + lane / 2] >> lane % 2 * 16 & 0xffffu;
+}
+
+// Of a chunk of MXFP4: bytes of both blocks of output i, then of i + 8; e is 127 more than what 2 is raised to. 98: 113
+// is 14 for the quants' 2^-14 and f16's 15 less.
+uint exponents_word(uint i)
+{
+        int more = (floatBitsToInt(p.scale) >> 23) - 127 - 98;
+        uint word = 0;
+
+        for (uint n = 0; n < 4; n++) {
+                uint at = n % 2 * 16 + i + n / 2 * 8, e = s_front[at / 4] >> at % 4 * 8 & 0xffu;
+
+                word |= uint(clamp(int(e) + more, 0, 30)) << n * 8;
+        }
+        return word;
 }
 
 // f16 h of a unit is d, dmin or scales_h; of a chunk's blocks [block][d, m].
@@ -183,5 +209,5 @@ void main()
                                                          : scale_word(chunk, at - LOW_WORDS - HIGH_WORDS);
         }
         if (thread < FRONT_WORDS)
-                front.v[thread] = front_word(thread);
+                front.v[thread] = TYPE == TDM_VK_MXFP4 ? exponents_word(thread) : front_word(thread);
 }
