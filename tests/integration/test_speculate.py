@@ -3,6 +3,7 @@
 The reference of each job is the job with speculation off. Then its guesses are scripted: TANDEM_GUESSES names a file
 with all the texts, of which the daemon gives any number as guesses, right ones up to any place
 (daemon/schedule/guess-file.h)."""
+import glob
 import random
 import signal
 import time
@@ -38,6 +39,11 @@ def some_jobs(n, seed):
                "temp": rng.choice((0.0, 0.0, 0.3, 0.8, 1.2)), "top_k": rng.choice((0, 1, 40)),
                "repeat_penalty": rng.choice((0.0, 0.0, 1.1, 1.5)), "priority": rng.randrange(2)}
         if rng.randrange(4) == 0:
+            job.update(frequency_penalty=rng.choice((0.0, 0.4)), presence_penalty=rng.choice((0.0, 0.7)),
+                       logit_bias=rng.choice(("", "323:2.5,400:-100")))
+        if rng.randrange(8) == 0:
+            job.update(json_schema=SCHEMA, ignore_end=False)
+        if rng.randrange(4) == 0:
             job["ignore_end"] = False
         if rng.randrange(4) == 0:
             job["stop"] = [rng.choice((" king", "\n", "the", "Simpleton", "s"))]
@@ -57,7 +63,9 @@ def compare(got, want, where):
 
 
 def references(d, jobs):
-    want = together(d, [dict(q, speculation=OFF) for q in jobs])
+    want = []
+    for i in range(0, len(jobs), 64):
+        want += together(d, [dict(q, speculation=OFF) for q in jobs[i:i + 64]])
     for r in want:
         equal(r.done.get("drafted", 0), 0, "guesses while speculation is off")
         if len(r.ids) > 1:  # the step that ends a prompt draws the first
@@ -106,6 +114,27 @@ def the_same_tokens():
         check(at_right[i] > 0 and at_wrong[i] > 0, f"guess {i + 1} of a step was right and was wrong", at_right,
               at_wrong)
     equal(at_right[MOST:] + at_wrong[MOST:], [0] * 16, "guesses behind draft-max")
+
+
+@full_only
+def on_lavapipe():
+    """On another Vulkan device the bits are that device's."""
+    if not glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json"):
+        raise Skip("no lavapipe (Debian: mesa-vulkan-drivers)")
+    jobs = [dict(q, n=min(q["n"], 24), placement="gpu") for q in some_jobs(16, 7)]
+    env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host"}
+    with Daemon(models=(SPROUT,), env=env, hang_ms=60000) as d:
+        want = references(d, jobs)
+    with Daemon(models=(SPROUT,), env={**env, **script(want)}, hang_ms=60000) as d:
+        at_right, at_wrong = [0] * 16, [0] * 16
+        for size in (1, 16):
+            for i in range(0, len(jobs), size):
+                got = together(d, [dict(q, speculation=LOOKUP) for q in jobs[i:i + size]])
+                for k, r in enumerate(got):
+                    compare(r, want[i + k], f"job {i + k}, {size} together")
+                count(got, at_right, at_wrong)
+        print(f"FIGURE right guesses by place {at_right[:MOST]}, wrong ones {at_wrong[:MOST]}")
+        check(sum(at_right) > 0 and sum(at_wrong) > 0, "guesses were right and wrong", at_right, at_wrong)
 
 
 @test
