@@ -8,11 +8,13 @@ The second also checks what the emulated kernel counted against what the worker 
 import json
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import BIN, PROMPT, Daemon, check, equal, same_ids, wait_for  # noqa: E402
@@ -22,6 +24,7 @@ SETS = (("programs", "bf16", 2), ("programs", "int8", 2), ("programs-attention",
 PROFILES = (("first",), ("import",), ("userptr",), ("userptr", "--shadow"))
 LONG = "Once upon a time there was a king who had three sons. " * 6
 SYNC, EXECUTE, WAIT = "0x45", "0x46", "0xca"
+FAULTS = ("error", "context", "hang", "slow", "gone")
 DEVICE = "0000:c5:00.1"
 
 
@@ -69,13 +72,17 @@ class Kernel:
                               stderr=subprocess.STDOUT, text=True, timeout=60, check=True).stdout
 
 
+def fields(i):
+    return {"prompt": PROMPT if i % 2 else LONG, "n": 32, "temp": (0.0, 0.8)[i % 2], "seed": i}
+
+
 def run_jobs(env, meanwhile=lambda d: None):
     """ids and log-probabilities of four jobs, and what status says of the NPU worker then."""
     results = []
     with Daemon(env={"TANDEM_GPU": "host", **env}) as d:
         wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
         for i in range(4):
-            job = d.start_job(prompt=PROMPT if i % 2 else LONG, n=32, temp=(0.0, 0.8)[i % 2], seed=i)
+            job = d.start_job(**fields(i))
             job.until(8)
             if i == 0:
                 meanwhile(d)
@@ -140,6 +147,60 @@ def through_kernel(want, build, profile, name, kind, n_commands):
               f"submissions, {calls.get(WAIT, 0)} waits, {synced} syncs; xrt-smi saw {seen['smi']}", flush=True)
 
 
+def faults(want, build, n):
+    """Each fault strikes n times under four jobs: their ids stay, and nothing is left at the end."""
+    with Kernel(build, "--timeout-ms", "500") as kernel:
+        env = {"TANDEM_NPU": "xrt", "TANDEM_SANDBOX": "off", "TANDEM_GPU": "host",
+               "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", "programs"), **kernel.env}
+        with Daemon(env=env) as d:
+            wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
+            for fault in FAULTS:
+                longest = 0.0
+                for _ in range(n):
+                    jobs = [d.start_job(**fields(i)) for i in range(4)]
+                    jobs[0].until(4)
+                    before = kernel.counters()["faults"]
+                    begin = time.monotonic()
+                    kernel.ask("fault " + fault)
+                    jobs[0].until(12)
+                    longest = max(longest, time.monotonic() - begin)
+                    results = [job.wait() for job in jobs]
+                    equal(kernel.counters()["faults"], before + 1, f"{fault}: faults that struck")
+                    for i, r in enumerate(results):
+                        same_ids(r.ids, want[i][0], f"{fault}: ids of job {i}")
+                        same_ids(r.logprobs, want[i][1], f"{fault}: log-probabilities of job {i}")
+                print(f"{fault}: {n} times under four jobs, their ids as without; eight more tokens after at most "
+                      f"{longest:.2f} s", flush=True)
+        left = wait_for(lambda: (lambda c: c if c["files"] == 0 else None)(kernel.counters()), "the file is closed")
+        equal((left["handles"], left["contexts"], left["mappings"], left["buffers"]), (0, 0, 0, 0), "what is left")
+
+
+def restarts(want, build, n):
+    """The worker is killed in the middle of a job, again and again. What it had is gone each time."""
+    with Kernel(build) as kernel:
+        env = {"TANDEM_NPU": "xrt", "TANDEM_SANDBOX": "off", "TANDEM_GPU": "host",
+               "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", "programs"), **kernel.env}
+        with Daemon(env=env) as d:
+            held, pids = None, set()
+            for _ in range(n):
+                wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
+                job = d.start_job(**fields(1))
+                job.until(4)
+                pid = d.workers()["npu"]["pid"]
+                now = kernel.counters()
+                now = {k: now[k] for k in ("handles", "contexts", "mappings", "buffers", "heap_used", "bytes")}
+                if held:
+                    equal(now, held, f"what worker {pid} holds, and what the first one held")
+                held = held or now
+                pids.add(pid)
+                os.kill(pid, signal.SIGKILL)
+                same_ids(job.wait().ids, want[1][0], "ids of a job whose worker was killed")
+            equal(len(pids), n, "workers")
+        left = wait_for(lambda: (lambda c: c if c["files"] == 0 else None)(kernel.counters()), "the file is closed")
+        equal((left["handles"], left["contexts"], left["mappings"], left["buffers"]), (0, 0, 0, 0), "what is left")
+        print(f"{n} workers were killed: each held {held}, nothing is left", flush=True)
+
+
 def main():
     mode, path, build = sys.argv[1:4]
     if mode == "reference":
@@ -147,6 +208,8 @@ def main():
         return
     with open(path) as f:
         want = json.load(f)
+    faults(want["programs bf16"], build, 20)
+    restarts(want["programs bf16"], build, 100)
     for profile in PROFILES:
         for name, kind, n_commands in SETS:
             through_kernel(want[f"{name} {kind}"], build, profile, name, kind, n_commands)
