@@ -17,7 +17,8 @@ BUILD = os.path.dirname(BIN)
 
 
 def main():
-    for missing, why in ((os.geteuid() != 0, "making a root of Debian sid needs root"),
+    for missing, why in ((os.environ.get("TANDEM_TEST_SANITIZER"), "programs with a sanitizer need its library in sid"),
+                         (os.geteuid() != 0, "making a root of Debian sid needs root"),
                          (not shutil.which("mmdebstrap"), "mmdebstrap is missing (apt-get install mmdebstrap)"),
                          (not os.path.exists(os.path.join(BUILD, "lib", "npu-emulated", "programs")),
                           "the emulated NPU, which needs XRT 2.13, is not in this build")):
