@@ -5,10 +5,17 @@
  * submissions, in 1, 8, 64 and 256 rows; and a general one of 256 x 256 for models of other sizes. bf16 takes a weight
  * matrix as it lies (columns), int8 in AIE2's tiles.
  *
- * With --attention the set also has whole attention blocks over the paged cache, for the two shipped models.
+ * With --attention the set also has whole attention blocks over the paged cache, for the two shipped models. With
+ * --strix the set says that it is for a Strix, and its xclbin has what XRT of an NPU asks for beyond 2.13: a partition
+ * of columns with the image of its compute unit. The emulated kernel driver (tests/npu-kernel/) runs such a set.
  *
- * usage: make-npu-programs [--attention] DIRECTORY */
+ * usage: make-npu-programs [--attention] [--strix] DIRECTORY */
+#include <assert.h>
+#if __has_include(<xrt/xclbin.h>)
 #include <xrt/xclbin.h>
+#else
+#include <xrt/detail/xclbin.h>
+#endif
 
 #include "npu-worker/emulated/program.h"
 
@@ -75,8 +82,79 @@ static const char xml[] =
                         "void *") "<instance name=\"MLIRAIE\"><addrRemap base=\"0x0\" port=\"S_AXI\"/></instance>"
                                   "</kernel></core></device></platform></project>";
 
-static void write_xclbin(const char *directory)
+#define DPU_KERNEL 0x901u /* its number, as mlir-aie gives it */
+#define AIE_PARTITION_KIND 32u
+#define PDI_MAGIC UINT32_C(0x49445054) /* what tests/npu-kernel/firmware.c takes for an image */
+
+struct part { /* array_offset */
+        uint32_t n, offset;
+};
+/* The section AIE_PARTITION, whose structs 2.13's xclbin.h does not have (aie_partition, aie_pdi, cdo_group). */
+struct partition {
+        struct {
+                uint8_t version, pad0[3];
+                uint32_t name, operations_per_cycle;
+                uint8_t pad1[4];
+                uint64_t fingerprint, pre_post_fingerprint;
+                uint16_t column_width;
+                uint8_t pad2[6];
+                struct part start_columns;
+                uint8_t reserved0[72];
+                struct part pdis;
+                uint32_t commit;
+                uint8_t reserved1[52];
+        } head;
+        struct {
+                uint8_t uuid[16];
+                struct part image, groups;
+                uint8_t reserved[64];
+        } pdi;
+        struct {
+                uint32_t name;
+                uint8_t type, pad[3];
+                uint64_t pdi_id;
+                struct part kernels, pre_groups;
+                uint8_t reserved[64];
+        } group;
+        uint64_t kernel;
+        uint16_t start_columns[2], pad;
+        char name[10]; /* and an empty one behind it */
+        uint32_t image[16];
+};
+
+#define AT(field) (uint32_t) offsetof(struct partition, field)
+
+static const struct partition partition = {
+        .head = { .name = AT(name),
+                  .operations_per_cycle = 2048,
+                  .column_width = 4,
+                  .start_columns = { 2, AT(start_columns) },
+                  .pdis = { 1, AT(pdi) },
+                  .commit = AT(name) + 9 },
+        .pdi = { .uuid = { 1 }, .image = { sizeof(partition.image), AT(image) }, .groups = { 1, AT(group) } },
+        .group = { .name = AT(name), .type = 1, .pdi_id = 1, .kernels = { 1, AT(kernel) } },
+        .kernel = DPU_KERNEL,
+        .start_columns = { 0, 4 },
+        .name = "emulated",
+        .image = { PDI_MAGIC, 1 },
+};
+static_assert(sizeof(partition.head) == 184 && sizeof(partition.pdi) == 96 && sizeof(partition.group) == 96,
+              "XRT's layout");
+
+/* The kernel's entry of an NPU also says which image it needs. */
+static size_t xml_for(bool strix, char *ret, size_t size)
 {
+        const char *port = strstr(xml, "<port ");
+
+        return (size_t)snprintf(
+                ret, size, "%.*s%s%s", (int)(port - xml), xml,
+                strix ? "<extended-data subtype=\"DPU\" functional=\"0\" dpu_kernel_id=\"0x901\"/>" : "", port);
+}
+
+static void write_xclbin(const char *directory, bool strix)
+{
+        char text[8192];
+        size_t text_bytes = xml_for(strix, text, sizeof(text));
         /* xclbin.h's own structs end in an array of one. */
         static struct {
                 int32_t n, pad;
@@ -99,14 +177,15 @@ static void write_xclbin(const char *directory)
                 const void *p;
                 size_t size;
         } sections[] = {
-                { EMBEDDED_METADATA, "xml", xml, sizeof(xml) - 1 },
+                { EMBEDDED_METADATA, "xml", text, text_bytes },
                 { MEM_TOPOLOGY, "memory", &memory, sizeof(memory) },
                 { ASK_GROUP_TOPOLOGY, "memory groups", &memory, sizeof(memory) },
                 { IP_LAYOUT, "ip", &ip, sizeof(ip) },
                 { CONNECTIVITY, "connections", &connections, sizeof(connections) },
                 { ASK_GROUP_CONNECTIVITY, "group conn.", &connections, sizeof(connections) },
+                { AIE_PARTITION_KIND, "partition", &partition, sizeof(partition) },
         };
-        const uint32_t n = TDM_ARRAY_SIZE(sections);
+        const uint32_t n = TDM_ARRAY_SIZE(sections) - !strix;
         size_t head = offsetof(struct axlf, m_sections),
                at = TDM_ALIGN_UP(head + n * sizeof(struct axlf_section_header), (size_t)8);
         static uint8_t file[65536];
@@ -120,6 +199,11 @@ static void write_xclbin(const char *directory)
                 memcpy(memory.data[i].m_tag, i == 0 ? "HOST" : "SRAM", 5);
         }
         ip.data[0].m_type = IP_KERNEL;
+        if (strix) {
+                ip.data[0].m_type = IP_PS_KERNEL;
+                ip.data[0].properties = 1u | DPU_KERNEL << 16; /* a DPU's, and which */
+                ip.data[0].m_base_address = UINT64_MAX;
+        }
         memcpy(ip.data[0].m_name, "MLIR_AIE:MLIRAIE", 17);
 
         memcpy(axlf->m_magic, "xclbin2", 8);
@@ -203,23 +287,30 @@ static void add_block(const char *directory, FILE *manifest, size_t which, uint3
 
 int main(int argc, char **argv)
 {
-        bool attention = argc == 3 && strcmp(argv[1], "--attention") == 0;
+        bool attention = false, strix = false;
         char path[4096];
         FILE *manifest;
 
-        if (attention)
-                argv++;
-        else if (argc != 2) {
-                fprintf(stderr, "usage: make-npu-programs [--attention] DIRECTORY\n");
+        for (; argc > 2; argc--, argv++)
+                if (strcmp(argv[1], "--attention") == 0)
+                        attention = true;
+                else if (strcmp(argv[1], "--strix") == 0)
+                        strix = true;
+                else
+                        break;
+        if (argc != 2) {
+                fprintf(stderr, "usage: make-npu-programs [--attention] [--strix] DIRECTORY\n");
                 return 2;
         }
-        write_xclbin(argv[1]);
+        write_xclbin(argv[1], strix);
         snprintf(path, sizeof(path), "%s/manifest", argv[1]);
         manifest = fopen(path, "we");
         if (!manifest)
                 fail("cannot write", path);
-        fprintf(manifest, "# Programs of the emulated NPU, written by the build (make-programs.c).\n[set]\nformat = 1\n"
-                          "generation = emulated\nxclbin = tandem.xclbin\nkernel = MLIR_AIE\n");
+        fprintf(manifest,
+                "# Programs of the emulated NPU, written by the build (make-programs.c).\n[set]\nformat = 1\n"
+                "generation = %s\nxclbin = tandem.xclbin\nkernel = MLIR_AIE\n",
+                strix ? "strix" : "emulated");
         for (size_t i = 0; i < TDM_ARRAY_SIZE(shapes); i++)
                 for (size_t r = 0; r < TDM_ARRAY_SIZE(row_counts); r++) {
                         add_program(argv[1], manifest, &shapes[i], row_counts[r], TDM_EMULATED_BF16);

@@ -1,0 +1,218 @@
+"""Jobs on the NPU worker, the same ones behind whatever stands for the NPU: run by test_sid.py, twice.
+
+usage: test_jobs.py reference OUT BUILD       XRT 2.13 and its emulated core library, of this build
+       test_jobs.py kernel REFERENCE BUILD    the XRT that is installed, the emulated kernel driver of BUILD: compares
+
+The second also checks what the emulated kernel counted against what the worker says, and what xrt-smi shows.
+"""
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import BIN, PROMPT, Daemon, check, equal, same_ids, wait_for  # noqa: E402
+
+SETS = (("programs", "bf16", 2), ("programs", "int8", 2), ("programs-attention", "bf16", 1))  # commands a block
+# The last has the driver library sync by ioctl, and an NPU that sees nothing else.
+PROFILES = (("first",), ("import",), ("userptr",), ("userptr", "--shadow"))
+LONG = "Once upon a time there was a king who had three sons. " * 6
+SYNC, EXECUTE, WAIT = "0x45", "0x46", "0xca"
+FAULTS = ("error", "context", "hang", "slow", "gone")
+DEVICE = "0000:c5:00.1"
+
+
+class Kernel:
+    """A server, and questions to it (protocol.h)."""
+
+    def __init__(self, build, *args):
+        self.build, self.args = build, args
+
+    def __enter__(self):
+        self.dir = tempfile.mkdtemp(prefix="tandem-npu-kernel-")
+        read, write = os.pipe()
+        self.process = subprocess.Popen([os.path.join(self.build, "npu-kernel", "npu-kernel"), "--ready-fd", str(write),
+                                         *self.args, self.dir], pass_fds=(write,))
+        os.close(write)
+        check(os.read(read, 1) == b"r", "the emulated kernel starts")
+        self.read = read
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(os.path.join(self.dir, "npu-kernel.socket"))
+        self.env = {"TANDEM_NPU_KERNEL": self.dir,
+                    "LD_PRELOAD": os.path.join(self.build, "npu-kernel", "libnpu-kernel-preload.so")}
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        os.close(self.read)
+        subprocess.run(["rm", "-rf", self.dir], check=True)
+
+    def ask(self, line):
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with mine, theirs:
+            data = line.encode()
+            socket.send_fds(self.socket, [struct.pack("=4I64x", 4, 0, len(data), 0) + data], [theirs.fileno()])
+            reply = mine.recv(131072)
+        result, n = struct.unpack_from("=iI", reply)
+        equal(result, 0, f"{line!r} to the emulated kernel")
+        return reply[72:72 + n].rstrip(b"\0").decode()
+
+    def counters(self):
+        return json.loads(self.ask("counters"))
+
+    def smi(self, *args):
+        return subprocess.run(["xrt-smi", "examine", *args], env={**os.environ, **self.env}, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60, check=True).stdout
+
+
+def fields(i):
+    return {"prompt": PROMPT if i % 2 else LONG, "n": 32, "temp": (0.0, 0.8)[i % 2], "seed": i}
+
+
+def run_jobs(env, meanwhile=lambda d: None):
+    """ids and log-probabilities of four jobs, and what status says of the NPU worker then."""
+    results = []
+    with Daemon(env={"TANDEM_GPU": "host", **env}) as d:
+        wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
+        for i in range(4):
+            job = d.start_job(**fields(i))
+            job.until(8)
+            if i == 0:
+                meanwhile(d)
+            r = job.wait()
+            results.append([r.ids, r.logprobs])
+        worker = d.workers()["npu"]
+    return results, worker
+
+
+def reference(out, build):
+    found = {}
+    for name, kind, _ in SETS:
+        env = {"TANDEM_NPU": "emulated", "TANDEM_NPU_FORMAT": kind,
+               "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-emulated", name)}
+        found[f"{name} {kind}"] = run_jobs(env)[0]
+    with open(out, "w") as f:
+        json.dump(found, f)
+
+
+def through_kernel(want, build, profile, name, kind, n_commands):
+    what = f"{name} {kind} on kernel {' '.join(profile)}"
+    ini = os.path.join(BIN, "xrt.ini")  # where XRT looks: beside the program
+    with open(ini, "w") as f:
+        f.write(f"[Debug]\nforce_driver_sync={'true' if '--shadow' in profile else 'false'}\n")
+    with Kernel(build, "--profile", *profile) as kernel:
+        shown = kernel.smi()
+        check(DEVICE in shown and "RyzenAI-npu4" in shown and "6x8" in shown, "xrt-smi shows the device", shown)
+        before = kernel.counters()
+        seen = {}
+
+        def meanwhile(d):
+            text = kernel.smi("-d", DEVICE, "-r", "aie-partitions")
+            pid = d.workers()["npu"]["pid"]
+            row = re.search(rf"\|{pid} +\|(\d+) +\|(\d+) +\|", text)
+            check(row and int(row[2]) > 0, f"xrt-smi shows the context of process {pid}", text)
+            check("Columns: [0, 1, 2, 3]" in text, "xrt-smi shows its columns", text)
+            seen["smi"] = int(row[2])
+
+        # The sandbox admits no socket to the server that stands for the kernel.
+        env = {"TANDEM_NPU": "xrt", "TANDEM_NPU_FORMAT": kind, "TANDEM_SANDBOX": "off",
+               "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", name), **kernel.env}
+        results, worker = run_jobs(env, meanwhile)
+        for i, (got, expected) in enumerate(zip(results, want)):
+            same_ids(got[0], expected[0], f"{what}: ids of job {i}")
+            same_ids(got[1], expected[1], f"{what}: log-probabilities of job {i}")
+        check("contexts and run lists" in worker["detail"], "which XRT", worker["detail"])
+        after = wait_for(lambda: (lambda c: c if c["files"] == 0 else None)(kernel.counters()), "the file is closed")
+        use = worker["use"]
+        calls = {k: after["ioctls"].get(k, 0) - before["ioctls"].get(k, 0) for k in after["ioctls"]}
+        equal(use["submissions"], n_commands * use["blocks"], f"{what}: submissions")
+        equal(after["commands"] - before["commands"], use["commands"], f"{what}: commands that the kernel counted")
+        equal(calls[EXECUTE], use["submissions"], f"{what}: ioctls that submit")
+        check(calls.get(WAIT, 0) <= use["submissions"], f"{what}: at most one wait a submission", calls)
+        equal((after["handles"], after["contexts"], after["mappings"], after["buffers"]), (0, 0, 0, 0),
+              f"{what}: what is left")
+        equal(after["refused"] - before["refused"] - after["ioctls"].get("0x4a", 0) * (profile[0] != "userptr"), 0,
+              f"{what}: refused calls, but for GET_ARRAY where there is none ({kernel.ask('why')})")
+        synced = calls.get(SYNC, 0)
+        check((synced > use["submissions"]) == ("--shadow" in profile), f"{what}: syncs by ioctl", calls)
+        equal(after["unsynced"], 0, f"{what}: commands that read what was not synced")
+        print(f"{what}: ids and log-probabilities are those of 2.13; {use['blocks']} blocks, {calls[EXECUTE]} "
+              f"submissions, {calls.get(WAIT, 0)} waits, {synced} syncs; xrt-smi saw {seen['smi']}", flush=True)
+
+
+def faults(want, build, n):
+    """Each fault strikes n times under four jobs: their ids stay, and nothing is left at the end."""
+    with Kernel(build, "--timeout-ms", "500") as kernel:
+        env = {"TANDEM_NPU": "xrt", "TANDEM_SANDBOX": "off", "TANDEM_GPU": "host",
+               "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", "programs"), **kernel.env}
+        with Daemon(env=env) as d:
+            wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
+            for fault in FAULTS:
+                longest = 0.0
+                for _ in range(n):
+                    jobs = [d.start_job(**fields(i)) for i in range(4)]
+                    jobs[0].until(4)
+                    before = kernel.counters()["faults"]
+                    begin = time.monotonic()
+                    kernel.ask("fault " + fault)
+                    jobs[0].until(12)
+                    longest = max(longest, time.monotonic() - begin)
+                    results = [job.wait() for job in jobs]
+                    equal(kernel.counters()["faults"], before + 1, f"{fault}: faults that struck")
+                    for i, r in enumerate(results):
+                        same_ids(r.ids, want[i][0], f"{fault}: ids of job {i}")
+                        same_ids(r.logprobs, want[i][1], f"{fault}: log-probabilities of job {i}")
+                print(f"{fault}: {n} times under four jobs, their ids as without; eight more tokens after at most "
+                      f"{longest:.2f} s", flush=True)
+        left = wait_for(lambda: (lambda c: c if c["files"] == 0 else None)(kernel.counters()), "the file is closed")
+        equal((left["handles"], left["contexts"], left["mappings"], left["buffers"]), (0, 0, 0, 0), "what is left")
+
+
+def restarts(want, build, n):
+    """The worker is killed in the middle of a job, again and again. What it had is gone each time."""
+    with Kernel(build) as kernel:
+        env = {"TANDEM_NPU": "xrt", "TANDEM_SANDBOX": "off", "TANDEM_GPU": "host",
+               "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", "programs"), **kernel.env}
+        with Daemon(env=env) as d:
+            held, pids = None, set()
+            for _ in range(n):
+                wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
+                job = d.start_job(**fields(1))
+                job.until(4)
+                pid = d.workers()["npu"]["pid"]
+                now = kernel.counters()
+                now = {k: now[k] for k in ("handles", "contexts", "mappings", "buffers", "heap_used", "bytes")}
+                if held:
+                    equal(now, held, f"what worker {pid} holds, and what the first one held")
+                held = held or now
+                pids.add(pid)
+                os.kill(pid, signal.SIGKILL)
+                same_ids(job.wait().ids, want[1][0], "ids of a job whose worker was killed")
+            equal(len(pids), n, "workers")
+        left = wait_for(lambda: (lambda c: c if c["files"] == 0 else None)(kernel.counters()), "the file is closed")
+        equal((left["handles"], left["contexts"], left["mappings"], left["buffers"]), (0, 0, 0, 0), "what is left")
+        print(f"{n} workers were killed: each held {held}, nothing is left", flush=True)
+
+
+def main():
+    mode, path, build = sys.argv[1:4]
+    if mode == "reference":
+        reference(path, build)
+        return
+    with open(path) as f:
+        want = json.load(f)
+    faults(want["programs bf16"], build, 20)
+    restarts(want["programs bf16"], build, 100)
+    for profile in PROFILES:
+        for name, kind, n_commands in SETS:
+            through_kernel(want[f"{name} {kind}"], build, profile, name, kind, n_commands)
+
+
+main()
