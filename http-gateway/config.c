@@ -16,6 +16,7 @@ const char config_help[] =
         "  --listen ADDRESS:PORT   default 127.0.0.1:11434; any other than a loopback address needs keys\n"
         "  --api-key-file FILE     a key a line, or NAME KEY; mode 0600\n"
         "  --without-keys          listen beyond loopback without keys: everybody who reaches the port may ask\n"
+        "  --without-page          no chat page for browsers at /\n"
         "  --host NAME             a name under which clients may reach this machine, or *.SUFFIX; may be repeated\n"
         "  --origin ORIGIN         a web page or app that may ask (app://obsidian.md, app://*); may be repeated\n"
         "  --request-timeout S     seconds in which a request has to come whole (60)\n"
@@ -147,12 +148,13 @@ static int take_name(const char **names, unsigned *n, const char *flag, const ch
 
 static int parse_flags(struct config *c, int argc, char **argv, struct tdm_error *err)
 {
-        enum { SOCKET = 256, LISTEN, KEYS, WITHOUT, HOST, ORIGIN, REQUEST, IDLE, PEERS, LIST, HELP, VERSION };
+        enum { SOCKET = 256, LISTEN, KEYS, WITHOUT, WITHOUT_PAGE, HOST, ORIGIN, REQUEST, IDLE, PEERS, LIST, HELP, VERSION };
         static const struct option options[] = {
                 { "socket", required_argument, NULL, SOCKET },
                 { "listen", required_argument, NULL, LISTEN },
                 { "api-key-file", required_argument, NULL, KEYS },
                 { "without-keys", no_argument, NULL, WITHOUT },
+                { "without-page", no_argument, NULL, WITHOUT_PAGE },
                 { "host", required_argument, NULL, HOST },
                 { "origin", required_argument, NULL, ORIGIN },
                 { "request-timeout", required_argument, NULL, REQUEST },
@@ -179,6 +181,9 @@ static int parse_flags(struct config *c, int argc, char **argv, struct tdm_error
                         break;
                 case WITHOUT:
                         c->without_keys = true;
+                        break;
+                case WITHOUT_PAGE:
+                        c->without_page = true;
                         break;
                 case HOST:
                         r = take_name(c->hosts, &c->n_hosts, "host", optarg, err);

@@ -19,7 +19,7 @@ struct config {
         const char *socket; /* NULL: as every client of libtandem finds it */
         const char *listen;
         const char *key_file;
-        bool without_keys;
+        bool without_keys, without_page;
         const char *hosts[MAX_NAMES]; /* "name" or "*.suffix" */
         unsigned n_hosts;
         const char *origins[MAX_NAMES]; /* "app://obsidian.md" or "app://" and "*" behind it */

@@ -212,6 +212,13 @@ static void add_headers(struct exchange *x, struct MHD_Response *response)
 
         if (x->content_type)
                 add_header(response, "Content-Type", x->content_type);
+        if (x->policy[0]) {
+                add_header(response, "Content-Security-Policy", x->policy);
+                add_header(response, "Referrer-Policy", "no-referrer");
+                add_header(response, "Cache-Control", "no-store");
+                add_header(response, "Vary", "Accept");
+        }
+        add_header(response, "X-Content-Type-Options", "nosniff");
         add_header(response, x->dialect == DIALECT_ANTHROPIC ? "request-id" : "x-request-id", x->id);
         if (x->streaming) {
                 add_header(response, "Cache-Control", "no-cache");

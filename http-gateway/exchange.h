@@ -46,6 +46,7 @@ struct exchange {
         struct failure failure; /* status != 0: the answer, or why the stream broke */
         int status;             /* 0: no answer yet */
         const char *content_type;
+        char policy[320]; /* Content-Security-Policy of a page; "" */
         struct buffer out;
         bool must_close; /* after this answer */
         bool streaming, stream_ended;

@@ -47,7 +47,7 @@ void fail_no_model(struct exchange *x, const char *name)
         exchange_fail(x, &f);
 }
 
-/* ---- /health, / ---- */
+/* ---- /health ---- */
 
 static void answer_health(struct exchange *x, struct ask *ask)
 {
@@ -64,14 +64,6 @@ static void answer_health(struct exchange *x, struct ask *ask)
 void question_health(struct exchange *x)
 {
         exchange_ask(x, ASK_STATUS, NULL, NULL, 0, 0, answer_health);
-}
-
-void question_root(struct exchange *x)
-{
-        struct buffer text = { 0 };
-
-        buffer_add_text(&text, "Tandem is running\n");
-        exchange_answer_text(x, 200, "text/plain; charset=utf-8", &text);
 }
 
 /* ---- /metrics ---- */

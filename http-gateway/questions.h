@@ -17,6 +17,5 @@ void openai_model(struct exchange *x);
 void question_health(struct exchange *x);
 void question_metrics(struct exchange *x);
 void question_tokenize(struct exchange *x);
-void question_root(struct exchange *x);
 
 #endif

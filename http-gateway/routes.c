@@ -2,9 +2,10 @@
 #include "http-gateway/anthropic.h"
 #include "http-gateway/ollama.h"
 #include "http-gateway/openai.h"
+#include "http-gateway/page.h"
 
 static const struct route routes[] = {
-        { "/", "GET", DIALECT_OLLAMA, true, question_root },
+        { "/", "GET", DIALECT_OLLAMA, true, page_root },
         { "/health", "GET", DIALECT_OPENAI, true, question_health },
         { "/metrics", "GET", DIALECT_OPENAI, false, question_metrics },
         { "/tokenize", "POST", DIALECT_OPENAI, false, question_tokenize },

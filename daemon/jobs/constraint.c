@@ -16,7 +16,7 @@ enum kind { SCHEMA, GBNF, REGEX, TOOLS };
 
 struct tdm_constraint {
         enum kind kind;
-        char *source; /* until it is compiled */
+        char *source;
         size_t source_size;
         char *choice; /* of tools; the name in use points into it */
         struct tdm_chat_tool_use use;
@@ -183,6 +183,35 @@ static int compile_source(struct tdm_constraint *c, enum tdm_chat_family family,
                 return tdm_chat_tools_grammar(&c->grammar, family, tokenizer, &c->use, &limits, err);
         }
         return -EINVAL;
+}
+
+static struct tdm_grammar_key key_of(const struct tdm_constraint *c, uid_t uid, uint32_t model)
+{
+        bool tools = c->kind == TOOLS;
+
+        return (struct tdm_grammar_key){ .uid = uid,
+                                         .kind = c->kind,
+                                         .model = tools ? model : 0,
+                                         .flags = tools ? (uint32_t)c->use.choice << 1 | c->use.one_call : 0,
+                                         .name = c->choice ? c->choice : "",
+                                         .source = c->source,
+                                         .source_size = c->source_size };
+}
+
+void tdm_constraint_find(struct tdm_constraint *c, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model)
+{
+        struct tdm_grammar_key key = key_of(c, uid, model);
+
+        if (!c->grammar)
+                c->grammar = tdm_grammar_cache_find(cache, &key);
+}
+
+void tdm_constraint_keep(struct tdm_constraint *c, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model)
+{
+        struct tdm_grammar_key key = key_of(c, uid, model);
+
+        if (c->grammar)
+                tdm_grammar_cache_keep(cache, &key, c->grammar);
 }
 
 /* The message names the option before what is wrong in it. */

@@ -11,6 +11,7 @@
 #define TDM_DAEMON_JOBS_CONSTRAINT_H
 
 #include "daemon/accounts/accounts.h"
+#include "daemon/jobs/grammar-cache.h"
 #include "daemon/jobs/options.h"
 #include "engine/chat/tools.h"
 
@@ -31,6 +32,11 @@ struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *constrain
 int tdm_constraint_compile(struct tdm_constraint *constraint, enum tdm_chat_family family,
                            const struct tdm_tokenizer *tokenizer, struct tdm_vocabulary *vocabulary,
                            struct tdm_error *err);
+
+/* find() takes the grammar from the cache, so that it is not compiled. keep() puts it there once it is. uid: the login
+ * account; model: its number, which no other model ever has. Loop only, and not while a thread compiles. */
+void tdm_constraint_find(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model);
+void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model);
 
 enum tdm_constraint_effort {
         TDM_CONSTRAINT_QUICK,  /* on the loop: some 100 µs at most */

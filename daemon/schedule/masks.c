@@ -39,6 +39,21 @@ static void fail(struct tdm_job *job, int r, const struct tdm_error *err)
         tdm_job_finish(job, TDM_JOB_END_ERROR, &e);
 }
 
+int tdm_scheduler_want_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
+{
+        tdm_constraint_find(job->constraint, &s->grammars, job->login, job->model->id);
+        return tdm_model_want_vocabulary(job->model, err);
+}
+
+int tdm_scheduler_charge_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
+{
+        int r = tdm_constraint_charge(job->constraint, err);
+
+        if (r == 0)
+                tdm_constraint_keep(job->constraint, &s->grammars, job->login, job->model->id);
+        return r;
+}
+
 /* No token may follow: the text is whole and the vocabulary has no end token, or the vocabulary cannot write it. */
 static void end(struct tdm_job *job)
 {

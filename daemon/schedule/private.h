@@ -137,6 +137,7 @@ struct tdm_scheduler {
         uint64_t interactive_ns;      /* when an interactive job last was about to get rows; 0: never */
         bool draining;
         struct tdm_background *background; /* tokenizes long prompts */
+        struct tdm_grammar_cache grammars;
         struct tdm_guess_file *guess_file; /* of tests */
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
@@ -210,6 +211,10 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
 void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id);
 
 /* masks.c */
+/* What the job's grammar needs before a thread compiles it: the cache is asked, and the trie's memory is charged. */
+int tdm_scheduler_want_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err);
+/* Charges the grammar that was compiled, and keeps it for other jobs. */
+int tdm_scheduler_charge_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err);
 /* A mask that is there already is published, before the step is submitted. */
 bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, uint32_t logits,
                                  const struct tdm_job *job);

@@ -165,6 +165,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         free(s->candidates);
         free(s->guess_order);
         tdm_guess_file_close(s->guess_file);
+        tdm_grammar_cache_deinit(&s->grammars);
         free(s);
 }
 
@@ -424,7 +425,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
 
         r = tdm_model_check_file(model, &err);
         if (r == 0 && !job->encoded && job->constraint)
-                r = tdm_model_want_vocabulary(model, &err);
+                r = tdm_scheduler_want_grammar(s, job, &err);
         if (r == 0 && !job->encoded &&
             (job->constraint || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
                 if (start_encoding(s, job))
@@ -441,7 +442,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                 r = tdm_job_check_model(job, tdm_model_recipe(model), tdm_model_hparams(model),
                                         tdm_model_max_rows(model), &err);
         if (r == 0 && job->constraint)
-                r = tdm_constraint_charge(job->constraint, &err);
+                r = tdm_scheduler_charge_grammar(s, job, &err);
         if (r != 0) {
                 tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
                 err.code = r;
@@ -452,8 +453,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         if (s->config.max_tokens_per_uid > 0 && u->n_tokens + tokens > s->config.max_tokens_per_uid) {
                 tdm_error_set(&err, TDM_E_QUOTA,
                               "user %u has jobs of %llu tokens already, and this one has %u and up to %u more; %llu "
-                              "are allowed "
-                              "(max-tokens-per-user)",
+                              "are allowed (max-tokens-per-user)",
                               (unsigned)job->login, (unsigned long long)u->n_tokens, job->prompt_tokens,
                               job->max_tokens, (unsigned long long)s->config.max_tokens_per_uid);
                 finish_error(job, &err);

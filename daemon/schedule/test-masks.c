@@ -277,6 +277,28 @@ static void test_charged(void **state)
         tdm_accounts_destroy(accounts);
 }
 
+/* Jobs whose schema came before find its grammar made: of one user only, and with the same ids. */
+static void test_kept(void **state)
+{
+        struct client_job want[N_SCHEMAS];
+        struct world w;
+
+        for (unsigned i = 0; i < N_SCHEMAS; i++)
+                alone(&want[i], schemas[i], NULL, 60, i);
+        world_open(&w, 5, 64, 64, &plain);
+        for (unsigned round = 0; round < 3; round++) {
+                for (unsigned i = 0; i < N_SCHEMAS; i++)
+                        add(&w, schemas[i], NULL, 60, i);
+                drive(&w, round == 2 ? 10 : 0);
+                assert_int_equal(w.s->grammars.n, N_SCHEMAS);
+                assert_int_equal(w.s->grammars.n_found, round * N_SCHEMAS);
+                assert_int_equal(w.s->grammars.n_missed, N_SCHEMAS);
+        }
+        for (unsigned i = 0; i < 3 * N_SCHEMAS; i++)
+                check_same(&w, &w.jobs[i], &want[i % N_SCHEMAS]);
+        world_close(&w);
+}
+
 static void spoil_token(struct tdm_result *r, uint32_t n_vocab)
 {
         if (r->token != TDM_NO_TOKEN)
@@ -325,6 +347,7 @@ int main(void)
                 cmocka_unit_test(test_alone),      cmocka_unit_test(test_same_ids), cmocka_unit_test(test_hard),
                 cmocka_unit_test(test_pushed_out), cmocka_unit_test(test_length),   cmocka_unit_test(test_refused),
                 cmocka_unit_test(test_several),    cmocka_unit_test(test_charged),  cmocka_unit_test(test_liars),
+                cmocka_unit_test(test_kept),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

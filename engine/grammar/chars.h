@@ -21,6 +21,9 @@ void tdm_chars_deinit(struct tdm_chars *chars);
 /* \d \w \s and the dot of ECMA regular expressions, by the letter ('.' for the dot); capitals are the complements. */
 void tdm_chars_add_class(struct tdm_chars *chars, char letter);
 
+/* The characters of a Unicode property, named as in \p{…}. False for one that is not held. */
+bool tdm_chars_add_property(struct tdm_chars *chars, const char *name, size_t size);
+
 enum tdm_text_form {
         TDM_TEXT_RAW, /* UTF-8 */
         /* Inside a JSON string, each character in one form only: as it is, or where JSON wants it escaped, \" \\ \b \f

@@ -48,9 +48,12 @@ static bool settle(struct tdm_schema *s, struct tdm_schema_nodes *nodes)
         uint32_t n = 0;
 
         for (uint32_t i = 0; i < nodes->n; i++) {
-                uint32_t node = tdm_json_deref(&s->json, nodes->items[i]);
-                const struct tdm_json_node *x = tdm_json_get(&s->json, node);
+                uint32_t node = tdm_schema_enter(s, tdm_json_deref(&s->json, nodes->items[i]));
+                const struct tdm_json_node *x;
 
+                if (s->error)
+                        return false;
+                x = tdm_json_get(&s->json, node);
                 if (x->type == TDM_JSON_FALSE)
                         return false;
                 if (x->type == TDM_JSON_TRUE || (x->type == TDM_JSON_OBJECT && x->n == 0))
@@ -321,6 +324,7 @@ static void find_draft(struct tdm_schema *s)
         if (node == TDM_JSON_NONE || tdm_json_get(&s->json, node)->type != TDM_JSON_STRING)
                 return;
         n = tdm_json_get(&s->json, node);
+        s->contains_marks_nothing = memmem(tdm_json_text(&s->json, node), n->text_size, "2019-09/", 8) != NULL;
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(drafts); i++) {
                 if (!memmem(tdm_json_text(&s->json, node), n->text_size, drafts[i], strlen(drafts[i])))
                         continue;

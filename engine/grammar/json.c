@@ -193,6 +193,40 @@ uint32_t tdm_json_append_as(struct tdm_json *json, uint32_t parent, uint32_t nam
         return append(json, parent, json->nodes[named].key, json->nodes[named].key_size, true, node);
 }
 
+static uint32_t moved(uint32_t link, uint32_t by)
+{
+        return link == TDM_JSON_NONE ? link : link + by;
+}
+
+uint32_t tdm_json_copy(struct tdm_json *json, uint32_t n)
+{
+        uint32_t start = json->n_nodes;
+
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t copy = new_node(json, json->nodes[i].type);
+                struct tdm_json_node *node;
+
+                if (copy == TDM_JSON_NONE)
+                        return TDM_JSON_NONE;
+                node = &json->nodes[copy];
+                *node = json->nodes[i];
+                node->parent = moved(node->parent, start);
+                node->next = moved(node->next, start);
+                node->first = moved(node->first, start);
+                node->last = moved(node->last, start);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t parent = json->nodes[i].parent;
+
+                if (parent != TDM_JSON_NONE && json->nodes[parent].type == TDM_JSON_OBJECT &&
+                    !index_member(json, start + i)) {
+                        json->failed = true;
+                        return TDM_JSON_NONE;
+                }
+        }
+        return start;
+}
+
 /* ---- parsing ---- */
 
 static void skip_space(struct reader *r)

@@ -87,5 +87,7 @@ uint32_t tdm_json_add(struct tdm_json *json, enum tdm_json_type type, uint32_t a
 uint32_t tdm_json_append(struct tdm_json *json, uint32_t parent, const char *name, size_t size, uint32_t node);
 /* The same under the name that the member `named` has. */
 uint32_t tdm_json_append_as(struct tdm_json *json, uint32_t parent, uint32_t named, uint32_t node);
+/* Copies the first n nodes, with the links among them, behind all others. Returns the first copy. */
+uint32_t tdm_json_copy(struct tdm_json *json, uint32_t n);
 
 #endif

@@ -184,6 +184,36 @@ static bool unicode_escape(struct regex *r, uint32_t *ret)
         return true;
 }
 
+/* \p{…} and \P{…}. */
+static bool property(struct regex *r, struct tdm_chars *chars)
+{
+        struct tdm_chars taken = { 0 };
+        bool inverted = peek(r) == 'P';
+        const char *name = r->text + r->at + 2;
+        size_t size = 0;
+
+        r->at++;
+        if (peek(r) != '{')
+                return fail(r, TDM_E_BAD_REQUEST, "\\p needs a name in braces"), false;
+        while (r->at + 1 + size < r->size && name[size] != '}')
+                size++;
+        if (r->at + 1 + size >= r->size)
+                return fail(r, TDM_E_BAD_REQUEST, "\\p needs a name in braces"), false;
+        if (!tdm_chars_add_property(&taken, name, size)) {
+                (void)fail(r, TDM_E_UNSUPPORTED, "this Unicode property is not held");
+                tdm_chars_deinit(&taken);
+                return false;
+        }
+        r->at += size + 2;
+        tdm_chars_sort(&taken);
+        if (inverted)
+                tdm_chars_invert(&taken);
+        tdm_chars_add_all(chars, &taken);
+        chars->failed |= taken.failed;
+        tdm_chars_deinit(&taken);
+        return true;
+}
+
 /* Behind a backslash: a character, or a class that is added to chars (true with *ret_char = UINT32_MAX). */
 static bool escape(struct regex *r, struct tdm_chars *chars, bool in_class, uint32_t *ret_char)
 {
@@ -206,7 +236,7 @@ static bool escape(struct regex *r, struct tdm_chars *chars, bool in_class, uint
         if (c == 'b' || c == 'B')
                 return fail(r, TDM_E_UNSUPPORTED, "word boundaries (\\b, \\B) are not held"), false;
         if (c == 'p' || c == 'P')
-                return fail(r, TDM_E_UNSUPPORTED, "Unicode properties (\\p) are not held"), false;
+                return property(r, chars);
         if (c >= '1' && c <= '9')
                 return fail(r, TDM_E_UNSUPPORTED, "back references are not regular"), false;
         if (c == 'k')

@@ -1,16 +1,6 @@
-/* The arrays of a case: a prefix with a schema for each item, then items that are all alike; contains counts along. */
-#include "engine/grammar/schema.h"
-
-enum { PREFIX_MAX = 2000, STATES_MAX = 20000 };
-
-struct arrays {
-        struct tdm_schema *s;
-        const struct tdm_schema_case *c;
-        uint32_t n_prefix, min, max;
-        uint32_t contains; /* TDM_JSON_NONE: none */
-        uint32_t n_low, n_high;
-        bool unique;
-};
+/* The arrays of a case: a prefix with a schema for each item, then items that are all alike; each contains counts
+ * along. Items that are to be unique have few possible values (schema-unique.c). */
+#include "engine/grammar/schema-array.h"
 
 static uint32_t keyword(const struct arrays *a, uint32_t part, const char *name)
 {
@@ -39,15 +29,26 @@ static uint32_t rest_of(const struct arrays *a, uint32_t part)
         return node;
 }
 
+static void gather_contains(struct arrays *a, uint32_t part, uint32_t contains)
+{
+        struct contained k = { .node = contains, .part = part, .low = 1, .high = TDM_EXPR_INF };
+        uint32_t node = keyword(a, part, "minContains");
+
+        if (node != TDM_JSON_NONE)
+                (void)tdm_schema_count(a->s, node, &k.low);
+        node = keyword(a, part, "maxContains");
+        if (node != TDM_JSON_NONE)
+                (void)tdm_schema_count(a->s, node, &k.high);
+        if (k.low > 0 || k.high != TDM_EXPR_INF || a->s->has_unevaluated)
+                a->contains[a->n_contains++] = k;
+}
+
 static void gather(struct arrays *a)
 {
         struct tdm_schema *s = a->s;
         uint32_t node, count;
 
         a->max = TDM_EXPR_INF;
-        a->contains = TDM_JSON_NONE;
-        a->n_low = 1;
-        a->n_high = TDM_EXPR_INF;
         for (uint32_t i = 0; i < a->c->n && !s->error; i++) {
                 node = prefix_of(a, i);
                 if (node != TDM_JSON_NONE) {
@@ -67,20 +68,13 @@ static void gather(struct arrays *a)
                 node = keyword(a, i, "contains");
                 if (node == TDM_JSON_NONE)
                         continue;
-                if (a->contains != TDM_JSON_NONE) {
-                        (void)tdm_schema_fail(s, node, TDM_E_UNSUPPORTED, "two contains together are not held");
+                if (a->n_contains == CONTAINS_MAX) {
+                        (void)tdm_schema_fail(s, node, TDM_E_UNSUPPORTED, "more than %d contains together are not held",
+                                              CONTAINS_MAX);
                         return;
                 }
-                a->contains = node;
-                node = keyword(a, i, "minContains");
-                if (node != TDM_JSON_NONE)
-                        (void)tdm_schema_count(s, node, &a->n_low);
-                node = keyword(a, i, "maxContains");
-                if (node != TDM_JSON_NONE)
-                        (void)tdm_schema_count(s, node, &a->n_high);
+                gather_contains(a, i, node);
         }
-        if (a->contains != TDM_JSON_NONE && a->n_low == 0 && a->n_high == TDM_EXPR_INF && !s->has_unevaluated)
-                a->contains = TDM_JSON_NONE;
         if (a->n_prefix > PREFIX_MAX)
                 (void)tdm_schema_fail(s, a->c->parts[0].node, TDM_E_UNSUPPORTED, "so long a prefixItems is not held");
 }
@@ -95,8 +89,7 @@ static bool evaluates(const struct arrays *a, uint32_t k, uint32_t index, bool o
         return rest_of(a, k) != TDM_JSON_NONE || (!own && keyword(a, k, "unevaluatedItems") != TDM_JSON_NONE);
 }
 
-/* The schemas of the item at index; index n_prefix stands for all behind the prefix. */
-static void item_value(struct arrays *a, uint32_t index, struct tdm_schema_nodes *value)
+void tdm_schema_item(struct arrays *a, uint32_t index, unsigned set, struct tdm_schema_nodes *value)
 {
         struct tdm_schema *s = a->s;
 
@@ -119,10 +112,13 @@ static void item_value(struct arrays *a, uint32_t index, struct tdm_schema_nodes
 
                 if (rest == TDM_JSON_NONE)
                         continue;
-                if (a->contains != TDM_JSON_NONE) {
-                        (void)tdm_schema_fail(s, rest, TDM_E_UNSUPPORTED, "unevaluatedItems with contains is not held");
+                if (a->n_contains > 0 && s->contains_marks_nothing) {
+                        (void)tdm_schema_fail(s, rest, TDM_E_UNSUPPORTED,
+                                              "unevaluatedItems with contains is not held in draft 2019-09");
                         return;
                 }
+                for (unsigned k = 0; k < a->n_contains; k++)
+                        evaluated |= (set >> k & 1) && tdm_schema_is_within(a->c, a->contains[k].part, i);
                 for (uint32_t k = 0; k < a->c->n && !evaluated; k++)
                         if (tdm_schema_is_within(a->c, k, i))
                                 evaluated = evaluates(a, k, index, k == i);
@@ -131,35 +127,30 @@ static void item_value(struct arrays *a, uint32_t index, struct tdm_schema_nodes
         }
 }
 
-/* What one item may be: any, one that contains' schema takes, and one that it does not take (where that is needed). */
-struct item {
-        uint32_t any, taken, other;
-};
-
-static bool make_item(struct arrays *a, uint32_t index, struct item *item)
+/* What one item may be, by the set of those contains that count it. What a contains does not count may be what its
+ * schema takes, unless it counts up to a maximum. */
+static bool make_items(struct arrays *a, uint32_t index, uint32_t *items)
 {
         struct tdm_schema *s = a->s;
         struct tdm_schema_nodes value = { 0 };
-        uint32_t negation;
 
-        item_value(a, index, &value);
-        item->any = tdm_schema_call(s, &value);
-        item->taken = item->other = TDM_EXPR_NONE;
-        if (a->contains != TDM_JSON_NONE && !s->error) {
-                (void)tdm_schema_nodes_add(s, &value, a->contains);
-                item->taken = tdm_schema_call(s, &value);
-                item->other = item->any;
-                if (a->n_high != TDM_EXPR_INF) {
-                        negation = tdm_schema_negate(s, a->contains);
-                        if (negation == TDM_JSON_NONE)
-                                (void)tdm_schema_fail(s, a->contains, TDM_E_UNSUPPORTED,
-                                                      "maxContains is not held here");
-                        else {
-                                value.n--;
-                                (void)tdm_schema_nodes_add(s, &value, negation);
-                                item->other = tdm_schema_call(s, &value);
+        for (unsigned set = 0; set < 1u << a->n_contains && !s->error; set++) {
+                tdm_schema_item(a, index, set, &value);
+                for (unsigned k = 0; k < a->n_contains && !s->error; k++) {
+                        uint32_t node = a->contains[k].node;
+
+                        if (!(set >> k & 1)) {
+                                if (a->contains[k].high == TDM_EXPR_INF)
+                                        continue;
+                                node = tdm_schema_negate(s, node);
                         }
+                        if (node == TDM_JSON_NONE)
+                                (void)tdm_schema_fail(s, a->contains[k].node, TDM_E_UNSUPPORTED,
+                                                      "maxContains is not held here");
+                        else
+                                (void)tdm_schema_nodes_add(s, &value, node);
                 }
+                items[set] = tdm_schema_call(s, &value);
         }
         free(value.items);
         return !s->error;
@@ -183,32 +174,80 @@ static uint32_t alike(struct arrays *a, uint32_t index, uint32_t any, bool first
         return low > 0 ? e : tdm_expr_alt(arena, e, close);
 }
 
-/* With contains: one expression for each index (behind the last that matters all are one) and count. */
+/* The counts behind an item that the contains of `set` count; UINT32_MAX where one has its maximum already. */
+static uint32_t count_item(const struct arrays *a, uint32_t counts, unsigned set)
+{
+        for (unsigned k = 0; k < a->n_contains; k++) {
+                const struct contained *c = &a->contains[k];
+                uint32_t n = counts / c->stride % (c->n_count + 1);
+
+                if (!(set >> k & 1))
+                        continue;
+                if (c->high != TDM_EXPR_INF && n >= c->high)
+                        return UINT32_MAX;
+                if (n < c->n_count)
+                        counts += c->stride;
+        }
+        return counts;
+}
+
+static bool enough(const struct arrays *a, uint32_t counts)
+{
+        for (unsigned k = 0; k < a->n_contains; k++)
+                if (counts / a->contains[k].stride % (a->contains[k].n_count + 1) < a->contains[k].low)
+                        return false;
+        return true;
+}
+
+/* One item of any set, then what follows it; or e. */
+static uint32_t any_item(struct arrays *a, uint32_t counts, uint32_t comma, const uint32_t *items, const uint32_t *next,
+                         uint32_t e)
+{
+        struct tdm_arena *arena = &a->s->g->arena;
+
+        for (unsigned set = 1u << a->n_contains; set-- > 0;) {
+                uint32_t counted = count_item(a, counts, set);
+
+                if (counted != UINT32_MAX)
+                        e = tdm_expr_alt(arena, tdm_expr_cat3(arena, comma, items[set], next[counted]), e);
+        }
+        return e;
+}
+
+/* With contains: one expression for each index (behind the last that matters all are one) and for all counts. */
 static uint32_t with_contains(struct arrays *a)
 {
         struct tdm_schema *s = a->s;
         struct tdm_arena *arena = &s->g->arena;
-        uint32_t n_index = TDM_MAX(a->n_prefix, TDM_MAX(a->min, a->max == TDM_EXPR_INF ? 0 : a->max)), n_count,
-                 e = TDM_EXPR_NONE;
-        uint32_t close = tdm_expr_cat(arena, s->space, tdm_expr_text(arena, "]")), *next, rule;
-        struct item item = { 0 };
+        uint32_t n_index = TDM_MAX(a->n_prefix, TDM_MAX(a->min, a->max == TDM_EXPR_INF ? 0 : a->max));
+        uint32_t close = tdm_expr_cat(arena, s->space, tdm_expr_text(arena, "]")), first = tdm_expr_text(arena, "]");
+        uint32_t items[1 << CONTAINS_MAX] = { 0 }, e = TDM_EXPR_NONE, *next;
+        uint64_t n_counts = 1;
 
-        n_count = a->n_high == TDM_EXPR_INF ? a->n_low : TDM_MAX(a->n_high, a->n_low);
-        if (n_index > STATES_MAX || n_count > STATES_MAX || (uint64_t)(n_index + 1) * (n_count + 1) > STATES_MAX) {
-                (void)tdm_schema_fail(s, a->contains, TDM_E_UNSUPPORTED, "contains with so large counts is not held");
+        for (unsigned k = 0; k < a->n_contains; k++) {
+                struct contained *c = &a->contains[k];
+
+                c->n_count = c->high == TDM_EXPR_INF ? c->low : TDM_MAX(c->high, c->low);
+                c->stride = (uint32_t)n_counts;
+                n_counts = n_counts > STATES_MAX ? n_counts : n_counts * ((uint64_t)c->n_count + 1);
+        }
+        if (n_index > STATES_MAX || n_counts > STATES_MAX ||
+            ((n_index + 1) * (n_counts + 1)) << (a->n_contains - 1) > STATES_MAX) {
+                (void)tdm_schema_fail(s, a->contains[0].node, TDM_E_UNSUPPORTED,
+                                      "contains with so large counts is not held");
                 return e;
         }
-        next = malloc((n_count + 2) * sizeof(*next));
+        next = malloc(n_counts * sizeof(*next));
         if (!next) {
                 s->error = s->error ? s->error : -ENOMEM;
                 return e;
         }
-        /* next[k]: what follows k counted items. Behind the last index that matters it is a rule that calls itself. */
-        if (!make_item(a, a->n_prefix, &item))
+        /* next[k]: what follows with the counts k. Behind the last index that matters it is a rule that calls itself.
+         * An item never lowers a count. */
+        if (!make_items(a, a->n_prefix, items))
                 goto out;
-        for (uint32_t k = n_count + 1; k-- > 0 && !s->error;) {
-                bool enough = k >= a->n_low, more = a->n_high == TDM_EXPR_INF || k < a->n_high;
-                uint32_t body = enough ? close : TDM_EXPR_NONE, counted;
+        for (uint32_t k = (uint32_t)n_counts; k-- > 0 && !s->error;) {
+                uint32_t body = enough(a, k) ? close : TDM_EXPR_NONE, rule;
 
                 if (a->max != TDM_EXPR_INF) { /* no item behind the last */
                         next[k] = body;
@@ -218,37 +257,26 @@ static uint32_t with_contains(struct arrays *a)
                 if (rule == UINT32_MAX)
                         goto out;
                 next[k] = tdm_expr_call(arena, rule);
-                counted = k < n_count ? next[k + 1] : next[k];
-                if (more)
-                        body = tdm_expr_alt(arena, tdm_expr_cat3(arena, s->comma, item.taken, counted), body);
-                body = tdm_expr_alt(arena, tdm_expr_cat3(arena, s->comma, item.other, next[k]), body);
+                body = any_item(a, k, s->comma, items, next, body);
                 s->g->rules[rule].body = body;
         }
+        if (n_index == 0) /* the first item has no comma */
+                e = enough(a, 0) ? first : TDM_EXPR_NONE;
+        if (n_index == 0 && a->max > 0)
+                e = any_item(a, 0, TDM_EXPR_EPS, items, next, e);
         for (uint32_t i = n_index; i-- > 0 && !s->error && !arena->failed;) {
-                if (i < a->n_prefix && !make_item(a, i, &item))
+                if (i < a->n_prefix && !make_items(a, i, items))
                         break;
-                for (uint32_t k = 0; k <= n_count; k++) {
-                        bool enough = k >= a->n_low && i >= a->min, more = a->n_high == TDM_EXPR_INF || k < a->n_high;
-                        uint32_t comma = i == 0 ? TDM_EXPR_EPS : s->comma,
-                                 counted = k < n_count ? next[k + 1] : next[k];
-
-                        e = enough ? i == 0 ? tdm_expr_text(arena, "]") : close : TDM_EXPR_NONE;
-                        if (more && i < a->max)
-                                e = tdm_expr_alt(arena, tdm_expr_cat3(arena, comma, item.taken, counted), e);
+                arena->steps += n_counts << a->n_contains;
+                for (uint32_t k = 0; k < n_counts; k++) { /* upwards: next[k + 1] is still that of index i + 1 */
+                        e = enough(a, k) && i >= a->min ? i == 0 ? first : close : TDM_EXPR_NONE;
                         if (i < a->max)
-                                e = tdm_expr_alt(arena, tdm_expr_cat3(arena, comma, item.other, next[k]), e);
-                        next[k] = e; /* upwards: next[k + 1] is still that of index i + 1 */
+                                e = any_item(a, k, i == 0 ? TDM_EXPR_EPS : s->comma, items, next, e);
+                        next[k] = e;
                 }
         }
-        if (n_index == 0) { /* the first item has no comma */
-                e = a->n_low == 0 ? tdm_expr_text(arena, "]") : TDM_EXPR_NONE;
-                if (a->n_high > 0 && a->max > 0)
-                        e = tdm_expr_alt(arena, tdm_expr_cat(arena, item.taken, next[TDM_MIN(n_count, 1u)]), e);
-                if (a->max > 0)
-                        e = tdm_expr_alt(arena, tdm_expr_cat(arena, item.other, next[0]), e);
-        } else {
+        if (n_index > 0)
                 e = next[0];
-        }
 out:
         free(next);
         return s->error ? TDM_EXPR_NONE : tdm_expr_cat3(arena, tdm_expr_text(arena, "["), s->space, e);
@@ -259,7 +287,7 @@ static uint32_t build(struct arrays *a)
         struct tdm_schema *s = a->s;
         struct tdm_arena *arena = &s->g->arena;
         uint32_t n = TDM_MIN(a->n_prefix, a->max), after, first, close, spaced;
-        struct item item;
+        uint32_t item = TDM_EXPR_NONE;
 
         if (a->min > a->max)
                 return TDM_EXPR_NONE;
@@ -268,27 +296,27 @@ static uint32_t build(struct arrays *a)
                 bool none;
 
                 /* At most one item of a kind that there can be: nothing to tell apart. */
-                item_value(a, TDM_MIN(1u, a->n_prefix), &value);
+                tdm_schema_item(a, TDM_MIN(1u, a->n_prefix), 0, &value);
                 none = tdm_schema_call(s, &value) == TDM_EXPR_NONE;
                 free(value.items);
-                if (!none)
-                        (void)tdm_schema_fail(s, a->c->parts[0].node, TDM_E_UNSUPPORTED, "uniqueItems is not held");
                 if (s->error)
                         return TDM_EXPR_NONE;
+                if (!none)
+                        return tdm_schema_unique(a);
         }
-        if (a->contains != TDM_JSON_NONE)
+        if (a->n_contains > 0)
                 return with_contains(a);
-        if (!make_item(a, a->n_prefix, &item))
+        if (!make_items(a, a->n_prefix, &item))
                 return TDM_EXPR_NONE;
         close = tdm_expr_text(arena, "]");
         spaced = tdm_expr_cat(arena, s->space, close);
-        first = n == 0 ? alike(a, 0, item.any, true) : TDM_EXPR_NONE;
-        after = n == 0 ? TDM_EXPR_NONE : alike(a, n, item.any, false);
+        first = n == 0 ? alike(a, 0, item, true) : TDM_EXPR_NONE;
+        after = n == 0 ? TDM_EXPR_NONE : alike(a, n, item, false);
         for (uint32_t i = n; i-- > 0 && !s->error && !arena->failed;) {
-                if (!make_item(a, i, &item))
+                if (!make_items(a, i, &item))
                         break;
-                first = tdm_expr_alt(arena, tdm_expr_cat(arena, item.any, after), i >= a->min ? close : TDM_EXPR_NONE);
-                after = tdm_expr_alt(arena, tdm_expr_cat3(arena, s->comma, item.any, after),
+                first = tdm_expr_alt(arena, tdm_expr_cat(arena, item, after), i >= a->min ? close : TDM_EXPR_NONE);
+                after = tdm_expr_alt(arena, tdm_expr_cat3(arena, s->comma, item, after),
                                      i >= a->min ? spaced : TDM_EXPR_NONE);
         }
         return tdm_expr_cat3(arena, tdm_expr_text(arena, "["), s->space, first);
@@ -308,7 +336,7 @@ uint32_t tdm_schema_arrays(struct tdm_schema *s, const struct tdm_schema_case *c
         if (a.min > a.max)
                 e = TDM_EXPR_NONE;
         for (uint32_t i = 0; i < TDM_MIN(a.min, a.n_prefix + 1) && e != TDM_EXPR_NONE && !s->error; i++) {
-                item_value(&a, i, &value);
+                tdm_schema_item(&a, i, (1u << a.n_contains) - 1, &value);
                 if (value.n > 1 && tdm_schema_is_empty(s, &value))
                         e = TDM_EXPR_NONE;
         }

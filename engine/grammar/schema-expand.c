@@ -112,7 +112,8 @@ static bool is_array(struct expansion *x, uint32_t node)
 {
         const struct tdm_json_node *n = tdm_json_get(&x->s->json, node);
 
-        if (n->type == TDM_JSON_ARRAY && (n->n > 0 || node >= x->s->n_base_of)) /* the compiler's own may be empty */
+        if (n->type == TDM_JSON_ARRAY &&
+            (n->n > 0 || !tdm_schema_is_parsed(x->s, node))) /* the compiler's own may be empty */
                 return true;
         (void)tdm_schema_fail(x->s, node, TDM_E_BAD_REQUEST, "must be an array of schemas, and not an empty one");
         return false;
@@ -263,8 +264,7 @@ static uint32_t if_then_else(struct tdm_schema *s, uint32_t condition)
         return keep(s, condition, result);
 }
 
-/* A string: the name of a member. */
-static uint32_t name_of(struct tdm_schema *s, uint32_t member)
+uint32_t tdm_schema_name_of(struct tdm_schema *s, uint32_t member)
 {
         uint32_t text = tdm_json_add(&s->json, TDM_JSON_STRING, member);
 
@@ -291,7 +291,7 @@ static uint32_t depends(struct tdm_schema *s, uint32_t entry)
         (void)tdm_schema_push(s, result, absent);
         present = all_of(s, entry, &list);
         object = tdm_schema_array(s, entry);
-        (void)tdm_schema_push(s, object, name_of(s, entry));
+        (void)tdm_schema_push(s, object, tdm_schema_name_of(s, entry));
         (void)tdm_schema_put(s, present, "required", object);
         (void)tdm_schema_put(s, present, "type", tdm_schema_string(s, "object", entry));
         if (tdm_json_get(&s->json, value)->type == TDM_JSON_ARRAY) {
@@ -339,7 +339,7 @@ static uint32_t exactly(struct tdm_schema *s, uint32_t value)
              child = tdm_json_get(&s->json, child)->next) {
                 one = tdm_schema_object(s, value);
                 (void)tdm_schema_put(s, one, "const", child);
-                (void)tdm_schema_push(s, names, name_of(s, child));
+                (void)tdm_schema_push(s, names, tdm_schema_name_of(s, child));
                 (void)tdm_json_append_as(&s->json, inner, child, one);
         }
         (void)tdm_schema_put(s, object, "type", tdm_schema_string(s, "object", value));
@@ -400,6 +400,18 @@ static void add_values(struct expansion *x, uint32_t node, int32_t part)
 
 /* ---- one schema's keywords ---- */
 
+/* Whether it matters to an unevaluated… what the schemas at part evaluate. */
+static bool is_watched(const struct expansion *x, int32_t part)
+{
+        const struct tdm_json *json = &x->s->json;
+
+        for (int32_t i = x->s->has_unevaluated ? part : -1; i >= 0; i = x->c.parts[i].parent)
+                if (tdm_json_member(json, x->c.parts[i].node, "unevaluatedProperties") != TDM_JSON_NONE ||
+                    tdm_json_member(json, x->c.parts[i].node, "unevaluatedItems") != TDM_JSON_NONE)
+                        return true;
+        return false;
+}
+
 static const char *const not_held[] = { "extends", "disallow", "divisibleBy", "$recursiveAnchor" };
 
 static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
@@ -423,7 +435,7 @@ static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
                         add(x, i, part);
         } else if (key_is(s, node, "anyOf")) {
                 if (is_array(x, value))
-                        choose(x, s->has_unevaluated ? any_subsets(s, value) : value, part);
+                        choose(x, is_watched(x, part) ? any_subsets(s, value) : value, part);
         } else if (key_is(s, node, "oneOf")) {
                 if (is_array(x, value))
                         choose(x, exactly_one(s, value), part);
@@ -438,7 +450,7 @@ static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
         } else if (key_is(s, node, "if")) {
                 i = tdm_json_get(&s->json, node)->parent;
                 if (tdm_json_member(&s->json, i, "then") != TDM_JSON_NONE ||
-                    tdm_json_member(&s->json, i, "else") != TDM_JSON_NONE || s->has_unevaluated)
+                    tdm_json_member(&s->json, i, "else") != TDM_JSON_NONE || is_watched(x, part))
                         choose(x, if_then_else(s, node), part);
         } else if (key_is(s, node, "dependentSchemas") || key_is(s, node, "dependentRequired") ||
                    key_is(s, node, "dependencies")) {
@@ -462,7 +474,7 @@ static void add(struct expansion *x, uint32_t node, int32_t parent)
         const struct tdm_json_node *n;
         int32_t part;
 
-        node = tdm_json_deref(&s->json, node);
+        node = tdm_schema_enter(s, tdm_json_deref(&s->json, node));
         if (x->dead || s->error || node == TDM_JSON_NONE)
                 return;
         n = tdm_json_get(&s->json, node);

@@ -92,6 +92,95 @@ static uint32_t not_type(struct tdm_schema *s, uint32_t at, uint32_t value)
         return any ? tdm_schema_put(s, tdm_schema_object(s, at), "type", types) : falsehood(s, at);
 }
 
+/* {"not": {"const": value}} */
+static uint32_t not_const(struct tdm_schema *s, uint32_t at, uint32_t value)
+{
+        uint32_t constant = tdm_schema_put(s, tdm_schema_object(s, at), "const", value);
+
+        return tdm_schema_put(s, tdm_schema_object(s, at), "not", constant);
+}
+
+/* What differs from an array: another type, fewer or more items, or one of them differs. */
+static uint32_t not_array(struct tdm_schema *s, uint32_t at, uint32_t value)
+{
+        uint32_t out = tdm_schema_array(s, at), n = tdm_json_get(&s->json, value)->n, index = 0;
+
+        (void)tdm_schema_push(s, out, not_type(s, at, tdm_schema_string(s, "array", at)));
+        (void)tdm_schema_push(s, out, keyword(s, at, "array", "minItems", tdm_schema_number(s, n + 1, at)));
+        if (n > 0)
+                (void)tdm_schema_push(s, out, keyword(s, at, "array", "maxItems", tdm_schema_number(s, n - 1, at)));
+        for (uint32_t i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE && !s->json.failed;
+             i = tdm_json_get(&s->json, i)->next, index++) {
+                uint32_t items = tdm_schema_array(s, at), made;
+
+                s->g->arena.steps += index;
+                for (uint32_t k = 0; k < index; k++)
+                        (void)tdm_schema_push(s, items, tdm_json_add(&s->json, TDM_JSON_TRUE, at));
+                (void)tdm_schema_push(s, items, not_const(s, at, i));
+                made = keyword(s, at, "array", "prefixItems", items);
+                (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "minItems", tdm_schema_number(s, index + 1, at)));
+        }
+        return tdm_schema_put(s, tdm_schema_object(s, at), "anyOf", out);
+}
+
+/* What differs from an object: another type, a member that is missing, one more, or one that differs. */
+static uint32_t not_object(struct tdm_schema *s, uint32_t at, uint32_t value)
+{
+        uint32_t out = tdm_schema_array(s, at), n = tdm_json_get(&s->json, value)->n;
+        uint32_t names = tdm_schema_array(s, at), order = tdm_schema_object(s, at), made;
+
+        (void)tdm_schema_push(s, out, not_type(s, at, tdm_schema_string(s, "object", at)));
+        for (uint32_t i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE && !s->json.failed;
+             i = tdm_json_get(&s->json, i)->next) {
+                uint32_t missing = tdm_schema_object(s, at), other = tdm_schema_object(s, at);
+                uint32_t name = tdm_schema_push(s, tdm_schema_array(s, at), tdm_schema_name_of(s, i));
+
+                (void)tdm_json_append_as(&s->json, missing, i, falsehood(s, at));
+                (void)tdm_schema_push(s, out, keyword(s, at, "object", "properties", missing));
+                (void)tdm_json_append_as(&s->json, other, i, not_const(s, at, i));
+                made = keyword(s, at, "object", "properties", other);
+                (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "required", name));
+                (void)tdm_schema_push(s, names, tdm_schema_name_of(s, i));
+                (void)tdm_json_append_as(&s->json, order, i, tdm_json_add(&s->json, TDM_JSON_TRUE, at));
+        }
+        made = keyword(s, at, "object", "minProperties", tdm_schema_number(s, n + 1, at));
+        (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "required", names));
+        made = tdm_schema_put(s, tdm_schema_object(s, at), "properties", order); /* the members' order in a text */
+        return tdm_schema_put(s, made, "anyOf", out);
+}
+
+/* None of the list's values: \1notEnum knows those that are no arrays and objects. */
+static uint32_t not_values(struct tdm_schema *s, uint32_t at, uint32_t list)
+{
+        uint32_t all, scalars;
+        bool compound = false;
+
+        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE; i = tdm_json_get(&s->json, i)->next)
+                compound |= tdm_json_get(&s->json, tdm_json_deref(&s->json, i))->type >= TDM_JSON_ARRAY;
+        if (!compound)
+                return tdm_schema_put(s, tdm_schema_object(s, at), "\1notEnum", list);
+        all = tdm_schema_array(s, at);
+        scalars = tdm_schema_array(s, at);
+        for (uint32_t i = tdm_json_get(&s->json, list)->first; i != TDM_JSON_NONE && !s->json.failed;
+             i = tdm_json_get(&s->json, i)->next) {
+                uint32_t value = tdm_json_deref(&s->json, i);
+                uint8_t type = tdm_json_get(&s->json, value)->type;
+
+                s->g->arena.steps += 16;
+                if (type == TDM_JSON_ARRAY)
+                        (void)tdm_schema_push(s, all, not_array(s, at, value));
+                else if (type == TDM_JSON_OBJECT)
+                        (void)tdm_schema_push(s, all, not_object(s, at, value));
+                else
+                        (void)tdm_schema_push(s, scalars, value);
+        }
+        if (s->json.failed)
+                return TDM_JSON_NONE;
+        if (tdm_json_get(&s->json, scalars)->n > 0)
+                (void)tdm_schema_push(s, all, tdm_schema_put(s, tdm_schema_object(s, at), "\1notEnum", scalars));
+        return tdm_schema_put(s, tdm_schema_object(s, at), "allOf", all);
+}
+
 static uint32_t not_count(struct tdm_schema *s, uint32_t node, const char *type, const char *opposite, bool is_min)
 {
         uint32_t count;
@@ -263,7 +352,7 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                         list = tdm_schema_array(s, node);
                         (void)tdm_schema_push(s, list, value);
                 }
-                made = tdm_schema_put(s, tdm_schema_object(s, node), "\1notEnum", list);
+                made = not_values(s, node, list);
         } else if (strcmp(name, "\1notEnum") == 0) {
                 made = tdm_schema_put(s, tdm_schema_object(s, node), "enum", value);
         } else if (strcmp(name, "required") == 0) {
@@ -349,7 +438,9 @@ uint32_t tdm_schema_negate(struct tdm_schema *s, uint32_t node)
         const struct tdm_json_node *n;
         uint32_t out, result;
 
-        node = tdm_json_deref(&s->json, node);
+        node = tdm_schema_enter(s, tdm_json_deref(&s->json, node));
+        if (node == TDM_JSON_NONE)
+                return node;
         n = tdm_json_get(&s->json, node);
         s->g->arena.steps += 16;
         if (s->error || s->json.failed || s->depth > DEPTH_MAX || s->g->arena.steps > s->g->arena.max_steps)

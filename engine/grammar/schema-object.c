@@ -410,7 +410,7 @@ static void keep_order(struct objects *o)
                         g->names = names;
                         g->names_capacity = capacity;
                 }
-                if (o->names[i].size > g->name_bytes_capacity - g->n_name_bytes) {
+                if (!g->name_bytes || o->names[i].size > g->name_bytes_capacity - g->n_name_bytes) {
                         size_t capacity = TDM_MAX(g->name_bytes_capacity * 2, g->n_name_bytes + o->names[i].size + 256);
                         char *bytes = realloc(g->name_bytes, capacity);
 

@@ -236,7 +236,7 @@ int tdm_schema_index(struct tdm_schema *s)
         if (!s->base_of || !s->negation_of || !s->choice_of || !add_uri(s, "", 0, 0))
                 return -ENOMEM;
         index_schema(s, 0, 0);
-        return 0;
+        return tdm_schema_scopes_find(s);
 }
 
 void tdm_schema_refs_deinit(struct tdm_schema *s)
@@ -244,6 +244,7 @@ void tdm_schema_refs_deinit(struct tdm_schema *s)
         free(s->uris);
         free(s->uri_text);
         free(s->base_of);
+        tdm_schema_scopes_free(s);
 }
 
 static uint32_t find_uri(const struct tdm_schema *s, const char *uri, size_t size)
@@ -307,22 +308,6 @@ static uint32_t follow(struct tdm_schema *s, uint32_t node, const char *pointer,
         return node;
 }
 
-/* How many schemas have this $dynamicAnchor. */
-static unsigned n_dynamic(const struct tdm_schema *s, const char *name, size_t size)
-{
-        unsigned n = 0;
-
-        for (uint32_t i = 0; i < s->n_uris; i++) {
-                uint32_t anchor = tdm_json_member(&s->json, s->uris[i].node, "$dynamicAnchor");
-                const char *uri = s->uri_text + s->uris[i].at, *mark = memchr(uri, '#', s->uris[i].size);
-
-                if (anchor != TDM_JSON_NONE && mark && tdm_json_get(&s->json, anchor)->text_size == size &&
-                    memcmp(tdm_json_text(&s->json, anchor), name, size) == 0)
-                        n++;
-        }
-        return n;
-}
-
 uint32_t tdm_schema_resolve(struct tdm_schema *s, uint32_t ref)
 {
         const struct tdm_json_node *n = tdm_json_get(&s->json, ref);
@@ -354,12 +339,13 @@ uint32_t tdm_schema_resolve(struct tdm_schema *s, uint32_t ref)
         }
         if (node == TDM_JSON_NONE)
                 goto fail;
-        if (dynamic && n_fragment > 0 && mark[1] != '/') {
+        node = tdm_schema_enter(s, tdm_schema_in_scope(s, node, ref));
+        if (dynamic && node != TDM_JSON_NONE && n_fragment > 0 && mark[1] != '/') {
                 anchor = tdm_json_member(&s->json, node, "$dynamicAnchor");
-                if (anchor != TDM_JSON_NONE && n_dynamic(s, mark + 1, n_fragment) > 1) {
-                        (void)tdm_schema_fail(s, ref, TDM_E_UNSUPPORTED,
-                                              "$dynamicRef with more than one $dynamicAnchor of that name is not held");
-                        return TDM_JSON_NONE;
+                if (anchor != TDM_JSON_NONE && tdm_json_get(&s->json, anchor)->text_size == n_fragment &&
+                    memcmp(tdm_json_text(&s->json, anchor), mark + 1, n_fragment) == 0) {
+                        anchor = tdm_schema_dynamic(s, node, mark + 1, n_fragment);
+                        node = anchor == TDM_JSON_NONE ? node : anchor;
                 }
         }
         return node;

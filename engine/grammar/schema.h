@@ -56,7 +56,8 @@ struct tdm_schema {
         uint32_t *slots, n_slots;
         uint32_t space, comma, colon; /* expressions: white space, and the marks with the space behind them */
         bool has_unevaluated;
-        bool lone_refs; /* drafts up to 7: nothing beside $ref counts */
+        bool lone_refs;              /* drafts up to 7: nothing beside $ref counts */
+        bool contains_marks_nothing; /* draft 2019-09: to unevaluatedItems */
         unsigned depth;
         uint32_t n_cases;
         /* schema-refs.c */
@@ -68,6 +69,7 @@ struct tdm_schema {
         uint32_t n_uri_text, uri_text_capacity;
         uint32_t *base_of; /* per parsed node: index + 1 of the URI in uris that its references are relative to */
         uint32_t n_base_of;
+        struct tdm_schema_scopes *scopes; /* schema-scope.c; NULL: no $dynamicRef has a choice */
         /* Per parsed node, number + 1: its negation, and what its alternatives were rewritten to. */
         uint32_t *negation_of, *choice_of;
 };
@@ -89,6 +91,8 @@ uint32_t tdm_schema_texts(struct tdm_schema *s, struct tdm_schema_text *texts, s
 /* schema-expand.c: calls take(userdata, case) for each case of these schemas. */
 void tdm_schema_expand(struct tdm_schema *s, const struct tdm_schema_nodes *nodes,
                        void (*take)(void *userdata, const struct tdm_schema_case *c), void *userdata);
+/* A string: the name of a member. */
+uint32_t tdm_schema_name_of(struct tdm_schema *s, uint32_t member);
 
 /* schema-negate.c: a schema that takes what node does not, or TDM_JSON_NONE (without an error) where that is not
  * held. */
@@ -105,6 +109,18 @@ int tdm_schema_index(struct tdm_schema *s);
 void tdm_schema_refs_deinit(struct tdm_schema *s);
 /* What a $ref (or $dynamicRef) member points to, or TDM_JSON_NONE with the error set. */
 uint32_t tdm_schema_resolve(struct tdm_schema *s, uint32_t ref);
+
+/* schema-scope.c */
+int tdm_schema_scopes_find(struct tdm_schema *s);
+void tdm_schema_scopes_free(struct tdm_schema *s);
+/* The same schema with what its resource adds to the dynamic scope that the node stands in. */
+uint32_t tdm_schema_enter(struct tdm_schema *s, uint32_t node);
+/* The parsed node that `target` is a copy of, in the scope of `from`. */
+uint32_t tdm_schema_in_scope(struct tdm_schema *s, uint32_t target, uint32_t from);
+/* What the dynamic scope of node has for a $dynamicAnchor, or TDM_JSON_NONE. */
+uint32_t tdm_schema_dynamic(struct tdm_schema *s, uint32_t node, const char *name, size_t size);
+/* Whether the source has the node, or it is a copy of one that the source has. */
+bool tdm_schema_is_parsed(const struct tdm_schema *s, uint32_t node);
 
 /* schema-scalar.c: null, booleans, numbers and strings of a case, constants among them. */
 uint32_t tdm_schema_scalars(struct tdm_schema *s, const struct tdm_schema_case *c);

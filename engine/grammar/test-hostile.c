@@ -97,6 +97,7 @@ static void pattern(struct text *t, unsigned depth)
 }
 
 static void schema(struct text *t, unsigned depth, unsigned width);
+static bool scoped; /* the definitions are resources with dynamic anchors of a few names */
 
 static void list(struct text *t, const char *name, unsigned depth, unsigned width)
 {
@@ -120,12 +121,15 @@ static void schema(struct text *t, unsigned depth, unsigned width)
                                                "maxContains", "minimum" };
 
         if (depth == 0) {
-                put(t, "{\"$ref\":\"#/$defs/d%u\"}", rnd(4));
+                if (scoped && rnd(2))
+                        put(t, "{\"$dynamicRef\":\"http://h/d%u#n%u\"}", rnd(4), rnd(3));
+                else
+                        put(t, "{\"$ref\":\"%s#/$defs/d%u\"}", scoped ? "http://h/r" : "", rnd(4));
                 return;
         }
         put(t, "{");
         for (unsigned i = 0, n = 1 + rnd(rnd(4) ? 2 : 5); i < n; i++)
-                switch (rnd(9)) {
+                switch (rnd(10)) {
                 case 0:
                 case 1:
                         list(t, lists[rnd(TDM_ARRAY_SIZE(lists))], depth, width);
@@ -168,6 +172,12 @@ static void schema(struct text *t, unsigned depth, unsigned width)
                                 put(t, "%s\"%u%s\"", k ? "," : "", rnd(1000000), "aaaaaaaaaaaaaaaa" + rnd(16));
                         put(t, "],");
                         break;
+                case 9:
+                        put(t, "\"uniqueItems\":true,\"maxItems\":%u,\"items\":{\"enum\":[", 1 + rnd(12));
+                        for (unsigned k = 0, m = 1 + rnd(rnd(4) ? 11 : 64); k < m; k++)
+                                put(t, "%s%u", k ? "," : "", rnd(100));
+                        put(t, "]},");
+                        break;
                 }
         put(t, "\"title\":\"\"}");
 }
@@ -175,10 +185,21 @@ static void schema(struct text *t, unsigned depth, unsigned width)
 static void whole(struct text *t)
 {
         t->n = 0;
-        put(t, "{\"$defs\":{");
+        scoped = rnd(4) == 0;
+        put(t, "{%s\"$defs\":{", scoped ? "\"$id\":\"http://h/r\"," : "");
         for (unsigned i = 0; i < 4; i++) {
                 put(t, "%s\"d%u\":", i ? "," : "", i);
+                if (scoped) {
+                        put(t, "{\"$id\":\"http://h/d%u\",\"$defs\":{", i);
+                        for (unsigned k = 0; k < 3; k++) {
+                                put(t, "%s\"n%u\":{\"$dynamicAnchor\":\"n%u\",\"allOf\":[", k ? "," : "", k, k);
+                                schema(t, 1 + rnd(2), 1 + rnd(3));
+                                put(t, "]}");
+                        }
+                        put(t, "},\"anyOf\":[");
+                }
                 schema(t, 1 + rnd(3), 1 + rnd(4));
+                put(t, "%s", scoped ? "]}" : "");
         }
         put(t, "},\"allOf\":[");
         schema(t, 1 + rnd(5), 1 + rnd(5));

@@ -1,13 +1,14 @@
 /* How long masks and compiling take: over JSON Schemas and instances, byte by byte as a model would write them, cut
  * into the longest pieces of the vocabulary.
  *
- *   bench-grammar [-v VOCABULARY] [-n SCHEMAS_MAX] [-s] [FILE…]
+ *   bench-grammar [-v VOCABULARY] [-n SCHEMAS_MAX] [-s] [-p] [FILE…]
  *
  * FILE: JSON lines {"schema": …, "instance": …} (as `tandem schema-check` takes them); without one, a few built in.
  * A vocabulary has 262,144 pieces unless -v says otherwise: the bytes, words of letters with and without a space,
  * numbers, runs of spaces, punctuation of JSON and code, and pieces of other scripts, made from a fixed seed. Prints
  * p50 and p99 of a mask and of compiling, in microseconds of processor time. Only fresh matchers count, so that each
- * mask is made as in a first run. */
+ * mask is made as in a first run. -s: prints each mask that took more than 400 us. -p: prints the vocabulary, a piece a
+ * line in hexadecimal, and ends; to measure other engines with it. */
 #include <getopt.h>
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/json.h"
@@ -249,17 +250,20 @@ int main(int argc, char **argv)
         char *line = NULL;
         size_t capacity = 0;
         unsigned n_max = UINT32_MAX;
+        bool print = false;
         ssize_t size;
         uint64_t start;
         int c;
 
-        while ((c = getopt(argc, argv, "v:n:s")) != -1) {
+        while ((c = getopt(argc, argv, "v:n:sp")) != -1) {
                 if (c == 'v')
                         n_wanted = (uint32_t)strtoul(optarg, NULL, 10);
                 else if (c == 'n')
                         n_max = (unsigned)strtoul(optarg, NULL, 10);
                 else if (c == 's')
                         verbose = true;
+                else if (c == 'p')
+                        print = true;
                 else
                         return 2;
         }
@@ -267,6 +271,11 @@ int main(int argc, char **argv)
         if (!pieces || n_wanted < 2048)
                 return 2;
         make_pieces();
+        for (uint32_t id = 0; print && id < n_pieces; id++, putchar('\n'))
+                for (unsigned i = 0; i < pieces[id].size; i++)
+                        printf("%02x", (uint8_t)pieces[id].text[i]);
+        if (print)
+                return 0;
         for (uint32_t id = 0; id < n_pieces; id++)
                 n_first[(uint8_t)pieces[id].text[0]]++;
         for (unsigned b = 0; b < 256; b++) {

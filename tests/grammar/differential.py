@@ -87,6 +87,7 @@ def valid(s, v, root):
     if isinstance(v, list):
         ok += [len(v) >= s["minItems"]] if "minItems" in s else []
         ok += [len(v) <= s["maxItems"]] if "maxItems" in s else []
+        ok += [not any(equal(x, y) for i, x in enumerate(v) for y in v[:i])] if s.get("uniqueItems") else []
         prefix = s.get("prefixItems", [])
         ok += [valid(p, x, root) for p, x in zip(prefix, v)]
         ok += [valid(s["items"], x, root) for x in v[len(prefix):]] if "items" in s else []
@@ -167,6 +168,11 @@ def draw_schema(r, depth, refs):
             s["items"] = sub()
         if r.random() < 0.3:
             s["prefixItems"] = [sub() for _ in range(r.randrange(1, 3))]
+        if r.random() < 0.1:
+            s["uniqueItems"] = True
+            if r.random() < 0.8:
+                s["items"] = r.choice([{"enum": [draw_value(r, 1) for _ in range(r.randrange(1, 6))]},
+                                       {"type": "boolean"}])
         if r.random() < 0.25:
             s["minItems"] = r.randrange(3)
         if r.random() < 0.25:
@@ -202,6 +208,8 @@ def draw_schema(r, depth, refs):
                 s[k] = [sub() for _ in range(r.randrange(1, 4))]
         if r.random() < 0.06:
             s["not"] = sub()
+        elif r.random() < 0.03:
+            s["not"] = {"enum": [draw_value(r, 2) for _ in range(r.randrange(1, 4))]}
         if r.random() < 0.04:
             s["if"] = sub()
             s["then"] = sub()

@@ -6,7 +6,9 @@ a daemon with one thread; everything else is compared with it."""
 import json
 import random
 import re
+import shutil
 import signal
+import subprocess
 import http.client
 import time
 
@@ -84,6 +86,41 @@ def valid_texts():
     print(f"FIGURE {n} schemas: {ended} texts ended by themselves, {refused} schemas were refused"
           f"{'' if jsonschema else ' (python3-jsonschema is not there: the own validator alone)'}")
     check(ended > n // 4, "enough texts ended", ended)
+
+
+@test
+def valid_for_ajv():
+    """The same against npm's ajv. TANDEM_NPM_AJV names a node_modules folder that has ajv and ajv-formats."""
+    modules = os.environ.get("TANDEM_NPM_AJV", "")
+    if not shutil.which("node") or not os.path.isdir(modules):
+        raise Skip("node or npm's ajv is not there (TANDEM_NPM_AJV names its node_modules)")
+    r = random.Random(int(os.environ.get("TANDEM_TEST_SEED", "32")))
+    n, drawn, refused, ended, rows = times(60, 2000, 20), 0, 0, 0, []
+    with Daemon(placement=None, threads=0) as d:
+        while len(rows) < n:
+            jobs = []
+            for _ in range(min(16, n - len(rows))):
+                schema = r.choice(SCHEMAS) if r.random() < 0.2 else differential.draw_schema(r, 3, [])
+                jobs.append((schema, start(d, schema, seed=drawn)))
+                drawn += 1
+            for schema, job in jobs:
+                try:
+                    got = job.wait()
+                except Refused as refusal:
+                    check(refusal.code == "unsupported", "how it is refused", refusal.code, str(refusal), schema)
+                    refused += 1
+                    continue
+                ended += got.reason == "DONE_STOP"
+                rows.append({"schema": schema, "text": got.text, "ended": got.reason == "DONE_STOP"})
+    run = subprocess.run(["node", os.path.join(HERE, "ajv.mjs"), modules], stdout=subprocess.PIPE,
+                         input="".join(json.dumps(row) + "\n" for row in rows).encode(), check=True)
+    answers = [json.loads(line) for line in run.stdout.splitlines()]
+    equal(len(answers), ended, "answers of ajv")
+    for answer in answers:
+        check(answer["valid"], "ajv: not valid", answer, rows[answer["row"]])
+    print(f"FIGURE {n} schemas that are held of {drawn} drawn ({refused} refused): {ended} texts ended by themselves, "
+          f"all valid for ajv")
+    check(ended > n // 3, "enough texts ended", ended)
 
 
 REFERENCE = {}

@@ -2,9 +2,11 @@
 the official npm clients. The models have random weights: they call because tool_choice makes them, and whatever they
 call with has to be valid."""
 import json
+import random
 import shutil
 import signal
 import subprocess
+import tempfile
 
 import os
 import sys
@@ -114,6 +116,63 @@ def killed():
         send_signal(d.worker_pid("gpu"), signal.SIGKILL)
         got = job.wait()
         same_ids(got.ids, want.ids, "after a kill")
+
+
+def forced(d, family, seed, **more):
+    fields = request(model=name_of(family), chat=[("user", "Weather in Oslo?")], n=200, temp=1.0 + 0.5 * (seed % 2),
+                     seed=seed, ignore_end=False, **more)
+    return Job(d, **fields, tools=json.dumps(TOOLS), tool_choice=("required", "auto", "function:set_unit")[seed % 3],
+               one_call=seed % 2 == 0)
+
+
+CASES = [(family, seed) for family in ("qwen3", "mistral") for seed in range(3)]
+
+
+def alone():
+    want = {}
+    with Daemon(models=tuple(model_of(f) for f in ("qwen3", "mistral")), placement=None, threads=1) as d:
+        for case in CASES:
+            want[case] = forced(d, *case).wait()
+    check(len({tuple(r.ids) for r in want.values()}) == len(CASES), "texts that differ")
+    return want
+
+
+def same(r, want, what):
+    same_ids(r.ids, want.ids, what)
+    equal((r.text, r.reason, r.done.get("incomplete", False)),
+          (want.text, want.reason, want.done.get("incomplete", False)), what)
+
+
+@test
+def same_ids_everywhere():
+    """Jobs with tools in company of each other and of plain jobs, in chunks, with little memory, and with kills of
+    both workers: the ids that each has alone."""
+    want = alone()
+    rng, met = random.Random(6), 0
+    little = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
+    little.write("[engine]\nkv-memory = 4M\n")
+    little.flush()
+    models = tuple(model_of(f) for f in ("qwen3", "mistral"))
+    for where, more in (("split", {"placement": "split"}), ("measured", {"placement": None}),
+                        ("little memory", {"placement": None, "args": ["--config", little.name]})):
+        with Daemon(models=models, threads=0, **more) as d:
+            for kills in (False, True):
+                for i in range(times(1, 10) if kills else 1):
+                    d.wait_ready(60)
+                    jobs = [(case, forced(d, *case, chunk=k % 3)) for k, case in enumerate(CASES)]
+                    others = [d.start_job(model=name_of("qwen3"), n=60, temp=0.9, seed=k) for k in range(3)]
+                    if kills:
+                        victim = rng.choice(jobs)
+                        victim[1].until(rng.randrange(1, max(2, len(want[victim[0]].ids) // 2)))
+                        send_signal(d.worker_pid(rng.choice(("npu", "gpu"))), signal.SIGKILL)
+                    for case, job in jobs:
+                        r = job.wait()
+                        met += r.recoveries > 0
+                        same(r, want[case], f"{where}, {'round %d with a kill' % i if kills else 'no kill'}, {case}")
+                    for job in others:
+                        equal(len(job.wait().ids), 60, "tokens of a plain job")
+    check(met > 0, "a job met a kill")
+    print(f"FIGURE jobs with tools that met a kill and have the ids of the job alone: {met}")
 
 
 @test

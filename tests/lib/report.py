@@ -10,6 +10,7 @@ import fnmatch
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -51,6 +52,10 @@ def conditions(preset, build):
         out.add("no-udmabuf")
     if not os.path.isdir(os.environ.get("TANDEM_NPM_CLIENTS", "")):
         out.add("no-npm-clients")
+    if not shutil.which("chromium") or not shutil.which("chromedriver"):
+        out.add("no-chromium")
+    if not os.path.isdir(os.environ.get("TANDEM_NPM_AJV", "")):
+        out.add("no-npm-ajv")
     if not clang_format.find():
         out.add("no-clang-format-14")
     if has_newer_xrt(build):
