@@ -148,7 +148,21 @@ static int take_name(const char **names, unsigned *n, const char *flag, const ch
 
 static int parse_flags(struct config *c, int argc, char **argv, struct tdm_error *err)
 {
-        enum { SOCKET = 256, LISTEN, KEYS, WITHOUT, WITHOUT_PAGE, HOST, ORIGIN, REQUEST, IDLE, PEERS, LIST, HELP, VERSION };
+        enum {
+                SOCKET = 256,
+                LISTEN,
+                KEYS,
+                WITHOUT,
+                WITHOUT_PAGE,
+                HOST,
+                ORIGIN,
+                REQUEST,
+                IDLE,
+                PEERS,
+                LIST,
+                HELP,
+                VERSION
+        };
         static const struct option options[] = {
                 { "socket", required_argument, NULL, SOCKET },
                 { "listen", required_argument, NULL, LISTEN },

@@ -1,7 +1,8 @@
 /* Schemas that were made to explode: nested counts, alternations, recursion, patterns, many names, wide enumerations,
  * combined at random. Each is refused, or compiled and followed for some tokens, within bounds of time and memory.
  *
- *   test-grammar-hostile [N [SEED]]       default 300; the bounds of time are off under sanitizers */
+ *   test-grammar-hostile [N [SEED]]       default 300; the bounds of time are off under sanitizers
+ *   test-grammar-hostile N SEED print     prints them, one a line */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -308,11 +309,17 @@ int main(int argc, char **argv)
                 state = seed * 1000003 + i;
                 (void)rnd(2);
                 whole(&t);
+                if (argc > 3) {
+                        puts(t.data);
+                        continue;
+                }
                 try_one(&t, i, v, &worst);
         }
-        printf("%u schemas, %u compiled, %u masks; at most %.1f ms to compile, %.1f ms for a mask, %.2f MiB; %u over\n",
-               n, worst.n_compiled, worst.n_masks, worst.compile_ms, worst.mask_ms, (double)worst.bytes / (1 << 20),
-               worst.n_over);
+        if (argc <= 3)
+                printf("%u schemas, %u compiled, %u masks; at most %.1f ms to compile, %.1f ms for a mask, %.2f MiB; "
+                       "%u over\n",
+                       n, worst.n_compiled, worst.n_masks, worst.compile_ms, worst.mask_ms,
+                       (double)worst.bytes / (1 << 20), worst.n_over);
         free(t.data);
         tdm_vocabulary_unref(v);
         return worst.n_over > 0 && !SLOW ? 1 : 0;

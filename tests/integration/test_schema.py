@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import http.client
 import time
 
@@ -243,6 +244,56 @@ def refusals():
             out = d.cli("generate", "-m", "tale", "--schema", f.name, PROMPT, check_exit=1)
             check(b"#/" in out.stderr, "the command names the place", out.stderr)
         d.cli("generate", "-m", "tale", "--schema", "/nonexistent", PROMPT, check_exit=1)
+
+
+def gaps(job, n):
+    """The longest time between two of a job's next n tokens, in seconds that other programs left free."""
+    longest = 0.0
+    for _ in range(n):
+        watch = Stopwatch()
+        job.until(len(job.result.ids) + 1)
+        longest = max(longest, watch.seconds())
+    return longest
+
+
+@test
+def hostile_beside_others():
+    """Schemas that were made to explode are refused or served, and another job's tokens come as before."""
+    program = os.path.join(BIN, "..", "unit", "test-grammar-hostile")
+    count = times(60, 2000, 20)
+    lines = subprocess.run([program, str(count), "7", "print"], stdout=subprocess.PIPE, check=True).stdout.splitlines()
+    equal(len(lines), count, "schemas")
+    with Daemon(placement=None, threads=0) as d:
+        other = d.start_job(n=4000, temp=0.9, seed=1, priority=0)
+        alone = gaps(other, 200)
+        over, counts = threading.Event(), [0, 0]
+
+        def attack(mine):
+            for line in mine:
+                try:
+                    follow(d, line.decode(), n=12)
+                    counts[0] += 1
+                except Refused as e:
+                    check(e.code in ("unsupported", "bad-request", "quota", "too-long"), "a refusal by name", str(e))
+                    counts[1] += 1
+            over.set()
+
+        thread = threading.Thread(target=attack, args=(lines,))
+        thread.start()
+        beside, n = 0.0, 0
+        while not over.is_set():
+            if len(other.result.ids) > 3900:
+                other.cancel()
+                other = d.start_job(n=4000, temp=0.9, seed=1, priority=0)
+                other.until(1)
+            beside, n = max(beside, gaps(other, 50)), n + 50
+        thread.join()
+        equal(sum(counts), count, "schemas refused or served")
+        check(counts[0] > 0 and counts[1] > 0, "some were served and some refused", counts)
+        print(f"FIGURE {counts[0]} hostile schemas served, {counts[1]} refused; longest gap of another job "
+              f"{alone * 1000:.0f} ms before, {beside * 1000:.0f} ms of {n} tokens beside them")
+        check(beside < 0.25 * SLOW, "another job's tokens are undisturbed", alone, beside)
+        other.cancel()
 
 
 @test
