@@ -1,8 +1,8 @@
 """A long mixed load: two models, short and long prompts, jobs that finish, are cancelled or vanish, status and tokenize
 calls. In the first part a worker is killed now and then. Nothing may grow: memory (Pss without the KV cache, which has
 a budget), file descriptors and threads of each process are sampled all the time, and the last third is compared with
-the second. tandemd starts a thread of a pool when it is first needed, so its threads have a bound instead. There must be
-no false alarm, and no job may be lost.
+the second. tandemd starts a thread of a pool when it is first needed, so its threads have a bound instead. There must
+be no false alarm, and no job may be lost.
 
 usage: soak.py [--seconds S] [--full] [--seed K] [--placement P]
 20 s; 20 minutes in full, 5 of them under a sanitizer.
