@@ -79,10 +79,10 @@ static inline bool client_is_root(const struct client *c)
 {
         return c->uid == 0;
 }
-/* May it see or end what belongs to uid? */
-static inline bool client_may_touch(const struct client *c, uid_t uid)
+/* May it see or end what belongs to that identity? */
+static inline bool client_may_touch(const struct client *c, uint64_t identity)
 {
-        return c->uid == uid || client_is_root(c);
+        return c->uid == identity || client_is_root(c);
 }
 /* May it restart workers and unload models? */
 static inline bool client_is_admin(const struct client *c)
