@@ -469,7 +469,7 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
                 tried, geteuid() == 0 ? "" : "--user ");
 }
 
-static int greet(struct tandem *t, struct tandem_error *err)
+static int greet(struct tandem *t, const char *label, struct tandem_error *err)
 {
         _cleanup_(free_replyp) Tandem__Reply *reply = NULL;
         Tandem__Request request = TANDEM__REQUEST__INIT;
@@ -480,6 +480,7 @@ static int greet(struct tandem *t, struct tandem_error *err)
         snprintf(client, sizeof(client), "libtandem %s", tandem_version());
         hello.protocol = LIB_PROTOCOL;
         hello.client = client;
+        hello.speaks_for = (char *)(uintptr_t)label;
         request.kind_case = TANDEM__REQUEST__KIND_HELLO;
         request.hello = &hello;
         code = lib_request(t, &request, -1, LIB_HELLO_TIMEOUT_MS, TANDEM__REPLY__KIND_HELLO, &reply, err);
@@ -494,6 +495,12 @@ static int greet(struct tandem *t, struct tandem_error *err)
                 return lib_error(err, TANDEM_E_PROTOCOL,
                                  "tandemd at %s (version %s) speaks protocol %u, this library %u: update the older one",
                                  t->socket_path, reply->hello->version, reply->hello->protocol, LIB_PROTOCOL);
+        /* A daemon that knows no labels would take all that is asked for as this user's own. */
+        if (strcmp(reply->hello->speaks_for, label) != 0)
+                return lib_error(err, TANDEM_E_UNSUPPORTED,
+                                 "tandemd at %s (version %s) cannot tell those apart for whom this program speaks: "
+                                 "update it",
+                                 t->socket_path, reply->hello->version);
         if (reply->hello->max_frame_bytes > 0)
                 t->peer_max_frame = reply->hello->max_frame_bytes;
         t->daemon_version = strdup(reply->hello->version);
@@ -501,6 +508,11 @@ static int greet(struct tandem *t, struct tandem_error *err)
 }
 
 int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *err)
+{
+        return tandem_connect_for(ret, path, NULL, err);
+}
+
+int tandem_connect_for(struct tandem **ret, const char *path, const char *label, struct tandem_error *err)
 {
         struct tandem *t = calloc(1, sizeof(*t));
         int code;
@@ -514,7 +526,7 @@ int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *e
         else
                 code = find_daemon(path, &t->fd, &t->socket_path, err);
         if (code == TANDEM_OK)
-                code = greet(t, err);
+                code = greet(t, label ? label : "", err);
         if (code != TANDEM_OK) {
                 tandem_close(t);
                 return code;

@@ -295,10 +295,13 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         result->incomplete = wire->incomplete;
         result->drafted = wire->drafted;
         result->accepted = wire->accepted;
-        memcpy(result->drafted_at, wire->drafted_at,
-               TDM_MIN(sizeof(result->drafted_at), wire->n_drafted_at * sizeof(*wire->drafted_at)));
-        memcpy(result->accepted_at, wire->accepted_at,
-               TDM_MIN(sizeof(result->accepted_at), wire->n_accepted_at * sizeof(*wire->accepted_at)));
+        /* An empty array is NULL, which memcpy() must not get. */
+        if (wire->n_drafted_at > 0)
+                memcpy(result->drafted_at, wire->drafted_at,
+                       TDM_MIN(sizeof(result->drafted_at), wire->n_drafted_at * sizeof(*wire->drafted_at)));
+        if (wire->n_accepted_at > 0)
+                memcpy(result->accepted_at, wire->accepted_at,
+                       TDM_MIN(sizeof(result->accepted_at), wire->n_accepted_at * sizeof(*wire->accepted_at)));
         job->unguessed = strdup(wire->unguessed);
         result->unguessed = job->unguessed;
         job->numerics_id = strdup(wire->numerics_id);

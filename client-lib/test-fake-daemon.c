@@ -516,7 +516,7 @@ static void got_cancel(struct conn *c, uint32_t id, uint64_t job_id)
         send_error(c, id, "no-job", "there is no such job");
 }
 
-static void got_hello(struct conn *c, uint32_t id)
+static void got_hello(struct conn *c, uint32_t id, const Tandem__Hello *asked)
 {
         Tandem__HelloReply hello = TANDEM__HELLO_REPLY__INIT;
         REPLY(HELLO, hello, &hello);
@@ -528,6 +528,8 @@ static void got_hello(struct conn *c, uint32_t id)
         }
         hello.protocol = c->config->protocol ? c->config->protocol : 1;
         hello.version = (char *)(uintptr_t) "0.1.0-fake";
+        if (!c->config->no_labels)
+                hello.speaks_for = asked->speaks_for;
         hello.max_frame_bytes = c->config->max_frame ? c->config->max_frame : 1u << 20;
         send_reply(c, id, &reply);
 }
@@ -632,7 +634,7 @@ static void got_request(struct conn *c, const uint8_t *data, size_t size, const 
         log_request(c->config->log, r, fds, n_fds);
         switch (r->kind_case) {
         case TANDEM__REQUEST__KIND_HELLO:
-                got_hello(c, r->id);
+                got_hello(c, r->id, r->hello);
                 break;
         case TANDEM__REQUEST__KIND_GENERATE:
                 got_generate(c, r->id, r->generate);

@@ -32,6 +32,7 @@ struct fake_config {
         int idle_ms;        /* hang up after so long without a request; -1: never */
         uint32_t protocol;  /* in the greeting; 0: 1 */
         uint32_t max_frame; /* in the greeting; 0: 1 MiB */
+        bool no_labels;     /* the greeting does not say for whom the client speaks */
         const uint8_t *raw; /* sent instead of the greeting, then the connection is cut */
         size_t raw_size;
         FILE *log; /* requests, one JSON object a line */

@@ -41,6 +41,29 @@ static void test_odd_daemons(void **state)
         fake_stop(&fake);
 }
 
+/* A daemon that knows no labels would take what is asked for as the user's own. */
+static void test_labels(void **state)
+{
+        struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_error err;
+        struct tandem *t;
+        struct fake fake;
+
+        fake_start(&fake, &config);
+        assert_int_equal(tandem_connect_for(&t, fake.path, "key:a", &err), TANDEM_OK);
+        tandem_close(t);
+        fake_stop(&fake);
+        config.no_labels = true;
+        fake_start(&fake, &config);
+        assert_int_equal(tandem_connect_for(&t, fake.path, "key:a", &err), TANDEM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "update it"));
+        fake_stop(&fake);
+        fake_start(&fake, &config);
+        assert_int_equal(tandem_connect_for(&t, fake.path, NULL, &err), TANDEM_OK);
+        tandem_close(t);
+        fake_stop(&fake);
+}
+
 /* Bytes in place of a greeting. */
 static void test_odd_greetings(void **state)
 {
@@ -245,6 +268,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_odd_daemons),
+                cmocka_unit_test(test_labels),
                 cmocka_unit_test(test_odd_greetings),
                 cmocka_unit_test(test_bomb),
                 cmocka_unit_test(test_cut_at_every_byte),

@@ -6,12 +6,18 @@
 #define MAX_KEPT 16u
 #define QUESTION_TIMEOUT_MS 10000
 
+struct kept {
+        struct tandem *tandem;
+        const char *label;
+};
+
 struct backend {
         struct tdm_loop *loop;
         const char *socket;
         struct tdm_background *connects, *questions, *loads; /* a load takes long; nothing else waits behind it */
-        struct tandem *kept[MAX_KEPT];
+        struct kept kept[MAX_KEPT];                          /* the oldest first */
         unsigned n_kept;
+        bool warned;
 };
 
 int backend_new(struct backend **ret, struct tdm_loop *loop, const char *socket)
@@ -44,36 +50,51 @@ void backend_free(struct backend *b)
         tdm_background_destroy(b->questions);
         tdm_background_destroy(b->loads);
         for (unsigned i = 0; i < b->n_kept; i++)
-                tandem_close(b->kept[i]);
+                tandem_close(b->kept[i].tandem);
         free(b);
 }
 
-void backend_keep(struct backend *b, struct tandem *t)
+static struct tandem *remove_kept(struct backend *b, unsigned i)
 {
-        if (tandem_connection_error(t) || b->n_kept == MAX_KEPT)
+        struct tandem *t = b->kept[i].tandem;
+
+        b->n_kept--;
+        memmove(&b->kept[i], &b->kept[i + 1], (b->n_kept - i) * sizeof(b->kept[0]));
+        return t;
+}
+
+void backend_keep(struct backend *b, struct tandem *t, const char *label)
+{
+        if (tandem_connection_error(t)) {
                 tandem_close(t);
-        else
-                b->kept[b->n_kept++] = t;
+                return;
+        }
+        if (b->n_kept == MAX_KEPT)
+                tandem_close(remove_kept(b, 0));
+        b->kept[b->n_kept++] = (struct kept){ t, label };
 }
 
 void backend_tick(struct backend *b)
 {
-        unsigned n = 0;
-
-        for (unsigned i = 0; i < b->n_kept; i++) {
-                if (tandem_dispatch(b->kept[i], 0) == TANDEM_OK)
-                        b->kept[n++] = b->kept[i];
-                else
-                        tandem_close(b->kept[i]);
-        }
-        b->n_kept = n;
+        for (unsigned i = b->n_kept; i-- > 0;)
+                if (tandem_dispatch(b->kept[i].tandem, 0) != TANDEM_OK)
+                        tandem_close(remove_kept(b, i));
 }
 
-static struct tandem *take_kept(struct backend *b)
+/* NULL and the same text are the same label. */
+static bool same_label(const char *a, const char *b)
 {
-        while (b->n_kept > 0) {
-                struct tandem *t = b->kept[--b->n_kept];
+        return a && b ? strcmp(a, b) == 0 : a == b;
+}
 
+static struct tandem *take_kept(struct backend *b, const char *label)
+{
+        for (unsigned i = b->n_kept; i-- > 0;) {
+                struct tandem *t;
+
+                if (!same_label(b->kept[i].label, label))
+                        continue;
+                t = remove_kept(b, i);
                 if (tandem_dispatch(t, 0) == TANDEM_OK)
                         return t;
                 tandem_close(t);
@@ -89,7 +110,7 @@ static void ask_free(struct ask *a)
                 if (a->code == TANDEM_E_TIMEOUT)
                         tandem_close(a->tandem); /* its answer may come yet */
                 else
-                        backend_keep(a->backend, a->tandem);
+                        backend_keep(a->backend, a->tandem, a->label);
         }
         tandem_model_list_free(a->models);
         tandem_status_free(a->status);
@@ -106,7 +127,7 @@ static void ask_run(void *task)
 
         a->code = TANDEM_OK;
         if (!a->tandem)
-                a->code = tandem_connect(&a->tandem, a->backend->socket, &a->error);
+                a->code = tandem_connect_for(&a->tandem, a->backend->socket, a->label, &a->error);
         if (a->code != TANDEM_OK)
                 return;
         tandem_set_timeout(a->tandem, a->what & ASK_LOAD ? -1 : QUESTION_TIMEOUT_MS);
@@ -128,13 +149,18 @@ static void ask_done(void *task, bool ran)
 {
         struct ask *a = task;
 
+        if (a->label && !a->tandem && !a->backend->warned &&
+            (a->code == TANDEM_E_DENIED || a->code == TANDEM_E_UNSUPPORTED)) {
+                a->backend->warned = true;
+                tdm_log_warning("requests with keys are refused: %s", a->error.message);
+        }
         if (a->answered && ran)
                 a->answered(a, a->userdata);
         ask_free(a);
 }
 
-int backend_ask(struct backend *b, unsigned what, char *model, char *text, size_t text_size, unsigned flags,
-                void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret)
+int backend_ask(struct backend *b, const char *label, unsigned what, char *model, char *text, size_t text_size,
+                unsigned flags, void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret)
 {
         struct ask *a = calloc(1, sizeof(*a));
         int r;
@@ -148,11 +174,12 @@ int backend_ask(struct backend *b, unsigned what, char *model, char *text, size_
                            .answered = answered,
                            .userdata = userdata,
                            .what = what,
+                           .label = label,
                            .model = model,
                            .text = text,
                            .text_size = text_size,
                            .flags = flags };
-        a->tandem = take_kept(b);
+        a->tandem = take_kept(b, label);
         *ret = a;
         if (a->tandem && what == ASK_CONNECT) {
                 ask_done(a, true);

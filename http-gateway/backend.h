@@ -3,7 +3,10 @@
  * A request that generates has a connection of its own while it runs: the daemon pauses the jobs of a connection that
  * is not read, so a client that reads slowly holds up its own request alone. Connections are kept for the next request
  * when all their jobs are done. Whatever libtandem marks [blocking] (connecting, questions) runs on threads beside the
- * loop; the functions here and their callbacks belong to the loop's thread. */
+ * loop; the functions here and their callbacks belong to the loop's thread.
+ *
+ * A label is whom a connection speaks for (tandem_connect_for()): that of the request's key, NULL without keys. A kept
+ * connection serves requests of its own label and no others. Labels are borrowed for as long as the backend lives. */
 #ifndef TDM_HTTP_BACKEND_H
 #define TDM_HTTP_BACKEND_H
 
@@ -20,7 +23,7 @@ void backend_free(struct backend *b); /* NULL is fine */
 void backend_tick(struct backend *b);
 
 /* Puts a connection that has no open job back. */
-void backend_keep(struct backend *b, struct tandem *t);
+void backend_keep(struct backend *b, struct tandem *t, const char *label);
 
 /* Questions. The answer comes once, unless the ask is forgotten before. */
 #define ASK_CONNECT 1u /* nothing but a connection, which the callback takes from ask->tandem */
@@ -35,6 +38,7 @@ struct ask {
         void (*answered)(struct ask *ask, void *userdata); /* NULL: forgotten */
         void *userdata;
         unsigned what;
+        const char *label;
         char *model; /* owned; may be NULL */
         char *text;  /* owned */
         size_t text_size;
@@ -51,8 +55,8 @@ struct ask {
 
 /* Takes over model and text (malloc'd) in any case. *ret is valid until `answered` returns; the callback may be called
  * before this returns when a connection is kept. 0 or -ENOMEM. */
-int backend_ask(struct backend *b, unsigned what, char *model, char *text, size_t text_size, unsigned flags,
-                void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret);
+int backend_ask(struct backend *b, const char *label, unsigned what, char *model, char *text, size_t text_size,
+                unsigned flags, void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret);
 /* No answer is wanted any more. */
 void backend_forget(struct ask *ask);
 

@@ -1,11 +1,16 @@
-/* Flags, the listening address and the file of keys. The file must be its owner's alone: a key that others can read
- * keeps nobody out. */
+/* Flags, the listening address and the file of keys. The file must be this user's alone: a key that others can read
+ * keeps nobody out, and who can write the file lets in whom it likes.
+ *
+ * A key's label tells the daemon for whom a request is. It follows from the key's name, so that it is the same after a
+ * restart. A key without a name gets a label that nothing else ever has: neither a line's number, which another key has
+ * when the file is edited, nor anything that is made from the key, which is secret. */
 #include "http-gateway/config.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <netdb.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 
 const char config_help[] =
@@ -14,7 +19,7 @@ const char config_help[] =
         "\n"
         "  --socket PATH           tandemd's socket (default: $TANDEM_SOCKET, the user's, the system's)\n"
         "  --listen ADDRESS:PORT   default 127.0.0.1:11434; any other than a loopback address needs keys\n"
-        "  --api-key-file FILE     a key a line, or NAME KEY; mode 0600\n"
+        "  --api-key-file FILE     a key a line, or NAME KEY; mode 0600; who has one name shares quotas and caches\n"
         "  --without-keys          listen beyond loopback without keys: everybody who reaches the port may ask\n"
         "  --without-page          no chat page for browsers at /\n"
         "  --host NAME             a name under which clients may reach this machine, or *.SUFFIX; may be repeated\n"
@@ -61,6 +66,25 @@ static int parse_listen(struct config *c, struct tdm_error *err)
         return 0;
 }
 
+static int make_label(struct config *c, struct api_key *k, const char *name, unsigned number, struct tdm_error *err)
+{
+        uint64_t unique;
+
+        if (!name) {
+                if (getrandom(&unique, sizeof(unique), 0) != sizeof(unique))
+                        return tdm_error_set(err, -errno, "no random numbers: %s", strerror(errno));
+                snprintf(k->label, sizeof(k->label), "unnamed:%016llx", (unsigned long long)unique);
+                return 0;
+        }
+        for (const char *p = name; *p; p++)
+                if (*p <= ' ' || *p >= 127 || strlen(name) > MAX_KEY_NAME_BYTES)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "%s:%u: a key's name has at most %u printing ASCII characters",
+                                             c->key_file, number, MAX_KEY_NAME_BYTES);
+        snprintf(k->label, sizeof(k->label), "key:%s", name);
+        return 0;
+}
+
 /* "KEY" or "NAME KEY"; empty lines and those with # in front are skipped. */
 static int take_key(struct config *c, char *line, unsigned number, struct tdm_error *err)
 {
@@ -77,13 +101,13 @@ static int take_key(struct config *c, char *line, unsigned number, struct tdm_er
                                      MAX_KEY_BYTES - 1);
         if (c->n_keys == MAX_KEYS)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: more than %u keys", c->key_file, MAX_KEYS);
+        for (unsigned i = 0; i < c->n_keys; i++)
+                if (strcmp(c->keys[i].key, key) == 0)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: this key stands in the file twice",
+                                             c->key_file, number);
         k = &c->keys[c->n_keys++];
         memcpy(k->key, key, strlen(key));
-        if (second)
-                snprintf(k->name, sizeof(k->name), "%.63s", first);
-        else
-                snprintf(k->name, sizeof(k->name), "line-%u", number);
-        return 0;
+        return make_label(c, k, second ? first : NULL, number, err);
 }
 
 /* systemd's credentials are shared with the unit by an access list, which shows as a group's right. */
@@ -105,18 +129,29 @@ static int read_keys(struct config *c, struct tdm_error *err)
 
         if (fd < 0 || fstat(fd, &st) < 0)
                 return tdm_error_set(err, -errno, "cannot read the keys in %s: %s", c->key_file, strerror(errno));
-        if (!S_ISREG(st.st_mode) || (st.st_mode & 077 && !is_credential(c->key_file)))
+        if (!S_ISREG(st.st_mode))
+                return tdm_error_set(err, TDM_E_DENIED, "%s is no regular file", c->key_file);
+        if (st.st_uid != geteuid() && !is_credential(c->key_file))
                 return tdm_error_set(err, TDM_E_DENIED,
-                                     "%s can be read by others than its owner; chmod 600 it, and make new keys",
-                                     c->key_file);
+                                     "%s belongs to user %u, not to user %u, who runs tandem-http; give it to that one",
+                                     c->key_file, (unsigned)st.st_uid, (unsigned)geteuid());
+        if (st.st_mode & 077 && !is_credential(c->key_file))
+                return tdm_error_set(err, TDM_E_DENIED,
+                                     "%s can be read by others than its owner (mode %04o); chmod 600 it, and make new "
+                                     "keys",
+                                     c->key_file, (unsigned)st.st_mode & 07777);
         c->keys = calloc(MAX_KEYS, sizeof(*c->keys));
         f = fdopen(fd, "r");
         if (!c->keys || !f)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         steal_fd(&fd);
         while (fgets(line, sizeof(line), f)) {
-                int r = take_key(c, line, ++number, err);
+                bool whole = strchr(line, '\n') || feof(f);
+                int r;
 
+                number++;
+                r = whole ? take_key(c, line, number, err) :
+                            tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: the line is too long", c->key_file, number);
                 explicit_bzero(line, sizeof(line));
                 if (r != 0)
                         return r;

@@ -9,10 +9,11 @@
 #define MAX_KEYS 256u
 #define MAX_KEY_BYTES 256u
 
-/* Zero-padded, so that a comparison takes the same time wherever two keys differ. */
+#define MAX_KEY_NAME_BYTES 63u
+
 struct api_key {
-        char name[64]; /* for people */
-        char key[MAX_KEY_BYTES];
+        char label[MAX_KEY_NAME_BYTES + 8]; /* "key:NAME": whom its requests are the daemon's for; not secret */
+        char key[MAX_KEY_BYTES];            /* zero-padded: a comparison takes the same time wherever two keys differ */
 };
 
 struct config {

@@ -33,8 +33,8 @@ struct exchange {
         char id[40];      /* "req_…" */
         char origin[256]; /* an allowed one; "" */
         char allow_headers[1024];
-        char allow[64]; /* for 405 and OPTIONS */
-        const struct api_key *key;
+        char allow[64];    /* for 405 and OPTIONS */
+        const char *label; /* of its key; NULL: no keys are needed */
         uint64_t begun_ns;
         uint64_t moved_ns; /* when its output last moved, or was last empty */
 

@@ -69,7 +69,7 @@ static void let_go(struct generation *g)
                 g->choices[i].job = NULL;
         }
         if (g->tandem)
-                backend_keep(g->x->server->backend, steal_ptr(&g->tandem));
+                backend_keep(g->x->server->backend, steal_ptr(&g->tandem), g->x->label);
 }
 
 void generation_free(struct generation *g)
@@ -491,7 +491,8 @@ void generation_start(struct exchange *x, struct generation_request *request, co
                 g->choices[i].stop = -1;
         }
         x->generation = g;
-        if (backend_ask(x->server->backend, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g, &g->connecting) < 0) {
+        if (backend_ask(x->server->backend, x->label, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g, &g->connecting) <
+            0) {
                 failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
                 exchange_fail(x, &f);
         }

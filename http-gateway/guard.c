@@ -129,10 +129,11 @@ static const struct api_key *find_key(const struct config *c, const char *given)
         return found;
 }
 
-int guard_check_key(const struct config *c, const char *authorization, const char *x_api_key,
-                    const struct api_key **ret, struct failure *f)
+int guard_check_key(const struct config *c, const char *authorization, const char *x_api_key, const char **ret,
+                    struct failure *f)
 {
         const char *given = x_api_key;
+        const struct api_key *key;
 
         *ret = NULL;
         if (c->n_keys == 0)
@@ -142,6 +143,7 @@ int guard_check_key(const struct config *c, const char *authorization, const cha
         if (!given)
                 return failure_set(f, 401, "invalid_api_key", NULL,
                                    "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
-        *ret = find_key(c, given);
-        return *ret ? 0 : failure_set(f, 401, "invalid_api_key", NULL, "this API key is not known here");
+        key = find_key(c, given);
+        *ret = key ? key->label : NULL;
+        return key ? 0 : failure_set(f, 401, "invalid_api_key", NULL, "this API key is not known here");
 }

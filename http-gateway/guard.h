@@ -12,8 +12,9 @@
 int guard_check_host(const struct config *c, const char *host, struct failure *f);
 /* origin: the header's value, not NULL. */
 int guard_check_origin(const struct config *c, const char *origin, struct failure *f);
-/* authorization, x_api_key: values or NULL. Without a key file everything is accepted. *ret: the key, NULL without. */
-int guard_check_key(const struct config *c, const char *authorization, const char *x_api_key,
-                    const struct api_key **ret, struct failure *f);
+/* authorization, x_api_key: values or NULL. Without a key file everything is accepted. *ret: the key's label, NULL
+ * without. */
+int guard_check_key(const struct config *c, const char *authorization, const char *x_api_key, const char **ret,
+                    struct failure *f);
 
 #endif

@@ -20,7 +20,7 @@ void exchange_ask(struct exchange *x, unsigned what, char *model, char *text, si
         struct failure f = { 0 };
 
         x->answered = answered;
-        if (backend_ask(x->server->backend, what, model, text, text_size, flags, on_answer, x, &x->ask) < 0) {
+        if (backend_ask(x->server->backend, x->label, what, model, text, text_size, flags, on_answer, x, &x->ask) < 0) {
                 failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
                 exchange_fail(x, &f);
         }
@@ -83,7 +83,7 @@ void question_metrics(struct exchange *x)
 {
         struct failure f = { 0 };
 
-        if (backend_ask(x->server->backend, ASK_STATUS, NULL, NULL, 0, 0, on_metrics, x, &x->ask) == 0)
+        if (backend_ask(x->server->backend, x->label, ASK_STATUS, NULL, NULL, 0, 0, on_metrics, x, &x->ask) == 0)
                 return;
         failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
         exchange_fail(x, &f);

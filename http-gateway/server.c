@@ -131,7 +131,7 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
                 failure_set(f, 405, "method_not_allowed", NULL, "%.20s is not taken here, but %s", method, x->allow);
                 return;
         }
-        if (!x->route->without_key && guard_check_key(s->config, h->authorization, h->x_api_key, &x->key, f) != 0) {
+        if (!x->route->without_key && guard_check_key(s->config, h->authorization, h->x_api_key, &x->label, f) != 0) {
                 s->metrics.refused_keys++;
                 return;
         }

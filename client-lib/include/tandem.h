@@ -104,6 +104,11 @@ struct tandem_job;
 /* [blocking] Connects and greets; waits up to 30 s for the daemon's greeting. path NULL: $TANDEM_SOCKET, or when that
  * is unset $XDG_RUNTIME_DIR/tandem/socket and then /run/tandem/socket. TANDEM_E_NO_DAEMON says which were tried. */
 TANDEM_API int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *err);
+/* The same for a program that serves several people under one uid. What this connection asks for counts as `label`'s:
+ * quotas, turns, cached prompts, and the jobs and models that it sees. A label has 1 to 80 printing ASCII characters,
+ * no space. Only the HTTP gateway's user may do so with the system's daemon, and only the user itself with its own.
+ * TANDEM_E_DENIED: another user. TANDEM_E_UNSUPPORTED: a daemon that knows no labels. label NULL: tandem_connect(). */
+TANDEM_API int tandem_connect_for(struct tandem **ret, const char *path, const char *label, struct tandem_error *err);
 /* Hangs up; the daemon stops this connection's jobs. Jobs still running end here with TANDEM_REASON_CANCELLED and no
  * callback; their handles stay valid until tandem_job_free(). NULL is fine. Allowed in callbacks. */
 TANDEM_API void tandem_close(struct tandem *tandem);
@@ -516,6 +521,7 @@ struct tandem_job_info {
         uint64_t drafted, accepted; /* guesses that were checked, and of those that were right */
         uint32_t guesses;           /* in its last step */
         const char *unguessed;      /* why that had none; "": it had some */
+        const char *label;          /* whom its client speaks for (tandem_connect_for()); "": itself */
 };
 
 struct tandem_job_list {

@@ -3,10 +3,22 @@
 
 #include <assert.h>
 
+struct tdm_label {
+        struct tdm_list node;
+        uid_t uid;
+        uint64_t identity;
+        uint64_t used_at; /* the clock when it was last asked for */
+        unsigned n_accounts;
+        char suffix[2 + TDM_LABEL_MAX_BYTES + 1]; /* ", TEXT" */
+};
+
 struct tdm_accounts {
         struct tdm_resource_limit limits[TDM_N_RESOURCES];
         uint64_t total[TDM_N_RESOURCES];
         struct tdm_list list;
+        struct tdm_list labels;
+        uint64_t clock;
+        uint32_t last_label;          /* the number given last */
         struct tdm_uid_range *ranges; /* [n_ranges], by first, disjoint */
         size_t n_ranges;
 };
@@ -46,15 +58,31 @@ int tdm_accounts_new(struct tdm_accounts **ret, const struct tdm_resource_limit 
                 accounts->limits[r] = limits[r];
         }
         tdm_list_init(&accounts->list);
+        tdm_list_init(&accounts->labels);
         *ret = accounts;
         return 0;
 }
 
+static const char *text_of(const struct tdm_label *label)
+{
+        return label->suffix + 2;
+}
+
+static void label_free(struct tdm_label *label)
+{
+        tdm_list_remove(&label->node);
+        free(label);
+}
+
 void tdm_accounts_destroy(struct tdm_accounts *accounts)
 {
+        struct tdm_label *label;
+
         if (!accounts)
                 return;
         assert(tdm_list_empty(&accounts->list));
+        tdm_list_for_each(label, &accounts->labels, struct tdm_label, node)
+                label_free(label);
         free(accounts->ranges);
         free(accounts);
 }
@@ -113,22 +141,122 @@ uid_t tdm_accounts_owner(const struct tdm_accounts *accounts, uid_t uid)
         return uid;
 }
 
-struct tdm_account *tdm_accounts_get(struct tdm_accounts *accounts, uid_t uid)
+static struct tdm_account *find_or_add(struct tdm_accounts *accounts, uint64_t identity)
 {
-        uid_t owner = tdm_accounts_owner(accounts, uid);
         struct tdm_account *account;
 
         tdm_list_for_each(account, &accounts->list, struct tdm_account, node)
-                if (account->uid == owner)
+                if (account->identity == identity)
                         return tdm_account_ref(account);
         account = calloc(1, sizeof(*account));
         if (!account)
                 return NULL;
         account->accounts = accounts;
-        account->uid = owner;
+        account->identity = identity;
+        account->uid = (uid_t)identity;
         account->n_refs = 1;
         tdm_list_append(&accounts->list, &account->node);
         return account;
+}
+
+struct tdm_account *tdm_accounts_get(struct tdm_accounts *accounts, uid_t uid)
+{
+        return find_or_add(accounts, tdm_accounts_owner(accounts, uid));
+}
+
+static bool is_label(const char *text)
+{
+        size_t n = strlen(text);
+
+        for (size_t i = 0; i < n; i++)
+                if (text[i] <= ' ' || text[i] >= 127)
+                        return false;
+        return n > 0 && n <= TDM_LABEL_MAX_BYTES;
+}
+
+/* Makes room for one more of this uid; the code of a refusal. */
+static int forget_oldest_label(struct tdm_accounts *accounts, uid_t uid, struct tdm_error *err)
+{
+        struct tdm_label *label, *oldest = NULL;
+        unsigned n = 0;
+
+        tdm_list_for_each(label, &accounts->labels, struct tdm_label, node) {
+                if (label->uid != uid)
+                        continue;
+                n++;
+                if (label->n_accounts == 0 && (!oldest || label->used_at < oldest->used_at))
+                        oldest = label;
+        }
+        if (n < TDM_MAX_LABELS_PER_USER)
+                return 0;
+        if (!oldest)
+                return tdm_error_set(err, TDM_E_QUOTA,
+                                     "user %u speaks for %u others already; try again when one has no connection",
+                                     (unsigned)uid, n);
+        label_free(oldest);
+        return 0;
+}
+
+static int intern(struct tdm_accounts *accounts, uid_t uid, const char *text, struct tdm_label **ret,
+                  struct tdm_error *err)
+{
+        struct tdm_label *label;
+        int r;
+
+        tdm_list_for_each(label, &accounts->labels, struct tdm_label, node)
+                if (label->uid == uid && strcmp(text_of(label), text) == 0) {
+                        *ret = label;
+                        return 0;
+                }
+        r = forget_oldest_label(accounts, uid, err);
+        if (r != 0)
+                return r;
+        if (accounts->last_label == UINT32_MAX)
+                return tdm_error_set(err, TDM_E_BUSY, "no more labels can be told apart; restart tandemd");
+        label = calloc(1, sizeof(*label));
+        if (!label)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        label->uid = uid;
+        label->identity = (uint64_t)++accounts->last_label << 32 | uid;
+        snprintf(label->suffix, sizeof(label->suffix), ", %s", text);
+        tdm_list_append(&accounts->labels, &label->node);
+        *ret = label;
+        return 0;
+}
+
+int tdm_accounts_get_labelled(struct tdm_accounts *accounts, uid_t uid, const char *text, struct tdm_account **ret,
+                              struct tdm_error *err)
+{
+        struct tdm_label *label = NULL;
+        struct tdm_account *account;
+        int r;
+
+        if (!is_label(text))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "a label has 1 to %u printing ASCII characters and no space", TDM_LABEL_MAX_BYTES);
+        r = intern(accounts, uid, text, &label, err);
+        if (r != 0)
+                return r;
+        label->used_at = ++accounts->clock;
+        account = find_or_add(accounts, label->identity);
+        if (!account)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        if (!account->label) {
+                account->label = label;
+                label->n_accounts++;
+        }
+        *ret = account;
+        return 0;
+}
+
+const char *tdm_account_label_suffix(const struct tdm_account *account)
+{
+        return account && account->label ? account->label->suffix : "";
+}
+
+const char *tdm_account_label(const struct tdm_account *account)
+{
+        return account && account->label ? text_of(account->label) : "";
 }
 
 struct tdm_account *tdm_account_ref(struct tdm_account *account)
@@ -143,6 +271,8 @@ void tdm_account_unref(struct tdm_account *account)
                 return;
         for (unsigned r = 0; r < TDM_N_RESOURCES; r++)
                 assert(account->used[r] == 0);
+        if (account->label)
+                account->label->n_accounts--;
         tdm_list_remove(&account->node);
         free(account);
 }
@@ -157,13 +287,14 @@ static uint64_t room_of(const struct tdm_account *account, enum tdm_resource res
 {
         const struct tdm_resource_limit *limit = &account->accounts->limits[resource];
 
-        return account->uid == 0 ? limit->capacity : limit->capacity - limit->reserve;
+        return account->identity == 0 ? limit->capacity : limit->capacity - limit->reserve;
 }
 
 uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resource resource)
 {
         const struct tdm_resource_limit *limit;
         uint64_t room, own, total, others, share;
+        unsigned percent;
 
         if (!account)
                 return UINT64_MAX;
@@ -175,10 +306,11 @@ uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resou
 
         if (total >= room)
                 return 0;
-        if (account->uid == 0)
+        if (account->identity == 0)
                 return room - total;
         /* Divided first, so that no product of bytes overflows. */
-        share = (room - others) / 100 * limit->share_percent + (room - others) % 100 * limit->share_percent / 100;
+        percent = account->label && limit->labelled_percent ? limit->labelled_percent : limit->share_percent;
+        share = (room - others) / 100 * percent + (room - others) % 100 * percent / 100;
         share = TDM_MAX(share, limit->floor);
         return own >= share ? 0 : TDM_MIN(share - own, room - total);
 }
@@ -198,10 +330,11 @@ int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, 
                                              "again later",
                                              (unsigned long long)total, (unsigned long long)limit->capacity,
                                              resources[resource].name, (unsigned long long)n);
-                return tdm_error_set(
-                        err, TDM_E_QUOTA, "this user (uid %u) has %llu %s and may have %llu more now, not %llu; %s",
-                        (unsigned)account->uid, (unsigned long long)account->used[resource], resources[resource].name,
-                        (unsigned long long)available, (unsigned long long)n, resources[resource].advice);
+                return tdm_error_set(err, TDM_E_QUOTA,
+                                     "this user (uid %u%s) has %llu %s and may have %llu more now, not %llu; %s",
+                                     (unsigned)account->uid, tdm_account_label_suffix(account),
+                                     (unsigned long long)account->used[resource], resources[resource].name,
+                                     (unsigned long long)available, (unsigned long long)n, resources[resource].advice);
         }
         if (!account)
                 return 0;

@@ -14,6 +14,12 @@
  * A user is a login account: the uids of its subordinate ranges (subuid(5), as newuidmap(1) hands them out) count as
  * their owner's, or one user would be 65,536.
  *
+ * A program that serves many people under one uid (the HTTP gateway) may give each a label. An identity is the pair of
+ * a uid and a label, as one number: the uid in the lower 32 bits, above it the label's number, 0 for none. So the
+ * identity of a client without a label is its uid, and root's is 0. A label's number is never used again for another
+ * one; whatever compares identities therefore never takes one client for another, even after a label was forgotten.
+ * Each labelled identity has an account of its own. Who may give labels is the faces' matter.
+ *
  * Loop thread only. An account lives as long as somebody refers to it. */
 #ifndef TDM_DAEMON_ACCOUNTS_ACCOUNTS_H
 #define TDM_DAEMON_ACCOUNTS_ACCOUNTS_H
@@ -39,9 +45,10 @@ enum tdm_resource {
 
 struct tdm_resource_limit {
         uint64_t capacity;
-        uint64_t reserve;       /* for root alone; less than capacity */
-        uint64_t floor;         /* what each user gets while there is room */
-        unsigned share_percent; /* 1 … 100, of what the others leave */
+        uint64_t reserve;          /* for root alone; less than capacity */
+        uint64_t floor;            /* what each user gets while there is room */
+        unsigned share_percent;    /* 1 … 100, of what the others leave */
+        unsigned labelled_percent; /* the same of identities with a label; 0: share_percent */
 };
 
 /* The uids [first, first + count) belong to the login account `owner`. */
@@ -50,12 +57,18 @@ struct tdm_uid_range {
 };
 
 struct tdm_accounts;
+struct tdm_label;
+
+#define TDM_LABEL_MAX_BYTES 80u
+#define TDM_MAX_LABELS_PER_USER 512u
 
 struct tdm_account {
         struct tdm_list node; /* of all accounts */
         struct tdm_accounts *accounts;
         unsigned n_refs;
-        uid_t uid; /* the login account's */
+        uint64_t identity;       /* the login account's uid, or that of a label */
+        uid_t uid;               /* the login account's, or the uid that the label is of */
+        struct tdm_label *label; /* NULL: none */
         uint64_t used[TDM_N_RESOURCES];
         uint64_t n_refused[TDM_N_RESOURCES];
 };
@@ -74,6 +87,15 @@ uid_t tdm_accounts_owner(const struct tdm_accounts *accounts, uid_t uid);
 
 /* The account of uid's owner; a new reference. NULL: no memory. */
 struct tdm_account *tdm_accounts_get(struct tdm_accounts *accounts, uid_t uid);
+/* The account of what uid calls `label`; a new reference. A uid may have TDM_MAX_LABELS_PER_USER labels. A further one
+ * takes the place of the one without an account that was not asked for longest; the cached pages of that one are never
+ * found again. TDM_E_BAD_REQUEST: that is no label (1 to TDM_LABEL_MAX_BYTES printing ASCII characters, no space).
+ * TDM_E_QUOTA: all are in use. */
+int tdm_accounts_get_labelled(struct tdm_accounts *accounts, uid_t uid, const char *label, struct tdm_account **ret,
+                              struct tdm_error *err);
+const char *tdm_account_label(const struct tdm_account *account); /* "": none */
+/* ", LABEL", to stand behind a uid in messages; "": none */
+const char *tdm_account_label_suffix(const struct tdm_account *account);
 struct tdm_account *tdm_account_ref(struct tdm_account *account);
 /* The last reference may go only when nothing is charged any more. */
 void tdm_account_unref(struct tdm_account *account);

@@ -1,4 +1,4 @@
-/* Shares, floors, root's reserve, login accounts with subordinate uids, and the file that lists them. */
+/* Shares, floors, root's reserve, login accounts with subordinate uids, the file that lists them, and labels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -175,12 +175,140 @@ static void test_the_file(void **state)
         free(ranges);
 }
 
+static struct tdm_account *labelled(struct tdm_accounts *accounts, uid_t uid, const char *label)
+{
+        struct tdm_account *account;
+
+        assert_int_equal(tdm_accounts_get_labelled(accounts, uid, label, &account, NULL), 0);
+        assert_string_equal(tdm_account_label(account), label);
+        assert_int_equal(account->uid, uid);
+        return account;
+}
+
+static void test_labels(void **state)
+{
+        struct tdm_accounts *accounts = make(1024, 24, 1, 50);
+        struct tdm_account *plain = tdm_accounts_get(accounts, 1000), *root = tdm_accounts_get(accounts, 0);
+        struct tdm_account *a = labelled(accounts, 1000, "key:a"), *b = labelled(accounts, 1000, "key:b");
+        struct tdm_account *again = labelled(accounts, 1000, "key:a"), *other = labelled(accounts, 1001, "key:a");
+        struct tdm_account *of_root = labelled(accounts, 0, "key:a");
+        const uint64_t identity = a->identity;
+        struct tdm_error err;
+
+        assert_int_equal(plain->identity, 1000);
+        assert_string_equal(tdm_account_label(plain), "");
+        assert_string_equal(tdm_account_label(NULL), "");
+        assert_int_equal(root->identity, 0);
+        assert_ptr_equal(a, again);
+        assert_true(a->identity != b->identity && a->identity != plain->identity && a->identity != other->identity);
+        assert_true(of_root->identity != 0); /* no root: neither its rights nor its reserve */
+        /* each has a share of its own */
+        assert_int_equal(take_all(a), 500);
+        assert_int_equal(take_all(b), 250);
+        assert_int_equal(take_all(of_root), 125);
+        assert_int_equal(take_all(plain), 62);
+        assert_int_equal(tdm_account_charge(a, C, 1, &err), TDM_E_QUOTA);
+        assert_non_null(strstr(err.message, "uid 1000, key:a"));
+        tdm_account_unref(again);
+        give_all(a);
+        a = labelled(accounts, 1000, "key:a"); /* its account was gone; it is still the same one */
+        assert_int_equal(a->identity, identity);
+        give_all(a);
+        give_all(b);
+        give_all(of_root);
+        give_all(plain);
+        give_all(other);
+        give_all(root);
+        tdm_accounts_destroy(accounts);
+}
+
+/* Where a user without a label may take everything, those with one still leave something to each other. */
+static void test_labelled_shares(void **state)
+{
+        struct tdm_resource_limit limits[TDM_N_RESOURCES];
+        struct tdm_accounts *accounts;
+        struct tdm_account *plain, *a;
+
+        for (unsigned r = 0; r < TDM_N_RESOURCES; r++)
+                limits[r] =
+                        (struct tdm_resource_limit){ .capacity = 100, .share_percent = 100, .labelled_percent = 50 };
+        assert_int_equal(tdm_accounts_new(&accounts, limits), 0);
+        plain = tdm_accounts_get(accounts, 1000);
+        a = labelled(accounts, 1000, "key:a");
+        assert_int_equal(take_all(a), 50);
+        assert_int_equal(take_all(plain), 50);
+        give_all(a);
+        give_all(plain);
+        tdm_accounts_destroy(accounts);
+}
+
+static void test_bad_labels(void **state)
+{
+        char long_one[TDM_LABEL_MAX_BYTES + 2];
+        const char *const bad[] = { "", " ", "a b", "a\n", "\x7f", "\xc3\xa4", long_one };
+        struct tdm_accounts *accounts = make(1024, 24, 1, 50);
+        struct tdm_account *account = NULL;
+
+        memset(long_one, 'x', sizeof(long_one));
+        long_one[sizeof(long_one) - 1] = '\0';
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(bad); i++)
+                assert_int_equal(tdm_accounts_get_labelled(accounts, 1000, bad[i], &account, NULL), TDM_E_BAD_REQUEST);
+        assert_null(account);
+        give_all(labelled(accounts, 1000, long_one + 1));
+        tdm_accounts_destroy(accounts);
+}
+
+/* Their number is bounded. The oldest that is not in use is forgotten, and nothing ever has its number again. */
+static void test_many_labels(void **state)
+{
+        struct tdm_accounts *accounts = make(1024, 24, 1, 50);
+        struct tdm_account *held[TDM_MAX_LABELS_PER_USER], *a, *other;
+        uint64_t first, last = 0;
+        struct tdm_error err;
+        char text[32];
+
+        a = labelled(accounts, 1000, "first");
+        first = a->identity;
+        tdm_account_unref(a);
+        for (unsigned i = 0; i < 4 * TDM_MAX_LABELS_PER_USER; i++) {
+                snprintf(text, sizeof(text), "hostile-%u", i);
+                a = labelled(accounts, 1000, text);
+                assert_true(a->identity > last);
+                last = a->identity;
+                tdm_account_unref(a);
+        }
+        a = labelled(accounts, 1000, "first");
+        assert_true(a->identity > last && a->identity != first);
+        tdm_account_unref(a);
+
+        for (unsigned i = 0; i < TDM_MAX_LABELS_PER_USER; i++) {
+                snprintf(text, sizeof(text), "held-%u", i);
+                held[i] = labelled(accounts, 1000, text);
+        }
+        assert_int_equal(tdm_accounts_get_labelled(accounts, 1000, "more", &a, &err), TDM_E_QUOTA);
+        assert_non_null(strstr(err.message, "speaks for 512 others"));
+        other = labelled(accounts, 1001, "more"); /* another user's bound is its own */
+        a = labelled(accounts, 1000, "held-7");   /* one that is known needs no room */
+        assert_ptr_equal(a, held[7]);
+        tdm_account_unref(a);
+        first = held[7]->identity;
+        tdm_account_unref(held[3]);
+        held[3] = labelled(accounts, 1000, "more");
+        assert_int_equal(held[7]->identity, first);
+        for (unsigned i = 0; i < TDM_MAX_LABELS_PER_USER; i++)
+                tdm_account_unref(held[i]);
+        tdm_account_unref(other);
+        tdm_accounts_destroy(accounts);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_shares),         cmocka_unit_test(test_floor),
                 cmocka_unit_test(test_large_numbers),  cmocka_unit_test(test_what_is_said),
                 cmocka_unit_test(test_login_accounts), cmocka_unit_test(test_the_file),
+                cmocka_unit_test(test_labels),         cmocka_unit_test(test_labelled_shares),
+                cmocka_unit_test(test_bad_labels),     cmocka_unit_test(test_many_labels),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

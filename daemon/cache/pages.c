@@ -7,12 +7,12 @@
 
 #include <assert.h>
 
-#define NO_UID ((uid_t)-1)
+#define NO_IDENTITY UINT64_MAX
 
 struct page {
         uint32_t n_refs;
         uint32_t prev, next; /* while idle: the colder one, the warmer one */
-        uid_t last_uid;
+        uint64_t last_identity;
         bool kept;
 };
 
@@ -56,7 +56,7 @@ int tdm_pages_new(struct tdm_pages **ret, const struct tdm_kv_geometry *kv, stru
                 for (uint32_t k = 0; k < g->n_pages; k++) {
                         g->free[k] = g->n_pages - 1 - k; /* low pages first: pages that were never used take no memory
                                                           */
-                        g->pages[k].last_uid = NO_UID;
+                        g->pages[k].last_identity = NO_IDENTITY;
                 }
         }
         *ret = steal_ptr(&p);
@@ -176,7 +176,7 @@ static void zero_page(struct tdm_pages *p, enum tdm_kv_group group, uint32_t pag
                 memset(p->segment->base + offset, 0, p->kv.page_bytes[group]);
 }
 
-uint32_t tdm_pages_alloc(struct tdm_pages *p, enum tdm_kv_group group, uid_t uid)
+uint32_t tdm_pages_alloc(struct tdm_pages *p, enum tdm_kv_group group, uint64_t identity)
 {
         struct group *g = &p->groups[group];
         uint32_t page;
@@ -187,9 +187,9 @@ uint32_t tdm_pages_alloc(struct tdm_pages *p, enum tdm_kv_group group, uid_t uid
         assert(g->n_free > 0);
         page = g->free[--g->n_free];
         assert(g->pages[page].n_refs == 0 && !g->pages[page].kept);
-        if (g->pages[page].last_uid != uid && g->pages[page].last_uid != NO_UID)
+        if (g->pages[page].last_identity != identity && g->pages[page].last_identity != NO_IDENTITY)
                 zero_page(p, group, page);
-        g->pages[page].last_uid = uid;
+        g->pages[page].last_identity = identity;
         g->pages[page].n_refs = 1;
         g->n_reserved--;
         return page;

@@ -39,7 +39,7 @@ void tdm_pages_unreserve(struct tdm_pages *pages, const struct tdm_pages_need *n
 uint32_t tdm_pages_room(const struct tdm_pages *pages, enum tdm_kv_group group);
 
 /* Draws a page of a promise, for one sequence. Always succeeds. */
-uint32_t tdm_pages_alloc(struct tdm_pages *pages, enum tdm_kv_group group, uid_t uid);
+uint32_t tdm_pages_alloc(struct tdm_pages *pages, enum tdm_kv_group group, uint64_t identity);
 /* Draws a promise for a page that is used or idle already. */
 void tdm_pages_share(struct tdm_pages *pages, enum tdm_kv_group group, uint32_t page);
 /* The sequence gives the page back. A kept page that no sequence uses any more becomes idle: the last to be taken, or

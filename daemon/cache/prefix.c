@@ -17,7 +17,7 @@ struct entry {
         uint32_t bucket, next_in_bucket;
         uint32_t window_page; /* NONE: not kept */
         uint32_t numerics;
-        uid_t uid;
+        uint64_t identity;
         uint64_t stamp; /* of this use of the slot */
         uint32_t tokens[TDM_KV_PAGE_TOKENS];
 };
@@ -96,10 +96,10 @@ void tdm_prefix_destroyp(struct tdm_prefix **p)
 
 /* ---- entries ---- */
 
-static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uid_t uid, uint32_t numerics,
+static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uint64_t identity, uint32_t numerics,
                           const uint32_t *tokens)
 {
-        uint64_t h = p->secret ^ parent ^ (uint64_t)uid << 32;
+        uint64_t h = p->secret ^ parent ^ identity * UINT64_C(0x9e3779b97f4a7c15);
 
         h = (h ^ numerics) * UINT64_C(0x9e3779b97f4a7c15);
         for (uint32_t i = 0; i < TDM_KV_PAGE_TOKENS; i++) {
@@ -109,13 +109,14 @@ static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uid_t uid
         return (uint32_t)((h ^ h >> 32) & (p->n_buckets - 1));
 }
 
-static uint32_t find(const struct tdm_prefix *p, uint32_t parent, uid_t uid, uint32_t numerics, const uint32_t *tokens)
+static uint32_t find(const struct tdm_prefix *p, uint32_t parent, uint64_t identity, uint32_t numerics,
+                     const uint32_t *tokens)
 {
-        for (uint32_t at = p->buckets[bucket_of(p, parent, uid, numerics, tokens)]; at;
+        for (uint32_t at = p->buckets[bucket_of(p, parent, identity, numerics, tokens)]; at;
              at = p->entries[at - 1].next_in_bucket) {
                 const struct entry *e = &p->entries[at - 1];
 
-                if (e->parent == parent && e->uid == uid && e->numerics == numerics &&
+                if (e->parent == parent && e->identity == identity && e->numerics == numerics &&
                     memcmp(e->tokens, tokens, sizeof(e->tokens)) == 0)
                         return at - 1;
         }
@@ -142,7 +143,7 @@ static void drop_window(struct tdm_prefix *p, struct entry *e)
         tdm_pages_drop(p->pages, TDM_KV_WINDOW, page);
 }
 
-static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uid_t uid, uint32_t numerics,
+static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uint64_t identity, uint32_t numerics,
                    const uint32_t *tokens)
 {
         struct entry *e = &p->entries[at];
@@ -154,10 +155,10 @@ static void insert(struct tdm_prefix *p, uint32_t at, uint32_t parent, uid_t uid
                              .next_sibling = NONE,
                              .window_page = NONE,
                              .numerics = numerics,
-                             .uid = uid,
+                             .identity = identity,
                              .stamp = ++p->last_stamp };
         memcpy(e->tokens, tokens, sizeof(e->tokens));
-        e->bucket = bucket_of(p, parent, uid, numerics, tokens);
+        e->bucket = bucket_of(p, parent, identity, numerics, tokens);
         e->next_in_bucket = p->buckets[e->bucket];
         p->buckets[e->bucket] = 1 + at;
         if (parent != NONE) {
@@ -267,13 +268,13 @@ static uint32_t first_visible(const struct tdm_prefix *p, uint32_t n_pages)
         return tdm_window_first(&p->hp, TDM_KV_WINDOW, n_pages * TDM_KV_PAGE_TOKENS) / TDM_KV_PAGE_TOKENS;
 }
 
-uint32_t tdm_prefix_take(struct tdm_prefix *p, uid_t uid, uint32_t numerics, const uint32_t *ids, uint32_t n_max,
-                         struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor)
+uint32_t tdm_prefix_take(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, const uint32_t *ids,
+                         uint32_t n_max, struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor)
 {
         uint32_t parent = NONE, n_known = 0, best = 0, n_window = 0 /* in a row, at the end */;
 
         while ((n_known + 1) * TDM_KV_PAGE_TOKENS <= n_max) {
-                uint32_t at = find(p, parent, uid, numerics, ids + n_known * TDM_KV_PAGE_TOKENS);
+                uint32_t at = find(p, parent, identity, numerics, ids + n_known * TDM_KV_PAGE_TOKENS);
 
                 if (at == NONE)
                         break;
@@ -305,8 +306,8 @@ uint32_t tdm_prefix_take(struct tdm_prefix *p, uid_t uid, uint32_t numerics, con
         return best * TDM_KV_PAGE_TOKENS;
 }
 
-void tdm_prefix_add(struct tdm_prefix *p, uid_t uid, uint32_t numerics, const uint32_t *ids, uint32_t n_committed,
-                    const struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor)
+void tdm_prefix_add(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, const uint32_t *ids,
+                    uint32_t n_committed, const struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor)
 {
         uint32_t parent = NONE;
 
@@ -319,12 +320,12 @@ void tdm_prefix_add(struct tdm_prefix *p, uid_t uid, uint32_t numerics, const ui
         else
                 cursor->n_pages = 0;
         while (cursor->n_pages < n_committed / TDM_KV_PAGE_TOKENS) {
-                uint32_t i = cursor->n_pages, at = find(p, parent, uid, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+                uint32_t i = cursor->n_pages, at = find(p, parent, identity, numerics, ids + i * TDM_KV_PAGE_TOKENS);
 
                 if (at == NONE) {
                         at = tables->pages[TDM_KV_FULL][i];
                         assert(!p->entries[at].used);
-                        insert(p, at, parent, uid, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+                        insert(p, at, parent, identity, numerics, ids + i * TDM_KV_PAGE_TOKENS);
                 }
                 if (p->has_window && i >= tables->first_page[TDM_KV_WINDOW])
                         keep_window(p, at, tables->pages[TDM_KV_WINDOW][i]);

@@ -43,11 +43,11 @@ uint32_t tdm_prefix_numerics(struct tdm_prefix *prefix, const void *key, size_t 
 /* Finds the longest known beginning of ids that a sequence can go on from. Returns its positions: a multiple of a
  * page's, at most n_max. Shares the pages, on promises that the caller holds, fills the tables and first_page, and sets
  * the cursor. */
-uint32_t tdm_prefix_take(struct tdm_prefix *prefix, uid_t uid, uint32_t numerics, const uint32_t *ids, uint32_t n_max,
-                         struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor);
+uint32_t tdm_prefix_take(struct tdm_prefix *prefix, uint64_t identity, uint32_t numerics, const uint32_t *ids,
+                         uint32_t n_max, struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor);
 /* Enters the full pages of n_committed positions. `numerics` computed all of them. */
-void tdm_prefix_add(struct tdm_prefix *prefix, uid_t uid, uint32_t numerics, const uint32_t *ids, uint32_t n_committed,
-                    const struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor);
+void tdm_prefix_add(struct tdm_prefix *prefix, uint64_t identity, uint32_t numerics, const uint32_t *ids,
+                    uint32_t n_committed, const struct tdm_prefix_tables *tables, struct tdm_prefix_cursor *cursor);
 
 uint32_t tdm_prefix_n_entries(const struct tdm_prefix *prefix);
 

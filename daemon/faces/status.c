@@ -97,8 +97,8 @@ bool tdm_status_may_name(const struct tdm_status_source *source, const struct td
 
         if (source->sees_all || model->by_name)
                 return true;
-        return viewer && ((model->account && model->account->uid == viewer->uid) ||
-                          (model->holder && model->holder->uid == viewer->uid));
+        return viewer && ((model->account && model->account->identity == viewer->identity) ||
+                          (model->holder && model->holder->identity == viewer->identity));
 }
 
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret)

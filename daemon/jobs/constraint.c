@@ -185,11 +185,11 @@ static int compile_source(struct tdm_constraint *c, enum tdm_chat_family family,
         return -EINVAL;
 }
 
-static struct tdm_grammar_key key_of(const struct tdm_constraint *c, uid_t uid, uint32_t model)
+static struct tdm_grammar_key key_of(const struct tdm_constraint *c, uint64_t identity, uint32_t model)
 {
         bool tools = c->kind == TOOLS;
 
-        return (struct tdm_grammar_key){ .uid = uid,
+        return (struct tdm_grammar_key){ .identity = identity,
                                          .kind = c->kind,
                                          .model = tools ? model : 0,
                                          .flags = tools ? (uint32_t)c->use.choice << 1 | c->use.one_call : 0,
@@ -198,17 +198,17 @@ static struct tdm_grammar_key key_of(const struct tdm_constraint *c, uid_t uid, 
                                          .source_size = c->source_size };
 }
 
-void tdm_constraint_find(struct tdm_constraint *c, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model)
+void tdm_constraint_find(struct tdm_constraint *c, struct tdm_grammar_cache *cache, uint64_t identity, uint32_t model)
 {
-        struct tdm_grammar_key key = key_of(c, uid, model);
+        struct tdm_grammar_key key = key_of(c, identity, model);
 
         if (!c->grammar)
                 c->grammar = tdm_grammar_cache_find(cache, &key);
 }
 
-void tdm_constraint_keep(struct tdm_constraint *c, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model)
+void tdm_constraint_keep(struct tdm_constraint *c, struct tdm_grammar_cache *cache, uint64_t identity, uint32_t model)
 {
-        struct tdm_grammar_key key = key_of(c, uid, model);
+        struct tdm_grammar_key key = key_of(c, identity, model);
 
         if (c->grammar)
                 tdm_grammar_cache_keep(cache, &key, c->grammar);

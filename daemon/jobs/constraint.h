@@ -33,10 +33,13 @@ int tdm_constraint_compile(struct tdm_constraint *constraint, enum tdm_chat_fami
                            const struct tdm_tokenizer *tokenizer, struct tdm_vocabulary *vocabulary,
                            struct tdm_error *err);
 
-/* find() takes the grammar from the cache, so that it is not compiled. keep() puts it there once it is. uid: the login
- * account; model: its number, which no other model ever has. Loop only, and not while a thread compiles. */
-void tdm_constraint_find(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model);
-void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uid_t uid, uint32_t model);
+/* find() takes the grammar from the cache, so that it is not compiled. keep() puts it there once it is. identity: that
+ * of the login account; model: its number, which no other model ever has. Loop only, and not while a thread compiles.
+ */
+void tdm_constraint_find(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uint64_t identity,
+                         uint32_t model);
+void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uint64_t identity,
+                         uint32_t model);
 
 enum tdm_constraint_effort {
         TDM_CONSTRAINT_QUICK,  /* on the loop: some 100 µs at most */

@@ -13,7 +13,7 @@ struct tdm_grammar_entry {
 
 static bool same(const struct tdm_grammar_key *a, const struct tdm_grammar_key *b)
 {
-        return a->uid == b->uid && a->kind == b->kind && a->model == b->model && a->flags == b->flags &&
+        return a->identity == b->identity && a->kind == b->kind && a->model == b->model && a->flags == b->flags &&
                a->source_size == b->source_size && strcmp(a->name, b->name) == 0 &&
                memcmp(a->source, b->source, a->source_size) == 0;
 }
@@ -36,12 +36,12 @@ void tdm_grammar_cache_deinit(struct tdm_grammar_cache *c)
                 drop(c, c->n - 1);
 }
 
-uint64_t tdm_grammar_cache_bytes_of(const struct tdm_grammar_cache *c, uid_t uid)
+uint64_t tdm_grammar_cache_bytes_of(const struct tdm_grammar_cache *c, uint64_t identity)
 {
         uint64_t bytes = 0;
 
         for (unsigned i = 0; i < c->n; i++)
-                if (c->entries[i]->key.uid == uid)
+                if (c->entries[i]->key.identity == identity)
                         bytes += c->entries[i]->bytes;
         return bytes;
 }
@@ -68,43 +68,43 @@ struct tdm_grammar *tdm_grammar_cache_find(struct tdm_grammar_cache *c, const st
 }
 
 /* Drops the entry that the user used longest ago. */
-static void drop_oldest(struct tdm_grammar_cache *c, uid_t uid)
+static void drop_oldest(struct tdm_grammar_cache *c, uint64_t identity)
 {
         unsigned oldest = UINT_MAX;
 
         for (unsigned i = 0; i < c->n; i++)
-                if (c->entries[i]->key.uid == uid &&
+                if (c->entries[i]->key.identity == identity &&
                     (oldest == UINT_MAX || c->entries[i]->used < c->entries[oldest]->used))
                         oldest = i;
         if (oldest != UINT_MAX)
                 drop(c, oldest);
 }
 
-static unsigned n_of(const struct tdm_grammar_cache *c, uid_t uid)
+static unsigned n_of(const struct tdm_grammar_cache *c, uint64_t identity)
 {
         unsigned n = 0;
 
         for (unsigned i = 0; i < c->n; i++)
-                n += c->entries[i]->key.uid == uid;
+                n += c->entries[i]->key.identity == identity;
         return n;
 }
 
 /* The user with the most: of entries where those are short, else of bytes. */
-static uid_t largest(const struct tdm_grammar_cache *c, bool of_entries)
+static uint64_t largest(const struct tdm_grammar_cache *c, bool of_entries)
 {
         uint64_t most = 0;
-        uid_t uid = c->entries[0]->key.uid;
+        uint64_t identity = c->entries[0]->key.identity;
 
         for (unsigned i = 0; i < c->n; i++) {
-                uid_t one = c->entries[i]->key.uid;
+                uint64_t one = c->entries[i]->key.identity;
                 uint64_t has = of_entries ? n_of(c, one) : tdm_grammar_cache_bytes_of(c, one);
 
                 if (has > most) {
                         most = has;
-                        uid = one;
+                        identity = one;
                 }
         }
-        return uid;
+        return identity;
 }
 
 void tdm_grammar_cache_keep(struct tdm_grammar_cache *c, const struct tdm_grammar_key *key, struct tdm_grammar *grammar)
@@ -118,9 +118,9 @@ void tdm_grammar_cache_keep(struct tdm_grammar_cache *c, const struct tdm_gramma
         e = malloc(sizeof(*e) + text_size);
         if (!e)
                 return;
-        while (n_of(c, key->uid) >= TDM_GRAMMAR_CACHE_USER_ENTRIES ||
-               tdm_grammar_cache_bytes_of(c, key->uid) + bytes > TDM_GRAMMAR_CACHE_USER_BYTES)
-                drop_oldest(c, key->uid);
+        while (n_of(c, key->identity) >= TDM_GRAMMAR_CACHE_USER_ENTRIES ||
+               tdm_grammar_cache_bytes_of(c, key->identity) + bytes > TDM_GRAMMAR_CACHE_USER_BYTES)
+                drop_oldest(c, key->identity);
         while (c->n == TDM_GRAMMAR_CACHE_ENTRIES || c->bytes + bytes > TDM_GRAMMAR_CACHE_BYTES)
                 drop_oldest(c, largest(c, c->n == TDM_GRAMMAR_CACHE_ENTRIES));
         e->key = *key;

@@ -20,7 +20,7 @@
 
 /* All that a grammar depends on besides the limits, which are the same for all. */
 struct tdm_grammar_key {
-        uid_t uid;
+        uint64_t identity;
         uint32_t kind;
         uint32_t model; /* of tools, which are compiled for a model's template and tokenizer; else 0 */
         uint32_t flags;
@@ -46,6 +46,6 @@ struct tdm_grammar *tdm_grammar_cache_find(struct tdm_grammar_cache *cache, cons
 void tdm_grammar_cache_keep(struct tdm_grammar_cache *cache, const struct tdm_grammar_key *key,
                             struct tdm_grammar *grammar);
 /* What a user's entries take, their keys too. */
-uint64_t tdm_grammar_cache_bytes_of(const struct tdm_grammar_cache *cache, uid_t uid);
+uint64_t tdm_grammar_cache_bytes_of(const struct tdm_grammar_cache *cache, uint64_t identity);
 
 #endif

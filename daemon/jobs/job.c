@@ -190,8 +190,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->n_refs = 1;
         tdm_list_init(&job->node);
         job->kind = p->kind;
-        job->uid = p->uid;
-        job->login = p->account ? p->account->uid : p->uid;
+        job->identity = p->identity;
+        job->login = p->account ? p->account->identity : p->identity;
         job->options = tdm_job_options_without_texts(o);
         job->priority = (enum tdm_job_priority)o->priority;
         job->placement = (enum tdm_placement)o->placement;

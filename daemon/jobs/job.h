@@ -92,7 +92,7 @@ struct tdm_job_events {
 
 struct tdm_job_params {
         enum tdm_job_kind kind;
-        uid_t uid;
+        uint64_t identity;           /* of the client: accounts.h */
         struct tdm_account *account; /* is charged for what waits; NULL: nobody is */
         /* One of: text, messages, ids. Copied. */
         const char *text;
@@ -110,8 +110,8 @@ struct tdm_job {
         unsigned n_refs;
         uint64_t id;
         enum tdm_job_kind kind;
-        uid_t uid;                      /* who may see and end it, and whose prompts it may share pages with */
-        uid_t login;                    /* the account of uid: its quotas and its turns */
+        uint64_t identity;              /* who may see and end it, and whose prompts it may share pages with */
+        uint64_t login;                 /* the identity's account: its quotas and its turns */
         struct tdm_job_options options; /* as asked for, without the texts; the members below follow from them */
         enum tdm_job_priority priority;
         enum tdm_placement placement;

@@ -6,9 +6,9 @@
 #include <cmocka.h>
 #include "daemon/jobs/grammar-cache.h"
 
-static struct tdm_grammar_key key_of(uid_t uid, const char *source)
+static struct tdm_grammar_key key_of(uint64_t uid, const char *source)
 {
-        return (struct tdm_grammar_key){ .uid = uid, .name = "", .source = source, .source_size = strlen(source) };
+        return (struct tdm_grammar_key){ .identity = uid, .name = "", .source = source, .source_size = strlen(source) };
 }
 
 static struct tdm_grammar *compile(const char *source)
@@ -20,7 +20,7 @@ static struct tdm_grammar *compile(const char *source)
         return g;
 }
 
-static void keep(struct tdm_grammar_cache *c, uid_t uid, const char *source)
+static void keep(struct tdm_grammar_cache *c, uint64_t uid, const char *source)
 {
         struct tdm_grammar_key key = key_of(uid, source);
         struct tdm_grammar *g = compile(source);
@@ -29,7 +29,7 @@ static void keep(struct tdm_grammar_cache *c, uid_t uid, const char *source)
         tdm_grammar_unref(g);
 }
 
-static bool has(struct tdm_grammar_cache *c, uid_t uid, const char *source)
+static bool has(struct tdm_grammar_cache *c, uint64_t uid, const char *source)
 {
         struct tdm_grammar_key key = key_of(uid, source);
         struct tdm_grammar *g = tdm_grammar_cache_find(c, &key);
@@ -109,7 +109,7 @@ static char *large(size_t size, unsigned number)
         return source;
 }
 
-static void keep_large(struct tdm_grammar_cache *c, uid_t uid, size_t size, unsigned number, struct tdm_grammar *g)
+static void keep_large(struct tdm_grammar_cache *c, uint64_t uid, size_t size, unsigned number, struct tdm_grammar *g)
 {
         char *source = large(size, number);
         struct tdm_grammar_key key = key_of(uid, source);
@@ -134,7 +134,7 @@ static void test_bytes(void **state)
                 assert_true(tdm_grammar_cache_bytes_of(&c, 1) <= TDM_GRAMMAR_CACHE_USER_BYTES);
         }
         assert_int_equal(c.n, 4);
-        for (uid_t uid = 2; uid < 20; uid++) {
+        for (uint64_t uid = 2; uid < 20; uid++) {
                 for (unsigned i = 0; i < 3; i++) {
                         keep_large(&c, uid, third, number++, g);
                         assert_true(c.bytes <= TDM_GRAMMAR_CACHE_BYTES);
@@ -162,7 +162,7 @@ static void test_many_users(void **state)
                 snprintf(source, sizeof(source), "n%u", i);
                 keep(&c, 1, source);
         }
-        for (uid_t uid = 2; uid < 2 + TDM_GRAMMAR_CACHE_ENTRIES; uid++) {
+        for (uint64_t uid = 2; uid < 2 + TDM_GRAMMAR_CACHE_ENTRIES; uid++) {
                 keep(&c, uid, "its own");
                 assert_true(c.n <= TDM_GRAMMAR_CACHE_ENTRIES);
                 if (uid < TDM_GRAMMAR_CACHE_ENTRIES)

@@ -246,7 +246,7 @@ int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
         while ((r = tdm_account_charge(model->holder, TDM_RESOURCE_MODELS, 1, err)) != 0) {
                 struct tdm_model *idle = find_idle(model->models, model->holder, model, true);
 
-                if (!idle || (idle->holder != model->holder && r != TDM_E_BUSY && model->holder->uid != 0))
+                if (!idle || (idle->holder != model->holder && r != TDM_E_BUSY && model->holder->identity != 0))
                         return r;
                 tdm_log_info("model %s unloaded: idle, and user %u, who holds %llu models, asks for another",
                              idle->name, (unsigned)model->holder->uid, (unsigned long long)n_held(model->holder));

@@ -217,7 +217,7 @@ void tdm_models_close_file(struct tdm_models *m, const struct tdm_account *accou
                 return;
         }
         *task = fd;
-        if (tdm_background_add_for(m->closer, account ? account->uid : 0, run_close, on_close_done, task) < 0)
+        if (tdm_background_add_for(m->closer, account ? account->identity : 0, run_close, on_close_done, task) < 0)
                 on_close_done(task, false);
 }
 

@@ -31,10 +31,10 @@ static uint64_t with_credit(const struct tdm_scheduler *s)
         return s->level - TDM_MIN(s->level, CREDIT_NS);
 }
 
-uint64_t tdm_scheduler_arrives(const struct tdm_scheduler *s, uid_t uid)
+uint64_t tdm_scheduler_arrives(const struct tdm_scheduler *s, uint64_t login)
 {
         for (unsigned i = 0; i < N_DEPARTED; i++)
-                if (s->departed[i].served > 0 && s->departed[i].uid == uid)
+                if (s->departed[i].served > 0 && s->departed[i].login == login)
                         return TDM_MAX(s->departed[i].served, with_credit(s));
         return s->level;
 }
@@ -44,15 +44,15 @@ void tdm_scheduler_departs(struct tdm_scheduler *s, const struct user *u)
         struct departed *d = &s->departed[0];
 
         for (unsigned i = 0; i < N_DEPARTED; i++) {
-                if (s->departed[i].served > 0 && s->departed[i].uid == u->uid) {
+                if (s->departed[i].served > 0 && s->departed[i].login == u->login) {
                         d = &s->departed[i];
                         break;
                 }
                 if (s->departed[i].served < d->served)
                         d = &s->departed[i];
         }
-        if (d->uid == u->uid || u->served > d->served)
-                *d = (struct departed){ .uid = u->uid, .served = u->served };
+        if (d->login == u->login || u->served > d->served)
+                *d = (struct departed){ .login = u->login, .served = u->served };
 }
 
 void tdm_scheduler_level(struct tdm_scheduler *s)

@@ -87,7 +87,7 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct se
         tables = tables_of(lane, q);
         /* The last row is always computed, because the job needs its logits. Of scores every row is needed, once. */
         n = q->job->kind == TDM_JOB_SCORE ? q->n_told : q->job->n_ids - 1;
-        n = tdm_prefix_take(lane->model->prefix, q->job->uid, b->number, q->job->ids, n, &tables, &q->cursor);
+        n = tdm_prefix_take(lane->model->prefix, q->job->identity, b->number, q->job->ids, n, &tables, &q->cursor);
         if (n == 0)
                 return;
         for (int g = 0; g < TDM_KV_GROUPS; g++) {
@@ -113,5 +113,6 @@ void tdm_scheduler_enter(struct lane *lane, struct sequence *q)
         if (!lane->model->prefix || q->numerics == 0)
                 return;
         tables = tables_of(lane, q);
-        tdm_prefix_add(lane->model->prefix, q->job->uid, q->numerics, q->job->ids, q->n_committed, &tables, &q->cursor);
+        tdm_prefix_add(lane->model->prefix, q->job->identity, q->numerics, q->job->ids, q->n_committed, &tables,
+                       &q->cursor);
 }

@@ -97,7 +97,7 @@ struct emit {
 };
 
 struct user {
-        uid_t uid;
+        uint64_t login;
         uint32_t n_jobs, n_running;
         uint64_t n_tokens;  /* charged */
         uint64_t served;    /* ns of device time, on a scale that begins with the least served user who has work */
@@ -108,7 +108,7 @@ struct user {
 /* A user without jobs who had some lately. One that had much does not become new by leaving. */
 #define N_DEPARTED 64u
 struct departed {
-        uid_t uid;
+        uint64_t login;
         uint64_t served; /* 0: free */
 };
 
@@ -175,7 +175,7 @@ static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct ste
 }
 
 /* scheduler.c */
-struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid); /* NULL: has no jobs */
+struct user *tdm_scheduler_user(struct tdm_scheduler *s, uint64_t login); /* NULL: has no jobs */
 /* gives back its pages and its place, as if it had never been admitted */
 void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 /* the job is finished and not in flight */
@@ -190,7 +190,7 @@ static inline uint64_t tdm_scheduler_now(const struct tdm_scheduler *s)
         return s->config.clock_ns ? s->config.clock_ns() : tdm_now_ns();
 }
 /* What a user who comes begins with. */
-uint64_t tdm_scheduler_arrives(const struct tdm_scheduler *s, uid_t uid);
+uint64_t tdm_scheduler_arrives(const struct tdm_scheduler *s, uint64_t login);
 void tdm_scheduler_departs(struct tdm_scheduler *s, const struct user *u);
 /* Lifts users who had no work to the level. To be called before steps are given out. */
 void tdm_scheduler_level(struct tdm_scheduler *s);

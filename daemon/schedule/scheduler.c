@@ -118,10 +118,10 @@ struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
         return NULL;
 }
 
-struct user *tdm_scheduler_user(struct tdm_scheduler *s, uid_t uid)
+struct user *tdm_scheduler_user(struct tdm_scheduler *s, uint64_t login)
 {
         for (uint32_t i = 0; i < s->n_users; i++)
-                if (s->users[i].uid == uid)
+                if (s->users[i].login == login)
                         return &s->users[i];
         return NULL;
 }
@@ -188,8 +188,8 @@ static int check_room(struct tdm_scheduler *s, const struct tdm_job *job, struct
                                      s->n_jobs);
         if (u && u->n_jobs >= s->config.max_jobs_per_uid)
                 return tdm_error_set(err, TDM_E_QUOTA,
-                                     "user %u has %u jobs already (max-jobs-per-user); wait for one to end",
-                                     (unsigned)job->login, u->n_jobs);
+                                     "user %u%s has %u jobs already (max-jobs-per-user); wait for one to end",
+                                     (unsigned)job->login, tdm_account_label_suffix(job->account), u->n_jobs);
         if (s->pending_bytes + tdm_job_pending_bytes(job) > s->config.max_pending_bytes)
                 return tdm_error_set(err, TDM_E_BUSY, "too many long prompts wait for their models; try again later");
         return 0;
@@ -249,7 +249,7 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
         u = tdm_scheduler_user(s, job->login);
         if (!u) {
                 u = &s->users[s->n_users++];
-                *u = (struct user){ .uid = job->login, .served = tdm_scheduler_arrives(s, job->login) };
+                *u = (struct user){ .login = job->login, .served = tdm_scheduler_arrives(s, job->login) };
         }
         u->n_jobs++;
         s->n_jobs++;

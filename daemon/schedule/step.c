@@ -163,7 +163,7 @@ static void fill_pages(struct lane *lane, struct sequence *q, uint32_t n_positio
                 if (model->geometry.n_layers[g] == 0)
                         continue;
                 while (q->n_pages[g] * TDM_KV_PAGE_TOKENS < n_positions) {
-                        table[q->n_pages[g]] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, q->job->uid);
+                        table[q->n_pages[g]] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, q->job->identity);
                         q->reserved.n[g]--;
                         q->n_pages[g]++;
                 }

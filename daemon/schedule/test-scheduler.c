@@ -56,7 +56,7 @@ static void test_refusals(void **state)
 {
         struct tdm_error err;
         struct tdm_job *job;
-        struct tdm_job_params p = { .uid = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1 };
+        struct tdm_job_params p = { .identity = 7, .ids = (uint32_t[]){ 400 }, .n_ids = 1 };
         struct world w;
 
         world_open(&w, 1, 64, 64, &plain);

@@ -535,7 +535,7 @@ void submit(struct world *w, struct client_job *c, uint32_t model, uid_t uid, en
 {
         struct tdm_job_params p = {
                 .kind = c->score ? TDM_JOB_SCORE : TDM_JOB_GENERATE,
-                .uid = uid,
+                .identity = uid,
                 .ids = c->prompt,
                 .n_ids = c->n_prompt,
                 .options = { .priority = priority,

@@ -40,6 +40,7 @@ static const struct key {
         { "daemon", "max-running-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_running_per_user), 0, 65536 },
         { "daemon", "max-tokens-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_tokens_per_user), 0,
           UINT32_MAX },
+        { "daemon", "gateway-user", KIND_STRING, offsetof(struct tdm_config, gateway_user), 0, 0 },
         { "engine", "threads", KIND_NUMBER, offsetof(struct tdm_config, threads), 0, TDM_CONFIG_MAX_THREADS },
         { "engine", "precision", KIND_PRECISION, offsetof(struct tdm_config, precision), 0, 0 },
         { "engine", "kv-type", KIND_KV_TYPE, offsetof(struct tdm_config, kv_type), 0, 0 },

@@ -73,6 +73,7 @@ void tdm_config_deinit(struct tdm_config *c)
         free(c->socket);
         free(c->bus);
         free(c->file);
+        free(c->gateway_user);
         strv_free(c->models);
         strv_free(c->model_dirs);
         strv_free(c->files);

@@ -5,6 +5,7 @@
  *   [daemon]  log = error|warning|info|debug
  *             socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
  *             max-running-per-user = N   max-tokens-per-user = N (0: as many as there is room for)
+ *             gateway-user = NAME|UID    (tandem-http; of --system: who may speak for others)
  *   [engine]  threads = N (0: all)       precision = default|precise|f32
  *             placement = measured|split|npu|gpu (measured)
  *             speculation = auto|off|lookup (auto)  draft-max = 1…16
@@ -44,6 +45,7 @@ struct tdm_config {
         uint32_t max_jobs_per_user;
         uint32_t max_running_per_user; /* 0: no cap of its own */
         uint32_t max_tokens_per_user;  /* prompts and asked-for answers of all jobs of a user; 0: no cap */
+        char *gateway_user;            /* name or number; NULL: TDM_CONFIG_GATEWAY_USER */
         uint32_t threads;
         enum tdm_precision precision;
         enum tdm_kv_type kv_type;     /* 0: f16 */
@@ -67,6 +69,8 @@ struct tdm_config {
         char *gpu_device;               /* part of a GPU's name, or its number; NULL: the best */
         uint64_t gpu_bytes;             /* of a GPU's own memory; 0: what its driver gives */
 };
+
+#define TDM_CONFIG_GATEWAY_USER "tandem-http" /* systemd/sysusers.conf */
 
 int tdm_config_init(struct tdm_config *config); /* the defaults */
 void tdm_config_deinit(struct tdm_config *config);

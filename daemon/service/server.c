@@ -357,8 +357,10 @@ static int set_up_accounts(struct server *s, const struct tdm_config *config, st
         own[TDM_RESOURCE_JOBS] = (struct tdm_resource_limit){
                 .capacity = config->max_jobs, .reserve = config->max_jobs / 16, .floor = 1, .share_percent = 50
         };
-        for (unsigned i = 0; !config->system && i < TDM_N_RESOURCES; i++)
+        for (unsigned i = 0; !config->system && i < TDM_N_RESOURCES; i++) {
+                own[i].labelled_percent = own[i].share_percent;
                 own[i].share_percent = 100; /* there is one user, and root */
+        }
         r = tdm_accounts_new(&s->accounts, own);
         if (r == 0)
                 r = tdm_background_new(&s->background, s->loop);
@@ -366,6 +368,71 @@ static int set_up_accounts(struct server *s, const struct tdm_config *config, st
                 return tdm_error_set(err, r, "cannot set up the users' accounts: %s", strerror(-r));
         if (config->system)
                 read_subuids(s);
+        return 0;
+}
+
+/* ---- the gateway ---- */
+
+struct gateway_user {
+        struct server *s;
+        char *name;
+        uid_t uid;
+        int r;
+};
+
+static void run_gateway_user(void *task)
+{
+        struct gateway_user *t = task;
+
+        t->r = tdm_uid_of_name(t->name, &t->uid);
+}
+
+static void on_gateway_user(void *task, bool ran)
+{
+        struct gateway_user *t = task;
+
+        if (ran) {
+                bool found = t->r == 0;
+
+                tdm_face_set_gateway(t->s->face, found ? TDM_FACE_GATEWAY_KNOWN : TDM_FACE_GATEWAY_NONE, t->uid);
+                if (!found)
+                        tdm_log_info("there is no user %s (gateway-user): tandem-http cannot tell its keys apart",
+                                     t->name);
+        }
+        free(t->name);
+        free(t);
+}
+
+/* The one user who may speak for others: of a user's daemon that user, of the system's the gateway's own. Its name is
+ * looked up beside the loop, as subordinate uids are. */
+static int set_up_gateway(struct server *s, const struct tdm_config *config)
+{
+        const char *name = config->gateway_user ? config->gateway_user : TDM_CONFIG_GATEWAY_USER;
+        struct gateway_user *t;
+        char *end;
+        unsigned long uid;
+        int r;
+
+        if (!config->system) {
+                tdm_face_set_gateway(s->face, TDM_FACE_GATEWAY_KNOWN, geteuid());
+                return 0;
+        }
+        uid = strtoul(name, &end, 10);
+        if (name[0] >= '0' && name[0] <= '9' && !*end && uid < UINT32_MAX) {
+                tdm_face_set_gateway(s->face, TDM_FACE_GATEWAY_KNOWN, (uid_t)uid);
+                return 0;
+        }
+        t = calloc(1, sizeof(*t));
+        if (!t)
+                return -ENOMEM;
+        *t = (struct gateway_user){ .s = s, .name = strdup(name) };
+        r = t->name ? tdm_background_add(s->background, run_gateway_user, on_gateway_user, t) : -ENOMEM;
+        if (r < 0) {
+                free(t->name);
+                free(t);
+                return r;
+        }
+        tdm_face_set_gateway(s->face, TDM_FACE_GATEWAY_ASKED, 0);
         return 0;
 }
 
@@ -565,6 +632,8 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
 
         if (r == 0)
                 r = tdm_face_new(&s->face, s->loop, s->models, s->scheduler, &face);
+        if (r == 0)
+                r = set_up_gateway(s, config);
         if (r == 0)
                 r = tdm_models_observe(s->models, on_model_changed, s);
         return r < 0 ? tdm_error_set(err, r, "cannot set up serving: %s", strerror(-r)) : 0;

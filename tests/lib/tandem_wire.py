@@ -172,7 +172,7 @@ class Closed(Exception):
 class Wire:
     """One connection. Requests have numbers and replies are sorted by them, so many jobs can share it."""
 
-    def __init__(self, path, timeout=60.0, hello=True):
+    def __init__(self, path, timeout=60.0, hello=True, speaks_for=""):
         self.timeout = timeout
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(path)
@@ -181,7 +181,7 @@ class Wire:
         self.inbox = {}
         self.eof = False
         if hello:
-            self.hello = self.call("hello", {"protocol": 1, "client": "test"})
+            self.hello = self.call("hello", {"protocol": 1, "client": "test", "speaks_for": speaks_for})
 
     def close(self):
         self.socket.close()

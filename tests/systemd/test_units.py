@@ -110,8 +110,7 @@ def http():
         for line in ("RestrictAddressFamilies=AF_UNIX", "NoNewPrivileges=yes", "MemoryDenyWriteExecute=yes"):
             check(line + "\n" in unit, f"{flavour}: {line}")
     unit = text("system", "tandem-http.service.in")
-    for line in ("PrivateNetwork=yes", "DynamicUser=yes", "PrivateUsers=yes", "CapabilityBoundingSet=",
-                 "ProcSubset=pid"):
+    for line in ("PrivateNetwork=yes", "PrivateUsers=yes", "CapabilityBoundingSet=", "ProcSubset=pid"):
         check(line + "\n" in unit, line)
 
 
@@ -134,6 +133,10 @@ def names_agree():
     user = re.search(r"^User=(\w+)$", text("system", "tandemd.service.in"), re.M)[1]
     check(f'<policy user="{user}">' in text("dbus", "policy.conf") and f"\nu {user} " in text("sysusers.conf"),
           "the user", user)
+    with open(os.path.join(TREE, "daemon", "service", "config.h")) as f:
+        gateway = re.search(r'TDM_CONFIG_GATEWAY_USER "([\w-]+)"', f.read())[1]
+    check(f"\nUser={gateway}\n" in text("system", "tandem-http.service.in"), "who may speak for others", gateway)
+    check(f"\nu {gateway} " in text("sysusers.conf"), "and exists", gateway)
 
 
 @test

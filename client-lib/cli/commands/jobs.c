@@ -19,13 +19,14 @@ static void print_jobs(const struct tandem_job_list *list)
                    "PRIORITY", "PROMPT", "TOKENS", "AGE", "RECOVERIES");
         for (size_t i = 0; i < list->n_jobs; i++) {
                 const struct tandem_job_info *j = list->jobs[i];
-                char read[32], made[32], age[32];
+                char read[32], made[32], age[32], user[128];
 
                 snprintf(read, sizeof(read), "%" PRIu32 "/%" PRIu32, j->prefilled_tokens, j->prompt_tokens);
                 snprintf(made, sizeof(made), "%" PRIu32 "/%" PRIu32, j->generated_tokens, j->max_tokens);
                 format_duration(age, sizeof(age), j->age_s);
+                snprintf(user, sizeof(user), "%s%s%s", user_name(j->uid), j->label[0] ? "/" : "", term_safe(j->label));
                 out_printf("%8" PRIu64 "  %-10s  %-16s  %-10s  %-11s  %13s  %13s  %9s  %" PRIu32 "\n", j->job,
-                           tandem_job_state_name(j->state), term_safe(j->model), user_name(j->uid),
+                           tandem_job_state_name(j->state), term_safe(j->model), user,
                            tandem_priority_name(j->priority), read, made, age, j->recoveries);
         }
 }

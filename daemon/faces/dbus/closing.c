@@ -42,7 +42,7 @@ static void on_closed(void *task, bool ran)
 
 void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMessage *message)
 {
-        uint64_t user = peer && peer->account ? peer->account->uid : UNKNOWN_USER;
+        uint64_t user = peer && peer->account ? peer->account->identity : UNKNOWN_USER;
         struct closing *closing = NULL;
 
         if (bus->system && dbus_message_contains_unix_fds(message))

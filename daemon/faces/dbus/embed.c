@@ -103,7 +103,7 @@ static int start_text(struct bus_embed *e, const char *text, uint32_t dimensions
         struct bus_peer *peer = e->peer;
         struct tdm_job_params params = {
                 .kind = TDM_JOB_EMBED,
-                .uid = peer->uid,
+                .identity = peer->uid,
                 .account = peer->account,
                 .text = text,
                 .text_size = strlen(text),

@@ -541,7 +541,7 @@ static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd
                 n++;
         if (n >= MAX_OBJECTS && !forget_oldest(bus, false, 0))
                 return tdm_error_set(err, TDM_E_BUSY, "%u jobs are known already; try again later", n);
-        request->params.uid = peer->uid;
+        request->params.identity = peer->uid;
         request->params.account = peer->account;
         r = tdm_job_new(&j, &request->params, err);
         if (r == 0)

@@ -154,6 +154,12 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         return 0;
 }
 
+void tdm_face_set_gateway(struct tdm_face *face, enum tdm_face_gateway state, uid_t uid)
+{
+        face->gateway_state = state;
+        face->gateway = uid;
+}
+
 void tdm_face_set_fleet(struct tdm_face *face, struct tdm_fleet *fleet)
 {
         face->fleet = fleet;
@@ -231,6 +237,48 @@ static int charge_peer(struct tdm_face *face, const struct ucred *peer, struct t
         return 0;
 }
 
+static int may_speak_for_others(const struct client *c, struct tdm_error *err)
+{
+        const struct tdm_face *face = c->face;
+
+        if (face->gateway_state == TDM_FACE_GATEWAY_ASKED)
+                return tdm_error_set(err, TDM_E_BUSY, "the gateway's user is being looked up; try again");
+        if (face->gateway_state == TDM_FACE_GATEWAY_KNOWN && c->uid == face->gateway)
+                return 0;
+        return tdm_error_set(err, TDM_E_DENIED, "user %u may not speak for others here; only %s may", (unsigned)c->uid,
+                             face->system ? "the HTTP gateway's user (gateway-user in tandem.conf)" :
+                                            "the user who runs tandemd");
+}
+
+int face_speak_for(struct client *c, const char *label, struct tdm_error *err)
+{
+        _cleanup_(tdm_account_unrefp) struct tdm_account *account = NULL;
+        int r = may_speak_for_others(c, err);
+
+        if (r != 0)
+                return r;
+        /* What came before would be charged to one account and released from another. */
+        if (c->n_asked != 1)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "whom a connection speaks for is said once, in its first request");
+        r = tdm_accounts_get_labelled(c->face->accounts, c->uid, label, &account, err);
+        if (r == 0)
+                r = tdm_account_charge(account, TDM_RESOURCE_CONNECTIONS, 1, err);
+        if (r != 0)
+                return r;
+        r = tdm_account_charge(account, TDM_RESOURCE_FRAME_BYTES, c->held_bytes, err);
+        if (r != 0) {
+                tdm_account_release(account, TDM_RESOURCE_CONNECTIONS, 1);
+                return r;
+        }
+        tdm_account_release(c->account, TDM_RESOURCE_FRAME_BYTES, c->held_bytes);
+        tdm_account_release(c->account, TDM_RESOURCE_CONNECTIONS, 1);
+        tdm_account_unref(c->account);
+        c->account = steal_ptr(&account);
+        c->identity = c->account->identity;
+        return 0;
+}
+
 void tdm_face_accept(struct tdm_face *face, int taken_fd)
 {
         struct tdm_conn_limits limits = { .max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES,
@@ -276,6 +324,7 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
         c->account = account;
         c->pid = peer.pid;
         c->uid = peer.uid;
+        c->identity = peer.uid;
         if (face->system)
                 process_remember(c);
         tdm_list_init(&c->requests);

@@ -2,9 +2,9 @@
  *
  * It translates between the wire and jobs, models and the fleet, and decides who may do what: peer credentials are
  * taken when a client connects. A user daemon serves its own uid and root; a system daemon serves everybody, and each
- * sees and cancels only what is its own (root: all). Whatever a client can make grow is capped; a client that does not
- * read has its jobs paused, and is hung up on when that lasts. Only the files of this folder know the generated
- * protobuf. Loop thread only. */
+ * sees and cancels only what is its own (root: all). A client that speaks for another is that one in all of this.
+ * Whatever a client can make grow is capped; a client that does not read has its jobs paused, and is hung up on when
+ * that lasts. Only the files of this folder know the generated protobuf. Loop thread only. */
 #ifndef TDM_DAEMON_FACES_SOCKET_FACE_H
 #define TDM_DAEMON_FACES_SOCKET_FACE_H
 
@@ -47,6 +47,14 @@ struct tdm_face_config {
 /* All borrowed; fleet may change through tdm_face_set_fleet(). */
 int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models *models,
                  struct tdm_scheduler *scheduler, const struct tdm_face_config *config);
+/* Clients of this uid, and of no other, may speak for others: each of their connections may give a label (accounts.h).
+ * At first there is no such uid. uid counts in state KNOWN. */
+enum tdm_face_gateway {
+        TDM_FACE_GATEWAY_NONE,
+        TDM_FACE_GATEWAY_ASKED, /* its name is being looked up */
+        TDM_FACE_GATEWAY_KNOWN
+};
+void tdm_face_set_gateway(struct tdm_face *face, enum tdm_face_gateway state, uid_t uid);
 void tdm_face_set_fleet(struct tdm_face *face, struct tdm_fleet *fleet);
 /* Closes all connections and cancels their jobs. */
 void tdm_face_destroy(struct tdm_face *face);

@@ -24,7 +24,9 @@ struct client {
         struct tdm_conn *conn;
         int fd; /* a duplicate, to say why when the connection is over */
         pid_t pid;
-        uid_t uid;
+        uid_t uid;           /* of the process that connected */
+        uint64_t identity;   /* uid, or whom the client speaks for: accounts.h */
+        uint64_t n_asked;    /* requests that came, this one included */
         uint64_t start_time; /* of the process, where the kernel keeps no handle of it */
         struct tdm_account *account;
         struct tdm_gate *gate; /* receives fds for it now */
@@ -62,6 +64,8 @@ struct tdm_face {
         struct tdm_fleet *fleet;
         bool system;
         bool draining;
+        enum tdm_face_gateway gateway_state;
+        uid_t gateway;
         struct tdm_face_authority authority;
         char *socket;
         struct tdm_accounts *accounts;
@@ -77,17 +81,17 @@ struct tdm_face {
 
 static inline bool client_is_root(const struct client *c)
 {
-        return c->uid == 0;
+        return c->identity == 0;
 }
-/* May it see or end what belongs to uid? */
-static inline bool client_may_touch(const struct client *c, uid_t uid)
+/* May it see or end what belongs to that identity? A uid may touch what its labels have: it can take each of them. */
+static inline bool client_may_touch(const struct client *c, uint64_t identity)
 {
-        return c->uid == uid || client_is_root(c);
+        return c->identity == identity || c->identity == (uid_t)identity || client_is_root(c);
 }
 /* May it restart workers and unload models? */
 static inline bool client_is_admin(const struct client *c)
 {
-        return client_is_root(c) || c->uid == geteuid();
+        return client_is_root(c) || c->identity == geteuid();
 }
 
 /* process.c */
@@ -95,6 +99,8 @@ void process_remember(struct client *client);                                   
 int process_identify(const struct client *client, struct tdm_face_process *ret); /* -ESRCH: it has ended */
 
 /* face.c */
+/* From now on the client is the one that its user calls `label`. TDM_E_DENIED: it may not speak for others. */
+int face_speak_for(struct client *client, const char *label, struct tdm_error *err);
 void face_send(struct client *client, uint32_t id, Tandem__Reply *reply);
 void face_send_error(struct client *client, uint32_t id, int code, const char *message);
 void face_send_ok(struct client *client, uint32_t id);

@@ -217,7 +217,7 @@ static int take_generate(const struct client *c, const Tandem__Generate *g, stru
         _cleanup_(freep) struct tdm_chat_message *messages = NULL;
         _cleanup_(freep) struct tdm_chat_call *calls = NULL;
         struct tdm_stop_string stops[TDM_JOB_MAX_TEXTS];
-        struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .uid = c->uid, .account = c->account };
+        struct tdm_job_params p = { .kind = TDM_JOB_GENERATE, .identity = c->identity, .account = c->account };
         int r;
 
         r = take_chat(g, &messages, &calls, err);
@@ -238,7 +238,7 @@ static int take_score(const struct client *c, const Tandem__Score *score, struct
 {
         struct tdm_job_params p = {
                 .kind = TDM_JOB_SCORE,
-                .uid = c->uid,
+                .identity = c->identity,
                 .account = c->account,
                 .text = (const char *)score->text.data,
                 .text_size = score->text.len,
@@ -300,7 +300,7 @@ static int handle_embed(struct client *c, uint32_t id, const Tandem__Embed *embe
 {
         struct tdm_job_params p = {
                 .kind = TDM_JOB_EMBED,
-                .uid = c->uid,
+                .identity = c->identity,
                 .account = c->account,
                 .text = (const char *)embed->text.data,
                 .text_size = embed->text.len,
@@ -320,7 +320,7 @@ static int handle_cancel(struct client *c, uint32_t id, const Tandem__Cancel *ca
 {
         struct tdm_job *job = tdm_scheduler_find(c->face->scheduler, cancel->job);
 
-        if (!job || !client_may_touch(c, job->uid))
+        if (!job || !client_may_touch(c, job->identity))
                 return tdm_error_set(err, TDM_E_NO_JOB, "no job %llu; see `tandem jobs`",
                                      (unsigned long long)cancel->job);
         tdm_scheduler_cancel(c->face->scheduler, job, NULL);
@@ -403,7 +403,7 @@ static void start_tokenize(struct request *request)
         request->text_size = request->charged_bytes = 0; /* counted in t from here on */
         request->tokenizing = t;
         if (!tdm_model_encodes_here(model, t->text_size)) {
-                if (tdm_background_add_for(face->background, t->account->uid, tokenize, on_tokenized, t) < 0) {
+                if (tdm_background_add_for(face->background, t->account->identity, tokenize, on_tokenized, t) < 0) {
                         face_send_error(request->client, request->id, TDM_E_BUSY,
                                         "too many texts wait to be tokenized; try again later");
                         request->tokenizing = NULL;
@@ -647,7 +647,14 @@ static int handle_hello(struct client *c, uint32_t id, const Tandem__Hello *hell
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "protocol %u is not spoken here, only %u; use the client of version %s",
                                      hello->protocol, PROTOCOL, TANDEM_VERSION);
+        if (hello->speaks_for[0]) {
+                int r = face_speak_for(c, hello->speaks_for, err);
+
+                if (r != 0)
+                        return r;
+        }
         snprintf(c->name, sizeof(c->name), "%.*s", TDM_UTF8_CUT(hello->client, 31));
+        greeting.speaks_for = (char *)tdm_account_label(c->account);
         greeting.protocol = PROTOCOL;
         greeting.version = (char *)TANDEM_VERSION;
         greeting.max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES;
@@ -732,6 +739,7 @@ void face_handle(struct client *c, const uint8_t *data, size_t size, int *fds, u
                 face_protocol_error(c, "a frame is not a request of the protocol");
                 return;
         }
+        c->n_asked++;
         if (request->id == 0)
                 face_protocol_error(c, "a request's id must not be 0");
         else if (may_open(c, request->id)) {

@@ -16,7 +16,7 @@ static struct tdm_status_source source_of(const struct client *c)
                 .socket = face->socket,
                 .started_ns = face->started_ns,
                 .draining = face->draining,
-                .sees_all = !face->system || client_is_admin(c),
+                .sees_all = (!face->system && c->identity == c->uid) || client_is_admin(c),
                 .viewer = c->account,
         };
 }
@@ -256,13 +256,14 @@ void face_send_jobs(struct client *c, uint32_t id)
         tdm_list_for_each(job, all, struct tdm_job, node) {
                 Tandem__JobStatus *s = &own[jobs.n_jobs];
 
-                if (!client_may_touch(c, job->uid) || job->state == TDM_JOB_DONE)
+                if (!client_may_touch(c, job->identity) || job->state == TDM_JOB_DONE)
                         continue;
                 tandem__job_status__init(s);
                 s->job = job->id;
                 s->state = (Tandem__JobState)job->state;
                 s->model = job->model->name;
-                s->uid = (uint32_t)job->uid;
+                s->uid = (uint32_t)job->identity;
+                s->label = (char *)tdm_account_label(job->account);
                 s->priority = job->priority == TDM_JOB_BACKGROUND ? TANDEM__PRIORITY__PRIORITY_BACKGROUND :
                                                                     TANDEM__PRIORITY__PRIORITY_INTERACTIVE;
                 s->prompt_tokens = job->prompt_tokens;
