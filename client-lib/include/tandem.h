@@ -137,7 +137,8 @@ enum tandem_priority { TANDEM_PRIORITY_INTERACTIVE = 0, TANDEM_PRIORITY_BACKGROU
 enum tandem_speculation {
         TANDEM_SPECULATION_AUTO = 0, /* what the configuration says */
         TANDEM_SPECULATION_OFF = 1,
-        TANDEM_SPECULATION_LOOKUP = 2 /* what stood behind the same tokens before, in prompt or text */
+        TANDEM_SPECULATION_LOOKUP = 2, /* what stood behind the same tokens before, in prompt or text */
+        TANDEM_SPECULATION_DRAFT = 3   /* a draft model */
 };
 
 enum tandem_job_state {
@@ -228,6 +229,9 @@ struct tandem_generate_options {
         const char *tool_choice; /* "auto" (NULL), "none", "required", "function:NAME" */
         bool one_call;           /* at most one call */
         const struct tandem_message_details *const *chat_details; /* [n_chat], or NULL; each may be NULL */
+        /* The name of a model that guesses at the next tokens. Its vocabulary is the model's own, or the first part of
+         * it; any other is refused. NULL: what the configuration says. */
+        const char *draft;
 };
 
 struct tandem_score_options {

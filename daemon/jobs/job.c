@@ -28,6 +28,14 @@ static const char *const unguessed_texts[] = {
         [TDM_UNGUESSED_MEASURING] = "a step without guesses is measured",
         [TDM_UNGUESSED_COST] = "guesses would cost more time than they save",
         [TDM_UNGUESSED_MEMORY] = "no page of the cache is free for them",
+        [TDM_UNGUESSED_DRAFT_NONE] = "the configuration names no draft model",
+        [TDM_UNGUESSED_DRAFT_LOADING] = "its draft model is not loaded yet",
+        [TDM_UNGUESSED_DRAFT_MISSING] = "the draft model of the configuration cannot be opened",
+        [TDM_UNGUESSED_DRAFT_DIFFERS] = "the draft model of the configuration has another vocabulary",
+        [TDM_UNGUESSED_DRAFT_LOST] = "its draft model was lost",
+        [TDM_UNGUESSED_DRAFT_BEHIND] = "its draft has not caught up",
+        [TDM_UNGUESSED_DRAFT_MEMORY] = "no page of the draft's cache is free",
+        [TDM_UNGUESSED_DRAFT_LONG] = "the text fills the draft's context",
 };
 
 const char *tdm_unguessed_text(enum tdm_unguessed why)
@@ -222,6 +230,11 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
                 return r;
+        if (o->draft && o->draft[0]) {
+                job->draft_name = strdup(o->draft);
+                if (!job->draft_name)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
         job->account = p->account ? tdm_account_ref(p->account) : NULL;
         r = tdm_account_charge(job->account, TDM_RESOURCE_WAITING_BYTES, tdm_job_pending_bytes(job) + JOB_BYTES, err);
         if (r != 0)
@@ -263,6 +276,7 @@ void tdm_job_unref(struct tdm_job *job)
         tdm_account_unref(job->account);
         free(job->from_text.ids);
         free(job->ids);
+        free(job->draft_name);
         free(job->biases);
         tdm_stop_destroy(job->stop);
         tdm_constraint_destroy(job->constraint);
@@ -420,7 +434,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         return 0;
 }
 
-static int append_id(struct tdm_job *job, uint32_t id)
+int tdm_job_append(struct tdm_job *job, uint32_t id)
 {
         if (job->n_ids == job->ids_capacity) {
                 /* Never more than prompt and limit allow together. */
@@ -434,6 +448,38 @@ static int append_id(struct tdm_job *job, uint32_t id)
                 job->ids_capacity = capacity;
         }
         job->ids[job->n_ids++] = id;
+        return 0;
+}
+
+int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm_model *draft, uint32_t n_vocab)
+{
+        _cleanup_(tdm_job_unrefp) struct tdm_job *job = calloc(1, sizeof(*job));
+
+        if (!job)
+                return -ENOMEM;
+        job->n_refs = 1;
+        tdm_list_init(&job->node);
+        job->id = of->id;
+        job->kind = TDM_JOB_GENERATE;
+        job->uid = of->uid;
+        job->login = of->login;
+        job->priority = TDM_JOB_BACKGROUND;
+        job->model = draft;
+        job->accepted = true;
+        job->prompt_tokens = of->prompt_tokens;
+        job->max_tokens = of->max_tokens;
+        job->sampling = of->sampling;
+        job->sampling.n_top = 0;
+        job->repeat_last = of->repeat_last;
+        job->biases = malloc((of->n_biases + 1) * sizeof(*job->biases));
+        job->ids_capacity = of->n_ids + 64;
+        job->ids = malloc(job->ids_capacity * sizeof(*job->ids));
+        if (!job->biases || !job->ids)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < of->n_biases; i++)
+                if (of->biases[i].id < n_vocab)
+                        job->biases[job->n_biases++] = of->biases[i];
+        *ret = steal_ptr(&job);
         return 0;
 }
 
@@ -499,7 +545,7 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return false;
         }
-        if (append_id(job, id) < 0) {
+        if (tdm_job_append(job, id) < 0) {
                 finish_without_memory(job);
                 return false;
         }

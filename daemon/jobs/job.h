@@ -33,7 +33,7 @@ enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, 
 const char *tdm_job_state_name(enum tdm_job_state state);
 
 /* What a job may do to get several tokens from a step, in the order of the table of options. */
-enum tdm_speculation { TDM_SPECULATION_AUTO, TDM_SPECULATION_OFF, TDM_SPECULATION_LOOKUP };
+enum tdm_speculation { TDM_SPECULATION_AUTO, TDM_SPECULATION_OFF, TDM_SPECULATION_LOOKUP, TDM_SPECULATION_DRAFT };
 
 #define TDM_MAX_GUESSES 16u /* rows of a sequence in a step behind the one whose token is known */
 
@@ -49,6 +49,15 @@ enum tdm_unguessed {
         TDM_UNGUESSED_MEASURING, /* a step without guesses is measured */
         TDM_UNGUESSED_COST,      /* guesses would cost more time than they save */
         TDM_UNGUESSED_MEMORY,    /* no page is free for them */
+        /* The same of a job with a draft model. */
+        TDM_UNGUESSED_DRAFT_NONE,    /* the configuration wants a draft and names none for the model */
+        TDM_UNGUESSED_DRAFT_LOADING, /* it is not loaded yet */
+        TDM_UNGUESSED_DRAFT_MISSING, /* the configuration names one that cannot be opened */
+        TDM_UNGUESSED_DRAFT_DIFFERS, /* the configuration names one with another vocabulary */
+        TDM_UNGUESSED_DRAFT_LOST,    /* it was unloaded, failed, or its steps killed workers */
+        TDM_UNGUESSED_DRAFT_BEHIND,  /* it still reads the job's text */
+        TDM_UNGUESSED_DRAFT_MEMORY,  /* no page of its cache is free */
+        TDM_UNGUESSED_DRAFT_LONG,    /* the text fills its context */
 };
 
 const char *tdm_unguessed_text(enum tdm_unguessed why);
@@ -115,6 +124,7 @@ struct tdm_job {
         struct tdm_job_options options; /* as asked for, without the texts; the members below follow from them */
         enum tdm_job_priority priority;
         enum tdm_placement placement;
+        char *draft_name;        /* as asked for; NULL: none */
         struct tdm_model *model; /* borrowed from the scheduler's reference */
         const struct tdm_job_events *events;
         void *userdata;
@@ -226,6 +236,11 @@ bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t widt
  * TDM_E_BAD_REQUEST. After prepare. */
 int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
                         uint32_t max_rows, struct tdm_error *err);
+/* A job of the model `draft` that reads what `of` has read and guesses at what comes next. No client knows it, and it
+ * is charged to none. It draws with the same numbers, so that it agrees more often. */
+int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm_model *draft, uint32_t n_vocab);
+/* Appends a token that counts for nothing else. -ENOMEM. */
+int tdm_job_append(struct tdm_job *job, uint32_t id);
 /* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err);
 

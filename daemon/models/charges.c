@@ -19,7 +19,8 @@
 
 static bool is_idle(const struct tdm_model *model)
 {
-        return model->n_jobs == 0 && model->n_steps == 0 && !model->load;
+        /* Steps without a job are those of drafts. */
+        return model->n_jobs == 0 && !model->load;
 }
 
 /* Described, and no request waits for it or reads its vocabulary. A client's file that failed counts too: it keeps a
@@ -226,7 +227,7 @@ bool tdm_models_relieve(struct tdm_models *m)
         struct tdm_model *model, *first = NULL;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (model->state != TDM_MODEL_READY || model->n_steps > 0 || !is_idle(model))
+                if (model->state != TDM_MODEL_READY || !is_idle(model))
                         continue;
                 if (!first || model->last_used_ns < first->last_used_ns)
                         first = model;
@@ -246,7 +247,8 @@ int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
         while ((r = tdm_account_charge(model->holder, TDM_RESOURCE_MODELS, 1, err)) != 0) {
                 struct tdm_model *idle = find_idle(model->models, model->holder, model, true);
 
-                if (!idle || (idle->holder != model->holder && r != TDM_E_BUSY && model->holder->identity != 0))
+                if (model->only_draft || !idle ||
+                    (idle->holder != model->holder && r != TDM_E_BUSY && model->holder->identity != 0))
                         return r;
                 tdm_log_info("model %s unloaded: idle, and user %u, who holds %llu models, asks for another",
                              idle->name, (unsigned)model->holder->uid, (unsigned long long)n_held(model->holder));

@@ -112,7 +112,10 @@ void tdm_model_retire(struct tdm_model *model)
                 model->state = TDM_MODEL_GONE;
                 tdm_model_notify(model);
         }
-        tdm_model_leave(model);
+        if (model->n_steps == 0)
+                tdm_model_leave(model);
+        /* Else with the last of its steps (tdm_model_step_end()). They are those of drafts, and no job waits for them.
+         */
         tdm_model_unlist(model);
         tdm_model_unref(kept);
 }
@@ -188,7 +191,7 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
 
         available -= TDM_MIN(available, MEMORY_MARGIN_BYTES);
         if (fixed + least_kv > available) {
-                bool more = tdm_models_evict_one(m, model->holder, model);
+                bool more = !model->only_draft && tdm_models_evict_one(m, model->holder, model);
 
                 if (more || (!tdm_list_empty(&m->left) && tdm_now_ns() - model->waiting_ns < WAIT_NS))
                         return TDM_E_BUSY;
@@ -440,7 +443,7 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
         tdm_model_unref(model);
 }
 
-void tdm_model_want(struct tdm_model *model, struct tdm_account *account)
+void tdm_model_need(struct tdm_model *model, struct tdm_account *account)
 {
         struct tdm_error err;
 

@@ -231,6 +231,10 @@ void tdm_model_unref(struct tdm_model *model)
                 return;
         }
         tdm_model_load_destroyp(&model->load);
+        if (model->steps) { /* it left the list while it was in steps, and the fleet ended before these did */
+                model->in_fleet = false;
+                tdm_model_leave(model);
+        }
         tdm_models_close_file(model->models, model->account, steal_fd(&model->fd));
         tdm_model_uncharge(model);
         tdm_model_metadata_free(model->metadata);
@@ -505,7 +509,9 @@ void tdm_model_step_begin(struct tdm_model *model)
 
 void tdm_model_step_end(struct tdm_model *model)
 {
-        if (--model->n_steps == 0 && model->state == TDM_MODEL_FAILED && !model->load)
+        bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
+
+        if (--model->n_steps == 0 && over && !model->load)
                 tdm_model_leave(model);
 }
 
@@ -605,7 +611,7 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                 if (strcmp(model->name, name) != 0 || model->by_name != named)
                         continue;
                 found = true;
-                if (model->n_jobs > 0 || model->n_steps > 0 || model->load)
+                if (model->n_jobs > 0 || model->load)
                         return tdm_error_set(err, TDM_E_BUSY, "model %s is in use by %u jobs; cancel them first", name,
                                              model->n_jobs);
         }

@@ -85,12 +85,15 @@ struct tdm_model {
         struct tdm_model_load *load;         /* while a thread works on it */
         struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
         bool wanted;                         /* somebody needs the weights */
-        bool by_name;                        /* path is the daemon's own; else it is what a client said */
-        struct tdm_account *account;         /* who asked for it first: is charged for the metadata; may be NULL */
-        struct tdm_account *holder;          /* who wanted the weights: has its place in the fleet */
-        bool reads, has_place;               /* LOADS of account, MODELS of holder are charged */
-        uint64_t metadata_charged;           /* METADATA_BYTES of account */
-        uint64_t vocabulary_charged;         /* the same, for metadata->vocabulary */
+        bool only_draft;                     /* that is to guess for another model: no model leaves for it */
+        uint32_t draft_checked;      /* the model of this id was compared last as this one's draft; 0: none … */
+        uint32_t draft_differs;      /* … and the first token that differs; UINT32_MAX: none does */
+        bool by_name;                /* path is the daemon's own; else it is what a client said */
+        struct tdm_account *account; /* who asked for it first: is charged for the metadata; may be NULL */
+        struct tdm_account *holder;  /* who wanted the weights: has its place in the fleet */
+        bool reads, has_place;       /* LOADS of account, MODELS of holder are charged */
+        uint64_t metadata_charged;   /* METADATA_BYTES of account */
+        uint64_t vocabulary_charged; /* the same, for metadata->vocabulary */
         uint64_t started_ns;
         double load_ms;
         uint64_t waiting_ns; /* since when it waits for memory */
@@ -152,6 +155,13 @@ void tdm_model_unrefp(struct tdm_model **model);
 
 /* The weights too; account (or NULL) holds them. May fail the model at once: too many are held. */
 void tdm_model_want(struct tdm_model *model, struct tdm_account *account);
+/* The same for a model that is to guess for another one: no idle model leaves for it. */
+void tdm_model_want_draft(struct tdm_model *model, struct tdm_account *account);
+/* Whether `draft` can guess for `target`; both are described. TDM_E_UNSUPPORTED: it names the first token id at which
+ * the vocabularies differ. */
+int tdm_model_check_draft(struct tdm_model *target, struct tdm_model *draft, struct tdm_error *err);
+/* It has guessed, so it is not idle now. It counts no job for that, so it may be unloaded at any time. */
+void tdm_model_drafted(struct tdm_model *model);
 /* The daemon ends: nothing goes on loading. */
 void tdm_models_cancel_loads(struct tdm_models *models);
 /* Is it the default model, and not only called like it? */

@@ -124,6 +124,8 @@ void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const stru
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 struct user *u = tdm_scheduler_user(s, f->seqs[i].seq->job->login);
 
+                if (!u)
+                        continue; /* a companion whose job has left */
                 /* At least a nanosecond for a row: then users take turns whatever the clock says. */
                 u->served += (uint64_t)((double)ns * f->seqs[i].n_rows / f->n_rows) + f->seqs[i].n_rows;
         }

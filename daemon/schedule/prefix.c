@@ -113,6 +113,6 @@ void tdm_scheduler_enter(struct lane *lane, struct sequence *q)
         if (!lane->model->prefix || q->numerics == 0)
                 return;
         tables = tables_of(lane, q);
-        tdm_prefix_add(lane->model->prefix, q->job->identity, q->numerics, q->job->ids, q->n_committed, &tables,
+        tdm_prefix_add(lane->model->prefix, q->job->identity, q->numerics, q->job->ids, sequence_kept(q), &tables,
                        &q->cursor);
 }

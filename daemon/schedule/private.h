@@ -5,6 +5,7 @@
  *   room.c       memory                   recover.c      losses
  *   masks.c      grammars of jobs           lookup.[ch]    guesses from a job's own text
  *   speculate.c  how many guesses a step checks   guess-file.[ch]  guesses of tests
+ *   encode.c     texts on a thread            draft.c        draft models and their companions
  *   device-time.c  what users are charged, how long steps may be */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
@@ -82,7 +83,12 @@ struct lane {
         uint32_t fit_rows;
         struct cost costs[N_COSTS]; /* speculate.c */
         uint64_t n_costs;
-        bool dead; /* the model failed or left: no more steps */
+        /* Of drafts in this model. */
+        uint64_t draft_stamp;    /* when steps of them last had a turn */
+        uint32_t n_draft_deaths; /* steps of them that killed a worker or failed, since so many were good */
+        uint32_t n_draft_steps;
+        struct guess_record draft_records[TDM_MAX_GUESSES]; /* of jobs that have left, by place */
+        bool dead;                                          /* the model failed or left: no more steps */
 };
 
 enum emit_kind { EMIT_TOKEN, EMIT_SCORES };
@@ -118,6 +124,9 @@ struct tdm_scheduler {
         struct tdm_scheduler_config config;
         struct tdm_source *work;
         struct tdm_source *deadline; /* armed for the next job's */
+        struct tdm_source *lag;      /* armed for the next sequence that waits for its draft */
+        uint32_t n_companions;
+        bool told_no_draft; /* the log has that a draft of the configuration is missing */
 
         struct tdm_list jobs;      /* all jobs by node, for tdm_scheduler_jobs() */
         struct tdm_list sequences; /* of all jobs, by node */
@@ -154,6 +163,7 @@ struct step_class {
         struct lane *lane;
         enum tdm_placement placement;
         struct suspects *suspects;
+        bool drafts; /* companions only, and no suspects */
         uint64_t *stamp;
 };
 
@@ -170,7 +180,7 @@ static inline enum tdm_placement tdm_scheduler_placement_of(const struct tdm_sch
 }
 static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct step_class *c, const struct sequence *q)
 {
-        return !q->job->finished && !q->job->paused && q->suspects == c->suspects &&
+        return !q->job->finished && !q->job->paused && q->suspects == c->suspects && q->is_draft == c->drafts &&
                tdm_scheduler_placement_of(s, q->job) == c->placement;
 }
 
@@ -178,11 +188,17 @@ static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct ste
 struct user *tdm_scheduler_user(struct tdm_scheduler *s, uint64_t login); /* NULL: has no jobs */
 /* gives back its pages and its place, as if it had never been admitted */
 void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
+/* It has a place among the lane's sequences, and no pages yet. */
+void tdm_scheduler_enter_lane(struct lane *lane, struct sequence *q);
 /* the job is finished and not in flight */
 void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 void tdm_scheduler_run(struct tdm_scheduler *s); /* admits jobs, submits steps, tells listeners */
 struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id);
 void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane); /* frees a dead lane without flights */
+
+/* encode.c: a thread makes ids of the job's text, and compiles its grammar; then tdm_scheduler_run(). False: too many
+ * texts wait for that. */
+bool tdm_scheduler_start_encoding(struct tdm_scheduler *s, struct tdm_job *job);
 
 /* device-time.c */
 static inline uint64_t tdm_scheduler_now(const struct tdm_scheduler *s)
@@ -234,6 +250,48 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n);
 /* A step took so long. */
 void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns);
+
+/* The expected time of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
+ * lately. */
+float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
+/* How likely the next guess is right, where n were and n_right of these were. */
+float tdm_scheduler_chance(const struct guess_record *r);
+uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job);
+enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job);
+/* Whether lookup has guesses for the sequence that are likelier to be right than so. */
+bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, float chance);
+
+/* draft.c */
+/* The draft that the job names, or the configuration for its model. To be called before the job is known. */
+int tdm_draft_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model *target, struct tdm_error *err);
+/* 0: the draft fits the job's model, or there is none. TDM_E_BUSY: its file is still being read. Else the error with
+ * which the job ends. */
+int tdm_draft_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_error *err);
+/* The sequence has new tokens: its companion goes back to the last one that agrees, and more guesses are planned. */
+void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
+/* The companion has rows for a step now. */
+bool tdm_draft_has_work(const struct sequence *companion);
+/* How many, and whether a step of the sequence may go without them. */
+uint32_t tdm_draft_rows(const struct sequence *companion);
+/* A companion's step is done. */
+void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs);
+/* The guesses that are there for the sequence's next step: ret [most]. */
+uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret);
+/* The companion's job is over: it gets no more rows, and tdm_draft_sweep() frees it. */
+void tdm_draft_lose(struct sequence *companion, enum tdm_unguessed why);
+void tdm_draft_drop(struct sequence *q); /* the same, because the sequence goes back to the queue, or leaves */
+/* The sequence leaves. What was learned from it stays for the next one. */
+void tdm_draft_retire(struct tdm_scheduler *s, struct sequence *q);
+/* Its pages are needed now; it is not in flight. */
+void tdm_draft_evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *companion);
+/* The step killed its worker, or failed. */
+void tdm_draft_blame(struct lane *lane, const struct flight *f);
+void tdm_draft_model_changed(struct tdm_scheduler *s, const struct tdm_model *model); /* it is over */
+/* A prompt waits to be read, which goes first. */
+bool tdm_draft_must_yield(const struct tdm_scheduler *s);
+void tdm_draft_sweep(struct tdm_scheduler *s);
+void tdm_draft_free_all(struct tdm_scheduler *s);
+int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata);
 
 /* prefix.c */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan);

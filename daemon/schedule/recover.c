@@ -87,8 +87,13 @@ static void put_into_group(struct tdm_scheduler *s, struct flight *f, uint32_t f
 
 void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool device_healthy, const char *reason)
 {
+        struct lane *lane = tdm_scheduler_lane(s, f->seqs[0].seq->job->model->id);
         bool again = false;
 
+        if (f->seqs[0].seq->is_draft) {
+                tdm_draft_blame(lane, f);
+                return;
+        }
         for (uint32_t i = 0; i < f->n_seqs; i++)
                 again = again || f->seqs[i].seq->suspects;
         if (f->n_seqs == 1)
@@ -124,6 +129,7 @@ void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_
 
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
+                        q->draft.waits = false;
                         q->job->recoveries++;
                         if (!q->job->finished)
                                 q->job->state = TDM_JOB_RECOVERING;

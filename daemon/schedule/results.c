@@ -162,6 +162,7 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
 static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flight *f)
 {
         uint64_t now = tdm_now_ns();
+        uint32_t n_decoding = 0;
 
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 const struct flight_seq *fs = &f->seqs[i];
@@ -170,6 +171,10 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 uint32_t first = q->n_committed, n_again;
                 bool decodes;
 
+                if (q->is_draft) {
+                        tdm_draft_commit(s, lane, fs);
+                        continue;
+                }
                 tdm_scheduler_acquit(q);
                 if (job->finished)
                         continue; /* cancelled meanwhile */
@@ -192,7 +197,12 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 tdm_scheduler_enter(lane, q);
                 tdm_sequence_free_slid_out(lane, q);
                 job->state = sequence_is_decoding(q) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
+                n_decoding += sequence_is_decoding(q);
         }
+        /* With all new tokens known, because their number decides how many guesses pay. */
+        for (uint32_t i = 0; i < f->n_seqs && n_decoding > 0; i++)
+                if (f->seqs[i].seq->draft.model && !f->seqs[i].seq->is_draft && sequence_is_decoding(f->seqs[i].seq))
+                        tdm_draft_follow(s, lane, f->seqs[i].seq);
         s->stats.steps_done++;
 }
 

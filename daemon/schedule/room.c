@@ -39,6 +39,8 @@ static bool is_less(const struct sequence *of_a, const struct sequence *of_b, bo
 {
         const struct tdm_job *a = of_a->job, *b = of_b->job;
 
+        if (of_a->is_draft != of_b->is_draft)
+                return of_a->is_draft;
         if (a->paused != b->paused)
                 return a->paused;
         if (a->priority != b->priority)
@@ -51,6 +53,11 @@ static void evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *q
         struct sequence *other, *before = NULL;
 
         assert(!q->in_flight && !q->job->finished);
+        if (q->is_draft) {
+                tdm_draft_evict(s, lane, q);
+                return;
+        }
+        tdm_draft_drop(q);
         tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)q->job->id,
                       q->n_committed);
         tdm_scheduler_release(s, lane, q);

@@ -46,6 +46,8 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
+                r = tdm_loop_add_timer(loop, tdm_draft_on_lag, s, &s->lag);
+        if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
         if (r == 0 && config->guess_file) {
                 r = tdm_guess_file_open(&s->guess_file, config->guess_file);
@@ -153,12 +155,14 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         if (!s)
                 return;
         tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
+        tdm_draft_free_all(s);
         tdm_list_for_each(q, &s->sequences, struct sequence, node)
                 forget(s, q);
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
                 lane_free(s, lane);
         tdm_source_destroyp(&s->work);
         tdm_source_destroyp(&s->deadline);
+        tdm_source_destroyp(&s->lag);
         free(s->users);
         free(s->results);
         free(s->emits);
@@ -246,6 +250,12 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
                 tdm_account_release(job->account, TDM_RESOURCE_JOBS, 1);
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         }
+        r = tdm_draft_open(s, q, model, err);
+        if (r != 0) {
+                tdm_account_release(job->account, TDM_RESOURCE_JOBS, 1);
+                tdm_sequence_free(q);
+                return r;
+        }
         u = tdm_scheduler_user(s, job->login);
         if (!u) {
                 u = &s->users[s->n_users++];
@@ -300,7 +310,8 @@ void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct se
         lane->table_used[q->table] = false;
         tdm_list_remove(&q->active);
         lane->n_active--;
-        tdm_scheduler_user(s, q->job->login)->n_running--;
+        if (!q->is_draft)
+                tdm_scheduler_user(s, q->job->login)->n_running--;
         tdm_sequence_reset(q);
 }
 
@@ -309,8 +320,9 @@ void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct seq
         struct tdm_job *job = q->job;
 
         assert(job->finished && !q->in_flight);
-        if (job->state == TDM_JOB_DONE)
+        if (job->state == TDM_JOB_DONE || q->is_draft)
                 return;
+        tdm_draft_retire(s, q);
         s->pending_bytes -= q->charged_bytes;
         q->charged_bytes = 0;
         job->state = TDM_JOB_DONE;
@@ -352,67 +364,6 @@ static void finish_error(struct tdm_job *job, const struct tdm_error *err)
 
 /* ---- preparation and admission ---- */
 
-/* A long prompt in the tokenizer's thread; the job may end meanwhile. */
-struct encoding {
-        struct tdm_scheduler *s;
-        struct tdm_job *job;     /* referenced */
-        struct tdm_model *model; /* referenced: its tokenizer is in use */
-        struct tdm_job_encoded result;
-};
-
-static void run_encoding(void *task)
-{
-        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *vocabulary = NULL;
-        struct encoding *e = task;
-
-        if (e->job->is_text || e->job->is_chat)
-                tdm_job_encode(e->job, e->model->metadata->tokenizer, e->model->metadata->chat,
-                               tdm_model_hparams(e->model), &e->result);
-        if (e->result.r != 0 || !e->job->constraint)
-                return;
-        e->result.r = tdm_model_make_vocabulary(e->model, &vocabulary);
-        if (e->result.r < 0)
-                tdm_error_set(&e->result.error, e->result.r, "cannot hold the model's vocabulary as a trie: %s",
-                              strerror(-e->result.r));
-        else
-                e->result.r = tdm_constraint_compile(e->job->constraint, e->model->metadata->chat,
-                                                     e->model->metadata->tokenizer, vocabulary, &e->result.error);
-}
-
-static void on_encoded(void *task, bool ran)
-{
-        struct encoding *e = task;
-
-        e->job->encoding = false;
-        if (ran) {
-                e->job->encoded = true;
-                e->job->from_text = e->result;
-                if (e->job->constraint)
-                        tdm_model_made_vocabulary(e->model);
-                tdm_source_schedule(e->s->work);
-        }
-        tdm_job_unref(e->job);
-        tdm_model_unref(e->model);
-        free(e);
-}
-
-static bool start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
-{
-        struct encoding *e = calloc(1, sizeof(*e));
-
-        if (!e)
-                return false;
-        *e = (struct encoding){ .s = s, .job = tdm_job_ref(job), .model = tdm_model_ref(job->model) };
-        if (tdm_background_add_for(s->background, job->login, run_encoding, on_encoded, e) < 0) {
-                tdm_job_unref(e->job);
-                tdm_model_unref(e->model);
-                free(e);
-                return false;
-        }
-        job->encoding = true;
-        return true;
-}
-
 static void prepare(struct tdm_scheduler *s, struct sequence *q)
 {
         struct tdm_job *job = q->job;
@@ -423,12 +374,16 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         uint64_t tokens, begin;
         int r;
 
-        r = tdm_model_check_file(model, &err);
+        r = tdm_draft_check(s, q, &err);
+        if (r == TDM_E_BUSY)
+                return; /* its file is still being read */
+        if (r == 0)
+                r = tdm_model_check_file(model, &err);
         if (r == 0 && !job->encoded && job->constraint)
                 r = tdm_scheduler_want_grammar(s, job, &err);
         if (r == 0 && !job->encoded &&
             (job->constraint || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
-                if (start_encoding(s, job))
+                if (tdm_scheduler_start_encoding(s, job))
                         return;
                 r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
         }
@@ -512,13 +467,8 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
         return false;
 }
 
-static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct sequence *q,
-                           const struct tdm_pages_need *need)
+void tdm_scheduler_enter_lane(struct lane *lane, struct sequence *q)
 {
-        struct user *u = tdm_scheduler_user(s, q->job->login);
-
-        tdm_list_remove(&q->queue);
-        q->reserved = *need;
         for (q->table = 0; lane->table_used[q->table]; q->table++)
                 ;
         lane->table_used[q->table] = true;
@@ -531,6 +481,16 @@ static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct se
         }
         tdm_list_append(&lane->active, &q->active);
         lane->n_active++;
+}
+
+static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct sequence *q,
+                           const struct tdm_pages_need *need)
+{
+        struct user *u = tdm_scheduler_user(s, q->job->login);
+
+        tdm_list_remove(&q->queue);
+        q->reserved = *need;
+        tdm_scheduler_enter_lane(lane, q);
         q->job->state = TDM_JOB_PREFILL;
         u->n_running++;
         u->admitted = ++s->stamp;
@@ -698,6 +658,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
 
         prepare_all(s);
         retire_finished(s);
+        tdm_draft_sweep(s);
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 tdm_scheduler_sweep_leaving(s, lane);
                 admit(s, lane);
@@ -708,6 +669,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
                 ;
         tdm_scheduler_make_masks(s);
         retire_finished(s); /* jobs that no worker can run */
+        tdm_draft_sweep(s);
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
                 tdm_scheduler_sweep_lane(s, lane);
         tell(s);
@@ -786,6 +748,7 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
                 /* Only marked here, because this may be called while the lists are walked. */
                 if (lane)
                         lane->dead = true;
+                tdm_draft_model_changed(s, model);
                 tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                         if (q->job->model == model)
                                 finish_error(q->job, &err);

@@ -34,8 +34,12 @@ struct tdm_scheduler_config {
         bool no_relay;                    /* a sequence is never in two steps at once */
         enum tdm_placement placement;     /* of jobs that name none */
         enum tdm_speculation speculation; /* of jobs that name none */
-        uint32_t draft_max; /* guesses for a job in a step, <= TDM_MAX_GUESSES; 0: no speculation at all */
-        bool all_guesses;   /* tests: all that are found are checked, whatever that costs */
+        uint32_t draft_max;        /* guesses for a job in a step, <= TDM_MAX_GUESSES; 0: no speculation at all */
+        const char *const *drafts; /* "MODEL=DRAFT" for jobs that name none, NULL-terminated; NULL: none; borrowed */
+        /* Opens a draft model by its name; NULL: tdm_models_open(). */
+        int (*open_draft)(void *userdata, const char *name, struct tdm_model **ret, struct tdm_error *err);
+        void *open_data;
+        bool all_guesses; /* tests: all that are found are checked, whatever that costs */
         /* Tests: the guesses of every step instead of those of lookup.c, and their number, <= most. All are checked.
          */
         uint32_t (*guess)(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret);

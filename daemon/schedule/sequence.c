@@ -23,6 +23,7 @@ void tdm_sequence_free(struct sequence *q)
         tdm_list_remove(&q->active);
         tdm_suspects_unref(q->suspects);
         tdm_lookup_destroy(q->guesses.lookup);
+        tdm_model_unref(q->draft.model);
         tdm_job_unref(q->job);
         free(q);
 }
@@ -39,4 +40,5 @@ void tdm_sequence_reset(struct sequence *q)
         q->looked_up = q->leaving = false;
         q->in_flight = 0;
         q->home = 0;
+        q->draft.waits = false;
 }

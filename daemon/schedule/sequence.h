@@ -28,10 +28,29 @@ struct guesses {
         uint32_t ids[TDM_MAX_GUESSES];
         uint32_t n_found; /* of ids; also where none is to be checked they show how good guesses are */
         uint32_t length;  /* tokens that agreed */
+        bool drafted;     /* they are those of a draft model */
         uint32_t n;       /* of ids, for the next step */
         float reach;      /* while lengths are chosen: the chance that all so far are right */
         uint32_t n_tried; /* the same: how many so far */
         struct guess_record records[N_AGREEMENTS];
+};
+
+/* What a sequence has of a draft model (draft.c). */
+struct draft {
+        struct tdm_model *model; /* referenced; NULL: none */
+        bool used;               /* its guesses are wanted: not only checked for its vocabulary */
+        bool waits;              /* the sequence gets no rows until its companion has made its guesses … */
+        uint64_t until_ns;       /* … or until then */
+        struct sequence *seq;    /* the companion; NULL: there is none now */
+        bool begun;              /* records hold what is expected, or what was counted */
+        uint32_t n_wanted;       /* guesses that the companion is to make */
+        uint32_t patient_at;     /* tokens of the job from which the companion is waited for again */
+        uint32_t n_late;         /* how often it was too late, lately */
+        uint32_t retry_at;       /* tokens of the job from which a new companion is tried, or one that did not pay */
+        uint32_t probe_until;    /* tokens of the job up to which guesses are tried that seem not to pay */
+        uint32_t n_probes;
+        enum tdm_unguessed why;                       /* there are no guesses */
+        struct guess_record records[TDM_MAX_GUESSES]; /* by place */
 };
 
 struct sequence {
@@ -55,6 +74,10 @@ struct sequence {
         uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
 
         struct guesses guesses;
+        struct draft draft;
+        bool is_draft;          /* it is a companion: it reads what another sequence has, and guesses what comes next */
+        struct sequence *owner; /* of a companion: that one; NULL: it has left */
+        uint32_t n_synced;      /* of a companion: the first so many tokens are the owner's */
 
         struct suspects *suspects; /* referenced; NULL: nothing is known against it */
         uint32_t n_told;           /* positions whose scores the listener has */
@@ -82,6 +105,11 @@ void tdm_sequence_reset(struct sequence *q);
 static inline uint32_t sequence_pending_rows(const struct sequence *q)
 {
         return q->job->n_ids - q->n_committed;
+}
+/* Positions that stay in the cache. A companion's guesses may be wrong, so it may have to go back to these. */
+static inline uint32_t sequence_kept(const struct sequence *q)
+{
+        return q->owner ? TDM_MIN(q->n_committed, q->owner->job->n_ids) : q->n_committed;
 }
 /* It generates. False of one that was pushed out and reads again what it has generated. */
 static inline bool sequence_is_decoding(const struct sequence *q)

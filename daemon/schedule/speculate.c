@@ -98,6 +98,11 @@ static float cost_of(const struct lane *lane, uint32_t n_rows, uint32_t base)
         return ns + slope * (float)(n_rows - TDM_MIN(n_rows, cost_rows(below)));
 }
 
+float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base)
+{
+        return is_recent(lane, cost_index(base)) ? cost_of(lane, n_rows, base) : 0;
+}
+
 /* The rows of the next step at most: what is not known is approached by steps. */
 static uint32_t most_rows(const struct lane *lane, uint32_t base)
 {
@@ -111,6 +116,11 @@ static uint32_t most_rows(const struct lane *lane, uint32_t base)
 
 /* ---- guesses ---- */
 
+float tdm_scheduler_chance(const struct guess_record *r)
+{
+        return (r->n_right + RECORD_FIRST) / (r->n + 2 * RECORD_FIRST);
+}
+
 /* 3, 4, 5 to 7, 8 to 15, and more tokens. */
 static struct guess_record *record_of(struct guesses *g, uint32_t length)
 {
@@ -119,11 +129,12 @@ static struct guess_record *record_of(struct guesses *g, uint32_t length)
         return &g->records[i];
 }
 
-static float chance(struct guesses *g, uint32_t length)
+/* Of the next guess behind the first n. */
+static struct guess_record *record_behind(struct sequence *q, uint32_t n)
 {
-        const struct guess_record *r = record_of(g, length);
-
-        return (r->n_right + RECORD_FIRST) / (r->n + 2 * RECORD_FIRST);
+        if (q->guesses.drafted)
+                return &q->draft.records[TDM_MIN(n, TDM_MAX_GUESSES - 1)];
+        return record_of(&q->guesses, q->guesses.length + n);
 }
 
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n)
@@ -132,7 +143,7 @@ void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32
         bool right = true;
 
         for (uint32_t i = 0; right && i < TDM_MIN(n, g->n_found); i++) {
-                struct guess_record *r = record_of(g, g->length + i);
+                struct guess_record *r = record_behind(q, i);
 
                 right = ids[i] == g->ids[i];
                 r->n = r->n * RECORD_DECAY + 1;
@@ -141,14 +152,16 @@ void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32
         g->n = g->n_found = 0;
 }
 
-static enum tdm_speculation mode_of(const struct tdm_scheduler *s, const struct tdm_job *job)
+enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job)
 {
         enum tdm_speculation asked = (enum tdm_speculation)job->options.speculation;
 
+        if (job->draft_name)
+                return asked; /* it wants more than what is meant for all */
         return asked == TDM_SPECULATION_AUTO ? s->config.speculation : asked;
 }
 
-static uint32_t most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job)
+uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job)
 {
         uint32_t most = s->config.draft_max, left = job->max_tokens - job->generated;
 
@@ -158,14 +171,34 @@ static uint32_t most_guesses(const struct tdm_scheduler *s, const struct tdm_job
         return TDM_MIN(TDM_MIN(most, TDM_MAX_GUESSES), left - TDM_MIN(left, 1u));
 }
 
+static void look_up(struct sequence *q, uint32_t most)
+{
+        struct guesses *g = &q->guesses;
+
+        g->drafted = false;
+        g->n_found = tdm_lookup_guess(g->lookup, q->job->ids, q->job->n_ids, most, g->ids, &g->length);
+}
+
+bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, float chance)
+{
+        struct guesses *g = &q->guesses;
+
+        if (tdm_scheduler_speculation_of(s, q->job) != TDM_SPECULATION_AUTO ||
+            (!g->lookup && tdm_lookup_new(&g->lookup) < 0))
+                return false;
+        look_up(q, 1);
+        return g->n_found > 0 && tdm_scheduler_chance(record_of(g, g->length)) > chance;
+}
+
 static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q)
 {
         struct guesses *g = &q->guesses;
         const struct tdm_job *job = q->job;
-        uint32_t most = most_guesses(s, job);
+        enum tdm_speculation mode = tdm_scheduler_speculation_of(s, job);
+        uint32_t most = tdm_scheduler_most_guesses(s, job);
 
         g->n = g->n_found = g->n_tried = 0;
-        if (s->config.draft_max == 0 || mode_of(s, job) == TDM_SPECULATION_OFF)
+        if (s->config.draft_max == 0 || mode == TDM_SPECULATION_OFF)
                 return TDM_UNGUESSED_OFF;
         if (job->constraint)
                 return TDM_UNGUESSED_GRAMMAR;
@@ -177,10 +210,16 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
                 g->n_found = s->config.guess(s->config.guess_data, job, most, g->ids);
                 return TDM_UNGUESSED_NOT;
         }
+        g->n_found = tdm_draft_guesses(q, most, g->ids);
+        g->drafted = g->n_found > 0;
+        if (g->drafted)
+                return TDM_UNGUESSED_NOT;
+        if (mode == TDM_SPECULATION_DRAFT)
+                return q->draft.why;
         if (!g->lookup && tdm_lookup_new(&g->lookup) < 0)
                 return TDM_UNGUESSED_MEMORY;
-        g->n_found = tdm_lookup_guess(g->lookup, job->ids, job->n_ids, most, g->ids, &g->length);
-        return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_NO_MATCH;
+        look_up(q, most);
+        return g->n_found > 0 ? TDM_UNGUESSED_NOT : q->draft.why ? q->draft.why : TDM_UNGUESSED_NO_MATCH;
 }
 
 /* The sequence whose next guess is likeliest to be right, by index; n_decode: none has one that is likely enough. */
@@ -195,7 +234,7 @@ static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, floa
 
                 if (g->n_tried >= g->n_found)
                         continue;
-                reach = g->reach * chance(g, g->length + g->n_tried);
+                reach = g->reach * tdm_scheduler_chance(record_behind(s->candidates[i], g->n_tried));
                 if (reach <= best_chance)
                         continue;
                 best = i;

@@ -31,7 +31,9 @@
  */
 static bool has_work(const struct sequence *q)
 {
-        if (q->job->paused || q->job->finished || q->leaving || q->job->masking)
+        if (q->is_draft)
+                return tdm_draft_has_work(q);
+        if (q->job->paused || q->job->finished || q->leaving || q->job->masking || q->draft.waits)
                 return false;
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
 }
@@ -42,6 +44,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
 {
         struct step_class best = { 0 };
         uint64_t best_served = 0;
+        bool yield = s->n_companions > 0 && tdm_draft_must_yield(s);
         struct sequence *q;
         struct lane *lane;
 
@@ -50,8 +53,10 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                         continue;
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         enum tdm_placement placement = tdm_scheduler_placement_of(s, q->job);
-                        uint64_t *stamp = q->suspects ? &q->suspects->stamp : &lane->stamp[placement];
-                        bool skip = !has_work(q);
+                        uint64_t *stamp = q->suspects ? &q->suspects->stamp :
+                                          q->is_draft ? &lane->draft_stamp :
+                                                        &lane->stamp[placement];
+                        bool skip = !has_work(q) || (q->is_draft && yield);
                         uint64_t served;
 
                         if (skip)
@@ -62,9 +67,11 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                                 skip = tried[i] == stamp;
                         if (skip)
                                 continue;
-                        best = (struct step_class){
-                                .lane = lane, .placement = placement, .suspects = q->suspects, .stamp = stamp
-                        };
+                        best = (struct step_class){ .lane = lane,
+                                                    .placement = placement,
+                                                    .suspects = q->suspects,
+                                                    .drafts = q->is_draft,
+                                                    .stamp = stamp };
                         best_served = served;
                 }
         }
@@ -153,6 +160,19 @@ static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, con
         return TDM_MIN(n, TDM_MAX(1u, TDM_DIV_UP(n_class, TDM_MAX(route->width, 1u))));
 }
 
+/* The same of companions: all that have work. */
+static uint32_t collect_drafts(struct tdm_scheduler *s, const struct step_class *c)
+{
+        struct sequence *q;
+        uint32_t n = 0;
+
+        tdm_list_for_each(q, &c->lane->active, struct sequence, active) {
+                if (tdm_class_has(s, c, q) && has_work(q))
+                        s->candidates[n++] = q;
+        }
+        return n;
+}
+
 static void fill_pages(struct lane *lane, struct sequence *q, uint32_t n_positions)
 {
         struct tdm_model *model = lane->model;
@@ -173,7 +193,7 @@ static void fill_pages(struct lane *lane, struct sequence *q, uint32_t n_positio
 void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q)
 {
         struct tdm_model *model = lane->model;
-        uint32_t first = tdm_window_first(tdm_model_hparams(model), TDM_KV_WINDOW, q->n_committed);
+        uint32_t first = tdm_window_first(tdm_model_hparams(model), TDM_KV_WINDOW, sequence_kept(q));
         const struct tdm_pages_need one = { .n[TDM_KV_WINDOW] = 1 };
         uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, TDM_KV_WINDOW);
 
@@ -403,6 +423,35 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         }
 }
 
+/* Companions have free pages only. One that finds none is dropped. */
+static void fill_drafts(struct build *b, uint32_t n_candidates)
+{
+        const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
+        uint32_t most = TDM_MIN(limits->max_rows, tdm_scheduler_fit_rows(b->s, b->lane));
+
+        b->flight->reads = false;
+        for (uint32_t i = 0; i < n_candidates && b->n_rows < most; i++) {
+                struct sequence *q = b->s->candidates[i];
+                uint32_t first, n;
+
+                if (b->flight->n_seqs == limits->max_seqs || b->flight->n_logits == limits->max_logits)
+                        return;
+                /* What the prefix cache has counts as promised, so all of it is reserved before. */
+                if (!q->looked_up && tdm_scheduler_grow_spare(b->lane, q, q->job->n_ids) == q->job->n_ids)
+                        tdm_scheduler_look_up(b->s, b->lane, q, b->bits);
+                q->looked_up = true;
+                first = q->n_issued;
+                n = first + TDM_MIN(tdm_draft_rows(q), most - b->n_rows);
+                n = tdm_scheduler_grow_spare(b->lane, q, n);
+                if (n <= first) {
+                        tdm_draft_lose(q, TDM_UNGUESSED_DRAFT_MEMORY);
+                        continue;
+                }
+                add_sequence(b, q, n - first, 0);
+                b->flight->reads = b->flight->reads || n - first > 2;
+        }
+}
+
 /* No worker can run this class, so its jobs end. */
 static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int r)
 {
@@ -420,7 +469,11 @@ static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int 
                 tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name,
                               strerror(-r));
         tdm_list_for_each(q, &c->lane->active, struct sequence, active) {
-                if (tdm_class_has(s, c, q) && has_work(q))
+                if (!tdm_class_has(s, c, q) || !has_work(q))
+                        continue;
+                if (q->is_draft)
+                        tdm_draft_lose(q, TDM_UNGUESSED_DRAFT_LOST);
+                else
                         tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
         }
 }
@@ -583,8 +636,12 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         memcpy(head->plan, route->plan, tdm_model_n_blocks(tdm_model_hparams(model)));
         b.bits = tdm_scheduler_bits(s, c, head->plan);
         b.share = share_of(s, c, route);
-        n_candidates = collect(s, c, route, &b.share, &before);
-        fill_rows(&b, n_candidates);
+        if (c->drafts)
+                fill_drafts(&b, collect_drafts(s, c));
+        else {
+                n_candidates = collect(s, c, route, &b.share, &before);
+                fill_rows(&b, n_candidates);
+        }
         if (b.flight->n_seqs == 0)
                 return 0;
         /* The sequence that is in the flight before may have got no rows. Then this step follows none. */

@@ -40,6 +40,12 @@ static void happen(struct world *w, bool losses)
                 if (losses && w->fleet.ready && pick(w, 3) == 0)
                         reset(w, NULL);
                 break;
+        case 4:
+                if (w->s->n_companions > 0 && pick(w, 4) == 0) {
+                        tdm_draft_on_lag(NULL, UINT64_MAX, w->s); /* no job waits for its draft any more */
+                        break;
+                }
+                /* fallthrough */
         default:
                 if (!w->fleet.ready)
                         become_ready(w);
@@ -55,6 +61,13 @@ static void happen(struct world *w, bool losses)
 
 static uint32_t n_hits, n_evictions; /* over all random runs */
 static uint64_t n_drafted, n_accepted;
+
+enum guessing { GUESS_NOT, GUESS_SCRIPT, GUESS_DRAFT };
+
+static bool misses(uint32_t position)
+{
+        return position % 5 == 0;
+}
 
 static uint32_t next(const struct tdm_job *job, const uint32_t *ids, uint32_t n)
 {
@@ -82,7 +95,7 @@ static uint32_t script(void *userdata, const struct tdm_job *job, uint32_t most,
 }
 
 /* How many steps followed another. */
-static uint32_t run_random(unsigned seed, bool losses, bool culprits, bool guesses)
+static uint32_t run_random(unsigned seed, bool losses, bool culprits, enum guessing guessing)
 {
         struct tdm_scheduler_stats stats;
         struct world w;
@@ -97,8 +110,11 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, bool guess
                 .max_sequences = max_seqs,
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
                 .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
-                .draft_max = guesses ? TDM_MAX_GUESSES : 0,
-                .guess = guesses ? script : NULL,
+                .draft_max = guessing ? TDM_MAX_GUESSES : 0,
+                .guess = guessing == GUESS_SCRIPT ? script : NULL,
+                .all_guesses = guessing == GUESS_DRAFT,
+                .open_draft = world_open_draft,
+                .open_data = &w,
         };
         static const enum tdm_placement kinds[] = { TDM_PLACEMENT_SPLIT,    TDM_PLACEMENT_NPU,
                                                     TDM_PLACEMENT_GPU,      TDM_PLACEMENT_STANDBY,
@@ -109,6 +125,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, bool guess
         world_open(&w, seed, 10 + (uint32_t)rand_r(&draw) % 40, 5 + (uint32_t)rand_r(&draw) % 20, &config);
         w.n_jobs = 1 + pick(&w, MAX_JOBS - 1);
         w.away = losses;
+        w.fleet.misses = guessing == GUESS_DRAFT ? misses : NULL;
         w.fleet.measured = kinds[pick(&w, TDM_ARRAY_SIZE(kinds))];
         w.fleet.slowness[0] = pick(&w, 3) * 1000;
         w.fleet.slowness[1] = pick(&w, 3) * 1000;
@@ -130,6 +147,8 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, bool guess
                 w.jobs[i].penalty = pick(&w, 3) == 0;
                 w.jobs[i].score = pick(&w, 6) == 0;
                 w.jobs[i].seed = pick(&w, 1000);
+                if (guessing == GUESS_DRAFT && !w.jobs[i].score)
+                        w.jobs[i].draft = (const char *const[]){ "draft", "draft", "self", NULL }[pick(&w, 4)];
                 if (culprits && pick(&w, 6) == 0) {
                         w.jobs[i].killer = pick(&w, 2);
                         w.jobs[i].breaker = !w.jobs[i].killer;
@@ -175,7 +194,7 @@ static void test_random(void **state)
         uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_relayed += run_random(seed, false, false, false);
+                n_relayed += run_random(seed, false, false, GUESS_NOT);
         assert_true(n_relayed > n_rounds());
         assert_true(n_hits > n_rounds() / 3);
         assert_true(n_evictions > n_rounds() / 3);
@@ -186,7 +205,7 @@ static void test_random_losses(void **state)
         uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_relayed += run_random(100000 + seed, true, false, false);
+                n_relayed += run_random(100000 + seed, true, false, GUESS_NOT);
         assert_true(n_relayed > n_rounds());
 }
 
@@ -195,7 +214,7 @@ static void test_random_culprits(void **state)
         uint32_t n_relayed = 0;
 
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_relayed += run_random(200000 + seed, true, true, false);
+                n_relayed += run_random(200000 + seed, true, true, GUESS_NOT);
         assert_true(n_relayed > n_rounds());
 }
 
@@ -206,20 +225,31 @@ static void test_random_guesses(void **state)
         n_drafted = n_accepted = 0;
         n_hits = n_evictions = 0;
         for (unsigned seed = 1; seed <= n_rounds(); seed++)
-                n_relayed += run_random(300000 + seed, seed % 2, seed % 3 == 0, true);
+                n_relayed += run_random(300000 + seed, seed % 2, seed % 3 == 0, GUESS_SCRIPT);
         assert_true(n_relayed > n_rounds());
         assert_true(n_hits > n_rounds() / 3);
         assert_true(n_evictions > n_rounds() / 3);
         assert_true(n_accepted > 10 * n_rounds() && n_accepted < n_drafted);
 }
 
+static void test_random_drafts(void **state)
+{
+        n_drafted = n_accepted = 0;
+        n_evictions = 0;
+        for (unsigned seed = 1; seed <= n_rounds(); seed++)
+                run_random(400000 + seed, seed % 2, seed % 3 == 0, GUESS_DRAFT);
+        assert_true(n_evictions > n_rounds() / 3);
+        print_message("FIGURE %llu of %llu guesses were right\n", (unsigned long long)n_accepted,
+                      (unsigned long long)n_drafted);
+        assert_true(n_accepted > 5 * n_rounds() && n_accepted < n_drafted);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_random),
-                cmocka_unit_test(test_random_losses),
-                cmocka_unit_test(test_random_culprits),
-                cmocka_unit_test(test_random_guesses),
+                cmocka_unit_test(test_random),          cmocka_unit_test(test_random_losses),
+                cmocka_unit_test(test_random_culprits), cmocka_unit_test(test_random_guesses),
+                cmocka_unit_test(test_random_drafts),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

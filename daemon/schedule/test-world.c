@@ -180,6 +180,8 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
         }
         if (s->worker < TDM_N_WORKERS)
                 f->n_rows[s->worker] += head->n_rows;
+        s->kills = f->draft_kills && model == f->models[1];
+        s->breaks = f->draft_breaks && model == f->models[1];
         for (uint32_t i = 0; i < head->n_rows; i++) {
                 s->kills = s->kills || f->step->rows[i].token == KILLER;
                 s->breaks = s->breaks || f->step->rows[i].token == BREAKER;
@@ -230,6 +232,7 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
 {
         struct tdm_model *model = s->model;
         uint32_t m = model_index(f, model->id);
+        const enum fault fault = f->fault_model == m ? f->fault : FAULT_NONE;
         const struct tdm_hparams *hp = tdm_model_hparams(model);
         struct tdm_result *results;
         struct tdm_error err;
@@ -255,21 +258,22 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                 for (int g = 0; g < TDM_KV_GROUPS; g++) {
                         struct cell *c = cell(f, m, (enum tdm_kv_group)g, row->seq, row->position);
 
-                        if (f->fault != FAULT_PAGE || c->position != row->position || c->hash == 0)
+                        if (fault != FAULT_PAGE || c->position != row->position || c->hash == 0)
                                 *c = (struct cell){ row->position, row->token, hash };
                 }
                 if (row->logits != UINT32_MAX) {
                         const struct tdm_step_logits *l = &f->step->logits[row->logits];
                         struct tdm_result *r = &results[row->logits];
 
-                        const struct tdm_step_logits *first_l =
-                                f->fault == FAULT_HISTORY ? first_logits(f, row->seq) : l;
-                        bool late = f->fault == FAULT_POSITION && l != first_logits(f, row->seq);
+                        const struct tdm_step_logits *first_l = fault == FAULT_HISTORY ? first_logits(f, row->seq) : l;
+                        bool late = fault == FAULT_POSITION && l != first_logits(f, row->seq);
 
                         r->token = choose(hash, row->position + 1 + late, l->sampling.seed,
                                           f->step->history + first_l->history_offset, first_l->n_history, hp->n_vocab);
                         if (f->replay)
                                 r->token = f->replay(row->position + 1);
+                        if (m == 1 && f->misses && f->misses(row->position + 1))
+                                r->token = r->token == 300 ? 301 : 300;
                         if (l->mask)
                                 choose_allowed(f, s, row->logits, r);
                         r->logprob = score_of(hash, r->token);
@@ -545,6 +549,8 @@ void submit(struct world *w, struct client_job *c, uint32_t model, uid_t uid, en
                              .max_tokens = c->max_tokens,
                              .prefill_chunk = chunk,
                              .deadline_ms = c->deadline_ms,
+                             .draft = c->draft,
+                             .draft_max = c->draft_max,
                              .json_schema = c->schema,
                              .regex = c->regex,
                              .ignore_end = !c->schema && !c->regex },
@@ -655,6 +661,16 @@ void finish_step(struct world *w, struct fake_step *s)
         tdm_scheduler_on_step_done(w->s, copy.model->id, copy.slot, copy.step_id);
 }
 
+int world_open_draft(void *userdata, const char *name, struct tdm_model **ret, struct tdm_error *err)
+{
+        struct world *w = userdata;
+
+        if (strcmp(name, "draft") != 0 && strcmp(name, "self") != 0)
+                return tdm_error_set(err, TDM_E_NO_MODEL, "no model is named %s", name);
+        *ret = tdm_model_ref(w->fleet.models[name[0] == 'd']);
+        return 0;
+}
+
 bool all_done(const struct world *w)
 {
         for (uint32_t i = 0; i < w->n_jobs; i++)
@@ -669,6 +685,7 @@ void arrive(struct world *w)
         enum tdm_placement placement =
                 pick(w, 4) ? TDM_PLACEMENT_ANY : (enum tdm_placement)pick(w, TDM_N_ASKED_PLACEMENTS);
 
-        submit(w, c, pick(w, 5) == 0, 1000 + (pick(w, 4) == 0), pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND,
-               placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
+        /* Where model 1 draws other tokens, it is a draft only. */
+        submit(w, c, (pick(w, 5) == 0) * (w->fleet.misses ? 2 : 1), 1000 + (pick(w, 4) == 0),
+               pick(w, 3) ? TDM_JOB_INTERACTIVE : TDM_JOB_BACKGROUND, placement, pick(w, 3) ? 0 : 1 + pick(w, 9));
 }

@@ -70,6 +70,9 @@ struct tdm_fleet {
         unsigned late;                 /* of so many rows with a mask one finds that it has not come; 0: all find it */
         uint32_t n_late, n_masked;
         enum fault fault;
+        uint32_t fault_model;                  /* the double does it there only */
+        bool (*misses)(uint32_t position);     /* model 1 draws another token there; NULL: nowhere */
+        bool draft_kills, draft_breaks;        /* so do all steps of model 1 */
         uint32_t (*replay)(uint32_t position); /* the token at a position, whatever stands before it; NULL: see above */
 };
 
@@ -80,6 +83,8 @@ struct client_job {
         uint64_t seed;
         uint32_t deadline_ms;
         bool penalty, score, cancelled, killer, breaker;
+        const char *draft; /* "draft" is model 1, "self" model 0; NULL: none */
+        uint32_t draft_max;
         const char *schema, *regex; /* what its text must follow */
         bool incomplete;
         char message[TDM_ERROR_MESSAGE_MAX];
@@ -125,6 +130,8 @@ struct fake_step *some_step(struct world *w);
 void reset(struct world *w, const struct fake_step *guilty);
 void become_ready(struct world *w);
 void finish_step(struct world *w, struct fake_step *s);
+/* As tdm_scheduler_config.open_draft; userdata is the world. */
+int world_open_draft(void *userdata, const char *name, struct tdm_model **ret, struct tdm_error *err);
 bool all_done(const struct world *w);
 void arrive(struct world *w);
 

@@ -16,6 +16,7 @@ enum kind {
         KIND_KV_TYPE,
         KIND_PLACEMENT,
         KIND_SPECULATION,
+        KIND_DRAFTS,
         KIND_CPUS,
         KIND_SWITCH,
         KIND_SECONDS,
@@ -47,6 +48,7 @@ static const struct key {
         { "engine", "placement", KIND_PLACEMENT, offsetof(struct tdm_config, placement), 0, 0 },
         { "engine", "speculation", KIND_SPECULATION, offsetof(struct tdm_config, speculation), 0, 0 },
         { "engine", "draft-max", KIND_NUMBER, offsetof(struct tdm_config, draft_max), 1, TDM_MAX_GUESSES },
+        { "engine", "draft", KIND_DRAFTS, offsetof(struct tdm_config, drafts), 0, 0 },
         { "engine", "activations", KIND_ACTIVATIONS, offsetof(struct tdm_config, activations), 0, 0 },
         { "engine", "kv-memory", KIND_BYTES, offsetof(struct tdm_config, kv_bytes), 0, UINT64_C(1) << 40 },
         { "engine", "idle-unload", KIND_SECONDS, offsetof(struct tdm_config, idle_unload_s), 0, UINT64_C(365) * 86400 },
@@ -167,6 +169,27 @@ static int add_dirs(char ***dirs, const char *value)
         return r;
 }
 
+/* Pairs MODEL=DRAFT, with commas or spaces between them. */
+static int set_drafts(char ***drafts, const char *value, char *why, size_t why_size)
+{
+        int r = 0;
+
+        tdm_config_strv_clear(drafts);
+        for (value += strspn(value, ", "); *value && r == 0; value += strspn(value, ", ")) {
+                size_t len = strcspn(value, ", ");
+                const char *equals = memchr(value, '=', len);
+
+                if (!equals || equals == value || equals + 1 == value + len ||
+                    memchr(equals + 1, '=', len - (size_t)(equals + 1 - value))) {
+                        snprintf(why, why_size, "\"%.*s\" is not MODEL=DRAFT", (int)TDM_MIN(len, (size_t)60), value);
+                        return -EINVAL;
+                }
+                r = tdm_config_strv_add(drafts, value, len);
+                value += len;
+        }
+        return r;
+}
+
 /* The configuration has the choices of a job. */
 static const struct tdm_job_option *const speculation_option = &tdm_job_options[TDM_JOB_OPTION_speculation];
 
@@ -233,10 +256,12 @@ static int set_value(struct tdm_config *c, const struct key *key, const char *va
                 return TDM_MIN(r, 0);
         case KIND_SPECULATION:
                 r = speculation_from_name(value);
-                snprintf(why, why_size, "\"%.60s\" is not one of auto, off, lookup", value);
+                snprintf(why, why_size, "\"%.60s\" is not one of auto, off, lookup, draft", value);
                 if (r >= 0)
                         *(enum tdm_speculation *)to = (enum tdm_speculation)r;
                 return TDM_MIN(r, 0);
+        case KIND_DRAFTS:
+                return set_drafts(to, value, why, why_size);
         case KIND_ACTIVATIONS:
                 r = tdm_activations_from_name(value);
                 snprintf(why, why_size, "\"%.60s\" is not one of auto, dma-buf, memfd", value);
@@ -329,10 +354,10 @@ int tdm_config_read_file(struct tdm_config *c, const char *path, struct tdm_erro
         return 0;
 }
 
-static void print_dirs(char *const *dirs, FILE *to)
+static void print_strv(char *const *texts, const char *between, FILE *to)
 {
-        for (char *const *dir = dirs; dir && *dir; dir++)
-                fprintf(to, "%s%s", dir == dirs ? "" : ":", *dir);
+        for (char *const *text = texts; text && *text; text++)
+                fprintf(to, "%s%s", text == texts ? "" : between, *text);
 }
 
 static void print_value(const struct tdm_config *c, const struct key *key, FILE *to)
@@ -359,7 +384,10 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
                 fputs(*(char *const *)from ? *(char *const *)from : "", to);
                 return;
         case KIND_DIRS:
-                print_dirs(*(char **const *)from, to);
+                print_strv(*(char **const *)from, ":", to);
+                return;
+        case KIND_DRAFTS:
+                print_strv(*(char **const *)from, ", ", to);
                 return;
         case KIND_PRECISION:
                 fputs(tdm_precision_name(*(const enum tdm_precision *)from), to);
@@ -425,7 +453,8 @@ void tdm_config_print(const struct tdm_config *c, FILE *to)
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(keys); i++) {
                 const void *from = (const char *)c + keys[i].offset;
-                bool is_text = keys[i].kind == KIND_STRING || keys[i].kind == KIND_CPUS || keys[i].kind == KIND_DIRS;
+                bool is_text = keys[i].kind == KIND_STRING || keys[i].kind == KIND_CPUS || keys[i].kind == KIND_DIRS ||
+                               keys[i].kind == KIND_DRAFTS;
 
                 if (strcmp(keys[i].section, section) != 0) {
                         section = keys[i].section;

@@ -76,6 +76,7 @@ void tdm_config_deinit(struct tdm_config *c)
         free(c->gateway_user);
         strv_free(c->models);
         strv_free(c->model_dirs);
+        strv_free(c->drafts);
         strv_free(c->files);
         for (int i = 0; i < TDM_N_WORKERS; i++) {
                 free(c->requested[i]);

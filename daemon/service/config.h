@@ -8,7 +8,8 @@
  *             gateway-user = NAME|UID    (tandem-http; of --system: who may speak for others)
  *   [engine]  threads = N (0: all)       precision = default|precise|f32
  *             placement = measured|split|npu|gpu (measured)
- *             speculation = auto|off|lookup (auto)  draft-max = 1…16
+ *             speculation = auto|off|lookup|draft (auto)  draft-max = 1…16
+ *             draft = MODEL=DRAFT, MODEL=DRAFT… (which model guesses for which; none)
  *             kv-memory = BYTES[K|M|G] (0: a quarter of what is free)
  *             max-rows = N               prefill-rows = N       max-sequences = N
  *             steps-in-flight = 0…4 (0: what the placement needs)              hang-ms = N
@@ -52,6 +53,7 @@ struct tdm_config {
         enum tdm_placement placement; /* TDM_PLACEMENT_ANY: measured */
         enum tdm_speculation speculation;
         uint32_t draft_max;
+        char **drafts; /* "MODEL=DRAFT", NULL-terminated; may be NULL */
         uint64_t kv_bytes;
         enum tdm_activations activations;
         bool prefix_cache;

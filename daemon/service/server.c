@@ -619,6 +619,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .placement = config->placement,
                 .speculation = config->speculation,
                 .draft_max = config->draft_max,
+                .drafts = (const char *const *)config->drafts,
                 .all_guesses = all_guesses,
                 .guess_file = all_guesses ? NULL : guesses,
         };

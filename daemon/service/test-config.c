@@ -56,13 +56,16 @@ static void test_file(void **state)
                    "7\nmax-jobs-per-user=3\nmax-running-per-user = 2\n"
                    "max-tokens-per-user = 1000\ngateway-user = web\nnew-key = 1\n"
                    "[engine]\nthreads = 2\nprecision = precise\nplacement = split\nkv-memory = 3M\nmax-rows = 64\n"
-                   "kv-type = q8_0\nprefix-cache = off\nidle-unload = 10min\n"
+                   "draft = a=b, c=d e=f\nkv-type = q8_0\nprefix-cache = off\nidle-unload = 10min\n"
                    "prefill-rows = 32\nmax-sequences = 8\nsteps-in-flight = 2\nhang-ms = 900\n");
         assert_int_equal(LOAD(&c, &err, "--config", path), 0);
         assert_string_equal(c.socket, "/run/x");
         assert_string_equal(c.model_dirs[0], "/a");
         assert_string_equal(c.model_dirs[1], "/b");
         assert_null(c.model_dirs[2]);
+        assert_string_equal(c.drafts[0], "a=b");
+        assert_string_equal(c.drafts[2], "e=f");
+        assert_null(c.drafts[3]);
         assert_int_equal(c.max_jobs, 7);
         assert_int_equal(c.max_jobs_per_user, 3);
         assert_int_equal(c.max_running_per_user, 2);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What speculation gains and costs: pairs of off and auto, in turns, on one daemon, medians of N.
 
-usage: TANDEM_BIN=build/bin bench-speculate.py MODEL.gguf [--rounds N] [--json] [--only edit,prose,sampled,many]
+usage: TANDEM_BIN=build/bin bench-speculate.py MODEL.gguf [--draft DRAFT.gguf] [--rounds N] [--json]
+       [--only edit,prose,sampled,many]
 
   edit     the model writes its text, and the guesses are copied from that text with every 16th token replaced
            (TANDEM_GUESSES, daemon/schedule/guess-file.h), as by lookup in a text that is to be edited
@@ -9,7 +10,8 @@ usage: TANDEM_BIN=build/bin bench-speculate.py MODEL.gguf [--rounds N] [--json] 
   sampled  temperature 0.8, top-k 40, lookup alone
   many     8 and 32 together, lookup alone
 
-The ids of each pair have to be equal. It prints figures and judges none. The machine should be quiet.
+With --draft, auto has that draft model too. The ids of each pair have to be equal. It prints figures and judges none.
+The machine should be quiet.
 """
 import argparse
 import json
@@ -36,9 +38,13 @@ def requests(kind, n_jobs, n_tokens):
     return out
 
 
+DRAFT = {}
+
+
 def speed(daemon, jobs, speculation):
     """Tokens a second from the last first token to the first last one, and the results."""
-    results = together(daemon, [dict(q, speculation=speculation) for q in jobs])
+    draft = {} if speculation == OFF else DRAFT
+    results = together(daemon, [dict(q, speculation=speculation, **draft) for q in jobs])
     begin, end = max(r.times[0] for r in results), min(r.times[-1] for r in results)
     return sum(sum(begin < t <= end for t in r.times) for r in results) / (end - begin), results
 
@@ -67,6 +73,7 @@ def pairs(daemon, jobs, rounds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
+    parser.add_argument("--draft", help="a model file")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--json", action="store_true")
@@ -74,7 +81,13 @@ def main():
     args = parser.parse_args()
     wanted = args.only.split(",")
     out = {}
-    with Daemon(models=[args.model], threads=0, placement="gpu") as d:
+    models = [os.path.abspath(args.model)]
+    if args.draft:
+        models.append(os.path.abspath(args.draft))
+        DRAFT["draft"] = os.path.basename(args.draft)[:-len(".gguf")]
+    with Daemon(models=models, threads=0, placement="gpu") as d:
+        if args.draft:
+            d.generate(model=DRAFT["draft"], n=1)
         if "prose" in wanted:
             out["prose"] = pairs(d, requests("prose", 1, args.tokens), args.rounds)
         if "sampled" in wanted:
@@ -86,6 +99,7 @@ def main():
             job = requests("prose", 1, args.tokens)
             text = d.generate(**dict(job[0], speculation=OFF)).ids
     if "edit" in wanted:
+        DRAFT.clear()  # the guesses are scripted
         with tempfile.NamedTemporaryFile("w", suffix=".ids") as f:
             f.write(" ".join(str(300 + i if i % 16 == 15 else id) for i, id in enumerate(text)))
             f.flush()

@@ -6,6 +6,8 @@ with all the texts, of which the daemon gives any number as guesses, right ones 
 import glob
 import random
 import signal
+import struct
+import tempfile
 import time
 
 import os
@@ -15,7 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 SENTENCE = "Once upon a time there was a king who had three sons, and the youngest of them was called Simpleton. "
-OFF, LOOKUP = 1, 2
+OFF, LOOKUP, DRAFT = 1, 2, 3
 ALL = {"TANDEM_GUESSES": "all"}
 MOST = 8  # draft-max
 KEPT = []  # files that go with this process
@@ -177,6 +179,169 @@ def too_few_pages():
         want = references(d, jobs)
     with Daemon(env=script(want), threads=0, args=config("kv-memory = 4M\n")) as d:
         got = together(d, jobs)
+        for i, (r, w) in enumerate(zip(got, want)):
+            compare(r, w, f"job {i} on few pages")
+        check(sum(r.done.get("evictions", 0) for r in got) > 0, "jobs were pushed out")
+        check(sum(r.done.get("accepted", 0) for r in got) > 0, "guesses were right")
+
+
+def drafted_as(d, jobs, want, draft, sizes=(1, 16), **more):
+    """All of them with this draft. Right and wrong guesses by place."""
+    at_right, at_wrong = [0] * 16, [0] * 16
+    for size in sizes:
+        part = jobs if size > 1 else jobs[:times(5, 60, 3)]
+        for i in range(0, len(part), size):
+            got = together(d, [dict(q, draft=draft, **more) for q in part[i:i + size]])
+            for k, r in enumerate(got):
+                compare(r, want[i + k], f"job {i + k}, {size} together, drafted by {draft}")
+            count(got, at_right, at_wrong)
+    print(f"FIGURE {draft}: right guesses by place {at_right[:MOST]}, wrong ones {at_wrong[:MOST]}")
+    return at_right, at_wrong
+
+
+@test
+def draft_models():
+    """A small model of the same vocabulary, and the model itself, which is right as often as it has time."""
+    jobs = [dict(q, n=min(q["n"], times(60, 200))) for q in some_jobs(times(16, 300, 12), 11)]
+    with Daemon(models=(TALE, SPROUT), threads=0, env=ALL) as d:
+        want = references(d, jobs)
+        d.generate(model="sprout", n=1)
+        at_right, at_wrong = drafted_as(d, jobs, want, "sprout", speculation=DRAFT)
+        check(at_right[0] > 0 and at_right[1] > 0 and at_wrong[0] > 0, "sprout was right and wrong", at_right, at_wrong)
+        at_right, at_wrong = drafted_as(d, jobs, want, "tale", sizes=(1, 4), speculation=DRAFT)
+        check(at_right[MOST - 1] > 0, "tale guesses as tale", at_right)
+        drafted_as(d, jobs, want, "sprout", sizes=(times(16, 64, 12),))
+        for placement in ("npu", "gpu"):
+            drafted_as(d, jobs[:times(8, 300)], want, "sprout", sizes=(8,), placement=placement)
+    with Daemon(models=(TALE, SPROUT), threads=0, placement=None) as d:  # as it is meant to be used
+        d.generate(model="sprout", n=1)
+        drafted_as(d, jobs, want, "sprout", sizes=(1, 16))
+
+
+@test
+def a_prefix_of_the_vocabulary():
+    """A random draft that knows fewer tokens than the model says."""
+    target, draft = make_model("tiny", "q8_0", vocab=1024), make_model("tiny", "q8_0", vocab=700, seed=5)
+    rng = random.Random(6)
+    jobs = [{"n": 80, "ids": [2] + [rng.randrange(260, 1024) for _ in range(rng.randrange(4, 60))], "seed": i,
+             "temp": (0.0, 0.8)[i % 2], "ignore_end": True} for i in range(times(12, 60, 6))]
+    name, guesser = (os.path.basename(path)[:-len(".gguf")] for path in (target, draft))
+    with Daemon(models=(target, draft), threads=0, env=ALL) as d:
+        want = references(d, jobs)
+        check(any(i >= 700 for r in want for i in r.ids), "tokens that the draft does not know")
+        d.generate(model=guesser, n=1)
+        drafted = drafted_as(d, jobs, want, guesser, speculation=DRAFT)
+        check(sum(drafted[1]) > 0, "a random draft guesses")
+        refused = None
+        try:
+            d.generate(model=guesser, draft=name, n=1)
+        except Refused as e:
+            refused = str(e)
+        check(refused and "differs" in refused and "token id 700" in refused and "1024" in refused, "a longer one",
+              refused)
+
+
+@test
+def another_vocabulary():
+    """One piece differs: it is refused, and its id is named. A draft that is missing is an error too."""
+    with open(SPROUT, "rb") as f:
+        data = f.read()
+    piece, other = "\u2581king".encode(), "\u2581kinh".encode()
+    at = data.index(struct.pack("<Q", len(piece)) + piece) + 8
+    with tempfile.TemporaryDirectory(prefix="tandem-") as folder:
+        path = os.path.join(folder, "odd.gguf")
+        with open(path, "wb") as f:
+            f.write(data[:at] + other + data[at + len(piece):])
+        conf = config("draft = tale=odd, sprout=nothing\n")
+        with Daemon(models=(TALE, SPROUT, path), threads=0, args=conf) as d:
+            id = d.call("tokenize", {"text": " king".encode(), "no_bos": True}).get("ids", [])[0]
+            for more, text in (({"draft": "odd"}, f"at token id {id}: "),
+                               ({"draft": "nothing"}, "no model is named nothing"),
+                               ({"speculation": DRAFT}, f"at token id {id}: "),
+                               ({"model": "sprout", "speculation": DRAFT}, "no model is named nothing"),
+                               ({"draft": "odd", "speculation": OFF}, f"at token id {id}: "),
+                               ({"draft": "../tale"}, "tale")):
+                try:
+                    d.generate(n=4, **more)
+                    refused = None
+                except Refused as e:
+                    refused = str(e)
+                check(refused and "draft" in refused and text in refused, "it is refused", more, refused)
+            # A job that asks for none goes on without what the configuration has.
+            # It ends within its text, because the step of the last token has another reason.
+            r = d.generate(n=400, stop=["."])
+            equal(r.done.get("unguessed"), "the draft model of the configuration has another vocabulary", "the reason")
+            r = d.generate(model="sprout", n=400, stop=["."])
+            equal(r.done.get("unguessed"), "the draft model of the configuration cannot be opened", "the reason")
+    with Daemon(models=(TALE, SPROUT), env=ALL, args=config("speculation = draft\n")) as d:
+        r = d.generate(n=400, stop=["."])
+        equal(r.done.get("unguessed"), "the configuration names no draft model", "the reason")
+        try:
+            d.generate(n=4, speculation=DRAFT)
+            refused = None
+        except Refused as e:
+            refused = str(e)
+        check(refused and "has no draft model" in refused, "speculation = draft without one", refused)
+    with Daemon(models=(TALE, SPROUT), env=ALL, args=config("draft = tale=sprout\n")) as d:
+        d.generate(model="sprout", n=1)
+        check(d.generate(n=100).done.get("accepted", 0) > 0, "the draft of the configuration")
+
+
+@test
+def drafts_and_workers_killed():
+    jobs = [q for q in some_jobs(60, 13) if q["n"] >= 60 and "stop" not in q][:8]
+    rng = random.Random(14)
+    with Daemon(models=(TALE, SPROUT), threads=0, env=ALL) as d:
+        want = references(d, jobs)
+        d.generate(model="sprout", n=1)
+        recoveries = drafted = 0
+        for i in range(times(2, 30, 2)):
+            d.wait_ready(60)
+            pids = [w["pid"] for w in d.workers().values()]
+            running = [d.start_job(**dict(q, draft="sprout", speculation=DRAFT)) for q in jobs]
+            running[0].until(rng.randrange(1, 20))
+            os.kill(rng.choice(pids), signal.SIGKILL)
+            for k, job in enumerate(running):
+                r = job.wait()
+                compare(r, want[k], f"round {i}, job {k}")
+                recoveries += r.recoveries
+                drafted += r.done.get("drafted", 0)
+        check(recoveries > 0 and drafted > 0, "a worker was lost while jobs had drafts", recoveries, drafted)
+
+
+@test
+def a_draft_unloaded():
+    """In mid-job. The job is told why it has no guesses, and asks for nothing."""
+    with Daemon(models=(TALE, SPROUT), threads=0, env=ALL) as d:
+        want = d.generate(n=600, speculation=OFF)
+        for at in (30, 1, 200)[:times(1, 3)]:
+            d.generate(model="sprout", n=1)
+            job = d.start_job(n=600, draft="sprout", speculation=DRAFT)
+            job.until(at)
+            d.call("unload", {"name": "sprout"})
+            wait_for(lambda: "sprout" not in [m["name"] for m in d.status()["models"]], "sprout leaves")
+            compare(job.wait(), want, f"unloaded after {at} tokens")
+            d.generate(model="sprout", n=1)  # it can be loaded again
+        job = d.start_job(n=600, draft="sprout", speculation=DRAFT)
+        job.until(30)
+        d.call("unload", {"name": "sprout"})
+        reason = set()
+        while job.step():
+            reason |= {j.get("unguessed") for j in d.call("jobs").get("jobs", [])}
+            if "its draft model was lost" in reason:
+                break
+        check("its draft model was lost" in reason, "why it has no guesses", reason)
+        compare(job.wait(), want, "unloaded")
+
+
+@test
+def drafts_on_few_pages():
+    """The model's own companions share its cache. They take no page that a job needs."""
+    jobs = [dict(q, n=200) for q in some_jobs(60, 15) if "stop" not in q and q.get("ignore_end", True)][:12]
+    with Daemon(threads=0) as d:
+        want = references(d, jobs)
+    with Daemon(env=ALL, threads=0, args=config("kv-memory = 4M\n")) as d:
+        got = together(d, [dict(q, draft="tale", speculation=DRAFT) for q in jobs])
         for i, (r, w) in enumerate(zip(got, want)):
             compare(r, w, f"job {i} on few pages")
         check(sum(r.done.get("evictions", 0) for r in got) > 0, "jobs were pushed out")

@@ -254,7 +254,8 @@ static int run(struct cli *cli, int argc, char **argv)
                 return EXIT_FAILED;
         /* The prompts are no texts, and what a model says to them soon repeats itself: more guesses would be right than
          * in a text. */
-        given.job.options.speculation = TANDEM_SPECULATION_OFF;
+        if (!given.job.options.draft)
+                given.job.options.speculation = TANDEM_SPECULATION_OFF;
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;

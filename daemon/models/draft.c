@@ -1,0 +1,98 @@
+/* Models that guess for others: whether one fits, and how it is loaded.
+ *
+ * A draft's guesses are token ids, so an id must mean the same to both models. The draft's vocabulary is the target's
+ * or its first part, piece by piece. */
+#include "daemon/models/private.h"
+
+#define SHOWN_BYTES 40u
+
+static bool same_piece(const struct tdm_tokenizer *a, const struct tdm_tokenizer *b, uint32_t id)
+{
+        /* With special, a control piece is its text; without, it is empty. So its kind is compared too. */
+        for (int special = 0; special < 2; special++) {
+                const char *of_a, *of_b;
+                size_t size = tdm_tokenizer_piece(a, id, special, &of_a);
+
+                if (size != tdm_tokenizer_piece(b, id, special, &of_b) || (size && memcmp(of_a, of_b, size) != 0))
+                        return false;
+        }
+        return true;
+}
+
+/* The first id that differs; UINT32_MAX: none does. */
+static uint32_t first_difference(const struct tdm_model *target, const struct tdm_model *draft)
+{
+        uint32_t n = tdm_model_hparams(target)->n_vocab, n_draft = tdm_model_hparams(draft)->n_vocab;
+
+        if (target == draft)
+                return UINT32_MAX;
+        for (uint32_t id = 0; id < TDM_MIN(n, n_draft); id++)
+                if (!same_piece(target->metadata->tokenizer, draft->metadata->tokenizer, id))
+                        return id;
+        return n_draft > n ? n : UINT32_MAX;
+}
+
+/* A piece as an error may show it. */
+static void show_piece(const struct tdm_model *model, uint32_t id, char *ret, size_t size)
+{
+        const char *data;
+        size_t n = tdm_tokenizer_piece(model->metadata->tokenizer, id, true, &data);
+        char text[SHOWN_BYTES + 1];
+
+        n = TDM_MIN(n, (size_t)SHOWN_BYTES);
+        memcpy(text, data, n);
+        text[n] = '\0';
+        for (size_t i = 0; i < n; i++)
+                if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+                        text[i] = '?';
+        tdm_utf8_mend(text);
+        snprintf(ret, size, "%s", text);
+}
+
+int tdm_model_check_draft(struct tdm_model *target, struct tdm_model *draft, struct tdm_error *err)
+{
+        char of_draft[4 * SHOWN_BYTES], of_target[4 * SHOWN_BYTES];
+        uint32_t n = tdm_model_hparams(target)->n_vocab, n_draft = tdm_model_hparams(draft)->n_vocab, id;
+
+        if (tdm_model_recipe(draft)->pooling != TDM_POOLING_NONE || tdm_recipe_is_whole(tdm_model_recipe(draft)))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "draft: model %s makes vectors of texts and no text, so it cannot guess",
+                                     draft->name);
+        if (target->draft_checked != draft->id) {
+                target->draft_differs = first_difference(target, draft);
+                target->draft_checked = draft->id;
+        }
+        id = target->draft_differs;
+        if (id == UINT32_MAX)
+                return 0;
+        if (id >= n)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "draft: the vocabulary of model %s differs from that of %s at token id %u: it has "
+                                     "%u tokens, and %s has %u",
+                                     draft->name, target->name, id, n_draft, target->name, n);
+        show_piece(draft, id, of_draft, sizeof(of_draft));
+        show_piece(target, id, of_target, sizeof(of_target));
+        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                             "draft: the vocabulary of model %s differs from that of %s at token id %u: \"%s\", not "
+                             "\"%s\"",
+                             draft->name, target->name, id, of_draft, of_target);
+}
+
+void tdm_model_want_draft(struct tdm_model *model, struct tdm_account *account)
+{
+        if (model->wanted)
+                return;
+        model->only_draft = true;
+        tdm_model_need(model, account);
+}
+
+void tdm_model_want(struct tdm_model *model, struct tdm_account *account)
+{
+        model->only_draft = false;
+        tdm_model_need(model, account);
+}
+
+void tdm_model_drafted(struct tdm_model *model)
+{
+        model->last_used_ns = tdm_now_ns();
+}

@@ -1,0 +1,594 @@
+/* Draft models: a small model guesses at what a large one will say.
+ *
+ * A sequence with a draft model has a companion: a sequence of that model, with pages and steps of its own. The
+ * companion reads what the sequence has. Behind that it draws one token after the other, as its model would go on, with
+ * the random numbers of the same positions. These tokens are guesses for the sequence's next step (speculate.c). When
+ * that step is done, the companion goes back to the last position at which its tokens are the sequence's.
+ *
+ * Guesses change no token, so a companion may fail, be late or be dropped at any time:
+ *
+ * - It takes free pages only, and its pages are the first to go. Its model counts no job, and may be unloaded.
+ * - Its steps are of a class of their own. They do not run while a prompt waits to be read.
+ * - The sequence waits for it only while that pays by what was measured, and never longer than a bound. A companion
+ *   that is late is not waited for during some tokens, more each time.
+ * - Steps of drafts that kill workers end all drafts of that model after a few times.
+ *
+ * Companions are known to no client and are in no list but their lane's. They are freed by tdm_draft_sweep() only,
+ * because others may be walking over that list. */
+#include "daemon/schedule/private.h"
+
+#include <assert.h>
+#include "common/log.h"
+
+/* Rows that a companion may be behind when its sequence waits for it. */
+#define BEHIND_ROWS 16u
+/* Of a companion that reads, in one step. */
+#define READ_ROWS 128u
+/* What a sequence waits at most, beside twice the time that the companion's steps should take. */
+#define LAG_NS (5 * TDM_NSEC_PER_MSEC)
+#define LAG_TESTS_NS (2 * TDM_NSEC_PER_SEC)
+/* For so many tokens a companion that was late is not waited for; twice as many each time, up to 64 times. */
+#define LATE_TOKENS 8u
+/* One that did not pay is tried again after so many tokens, likewise, for so many tokens. */
+#define PROBE_TOKENS 64u
+#define PROBE_FOR 4u
+/* Guesses have to gain so much. */
+#define GAIN_LEAST 1.02f
+/* How good a companion might be that seems not to pay. */
+#define PROBE_CHANCE 0.8f
+/* A job begins with what was counted of others, as if it were so many guesses of its own; of the first one half of them
+ * are right. */
+#define PRIOR_GUESSES 6.0f
+/* What is left of what was counted with each job that leaves. */
+#define RECORD_DECAY 0.8f
+/* Steps of drafts that may kill workers or fail, in so many good ones. */
+#define MAX_DEATHS 3u
+#define FORGIVE_STEPS 4096u
+
+/* ---- which model ---- */
+
+/* The draft that the configuration has for a model; NULL: none. */
+static const char *configured(const struct tdm_scheduler *s, const struct tdm_model *target)
+{
+        size_t size = strlen(target->name);
+
+        for (const char *const *pair = s->config.drafts; pair && *pair; pair++)
+                if (strncmp(*pair, target->name, size) == 0 && (*pair)[size] == '=')
+                        return *pair + size + 1;
+        return NULL;
+}
+
+static int open_model(struct tdm_scheduler *s, const struct tdm_job *job, const char *name,
+                      const struct tdm_model *target, struct tdm_model **ret, struct tdm_error *err)
+{
+        if (s->config.open_draft)
+                return s->config.open_draft(s->config.open_data, name, ret, err);
+        return tdm_models_open(target->models, job->account, name, -1, ret, err);
+}
+
+int tdm_draft_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model *target, struct tdm_error *err)
+{
+        const struct tdm_job *job = q->job;
+        enum tdm_speculation mode = tdm_scheduler_speculation_of(s, job);
+        bool asked = job->draft_name || job->options.speculation == TDM_SPECULATION_DRAFT;
+        bool used = mode == TDM_SPECULATION_AUTO || mode == TDM_SPECULATION_DRAFT;
+        const char *name = job->draft_name;
+        struct tdm_error why = { 0 };
+        int r;
+
+        if (job->kind != TDM_JOB_GENERATE || (!name && !used))
+                return 0;
+        if (!name)
+                name = configured(s, target);
+        if (!name && asked)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "speculation: model %s has no draft model; name one with draft (tandem.conf may "
+                                     "have one for each model)",
+                                     target->name);
+        if (!name) {
+                q->draft.why = mode == TDM_SPECULATION_DRAFT ? TDM_UNGUESSED_DRAFT_NONE : TDM_UNGUESSED_NOT;
+                return 0;
+        }
+        r = open_model(s, job, name, target, &q->draft.model, &why);
+        if (r != 0 && asked)
+                return tdm_error_set(err, r, "draft: %s", why.message);
+        if (r != 0) {
+                if (!s->told_no_draft)
+                        tdm_log_warning("the draft %s that the configuration has for model %s cannot be opened: %s",
+                                        name, target->name, why.message);
+                s->told_no_draft = true;
+                q->draft.why = TDM_UNGUESSED_DRAFT_MISSING;
+                return 0;
+        }
+        q->draft.used = used && s->config.draft_max > 0 && !job->constraint;
+        q->draft.why = q->draft.used ? TDM_UNGUESSED_DRAFT_LOADING : TDM_UNGUESSED_NOT;
+        return 0;
+}
+
+int tdm_draft_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_error *err)
+{
+        struct draft *d = &q->draft;
+        bool asked = q->job->draft_name || q->job->options.speculation == TDM_SPECULATION_DRAFT;
+        struct tdm_error why = { 0 };
+        int r;
+
+        if (!d->model)
+                return 0;
+        if (d->model->state == TDM_MODEL_FAILED)
+                r = tdm_error_set(&why, d->model->error.code, "draft: %s", d->model->error.message);
+        else if (d->model->state == TDM_MODEL_GONE)
+                r = tdm_error_set(&why, TDM_E_NO_MODEL, "draft: model %s was unloaded meanwhile", d->model->name);
+        else if (!tdm_model_is_described(d->model))
+                return TDM_E_BUSY;
+        else
+                r = tdm_model_check_draft(q->job->model, d->model, &why);
+        if (r == 0) {
+                if (d->used)
+                        tdm_model_want_draft(d->model, q->job->account);
+                return 0;
+        }
+        if (asked) {
+                *err = why;
+                return r;
+        }
+        if (!s->told_no_draft)
+                tdm_log_warning("the draft that the configuration has for model %s cannot be used: %s",
+                                q->job->model->name, why.message);
+        s->told_no_draft = true;
+        d->why = r == TDM_E_UNSUPPORTED ? TDM_UNGUESSED_DRAFT_DIFFERS : TDM_UNGUESSED_DRAFT_MISSING;
+        tdm_model_unref(steal_ptr(&d->model));
+        return 0;
+}
+
+/* ---- companions ---- */
+
+void tdm_draft_lose(struct sequence *companion, enum tdm_unguessed why)
+{
+        struct sequence *q = companion->owner;
+
+        companion->job->finished = true;
+        companion->owner = NULL;
+        if (!q)
+                return;
+        q->draft.seq = NULL;
+        q->draft.waits = false;
+        q->draft.n_wanted = 0;
+        q->draft.why = why;
+        q->draft.retry_at = q->job->n_ids + PROBE_TOKENS;
+}
+
+void tdm_draft_drop(struct sequence *q)
+{
+        if (q->draft.seq)
+                tdm_draft_lose(q->draft.seq, TDM_UNGUESSED_DRAFT_BEHIND);
+        q->draft.waits = false;
+}
+
+void tdm_draft_retire(struct tdm_scheduler *s, struct sequence *q)
+{
+        struct draft *d = &q->draft;
+        struct lane *lane = d->begun ? tdm_scheduler_lane(s, d->model->id) : NULL;
+
+        for (uint32_t i = 0; lane && i < TDM_MAX_GUESSES; i++) {
+                lane->draft_records[i].n = lane->draft_records[i].n * RECORD_DECAY + d->records[i].n;
+                lane->draft_records[i].n_right = lane->draft_records[i].n_right * RECORD_DECAY + d->records[i].n_right;
+        }
+        tdm_draft_drop(q);
+}
+
+/* What is expected of the first guesses. */
+static void expect(struct draft *d, const struct lane *lane)
+{
+        if (d->begun)
+                return;
+        d->begun = true;
+        for (uint32_t i = 0; i < TDM_MAX_GUESSES; i++) {
+                const struct guess_record *r = &lane->draft_records[i];
+
+                d->records[i] = (struct guess_record){ PRIOR_GUESSES, PRIOR_GUESSES * tdm_scheduler_chance(r) };
+        }
+}
+
+static void end(struct tdm_scheduler *s, struct lane *lane, struct sequence *companion)
+{
+        tdm_model_unref(steal_ptr(&companion->draft.model));
+        tdm_scheduler_release(s, lane, companion);
+        s->n_companions--;
+        tdm_sequence_free(companion);
+}
+
+void tdm_draft_evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *companion)
+{
+        tdm_draft_lose(companion, TDM_UNGUESSED_DRAFT_MEMORY);
+        end(s, lane, companion);
+}
+
+void tdm_draft_sweep(struct tdm_scheduler *s)
+{
+        struct sequence *q;
+        struct lane *lane;
+
+        if (s->n_companions == 0)
+                return;
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_list_for_each(q, &lane->active, struct sequence, active) {
+                        if (q->is_draft && q->job->finished && q->in_flight == 0)
+                                end(s, lane, q);
+                }
+        }
+}
+
+void tdm_draft_free_all(struct tdm_scheduler *s)
+{
+        struct sequence *q;
+        struct lane *lane;
+
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_list_for_each(q, &lane->active, struct sequence, active) {
+                        if (!q->is_draft)
+                                continue;
+                        tdm_list_remove(&q->active);
+                        tdm_draft_lose(q, TDM_UNGUESSED_DRAFT_LOST);
+                        tdm_sequence_free(q);
+                }
+        }
+}
+
+void tdm_draft_model_changed(struct tdm_scheduler *s, const struct tdm_model *model)
+{
+        struct sequence *q;
+
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
+                if (q->draft.model != model || !q->job->accepted || !q->draft.used)
+                        continue;
+                if (q->draft.seq)
+                        tdm_draft_lose(q->draft.seq, TDM_UNGUESSED_DRAFT_LOST);
+                q->draft.why = TDM_UNGUESSED_DRAFT_LOST;
+        }
+}
+
+void tdm_draft_blame(struct lane *lane, const struct flight *f)
+{
+        lane->n_draft_deaths++;
+        lane->n_draft_steps = 0;
+        if (lane->n_draft_deaths < MAX_DEATHS)
+                return;
+        if (lane->n_draft_deaths == MAX_DEATHS)
+                tdm_log_warning("model %s does not guess for others any more: its steps failed %u times",
+                                lane->model->name, MAX_DEATHS);
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                tdm_draft_lose(f->seqs[i].seq, TDM_UNGUESSED_DRAFT_LOST);
+}
+
+/* The companion's own vocabulary may be shorter. It reads another token then; this makes its guesses worse only. */
+static uint32_t id_for(const struct sequence *companion, uint32_t id)
+{
+        return id < tdm_model_hparams(companion->job->model)->n_vocab ? id : 0;
+}
+
+/* The companion's tokens become the sequence's. Guesses behind them stay where all before them agree. */
+static int catch_up(struct sequence *companion)
+{
+        const struct tdm_job *of = companion->owner->job;
+        struct tdm_job *job = companion->job;
+        uint32_t same = TDM_MIN(companion->n_synced, TDM_MIN(job->n_ids, of->n_ids));
+        int r = 0;
+
+        assert(companion->in_flight == 0);
+        while (same < job->n_ids && same < of->n_ids && job->ids[same] == id_for(companion, of->ids[same]))
+                same++;
+        if (same < of->n_ids) {
+                job->n_ids = same;
+                companion->n_committed = TDM_MIN(companion->n_committed, same);
+                companion->n_issued = companion->n_committed;
+        }
+        while (job->n_ids < of->n_ids && r == 0)
+                r = tdm_job_append(job, id_for(companion, of->ids[job->n_ids]));
+        companion->n_synced = of->n_ids;
+        return r;
+}
+
+static int begin(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
+{
+        struct tdm_model *model = lane->model;
+        struct sequence *companion;
+        struct tdm_job *job;
+        int r = tdm_job_new_draft(&job, q->job, model, tdm_model_hparams(model)->n_vocab);
+
+        if (r < 0)
+                return r;
+        r = tdm_sequence_new(&companion, job);
+        tdm_job_unref(job);
+        if (r < 0)
+                return r;
+        companion->is_draft = true;
+        companion->owner = q;
+        companion->draft.model = tdm_model_ref(model);
+        r = catch_up(companion);
+        if (r < 0) {
+                companion->owner = NULL;
+                tdm_model_unref(steal_ptr(&companion->draft.model));
+                tdm_sequence_free(companion);
+                return r;
+        }
+        tdm_scheduler_enter_lane(lane, companion);
+        q->draft.seq = companion;
+        s->n_companions++;
+        return 0;
+}
+
+/* Tokens of the companion behind the sequence's. */
+static uint32_t n_ahead(const struct sequence *companion)
+{
+        return companion->job->n_ids - TDM_MIN(companion->job->n_ids, companion->owner->job->n_ids);
+}
+
+static bool is_behind(const struct sequence *companion)
+{
+        return companion->owner->job->n_ids - TDM_MIN(companion->n_issued, companion->owner->job->n_ids) > BEHIND_ROWS;
+}
+
+bool tdm_draft_has_work(const struct sequence *companion)
+{
+        const struct sequence *q = companion->owner;
+
+        if (!q || companion->in_flight > 0 || companion->leaving || companion->job->finished || q->job->finished ||
+            q->job->paused || q->draft.n_wanted == 0 || q->table == UINT32_MAX)
+                return false;
+        return q->draft.waits ? n_ahead(companion) < q->draft.n_wanted : is_behind(companion);
+}
+
+uint32_t tdm_draft_rows(const struct sequence *companion)
+{
+        return TDM_MIN(companion->job->n_ids - companion->n_issued, READ_ROWS);
+}
+
+uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret)
+{
+        const struct sequence *companion = q->draft.seq;
+        uint32_t n;
+
+        if (!companion || companion->in_flight > 0 || companion->n_synced != q->job->n_ids || q->draft.n_wanted == 0)
+                return 0;
+        n = TDM_MIN(n_ahead(companion), most);
+        memcpy(ret, companion->job->ids + q->job->n_ids, n * sizeof(*ret));
+        return n;
+}
+
+/* ---- how many guesses ---- */
+
+static uint32_t n_generating(const struct lane *lane)
+{
+        const struct sequence *q;
+        uint32_t n = 0;
+
+        tdm_list_for_each(q, &lane->active, struct sequence, active) {
+                n += !q->is_draft && !q->job->finished && !q->job->paused && sequence_is_decoding(q);
+        }
+        return TDM_MAX(n, 1u);
+}
+
+bool tdm_draft_must_yield(const struct tdm_scheduler *s)
+{
+        const struct sequence *q;
+        const struct lane *lane;
+
+        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
+                tdm_list_for_each(q, &lane->active, struct sequence, active) {
+                        if (!q->is_draft && !q->job->finished && !q->job->paused && !sequence_is_decoding(q))
+                                return true;
+                }
+        }
+        return false;
+}
+
+/* The time of a companion's step. Until one is measured: as much less as its model is smaller. */
+static float draft_cost(const struct lane *lane, const struct lane *draft, uint32_t n, float step)
+{
+        float cost = tdm_scheduler_step_cost(draft, n, n);
+
+        if (cost > 0)
+                return cost;
+        return step * (float)draft->model->metadata->weights_bytes /
+               (float)TDM_MAX(lane->model->metadata->weights_bytes, UINT64_C(1));
+}
+
+struct costs {
+        const struct lane *lane;
+        uint32_t n;        /* sequences in a step */
+        float step, draft; /* ns, of a step without guesses, and of one of the companions' */
+};
+
+/* The number of guesses with the most expected tokens a second, where all in the step have as many. likely: how often
+ * each is right; 0: what was counted. */
+static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
+{
+        float best_rate = GAIN_LEAST / c->step, reach = 1, tokens = 1;
+        uint32_t best = 0;
+
+        for (uint32_t k = 1; k <= most && c->n * (1 + k) <= TDM_MAX_STEP_LOGITS; k++) {
+                float ns = tdm_scheduler_step_cost(c->lane, c->n * (1 + k), c->n) + (float)k * c->draft;
+
+                reach *= likely > 0 ? likely : tdm_scheduler_chance(&d->records[k - 1]);
+                tokens += reach;
+                if (tokens / ns > best_rate) {
+                        best_rate = tokens / ns;
+                        best = k;
+                }
+        }
+        return best;
+}
+
+static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
+{
+        uint32_t most = tdm_scheduler_most_guesses(s, q->job), n;
+        struct draft *d = &q->draft;
+
+        if (s->config.all_guesses || most == 0)
+                return most;
+        d->why = TDM_UNGUESSED_MEASURING;
+        if (c->step == 0)
+                return 0;
+        n = best_number(d, c, most, 0);
+        if (n > 0) {
+                d->retry_at = q->job->n_ids + PROBE_TOKENS;
+                d->n_probes = 0;
+                return n;
+        }
+        d->why = TDM_UNGUESSED_COST;
+        if (q->job->n_ids >= d->retry_at && best_number(d, c, most, PROBE_CHANCE) > 0) {
+                d->n_probes = TDM_MIN(d->n_probes + 1, 4u);
+                d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
+                d->probe_until = q->job->n_ids + PROBE_FOR;
+        }
+        return q->job->n_ids < d->probe_until ? 1 : 0;
+}
+
+/* The lane of the sequence's draft; NULL: it cannot guess now. */
+static struct lane *usable_lane(struct tdm_scheduler *s, struct sequence *q)
+{
+        struct draft *d = &q->draft;
+        struct lane *lane;
+
+        if (!d->model || !d->used || d->why == TDM_UNGUESSED_DRAFT_LOST)
+                return NULL;
+        if (d->model->state != TDM_MODEL_READY) {
+                d->why = TDM_UNGUESSED_DRAFT_LOADING;
+                return NULL;
+        }
+        lane = tdm_scheduler_lane(s, d->model->id);
+        if (!lane || lane->dead)
+                return NULL;
+        if (lane->n_draft_deaths >= MAX_DEATHS) {
+                d->why = TDM_UNGUESSED_DRAFT_LOST;
+                return NULL;
+        }
+        return lane;
+}
+
+static void arm_lag(struct tdm_scheduler *s)
+{
+        uint64_t next = UINT64_MAX;
+        struct sequence *q;
+
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
+                if (q->draft.waits)
+                        next = TDM_MIN(next, q->draft.until_ns);
+        }
+        tdm_source_arm(s->lag, next == UINT64_MAX ? 0 : next);
+}
+
+int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        struct tdm_scheduler *s = userdata;
+        struct sequence *q;
+
+        tdm_list_for_each(q, &s->sequences, struct sequence, node) {
+                struct draft *d = &q->draft;
+
+                if (!d->waits || d->until_ns > now_ns)
+                        continue;
+                d->waits = false;
+                d->why = TDM_UNGUESSED_DRAFT_BEHIND;
+                d->n_late = TDM_MIN(d->n_late + 1, 6u);
+                d->patient_at = q->job->n_ids + (LATE_TOKENS << d->n_late);
+        }
+        arm_lag(s);
+        tdm_scheduler_run(s);
+        return 0;
+}
+
+static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
+{
+        struct draft *d = &q->draft;
+        float most_ns = 2 * (float)d->n_wanted * c->draft;
+
+        d->why = TDM_UNGUESSED_DRAFT_BEHIND;
+        if (is_behind(d->seq) || q->job->n_ids < d->patient_at || q->suspects || tdm_draft_must_yield(s))
+                return;
+        d->waits = d->seq->in_flight > 0 || n_ahead(d->seq) < d->n_wanted;
+        if (!d->waits)
+                return;
+        d->until_ns = tdm_now_ns() + (s->config.all_guesses ? LAG_TESTS_NS : LAG_NS + (uint64_t)most_ns);
+        arm_lag(s);
+}
+
+static bool make(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
+{
+        if (q->draft.seq)
+                return true;
+        if (q->job->n_ids < q->draft.retry_at && q->draft.why == TDM_UNGUESSED_DRAFT_MEMORY)
+                return false;
+        if (lane->n_active == s->config.max_sequences || begin(s, lane, q) < 0) {
+                q->draft.why = TDM_UNGUESSED_DRAFT_MEMORY;
+                q->draft.retry_at = q->job->n_ids + PROBE_TOKENS;
+                return false;
+        }
+        return true;
+}
+
+void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
+{
+        struct draft *d = &q->draft;
+        struct lane *draft;
+        struct costs c;
+
+        d->n_wanted = 0;
+        d->waits = false;
+        if (!d->model || q->job->finished)
+                return;
+        draft = usable_lane(s, q);
+        if (!draft)
+                return;
+        if (q->job->n_ids + TDM_MAX_GUESSES >= tdm_model_hparams(d->model)->n_ctx) {
+                tdm_draft_drop(q);
+                d->why = TDM_UNGUESSED_DRAFT_LONG;
+                return;
+        }
+        if (d->seq && d->seq->in_flight == 0 && catch_up(d->seq) < 0)
+                tdm_draft_lose(d->seq, TDM_UNGUESSED_DRAFT_MEMORY);
+        expect(d, draft);
+        c = (struct costs){ .lane = lane, .n = n_generating(lane) };
+        c.step = tdm_scheduler_step_cost(lane, c.n, c.n);
+        c.draft = draft_cost(lane, draft, c.n, c.step);
+        if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
+                return;
+        d->n_wanted = choose_number(s, q, &c);
+        if (d->n_wanted == 0 || tdm_scheduler_lookup_beats(s, q, tdm_scheduler_chance(&d->records[0])) ||
+            !make(s, draft, q)) {
+                d->n_wanted = 0;
+                return;
+        }
+        wait(s, q, &c);
+}
+
+void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs)
+{
+        struct sequence *companion = fs->seq, *q = companion->owner;
+        struct tdm_job *job = companion->job;
+        uint32_t token = fs->n_logits > 0 ? s->results[fs->first_logits].token : TDM_NO_TOKEN;
+        int r = 0;
+
+        companion->n_committed += fs->n_rows;
+        tdm_model_drafted(lane->model);
+        if (++lane->n_draft_steps >= FORGIVE_STEPS && lane->n_draft_deaths < MAX_DEATHS)
+                lane->n_draft_deaths = lane->n_draft_steps = 0;
+        if (!q || job->finished)
+                return;
+        companion->in_flight--; /* it is in one step at most, and that lands now */
+        if (token != TDM_NO_TOKEN && companion->n_committed == job->n_ids)
+                r = tdm_job_append(job, token);
+        if (r == 0)
+                r = catch_up(companion);
+        companion->in_flight++;
+        if (r < 0) {
+                tdm_draft_lose(companion, TDM_UNGUESSED_DRAFT_MEMORY);
+                return;
+        }
+        tdm_scheduler_enter(lane, companion);
+        tdm_sequence_free_slid_out(lane, companion);
+        if (q->draft.waits && n_ahead(companion) >= q->draft.n_wanted) {
+                q->draft.waits = false;
+                q->draft.n_late -= q->draft.n_late > 0;
+        }
+}
