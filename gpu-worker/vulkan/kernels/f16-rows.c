@@ -58,7 +58,8 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
 
         bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
 
-        if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
+        if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT ||
+            m->recipe.is_bidirectional) /* attention on f16 units is causal */
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 bool has_experts = m->recipe.layers[i].n_experts > 0;

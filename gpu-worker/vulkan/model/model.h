@@ -7,6 +7,7 @@
 #ifndef TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
 #define TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
 
+#include "engine/host/pooling.h"
 #include "engine/host/rope.h"
 #include "gpu-worker/vulkan/memory/kv.h"
 
@@ -38,6 +39,19 @@ struct tdm_vk_layer {
         struct tdm_vk_experts experts;
 };
 
+/* What attention of the layers of one kind shares: those with a window, and those without. */
+#define TDM_VK_KINDS 2u
+struct tdm_vk_kind {
+        bool used;
+        enum tdm_kv_group group; /* its pages' */
+        uint32_t layer;          /* the first of it */
+        uint32_t n_heads, n_kv_heads, head_dim;
+        uint32_t rope;                     /* of the recipe's */
+        uint32_t window;                   /* keys that a row sees up to its own, its own included; 0: all */
+        bool both;                         /* and as many behind it */
+        uint32_t queries_heads, many_rows; /* of an attention item: heads, rows at most */
+};
+
 /* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
 struct tdm_vk_slot {
         const float *key; /* run()'s hidden; NULL: free */
@@ -51,9 +65,9 @@ struct tdm_vk_slot {
         uint32_t epoch, next_block; /* next_block 0: nothing */
         bool on_device;             /* hidden rows are newer there than in the step's memory */
         uint32_t n_rows, n_logits, n_tiles;
-        bool many;                          /* attention with several rows an item */
-        uint32_t item_heads[TDM_KV_GROUPS]; /* and so many heads */
-        uint32_t attention_layers;          /* done of this step, and written behind */
+        bool many;                         /* attention with several rows an item */
+        uint32_t item_heads[TDM_VK_KINDS]; /* and so many heads */
+        uint32_t attention_layers;         /* done of this step, and written behind */
 };
 
 #define TDM_VK_ARRIVALS_BYTES (TDM_VK_ARRIVALS * sizeof(uint32_t)) /* at the front of what holds partial results */
@@ -94,7 +108,8 @@ struct tdm_vk_model {
         int activations_dmabuf;                  /* as which it was imported, borrowed; 0: as memory of the process */
         const char *no_dmabuf;                   /* why not, where there was one; NULL: there was none */
 
-        uint32_t tile_rows, queries_heads, many_rows;   /* of an attention item: heads, rows at most */
+        struct tdm_vk_kind kinds[TDM_VK_KINDS];
+        uint32_t tile_rows;
         uint32_t max_slots, max_items;                  /* of partial results, and items, per tile */
         uint32_t step_serial;                           /* of the step that was filled in last: below TDM_VK_SERIALS */
         bool f16_rows;                                  /* layers' rows are F16: kernels/f16-rows.c */
@@ -124,8 +139,9 @@ struct tdm_vk_model {
          * [logits_rows][maxima_stride + 1] */
         struct tdm_vk_buffer scan_host;
         uint32_t maxima_stride, tops_stride, sums_stride;
-        struct tdm_rope rope[TDM_KV_GROUPS];
-        uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
+        struct tdm_rope rope[TDM_VK_KINDS];
+        struct tdm_pooler *pooling; /* in place of head and sample; NULL: the model makes text */
+        uint8_t *sampler_scratch;   /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         uint64_t memory_bytes;
 
@@ -138,6 +154,14 @@ struct tdm_vk_model {
         char plan[512];
 };
 
+/* Which of the model's kinds a layer is of. */
+static inline uint32_t tdm_vk_kind_of(const struct tdm_vk_model *m, uint32_t layer)
+{
+        return m->recipe.is_bidirectional ? m->recipe.layers[layer].reach != 0 :
+                                            (uint32_t)tdm_kv_group_of(&m->hp, layer);
+}
+
+/* The widest of any layer. */
 static inline uint32_t tdm_vk_q_width(const struct tdm_hparams *hp)
 {
         return hp->n_heads * hp->head_dim;
@@ -169,6 +193,8 @@ bool tdm_vk_precision_known(enum tdm_precision precision);
 bool tdm_vk_type_known(uint32_t type);
 /* Whether the kernels for f16 matrix units know this type: its panels can be TDM_VK_FRAGMENTS. */
 bool tdm_vk_type_f16(uint32_t type);
+/* How the inputs of the small matrices beside the layers are rounded. */
+enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision);
 /* Cuts the segment into regions of whole tensors. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *model, struct tdm_error *err);
 /* Uses weights where they lie, if the driver takes all of them so: sets weights_imported. */
@@ -192,7 +218,9 @@ int tdm_vk_weights_repack(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- buffers.c ---- */
 
-/* Strides and limits that follow from sizes alone. */
+/* The kinds of the model's layers. TDM_E_UNSUPPORTED: layers of one kind differ. */
+int tdm_vk_kinds_find(struct tdm_vk_model *model, struct tdm_error *err);
+/* Strides and limits that follow from sizes alone. The kinds are found. */
 void tdm_vk_buffers_size(struct tdm_vk_model *model);
 /* Where hidden rows are used in place: as a dma-buf, else as memory of this process, else not at all. A device with
  * memory of its own is faster with a copy there, unless it was told otherwise. */

@@ -10,16 +10,24 @@
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. QKV_PLAIN: where no norm
  * follows attention. */
-enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, N_INPUTS };
+enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, SIDE, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
-        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16 },
-        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
-        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16,
+                                    TDM_ACT_I16 },
+        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16,
+                                    TDM_ACT_I16 },
+        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32,
+                                TDM_ACT_F32 },
 };
 
 bool tdm_vk_precision_known(enum tdm_precision precision)
 {
         return (unsigned)precision < TDM_ARRAY_SIZE(input_acts);
+}
+
+enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision)
+{
+        return input_acts[precision][SIDE];
 }
 
 bool tdm_vk_type_known(uint32_t type)

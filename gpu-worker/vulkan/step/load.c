@@ -11,7 +11,8 @@
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
-         BIT(ROPE_MAGNITUDE) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS))
+         BIT(ROPE_MAGNITUDE) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(ROPE_BY_LAYER) |      \
+         BIT(POOLING) | BIT(BIDIRECTIONAL))
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -75,6 +76,9 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 r = check_biases(&header->recipe, hp, err);
         if (r)
                 return r;
+        if (config->limits.vector_width != (header->recipe.pooling ? hp->d_model : 0))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: vectors of %u numbers, the model's have %u",
+                                     config->limits.vector_width, header->recipe.pooling ? hp->d_model : 0);
         if (!geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "vulkan device: the KV cache's geometry does not fit the model's sizes");
@@ -153,6 +157,9 @@ static int begin(struct tdm_vk_model *m, const struct tdm_device_model_config *c
         if (r != 0)
                 return r;
         r = tdm_vk_buffers_import_activations(m, config, err);
+        if (r != 0)
+                return r;
+        r = tdm_vk_kinds_find(m, err);
         if (r != 0)
                 return r;
         tdm_vk_buffers_size(m);
@@ -243,7 +250,7 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         struct tdm_vk_device *device = m->device;
         struct tdm_vk_step_layout layout;
-        uint32_t angles[TDM_KV_GROUPS];
+        uint32_t angles[TDM_VK_KINDS];
         int r = 0;
 
         if (device->import)
@@ -258,8 +265,8 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         tdm_vk_weights_find(m);
         tdm_vk_weights_biases(m);
         tdm_vk_step_layout(m, &layout);
-        for (int group = 0; group < TDM_KV_GROUPS; group++)
-                angles[group] = (uint32_t)(layout.angles[group] - layout.rows);
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
+                angles[kind] = (uint32_t)(layout.angles[kind] - layout.rows);
         tdm_vk_attend_rotations(m, angles);
         r = tdm_vk_buffers_angles(m, err);
         if (r == 0)

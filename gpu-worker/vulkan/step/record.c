@@ -207,10 +207,11 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
         const struct tdm_vk_device *device = m->device;
         const struct tdm_vk_slot *slot = work->slot;
 
-        if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS ||
-            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_FULL]) ||
-            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_WINDOW]))
+        if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS)
                 return false;
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
+                if (m->kinds[kind].used && !tdm_vk_attend_merges(m, kind, slot->many, slot->item_heads[kind]))
+                        return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
@@ -399,10 +400,11 @@ static void embed(struct recorder *r)
 /* The kernel that rotates rows too; NULL: rotate.comp and one that does not. A row's last item waits for the others,
  * which takes for granted what chained dispatches do; and partial results are told apart by step and layer, not by
  * tile. */
-static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const struct tdm_vk_layer *layer)
+static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, uint32_t kind,
+                                               const struct tdm_vk_layer *layer)
 {
         struct tdm_vk_pipeline *pipeline = tdm_vk_heads_of(layer) == TDM_VK_HEADS_NORMED ?
-                                                   tdm_vk_attend_rotating_kernel(r->m, layer->o.act) :
+                                                   tdm_vk_attend_rotating_kernel(r->m, kind, layer->o.act) :
                                                    NULL;
 
         return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline :
@@ -412,15 +414,15 @@ static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const s
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
-        const struct tdm_hparams *hp = &m->hp;
         const struct tdm_vk_layer *l = &m->layers[layer];
-        enum tdm_kv_group group = tdm_kv_group_of(hp, layer);
-        uint32_t tile = r->first_row / m->tile_rows, cols = tdm_vk_q_width(hp);
+        const uint32_t kind_index = tdm_vk_kind_of(m, layer);
+        const struct tdm_vk_kind *kind = &m->kinds[kind_index];
+        uint32_t tile = r->first_row / m->tile_rows, cols = kind->n_heads * kind->head_dim;
         const struct tdm_vk_rotate_push rotate = {
                 .qkv = m->y.address,
                 .rows = r->step + r->layout.rows,
-                .table = r->step + r->layout.tables[group],
-                .angles = r->step + r->layout.angles[group],
+                .table = r->step + r->layout.tables[kind->group],
+                .angles = r->step + r->layout.angles[kind_index],
                 .q_gain = l->qkv_bias ? l->qkv_bias : l->q_norm,
                 .k_gain = l->k_norm,
                 .pieces = m->cache.layers[layer].pieces,
@@ -430,21 +432,22 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .log = log,
                 .part_bytes = (uint32_t)m->kv.layers[layer].part_bytes,
                 .first_row = r->first_row,
-                .n_heads = hp->n_heads,
-                .n_kv_heads = hp->n_kv_heads,
-                .head_dim = hp->head_dim,
+                .n_heads = kind->n_heads,
+                .n_kv_heads = kind->n_kv_heads,
+                .head_dim = kind->head_dim,
                 .table_entries = m->limits.table_entries,
                 .eps = m->recipe.norm_eps,
                 .query_scale = m->recipe.layers[layer].query_scale,
         };
-        uint32_t item_heads = r->work->slot->item_heads[group];
-        bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
-        struct tdm_vk_pipeline *rotating = rotating_kernel(r, l);
+        uint32_t item_heads = r->work->slot->item_heads[kind_index];
+        bool merges = tdm_vk_attend_merges(m, kind_index, r->work->slot->many, item_heads);
+        struct tdm_vk_pipeline *rotating = rotating_kernel(r, kind_index, l);
         const struct tdm_vk_attend_push push = {
                 .qkv = m->y.address,
                 .rows = rotate.rows,
                 .table = rotate.table,
-                .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
+                .items = r->step + r->layout.items[kind_index] +
+                         (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
                 .partial = m->partial.address + TDM_VK_ARRIVALS_BYTES,
                 .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
                 .scale_sums = r->flagged ? 0 : scale_sums_of(r, l->o.act, r->rows),
@@ -455,10 +458,10 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .piece_shift = rotate.piece_shift,
                 .part_bytes = rotate.part_bytes,
                 .first_row = r->first_row,
-                .n_heads = hp->n_heads,
-                .n_kv_heads = hp->n_kv_heads,
+                .n_heads = kind->n_heads,
+                .n_kv_heads = kind->n_kv_heads,
                 .table_entries = m->limits.table_entries,
-                .window = group == TDM_KV_WINDOW ? hp->window : 0,
+                .window = kind->window,
                 .query_scale = l->query_scale,
                 .score_scale = m->attend_f16 ? 1 / l->query_scale : 0,
         };
@@ -466,32 +469,32 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 &push, m->rotations.address + layer * sizeof(struct tdm_vk_rotation), log, layer + 1);
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
-                .row_items = r->step + r->layout.row_items[group],
+                .row_items = r->step + r->layout.row_items[kind_index],
                 .sinks = l->sinks,
                 .acts = m->acts[l->o.act].address,
                 .scale_sums = scale_sums_of(r, l->o.act, r->rows),
                 .scale_sums_rows = m->scale_sums_rows,
                 .act_scale = l->o.x_scale,
                 .first_row = r->first_row,
-                .n_heads = hp->n_heads,
-                .head_dim = hp->head_dim,
+                .n_heads = kind->n_heads,
+                .head_dim = kind->head_dim,
         };
         struct tdm_vk_pipeline *kernel =
-                rotating ? rotating : tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
+                rotating ? rotating : tdm_vk_attend_kernel(m, kind_index, r->work->slot->many, item_heads, l->o.act);
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
         rotating_push.partial = m->partial.address + tdm_vk_partial_flagged(m);
         if (!rotating)
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0),
-                                 &rotate, sizeof(rotate), hp->n_heads + 2 * hp->n_kv_heads, r->rows,
+                                 &rotate, sizeof(rotate), kind->n_heads + 2 * kind->n_kv_heads, r->rows,
                                  r->flagged ? READS_FLAGS : 0);
         set(r, kernel, rotating ? (const void *)&rotating_push : &push, sizeof(push),
             r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
         if (kernel->pipeline)
                 r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
-                                                  tdm_vk_step_args(&r->layout, tile, group));
-        done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);
+                                                  tdm_vk_step_args(&r->layout, tile, kind_index));
+        done(r, kernel, merges ? r->rows * kind->n_heads / item_heads : TDM_VK_CHAIN_ALL);
         if (!merges)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
                          TDM_DIV_UP(cols, 1024), r->rows);

@@ -9,8 +9,8 @@
 
 /* Offsets in a slot's step buffer. */
 struct tdm_vk_step_layout {
-        uint64_t rows, gather, wanted, args, tables[TDM_KV_GROUPS], angles[TDM_KV_GROUPS], items[TDM_KV_GROUPS],
-                row_items[TDM_KV_GROUPS];
+        uint64_t rows, gather, wanted, args, tables[TDM_KV_GROUPS];
+        uint64_t angles[TDM_VK_KINDS], items[TDM_VK_KINDS], row_items[TDM_VK_KINDS];
         uint64_t size_bytes;
 };
 void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
@@ -21,7 +21,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, cons
 #define TDM_VK_WANTED_HEAD 8u /* words before the blocks that a row names (shared.h, tdm_vk_gather_push) */
 #define TDM_VK_WANTED_STRIDE (TDM_VK_WANTED_HEAD + TDM_MAX_MOVED + 1u)
 /* Offset of a VkDispatchIndirectCommand. */
-uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group);
+uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, uint32_t kind);
 
 /* ---- record.c ---- */
 
@@ -33,7 +33,7 @@ struct tdm_vk_recording {
         uint64_t used; /* 0: never */
         const struct tdm_vk_slot *slot;
         uint64_t hidden;
-        uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads[TDM_KV_GROUPS];
+        uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads[TDM_VK_KINDS];
         bool many, upload, download, joins, joined, profiled;
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */

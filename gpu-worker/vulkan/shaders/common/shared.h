@@ -133,6 +133,10 @@
 #define TDM_VK_ATTEND_MERGES(form) ((form) >= 256)
 #define TDM_VK_ATTEND_ACT(form) (((form) >> 8) - 1)
 
+/* ROWS of attend.comp: rows of an item, and whether they see as many keys behind them as before them. */
+#define TDM_VK_ATTEND_BOTH 256u
+#define TDM_VK_ATTEND_ROWS(rows) ((rows)&255u)
+
 /* ---- records in the step buffer ---- */
 
 struct tdm_vk_row {
@@ -155,7 +159,7 @@ struct tdm_vk_item {
         TDM_U32 position;   /* of its first row, as in tdm_vk_row; seq too */
         TDM_U32 seq;
         TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
-        TDM_U32 pad0;
+        TDM_U32 end;    /* of the keys that a row of it sees: read where rows see what is behind them */
         TDM_U32 pad1;
         /* of span_first; those that no row of it sees: the nearest that one does */
         TDM_U32 pages[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS];
