@@ -40,6 +40,9 @@ EXACT = (("gemma3n", "a", "q4_0"), ("gemma3n", "gen", "f32"), ("gemma4", "e", "q
 EMBEDDING = {"a": 1, "b": 2}
 EMBEDDING_LIMITS = {"f32": 1e-5, "default": 2e-3}
 
+VULKAN = (("gemma4", "e", "q8_0"), ("gemma4", "e", "q4_0"), ("gemma4", "x", "f32"))
+VULKAN_EXACT = (("gemma4", "e", "q4_0"),)
+
 
 def model(arch, size, kind):
     return make_model(size, kind, arch=arch, **MODELS[arch, size, kind][0])
@@ -82,9 +85,21 @@ def golden_vulkan(program, *args, **env):
 
 
 def vulkan(program):
-    """Vectors: alone and in company of all others. Then with rows that are copied, kernels that wait on their own, and
-    attention on another device."""
+    """Distances; the same bits in chunks, alone and in company, with rows that are copied and kernels that wait on their
+    own; attention, and all else, on another device."""
     failed = 0
+    for key in VULKAN:
+        for which, limit in zip(("golden", "rows"), MODELS[key][1:]):
+            args = (model(*key), golden(key, which))
+            failed += golden_vulkan(program, *args, "--mean", str(limit))
+            failed += golden_vulkan(program, *args, "--precision", "f32", "--cases", "1", "--mean", str(F32_LIMIT))
+    for key in VULKAN_EXACT:
+        args = (model(*key), golden(key, "rows"))
+        failed += golden_vulkan(program, *args, "--exact")
+        failed += golden_vulkan(program, *args, "--exact", TANDEM_VULKAN_CHAIN="on", TANDEM_VULKAN_MEMORY="copy")
+        args += ("--mean", str(MODELS[key][2]))
+        failed += golden_vulkan(program, *args, "--split")
+        failed += golden_vulkan(program, *args, "--swapped", TANDEM_VULKAN_MEMORY="copy")
     for size, seed in EMBEDDING.items():
         for kind in ("f32", "q8_0", "q4_0"):
             path = make_model(size, kind, arch="gemma-embedding", seed=seed)

@@ -14,7 +14,7 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (33u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (48u + 2u * TDM_STEP_SLOTS)
 
 int tdm_vk_kinds_find(struct tdm_vk_model *m, struct tdm_error *err)
 {
@@ -177,6 +177,30 @@ static unsigned list_experts(struct tdm_vk_model *m, struct need *needs, unsigne
         return n;
 }
 
+static unsigned list_inputs(struct tdm_vk_model *m, struct need *needs, unsigned n)
+{
+        const struct tdm_vk_matrix *proj = &m->per_layer_proj;
+        uint64_t rows = m->limits.max_rows, n_tiles = TDM_DIV_UP(rows, m->tile_rows), d = m->hp.d_model,
+                 width = (uint64_t)m->tile_rows * m->recipe.per_layer_width * sizeof(float);
+
+        if (m->recipe.per_layer_width == 0)
+                return n;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                if (m->recipe.layers[i].has_input) {
+                        need_act(needs, &m->layers[i].input_gate, m->tile_rows, m->scale_sums_rows);
+                        need_act(needs, &m->layers[i].input_proj, m->tile_rows, m->scale_sums_rows);
+                }
+        m->embedded_bytes = TDM_ALIGN_UP((uint64_t)m->tile_rows, MATRIX_ROWS) * TDM_VK_ACT_STRIDE(proj->act, d);
+        needs[n++] = (struct need){ &m->x0, rows * d * sizeof(float), TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        needs[n++] =
+                (struct need){ &m->embedded, n_tiles * m->embedded_bytes, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        needs[n++] = (struct need){ &m->embedded_sums, n_tiles * m->scale_sums_rows * (d / TDM_BLOCK_VALUES) * 8,
+                                    TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        needs[n++] = (struct need){ &m->input, width, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        needs[n++] = (struct need){ &m->input_gate, width, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        return n;
+}
+
 static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct need *needs)
 {
         const struct tdm_hparams *hp = &m->hp;
@@ -199,6 +223,7 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
         }
         need_act(needs, &m->output, m->logits_rows, m->scale_sums_rows);
         n = list_experts(m, needs, n);
+        n = list_inputs(m, needs, n);
         needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                     TDM_VK_DEVICE_MEMORY, "matrix products" };
         needs[n++] =
@@ -402,6 +427,11 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
         tdm_vk_buffer_deinit(device, &m->chain);
         tdm_vk_buffer_deinit(device, &m->biases);
         tdm_vk_buffer_deinit(device, &m->rotations);
+        tdm_vk_buffer_deinit(device, &m->x0);
+        tdm_vk_buffer_deinit(device, &m->embedded);
+        tdm_vk_buffer_deinit(device, &m->embedded_sums);
+        tdm_vk_buffer_deinit(device, &m->input);
+        tdm_vk_buffer_deinit(device, &m->input_gate);
         tdm_vk_buffer_deinit(device, &m->router);
         tdm_vk_buffer_deinit(device, &m->choices);
         tdm_vk_buffer_deinit(device, &m->hidden_exps);

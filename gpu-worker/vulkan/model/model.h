@@ -31,12 +31,18 @@ struct tdm_vk_experts {
 
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
+        /* Of q, k, v: 3; 2 where values are keys, 1 where the layer reads another's. What is not there is q. */
+        uint32_t n_qkv;
+        bool v_norm;       /* without gains */
         float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains; 0: none */
         uint64_t qkv_bias, o_bias, down_bias;                                        /* of biases; 0: none */
         uint32_t activation;                                                         /* enum tdm_activation */
         uint64_t sinks;                                                              /* 0: none */
         struct tdm_vk_experts experts;
+        /* At the layer's end (shaders/norm/side.comp); 0: none. */
+        struct tdm_vk_matrix input_gate, input_proj;
+        uint64_t input_norm, output_scale;
 };
 
 /* What attention of the layers of one kind shares: those with a window, and those without. */
@@ -97,6 +103,8 @@ struct tdm_vk_model {
         bool weights_imported;
         struct tdm_vk_layer *layers;
         struct tdm_vk_matrix output, embedding;
+        struct tdm_vk_matrix per_layer_proj; /* [layer][per_layer_width]; rows 0: none */
+        uint64_t per_layer_norm;
         uint64_t output_norm;
 
         struct tdm_vk_kv cache;
@@ -128,7 +136,13 @@ struct tdm_vk_model {
         struct tdm_vk_buffer choices;     /* lists: tdm_vk_experts_lists() */
         struct tdm_vk_buffer hidden_exps; /* [slots][gate, up] */
         struct tdm_vk_buffer parts_exps;  /* [slots][d_model] */
-        struct tdm_vk_buffer rotations;   /* struct tdm_vk_rotation [n_layers]; size 0: none */
+        /* Of layers with inputs; size 0: none */
+        struct tdm_vk_buffer x0;            /* [max_rows][d_model]: the tokens' rows of the embedding */
+        struct tdm_vk_buffer embedded;      /* the same, rounded for per_layer_proj, in tiles of embedded_bytes */
+        struct tdm_vk_buffer embedded_sums; /* their scales and sums, in tiles */
+        uint64_t embedded_bytes;
+        struct tdm_vk_buffer input, input_gate; /* [tile_rows][per_layer_width] */
+        struct tdm_vk_buffer rotations;         /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
@@ -153,6 +167,28 @@ struct tdm_vk_model {
 
         char plan[512];
 };
+
+/* Rows first … of a matrix. first: a multiple of TDM_PANEL_ROWS. */
+static inline struct tdm_vk_matrix tdm_vk_matrix_rows(const struct tdm_vk_matrix *matrix, uint32_t first, uint32_t n)
+{
+        struct tdm_vk_matrix part = *matrix;
+
+        part.address += (uint64_t)(first / TDM_PANEL_ROWS) * matrix->panel_bytes;
+        part.rows = n;
+        part.n_panels = TDM_DIV_UP(n, TDM_PANEL_ROWS);
+        return part;
+}
+
+/* Whether something stands between an FFN and the norm of the next attention: they are two kernels then. */
+static inline bool tdm_vk_has_side(const struct tdm_vk_model *m, uint32_t layer)
+{
+        return m->recipe.layers[layer].has_input || m->recipe.layers[layer].has_output_scale;
+}
+/* What the layer makes of keys and values of its own. */
+static inline bool tdm_vk_owns_kv(const struct tdm_vk_model *m, uint32_t layer)
+{
+        return m->hp.layers[layer].kv_layer == layer;
+}
 
 /* Which of the model's kinds a layer is of. */
 static inline uint32_t tdm_vk_kind_of(const struct tdm_vk_model *m, uint32_t layer)

@@ -11,8 +11,9 @@
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
-         BIT(ROPE_MAGNITUDE) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(ROPE_BY_LAYER) |      \
-         BIT(POOLING) | BIT(BIDIRECTIONAL))
+         BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) |      \
+         BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |        \
+         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE))
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -76,18 +77,26 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 r = check_biases(&header->recipe, hp, err);
         if (r)
                 return r;
+        if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "vulkan device: rows carry %u bytes of the file, the model has %u",
+                                     config->limits.input_bytes, tdm_weights_input_bytes(config->weights));
         if (config->limits.vector_width != (header->recipe.pooling ? hp->d_model : 0))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: vectors of %u numbers, the model's have %u",
                                      config->limits.vector_width, header->recipe.pooling ? hp->d_model : 0);
         if (!geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "vulkan device: the KV cache's geometry does not fit the model's sizes");
-        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES || hp->d_ff % TDM_BLOCK_VALUES || hp->head_dim % 16 ||
-            hp->head_dim > TDM_VK_HEAD_DIM_MAX)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
-                                     "multiple of 16, and both products multiples of %u are known",
-                                     hp->n_heads, hp->head_dim, hp->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_sizes *l = &hp->layers[i];
+
+                if (l->n_heads * l->head_dim % TDM_BLOCK_VALUES || l->d_ff % TDM_BLOCK_VALUES || l->head_dim % 16 ||
+                    l->head_dim > TDM_VK_HEAD_DIM_MAX)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "vulkan device: %u heads of %u values, %u in the FFN: heads of at most "
+                                             "%u, a multiple of 16, and both products multiples of %u are known",
+                                             l->n_heads, l->head_dim, l->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+        }
         if (hp->d_model > D_MODEL_MAX)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known",
                                      hp->d_model, D_MODEL_MAX);

@@ -7,6 +7,7 @@
  *
  * Longer than 800 lines: a recording is one order of dispatches over one recorder, read from top to bottom. */
 #include <assert.h>
+#include <math.h>
 
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/step/step-private.h"
@@ -218,7 +219,7 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
 
                 /* There is one buffer of flagged words for each form: what reads the one would meet what writes the
                  * other. */
-                if (l->q.act == l->o.act || l->experts.n > 0)
+                if (l->q.act == l->o.act || l->experts.n > 0 || l->n_qkv < 3 || l->v_norm || tdm_vk_has_side(m, i))
                         return false;
                 if (!matrices_flag(m, qkv, 3) || !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) ||
                     !tdm_vk_gelu_flags(device, l) || tdm_subblock_type(l->down.type) ||
@@ -248,6 +249,28 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                         dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
                 }
                 y += push.n_out * sizeof(float);
+        }
+}
+
+/* The same of one matrix, whose input does not lie where its form's does. */
+static void multiply_rows(struct recorder *r, const struct tdm_vk_matrix *matrix, uint32_t n_rows, uint64_t x,
+                          uint64_t scale_sums, uint64_t y, uint32_t y_stride)
+{
+        struct tdm_vk_matmul_push push;
+        uint32_t n_panels, panels, rows;
+        struct tdm_vk_pipeline *pipeline;
+
+        tdm_vk_matmul_group(r->m, &matrix, 1, &push, &n_panels);
+        push.x = x;
+        push.scale_sums = scale_sums;
+        push.y = y;
+        push.n_rows = n_rows;
+        push.y_stride = y_stride;
+        pipeline = tdm_vk_choose_kernel(r->device, matrix, n_panels, n_rows, &panels, &rows);
+        for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
+                groups = TDM_MIN(TDM_DIV_UP(n_panels - push.panel0, panels), r->device->max_groups_x);
+                r->beside = push.panel0 > 0;
+                dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
         }
 }
 
@@ -355,18 +378,24 @@ static void norm_for_ffn(struct recorder *r, const struct added *added, const st
                 norm(r, added, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
 }
 
+bool tdm_vk_record_joins(const struct tdm_vk_model *m, uint32_t block)
+{
+        return tdm_block_kind(&m->hp, block) != TDM_BLOCK_FFN || !tdm_vk_has_side(m, tdm_block_layer(block));
+}
+
 /* What the next block begins with, at the end of this one, where that follows. */
 static void end_block(struct recorder *r, uint32_t block, const struct added *added)
 {
         struct tdm_vk_model *m = r->m;
         uint32_t next = block + 1;
 
-        if (r->work->slot->n_tiles == 1 && (next < r->work->first + r->work->n || r->work->joins)) {
+        if (r->work->slot->n_tiles == 1 && tdm_vk_record_joins(m, block) &&
+            (next < r->work->first + r->work->n || r->work->joins)) {
                 const struct tdm_vk_layer *l = next <= 2 * m->hp.n_layers ? &m->layers[tdm_block_layer(next)] : NULL;
 
                 r->acts_ready = l != NULL;
                 if (l && tdm_block_kind(&m->hp, next) == TDM_BLOCK_ATTENTION) {
-                        norm(r, added, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3);
+                        norm(r, added, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, l->n_qkv);
                         return;
                 }
                 if (l) {
@@ -379,12 +408,12 @@ static void end_block(struct recorder *r, uint32_t block, const struct added *ad
 
 /* ---- blocks ---- */
 
-static void embed(struct recorder *r)
+static void embed_rows(struct recorder *r, uint64_t to)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_embed_push push = {
                 .weights = m->embedding.address,
-                .hidden = r->work->slot->hidden,
+                .hidden = to,
                 .rows = r->step + r->layout.rows,
                 .d = m->hp.d_model,
                 .panel_bytes = m->embedding.panel_bytes,
@@ -487,7 +516,8 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
         rotating_push.partial = m->partial.address + tdm_vk_partial_flagged(m);
         if (!rotating)
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0),
-                                 &rotate, sizeof(rotate), kind->n_heads + 2 * kind->n_kv_heads, r->rows,
+                                 &rotate, sizeof(rotate),
+                                 kind->n_heads + (tdm_vk_owns_kv(m, layer) ? 2 * kind->n_kv_heads : 0), r->rows,
                                  r->flagged ? READS_FLAGS : 0);
         set(r, kernel, rotating ? (const void *)&rotating_push : &push, sizeof(push),
             r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
@@ -504,12 +534,13 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
+        const struct tdm_vk_kind *kind = &m->kinds[tdm_vk_kind_of(m, tdm_block_layer(block))];
         const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o };
 
         if (!r->acts_ready)
-                norm(r, NULL, l->attn_norm, qkv, 3);
+                norm(r, NULL, l->attn_norm, qkv, l->n_qkv);
         r->acts_ready = false;
-        multiply_tile(r, qkv, 3, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
+        multiply_tile(r, qkv, l->n_qkv, (kind->n_heads + 2 * kind->n_kv_heads) * kind->head_dim);
         attend(r, tdm_block_layer(block), log);
         multiply_tile(r, o, 1, m->hp.d_model);
         end_block(r, block, &(struct added){ l->post_attn_norm, l->o_bias });
@@ -632,6 +663,117 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
                  TDM_DIV_UP(m->hp.d_model, 256u), r->rows);
 }
 
+/* ---- what a layer does beside attention and FFN ---- */
+
+static void side(struct recorder *r, uint32_t op, uint32_t act, const struct tdm_vk_side_push *push, uint32_t n_rows)
+{
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_SIDE, op, act, 0, 0), push, sizeof(*push), n_rows, 1);
+}
+
+/* Rounds f32 rows for a matrix, in the place of its form. */
+static void round_rows(struct recorder *r, const struct tdm_vk_matrix *matrix, uint64_t x, uint32_t x_stride)
+{
+        struct tdm_vk_model *m = r->m;
+
+        side(r, TDM_VK_SIDE_COPY, matrix->act,
+             &(struct tdm_vk_side_push){ .x = x,
+                                         .acts = m->acts[matrix->act].address,
+                                         .scale_sums = scale_sums_of(r, matrix->act, r->rows),
+                                         .scale_sums_rows = m->scale_sums_rows,
+                                         .n = matrix->cols,
+                                         .x_stride = x_stride },
+             r->rows);
+}
+
+static uint64_t embedded_sums(const struct recorder *r, uint32_t tile)
+{
+        const struct tdm_vk_model *m = r->m;
+
+        return m->embedded_sums.size_bytes ? m->embedded_sums.address + (uint64_t)tile * m->scale_sums_rows *
+                                                                                (m->hp.d_model / TDM_BLOCK_VALUES) * 8 :
+                                             0;
+}
+
+/* Once for a submission with such layers: the tokens' rows of the embedding, rounded for what makes inputs of them. */
+static void embed_inputs(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t n_rows = r->work->slot->n_rows, d = m->hp.d_model, tile = 0;
+        bool wanted = false;
+
+        for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++)
+                wanted = wanted || (tdm_block_kind(&m->hp, block) == TDM_BLOCK_FFN &&
+                                    m->recipe.layers[tdm_block_layer(block)].has_input);
+        if (!wanted)
+                return;
+        embed_rows(r, m->x0.address);
+        for (uint32_t first = 0, n; first < n_rows; first += n, tile++) {
+                n = TDM_MIN(m->tile_rows, n_rows - first);
+                side(r, TDM_VK_SIDE_COPY, m->per_layer_proj.act,
+                     &(struct tdm_vk_side_push){ .x = m->x0.address + (uint64_t)first * d * sizeof(float),
+                                                 .acts = m->embedded.address + tile * m->embedded_bytes,
+                                                 .scale_sums = n <= TDM_VK_INT8_ROWS_MAX ? embedded_sums(r, tile) : 0,
+                                                 .scale_sums_rows = m->scale_sums_rows,
+                                                 .n = d,
+                                                 .x_stride = d },
+                     n);
+        }
+}
+
+/* A layer's own input joins the residual, and this is scaled. */
+static void end_layer(struct recorder *r, uint32_t layer)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        uint32_t width = m->recipe.per_layer_width, d = m->hp.d_model, all = m->hp.n_layers * width,
+                 tile = r->first_row / m->tile_rows;
+        const struct tdm_vk_matrix proj = tdm_vk_matrix_rows(&m->per_layer_proj, layer * width, width);
+
+        if (!tdm_vk_has_side(m, layer))
+                return;
+        if (m->recipe.layers[layer].has_input) {
+                multiply_rows(r, &proj, r->rows, m->embedded.address + tile * m->embedded_bytes, embedded_sums(r, tile),
+                              m->input.address, width);
+                side(r, TDM_VK_SIDE_INPUT, 0,
+                     &(struct tdm_vk_side_push){ .y = m->input.address,
+                                                 .other =
+                                                         r->step + r->layout.inputs +
+                                                         ((uint64_t)r->first_row * all + layer * width) * sizeof(float),
+                                                 .gain = m->per_layer_norm,
+                                                 .n = width,
+                                                 .y_stride = width,
+                                                 .other_stride = all,
+                                                 .eps = m->recipe.norm_eps,
+                                                 .factor = 1.0f / sqrtf((float)d),
+                                                 .factor1 = sqrtf((float)width) },
+                     r->rows);
+                round_rows(r, &l->input_gate, hidden_rows(r), m->hp.residual_width);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_gate }, 1, r->rows, m->input_gate.address,
+                         width);
+                side(r, TDM_VK_SIDE_GATED, l->input_proj.act,
+                     &(struct tdm_vk_side_push){ .x = m->input_gate.address,
+                                                 .other = m->input.address,
+                                                 .acts = m->acts[l->input_proj.act].address,
+                                                 .scale_sums = scale_sums_of(r, l->input_proj.act, r->rows),
+                                                 .scale_sums_rows = m->scale_sums_rows,
+                                                 .n = width,
+                                                 .x_stride = width,
+                                                 .other_stride = width },
+                     r->rows);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_proj }, 1, r->rows, m->y.address, d);
+        }
+        side(r, TDM_VK_SIDE_ADD, 0,
+             &(struct tdm_vk_side_push){ .x = m->recipe.layers[layer].has_input ? m->y.address : 0,
+                                         .y = hidden_rows(r),
+                                         .other = l->output_scale,
+                                         .gain = l->input_norm,
+                                         .n = d,
+                                         .x_stride = d,
+                                         .y_stride = m->hp.residual_width,
+                                         .eps = m->recipe.norm_eps },
+             r->rows);
+}
+
 static void ffn_block(struct recorder *r, uint32_t block)
 {
         struct tdm_vk_model *m = r->m;
@@ -642,7 +784,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                                .scale_sums = scale_sums_of(r, l->down.act, r->rows),
                                                .scale_sums_rows = m->scale_sums_rows,
                                                .act_scale = l->down.x_scale,
-                                               .d_ff = m->hp.d_ff };
+                                               .d_ff = l->gate.rows };
         struct tdm_vk_matmul_push push;
 
         if (!r->acts_ready)
@@ -651,6 +793,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
         if (l->experts.n > 0) {
                 run_experts(r, l);
                 end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
+                end_layer(r, tdm_block_layer(block));
                 return;
         }
         if (tdm_vk_gate_up_push(m, l, r->rows, &push)) {
@@ -668,12 +811,13 @@ static void ffn_block(struct recorder *r, uint32_t block)
                 dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(l->gate.n_panels, panels),
                                  TDM_DIV_UP(r->rows, rows), flags);
         } else {
-                multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
+                multiply(r, gate_up, 2, r->rows, m->y.address, 2 * l->gate.rows);
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, l->down.act, 0, 0), &gelu,
-                         sizeof(gelu), TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+                         sizeof(gelu), TDM_DIV_UP(l->gate.rows, 1024), r->rows);
         }
         multiply_tile(r, down, 1, m->hp.d_model);
         end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
+        end_layer(r, tdm_block_layer(block));
 }
 
 /* To the host: all logits, or what the sampler wants to know of them and to see. */
@@ -745,11 +889,12 @@ static void blocks(struct recorder *r)
         uint64_t log = m->cache.log.address + r->work->log_half * (m->cache.log.size_bytes / 2),
                  log_bytes = tdm_vk_kv_log_row_bytes(&m->cache) * slot->n_rows;
 
+        embed_inputs(r);
         for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
 
                 if (kind == TDM_BLOCK_EMBED)
-                        embed(r);
+                        embed_rows(r, r->work->slot->hidden);
                 if (kind == TDM_BLOCK_HEAD && r->work->n_logits)
                         head_block(r);
                 if (kind != TDM_BLOCK_ATTENTION && kind != TDM_BLOCK_FFN)

@@ -306,7 +306,8 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         work.joined = run->joins;
         work.joins = run->joins = slot->n_rows > 1 && slot->n_tiles == 1 && block + work.n < run->end &&
                                   tdm_block_kind(&m->hp, block + work.n) != TDM_BLOCK_HEAD &&
-                                  tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED;
+                                  tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED &&
+                                  tdm_vk_record_joins(m, block + work.n - 1);
         work.upload = !slot->in_place && !slot->on_device && block > 0;
         work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
         if (work.upload) { /* only the first of a run: the others find them on the device */

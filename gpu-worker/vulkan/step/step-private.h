@@ -10,6 +10,7 @@
 /* Offsets in a slot's step buffer. */
 struct tdm_vk_step_layout {
         uint64_t rows, gather, wanted, args, tables[TDM_KV_GROUPS];
+        uint64_t inputs;
         uint64_t angles[TDM_VK_KINDS], items[TDM_VK_KINDS], row_items[TDM_VK_KINDS];
         uint64_t size_bytes;
 };
@@ -54,6 +55,8 @@ int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, st
                   struct tdm_error *err);
 /* After what it depends on besides the work has changed. No recording may be under way. */
 void tdm_vk_record_forget(struct tdm_vk_model *model);
+/* Whether a block's end can be the next one's beginning. */
+bool tdm_vk_record_joins(const struct tdm_vk_model *model, uint32_t block);
 /* Whether its kernels leave flagged words for each other: device/chain.c. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_work *work);
 /* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and

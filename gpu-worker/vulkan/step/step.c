@@ -4,7 +4,7 @@
  *
  *   rows, gather [max_logits], wanted [max_logits], dispatch arguments [tile][kind], then for each group: page tables
  * [max_seqs][table_entries], then for each kind of layers: angles [max_rows][head_dim], items [tile][max_items], row
- * items [max_rows] */
+ * items [max_rows]; then inputs of layers [max_rows][n_layers][per_layer_width] */
 #include "engine/host/kernels.h"
 #include "gpu-worker/vulkan/step/step-private.h"
 
@@ -40,6 +40,7 @@ void tdm_vk_step_layout(const struct tdm_vk_model *m, struct tdm_vk_step_layout 
                 ret->items[kind] = take(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
                 ret->row_items[kind] = take(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
         }
+        ret->inputs = take(&at, max_rows * m->hp.n_layers * m->recipe.per_layer_width * sizeof(float));
         ret->size_bytes = at;
 }
 
@@ -202,6 +203,20 @@ static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *ste
         memcpy(to + 2, &noise, sizeof(noise));
 }
 
+struct inputs_job {
+        const struct tdm_step *step;
+        uint32_t type, width;
+        float *to;
+};
+
+static void fill_input(void *arg, unsigned row, unsigned thread)
+{
+        const struct inputs_job *job = arg;
+
+        tdm_weights_file_row(job->type, job->step->inputs + (size_t)row * job->step->input_bytes, 0, job->width,
+                             job->to + (size_t)row * job->width);
+}
+
 void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step)
 {
         struct tdm_vk_step_layout layout;
@@ -227,6 +242,14 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         for (uint32_t i = 0; i < step->head.n_logits; i++) {
                 ((uint32_t *)(base + layout.gather))[i] = step->logits[i].row;
                 fill_wanted(m, step, i, (uint32_t *)(base + layout.wanted) + (size_t)i * TDM_VK_WANTED_STRIDE);
+        }
+        if (m->recipe.per_layer_width > 0 && step->input_bytes > 0) {
+                struct inputs_job job = { .step = step,
+                                          .type = tdm_weights_find(m->weights, TDM_TENSOR_PER_LAYER_EMBD, 0)->type,
+                                          .width = m->hp.n_layers * m->recipe.per_layer_width,
+                                          .to = (float *)(base + layout.inputs) };
+
+                tdm_pool_run(m->device->threads, step->head.n_rows, fill_input, &job);
         }
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *tables = (uint32_t *)(base + layout.tables[group]);

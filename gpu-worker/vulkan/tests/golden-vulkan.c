@@ -3,8 +3,10 @@
  * device.
  *
  * usage: golden-vulkan MODEL.gguf GOLDEN.json [--precision P] [--chunk N] [--cases N] [--split] [--swapped] [--mean
- * LIMIT]
- *                      [--first PERCENT]     --split: attention on the host device; --swapped: all else on it
+ * LIMIT] [--first PERCENT] [--exact]
+ *
+ * --split: attention on the host device; --swapped: all else on it. --exact: no distance, but the first text's results
+ * are the same bits in chunks of 1, 7 and 64, and beside other rows.
  *
  * Of a model that makes vectors the distance is that of cosines, and the limit is of the worst text. Then the texts are
  * run again, all in one step: each vector must be the same bits. */
@@ -128,21 +130,86 @@ static uint32_t score_vectors(struct drive *drive, const struct golden_file *fil
         return n_other;
 }
 
+#define EXACT_ROWS 96u
+#define COMPANY_ROWS 33u
+
+/* Results of every position. chunk_other: rows of the other text in each step, which begin at another position. */
+static void make_results(struct drive *drive, const struct golden_case *c, uint32_t n_rows, uint32_t chunk,
+                         uint32_t chunk_other, struct tdm_result *ret)
+{
+        struct tdm_result *results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*results));
+        const struct tdm_sampling sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = TDM_MAX_TOP };
+        uint32_t other = 0;
+
+        for (uint32_t first = 0, n; first < n_rows; first += n) {
+                uint32_t n_other = TDM_MIN(chunk_other, n_rows - other);
+                const struct drive_part others = { .table = 1,
+                                                   .ids = c->ids,
+                                                   .n_ids = c->n_ids,
+                                                   .first = other,
+                                                   .n = n_other,
+                                                   .n_logits = 1,
+                                                   .sampling = sampling };
+                struct drive_part parts[2] = { others };
+                struct drive_part *part = &parts[n_other > 0];
+
+                n = TDM_MIN(chunk, n_rows - first);
+                *part = (struct drive_part){ .table = 0,
+                                             .ids = c->ids,
+                                             .n_ids = c->n_ids,
+                                             .first = first,
+                                             .n = n,
+                                             .n_logits = n,
+                                             .sampling = sampling };
+                drive_step(drive, parts, 1 + (n_other > 0), NULL, results);
+                memcpy(ret + first, results + (n_other > 0), n * sizeof(*ret));
+                other += n_other;
+        }
+        drive_forget(drive, 0);
+        drive_forget(drive, 1);
+        free(results);
+}
+
+static bool is_exact(struct drive *drive, const struct golden_case *c)
+{
+        static const uint32_t chunks[][2] = { { 1, 0 }, { 7, 0 }, { 64, 0 }, { COMPANY_ROWS, 40 }, { 1, 3 } };
+        uint32_t n_rows = TDM_MIN(c->n_ids, EXACT_ROWS);
+        struct tdm_result *whole = calloc(n_rows, sizeof(*whole)), *cut = calloc(n_rows, sizeof(*cut));
+        bool same = true;
+
+        make_results(drive, c, n_rows, n_rows, 0, whole);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(chunks); i++) {
+                make_results(drive, c, n_rows, chunks[i][0], chunks[i][1], cut);
+                if (memcmp(whole, cut, n_rows * sizeof(*whole)) == 0)
+                        continue;
+                printf("chunks of %u beside %u rows: other bits\n", chunks[i][0], chunks[i][1]);
+                same = false;
+        }
+        free(whole);
+        free(cut);
+        return same;
+}
+
 static int usage(void)
 {
         fprintf(stderr, "usage: golden-vulkan MODEL.gguf GOLDEN.json [--precision P] [--chunk N] [--cases N] [--split] "
                         "[--swapped] "
-                        "[--mean LIMIT] [--first PERCENT]\n");
+                        "[--mean LIMIT] [--first PERCENT] [--exact]\n");
         return 2;
 }
 
 int main(int argc, char **argv)
 {
         static const struct option options[] = {
-                { "precision", required_argument, NULL, 'p' }, { "chunk", required_argument, NULL, 'c' },
-                { "cases", required_argument, NULL, 'n' },     { "split", no_argument, NULL, 's' },
-                { "swapped", no_argument, NULL, 'w' },         { "mean", required_argument, NULL, 'm' },
-                { "first", required_argument, NULL, 'f' },     {},
+                { "precision", required_argument, NULL, 'p' },
+                { "chunk", required_argument, NULL, 'c' },
+                { "cases", required_argument, NULL, 'n' },
+                { "split", no_argument, NULL, 's' },
+                { "swapped", no_argument, NULL, 'w' },
+                { "mean", required_argument, NULL, 'm' },
+                { "first", required_argument, NULL, 'f' },
+                { "exact", no_argument, NULL, 'e' },
+                {},
         };
         static _Atomic uint64_t heartbeat;
         struct drive_options o = { .ops = { &tdm_vulkan_device_ops }, .n_tables = 1 };
@@ -156,7 +223,7 @@ int main(int argc, char **argv)
         struct tdm_device *device;
         struct tdm_error err = {};
         struct drive *drive;
-        bool passed;
+        bool passed, exact = false;
         int c;
 
         while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -177,6 +244,9 @@ int main(int argc, char **argv)
                 case 'w':
                         o.ops[1] = &tdm_host_device_ops;
                         o.plan = c == 's' ? DRIVE_SPLIT : DRIVE_SWAPPED;
+                        break;
+                case 'e':
+                        exact = true;
                         break;
                 case 'm':
                         mean_limit = atof(optarg);
@@ -208,7 +278,18 @@ int main(int argc, char **argv)
                 o.max_rows = n_rows;
                 o.n_tables = n_cases;
         }
+        if (exact)
+                o.n_tables = 2;
         drive = drive_new(model.weights, &o);
+        if (exact) {
+                passed = is_exact(drive, &file.cases[0]);
+                printf("%s %s%s: %s\n", argv[optind], tdm_precision_name(o.precision),
+                       o.plan == DRIVE_SPLIT ? " split" :
+                       o.plan                ? " swapped" :
+                                               "",
+                       passed ? "the same bits" : "OTHER BITS");
+                goto end;
+        }
         if (recipe->pooling != TDM_POOLING_NONE) {
                 n_other = score_vectors(drive, &file, n_cases, model.hp->d_model, &d);
                 passed = d.worst <= mean_limit && n_other == 0;

@@ -308,6 +308,8 @@ struct tdm_vk_bound_push {
 #define TDM_VK_HEADS_NORMED 0 /* q_gain and k_gain are gains */
 #define TDM_VK_HEADS_PLAIN 1  /* nothing */
 #define TDM_VK_HEADS_BIASED 2 /* q_gain is the biases of [q, k, v], added to values too; no norm */
+#define TDM_VK_HEADS_VALUES 3 /* as NORMED, and values have a norm without gains */
+#define TDM_VK_HEADS_V_IS_K 4 /* the same, and values are what the keys are before their norm */
 struct tdm_vk_rotate_push {
         TDM_U64 qkv; /* [n_rows of the tile][q, k, v] */
         TDM_U64 rows;
