@@ -85,8 +85,8 @@ def golden_vulkan(program, *args, **env):
 
 
 def vulkan(program):
-    """Distances; the same bits in chunks, alone and in company, with rows that are copied and kernels that wait on their
-    own; attention, and all else, on another device."""
+    """Distances; the same bits in chunks, alone and in company, with rows that are copied and kernels that wait on
+    their own; attention, and all else, on another device."""
     failed = 0
     for key in VULKAN:
         for which, limit in zip(("golden", "rows"), MODELS[key][1:]):
