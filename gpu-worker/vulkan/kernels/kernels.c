@@ -288,14 +288,28 @@ static int need_side(struct tdm_vk_model *m, uint32_t layer, bool units, struct 
         const struct tdm_vk_matrix *matrices[] = { &proj, &l->input_gate, &l->input_proj };
         int r = 0;
 
+        const struct tdm_vk_matrix *of_streams[] = { &l->laurel_l, &l->laurel_r, &l->altup_router };
+
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && r == 0 && m->recipe.layers[layer].has_input; i++)
                 r = need_matrices(m, matrices + i, 1, units, err);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(of_streams) && r == 0 && tdm_vk_has_streams(m); i++)
+                r = need_matrices(m, of_streams + i, 1, units, err);
         return r;
 }
 
 static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *err)
 {
         int r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, units, err);
+
+        if (tdm_vk_has_streams(m)) {
+                const struct tdm_vk_matrix proj = tdm_vk_matrix_rows(&m->altup_proj, 0, m->hp.d_model),
+                                           unembd = tdm_vk_matrix_rows(&m->altup_unembd, 0, m->hp.d_model);
+
+                if (r == 0)
+                        r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &proj }, 1, units, err);
+                if (r == 0)
+                        r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &unembd }, 1, units, err);
+        }
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
@@ -390,6 +404,24 @@ static int need_side_kernels(struct tdm_vk_model *m, const struct tdm_vk_layer *
         return r;
 }
 
+static int need_streams_kernels(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r = need(m, TDM_VK_NORM, 0, m->output.act, tdm_vk_norm_per(m), 0, err);
+
+        for (uint32_t op = 0; op <= TDM_VK_STREAMS_CUT && r == 0; op++)
+                r = need(m, TDM_VK_STREAMS, op, 0, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, m->altup_proj.act, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, m->altup_unembd.act, 0, 0, err);
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, m->layers[i].laurel_r.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_NORM, 0, m->layers[i].laurel_l.act, tdm_vk_norm_per(m), 0, err);
+        }
+        return r;
+}
+
 static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
         static const enum tdm_vk_shader of_experts[] = { TDM_VK_CHOOSE, TDM_VK_GROUP, TDM_VK_SUM_EXPERTS };
@@ -434,6 +466,8 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 if (r == 0)
                         r = need(m, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0, err);
         }
+        if (r == 0 && tdm_vk_has_streams(m))
+                r = need_streams_kernels(m, err);
         if (r == 0)
                 r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0, err);
         for (unsigned v = 1; v < n_norms && r == 0; v++)

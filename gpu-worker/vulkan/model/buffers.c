@@ -14,7 +14,7 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (48u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (56u + 2u * TDM_STEP_SLOTS)
 
 int tdm_vk_kinds_find(struct tdm_vk_model *m, struct tdm_error *err)
 {
@@ -183,6 +183,9 @@ static unsigned list_inputs(struct tdm_vk_model *m, struct need *needs, unsigned
         uint64_t rows = m->limits.max_rows, n_tiles = TDM_DIV_UP(rows, m->tile_rows), d = m->hp.d_model,
                  width = (uint64_t)m->tile_rows * m->recipe.per_layer_width * sizeof(float);
 
+        if (m->recipe.per_layer_width == 0 && !tdm_vk_has_streams(m))
+                return n;
+        needs[n++] = (struct need){ &m->x0, rows * d * sizeof(float), TDM_VK_DEVICE_MEMORY, "inputs of layers" };
         if (m->recipe.per_layer_width == 0)
                 return n;
         for (uint32_t i = 0; i < m->hp.n_layers; i++)
@@ -191,13 +194,35 @@ static unsigned list_inputs(struct tdm_vk_model *m, struct need *needs, unsigned
                         need_act(needs, &m->layers[i].input_proj, m->tile_rows, m->scale_sums_rows);
                 }
         m->embedded_bytes = TDM_ALIGN_UP((uint64_t)m->tile_rows, MATRIX_ROWS) * TDM_VK_ACT_STRIDE(proj->act, d);
-        needs[n++] = (struct need){ &m->x0, rows * d * sizeof(float), TDM_VK_DEVICE_MEMORY, "inputs of layers" };
         needs[n++] =
                 (struct need){ &m->embedded, n_tiles * m->embedded_bytes, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
         needs[n++] = (struct need){ &m->embedded_sums, n_tiles * m->scale_sums_rows * (d / TDM_BLOCK_VALUES) * 8,
                                     TDM_VK_DEVICE_MEMORY, "inputs of layers" };
         needs[n++] = (struct need){ &m->input, width, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
         needs[n++] = (struct need){ &m->input_gate, width, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        return n;
+}
+
+static unsigned list_streams(struct tdm_vk_model *m, struct need *needs, unsigned n)
+{
+        uint64_t rows = m->tile_rows, most = TDM_MAX(rows, m->logits_rows), d = m->hp.d_model * sizeof(float);
+
+        if (!tdm_vk_has_streams(m))
+                return n;
+        need_act(needs, &m->altup_proj, m->tile_rows, m->scale_sums_rows);
+        need_act(needs, &m->altup_unembd, m->logits_rows, m->scale_sums_rows);
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                need_act(needs, &m->layers[i].laurel_l, m->tile_rows, m->scale_sums_rows);
+                need_act(needs, &m->layers[i].laurel_r, m->tile_rows, m->scale_sums_rows);
+                need_act(needs, &m->layers[i].altup_router, m->tile_rows, m->scale_sums_rows);
+        }
+        needs[n++] =
+                (struct need){ &m->altup, rows * TDM_VK_STREAMS_MAX * sizeof(float), TDM_VK_DEVICE_MEMORY, "streams" };
+        needs[n++] = (struct need){ &m->rank, rows * m->recipe.laurel_rank * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "streams" };
+        needs[n++] = (struct need){ &m->side_y, most * d, TDM_VK_DEVICE_MEMORY, "streams" };
+        needs[n++] = (struct need){ &m->folded, m->logits_rows * d, TDM_VK_DEVICE_MEMORY, "streams" };
+        needs[n++] = (struct need){ &m->unfolded, m->logits_rows * d, TDM_VK_DEVICE_MEMORY, "streams" };
         return n;
 }
 
@@ -224,6 +249,7 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
         need_act(needs, &m->output, m->logits_rows, m->scale_sums_rows);
         n = list_experts(m, needs, n);
         n = list_inputs(m, needs, n);
+        n = list_streams(m, needs, n);
         needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                     TDM_VK_DEVICE_MEMORY, "matrix products" };
         needs[n++] =
@@ -430,6 +456,11 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
         tdm_vk_buffer_deinit(device, &m->x0);
         tdm_vk_buffer_deinit(device, &m->embedded);
         tdm_vk_buffer_deinit(device, &m->embedded_sums);
+        tdm_vk_buffer_deinit(device, &m->altup);
+        tdm_vk_buffer_deinit(device, &m->rank);
+        tdm_vk_buffer_deinit(device, &m->side_y);
+        tdm_vk_buffer_deinit(device, &m->folded);
+        tdm_vk_buffer_deinit(device, &m->unfolded);
         tdm_vk_buffer_deinit(device, &m->input);
         tdm_vk_buffer_deinit(device, &m->input_gate);
         tdm_vk_buffer_deinit(device, &m->router);

@@ -43,6 +43,9 @@ struct tdm_vk_layer {
         /* At the layer's end (shaders/norm/side.comp); 0: none. */
         struct tdm_vk_matrix input_gate, input_proj;
         uint64_t input_norm, output_scale;
+        /* Of several streams; 0: none. */
+        struct tdm_vk_matrix laurel_l, laurel_r, altup_router;
+        uint64_t laurel_norm, altup_norm, predict, correct, correct_scale;
 };
 
 /* What attention of the layers of one kind shares: those with a window, and those without. */
@@ -105,6 +108,7 @@ struct tdm_vk_model {
         struct tdm_vk_matrix output, embedding;
         struct tdm_vk_matrix per_layer_proj; /* [layer][per_layer_width]; rows 0: none */
         uint64_t per_layer_norm;
+        struct tdm_vk_matrix altup_proj, altup_unembd; /* of each stream but the first; rows 0: none */
         uint64_t output_norm;
 
         struct tdm_vk_kv cache;
@@ -141,6 +145,9 @@ struct tdm_vk_model {
         struct tdm_vk_buffer embedded;      /* the same, rounded for per_layer_proj, in tiles of embedded_bytes */
         struct tdm_vk_buffer embedded_sums; /* their scales and sums, in tiles */
         uint64_t embedded_bytes;
+        struct tdm_vk_buffer altup, rank;       /* [tile_rows][TDM_VK_STREAMS_MAX], [tile_rows][laurel_rank] */
+        struct tdm_vk_buffer side_y, folded;    /* [tile_rows or logits_rows][d_model] */
+        struct tdm_vk_buffer unfolded;          /* [logits_rows][d_model] */
         struct tdm_vk_buffer input, input_gate; /* [tile_rows][per_layer_width] */
         struct tdm_vk_buffer rotations;         /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t y_stride_max;
@@ -177,6 +184,20 @@ static inline struct tdm_vk_matrix tdm_vk_matrix_rows(const struct tdm_vk_matrix
         part.rows = n;
         part.n_panels = TDM_DIV_UP(n, TDM_PANEL_ROWS);
         return part;
+}
+
+static inline bool tdm_vk_has_streams(const struct tdm_vk_model *m)
+{
+        return m->recipe.residual == TDM_RESIDUAL_ALTUP;
+}
+/* Where in a row's residual attention reads, and where the FFN reads and adds. */
+static inline uint32_t tdm_vk_active_at(const struct tdm_vk_model *m)
+{
+        return m->recipe.active_stream * m->hp.d_model;
+}
+static inline uint32_t tdm_vk_middle_at(const struct tdm_vk_model *m)
+{
+        return tdm_vk_has_streams(m) ? m->recipe.n_streams * m->hp.d_model : 0;
 }
 
 /* Whether something stands between an FFN and the norm of the next attention: they are two kernels then. */

@@ -9,8 +9,8 @@
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. QKV_PLAIN: where no norm
- * follows attention. */
-enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, SIDE, N_INPUTS };
+ * follows attention. GATE_SPARSE: its numbers decide which neurons live. */
+enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, SIDE, GATE_SPARSE = SIDE, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
         [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16,
                                     TDM_ACT_I16 },
@@ -357,7 +357,7 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 if (m->recipe.layers[i].n_experts > 0) {
                         find_experts(m, i, &l->experts);
                 } else {
-                        l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
+                        l->gate = matrix(m, TDM_TENSOR_GATE, i, m->recipe.layers[i].is_sparse ? GATE_SPARSE : GATE_UP);
                         l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
                         l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
                 }
@@ -376,6 +376,17 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                         l->input_proj = matrix(m, TDM_TENSOR_INPUT_PROJ, i, SIDE);
                         l->input_norm = vector(m, TDM_TENSOR_INPUT_NORM, i);
                 }
+                if (tdm_vk_has_streams(m)) {
+                        l->laurel_l = matrix(m, TDM_TENSOR_LAUREL_L, i, qkv);
+                        l->laurel_r = matrix(m, TDM_TENSOR_LAUREL_R, i, SIDE);
+                        l->altup_router = matrix(m, TDM_TENSOR_ALTUP_ROUTER, i, SIDE);
+                        l->altup_router.act = TDM_VK_ACT_F32;
+                        l->laurel_norm = vector(m, TDM_TENSOR_LAUREL_NORM, i);
+                        l->altup_norm = vector(m, TDM_TENSOR_ALTUP_ROUTER_NORM, i);
+                        l->predict = vector(m, TDM_TENSOR_ALTUP_PREDICT, i);
+                        l->correct = vector(m, TDM_TENSOR_ALTUP_CORRECT, i);
+                        l->correct_scale = vector(m, TDM_TENSOR_ALTUP_CORRECT_SCALE, i);
+                }
                 l->output_scale = vector(m, TDM_TENSOR_OUTPUT_SCALE, i);
                 l->sinks = vector(m, TDM_TENSOR_SINKS, i);
                 m->has_sinks |= m->recipe.layers[i].has_sinks;
@@ -387,6 +398,10 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
         if (m->recipe.per_layer_width > 0) {
                 m->per_layer_proj = matrix(m, TDM_TENSOR_PER_LAYER_PROJ, 0, SIDE);
                 m->per_layer_norm = vector(m, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
+        }
+        if (tdm_vk_has_streams(m)) {
+                m->altup_proj = matrix(m, TDM_TENSOR_ALTUP_PROJ, 0, SIDE);
+                m->altup_unembd = matrix(m, TDM_TENSOR_ALTUP_UNEMBD, 0, SIDE);
         }
         m->output_norm = vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
 }

@@ -13,7 +13,7 @@
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
          BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) |      \
          BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |        \
-         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE))
+         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL))
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -48,6 +48,26 @@ static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparam
         return 0;
 }
 
+/* What goes together here. */
+static int check_streams(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        bool has_streams = recipe->residual == TDM_RESIDUAL_ALTUP, fits = (recipe->laurel_rank > 0) == has_streams;
+
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                if (l->is_sparse && (l->n_experts > 0 || l->activation != TDM_ACTIVATION_GELU_TANH))
+                        fits = false;
+                if (has_streams && (!(l->norms & TDM_NORM_ATTN_AFTER) || l->has_output_scale || l->n_experts > 0))
+                        fits = false;
+        }
+        return fits ? 0 :
+                      tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                    "vulkan device: a residual of several streams goes with a low-rank branch and a "
+                                    "norm after attention, without experts and scaled outputs, and sparse activations "
+                                    "with GELU");
+}
+
 /* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
 static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
 {
@@ -75,6 +95,8 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 r = tdm_recipe_check_device(&header->recipe, hp, FEATURES, "vulkan", err);
         if (r == 0)
                 r = check_biases(&header->recipe, hp, err);
+        if (r == 0)
+                r = check_streams(&header->recipe, hp, err);
         if (r)
                 return r;
         if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))

@@ -21,6 +21,7 @@ struct recorder {
         const struct tdm_vk_work *work;
         uint64_t step;            /* address of the slot's step buffer */
         uint32_t first_row, rows; /* of the tile */
+        uint32_t at;              /* where in a row's residual a block reads and adds */
         bool acts_ready;          /* the next block's input was rounded by the end of the last one */
         enum {
                 DONE,
@@ -329,7 +330,8 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                                          .add_gain = !added      ? 0 :
                                                      added->gain ? added->gain :
                                                                    added->bias,
-                                         .hidden = hidden_rows(r),
+                                         .hidden = hidden_rows(r) + r->at * sizeof(float),
+                                         .hidden_stride = m->hp.residual_width,
                                          .gain = gain,
                                          .d = m->hp.d_model,
                                          .y_stride = m->hp.d_model,
@@ -380,7 +382,8 @@ static void norm_for_ffn(struct recorder *r, const struct added *added, const st
 
 bool tdm_vk_record_joins(const struct tdm_vk_model *m, uint32_t block)
 {
-        return tdm_block_kind(&m->hp, block) != TDM_BLOCK_FFN || !tdm_vk_has_side(m, tdm_block_layer(block));
+        return !tdm_vk_has_streams(m) &&
+               (tdm_block_kind(&m->hp, block) != TDM_BLOCK_FFN || !tdm_vk_has_side(m, tdm_block_layer(block)));
 }
 
 /* What the next block begins with, at the end of this one, where that follows. */
@@ -408,12 +411,13 @@ static void end_block(struct recorder *r, uint32_t block, const struct added *ad
 
 /* ---- blocks ---- */
 
-static void embed_rows(struct recorder *r, uint64_t to)
+static void embed_rows(struct recorder *r, uint64_t to, uint32_t stride)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_embed_push push = {
                 .weights = m->embedding.address,
                 .hidden = to,
+                .hidden_stride = stride,
                 .rows = r->step + r->layout.rows,
                 .d = m->hp.d_model,
                 .panel_bytes = m->embedding.panel_bytes,
@@ -530,6 +534,256 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                          TDM_DIV_UP(cols, 1024), r->rows);
 }
 
+/* ---- what a layer does beside attention and FFN ---- */
+
+static void side(struct recorder *r, uint32_t op, uint32_t act, const struct tdm_vk_side_push *push, uint32_t n_rows)
+{
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_SIDE, op, act, 0, 0), push, sizeof(*push), n_rows, 1);
+}
+
+/* Rounds f32 rows for a matrix, in the place of its form. */
+static void round_rows(struct recorder *r, const struct tdm_vk_matrix *matrix, uint64_t x, uint32_t x_stride,
+                       uint64_t gain, uint32_t n_rows)
+{
+        struct tdm_vk_model *m = r->m;
+
+        side(r, TDM_VK_SIDE_COPY, matrix->act,
+             &(struct tdm_vk_side_push){ .x = x,
+                                         .gain = gain,
+                                         .acts = m->acts[matrix->act].address,
+                                         .scale_sums = scale_sums_of(r, matrix->act, n_rows),
+                                         .scale_sums_rows = m->scale_sums_rows,
+                                         .n = matrix->cols,
+                                         .x_stride = x_stride },
+             n_rows);
+}
+
+static uint64_t embedded_sums(const struct recorder *r, uint32_t tile)
+{
+        const struct tdm_vk_model *m = r->m;
+
+        return m->embedded_sums.size_bytes ? m->embedded_sums.address + (uint64_t)tile * m->scale_sums_rows *
+                                                                                (m->hp.d_model / TDM_BLOCK_VALUES) * 8 :
+                                             0;
+}
+
+/* Once for a submission with such layers: the tokens' rows of the embedding, rounded for what makes inputs of them. */
+static void embed_inputs(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t n_rows = r->work->slot->n_rows, d = m->hp.d_model, tile = 0;
+        bool wanted = tdm_vk_has_streams(m) && r->work->first == 0;
+
+        for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++)
+                wanted = wanted || (tdm_block_kind(&m->hp, block) == TDM_BLOCK_FFN &&
+                                    m->recipe.layers[tdm_block_layer(block)].has_input);
+        if (!wanted)
+                return;
+        embed_rows(r, m->x0.address, m->hp.d_model);
+        for (uint32_t first = 0, n; first < n_rows && m->recipe.per_layer_width > 0; first += n, tile++) {
+                n = TDM_MIN(m->tile_rows, n_rows - first);
+                side(r, TDM_VK_SIDE_COPY, m->per_layer_proj.act,
+                     &(struct tdm_vk_side_push){ .x = m->x0.address + (uint64_t)first * d * sizeof(float),
+                                                 .acts = m->embedded.address + tile * m->embedded_bytes,
+                                                 .scale_sums = n <= TDM_VK_INT8_ROWS_MAX ? embedded_sums(r, tile) : 0,
+                                                 .scale_sums_rows = m->scale_sums_rows,
+                                                 .n = d,
+                                                 .x_stride = d },
+                     n);
+        }
+}
+
+/* ---- several streams ---- */
+
+/* A push for the tile's rows. */
+static struct tdm_vk_streams_push of_streams(const struct recorder *r)
+{
+        const struct tdm_vk_model *m = r->m;
+
+        return (struct tdm_vk_streams_push){ .hidden = hidden_rows(r),
+                                             .n = m->hp.d_model,
+                                             .hidden_stride = m->hp.residual_width,
+                                             .x_stride = m->hp.d_model,
+                                             .y_stride = m->hp.d_model,
+                                             .n_streams = m->recipe.n_streams,
+                                             .at = m->recipe.active_stream,
+                                             .eps = m->recipe.norm_eps };
+}
+
+static void run_streams(struct recorder *r, uint32_t op, const struct tdm_vk_streams_push *push, uint32_t n_rows)
+{
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_STREAMS, op, 0, 0, 0), push, sizeof(*push), n_rows, 1);
+}
+
+/* The router's numbers of the row at `at`, and what they do to the streams: op. */
+static void route_streams(struct recorder *r, const struct tdm_vk_layer *l, uint32_t at, uint32_t op)
+{
+        struct tdm_vk_model *m = r->m;
+        struct tdm_vk_streams_push push = of_streams(r);
+
+        push.at = at;
+        push.y = m->acts[TDM_VK_ACT_F32].address;
+        push.gain0 = l->altup_norm;
+        push.factor = 1.0f / (float)m->hp.d_model;
+        run_streams(r, TDM_VK_STREAMS_ROUTE, &push, r->rows);
+        multiply(r, (const struct tdm_vk_matrix *[]){ &l->altup_router }, 1, r->rows, m->altup.address,
+                 TDM_VK_STREAMS_MAX);
+        push = of_streams(r);
+        push.x = m->altup.address;
+        push.x_stride = TDM_VK_STREAMS_MAX;
+        push.coefficients = op == TDM_VK_STREAMS_PREDICT ? l->predict : l->correct;
+        run_streams(r, op, &push, r->rows);
+}
+
+static void attention_of_streams(struct recorder *r, uint32_t layer, uint64_t log)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        const struct tdm_vk_kind *kind = &m->kinds[tdm_vk_kind_of(m, layer)];
+        const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o }, *left[] = { &l->laurel_l },
+                                   *right[] = { &l->laurel_r }, *normed[] = { &l->laurel_l, &l->q, &l->k, &l->v };
+        uint32_t rank = m->recipe.laurel_rank, d = m->hp.d_model;
+        struct tdm_vk_streams_push join;
+
+        route_streams(r, l, tdm_vk_active_at(m), TDM_VK_STREAMS_PREDICT);
+        norm(r, NULL, l->attn_norm, normed, 1 + l->n_qkv);
+        multiply(r, left, 1, r->rows, m->rank.address, rank);
+        multiply(r, qkv, l->n_qkv, r->rows, m->y.address, (kind->n_heads + 2 * kind->n_kv_heads) * kind->head_dim);
+        attend(r, layer, log);
+        multiply(r, o, 1, r->rows, m->y.address, d);
+        round_rows(r, &l->laurel_r, m->rank.address, rank, 0, r->rows);
+        multiply(r, right, 1, r->rows, m->side_y.address, d);
+        join = of_streams(r);
+        join.x = m->y.address;
+        join.other = m->side_y.address;
+        join.gain0 = l->post_attn_norm;
+        join.gain1 = l->attn_norm;
+        join.gain2 = l->laurel_norm;
+        run_streams(r, TDM_VK_STREAMS_JOIN, &join, r->rows);
+}
+
+static void correct_streams(struct recorder *r, uint32_t layer)
+{
+        route_streams(r, &r->m->layers[layer], tdm_vk_middle_at(r->m), TDM_VK_STREAMS_CORRECT);
+}
+
+static void cut_gate(struct recorder *r, uint32_t layer)
+{
+        struct tdm_vk_streams_push push = of_streams(r);
+
+        push.y = r->m->y.address;
+        push.n = r->m->layers[layer].gate.rows;
+        push.y_stride = 2 * push.n;
+        push.factor = r->m->recipe.layers[layer].sparsity_scale;
+        run_streams(r, TDM_VK_STREAMS_CUT, &push, r->rows);
+}
+
+/* The streams of the rows whose logits are wanted, made one: m->folded. */
+static void fold_streams(struct recorder *r, uint64_t gather)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t n = r->work->n_logits, d = m->hp.d_model;
+        struct tdm_vk_streams_push push = of_streams(r);
+
+        push.hidden = r->work->slot->hidden;
+        push.gather = gather;
+        for (uint32_t i = 1; i < m->recipe.n_streams; i++) {
+                const struct tdm_vk_matrix matrix = tdm_vk_matrix_rows(&m->altup_unembd, (i - 1) * d, d);
+
+                push.at = i * d;
+                push.y = m->unfolded.address;
+                run_streams(r, TDM_VK_STREAMS_GATHER, &push, n);
+                round_rows(r, &matrix, m->unfolded.address, d, 0, n);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &matrix }, 1, n, m->side_y.address, d);
+                push.x = m->side_y.address;
+                push.y = m->folded.address;
+                push.factor = 1.0f / (float)m->recipe.n_streams;
+                run_streams(r, TDM_VK_STREAMS_FOLD, &push, n);
+        }
+}
+
+/* Rows of the embedding, and the streams beside the first. */
+static void embed_block(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t n_rows = r->work->slot->n_rows, d = m->hp.d_model;
+
+        embed_rows(r, r->work->slot->hidden, m->hp.residual_width);
+        for (r->first_row = 0; r->first_row < n_rows && tdm_vk_has_streams(m); r->first_row += m->tile_rows) {
+                struct tdm_vk_streams_push push = of_streams(r);
+
+                r->rows = TDM_MIN(m->tile_rows, n_rows - r->first_row);
+                round_rows(r, &m->altup_proj, m->x0.address + (uint64_t)r->first_row * d * sizeof(float), d, 0,
+                           r->rows);
+                for (uint32_t i = 1; i < m->recipe.n_streams; i++) {
+                        const struct tdm_vk_matrix matrix = tdm_vk_matrix_rows(&m->altup_proj, (i - 1) * d, d);
+
+                        multiply(r, (const struct tdm_vk_matrix *[]){ &matrix }, 1, r->rows,
+                                 hidden_rows(r) + (uint64_t)i * d * sizeof(float), m->hp.residual_width);
+                }
+                run_streams(r, TDM_VK_STREAMS_LENGTH, &push, r->rows);
+        }
+}
+
+/* A layer's own input joins the residual, and this is scaled. */
+static void end_layer(struct recorder *r, uint32_t layer)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        uint32_t width = m->recipe.per_layer_width, d = m->hp.d_model, all = m->hp.n_layers * width,
+                 tile = r->first_row / m->tile_rows;
+        const struct tdm_vk_matrix proj = tdm_vk_matrix_rows(&m->per_layer_proj, layer * width, width);
+
+        if (tdm_vk_has_streams(m))
+                correct_streams(r, layer);
+        if (!tdm_vk_has_side(m, layer))
+                return;
+        if (m->recipe.layers[layer].has_input) {
+                multiply_rows(r, &proj, r->rows, m->embedded.address + tile * m->embedded_bytes, embedded_sums(r, tile),
+                              m->input.address, width);
+                side(r, TDM_VK_SIDE_INPUT, 0,
+                     &(struct tdm_vk_side_push){ .y = m->input.address,
+                                                 .other =
+                                                         r->step + r->layout.inputs +
+                                                         ((uint64_t)r->first_row * all + layer * width) * sizeof(float),
+                                                 .gain = m->per_layer_norm,
+                                                 .n = width,
+                                                 .y_stride = width,
+                                                 .other_stride = all,
+                                                 .eps = m->recipe.norm_eps,
+                                                 .factor = 1.0f / sqrtf((float)d),
+                                                 .factor1 = sqrtf((float)width) },
+                     r->rows);
+                round_rows(r, &l->input_gate, hidden_rows(r) + tdm_vk_active_at(m) * sizeof(float),
+                           m->hp.residual_width, l->correct_scale, r->rows);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_gate }, 1, r->rows, m->input_gate.address,
+                         width);
+                side(r, TDM_VK_SIDE_GATED, l->input_proj.act,
+                     &(struct tdm_vk_side_push){ .x = m->input_gate.address,
+                                                 .other = m->input.address,
+                                                 .acts = m->acts[l->input_proj.act].address,
+                                                 .scale_sums = scale_sums_of(r, l->input_proj.act, r->rows),
+                                                 .scale_sums_rows = m->scale_sums_rows,
+                                                 .n = width,
+                                                 .x_stride = width,
+                                                 .other_stride = width },
+                     r->rows);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_proj }, 1, r->rows, m->y.address, d);
+        }
+        /* to every stream but the first, or to the only one */
+        for (uint32_t i = m->recipe.n_streams > 1; i < m->recipe.n_streams; i++)
+                side(r, TDM_VK_SIDE_ADD, 0,
+                     &(struct tdm_vk_side_push){ .x = m->recipe.layers[layer].has_input ? m->y.address : 0,
+                                                 .y = hidden_rows(r) + (uint64_t)i * d * sizeof(float),
+                                                 .other = l->output_scale,
+                                                 .gain = l->input_norm,
+                                                 .n = d,
+                                                 .x_stride = d,
+                                                 .y_stride = m->hp.residual_width,
+                                                 .eps = m->recipe.norm_eps },
+                     r->rows);
+}
+
 static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
@@ -537,6 +791,11 @@ static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
         const struct tdm_vk_kind *kind = &m->kinds[tdm_vk_kind_of(m, tdm_block_layer(block))];
         const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o };
 
+        r->at = tdm_vk_active_at(m);
+        if (tdm_vk_has_streams(m)) {
+                attention_of_streams(r, tdm_block_layer(block), log);
+                return;
+        }
         if (!r->acts_ready)
                 norm(r, NULL, l->attn_norm, qkv, l->n_qkv);
         r->acts_ready = false;
@@ -663,117 +922,6 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
                  TDM_DIV_UP(m->hp.d_model, 256u), r->rows);
 }
 
-/* ---- what a layer does beside attention and FFN ---- */
-
-static void side(struct recorder *r, uint32_t op, uint32_t act, const struct tdm_vk_side_push *push, uint32_t n_rows)
-{
-        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_SIDE, op, act, 0, 0), push, sizeof(*push), n_rows, 1);
-}
-
-/* Rounds f32 rows for a matrix, in the place of its form. */
-static void round_rows(struct recorder *r, const struct tdm_vk_matrix *matrix, uint64_t x, uint32_t x_stride)
-{
-        struct tdm_vk_model *m = r->m;
-
-        side(r, TDM_VK_SIDE_COPY, matrix->act,
-             &(struct tdm_vk_side_push){ .x = x,
-                                         .acts = m->acts[matrix->act].address,
-                                         .scale_sums = scale_sums_of(r, matrix->act, r->rows),
-                                         .scale_sums_rows = m->scale_sums_rows,
-                                         .n = matrix->cols,
-                                         .x_stride = x_stride },
-             r->rows);
-}
-
-static uint64_t embedded_sums(const struct recorder *r, uint32_t tile)
-{
-        const struct tdm_vk_model *m = r->m;
-
-        return m->embedded_sums.size_bytes ? m->embedded_sums.address + (uint64_t)tile * m->scale_sums_rows *
-                                                                                (m->hp.d_model / TDM_BLOCK_VALUES) * 8 :
-                                             0;
-}
-
-/* Once for a submission with such layers: the tokens' rows of the embedding, rounded for what makes inputs of them. */
-static void embed_inputs(struct recorder *r)
-{
-        struct tdm_vk_model *m = r->m;
-        uint32_t n_rows = r->work->slot->n_rows, d = m->hp.d_model, tile = 0;
-        bool wanted = false;
-
-        for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++)
-                wanted = wanted || (tdm_block_kind(&m->hp, block) == TDM_BLOCK_FFN &&
-                                    m->recipe.layers[tdm_block_layer(block)].has_input);
-        if (!wanted)
-                return;
-        embed_rows(r, m->x0.address);
-        for (uint32_t first = 0, n; first < n_rows; first += n, tile++) {
-                n = TDM_MIN(m->tile_rows, n_rows - first);
-                side(r, TDM_VK_SIDE_COPY, m->per_layer_proj.act,
-                     &(struct tdm_vk_side_push){ .x = m->x0.address + (uint64_t)first * d * sizeof(float),
-                                                 .acts = m->embedded.address + tile * m->embedded_bytes,
-                                                 .scale_sums = n <= TDM_VK_INT8_ROWS_MAX ? embedded_sums(r, tile) : 0,
-                                                 .scale_sums_rows = m->scale_sums_rows,
-                                                 .n = d,
-                                                 .x_stride = d },
-                     n);
-        }
-}
-
-/* A layer's own input joins the residual, and this is scaled. */
-static void end_layer(struct recorder *r, uint32_t layer)
-{
-        struct tdm_vk_model *m = r->m;
-        const struct tdm_vk_layer *l = &m->layers[layer];
-        uint32_t width = m->recipe.per_layer_width, d = m->hp.d_model, all = m->hp.n_layers * width,
-                 tile = r->first_row / m->tile_rows;
-        const struct tdm_vk_matrix proj = tdm_vk_matrix_rows(&m->per_layer_proj, layer * width, width);
-
-        if (!tdm_vk_has_side(m, layer))
-                return;
-        if (m->recipe.layers[layer].has_input) {
-                multiply_rows(r, &proj, r->rows, m->embedded.address + tile * m->embedded_bytes, embedded_sums(r, tile),
-                              m->input.address, width);
-                side(r, TDM_VK_SIDE_INPUT, 0,
-                     &(struct tdm_vk_side_push){ .y = m->input.address,
-                                                 .other =
-                                                         r->step + r->layout.inputs +
-                                                         ((uint64_t)r->first_row * all + layer * width) * sizeof(float),
-                                                 .gain = m->per_layer_norm,
-                                                 .n = width,
-                                                 .y_stride = width,
-                                                 .other_stride = all,
-                                                 .eps = m->recipe.norm_eps,
-                                                 .factor = 1.0f / sqrtf((float)d),
-                                                 .factor1 = sqrtf((float)width) },
-                     r->rows);
-                round_rows(r, &l->input_gate, hidden_rows(r), m->hp.residual_width);
-                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_gate }, 1, r->rows, m->input_gate.address,
-                         width);
-                side(r, TDM_VK_SIDE_GATED, l->input_proj.act,
-                     &(struct tdm_vk_side_push){ .x = m->input_gate.address,
-                                                 .other = m->input.address,
-                                                 .acts = m->acts[l->input_proj.act].address,
-                                                 .scale_sums = scale_sums_of(r, l->input_proj.act, r->rows),
-                                                 .scale_sums_rows = m->scale_sums_rows,
-                                                 .n = width,
-                                                 .x_stride = width,
-                                                 .other_stride = width },
-                     r->rows);
-                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_proj }, 1, r->rows, m->y.address, d);
-        }
-        side(r, TDM_VK_SIDE_ADD, 0,
-             &(struct tdm_vk_side_push){ .x = m->recipe.layers[layer].has_input ? m->y.address : 0,
-                                         .y = hidden_rows(r),
-                                         .other = l->output_scale,
-                                         .gain = l->input_norm,
-                                         .n = d,
-                                         .x_stride = d,
-                                         .y_stride = m->hp.residual_width,
-                                         .eps = m->recipe.norm_eps },
-             r->rows);
-}
-
 static void ffn_block(struct recorder *r, uint32_t block)
 {
         struct tdm_vk_model *m = r->m;
@@ -787,6 +935,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                                .d_ff = l->gate.rows };
         struct tdm_vk_matmul_push push;
 
+        r->at = tdm_vk_middle_at(m);
         if (!r->acts_ready)
                 norm_for_ffn(r, NULL, l);
         r->acts_ready = false;
@@ -796,7 +945,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
                 end_layer(r, tdm_block_layer(block));
                 return;
         }
-        if (tdm_vk_gate_up_push(m, l, r->rows, &push)) {
+        if (!m->recipe.layers[tdm_block_layer(block)].is_sparse && tdm_vk_gate_up_push(m, l, r->rows, &push)) {
                 unsigned flags = r->flagged ? READS_FLAGS : 0;
                 uint32_t panels, rows;
                 struct tdm_vk_pipeline *pipeline = tdm_vk_gelu_kernel(r->device, l, r->rows, &panels, &rows);
@@ -812,6 +961,8 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                  TDM_DIV_UP(r->rows, rows), flags);
         } else {
                 multiply(r, gate_up, 2, r->rows, m->y.address, 2 * l->gate.rows);
+                if (m->recipe.layers[tdm_block_layer(block)].is_sparse)
+                        cut_gate(r, tdm_block_layer(block));
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, l->down.act, 0, 0), &gelu,
                          sizeof(gelu), TDM_DIV_UP(l->gate.rows, 1024), r->rows);
         }
@@ -864,19 +1015,24 @@ static void head_block(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_matrix *output[] = { &m->output };
-        const struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden,
-                                               .gain = m->output_norm,
-                                               .act_scale = m->output.x_scale,
-                                               .acts = m->acts[m->output.act].address,
-                                               .scale_sums = scale_sums_of(r, m->output.act, r->work->n_logits),
-                                               .scale_sums_rows = m->scale_sums_rows,
-                                               .gather = r->step + r->layout.gather +
-                                                         r->work->first_logit * sizeof(uint32_t),
-                                               .d = m->hp.d_model,
-                                               .eps = m->recipe.norm_eps };
+        struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden,
+                                         .gain = m->output_norm,
+                                         .act_scale = m->output.x_scale,
+                                         .acts = m->acts[m->output.act].address,
+                                         .scale_sums = scale_sums_of(r, m->output.act, r->work->n_logits),
+                                         .scale_sums_rows = m->scale_sums_rows,
+                                         .gather = r->step + r->layout.gather + r->work->first_logit * sizeof(uint32_t),
+                                         .d = m->hp.d_model,
+                                         .eps = m->recipe.norm_eps };
 
+        if (tdm_vk_has_streams(m)) {
+                fold_streams(r, push.gather);
+                push.hidden = m->folded.address;
+                push.hidden_stride = m->hp.d_model;
+        }
         dispatch(r,
-                 tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0),
+                 tdm_vk_pipeline_get(r->device, TDM_VK_NORM, tdm_vk_has_streams(m) ? 0 : TDM_VK_NORM_GATHER,
+                                     m->output.act, tdm_vk_norm_per(m), 0),
                  &push, sizeof(push), r->work->n_logits, 1);
         multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
         bring_logits(r);
@@ -894,7 +1050,7 @@ static void blocks(struct recorder *r)
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
 
                 if (kind == TDM_BLOCK_EMBED)
-                        embed_rows(r, r->work->slot->hidden);
+                        embed_block(r);
                 if (kind == TDM_BLOCK_HEAD && r->work->n_logits)
                         head_block(r);
                 if (kind != TDM_BLOCK_ATTENTION && kind != TDM_BLOCK_FFN)

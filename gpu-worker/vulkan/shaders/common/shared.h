@@ -205,7 +205,7 @@ struct tdm_vk_embed_push {
         TDM_U32 d;
         TDM_U32 panel_bytes;
         TDM_F32 scale;
-        TDM_U32 pad0;
+        TDM_U32 hidden_stride; /* in numbers; 0: d. Here and below */
         TDM_VK_CHAIN
 };
 
@@ -234,7 +234,7 @@ struct tdm_vk_norm_push {
         TDM_U32 hidden_index;
         TDM_U32 hidden_wait;
         TDM_F32 act_scale; /* of rows of F16, here and below: what they are multiplied with, a power of two */
-        TDM_U32 pad0;
+        TDM_U32 hidden_stride;
         TDM_VK_CHAIN
 };
 
