@@ -41,8 +41,9 @@ EMBEDDING = {"a": 1, "b": 2}
 EMBEDDING_LIMITS = {"f32": 1e-5, "default": 2e-3}
 
 VULKAN = (("gemma4", "e", "q8_0"), ("gemma4", "e", "q4_0"), ("gemma4", "x", "f32"), ("gemma3n", "a", "q8_0"),
-          ("gemma3n", "b", "q4_0"), ("gemma3n", "k", "q4_k"), ("gemma3n", "gen", "f32"))
-VULKAN_EXACT = (("gemma4", "e", "q4_0"), ("gemma3n", "a", "q4_0"))
+          ("gemma3n", "b", "q4_0"), ("gemma3n", "k", "q4_k"), ("gemma3n", "gen", "f32"), ("gemma4", "m", "q8_0"),
+          ("gemma4", "k", "q4_k"))
+VULKAN_EXACT = (("gemma4", "e", "q4_0"), ("gemma3n", "a", "q4_0"), ("gemma4", "m", "q4_0"))
 
 
 def model(arch, size, kind):

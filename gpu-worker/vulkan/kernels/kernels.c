@@ -321,10 +321,10 @@ static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *e
                         r = need_side(m, i, units, err);
                 if (r == 0)
                         r = need_matrices(m, o, 1, units, err);
-                if (r == 0 && l->experts.n > 0) {
+                if (r == 0 && l->experts.n > 0)
                         r = need_experts(m, &l->experts, units, err);
+                if (!tdm_vk_has_dense(l))
                         continue;
-                }
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
                 if (r == 0 && !units && !tdm_vk_is_f16(&l->gate) && tdm_vk_gelu_fits(l, 1))
@@ -399,6 +399,10 @@ static int need_side_kernels(struct tdm_vk_model *m, const struct tdm_vk_layer *
                 if (r == 0)
                         r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_INPUT, 0, 0, 0, err);
         }
+        if (r == 0 && l->experts.beside)
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_BOTH, 0, 0, 0, err);
+        if (r == 0 && l->experts.beside)
+                r = need(m, TDM_VK_GELU, l->activation, l->down.act, 0, 0, err);
         if (r == 0 && (l->input_norm || l->output_scale))
                 r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_ADD, 0, 0, 0, err);
         return r;
@@ -445,7 +449,9 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                                                          &l->v,
                                                          has_experts ? &l->experts.gate : &l->gate,
                                                          has_experts ? &l->experts.up : &l->up,
-                                                         has_experts ? &l->experts.router : &l->up };
+                                                         has_experts ? &l->experts.router : &l->up,
+                                                         tdm_vk_has_dense(l) ? &l->gate : &l->q,
+                                                         tdm_vk_has_dense(l) ? &l->up : &l->q };
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
                         for (unsigned v = 0; v < n_norms && r == 0; v++)

@@ -172,6 +172,8 @@ static unsigned list_experts(struct tdm_vk_model *m, struct need *needs, unsigne
         needs[n++] = (struct need){ &m->choices, tdm_vk_experts_lists(m).size_bytes, TDM_VK_DEVICE_MEMORY, "experts" };
         needs[n++] = (struct need){ &m->hidden_exps, n_slots * 2 * most.d_expert * sizeof(float), TDM_VK_DEVICE_MEMORY,
                                     "experts" };
+        needs[n++] = (struct need){ &m->experts_y, (uint64_t)m->tile_rows * m->hp.d_model * sizeof(float),
+                                    TDM_VK_DEVICE_MEMORY, "experts" };
         needs[n++] = (struct need){ &m->parts_exps, n_slots * m->hp.d_model * sizeof(float), TDM_VK_DEVICE_MEMORY,
                                     "experts" };
         return n;
@@ -467,6 +469,7 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
         tdm_vk_buffer_deinit(device, &m->choices);
         tdm_vk_buffer_deinit(device, &m->hidden_exps);
         tdm_vk_buffer_deinit(device, &m->parts_exps);
+        tdm_vk_buffer_deinit(device, &m->experts_y);
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
                 tdm_rope_deinit(&m->rope[kind]);
         tdm_pooler_destroy(m->pooling);

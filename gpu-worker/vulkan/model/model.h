@@ -26,7 +26,12 @@ struct tdm_vk_matrix {
 struct tdm_vk_experts {
         uint32_t n, n_used, d_expert; /* n 0: none */
         struct tdm_vk_matrix router, gate, up, down;
-        uint64_t router_bias, gate_bias, up_bias, down_bias; /* 0: none */
+        uint64_t router_bias, gate_bias, up_bias, down_bias;  /* 0: none */
+        bool beside;                                          /* a dense FFN runs beside them */
+        bool gate_up_is_one;                                  /* gate is both, and an expert's lie behind each other */
+        float z_scale;                                        /* of the router's numbers */
+        uint64_t scales;                                      /* of the experts' weights; 0: none */
+        uint64_t router_gain, norm, post_dense, post_experts; /* gains, beside a dense FFN */
 };
 
 struct tdm_vk_layer {
@@ -139,6 +144,7 @@ struct tdm_vk_model {
         struct tdm_vk_buffer router;      /* [tile_rows][n experts] */
         struct tdm_vk_buffer choices;     /* lists: tdm_vk_experts_lists() */
         struct tdm_vk_buffer hidden_exps; /* [slots][gate, up] */
+        struct tdm_vk_buffer experts_y;   /* [tile_rows][d_model], beside a dense FFN */
         struct tdm_vk_buffer parts_exps;  /* [slots][d_model] */
         /* Of layers with inputs; size 0: none */
         struct tdm_vk_buffer x0;            /* [max_rows][d_model]: the tokens' rows of the embedding */
@@ -204,6 +210,10 @@ static inline uint32_t tdm_vk_middle_at(const struct tdm_vk_model *m)
 static inline bool tdm_vk_has_side(const struct tdm_vk_model *m, uint32_t layer)
 {
         return m->recipe.layers[layer].has_input || m->recipe.layers[layer].has_output_scale;
+}
+static inline bool tdm_vk_has_dense(const struct tdm_vk_layer *l)
+{
+        return l->experts.n == 0 || l->experts.beside;
 }
 /* What the layer makes of keys and values of its own. */
 static inline bool tdm_vk_owns_kv(const struct tdm_vk_model *m, uint32_t layer)

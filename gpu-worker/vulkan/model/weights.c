@@ -1,6 +1,7 @@
 /* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into
  * the order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
 #include <assert.h>
+#include <math.h>
 
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
@@ -132,7 +133,8 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
 static bool is_of_experts(const struct tdm_weights_tensor *tensor)
 {
         return tensor->kind == TDM_TENSOR_GATE_EXPS || tensor->kind == TDM_TENSOR_UP_EXPS ||
-               tensor->kind == TDM_TENSOR_DOWN_EXPS || tensor->kind == TDM_TENSOR_ROUTER;
+               tensor->kind == TDM_TENSOR_DOWN_EXPS || tensor->kind == TDM_TENSOR_GATE_UP_EXPS ||
+               tensor->kind == TDM_TENSOR_ROUTER;
 }
 
 /* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
@@ -321,8 +323,17 @@ static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct td
                 .n_used = recipe->n_experts_used,
                 .d_expert = recipe->d_expert,
                 .router = matrix(m, TDM_TENSOR_ROUTER, layer, GATE_UP),
-                .gate = matrix(m, TDM_TENSOR_GATE_EXPS, layer, GATE_UP),
-                .up = matrix(m, TDM_TENSOR_UP_EXPS, layer, GATE_UP),
+                .gate = matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_GATE_EXPS, layer,
+                               GATE_UP),
+                .up = matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_UP_EXPS, layer, GATE_UP),
+                .beside = recipe->has_dense_beside,
+                .gate_up_is_one = recipe->gate_up_is_one,
+                .z_scale = recipe->has_dense_beside ? 1.0f / sqrtf((float)m->hp.d_model) : 1,
+                .scales = vector(m, TDM_TENSOR_EXPERT_SCALES, layer),
+                .router_gain = vector(m, TDM_TENSOR_ROUTER_SCALE, layer),
+                .norm = vector(m, TDM_TENSOR_EXPERTS_NORM, layer),
+                .post_dense = vector(m, TDM_TENSOR_POST_DENSE_NORM, layer),
+                .post_experts = vector(m, TDM_TENSOR_POST_EXPERTS_NORM, layer),
                 .down = matrix(m, TDM_TENSOR_DOWN_EXPS, layer, DOWN),
                 .router_bias = vector(m, TDM_TENSOR_ROUTER_BIAS, layer),
                 .gate_bias = vector(m, TDM_TENSOR_GATE_EXPS_BIAS, layer),
@@ -356,7 +367,8 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
                 if (m->recipe.layers[i].n_experts > 0) {
                         find_experts(m, i, &l->experts);
-                } else {
+                }
+                if (tdm_vk_has_dense(l)) {
                         l->gate = matrix(m, TDM_TENSOR_GATE, i, m->recipe.layers[i].is_sparse ? GATE_SPARSE : GATE_UP);
                         l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
                         l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);

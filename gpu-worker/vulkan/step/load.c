@@ -13,7 +13,8 @@
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
          BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) |      \
          BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |        \
-         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL))
+         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) |    \
+         BIT(DENSE_BESIDE))
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -58,14 +59,17 @@ static int check_streams(const struct tdm_recipe *recipe, const struct tdm_hpara
 
                 if (l->is_sparse && (l->n_experts > 0 || l->activation != TDM_ACTIVATION_GELU_TANH))
                         fits = false;
+                if (l->has_dense_beside &&
+                    (l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP | TDM_BIAS_DOWN) || !(l->norms & TDM_NORM_FFN_AFTER)))
+                        fits = false;
                 if (has_streams && (!(l->norms & TDM_NORM_ATTN_AFTER) || l->has_output_scale || l->n_experts > 0))
                         fits = false;
         }
         return fits ? 0 :
                       tdm_error_set(err, TDM_E_UNSUPPORTED,
                                     "vulkan device: a residual of several streams goes with a low-rank branch and a "
-                                    "norm after attention, without experts and scaled outputs, and sparse activations "
-                                    "with GELU");
+                                    "norm after attention, without experts and scaled outputs, sparse activations with "
+                                    "GELU, and experts beside a dense FFN with a norm after both and without biases");
 }
 
 /* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */

@@ -382,8 +382,10 @@ static void norm_for_ffn(struct recorder *r, const struct added *added, const st
 
 bool tdm_vk_record_joins(const struct tdm_vk_model *m, uint32_t block)
 {
-        return !tdm_vk_has_streams(m) &&
-               (tdm_block_kind(&m->hp, block) != TDM_BLOCK_FFN || !tdm_vk_has_side(m, tdm_block_layer(block)));
+        return !tdm_vk_has_streams(m) && (tdm_block_kind(&m->hp, block) == TDM_BLOCK_FFN ?
+                                                  !tdm_vk_has_side(m, tdm_block_layer(block)) :
+                                                  tdm_block_kind(&m->hp, block) != TDM_BLOCK_ATTENTION ||
+                                                          !m->layers[tdm_block_layer(block)].experts.beside);
 }
 
 /* What the next block begins with, at the end of this one, where that follows. */
@@ -863,8 +865,9 @@ static void multiply_experts_f16(struct recorder *r, const struct tdm_vk_layer *
                  single ? e->n_used : TDM_MIN(TDM_MIN(e->n, n_slots) + n_slots / item_rows, n_slots));
 }
 
-/* From the tile's rounded rows to the sums over their experts, in m->y. */
-static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
+/* From the tile's rounded rows to the sums over their experts, in y. Experts beside a dense FFN have a norm of their
+ * own, which is made when they are chosen. */
+static void run_experts(struct recorder *r, const struct tdm_vk_layer *l, uint64_t y)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_experts *e = &l->experts;
@@ -875,7 +878,9 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
                                                    .bias = e->router_bias,
                                                    .ids = at + lists.ids,
                                                    .weights = at + lists.weights,
+                                                   .scales = e->scales,
                                                    .z_stride = e->n,
+                                                   .z_scale = e->z_scale,
                                                    .n_experts = e->n,
                                                    .n_used = e->n_used };
         const struct tdm_vk_group_push group = { .ids = at + lists.ids,
@@ -892,7 +897,7 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
         const struct tdm_vk_experts_sum_push sum = { .parts = m->parts_exps.address,
                                                      .slots = f16 && r->rows == 1 ? 0 : at + lists.slots,
                                                      .weights = at + lists.weights,
-                                                     .y = m->y.address,
+                                                     .y = y,
                                                      .d = m->hp.d_model,
                                                      .n_used = e->n_used };
 
@@ -900,12 +905,16 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_CHOOSE, 0, 0, 0, 0), &choose, sizeof(choose), r->rows, 1);
         if (!f16 || r->rows > 1) /* a single row's slots are its ranks */
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GROUP, 0, 0, 0, 0), &group, sizeof(group), 1, 1);
+        if (e->beside)
+                norm(r, NULL, e->norm, (const struct tdm_vk_matrix *[]){ &e->gate, &e->up }, 2);
         if (fuses) {
                 multiply_experts_f16(r, l, &e->gate, &e->up, e->gate_bias, 0, 0);
         } else if (f16) {
                 multiply_experts_f16(r, l, &e->gate, NULL, e->gate_bias, hidden, 2 * e->d_expert);
                 multiply_experts_f16(r, l, &e->up, NULL, e->up_bias, hidden + e->d_expert * sizeof(float),
                                      2 * e->d_expert);
+        } else if (e->gate_up_is_one) {
+                multiply_experts(r, e, &e->gate, 0, false, hidden, 2 * e->d_expert);
         } else {
                 multiply_experts(r, e, &e->gate, e->gate_bias, false, hidden, 2 * e->d_expert);
                 multiply_experts(r, e, &e->up, e->up_bias, false, hidden + e->d_expert * sizeof(float),
@@ -936,11 +945,16 @@ static void ffn_block(struct recorder *r, uint32_t block)
         struct tdm_vk_matmul_push push;
 
         r->at = tdm_vk_middle_at(m);
-        if (!r->acts_ready)
+        if (l->experts.beside) {
+                norm(r, NULL, l->experts.router_gain, (const struct tdm_vk_matrix *[]){ &l->experts.router }, 1);
+                run_experts(r, l, m->experts_y.address);
+                norm(r, NULL, l->ffn_norm, gate_up, 2);
+        } else if (!r->acts_ready) {
                 norm_for_ffn(r, NULL, l);
+        }
         r->acts_ready = false;
-        if (l->experts.n > 0) {
-                run_experts(r, l);
+        if (!tdm_vk_has_dense(l)) {
+                run_experts(r, l, m->y.address);
                 end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
                 end_layer(r, tdm_block_layer(block));
                 return;
@@ -967,6 +981,17 @@ static void ffn_block(struct recorder *r, uint32_t block)
                          sizeof(gelu), TDM_DIV_UP(l->gate.rows, 1024), r->rows);
         }
         multiply_tile(r, down, 1, m->hp.d_model);
+        if (l->experts.beside)
+                side(r, TDM_VK_SIDE_BOTH, 0,
+                     &(struct tdm_vk_side_push){ .x = m->experts_y.address,
+                                                 .y = m->y.address,
+                                                 .gain = l->experts.post_dense,
+                                                 .gain1 = l->experts.post_experts,
+                                                 .n = m->hp.d_model,
+                                                 .x_stride = m->hp.d_model,
+                                                 .y_stride = m->hp.d_model,
+                                                 .eps = m->recipe.norm_eps },
+                     r->rows);
         end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
         end_layer(r, tdm_block_layer(block));
 }

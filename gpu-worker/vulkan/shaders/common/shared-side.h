@@ -11,11 +11,14 @@
 #define TDM_VK_SIDE_INPUT 2
 /* y += rmsnorm(x) * gain, where x is not 0; then y is multiplied with the number at other, where that is not 0 */
 #define TDM_VK_SIDE_ADD 3
+/* y = rmsnorm(y) * gain + rmsnorm(x) * gain1 */
+#define TDM_VK_SIDE_BOTH 4
 struct tdm_vk_side_push {
         TDM_U64 x;
         TDM_U64 other;
         TDM_U64 y;
         TDM_U64 gain; /* [n]; 0: none */
+        TDM_U64 gain1;
         TDM_U64 acts;
         TDM_U64 scale_sums; /* as in tdm_vk_norm_push */
         TDM_U32 n;

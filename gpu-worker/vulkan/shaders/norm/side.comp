@@ -66,7 +66,7 @@ void put(uint col0)
                 p.scale_sums_rows, 0);
 }
 
-void change(float scale, float factor, float output_scale)
+void change(float scale, float factor, float output_scale, float scale1)
 {
         uint64_t y = p.y + uint64_t(gl_WorkGroupID.x) * p.y_stride * 4;
 
@@ -79,6 +79,11 @@ void change(float scale, float factor, float output_scale)
                         precise vec4 other = at(p.other, p.other_stride, col) * p.factor1;
 
                         value = (normed + other) * SQRT_HALF;
+                } else if (OP == TDM_VK_SIDE_BOTH) {
+                        precise vec4 normed = value * scale * Gains(p.gain).v[col / 4];
+                        precise vec4 other = at(p.x, p.x_stride, col) * scale1 * Gains(p.gain1).v[col / 4];
+
+                        value = normed + other;
                 } else {
                         if (p.x != 0) {
                                 precise vec4 added = at(p.x, p.x_stride, col) * scale * Gains(p.gain).v[col / 4];
@@ -98,9 +103,11 @@ void main()
                 for (uint col = 0; col < p.n; col += WORKERS * 4)
                         put(col);
         } else if (OP == TDM_VK_SIDE_INPUT) {
-                change(norm_scale(p.y, p.y_stride, p.factor), p.factor, 1);
+                change(norm_scale(p.y, p.y_stride, p.factor), p.factor, 1, 0);
+        } else if (OP == TDM_VK_SIDE_BOTH) {
+                change(norm_scale(p.y, p.y_stride, 1), 1, 1, norm_scale(p.x, p.x_stride, 1));
         } else {
-                change(p.x != 0 ? norm_scale(p.x, p.x_stride, 1) : 0, 1, p.other != 0 ? Numbers(p.other).v[0] : 1);
+                change(p.x != 0 ? norm_scale(p.x, p.x_stride, 1) : 0, 1, p.other != 0 ? Numbers(p.other).v[0] : 1, 0);
         }
         tdm_chain_done(p.chain, p.chain_index);
 }
