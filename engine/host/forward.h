@@ -7,6 +7,7 @@
 #include "engine/host/attention.h"
 #include "engine/host/experts.h"
 #include "engine/host/matmul.h"
+#include "engine/host/pooling.h"
 #include "engine/host/rope.h"
 
 /* Rows that go through a block together: bounds the scratch; a step with more rows is taken in several such tiles. */
@@ -48,7 +49,6 @@ struct tdm_host_layer {
         const float *router_scale, *experts_norm, *post_dense_norm, *post_experts_norm;
 };
 
-struct tdm_host_pooling;
 struct tdm_host_early;
 
 struct tdm_host_model {
@@ -95,19 +95,12 @@ struct tdm_host_model {
         float *input, *input_gate; /* [tile_rows][per_layer_width] */
         float *logits;             /* [logits_rows][logits_stride] */
         struct tdm_steps_limits limits;
-        struct tdm_host_pooling *pooling; /* NULL: the model makes text */
-        uint8_t *sampler_scratch;         /* [n_threads][sampler_stride] */
+        struct tdm_pooler *pooling; /* in place of head and sample; NULL: the model makes text */
+        uint8_t *sampler_scratch;   /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         size_t scratch_bytes;
         _Atomic uint64_t n_saturated;
 };
-
-/* Vectors of texts (pooling.c): in place of head and sample where the recipe has a pooling. */
-int tdm_host_pooling_new(struct tdm_host_pooling **ret, const struct tdm_host_model *model, enum tdm_act wanted);
-void tdm_host_pooling_destroy(struct tdm_host_pooling *pooling);
-size_t tdm_host_pooling_bytes(const struct tdm_host_pooling *pooling);
-/* vectors [n_logits][d_model], of length 1. */
-void tdm_host_pool(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, float *vectors);
 
 /* Each runs one block on all rows of the step. hidden [n_rows][residual_width], in place; head and sample only read
  * it. */

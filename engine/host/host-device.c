@@ -124,7 +124,7 @@ static void host_unload(struct tdm_device_model *public)
         }
         tdm_attention_destroy(model->attention);
         tdm_experts_destroy(model->experts);
-        tdm_host_pooling_destroy(model->pooling);
+        tdm_pooler_destroy(model->pooling);
         free(model->q);
         free(model->attn);
         free(model->k);
@@ -472,8 +472,9 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
                 layers_init(model, input_acts[config->precision]);
         r = model->layers && scratch_init(model, &config->limits) ? ropes_init(model) : -ENOMEM;
         if (r == 0 && model->recipe.pooling != TDM_POOLING_NONE) {
-                r = tdm_host_pooling_new(&model->pooling, model, input_acts[config->precision][TDM_HOST_SIDE]);
-                model->scratch_bytes += r == 0 ? tdm_host_pooling_bytes(model->pooling) : 0;
+                r = tdm_pooler_new(&model->pooling, model->weights, model->pool, model->kernels,
+                                   model->limits.max_logits, input_acts[config->precision][TDM_HOST_SIDE]);
+                model->scratch_bytes += r == 0 ? tdm_pooler_bytes(model->pooling) : 0;
         }
         if (r != 0) {
                 if (r == -EDOM)
@@ -527,7 +528,7 @@ static int run_block(struct tdm_host_model *model, const struct tdm_step *step, 
         default:
                 if (model->pooling) {
                         memset(results, 0, step->head.n_logits * sizeof(*results));
-                        tdm_host_pool(model, step, hidden, tdm_steps_vectors(results, &model->limits));
+                        tdm_pooler_run(model->pooling, step, hidden, tdm_steps_vectors(results, &model->limits));
                         return 0;
                 }
                 return tdm_host_sample(model, step, hidden, results, err);

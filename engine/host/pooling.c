@@ -7,10 +7,22 @@
 #include <assert.h>
 #include <math.h>
 
-#include "engine/host/forward.h"
+#include "engine/host/pooling.h"
+#include "engine/host/matmul.h"
 
-struct tdm_host_pooling {
-        struct tdm_host_weight dense_2, dense_3; /* matrix.rows 0: none */
+struct weight {
+        struct tdm_matrix matrix;
+        enum tdm_act act;
+};
+
+struct tdm_pooler {
+        const uint8_t *weights;
+        const struct tdm_hparams *hp;
+        const struct tdm_recipe *recipe;
+        struct tdm_pool *pool;
+        const struct tdm_kernels *kernels;
+        const float *output_norm;
+        struct weight dense_2, dense_3; /* matrix.rows 0: none */
         uint32_t max_vectors, stride;
         struct tdm_acts acts; /* [max_vectors]: the input of either matrix */
         float *middle;        /* [max_vectors][dense_width] */
@@ -20,25 +32,24 @@ struct tdm_host_pooling {
 };
 
 struct job {
-        struct tdm_host_model *model;
+        const struct tdm_pooler *p;
         const struct tdm_step *step;
         const float *hidden;
         float *vectors;
 };
 
-static bool take_matrix(const struct tdm_host_model *model, enum tdm_tensor_kind kind, enum tdm_act wanted,
-                        struct tdm_host_weight *ret)
+static bool take_matrix(const uint8_t *weights, enum tdm_tensor_kind kind, enum tdm_act wanted, struct weight *ret)
 {
-        const struct tdm_weights_tensor *tensor = tdm_weights_find(model->weights, kind, 0);
+        const struct tdm_weights_tensor *tensor = tdm_weights_find(weights, kind, 0);
 
         if (!tensor)
                 return false;
-        tdm_matrix_init(&ret->matrix, model->weights, tensor);
+        tdm_matrix_init(&ret->matrix, weights, tensor);
         ret->act = tdm_matmul_act(tensor->type, wanted);
         return true;
 }
 
-static void *take(struct tdm_host_pooling *p, size_t n, size_t size)
+static void *take(struct tdm_pooler *p, size_t n, size_t size)
 {
         size_t bytes = TDM_ALIGN_UP(n * size, (size_t)64);
 
@@ -46,38 +57,48 @@ static void *take(struct tdm_host_pooling *p, size_t n, size_t size)
         return aligned_alloc(64, bytes);
 }
 
-int tdm_host_pooling_new(struct tdm_host_pooling **ret, const struct tdm_host_model *model, enum tdm_act wanted)
+int tdm_pooler_new(struct tdm_pooler **ret, const uint8_t *weights, struct tdm_pool *pool,
+                   const struct tdm_kernels *kernels, uint32_t max_vectors, enum tdm_act wanted)
 {
-        struct tdm_host_pooling *p = calloc(1, sizeof(*p));
-        uint32_t width = model->recipe.dense_width, d = model->hp.d_model;
-        unsigned n_threads = tdm_pool_n_threads(model->pool);
+        const struct tdm_weights_header *header = tdm_weights_header(weights);
+        const struct tdm_weights_tensor *norm = tdm_weights_find(weights, TDM_TENSOR_OUTPUT_NORM, 0);
+        struct tdm_pooler *p = calloc(1, sizeof(*p));
+        uint32_t width = header->recipe.dense_width, d = header->hparams.d_model;
+        unsigned n_threads = tdm_pool_n_threads(pool);
         bool fits;
 
         if (!p)
                 return -ENOMEM;
-        p->max_vectors = model->limits.max_logits;
+        assert(norm); /* the weights were checked */
+        p->weights = weights;
+        p->hp = &header->hparams;
+        p->recipe = &header->recipe;
+        p->pool = pool;
+        p->kernels = kernels;
+        p->output_norm = (const float *)(weights + norm->offset);
+        p->max_vectors = max_vectors;
         p->stride = TDM_ALIGN_UP(d, 16u);
         p->rows = take(p, (size_t)n_threads * p->stride, sizeof(*p->rows));
         p->sums = take(p, (size_t)n_threads * p->stride, sizeof(*p->sums));
         fits = p->rows && p->sums;
         if (fits && width > 0) {
-                fits = take_matrix(model, TDM_TENSOR_DENSE_2, wanted, &p->dense_2) &&
-                       take_matrix(model, TDM_TENSOR_DENSE_3, wanted, &p->dense_3);
-                assert(fits); /* the weights were checked */
+                fits = take_matrix(weights, TDM_TENSOR_DENSE_2, wanted, &p->dense_2) &&
+                       take_matrix(weights, TDM_TENSOR_DENSE_3, wanted, &p->dense_3);
+                assert(fits);
                 p->middle = take(p, (size_t)p->max_vectors * width, sizeof(*p->middle));
                 fits = p->middle && tdm_acts_init(&p->acts, 1u << p->dense_2.act | 1u << p->dense_3.act, p->max_vectors,
                                                   TDM_MAX(d, width)) == 0;
                 p->bytes += p->acts.memory_bytes;
         }
         if (!fits) {
-                tdm_host_pooling_destroy(p);
+                tdm_pooler_destroy(p);
                 return -ENOMEM;
         }
         *ret = p;
         return 0;
 }
 
-void tdm_host_pooling_destroy(struct tdm_host_pooling *p)
+void tdm_pooler_destroy(struct tdm_pooler *p)
 {
         if (!p)
                 return;
@@ -88,7 +109,7 @@ void tdm_host_pooling_destroy(struct tdm_host_pooling *p)
         free(p);
 }
 
-size_t tdm_host_pooling_bytes(const struct tdm_host_pooling *p)
+size_t tdm_pooler_bytes(const struct tdm_pooler *p)
 {
         return p->bytes;
 }
@@ -96,21 +117,20 @@ size_t tdm_host_pooling_bytes(const struct tdm_host_pooling *p)
 static void pool_text(void *arg, unsigned index, unsigned thread)
 {
         const struct job *job = arg;
-        const struct tdm_host_model *model = job->model;
-        const struct tdm_host_pooling *p = model->pooling;
+        const struct tdm_pooler *p = job->p;
         const struct tdm_step_seq *seq = &job->step->seqs[job->step->rows[job->step->logits[index].row].seq];
-        uint32_t d = model->hp.d_model, last = job->step->logits[index].row, first = seq->first_row;
+        uint32_t d = p->hp->d_model, last = job->step->logits[index].row, first = seq->first_row;
         float *row = p->rows + (size_t)thread * p->stride, *y = job->vectors + (size_t)index * d;
         double *sum = p->sums + (size_t)thread * p->stride, scale;
 
-        if (model->recipe.pooling == TDM_POOLING_LAST)
+        if (p->recipe->pooling == TDM_POOLING_LAST)
                 first = last;
-        else if (model->recipe.pooling == TDM_POOLING_FIRST)
+        else if (p->recipe->pooling == TDM_POOLING_FIRST)
                 last = first;
         memset(sum, 0, d * sizeof(*sum));
         for (uint32_t r = first; r <= last; r++) {
-                model->kernels->rmsnorm(job->hidden + (size_t)r * model->hp.residual_width, model->output_norm, d,
-                                        model->recipe.norm_eps, row);
+                p->kernels->rmsnorm(job->hidden + (size_t)r * p->hp->residual_width, p->output_norm, d,
+                                    p->recipe->norm_eps, row);
                 for (uint32_t i = 0; i < d; i++)
                         sum[i] += (double)row[i];
         }
@@ -122,30 +142,29 @@ static void pool_text(void *arg, unsigned index, unsigned thread)
 static void measure(void *arg, unsigned index, unsigned thread)
 {
         const struct job *job = arg;
-        uint32_t d = job->model->hp.d_model;
+        uint32_t d = job->p->hp->d_model;
         float *y = job->vectors + (size_t)index * d;
-        float length = sqrtf(job->model->kernels->mean_square(y, d) * (float)d);
+        float length = sqrtf(job->p->kernels->mean_square(y, d) * (float)d);
 
         for (uint32_t i = 0; i < d && length > 0; i++)
                 y[i] /= length;
 }
 
-void tdm_host_pool(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden, float *vectors)
+void tdm_pooler_run(struct tdm_pooler *p, const struct tdm_step *step, const float *hidden, float *vectors)
 {
-        struct job job = { .model = model, .step = step, .hidden = hidden, .vectors = vectors };
-        struct tdm_host_pooling *p = model->pooling;
-        uint32_t n = step->head.n_logits, d = model->hp.d_model, width = model->recipe.dense_width;
+        struct job job = { .p = p, .step = step, .hidden = hidden, .vectors = vectors };
+        uint32_t n = step->head.n_logits, d = p->hp->d_model, width = p->recipe->dense_width;
 
         if (n == 0)
                 return;
-        tdm_pool_run(model->pool, n, pool_text, &job);
+        tdm_pool_run(p->pool, n, pool_text, &job);
         if (width > 0) {
-                tdm_acts_prepare(&p->acts, model->kernels, model->pool, vectors, d, n, d);
-                tdm_matmul(model->pool, model->kernels, &p->acts, n,
+                tdm_acts_prepare(&p->acts, p->kernels, p->pool, vectors, d, n, d);
+                tdm_matmul(p->pool, p->kernels, &p->acts, n,
                            &(struct tdm_matmul_out){ &p->dense_2.matrix, p->dense_2.act, p->middle, width, NULL }, 1);
-                tdm_acts_prepare(&p->acts, model->kernels, model->pool, p->middle, width, n, width);
-                tdm_matmul(model->pool, model->kernels, &p->acts, n,
+                tdm_acts_prepare(&p->acts, p->kernels, p->pool, p->middle, width, n, width);
+                tdm_matmul(p->pool, p->kernels, &p->acts, n,
                            &(struct tdm_matmul_out){ &p->dense_3.matrix, p->dense_3.act, vectors, d, NULL }, 1);
         }
-        tdm_pool_run(model->pool, n, measure, &job);
+        tdm_pool_run(p->pool, n, measure, &job);
 }

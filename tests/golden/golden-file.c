@@ -93,6 +93,11 @@ static void read_case(struct reader *r, struct golden_case *c)
                         } else if (size == 3 && memcmp(key, "gap", size) == 0) {
                                 c->gap = grow(c->gap, c->n_gap, sizeof(*c->gap));
                                 c->gap[c->n_gap++] = number(r);
+                        } else if (size == 6 && memcmp(key, "vector", size) == 0) {
+                                c->vector = grow(c->vector, c->n_vector, sizeof(*c->vector));
+                                c->vector[c->n_vector++] = number(r);
+                        } else if (size == 9 && memcmp(key, "truncated", size) == 0) {
+                                number(r);
                         } else if (size == 3 && memcmp(key, "top", size) == 0) {
                                 uint32_t n = 0;
 
@@ -118,9 +123,35 @@ static void read_case(struct reader *r, struct golden_case *c)
                 expect(r, ']');
         } while (accept(r, ','));
         expect(r, '}');
+        if (c->n_vector && c->n_ids && !c->n_nll && !c->n_top)
+                return;
         if (c->n_ids < 2 || c->n_nll != c->n_ids - 1 || c->prompt_len < 1 || !c->n_top ||
             c->prompt_len - 1 + c->n_top > c->n_ids || (c->n_gap && c->n_gap != c->n_top))
                 fail(r, "counts do not fit");
+}
+
+/* Up to the array of cases. */
+static void open_cases(struct reader *r)
+{
+        const char *key;
+        size_t size;
+
+        if (accept(r, '[')) {
+                r->at--;
+                return;
+        }
+        expect(r, '{');
+        while ((key = string(r, &size)) && (size != 5 || memcmp(key, "cases", size) != 0)) {
+                expect(r, ':');
+                if (accept(r, '"')) {
+                        r->at--;
+                        string(r, &size);
+                } else {
+                        number(r);
+                }
+                expect(r, ',');
+        }
+        expect(r, ':');
 }
 
 void golden_file_read(struct golden_file *ret, const char *path)
@@ -142,6 +173,7 @@ void golden_file_read(struct golden_file *ret, const char *path)
         text[size] = 0;
 
         r.text = r.at = text;
+        open_cases(&r);
         expect(&r, '[');
         do {
                 file.cases = grow(file.cases, file.n_cases, sizeof(*file.cases));
@@ -158,6 +190,7 @@ void golden_file_deinit(struct golden_file *file)
                 free(file->cases[i].nll);
                 free(file->cases[i].gap);
                 free(file->cases[i].top);
+                free(file->cases[i].vector);
         }
         free(file->cases);
 }

@@ -1,4 +1,5 @@
-/* Reference values of a model, as tools like golden.py and gemma_ref.py write them: a JSON array of cases. Test code:
+/* Reference values of a model, as tools like golden.py and gemma_ref.py write them: a JSON array of cases, or an
+ * object with such an array. Test code:
  * reads files of this tree, and ends the program with a message on anything else. */
 #ifndef TANDEM_TESTS_GOLDEN_FILE_H
 #define TANDEM_TESTS_GOLDEN_FILE_H
@@ -20,6 +21,8 @@ struct golden_case {
         uint32_t n_top;
         double *gap; /* [n_gap], n_top or 0: of a mixture of experts, from the last one in use to the next */
         uint32_t n_gap;
+        double *vector; /* [n_vector] of the text, where the model makes vectors: nll and top are empty then */
+        uint32_t n_vector;
 };
 
 struct golden_file {

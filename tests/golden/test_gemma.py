@@ -1,7 +1,8 @@
-"""Gemma 3n and Gemma 4 against float64: random models (tools/mkgguf_gemma.py) whose reference values another program
-computed stay within a stated distance of them; and what a sequence gets is the same bits in every company.
+"""Gemma 3n, Gemma 4 and EmbeddingGemma against float64: random models (tools/mkgguf_gemma.py, mkgguf_embedding.py)
+whose reference values another program computed stay within a stated distance of them; and what a sequence gets is the
+same bits in every company. test_embed.py compares EmbeddingGemma on the host device, behind a daemon.
 
-usage: test_gemma.py distance GOLDEN_HOST | exact TEST_HOST_EXACT
+usage: test_gemma.py distance GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
 """
 import os
 import re
@@ -33,6 +34,16 @@ BY_MEDIAN = (("gemma4", "m", "f32"),)
 F32_LIMIT = 0.001  # in precision f32, of any file
 EXACT = (("gemma3n", "a", "q4_0"), ("gemma3n", "gen", "f32"), ("gemma4", "e", "q8_0"), ("gemma4", "x", "f32"),
          ("gemma4", "m", "q4_0"), ("gemma4", "k", "q4_k"))
+
+
+# EmbeddingGemma: the seed. Distances are of cosines and of the worst text.
+EMBEDDING = {"a": 1, "b": 2}
+EMBEDDING_LIMITS = {"f32": 1e-5, "default": 2e-3}
+
+VULKAN = (("gemma4", "e", "q8_0"), ("gemma4", "e", "q4_0"), ("gemma4", "x", "f32"), ("gemma3n", "a", "q8_0"),
+          ("gemma3n", "b", "q4_0"), ("gemma3n", "k", "q4_k"), ("gemma3n", "gen", "f32"), ("gemma4", "m", "q8_0"),
+          ("gemma4", "k", "q4_k"))
+VULKAN_EXACT = (("gemma4", "e", "q4_0"), ("gemma3n", "a", "q4_0"), ("gemma4", "m", "q4_0"))
 
 
 def model(arch, size, kind):
@@ -68,8 +79,45 @@ def exact(program):
     return sum(subprocess.run([program, model(*key), golden(key, "rows")]).returncode != 0 for key in EXACT)
 
 
+def golden_vulkan(program, *args, **env):
+    r = subprocess.run([program, *args], env=dict(os.environ, **env)).returncode
+    if r == 77:
+        raise Skip("no Vulkan device")
+    return r != 0
+
+
+def vulkan(program):
+    """Distances; the same bits in chunks, alone and in company, with rows that are copied and kernels that wait on
+    their own; attention, and all else, on another device."""
+    failed = 0
+    for key in VULKAN:
+        for which, limit in zip(("golden", "rows"), MODELS[key][1:]):
+            args = (model(*key), golden(key, which))
+            failed += golden_vulkan(program, *args, "--mean", str(limit))
+            failed += golden_vulkan(program, *args, "--precision", "f32", "--cases", "1", "--mean", str(F32_LIMIT))
+    for key in VULKAN_EXACT:
+        args = (model(*key), golden(key, "rows"))
+        failed += golden_vulkan(program, *args, "--exact")
+        failed += golden_vulkan(program, *args, "--exact", TANDEM_VULKAN_CHAIN="on", TANDEM_VULKAN_MEMORY="copy")
+        args += ("--mean", str(MODELS[key][2]))
+        failed += golden_vulkan(program, *args, "--split")
+        failed += golden_vulkan(program, *args, "--swapped", TANDEM_VULKAN_MEMORY="copy")
+    for size, seed in EMBEDDING.items():
+        for kind in ("f32", "q8_0", "q4_0"):
+            path = make_model(size, kind, arch="gemma-embedding", seed=seed)
+            for precision, limit in EMBEDDING_LIMITS.items():
+                args = (path, golden(("gemma-embedding", size, kind), "golden"), "--precision", precision, "--mean",
+                        str(limit))
+                failed += golden_vulkan(program, *args)
+                if (size, kind, precision) == ("a", "q8_0", "default"):
+                    failed += golden_vulkan(program, *args, TANDEM_VULKAN_CHAIN="on", TANDEM_VULKAN_MEMORY="copy")
+                    failed += golden_vulkan(program, *args, "--split")
+                    failed += golden_vulkan(program, *args, "--swapped", TANDEM_VULKAN_MEMORY="copy")
+    return failed
+
+
 try:
-    sys.exit(1 if {"distance": distance, "exact": exact}[sys.argv[1]](sys.argv[2]) else 0)
+    sys.exit(1 if {"distance": distance, "exact": exact, "vulkan": vulkan}[sys.argv[1]](sys.argv[2]) else 0)
 except Skip as e:
     print(f"SKIP {e}")
     sys.exit(77)

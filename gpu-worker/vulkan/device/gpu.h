@@ -16,6 +16,8 @@
 #include "gpu-worker/vulkan/device/vk.h"
 #include "gpu-worker/vulkan/shaders/common/shared.h"
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
+#include "gpu-worker/vulkan/shaders/common/shared-side.h"
+#include "gpu-worker/vulkan/shaders/common/shared-streams.h"
 
 struct tdm_vk_device;
 
@@ -80,6 +82,8 @@ enum tdm_vk_shader {
         TDM_VK_ATTEND_F16,      /* of a single row, where the device has f16 matrix units */
         TDM_VK_ATTEND_F16_WIDE, /* and of many */
         TDM_VK_MERGE,
+        TDM_VK_STREAMS, /* what it does where there are several streams */
+        TDM_VK_SIDE,    /* what a layer does beside attention and FFN */
         TDM_VK_GELU,
         TDM_VK_CHOOSE,         /* a row's experts */
         TDM_VK_GROUP,          /* rows by expert */

@@ -113,6 +113,12 @@ static const uint32_t matvec_experts_code[] =
 static const uint32_t sum_experts_code[] =
 #include "sum-experts.inc"
         ;
+static const uint32_t streams_code[] =
+#include "streams.inc"
+        ;
+static const uint32_t side_code[] =
+#include "side.inc"
+        ;
 static const uint32_t logits_code[] =
 #include "logits.inc"
         ;
@@ -155,6 +161,8 @@ static const struct shader shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_GROUP] = { "group", group_code, sizeof(group_code) },
         [TDM_VK_MATVEC_EXPERTS] = { "matvec-experts", matvec_experts_code, sizeof(matvec_experts_code) },
         [TDM_VK_SUM_EXPERTS] = { "sum-experts", sum_experts_code, sizeof(sum_experts_code) },
+        [TDM_VK_STREAMS] = { "streams", streams_code, sizeof(streams_code) },
+        [TDM_VK_SIDE] = { "side", side_code, sizeof(side_code) },
         [TDM_VK_LOGITS] = { "logits", logits_code, sizeof(logits_code) },
         [TDM_VK_GATHER] = { "gather", gather_code, sizeof(gather_code) },
 };

@@ -4,10 +4,10 @@
 
 static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell layers apart");
 
-bool tdm_vk_attend_merges(const struct tdm_vk_model *m, bool many, uint32_t item_heads)
+bool tdm_vk_attend_merges(const struct tdm_vk_model *m, uint32_t kind, bool many, uint32_t item_heads)
 {
-        return !many && !m->has_sinks && m->hp.head_dim % TDM_BLOCK_VALUES == 0 &&
-               item_heads * m->hp.head_dim <= 1024 && m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
+        return !many && !m->has_sinks && m->kinds[kind].head_dim % TDM_BLOCK_VALUES == 0 &&
+               item_heads * m->kinds[kind].head_dim <= 1024 && m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
 /* Of 16 queries, that a workgroup of ATTEND_F16_WIDE has; two of its four subgroups share one where a head has more
@@ -22,36 +22,41 @@ struct kernel {
         uint32_t constants[TDM_VK_N_CONSTANTS];
 };
 
-static struct kernel kernel_of(const struct tdm_vk_model *m, bool many, uint32_t item_heads, uint32_t out_act)
+static struct kernel kernel_of(const struct tdm_vk_model *m, uint32_t kind, bool many, uint32_t item_heads,
+                               uint32_t out_act)
 {
-        uint32_t form = tdm_vk_attend_merges(m, many, item_heads) ? TDM_VK_ATTEND_MERGING_FORM(item_heads, out_act) :
-                                                                    TDM_VK_ATTEND_FORM(item_heads);
+        const struct tdm_vk_kind *k = &m->kinds[kind];
+        uint32_t form = tdm_vk_attend_merges(m, kind, many, item_heads) ?
+                                TDM_VK_ATTEND_MERGING_FORM(item_heads, out_act) :
+                                TDM_VK_ATTEND_FORM(item_heads);
 
         if (m->attend_f16)
                 return many ? (struct kernel){ TDM_VK_ATTEND_F16_WIDE, { m->hp.head_dim, 0, f16_tiles(m), form } } :
                               (struct kernel){ TDM_VK_ATTEND_F16, { m->hp.head_dim, 0, 0, form } };
-        return (struct kernel){ TDM_VK_ATTEND, { m->hp.head_dim, m->kv.type, many ? m->many_rows : 1, form } };
+        return (struct kernel){ TDM_VK_ATTEND,
+                                { k->head_dim, m->kv.type,
+                                  (many ? k->many_rows : 1) | (k->both ? TDM_VK_ATTEND_BOTH : 0), form } };
 }
 
 /* Of rows that attend-f16.comp rotates itself. */
-static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t out_act)
+static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act)
 {
-        struct kernel k = kernel_of(m, false, m->queries_heads, out_act);
+        struct kernel k = kernel_of(m, kind, false, m->kinds[kind].queries_heads, out_act);
 
         k.constants[2] = 1;
         return k;
 }
 
-struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t out_act)
+struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act)
 {
-        struct kernel k = rotating_of(m, out_act);
+        struct kernel k = rotating_of(m, kind, out_act);
 
         return m->attend_f16 ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1],
                                                       k.constants[2], k.constants[3]) :
                                NULL;
 }
 
-void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_KV_GROUPS])
+void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_VK_KINDS])
 {
         for (uint32_t i = 0; i < m->hp.n_layers && m->attend_f16; i++)
                 ((struct tdm_vk_rotation *)m->rotations.map)[i] =
@@ -59,15 +64,15 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_K
                                                   .q_gain = m->layers[i].q_norm,
                                                   .k_gain = m->layers[i].k_norm,
                                                   .counters = m->counters.address,
-                                                  .angles = angles[tdm_kv_group_of(&m->hp, i)],
+                                                  .angles = angles[tdm_vk_kind_of(m, i)],
                                                   .eps = m->recipe.norm_eps,
                                                   .query_scale = m->recipe.layers[i].query_scale };
 }
 
-struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, bool many, uint32_t item_heads,
-                                             uint32_t out_act)
+struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t kind, bool many,
+                                             uint32_t item_heads, uint32_t out_act)
 {
-        struct kernel k = kernel_of(m, many, item_heads, out_act);
+        struct kernel k = kernel_of(m, kind, many, item_heads, out_act);
 
         return tdm_vk_pipeline_get(m->device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
 }
@@ -95,8 +100,8 @@ static uint32_t f16_heads(const struct tdm_vk_model *m)
 }
 
 /* rotating: may be missing. */
-static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single, const struct kernel *many,
-                             const struct kernel *rotating, struct tdm_error *err)
+static int compile_and_prove(struct tdm_vk_model *m, uint32_t kind, const struct kernel *single,
+                             const struct kernel *many, const struct kernel *rotating, struct tdm_error *err)
 {
         const struct kernel rotate = { TDM_VK_ROTATE, { m->kv.type, 0, 0, 0 } };
         struct tdm_vk_pipeline *p = NULL;
@@ -114,18 +119,19 @@ static int compile_and_prove(struct tdm_vk_model *m, const struct kernel *single
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
         if (r == 0)
-                r = tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->queries_heads,
-                                        m->many_rows, err);
+                r = tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->kinds[kind].queries_heads,
+                                        m->kinds[kind].many_rows, err);
         if (r == 0 && rotating && compiled(m, many) && compiled(m, many)->proven)
                 p = compiled(m, rotating);
         return p && !p->tried ? tdm_vk_prove_rotating(m->device, compiled(m, &rotate), compiled(m, single), p,
-                                                      m->queries_heads, err) :
+                                                      m->kinds[kind].queries_heads, err) :
                                 r;
 }
 
 int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        uint32_t queries_heads = m->queries_heads, many_rows = m->many_rows, act = m->layers[0].o.act;
+        const uint32_t kind = tdm_vk_kind_of(m, 0), act = m->layers[0].o.act; /* all kinds are alike here */
+        const struct tdm_vk_kind kinds[] = { m->kinds[0], m->kinds[1] };
         const struct tdm_vk_pipeline *proven;
         struct kernel single, many, rotating;
         int r;
@@ -134,33 +140,38 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
             (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
                 return 0;
         m->attend_f16 = true;
-        m->queries_heads = f16_heads(m);
-        m->many_rows = f16_tiles(m) * 16 / m->queries_heads;
-        single = kernel_of(m, false, m->queries_heads, act);
-        many = kernel_of(m, true, m->queries_heads, act);
-        rotating = rotating_of(m, act);
-        r = compile_and_prove(m, &single, &many, tdm_vk_attend_merges(m, false, m->queries_heads) ? &rotating : NULL,
+        for (unsigned i = 0; i < TDM_VK_KINDS; i++) {
+                m->kinds[i].queries_heads = f16_heads(m);
+                m->kinds[i].many_rows = f16_tiles(m) * 16 / m->kinds[i].queries_heads;
+        }
+        single = kernel_of(m, kind, false, m->kinds[kind].queries_heads, act);
+        many = kernel_of(m, kind, true, m->kinds[kind].queries_heads, act);
+        rotating = rotating_of(m, kind, act);
+        r = compile_and_prove(m, kind, &single, &many,
+                              tdm_vk_attend_merges(m, kind, false, m->kinds[kind].queries_heads) ? &rotating : NULL,
                               err);
         proven = r == 0 ? compiled(m, &many) : NULL;
         if (proven && proven->proven)
                 return 0;
         m->attend_f16 = false;
-        m->queries_heads = queries_heads;
-        m->many_rows = many_rows;
+        memcpy(m->kinds, kinds, sizeof(kinds));
         return r;
 }
 
 int tdm_vk_kernels_need_attend(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        const struct kernel many = kernel_of(m, true, m->queries_heads, TDM_VK_ACT_NONE);
-        int r = need(m, &many, err);
+        int r = 0;
 
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++)
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                const uint32_t kind = tdm_vk_kind_of(m, i), heads = m->kinds[kind].queries_heads;
+                const struct kernel many = kernel_of(m, kind, true, heads, TDM_VK_ACT_NONE);
+
+                r = need(m, &many, err);
                 for (unsigned k = 0; k < (m->attend_f16 ? 1u : 2u) && r == 0; k++) {
-                        const struct kernel single =
-                                kernel_of(m, false, k == 0 ? m->queries_heads : 1, m->layers[i].o.act);
+                        const struct kernel single = kernel_of(m, kind, false, k == 0 ? heads : 1, m->layers[i].o.act);
 
                         r = need(m, &single, err);
                 }
+        }
         return r;
 }

@@ -29,6 +29,12 @@
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels.h"
 
+/* Attention on f16 units is causal and has one size of heads, and the bounds are of layers without these. */
+#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
+#define NOT_F16                                                                                                        \
+        (BIT(BIDIRECTIONAL) | BIT(ROPE_BY_LAYER) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |  \
+         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) |                  \
+         BIT(DENSE_BESIDE))
 #define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
 #define F16_MOST 65504.0f
 #define HIDDEN_MOST 0x1p26f
@@ -58,7 +64,8 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
 
         bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
 
-        if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT)
+        if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT ||
+            tdm_recipe_features(&m->recipe, &m->hp) & NOT_F16)
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 bool has_experts = m->recipe.layers[i].n_experts > 0;

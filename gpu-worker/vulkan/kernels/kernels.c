@@ -281,22 +281,50 @@ static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, 
         return r;
 }
 
+static int need_side(struct tdm_vk_model *m, uint32_t layer, bool units, struct tdm_error *err)
+{
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        const struct tdm_vk_matrix proj = tdm_vk_matrix_rows(&m->per_layer_proj, 0, m->recipe.per_layer_width);
+        const struct tdm_vk_matrix *matrices[] = { &proj, &l->input_gate, &l->input_proj };
+        int r = 0;
+
+        const struct tdm_vk_matrix *of_streams[] = { &l->laurel_l, &l->laurel_r, &l->altup_router };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && r == 0 && m->recipe.layers[layer].has_input; i++)
+                r = need_matrices(m, matrices + i, 1, units, err);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(of_streams) && r == 0 && tdm_vk_has_streams(m); i++)
+                r = need_matrices(m, of_streams + i, 1, units, err);
+        return r;
+}
+
 static int list_matrices(struct tdm_vk_model *m, bool units, struct tdm_error *err)
 {
         int r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, units, err);
+
+        if (tdm_vk_has_streams(m)) {
+                const struct tdm_vk_matrix proj = tdm_vk_matrix_rows(&m->altup_proj, 0, m->hp.d_model),
+                                           unembd = tdm_vk_matrix_rows(&m->altup_unembd, 0, m->hp.d_model);
+
+                if (r == 0)
+                        r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &proj }, 1, units, err);
+                if (r == 0)
+                        r = need_matrices(m, (const struct tdm_vk_matrix *[]){ &unembd }, 1, units, err);
+        }
 
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *gate_up[] = { &l->gate, &l->up },
                                            *o[] = { &l->o }, *down[] = { &l->down };
 
-                r = need_matrices(m, qkv, 3, units, err);
+                r = need_matrices(m, qkv, l->n_qkv, units, err);
+                if (r == 0)
+                        r = need_side(m, i, units, err);
                 if (r == 0)
                         r = need_matrices(m, o, 1, units, err);
-                if (r == 0 && l->experts.n > 0) {
+                if (r == 0 && l->experts.n > 0)
                         r = need_experts(m, &l->experts, units, err);
+                if (!tdm_vk_has_dense(l))
                         continue;
-                }
                 if (r == 0)
                         r = need_matrices(m, gate_up, 2, units, err);
                 if (r == 0 && !units && !tdm_vk_is_f16(&l->gate) && tdm_vk_gelu_fits(l, 1))
@@ -319,11 +347,11 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *m, struct tdm_error *err)
 
                 if (l->experts.n > 0)
                         continue;
-                for (unsigned k = 0; k < 3 && r == 0;) {
+                for (unsigned k = 0; k < l->n_qkv && r == 0;) {
                         const struct tdm_vk_matrix *a = qkv[k];
                         uint32_t n_panels;
 
-                        k += tdm_vk_group_of(qkv + k, 3 - k, &n_panels);
+                        k += tdm_vk_group_of(qkv + k, l->n_qkv - k, &n_panels);
                         r = need(m, TDM_VK_MATVEC, a->type, a->act, 1, shape_of(m->device, a, n_panels, 1), err);
                 }
                 if (r == 0)
@@ -351,7 +379,51 @@ static bool adds(const struct tdm_vk_model *m, uint32_t plain)
 
 uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *l)
 {
-        return l->qkv_bias ? TDM_VK_HEADS_BIASED : l->q_norm ? TDM_VK_HEADS_NORMED : TDM_VK_HEADS_PLAIN;
+        return l->qkv_bias   ? TDM_VK_HEADS_BIASED :
+               !l->q_norm    ? TDM_VK_HEADS_PLAIN :
+               !l->v_norm    ? TDM_VK_HEADS_NORMED :
+               l->n_qkv == 2 ? TDM_VK_HEADS_V_IS_K :
+                               TDM_VK_HEADS_VALUES;
+}
+
+static int need_side_kernels(struct tdm_vk_model *m, const struct tdm_vk_layer *l, struct tdm_error *err)
+{
+        int r = 0;
+
+        if (l->input_norm) {
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, m->per_layer_proj.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, l->input_gate.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_GATED, l->input_proj.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_INPUT, 0, 0, 0, err);
+        }
+        if (r == 0 && l->experts.beside)
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_BOTH, 0, 0, 0, err);
+        if (r == 0 && l->experts.beside)
+                r = need(m, TDM_VK_GELU, l->activation, l->down.act, 0, 0, err);
+        if (r == 0 && (l->input_norm || l->output_scale))
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_ADD, 0, 0, 0, err);
+        return r;
+}
+
+static int need_streams_kernels(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        int r = need(m, TDM_VK_NORM, 0, m->output.act, tdm_vk_norm_per(m), 0, err);
+
+        for (uint32_t op = 0; op <= TDM_VK_STREAMS_CUT && r == 0; op++)
+                r = need(m, TDM_VK_STREAMS, op, 0, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, m->altup_proj.act, 0, 0, err);
+        if (r == 0)
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, m->altup_unembd.act, 0, 0, err);
+        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
+                r = need(m, TDM_VK_SIDE, TDM_VK_SIDE_COPY, m->layers[i].laurel_r.act, 0, 0, err);
+                if (r == 0)
+                        r = need(m, TDM_VK_NORM, 0, m->layers[i].laurel_l.act, tdm_vk_norm_per(m), 0, err);
+        }
+        return r;
 }
 
 static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
@@ -377,7 +449,9 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                                                          &l->v,
                                                          has_experts ? &l->experts.gate : &l->gate,
                                                          has_experts ? &l->experts.up : &l->up,
-                                                         has_experts ? &l->experts.router : &l->up };
+                                                         has_experts ? &l->experts.router : &l->up,
+                                                         tdm_vk_has_dense(l) ? &l->gate : &l->q,
+                                                         tdm_vk_has_dense(l) ? &l->up : &l->q };
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(normed) && r == 0; k++)
                         for (unsigned v = 0; v < n_norms && r == 0; v++)
@@ -394,8 +468,12 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(of_experts) && r == 0 && has_experts; k++)
                         r = need(m, of_experts[k], 0, 0, 0, 0, err);
                 if (r == 0)
+                        r = need_side_kernels(m, l, err);
+                if (r == 0)
                         r = need(m, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0, err);
         }
+        if (r == 0 && tdm_vk_has_streams(m))
+                r = need_streams_kernels(m, err);
         if (r == 0)
                 r = need(m, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0, err);
         for (unsigned v = 1; v < n_norms && r == 0; v++)

@@ -67,16 +67,17 @@ bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *model);
 /* ---- attend.c ---- */
 
 /* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
-bool tdm_vk_attend_merges(const struct tdm_vk_model *model, bool many, uint32_t item_heads);
+bool tdm_vk_attend_merges(const struct tdm_vk_model *model, uint32_t kind, bool many, uint32_t item_heads);
 /* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it
  * merges. */
-struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, bool many, uint32_t item_heads,
-                                             uint32_t out_act);
+struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, uint32_t kind, bool many,
+                                             uint32_t item_heads, uint32_t out_act);
 /* That of items of one row each which rotates them too; NULL: there is none. */
-struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t out_act);
-/* Once tensors' addresses are known: what it wants to know of a layer. angles: of each group, in bytes from a step's
+struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t kind,
+                                                      uint32_t out_act);
+/* Once tensors' addresses are known: what it wants to know of a layer. angles: of each kind, in bytes from a step's
  * rows on. */
-void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_KV_GROUPS]);
+void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_VK_KINDS]);
 /* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_f16, and how
  * items are cut, where they can be used. */
 int tdm_vk_kernels_attend_f16(struct tdm_vk_model *model, struct tdm_error *err);

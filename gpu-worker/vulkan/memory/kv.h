@@ -73,8 +73,7 @@ void tdm_vk_kv_end(struct tdm_vk_kv *kv, const struct tdm_step *step);
  * its first row sees first. */
 static inline void tdm_vk_item_pages(struct tdm_vk_item *item, const uint32_t *table, uint32_t first_key)
 {
-        uint32_t span = item->span_first * TDM_VK_SPAN,
-                 end = TDM_MIN(item->position + item->n_rows, span + TDM_VK_SPAN),
+        uint32_t span = item->span_first * TDM_VK_SPAN, end = TDM_MIN(item->end, span + TDM_VK_SPAN),
                  first = TDM_MAX(first_key, span) / TDM_VK_PAGE_TOKENS, last = (end - 1) / TDM_VK_PAGE_TOKENS;
 
         for (uint32_t i = 0; i < TDM_VK_SPAN / TDM_VK_PAGE_TOKENS; i++)

@@ -14,21 +14,58 @@ struct need {
         enum tdm_vk_place place;
         const char *what;
 };
-#define MAX_NEEDS (33u + 2u * TDM_STEP_SLOTS)
+#define MAX_NEEDS (56u + 2u * TDM_STEP_SLOTS)
+
+int tdm_vk_kinds_find(struct tdm_vk_model *m, struct tdm_error *err)
+{
+        for (uint32_t i = m->hp.n_layers; i-- > 0;) {
+                const struct tdm_layer_sizes *sizes = &m->hp.layers[i];
+                const struct tdm_layer_recipe *l = &m->recipe.layers[i];
+                struct tdm_vk_kind *kind = &m->kinds[tdm_vk_kind_of(m, i)];
+                uint32_t window = !m->recipe.is_bidirectional ? sizes->window : l->reach ? l->reach + 1 : 0;
+
+                if (kind->used &&
+                    (kind->n_heads != sizes->n_heads || kind->n_kv_heads != sizes->n_kv_heads ||
+                     kind->head_dim != sizes->head_dim || kind->rope != l->rope || kind->window != window))
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "vulkan device: layers %u and %u, which both have %s, differ in their "
+                                             "heads, their RoPE or their window; TANDEM_GPU=host runs them on the CPU",
+                                             i, kind->layer, window ? "a window" : "none");
+                *kind = (struct tdm_vk_kind){ .used = true,
+                                              .group = tdm_kv_group_of(&m->hp, i),
+                                              .layer = i,
+                                              .n_heads = sizes->n_heads,
+                                              .n_kv_heads = sizes->n_kv_heads,
+                                              .head_dim = sizes->head_dim,
+                                              .rope = l->rope,
+                                              .window = window,
+                                              .both = m->recipe.is_bidirectional != 0 };
+        }
+        return 0;
+}
+
+static void size_items(const struct tdm_vk_model *m, struct tdm_vk_kind *kind)
+{
+        uint32_t heads_per_kv = kind->n_heads / kind->n_kv_heads,
+                 queries_max = kind->head_dim > 256 || m->device->few_kernels ? 4 : 8;
+
+        for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)
+                if (heads_per_kv % heads == 0)
+                        kind->queries_heads = heads;
+        kind->many_rows = queries_max / kind->queries_heads;
+}
 
 void tdm_vk_buffers_size(struct tdm_vk_model *m)
 {
         const char *logits = getenv("TANDEM_VULKAN_LOGITS");
         const struct tdm_hparams *hp = &m->hp;
-        uint32_t heads_per_kv = hp->n_heads / hp->n_kv_heads,
-                 queries_max = hp->head_dim > 256 || m->device->few_kernels ? 4 : 8;
 
-        m->tile_rows = TDM_MIN(m->limits.max_rows, TILE_ROWS);
+        /* Where rows see those behind them, all keys are stored before the first query: the step is one tile. */
+        m->tile_rows = m->recipe.is_bidirectional ? m->limits.max_rows : TDM_MIN(m->limits.max_rows, TILE_ROWS);
         m->scale_sums_rows = m->device->matrix_units ? TDM_VK_INT8_ROWS_MAX : 0;
-        for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)
-                if (heads_per_kv % heads == 0)
-                        m->queries_heads = heads;
-        m->many_rows = queries_max / m->queries_heads;
+        for (unsigned i = 0; i < TDM_VK_KINDS; i++)
+                if (m->kinds[i].used)
+                        size_items(m, &m->kinds[i]);
         m->max_slots = TDM_MAX(m->tile_rows * hp->n_heads, PARTIALS_MIN);
         m->max_items = TDM_MAX(m->tile_rows, m->max_slots / hp->n_heads);
         m->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
@@ -135,8 +172,59 @@ static unsigned list_experts(struct tdm_vk_model *m, struct need *needs, unsigne
         needs[n++] = (struct need){ &m->choices, tdm_vk_experts_lists(m).size_bytes, TDM_VK_DEVICE_MEMORY, "experts" };
         needs[n++] = (struct need){ &m->hidden_exps, n_slots * 2 * most.d_expert * sizeof(float), TDM_VK_DEVICE_MEMORY,
                                     "experts" };
+        needs[n++] = (struct need){ &m->experts_y, (uint64_t)m->tile_rows * m->hp.d_model * sizeof(float),
+                                    TDM_VK_DEVICE_MEMORY, "experts" };
         needs[n++] = (struct need){ &m->parts_exps, n_slots * m->hp.d_model * sizeof(float), TDM_VK_DEVICE_MEMORY,
                                     "experts" };
+        return n;
+}
+
+static unsigned list_inputs(struct tdm_vk_model *m, struct need *needs, unsigned n)
+{
+        const struct tdm_vk_matrix *proj = &m->per_layer_proj;
+        uint64_t rows = m->limits.max_rows, n_tiles = TDM_DIV_UP(rows, m->tile_rows), d = m->hp.d_model,
+                 width = (uint64_t)m->tile_rows * m->recipe.per_layer_width * sizeof(float);
+
+        if (m->recipe.per_layer_width == 0 && !tdm_vk_has_streams(m))
+                return n;
+        needs[n++] = (struct need){ &m->x0, rows * d * sizeof(float), TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        if (m->recipe.per_layer_width == 0)
+                return n;
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                if (m->recipe.layers[i].has_input) {
+                        need_act(needs, &m->layers[i].input_gate, m->tile_rows, m->scale_sums_rows);
+                        need_act(needs, &m->layers[i].input_proj, m->tile_rows, m->scale_sums_rows);
+                }
+        m->embedded_bytes = TDM_ALIGN_UP((uint64_t)m->tile_rows, MATRIX_ROWS) * TDM_VK_ACT_STRIDE(proj->act, d);
+        needs[n++] =
+                (struct need){ &m->embedded, n_tiles * m->embedded_bytes, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        needs[n++] = (struct need){ &m->embedded_sums, n_tiles * m->scale_sums_rows * (d / TDM_BLOCK_VALUES) * 8,
+                                    TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        needs[n++] = (struct need){ &m->input, width, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        needs[n++] = (struct need){ &m->input_gate, width, TDM_VK_DEVICE_MEMORY, "inputs of layers" };
+        return n;
+}
+
+static unsigned list_streams(struct tdm_vk_model *m, struct need *needs, unsigned n)
+{
+        uint64_t rows = m->tile_rows, most = TDM_MAX(rows, m->logits_rows), d = m->hp.d_model * sizeof(float);
+
+        if (!tdm_vk_has_streams(m))
+                return n;
+        need_act(needs, &m->altup_proj, m->tile_rows, m->scale_sums_rows);
+        need_act(needs, &m->altup_unembd, m->logits_rows, m->scale_sums_rows);
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                need_act(needs, &m->layers[i].laurel_l, m->tile_rows, m->scale_sums_rows);
+                need_act(needs, &m->layers[i].laurel_r, m->tile_rows, m->scale_sums_rows);
+                need_act(needs, &m->layers[i].altup_router, m->tile_rows, m->scale_sums_rows);
+        }
+        needs[n++] =
+                (struct need){ &m->altup, rows * TDM_VK_STREAMS_MAX * sizeof(float), TDM_VK_DEVICE_MEMORY, "streams" };
+        needs[n++] = (struct need){ &m->rank, rows * m->recipe.laurel_rank * sizeof(float), TDM_VK_DEVICE_MEMORY,
+                                    "streams" };
+        needs[n++] = (struct need){ &m->side_y, most * d, TDM_VK_DEVICE_MEMORY, "streams" };
+        needs[n++] = (struct need){ &m->folded, m->logits_rows * d, TDM_VK_DEVICE_MEMORY, "streams" };
+        needs[n++] = (struct need){ &m->unfolded, m->logits_rows * d, TDM_VK_DEVICE_MEMORY, "streams" };
         return n;
 }
 
@@ -162,6 +250,8 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
         }
         need_act(needs, &m->output, m->logits_rows, m->scale_sums_rows);
         n = list_experts(m, needs, n);
+        n = list_inputs(m, needs, n);
+        n = list_streams(m, needs, n);
         needs[n++] = (struct need){ &m->y, (uint64_t)m->tile_rows * m->y_stride_max * sizeof(float),
                                     TDM_VK_DEVICE_MEMORY, "matrix products" };
         needs[n++] =
@@ -287,11 +377,11 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *m, const struct tdm_d
 
 int tdm_vk_buffers_angles(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                const struct tdm_rope_recipe *rope = tdm_kv_group_rope(&m->hp, &m->recipe, (enum tdm_kv_group)group);
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++) {
+                const struct tdm_rope_recipe *rope = m->kinds[kind].used ? &m->recipe.ropes[m->kinds[kind].rope] : NULL;
                 const struct tdm_weights_tensor *divisors =
                         rope && rope->has_divisors ? tdm_weights_find(m->weights, TDM_TENSOR_ROPE_FREQS, 0) : NULL;
-                int r = rope ? tdm_rope_init(&m->rope[group], rope, m->hp.n_ctx,
+                int r = rope ? tdm_rope_init(&m->rope[kind], rope, m->hp.n_ctx,
                                              divisors ? (const float *)(m->weights + divisors->offset) : NULL) :
                                0;
 
@@ -309,6 +399,16 @@ static int host_memory_init(struct tdm_vk_model *m, struct tdm_error *err)
 {
         size_t bytes = tdm_pool_n_threads(m->device->threads) * m->sampler_stride;
 
+        if (m->recipe.pooling != TDM_POOLING_NONE) {
+                const struct tdm_kernels *kernels = tdm_kernels_choose(err);
+
+                if (!kernels)
+                        return -EINVAL;
+                if (tdm_pooler_new(&m->pooling, m->weights, m->device->threads, kernels, m->limits.max_logits,
+                                   tdm_vk_weights_side_act(m->precision)) < 0)
+                        return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
+                m->memory_bytes += tdm_pooler_bytes(m->pooling);
+        }
         m->sampler_scratch = aligned_alloc(64, bytes);
         m->memory_bytes += bytes;
         if (!m->sampler_scratch)
@@ -355,11 +455,23 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
         tdm_vk_buffer_deinit(device, &m->chain);
         tdm_vk_buffer_deinit(device, &m->biases);
         tdm_vk_buffer_deinit(device, &m->rotations);
+        tdm_vk_buffer_deinit(device, &m->x0);
+        tdm_vk_buffer_deinit(device, &m->embedded);
+        tdm_vk_buffer_deinit(device, &m->embedded_sums);
+        tdm_vk_buffer_deinit(device, &m->altup);
+        tdm_vk_buffer_deinit(device, &m->rank);
+        tdm_vk_buffer_deinit(device, &m->side_y);
+        tdm_vk_buffer_deinit(device, &m->folded);
+        tdm_vk_buffer_deinit(device, &m->unfolded);
+        tdm_vk_buffer_deinit(device, &m->input);
+        tdm_vk_buffer_deinit(device, &m->input_gate);
         tdm_vk_buffer_deinit(device, &m->router);
         tdm_vk_buffer_deinit(device, &m->choices);
         tdm_vk_buffer_deinit(device, &m->hidden_exps);
         tdm_vk_buffer_deinit(device, &m->parts_exps);
-        for (int group = 0; group < TDM_KV_GROUPS; group++)
-                tdm_rope_deinit(&m->rope[group]);
+        tdm_vk_buffer_deinit(device, &m->experts_y);
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
+                tdm_rope_deinit(&m->rope[kind]);
+        tdm_pooler_destroy(m->pooling);
         free(m->sampler_scratch);
 }

@@ -7,6 +7,7 @@
 #ifndef TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
 #define TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
 
+#include "engine/host/pooling.h"
 #include "engine/host/rope.h"
 #include "gpu-worker/vulkan/memory/kv.h"
 
@@ -25,17 +26,44 @@ struct tdm_vk_matrix {
 struct tdm_vk_experts {
         uint32_t n, n_used, d_expert; /* n 0: none */
         struct tdm_vk_matrix router, gate, up, down;
-        uint64_t router_bias, gate_bias, up_bias, down_bias; /* 0: none */
+        uint64_t router_bias, gate_bias, up_bias, down_bias;  /* 0: none */
+        bool beside;                                          /* a dense FFN runs beside them */
+        bool gate_up_is_one;                                  /* gate is both, and an expert's lie behind each other */
+        float z_scale;                                        /* of the router's numbers */
+        uint64_t scales;                                      /* of the experts' weights; 0: none */
+        uint64_t router_gain, norm, post_dense, post_experts; /* gains, beside a dense FFN */
 };
 
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
+        /* Of q, k, v: 3; 2 where values are keys, 1 where the layer reads another's. What is not there is q. */
+        uint32_t n_qkv;
+        bool v_norm;       /* without gains */
         float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
         uint64_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffw_norm; /* addresses of gains; 0: none */
         uint64_t qkv_bias, o_bias, down_bias;                                        /* of biases; 0: none */
         uint32_t activation;                                                         /* enum tdm_activation */
         uint64_t sinks;                                                              /* 0: none */
         struct tdm_vk_experts experts;
+        /* At the layer's end (shaders/norm/side.comp); 0: none. */
+        struct tdm_vk_matrix input_gate, input_proj;
+        uint64_t input_norm, output_scale;
+        /* Of several streams; 0: none. */
+        struct tdm_vk_matrix laurel_l, laurel_r, altup_router;
+        uint64_t laurel_norm, altup_norm, predict, correct, correct_scale;
+};
+
+/* What attention of the layers of one kind shares: those with a window, and those without. */
+#define TDM_VK_KINDS 2u
+struct tdm_vk_kind {
+        bool used;
+        enum tdm_kv_group group; /* its pages' */
+        uint32_t layer;          /* the first of it */
+        uint32_t n_heads, n_kv_heads, head_dim;
+        uint32_t rope;                     /* of the recipe's */
+        uint32_t window;                   /* keys that a row sees up to its own, its own included; 0: all */
+        bool both;                         /* and as many behind it */
+        uint32_t queries_heads, many_rows; /* of an attention item: heads, rows at most */
 };
 
 /* A step as shaders see it, and where its hidden rows are. One for each slot that run() has been called with. */
@@ -51,9 +79,9 @@ struct tdm_vk_slot {
         uint32_t epoch, next_block; /* next_block 0: nothing */
         bool on_device;             /* hidden rows are newer there than in the step's memory */
         uint32_t n_rows, n_logits, n_tiles;
-        bool many;                          /* attention with several rows an item */
-        uint32_t item_heads[TDM_KV_GROUPS]; /* and so many heads */
-        uint32_t attention_layers;          /* done of this step, and written behind */
+        bool many;                         /* attention with several rows an item */
+        uint32_t item_heads[TDM_VK_KINDS]; /* and so many heads */
+        uint32_t attention_layers;         /* done of this step, and written behind */
 };
 
 #define TDM_VK_ARRIVALS_BYTES (TDM_VK_ARRIVALS * sizeof(uint32_t)) /* at the front of what holds partial results */
@@ -83,6 +111,9 @@ struct tdm_vk_model {
         bool weights_imported;
         struct tdm_vk_layer *layers;
         struct tdm_vk_matrix output, embedding;
+        struct tdm_vk_matrix per_layer_proj; /* [layer][per_layer_width]; rows 0: none */
+        uint64_t per_layer_norm;
+        struct tdm_vk_matrix altup_proj, altup_unembd; /* of each stream but the first; rows 0: none */
         uint64_t output_norm;
 
         struct tdm_vk_kv cache;
@@ -94,7 +125,8 @@ struct tdm_vk_model {
         int activations_dmabuf;                  /* as which it was imported, borrowed; 0: as memory of the process */
         const char *no_dmabuf;                   /* why not, where there was one; NULL: there was none */
 
-        uint32_t tile_rows, queries_heads, many_rows;   /* of an attention item: heads, rows at most */
+        struct tdm_vk_kind kinds[TDM_VK_KINDS];
+        uint32_t tile_rows;
         uint32_t max_slots, max_items;                  /* of partial results, and items, per tile */
         uint32_t step_serial;                           /* of the step that was filled in last: below TDM_VK_SERIALS */
         bool f16_rows;                                  /* layers' rows are F16: kernels/f16-rows.c */
@@ -112,8 +144,18 @@ struct tdm_vk_model {
         struct tdm_vk_buffer router;      /* [tile_rows][n experts] */
         struct tdm_vk_buffer choices;     /* lists: tdm_vk_experts_lists() */
         struct tdm_vk_buffer hidden_exps; /* [slots][gate, up] */
+        struct tdm_vk_buffer experts_y;   /* [tile_rows][d_model], beside a dense FFN */
         struct tdm_vk_buffer parts_exps;  /* [slots][d_model] */
-        struct tdm_vk_buffer rotations;   /* struct tdm_vk_rotation [n_layers]; size 0: none */
+        /* Of layers with inputs; size 0: none */
+        struct tdm_vk_buffer x0;            /* [max_rows][d_model]: the tokens' rows of the embedding */
+        struct tdm_vk_buffer embedded;      /* the same, rounded for per_layer_proj, in tiles of embedded_bytes */
+        struct tdm_vk_buffer embedded_sums; /* their scales and sums, in tiles */
+        uint64_t embedded_bytes;
+        struct tdm_vk_buffer altup, rank;       /* [tile_rows][TDM_VK_STREAMS_MAX], [tile_rows][laurel_rank] */
+        struct tdm_vk_buffer side_y, folded;    /* [tile_rows or logits_rows][d_model] */
+        struct tdm_vk_buffer unfolded;          /* [logits_rows][d_model] */
+        struct tdm_vk_buffer input, input_gate; /* [tile_rows][per_layer_width] */
+        struct tdm_vk_buffer rotations;         /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t y_stride_max;
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
@@ -124,8 +166,9 @@ struct tdm_vk_model {
          * [logits_rows][maxima_stride + 1] */
         struct tdm_vk_buffer scan_host;
         uint32_t maxima_stride, tops_stride, sums_stride;
-        struct tdm_rope rope[TDM_KV_GROUPS];
-        uint8_t *sampler_scratch; /* [n_threads][sampler_stride] */
+        struct tdm_rope rope[TDM_VK_KINDS];
+        struct tdm_pooler *pooling; /* in place of head and sample; NULL: the model makes text */
+        uint8_t *sampler_scratch;   /* [n_threads][sampler_stride] */
         size_t sampler_stride;
         uint64_t memory_bytes;
 
@@ -138,6 +181,54 @@ struct tdm_vk_model {
         char plan[512];
 };
 
+/* Rows first … of a matrix. first: a multiple of TDM_PANEL_ROWS. */
+static inline struct tdm_vk_matrix tdm_vk_matrix_rows(const struct tdm_vk_matrix *matrix, uint32_t first, uint32_t n)
+{
+        struct tdm_vk_matrix part = *matrix;
+
+        part.address += (uint64_t)(first / TDM_PANEL_ROWS) * matrix->panel_bytes;
+        part.rows = n;
+        part.n_panels = TDM_DIV_UP(n, TDM_PANEL_ROWS);
+        return part;
+}
+
+static inline bool tdm_vk_has_streams(const struct tdm_vk_model *m)
+{
+        return m->recipe.residual == TDM_RESIDUAL_ALTUP;
+}
+/* Where in a row's residual attention reads, and where the FFN reads and adds. */
+static inline uint32_t tdm_vk_active_at(const struct tdm_vk_model *m)
+{
+        return m->recipe.active_stream * m->hp.d_model;
+}
+static inline uint32_t tdm_vk_middle_at(const struct tdm_vk_model *m)
+{
+        return tdm_vk_has_streams(m) ? m->recipe.n_streams * m->hp.d_model : 0;
+}
+
+/* Whether something stands between an FFN and the norm of the next attention: they are two kernels then. */
+static inline bool tdm_vk_has_side(const struct tdm_vk_model *m, uint32_t layer)
+{
+        return m->recipe.layers[layer].has_input || m->recipe.layers[layer].has_output_scale;
+}
+static inline bool tdm_vk_has_dense(const struct tdm_vk_layer *l)
+{
+        return l->experts.n == 0 || l->experts.beside;
+}
+/* What the layer makes of keys and values of its own. */
+static inline bool tdm_vk_owns_kv(const struct tdm_vk_model *m, uint32_t layer)
+{
+        return m->hp.layers[layer].kv_layer == layer;
+}
+
+/* Which of the model's kinds a layer is of. */
+static inline uint32_t tdm_vk_kind_of(const struct tdm_vk_model *m, uint32_t layer)
+{
+        return m->recipe.is_bidirectional ? m->recipe.layers[layer].reach != 0 :
+                                            (uint32_t)tdm_kv_group_of(&m->hp, layer);
+}
+
+/* The widest of any layer. */
 static inline uint32_t tdm_vk_q_width(const struct tdm_hparams *hp)
 {
         return hp->n_heads * hp->head_dim;
@@ -169,6 +260,8 @@ bool tdm_vk_precision_known(enum tdm_precision precision);
 bool tdm_vk_type_known(uint32_t type);
 /* Whether the kernels for f16 matrix units know this type: its panels can be TDM_VK_FRAGMENTS. */
 bool tdm_vk_type_f16(uint32_t type);
+/* How the inputs of the small matrices beside the layers are rounded. */
+enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision);
 /* Cuts the segment into regions of whole tensors. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *model, struct tdm_error *err);
 /* Uses weights where they lie, if the driver takes all of them so: sets weights_imported. */
@@ -192,7 +285,9 @@ int tdm_vk_weights_repack(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- buffers.c ---- */
 
-/* Strides and limits that follow from sizes alone. */
+/* The kinds of the model's layers. TDM_E_UNSUPPORTED: layers of one kind differ. */
+int tdm_vk_kinds_find(struct tdm_vk_model *model, struct tdm_error *err);
+/* Strides and limits that follow from sizes alone. The kinds are found. */
 void tdm_vk_buffers_size(struct tdm_vk_model *model);
 /* Where hidden rows are used in place: as a dma-buf, else as memory of this process, else not at all. A device with
  * memory of its own is faster with a copy there, unless it was told otherwise. */

@@ -1,6 +1,7 @@
 /* Weights: the segment's tensors in a few regions, imported where memory is unified, else uploaded and repacked into
  * the order in which kernels read them. Finds each matrix of the model, and how its input is rounded. */
 #include <assert.h>
+#include <math.h>
 
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
@@ -9,17 +10,25 @@
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. QKV_PLAIN: where no norm
- * follows attention. */
-enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, N_INPUTS };
+ * follows attention. GATE_SPARSE: its numbers decide which neurons live. */
+enum input { QKV, ATTN_OUT, GATE_UP, DOWN, HEAD, QKV_PLAIN, SIDE, GATE_SPARSE = SIDE, N_INPUTS };
 static const enum tdm_act input_acts[][N_INPUTS] = {
-        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16 },
-        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16 },
-        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32 },
+        [TDM_PRECISION_DEFAULT] = { TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16, TDM_ACT_I8, TDM_ACT_I16,
+                                    TDM_ACT_I16 },
+        [TDM_PRECISION_PRECISE] = { TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16, TDM_ACT_I16,
+                                    TDM_ACT_I16 },
+        [TDM_PRECISION_F32] = { TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32, TDM_ACT_F32,
+                                TDM_ACT_F32 },
 };
 
 bool tdm_vk_precision_known(enum tdm_precision precision)
 {
         return (unsigned)precision < TDM_ARRAY_SIZE(input_acts);
+}
+
+enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision)
+{
+        return input_acts[precision][SIDE];
 }
 
 bool tdm_vk_type_known(uint32_t type)
@@ -46,6 +55,8 @@ int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
                          end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
                 unsigned last = m->n_regions - 1;
 
+                if (tensors[i].layout == TDM_LAYOUT_FILE)
+                        continue;
                 if (m->n_regions && begin >= m->region_begin[last] && begin <= m->region_end[last] &&
                     end - m->region_begin[last] <= REGION_BYTES) {
                         m->region_end[last] = TDM_MAX(m->region_end[last], end);
@@ -122,7 +133,8 @@ static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weight
 static bool is_of_experts(const struct tdm_weights_tensor *tensor)
 {
         return tensor->kind == TDM_TENSOR_GATE_EXPS || tensor->kind == TDM_TENSOR_UP_EXPS ||
-               tensor->kind == TDM_TENSOR_DOWN_EXPS || tensor->kind == TDM_TENSOR_ROUTER;
+               tensor->kind == TDM_TENSOR_DOWN_EXPS || tensor->kind == TDM_TENSOR_GATE_UP_EXPS ||
+               tensor->kind == TDM_TENSOR_ROUTER;
 }
 
 /* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
@@ -311,8 +323,17 @@ static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct td
                 .n_used = recipe->n_experts_used,
                 .d_expert = recipe->d_expert,
                 .router = matrix(m, TDM_TENSOR_ROUTER, layer, GATE_UP),
-                .gate = matrix(m, TDM_TENSOR_GATE_EXPS, layer, GATE_UP),
-                .up = matrix(m, TDM_TENSOR_UP_EXPS, layer, GATE_UP),
+                .gate = matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_GATE_EXPS, layer,
+                               GATE_UP),
+                .up = matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_UP_EXPS, layer, GATE_UP),
+                .beside = recipe->has_dense_beside,
+                .gate_up_is_one = recipe->gate_up_is_one,
+                .z_scale = recipe->has_dense_beside ? 1.0f / sqrtf((float)m->hp.d_model) : 1,
+                .scales = vector(m, TDM_TENSOR_EXPERT_SCALES, layer),
+                .router_gain = vector(m, TDM_TENSOR_ROUTER_SCALE, layer),
+                .norm = vector(m, TDM_TENSOR_EXPERTS_NORM, layer),
+                .post_dense = vector(m, TDM_TENSOR_POST_DENSE_NORM, layer),
+                .post_experts = vector(m, TDM_TENSOR_POST_EXPERTS_NORM, layer),
                 .down = matrix(m, TDM_TENSOR_DOWN_EXPS, layer, DOWN),
                 .router_bias = vector(m, TDM_TENSOR_ROUTER_BIAS, layer),
                 .gate_bias = vector(m, TDM_TENSOR_GATE_EXPS_BIAS, layer),
@@ -322,21 +343,33 @@ static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct td
         ret->router.act = TDM_VK_ACT_F32; /* another expert would be another model */
 }
 
+/* Where no norm follows attention, an error in it goes into the residual at its full size. Where values have a norm
+ * (Gemma 3n and 4), int8 for queries, keys and values is a third of such a model's distance from the reference. */
+static bool is_fine(const struct tdm_layer_recipe *layer)
+{
+        return !(layer->norms & TDM_NORM_ATTN_AFTER) || layer->norms & TDM_NORM_V;
+}
+
 void tdm_vk_weights_find(struct tdm_vk_model *m)
 {
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 struct tdm_vk_layer *l = &m->layers[i];
 
-                enum input qkv = m->recipe.layers[i].norms & TDM_NORM_ATTN_AFTER ? QKV : QKV_PLAIN;
+                enum input qkv = is_fine(&m->recipe.layers[i]) ? QKV_PLAIN : QKV;
 
-                l->q = matrix(m, TDM_TENSOR_Q, i, qkv);
-                l->k = matrix(m, TDM_TENSOR_K, i, qkv);
-                l->v = matrix(m, TDM_TENSOR_V, i, qkv);
+                l->v_norm = m->recipe.layers[i].norms & TDM_NORM_V;
+                l->n_qkv = !tdm_vk_owns_kv(m, i) ? 1 : m->recipe.layers[i].v_is_k ? 2 : 3;
+                l->q = l->k = l->v = matrix(m, TDM_TENSOR_Q, i, qkv);
+                if (l->n_qkv > 1)
+                        l->k = matrix(m, TDM_TENSOR_K, i, qkv);
+                if (l->n_qkv > 2)
+                        l->v = matrix(m, TDM_TENSOR_V, i, qkv);
                 l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
                 if (m->recipe.layers[i].n_experts > 0) {
                         find_experts(m, i, &l->experts);
-                } else {
-                        l->gate = matrix(m, TDM_TENSOR_GATE, i, GATE_UP);
+                }
+                if (tdm_vk_has_dense(l)) {
+                        l->gate = matrix(m, TDM_TENSOR_GATE, i, m->recipe.layers[i].is_sparse ? GATE_SPARSE : GATE_UP);
                         l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
                         l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
                 }
@@ -350,6 +383,23 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 l->o_bias = vector(m, TDM_TENSOR_O_BIAS, i);
                 l->down_bias = vector(m, TDM_TENSOR_DOWN_BIAS, i);
                 l->activation = m->recipe.layers[i].activation;
+                if (m->recipe.layers[i].has_input) {
+                        l->input_gate = matrix(m, TDM_TENSOR_INPUT_GATE, i, SIDE);
+                        l->input_proj = matrix(m, TDM_TENSOR_INPUT_PROJ, i, SIDE);
+                        l->input_norm = vector(m, TDM_TENSOR_INPUT_NORM, i);
+                }
+                if (tdm_vk_has_streams(m)) {
+                        l->laurel_l = matrix(m, TDM_TENSOR_LAUREL_L, i, qkv);
+                        l->laurel_r = matrix(m, TDM_TENSOR_LAUREL_R, i, SIDE);
+                        l->altup_router = matrix(m, TDM_TENSOR_ALTUP_ROUTER, i, SIDE);
+                        l->altup_router.act = TDM_VK_ACT_F32;
+                        l->laurel_norm = vector(m, TDM_TENSOR_LAUREL_NORM, i);
+                        l->altup_norm = vector(m, TDM_TENSOR_ALTUP_ROUTER_NORM, i);
+                        l->predict = vector(m, TDM_TENSOR_ALTUP_PREDICT, i);
+                        l->correct = vector(m, TDM_TENSOR_ALTUP_CORRECT, i);
+                        l->correct_scale = vector(m, TDM_TENSOR_ALTUP_CORRECT_SCALE, i);
+                }
+                l->output_scale = vector(m, TDM_TENSOR_OUTPUT_SCALE, i);
                 l->sinks = vector(m, TDM_TENSOR_SINKS, i);
                 m->has_sinks |= m->recipe.layers[i].has_sinks;
         }
@@ -357,5 +407,13 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,
                 HEAD);
         m->embedding = matrix(m, TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
+        if (m->recipe.per_layer_width > 0) {
+                m->per_layer_proj = matrix(m, TDM_TENSOR_PER_LAYER_PROJ, 0, SIDE);
+                m->per_layer_norm = vector(m, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
+        }
+        if (tdm_vk_has_streams(m)) {
+                m->altup_proj = matrix(m, TDM_TENSOR_ALTUP_PROJ, 0, SIDE);
+                m->altup_unembd = matrix(m, TDM_TENSOR_ALTUP_UNEMBD, 0, SIDE);
+        }
         m->output_norm = vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
 }

@@ -131,7 +131,8 @@ static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, u
                                                  .slot = row * s->n_heads,
                                                  .first_slot = row * s->n_heads,
                                                  .n_items = 2,
-                                                 .position = FIRST + row };
+                                                 .position = FIRST + row,
+                                                 .end = FIRST + row + n_rows };
                 tdm_vk_item_pages(&items[n], table, seen);
         }
         return n;
@@ -302,7 +303,8 @@ static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32
                                                                    .n_items = n,
                                                                    .position = position,
                                                                    .seq = row,
-                                                                   .serial = SERIAL };
+                                                                   .serial = SERIAL,
+                                                                   .end = position + 1 };
                         tdm_vk_item_pages(&items[row * n + i], table + (size_t)row * N_PAGES, seen);
                 }
                 for (uint32_t d = 0; d < s->head_dim / 2; d++) {

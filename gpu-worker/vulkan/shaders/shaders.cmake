@@ -11,6 +11,8 @@ set(TANDEM_SHADERS
   "repack-subblock     weights/repack-subblock.comp     build"
   "bound               weights/bound.comp               build"
   "norm                norm/norm.comp                   build"
+  "side                norm/side.comp                   build"
+  "streams             norm/streams.comp                build"
   "matvec              matmul/matvec.comp               build"
   "matvec-subblock     matmul/matvec-subblock.comp      build"
   "matvec-gelu         matmul/matvec-gelu.comp          build"
@@ -58,7 +60,8 @@ set(TANDEM_SHADER_HEADERS
   attention/attend-f16.glsl attention/merge.glsl attention/rotate.glsl
   common/acts.glsl common/common.glsl common/f16-experts.glsl common/f16-subblock.glsl
   common/f16.glsl common/fragments-subblock.glsl
-  common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h
+  common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h common/shared-side.h
+  common/shared-streams.h
   common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-emulated.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

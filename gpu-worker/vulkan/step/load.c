@@ -11,7 +11,10 @@
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
-         BIT(ROPE_MAGNITUDE) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS))
+         BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) |      \
+         BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |        \
+         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) |    \
+         BIT(DENSE_BESIDE))
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -46,6 +49,29 @@ static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparam
         return 0;
 }
 
+/* What goes together here. */
+static int check_streams(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        bool has_streams = recipe->residual == TDM_RESIDUAL_ALTUP, fits = (recipe->laurel_rank > 0) == has_streams;
+
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                if (l->is_sparse && (l->n_experts > 0 || l->activation != TDM_ACTIVATION_GELU_TANH))
+                        fits = false;
+                if (l->has_dense_beside &&
+                    (l->biases & (TDM_BIAS_GATE | TDM_BIAS_UP | TDM_BIAS_DOWN) || !(l->norms & TDM_NORM_FFN_AFTER)))
+                        fits = false;
+                if (has_streams && (!(l->norms & TDM_NORM_ATTN_AFTER) || l->has_output_scale || l->n_experts > 0))
+                        fits = false;
+        }
+        return fits ? 0 :
+                      tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                    "vulkan device: a residual of several streams goes with a low-rank branch and a "
+                                    "norm after attention, without experts and scaled outputs, sparse activations with "
+                                    "GELU, and experts beside a dense FFN with a norm after both and without biases");
+}
+
 /* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
 static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
 {
@@ -73,17 +99,30 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 r = tdm_recipe_check_device(&header->recipe, hp, FEATURES, "vulkan", err);
         if (r == 0)
                 r = check_biases(&header->recipe, hp, err);
+        if (r == 0)
+                r = check_streams(&header->recipe, hp, err);
         if (r)
                 return r;
+        if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "vulkan device: rows carry %u bytes of the file, the model has %u",
+                                     config->limits.input_bytes, tdm_weights_input_bytes(config->weights));
+        if (config->limits.vector_width != (header->recipe.pooling ? hp->d_model : 0))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: vectors of %u numbers, the model's have %u",
+                                     config->limits.vector_width, header->recipe.pooling ? hp->d_model : 0);
         if (!geometry_fits(&config->kv, hp))
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "vulkan device: the KV cache's geometry does not fit the model's sizes");
-        if (hp->n_heads * hp->head_dim % TDM_BLOCK_VALUES || hp->d_ff % TDM_BLOCK_VALUES || hp->head_dim % 16 ||
-            hp->head_dim > TDM_VK_HEAD_DIM_MAX)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "vulkan device: %u heads of %u values, %u in the FFN: heads of at most %u, a "
-                                     "multiple of 16, and both products multiples of %u are known",
-                                     hp->n_heads, hp->head_dim, hp->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_sizes *l = &hp->layers[i];
+
+                if (l->n_heads * l->head_dim % TDM_BLOCK_VALUES || l->d_ff % TDM_BLOCK_VALUES || l->head_dim % 16 ||
+                    l->head_dim > TDM_VK_HEAD_DIM_MAX)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "vulkan device: %u heads of %u values, %u in the FFN: heads of at most "
+                                             "%u, a multiple of 16, and both products multiples of %u are known",
+                                             l->n_heads, l->head_dim, l->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
+        }
         if (hp->d_model > D_MODEL_MAX)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known",
                                      hp->d_model, D_MODEL_MAX);
@@ -153,6 +192,9 @@ static int begin(struct tdm_vk_model *m, const struct tdm_device_model_config *c
         if (r != 0)
                 return r;
         r = tdm_vk_buffers_import_activations(m, config, err);
+        if (r != 0)
+                return r;
+        r = tdm_vk_kinds_find(m, err);
         if (r != 0)
                 return r;
         tdm_vk_buffers_size(m);
@@ -243,7 +285,7 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         struct tdm_vk_device *device = m->device;
         struct tdm_vk_step_layout layout;
-        uint32_t angles[TDM_KV_GROUPS];
+        uint32_t angles[TDM_VK_KINDS];
         int r = 0;
 
         if (device->import)
@@ -258,8 +300,8 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         tdm_vk_weights_find(m);
         tdm_vk_weights_biases(m);
         tdm_vk_step_layout(m, &layout);
-        for (int group = 0; group < TDM_KV_GROUPS; group++)
-                angles[group] = (uint32_t)(layout.angles[group] - layout.rows);
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
+                angles[kind] = (uint32_t)(layout.angles[kind] - layout.rows);
         tdm_vk_attend_rotations(m, angles);
         r = tdm_vk_buffers_angles(m, err);
         if (r == 0)

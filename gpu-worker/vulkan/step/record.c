@@ -7,6 +7,7 @@
  *
  * Longer than 800 lines: a recording is one order of dispatches over one recorder, read from top to bottom. */
 #include <assert.h>
+#include <math.h>
 
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/step/step-private.h"
@@ -20,6 +21,7 @@ struct recorder {
         const struct tdm_vk_work *work;
         uint64_t step;            /* address of the slot's step buffer */
         uint32_t first_row, rows; /* of the tile */
+        uint32_t at;              /* where in a row's residual a block reads and adds */
         bool acts_ready;          /* the next block's input was rounded by the end of the last one */
         enum {
                 DONE,
@@ -207,17 +209,18 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
         const struct tdm_vk_device *device = m->device;
         const struct tdm_vk_slot *slot = work->slot;
 
-        if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS ||
-            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_FULL]) ||
-            !tdm_vk_attend_merges(m, slot->many, slot->item_heads[TDM_KV_WINDOW]))
+        if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS)
                 return false;
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
+                if (m->kinds[kind].used && !tdm_vk_attend_merges(m, kind, slot->many, slot->item_heads[kind]))
+                        return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
 
                 /* There is one buffer of flagged words for each form: what reads the one would meet what writes the
                  * other. */
-                if (l->q.act == l->o.act || l->experts.n > 0)
+                if (l->q.act == l->o.act || l->experts.n > 0 || l->n_qkv < 3 || l->v_norm || tdm_vk_has_side(m, i))
                         return false;
                 if (!matrices_flag(m, qkv, 3) || !tdm_vk_matrices_flag(device, &l->o, l->o.n_panels) ||
                     !tdm_vk_gelu_flags(device, l) || tdm_subblock_type(l->down.type) ||
@@ -247,6 +250,28 @@ static void multiply(struct recorder *r, const struct tdm_vk_matrix *const *matr
                         dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
                 }
                 y += push.n_out * sizeof(float);
+        }
+}
+
+/* The same of one matrix, whose input does not lie where its form's does. */
+static void multiply_rows(struct recorder *r, const struct tdm_vk_matrix *matrix, uint32_t n_rows, uint64_t x,
+                          uint64_t scale_sums, uint64_t y, uint32_t y_stride)
+{
+        struct tdm_vk_matmul_push push;
+        uint32_t n_panels, panels, rows;
+        struct tdm_vk_pipeline *pipeline;
+
+        tdm_vk_matmul_group(r->m, &matrix, 1, &push, &n_panels);
+        push.x = x;
+        push.scale_sums = scale_sums;
+        push.y = y;
+        push.n_rows = n_rows;
+        push.y_stride = y_stride;
+        pipeline = tdm_vk_choose_kernel(r->device, matrix, n_panels, n_rows, &panels, &rows);
+        for (uint32_t groups; push.panel0 < n_panels; push.panel0 += groups * panels) {
+                groups = TDM_MIN(TDM_DIV_UP(n_panels - push.panel0, panels), r->device->max_groups_x);
+                r->beside = push.panel0 > 0;
+                dispatch(r, pipeline, &push, sizeof(push), groups, TDM_DIV_UP(n_rows, rows));
         }
 }
 
@@ -305,7 +330,8 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                                          .add_gain = !added      ? 0 :
                                                      added->gain ? added->gain :
                                                                    added->bias,
-                                         .hidden = hidden_rows(r),
+                                         .hidden = hidden_rows(r) + r->at * sizeof(float),
+                                         .hidden_stride = m->hp.residual_width,
                                          .gain = gain,
                                          .d = m->hp.d_model,
                                          .y_stride = m->hp.d_model,
@@ -354,18 +380,27 @@ static void norm_for_ffn(struct recorder *r, const struct added *added, const st
                 norm(r, added, l->ffn_norm, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2);
 }
 
+bool tdm_vk_record_joins(const struct tdm_vk_model *m, uint32_t block)
+{
+        return !tdm_vk_has_streams(m) && (tdm_block_kind(&m->hp, block) == TDM_BLOCK_FFN ?
+                                                  !tdm_vk_has_side(m, tdm_block_layer(block)) :
+                                                  tdm_block_kind(&m->hp, block) != TDM_BLOCK_ATTENTION ||
+                                                          !m->layers[tdm_block_layer(block)].experts.beside);
+}
+
 /* What the next block begins with, at the end of this one, where that follows. */
 static void end_block(struct recorder *r, uint32_t block, const struct added *added)
 {
         struct tdm_vk_model *m = r->m;
         uint32_t next = block + 1;
 
-        if (r->work->slot->n_tiles == 1 && (next < r->work->first + r->work->n || r->work->joins)) {
+        if (r->work->slot->n_tiles == 1 && tdm_vk_record_joins(m, block) &&
+            (next < r->work->first + r->work->n || r->work->joins)) {
                 const struct tdm_vk_layer *l = next <= 2 * m->hp.n_layers ? &m->layers[tdm_block_layer(next)] : NULL;
 
                 r->acts_ready = l != NULL;
                 if (l && tdm_block_kind(&m->hp, next) == TDM_BLOCK_ATTENTION) {
-                        norm(r, added, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3);
+                        norm(r, added, l->attn_norm, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, l->n_qkv);
                         return;
                 }
                 if (l) {
@@ -378,12 +413,13 @@ static void end_block(struct recorder *r, uint32_t block, const struct added *ad
 
 /* ---- blocks ---- */
 
-static void embed(struct recorder *r)
+static void embed_rows(struct recorder *r, uint64_t to, uint32_t stride)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_embed_push push = {
                 .weights = m->embedding.address,
-                .hidden = r->work->slot->hidden,
+                .hidden = to,
+                .hidden_stride = stride,
                 .rows = r->step + r->layout.rows,
                 .d = m->hp.d_model,
                 .panel_bytes = m->embedding.panel_bytes,
@@ -399,10 +435,11 @@ static void embed(struct recorder *r)
 /* The kernel that rotates rows too; NULL: rotate.comp and one that does not. A row's last item waits for the others,
  * which takes for granted what chained dispatches do; and partial results are told apart by step and layer, not by
  * tile. */
-static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const struct tdm_vk_layer *layer)
+static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, uint32_t kind,
+                                               const struct tdm_vk_layer *layer)
 {
         struct tdm_vk_pipeline *pipeline = tdm_vk_heads_of(layer) == TDM_VK_HEADS_NORMED ?
-                                                   tdm_vk_attend_rotating_kernel(r->m, layer->o.act) :
+                                                   tdm_vk_attend_rotating_kernel(r->m, kind, layer->o.act) :
                                                    NULL;
 
         return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline :
@@ -412,15 +449,15 @@ static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, const s
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
-        const struct tdm_hparams *hp = &m->hp;
         const struct tdm_vk_layer *l = &m->layers[layer];
-        enum tdm_kv_group group = tdm_kv_group_of(hp, layer);
-        uint32_t tile = r->first_row / m->tile_rows, cols = tdm_vk_q_width(hp);
+        const uint32_t kind_index = tdm_vk_kind_of(m, layer);
+        const struct tdm_vk_kind *kind = &m->kinds[kind_index];
+        uint32_t tile = r->first_row / m->tile_rows, cols = kind->n_heads * kind->head_dim;
         const struct tdm_vk_rotate_push rotate = {
                 .qkv = m->y.address,
                 .rows = r->step + r->layout.rows,
-                .table = r->step + r->layout.tables[group],
-                .angles = r->step + r->layout.angles[group],
+                .table = r->step + r->layout.tables[kind->group],
+                .angles = r->step + r->layout.angles[kind_index],
                 .q_gain = l->qkv_bias ? l->qkv_bias : l->q_norm,
                 .k_gain = l->k_norm,
                 .pieces = m->cache.layers[layer].pieces,
@@ -430,21 +467,22 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .log = log,
                 .part_bytes = (uint32_t)m->kv.layers[layer].part_bytes,
                 .first_row = r->first_row,
-                .n_heads = hp->n_heads,
-                .n_kv_heads = hp->n_kv_heads,
-                .head_dim = hp->head_dim,
+                .n_heads = kind->n_heads,
+                .n_kv_heads = kind->n_kv_heads,
+                .head_dim = kind->head_dim,
                 .table_entries = m->limits.table_entries,
                 .eps = m->recipe.norm_eps,
                 .query_scale = m->recipe.layers[layer].query_scale,
         };
-        uint32_t item_heads = r->work->slot->item_heads[group];
-        bool merges = tdm_vk_attend_merges(m, r->work->slot->many, item_heads);
-        struct tdm_vk_pipeline *rotating = rotating_kernel(r, l);
+        uint32_t item_heads = r->work->slot->item_heads[kind_index];
+        bool merges = tdm_vk_attend_merges(m, kind_index, r->work->slot->many, item_heads);
+        struct tdm_vk_pipeline *rotating = rotating_kernel(r, kind_index, l);
         const struct tdm_vk_attend_push push = {
                 .qkv = m->y.address,
                 .rows = rotate.rows,
                 .table = rotate.table,
-                .items = r->step + r->layout.items[group] + (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
+                .items = r->step + r->layout.items[kind_index] +
+                         (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
                 .partial = m->partial.address + TDM_VK_ARRIVALS_BYTES,
                 .acts = r->flagged ? flagged_acts(r, l->o.act) : m->acts[l->o.act].address,
                 .scale_sums = r->flagged ? 0 : scale_sums_of(r, l->o.act, r->rows),
@@ -455,10 +493,10 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 .piece_shift = rotate.piece_shift,
                 .part_bytes = rotate.part_bytes,
                 .first_row = r->first_row,
-                .n_heads = hp->n_heads,
-                .n_kv_heads = hp->n_kv_heads,
+                .n_heads = kind->n_heads,
+                .n_kv_heads = kind->n_kv_heads,
                 .table_entries = m->limits.table_entries,
-                .window = group == TDM_KV_WINDOW ? hp->window : 0,
+                .window = kind->window,
                 .query_scale = l->query_scale,
                 .score_scale = m->attend_f16 ? 1 / l->query_scale : 0,
         };
@@ -466,47 +504,304 @@ static void attend(struct recorder *r, uint32_t layer, uint64_t log)
                 &push, m->rotations.address + layer * sizeof(struct tdm_vk_rotation), log, layer + 1);
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
-                .row_items = r->step + r->layout.row_items[group],
+                .row_items = r->step + r->layout.row_items[kind_index],
                 .sinks = l->sinks,
                 .acts = m->acts[l->o.act].address,
                 .scale_sums = scale_sums_of(r, l->o.act, r->rows),
                 .scale_sums_rows = m->scale_sums_rows,
                 .act_scale = l->o.x_scale,
                 .first_row = r->first_row,
-                .n_heads = hp->n_heads,
-                .head_dim = hp->head_dim,
+                .n_heads = kind->n_heads,
+                .head_dim = kind->head_dim,
         };
         struct tdm_vk_pipeline *kernel =
-                rotating ? rotating : tdm_vk_attend_kernel(m, r->work->slot->many, item_heads, l->o.act);
+                rotating ? rotating : tdm_vk_attend_kernel(m, kind_index, r->work->slot->many, item_heads, l->o.act);
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
         rotating_push.partial = m->partial.address + tdm_vk_partial_flagged(m);
         if (!rotating)
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_ROTATE, m->kv.type, tdm_vk_heads_of(l), 0, 0),
-                                 &rotate, sizeof(rotate), hp->n_heads + 2 * hp->n_kv_heads, r->rows,
+                                 &rotate, sizeof(rotate),
+                                 kind->n_heads + (tdm_vk_owns_kv(m, layer) ? 2 * kind->n_kv_heads : 0), r->rows,
                                  r->flagged ? READS_FLAGS : 0);
         set(r, kernel, rotating ? (const void *)&rotating_push : &push, sizeof(push),
             r->flagged ? (rotating ? READS_FLAGS : 0) | LEAVES_FLAGS : 0);
         if (kernel->pipeline)
                 r->device->vk.CmdDispatchIndirect(r->commands, r->work->slot->step.buffer,
-                                                  tdm_vk_step_args(&r->layout, tile, group));
-        done(r, kernel, merges ? r->rows * hp->n_heads / item_heads : TDM_VK_CHAIN_ALL);
+                                                  tdm_vk_step_args(&r->layout, tile, kind_index));
+        done(r, kernel, merges ? r->rows * kind->n_heads / item_heads : TDM_VK_CHAIN_ALL);
         if (!merges)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_MERGE, 0, l->o.act, 0, 0), &merge, sizeof(merge),
                          TDM_DIV_UP(cols, 1024), r->rows);
+}
+
+/* ---- what a layer does beside attention and FFN ---- */
+
+static void side(struct recorder *r, uint32_t op, uint32_t act, const struct tdm_vk_side_push *push, uint32_t n_rows)
+{
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_SIDE, op, act, 0, 0), push, sizeof(*push), n_rows, 1);
+}
+
+/* Rounds f32 rows for a matrix, in the place of its form. */
+static void round_rows(struct recorder *r, const struct tdm_vk_matrix *matrix, uint64_t x, uint32_t x_stride,
+                       uint64_t gain, uint32_t n_rows)
+{
+        struct tdm_vk_model *m = r->m;
+
+        side(r, TDM_VK_SIDE_COPY, matrix->act,
+             &(struct tdm_vk_side_push){ .x = x,
+                                         .gain = gain,
+                                         .acts = m->acts[matrix->act].address,
+                                         .scale_sums = scale_sums_of(r, matrix->act, n_rows),
+                                         .scale_sums_rows = m->scale_sums_rows,
+                                         .n = matrix->cols,
+                                         .x_stride = x_stride },
+             n_rows);
+}
+
+static uint64_t embedded_sums(const struct recorder *r, uint32_t tile)
+{
+        const struct tdm_vk_model *m = r->m;
+
+        return m->embedded_sums.size_bytes ? m->embedded_sums.address + (uint64_t)tile * m->scale_sums_rows *
+                                                                                (m->hp.d_model / TDM_BLOCK_VALUES) * 8 :
+                                             0;
+}
+
+/* Once for a submission with such layers: the tokens' rows of the embedding, rounded for what makes inputs of them. */
+static void embed_inputs(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t n_rows = r->work->slot->n_rows, d = m->hp.d_model, tile = 0;
+        bool wanted = tdm_vk_has_streams(m) && r->work->first == 0;
+
+        for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++)
+                wanted = wanted || (tdm_block_kind(&m->hp, block) == TDM_BLOCK_FFN &&
+                                    m->recipe.layers[tdm_block_layer(block)].has_input);
+        if (!wanted)
+                return;
+        embed_rows(r, m->x0.address, m->hp.d_model);
+        for (uint32_t first = 0, n; first < n_rows && m->recipe.per_layer_width > 0; first += n, tile++) {
+                n = TDM_MIN(m->tile_rows, n_rows - first);
+                side(r, TDM_VK_SIDE_COPY, m->per_layer_proj.act,
+                     &(struct tdm_vk_side_push){ .x = m->x0.address + (uint64_t)first * d * sizeof(float),
+                                                 .acts = m->embedded.address + tile * m->embedded_bytes,
+                                                 .scale_sums = n <= TDM_VK_INT8_ROWS_MAX ? embedded_sums(r, tile) : 0,
+                                                 .scale_sums_rows = m->scale_sums_rows,
+                                                 .n = d,
+                                                 .x_stride = d },
+                     n);
+        }
+}
+
+/* ---- several streams ---- */
+
+/* A push for the tile's rows. */
+static struct tdm_vk_streams_push of_streams(const struct recorder *r)
+{
+        const struct tdm_vk_model *m = r->m;
+
+        return (struct tdm_vk_streams_push){ .hidden = hidden_rows(r),
+                                             .n = m->hp.d_model,
+                                             .hidden_stride = m->hp.residual_width,
+                                             .x_stride = m->hp.d_model,
+                                             .y_stride = m->hp.d_model,
+                                             .n_streams = m->recipe.n_streams,
+                                             .at = m->recipe.active_stream,
+                                             .eps = m->recipe.norm_eps };
+}
+
+static void run_streams(struct recorder *r, uint32_t op, const struct tdm_vk_streams_push *push, uint32_t n_rows)
+{
+        dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_STREAMS, op, 0, 0, 0), push, sizeof(*push), n_rows, 1);
+}
+
+/* The router's numbers of the row at `at`, and what they do to the streams: op. */
+static void route_streams(struct recorder *r, const struct tdm_vk_layer *l, uint32_t at, uint32_t op)
+{
+        struct tdm_vk_model *m = r->m;
+        struct tdm_vk_streams_push push = of_streams(r);
+
+        push.at = at;
+        push.y = m->acts[TDM_VK_ACT_F32].address;
+        push.gain0 = l->altup_norm;
+        push.factor = 1.0f / (float)m->hp.d_model;
+        run_streams(r, TDM_VK_STREAMS_ROUTE, &push, r->rows);
+        multiply(r, (const struct tdm_vk_matrix *[]){ &l->altup_router }, 1, r->rows, m->altup.address,
+                 TDM_VK_STREAMS_MAX);
+        push = of_streams(r);
+        push.x = m->altup.address;
+        push.x_stride = TDM_VK_STREAMS_MAX;
+        push.coefficients = op == TDM_VK_STREAMS_PREDICT ? l->predict : l->correct;
+        run_streams(r, op, &push, r->rows);
+}
+
+static void attention_of_streams(struct recorder *r, uint32_t layer, uint64_t log)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        const struct tdm_vk_kind *kind = &m->kinds[tdm_vk_kind_of(m, layer)];
+        const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o }, *left[] = { &l->laurel_l },
+                                   *right[] = { &l->laurel_r }, *normed[] = { &l->laurel_l, &l->q, &l->k, &l->v };
+        uint32_t rank = m->recipe.laurel_rank, d = m->hp.d_model;
+        struct tdm_vk_streams_push join;
+
+        route_streams(r, l, tdm_vk_active_at(m), TDM_VK_STREAMS_PREDICT);
+        norm(r, NULL, l->attn_norm, normed, 1 + l->n_qkv);
+        multiply(r, left, 1, r->rows, m->rank.address, rank);
+        multiply(r, qkv, l->n_qkv, r->rows, m->y.address, (kind->n_heads + 2 * kind->n_kv_heads) * kind->head_dim);
+        attend(r, layer, log);
+        multiply(r, o, 1, r->rows, m->y.address, d);
+        round_rows(r, &l->laurel_r, m->rank.address, rank, 0, r->rows);
+        multiply(r, right, 1, r->rows, m->side_y.address, d);
+        join = of_streams(r);
+        join.x = m->y.address;
+        join.other = m->side_y.address;
+        join.gain0 = l->post_attn_norm;
+        join.gain1 = l->attn_norm;
+        join.gain2 = l->laurel_norm;
+        run_streams(r, TDM_VK_STREAMS_JOIN, &join, r->rows);
+}
+
+static void correct_streams(struct recorder *r, uint32_t layer)
+{
+        route_streams(r, &r->m->layers[layer], tdm_vk_middle_at(r->m), TDM_VK_STREAMS_CORRECT);
+}
+
+static void cut_gate(struct recorder *r, uint32_t layer)
+{
+        struct tdm_vk_streams_push push = of_streams(r);
+
+        push.y = r->m->y.address;
+        push.n = r->m->layers[layer].gate.rows;
+        push.y_stride = 2 * push.n;
+        push.factor = r->m->recipe.layers[layer].sparsity_scale;
+        run_streams(r, TDM_VK_STREAMS_CUT, &push, r->rows);
+}
+
+/* The streams of the rows whose logits are wanted, made one: m->folded. */
+static void fold_streams(struct recorder *r, uint64_t gather)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t n = r->work->n_logits, d = m->hp.d_model;
+        struct tdm_vk_streams_push push = of_streams(r);
+
+        push.hidden = r->work->slot->hidden;
+        push.gather = gather;
+        for (uint32_t i = 1; i < m->recipe.n_streams; i++) {
+                const struct tdm_vk_matrix matrix = tdm_vk_matrix_rows(&m->altup_unembd, (i - 1) * d, d);
+
+                push.at = i * d;
+                push.y = m->unfolded.address;
+                run_streams(r, TDM_VK_STREAMS_GATHER, &push, n);
+                round_rows(r, &matrix, m->unfolded.address, d, 0, n);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &matrix }, 1, n, m->side_y.address, d);
+                push.x = m->side_y.address;
+                push.y = m->folded.address;
+                push.factor = 1.0f / (float)m->recipe.n_streams;
+                run_streams(r, TDM_VK_STREAMS_FOLD, &push, n);
+        }
+}
+
+/* Rows of the embedding, and the streams beside the first. */
+static void embed_block(struct recorder *r)
+{
+        struct tdm_vk_model *m = r->m;
+        uint32_t n_rows = r->work->slot->n_rows, d = m->hp.d_model;
+
+        embed_rows(r, r->work->slot->hidden, m->hp.residual_width);
+        for (r->first_row = 0; r->first_row < n_rows && tdm_vk_has_streams(m); r->first_row += m->tile_rows) {
+                struct tdm_vk_streams_push push = of_streams(r);
+
+                r->rows = TDM_MIN(m->tile_rows, n_rows - r->first_row);
+                round_rows(r, &m->altup_proj, m->x0.address + (uint64_t)r->first_row * d * sizeof(float), d, 0,
+                           r->rows);
+                for (uint32_t i = 1; i < m->recipe.n_streams; i++) {
+                        const struct tdm_vk_matrix matrix = tdm_vk_matrix_rows(&m->altup_proj, (i - 1) * d, d);
+
+                        multiply(r, (const struct tdm_vk_matrix *[]){ &matrix }, 1, r->rows,
+                                 hidden_rows(r) + (uint64_t)i * d * sizeof(float), m->hp.residual_width);
+                }
+                run_streams(r, TDM_VK_STREAMS_LENGTH, &push, r->rows);
+        }
+}
+
+/* A layer's own input joins the residual, and this is scaled. */
+static void end_layer(struct recorder *r, uint32_t layer)
+{
+        struct tdm_vk_model *m = r->m;
+        const struct tdm_vk_layer *l = &m->layers[layer];
+        uint32_t width = m->recipe.per_layer_width, d = m->hp.d_model, all = m->hp.n_layers * width,
+                 tile = r->first_row / m->tile_rows;
+        const struct tdm_vk_matrix proj = tdm_vk_matrix_rows(&m->per_layer_proj, layer * width, width);
+
+        if (tdm_vk_has_streams(m))
+                correct_streams(r, layer);
+        if (!tdm_vk_has_side(m, layer))
+                return;
+        if (m->recipe.layers[layer].has_input) {
+                multiply_rows(r, &proj, r->rows, m->embedded.address + tile * m->embedded_bytes, embedded_sums(r, tile),
+                              m->input.address, width);
+                side(r, TDM_VK_SIDE_INPUT, 0,
+                     &(struct tdm_vk_side_push){ .y = m->input.address,
+                                                 .other =
+                                                         r->step + r->layout.inputs +
+                                                         ((uint64_t)r->first_row * all + layer * width) * sizeof(float),
+                                                 .gain = m->per_layer_norm,
+                                                 .n = width,
+                                                 .y_stride = width,
+                                                 .other_stride = all,
+                                                 .eps = m->recipe.norm_eps,
+                                                 .factor = 1.0f / sqrtf((float)d),
+                                                 .factor1 = sqrtf((float)width) },
+                     r->rows);
+                round_rows(r, &l->input_gate, hidden_rows(r) + tdm_vk_active_at(m) * sizeof(float),
+                           m->hp.residual_width, l->correct_scale, r->rows);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_gate }, 1, r->rows, m->input_gate.address,
+                         width);
+                side(r, TDM_VK_SIDE_GATED, l->input_proj.act,
+                     &(struct tdm_vk_side_push){ .x = m->input_gate.address,
+                                                 .other = m->input.address,
+                                                 .acts = m->acts[l->input_proj.act].address,
+                                                 .scale_sums = scale_sums_of(r, l->input_proj.act, r->rows),
+                                                 .scale_sums_rows = m->scale_sums_rows,
+                                                 .n = width,
+                                                 .x_stride = width,
+                                                 .other_stride = width },
+                     r->rows);
+                multiply(r, (const struct tdm_vk_matrix *[]){ &l->input_proj }, 1, r->rows, m->y.address, d);
+        }
+        /* to every stream but the first, or to the only one */
+        for (uint32_t i = m->recipe.n_streams > 1; i < m->recipe.n_streams; i++)
+                side(r, TDM_VK_SIDE_ADD, 0,
+                     &(struct tdm_vk_side_push){ .x = m->recipe.layers[layer].has_input ? m->y.address : 0,
+                                                 .y = hidden_rows(r) + (uint64_t)i * d * sizeof(float),
+                                                 .other = l->output_scale,
+                                                 .gain = l->input_norm,
+                                                 .n = d,
+                                                 .x_stride = d,
+                                                 .y_stride = m->hp.residual_width,
+                                                 .eps = m->recipe.norm_eps },
+                     r->rows);
 }
 
 static void attention_block(struct recorder *r, uint32_t block, uint64_t log)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_layer *l = &m->layers[tdm_block_layer(block)];
+        const struct tdm_vk_kind *kind = &m->kinds[tdm_vk_kind_of(m, tdm_block_layer(block))];
         const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v }, *o[] = { &l->o };
 
+        r->at = tdm_vk_active_at(m);
+        if (tdm_vk_has_streams(m)) {
+                attention_of_streams(r, tdm_block_layer(block), log);
+                return;
+        }
         if (!r->acts_ready)
-                norm(r, NULL, l->attn_norm, qkv, 3);
+                norm(r, NULL, l->attn_norm, qkv, l->n_qkv);
         r->acts_ready = false;
-        multiply_tile(r, qkv, 3, tdm_vk_q_width(&m->hp) + 2 * tdm_vk_kv_width(&m->hp));
+        multiply_tile(r, qkv, l->n_qkv, (kind->n_heads + 2 * kind->n_kv_heads) * kind->head_dim);
         attend(r, tdm_block_layer(block), log);
         multiply_tile(r, o, 1, m->hp.d_model);
         end_block(r, block, &(struct added){ l->post_attn_norm, l->o_bias });
@@ -570,8 +865,9 @@ static void multiply_experts_f16(struct recorder *r, const struct tdm_vk_layer *
                  single ? e->n_used : TDM_MIN(TDM_MIN(e->n, n_slots) + n_slots / item_rows, n_slots));
 }
 
-/* From the tile's rounded rows to the sums over their experts, in m->y. */
-static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
+/* From the tile's rounded rows to the sums over their experts, in y. Experts beside a dense FFN have a norm of their
+ * own, which is made when they are chosen. */
+static void run_experts(struct recorder *r, const struct tdm_vk_layer *l, uint64_t y)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_experts *e = &l->experts;
@@ -582,7 +878,9 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
                                                    .bias = e->router_bias,
                                                    .ids = at + lists.ids,
                                                    .weights = at + lists.weights,
+                                                   .scales = e->scales,
                                                    .z_stride = e->n,
+                                                   .z_scale = e->z_scale,
                                                    .n_experts = e->n,
                                                    .n_used = e->n_used };
         const struct tdm_vk_group_push group = { .ids = at + lists.ids,
@@ -599,7 +897,7 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
         const struct tdm_vk_experts_sum_push sum = { .parts = m->parts_exps.address,
                                                      .slots = f16 && r->rows == 1 ? 0 : at + lists.slots,
                                                      .weights = at + lists.weights,
-                                                     .y = m->y.address,
+                                                     .y = y,
                                                      .d = m->hp.d_model,
                                                      .n_used = e->n_used };
 
@@ -607,12 +905,16 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l)
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_CHOOSE, 0, 0, 0, 0), &choose, sizeof(choose), r->rows, 1);
         if (!f16 || r->rows > 1) /* a single row's slots are its ranks */
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GROUP, 0, 0, 0, 0), &group, sizeof(group), 1, 1);
+        if (e->beside)
+                norm(r, NULL, e->norm, (const struct tdm_vk_matrix *[]){ &e->gate, &e->up }, 2);
         if (fuses) {
                 multiply_experts_f16(r, l, &e->gate, &e->up, e->gate_bias, 0, 0);
         } else if (f16) {
                 multiply_experts_f16(r, l, &e->gate, NULL, e->gate_bias, hidden, 2 * e->d_expert);
                 multiply_experts_f16(r, l, &e->up, NULL, e->up_bias, hidden + e->d_expert * sizeof(float),
                                      2 * e->d_expert);
+        } else if (e->gate_up_is_one) {
+                multiply_experts(r, e, &e->gate, 0, false, hidden, 2 * e->d_expert);
         } else {
                 multiply_experts(r, e, &e->gate, e->gate_bias, false, hidden, 2 * e->d_expert);
                 multiply_experts(r, e, &e->up, e->up_bias, false, hidden + e->d_expert * sizeof(float),
@@ -639,18 +941,25 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                                .scale_sums = scale_sums_of(r, l->down.act, r->rows),
                                                .scale_sums_rows = m->scale_sums_rows,
                                                .act_scale = l->down.x_scale,
-                                               .d_ff = m->hp.d_ff };
+                                               .d_ff = l->gate.rows };
         struct tdm_vk_matmul_push push;
 
-        if (!r->acts_ready)
+        r->at = tdm_vk_middle_at(m);
+        if (l->experts.beside) {
+                norm(r, NULL, l->experts.router_gain, (const struct tdm_vk_matrix *[]){ &l->experts.router }, 1);
+                run_experts(r, l, m->experts_y.address);
+                norm(r, NULL, l->ffn_norm, gate_up, 2);
+        } else if (!r->acts_ready) {
                 norm_for_ffn(r, NULL, l);
+        }
         r->acts_ready = false;
-        if (l->experts.n > 0) {
-                run_experts(r, l);
+        if (!tdm_vk_has_dense(l)) {
+                run_experts(r, l, m->y.address);
                 end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
+                end_layer(r, tdm_block_layer(block));
                 return;
         }
-        if (tdm_vk_gate_up_push(m, l, r->rows, &push)) {
+        if (!m->recipe.layers[tdm_block_layer(block)].is_sparse && tdm_vk_gate_up_push(m, l, r->rows, &push)) {
                 unsigned flags = r->flagged ? READS_FLAGS : 0;
                 uint32_t panels, rows;
                 struct tdm_vk_pipeline *pipeline = tdm_vk_gelu_kernel(r->device, l, r->rows, &panels, &rows);
@@ -665,12 +974,26 @@ static void ffn_block(struct recorder *r, uint32_t block)
                 dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(l->gate.n_panels, panels),
                                  TDM_DIV_UP(r->rows, rows), flags);
         } else {
-                multiply(r, gate_up, 2, r->rows, m->y.address, 2 * m->hp.d_ff);
+                multiply(r, gate_up, 2, r->rows, m->y.address, 2 * l->gate.rows);
+                if (m->recipe.layers[tdm_block_layer(block)].is_sparse)
+                        cut_gate(r, tdm_block_layer(block));
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, l->down.act, 0, 0), &gelu,
-                         sizeof(gelu), TDM_DIV_UP(m->hp.d_ff, 1024), r->rows);
+                         sizeof(gelu), TDM_DIV_UP(l->gate.rows, 1024), r->rows);
         }
         multiply_tile(r, down, 1, m->hp.d_model);
+        if (l->experts.beside)
+                side(r, TDM_VK_SIDE_BOTH, 0,
+                     &(struct tdm_vk_side_push){ .x = m->experts_y.address,
+                                                 .y = m->y.address,
+                                                 .gain = l->experts.post_dense,
+                                                 .gain1 = l->experts.post_experts,
+                                                 .n = m->hp.d_model,
+                                                 .x_stride = m->hp.d_model,
+                                                 .y_stride = m->hp.d_model,
+                                                 .eps = m->recipe.norm_eps },
+                     r->rows);
         end_block(r, block, &(struct added){ l->post_ffw_norm, l->down_bias });
+        end_layer(r, tdm_block_layer(block));
 }
 
 /* To the host: all logits, or what the sampler wants to know of them and to see. */
@@ -717,19 +1040,24 @@ static void head_block(struct recorder *r)
 {
         struct tdm_vk_model *m = r->m;
         const struct tdm_vk_matrix *output[] = { &m->output };
-        const struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden,
-                                               .gain = m->output_norm,
-                                               .act_scale = m->output.x_scale,
-                                               .acts = m->acts[m->output.act].address,
-                                               .scale_sums = scale_sums_of(r, m->output.act, r->work->n_logits),
-                                               .scale_sums_rows = m->scale_sums_rows,
-                                               .gather = r->step + r->layout.gather +
-                                                         r->work->first_logit * sizeof(uint32_t),
-                                               .d = m->hp.d_model,
-                                               .eps = m->recipe.norm_eps };
+        struct tdm_vk_norm_push push = { .hidden = r->work->slot->hidden,
+                                         .gain = m->output_norm,
+                                         .act_scale = m->output.x_scale,
+                                         .acts = m->acts[m->output.act].address,
+                                         .scale_sums = scale_sums_of(r, m->output.act, r->work->n_logits),
+                                         .scale_sums_rows = m->scale_sums_rows,
+                                         .gather = r->step + r->layout.gather + r->work->first_logit * sizeof(uint32_t),
+                                         .d = m->hp.d_model,
+                                         .eps = m->recipe.norm_eps };
 
+        if (tdm_vk_has_streams(m)) {
+                fold_streams(r, push.gather);
+                push.hidden = m->folded.address;
+                push.hidden_stride = m->hp.d_model;
+        }
         dispatch(r,
-                 tdm_vk_pipeline_get(r->device, TDM_VK_NORM, TDM_VK_NORM_GATHER, m->output.act, tdm_vk_norm_per(m), 0),
+                 tdm_vk_pipeline_get(r->device, TDM_VK_NORM, tdm_vk_has_streams(m) ? 0 : TDM_VK_NORM_GATHER,
+                                     m->output.act, tdm_vk_norm_per(m), 0),
                  &push, sizeof(push), r->work->n_logits, 1);
         multiply(r, output, 1, r->work->n_logits, m->logits.address, m->logits_stride);
         bring_logits(r);
@@ -742,11 +1070,12 @@ static void blocks(struct recorder *r)
         uint64_t log = m->cache.log.address + r->work->log_half * (m->cache.log.size_bytes / 2),
                  log_bytes = tdm_vk_kv_log_row_bytes(&m->cache) * slot->n_rows;
 
+        embed_inputs(r);
         for (uint32_t block = r->work->first; block < r->work->first + r->work->n; block++) {
                 enum tdm_block_kind kind = tdm_block_kind(&m->hp, block);
 
                 if (kind == TDM_BLOCK_EMBED)
-                        embed(r);
+                        embed_block(r);
                 if (kind == TDM_BLOCK_HEAD && r->work->n_logits)
                         head_block(r);
                 if (kind != TDM_BLOCK_ATTENTION && kind != TDM_BLOCK_FFN)

@@ -137,6 +137,13 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         take(job, chunk, r, &result);
 }
 
+/* Rows behind the last layer are in `hidden`. */
+static void pool(struct tdm_vk_model *m, const struct tdm_step *step, const float *hidden, struct tdm_result *results)
+{
+        memset(results, 0, step->head.n_logits * sizeof(*results));
+        tdm_pooler_run(m->pooling, step, hidden, tdm_steps_vectors(results, &m->limits));
+}
+
 /* The first logits_rows rows of logits are there already where `made` says so. */
 static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
                   struct tdm_result *results, struct tdm_error *err)
@@ -290,7 +297,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         int r;
 
         work.n = *ret_n = cut(run, block, &first_layer, &n_layers);
-        if (tdm_block_kind(&m->hp, block + work.n - 1) == TDM_BLOCK_HEAD) {
+        if (tdm_block_kind(&m->hp, block + work.n - 1) == TDM_BLOCK_HEAD && !m->pooling) {
                 work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
                 run->made_logits = true;
         }
@@ -299,7 +306,8 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         work.joined = run->joins;
         work.joins = run->joins = slot->n_rows > 1 && slot->n_tiles == 1 && block + work.n < run->end &&
                                   tdm_block_kind(&m->hp, block + work.n) != TDM_BLOCK_HEAD &&
-                                  tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED;
+                                  tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED &&
+                                  tdm_vk_record_joins(m, block + work.n - 1);
         work.upload = !slot->in_place && !slot->on_device && block > 0;
         work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
         if (work.upload) { /* only the first of a run: the others find them on the device */
@@ -405,14 +413,18 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
         if (m->device->lost)
                 return tdm_error_set(err, TDM_E_DEVICE_FAULT,
                                      "vulkan device: lost before; the worker must be restarted");
-        run.bring_back = end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first];
+        run.bring_back = (end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first]) ||
+                         (m->pooling && end >= n_blocks - 1);
         r = prepare(&run, first, err);
         if (r == 0 && first < run.end)
                 r = run_all(&run, first, err);
         if (r == 0 && end == n_blocks) {
-                if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device)
+                if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device && !m->pooling)
                         return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");
-                r = sample(m, run.slot, step, run.made_logits, results, err);
+                if (m->pooling)
+                        pool(m, step, hidden, results);
+                else
+                        r = sample(m, run.slot, step, run.made_logits, results, err);
                 tdm_pool_stay_awake(m->device->threads, 0); /* nothing comes soon after this */
                 if (r == 0 && on_block)
                         on_block(n_blocks - 1, userdata);

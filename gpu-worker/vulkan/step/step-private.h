@@ -9,8 +9,9 @@
 
 /* Offsets in a slot's step buffer. */
 struct tdm_vk_step_layout {
-        uint64_t rows, gather, wanted, args, tables[TDM_KV_GROUPS], angles[TDM_KV_GROUPS], items[TDM_KV_GROUPS],
-                row_items[TDM_KV_GROUPS];
+        uint64_t rows, gather, wanted, args, tables[TDM_KV_GROUPS];
+        uint64_t inputs;
+        uint64_t angles[TDM_VK_KINDS], items[TDM_VK_KINDS], row_items[TDM_VK_KINDS];
         uint64_t size_bytes;
 };
 void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
@@ -21,7 +22,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, cons
 #define TDM_VK_WANTED_HEAD 8u /* words before the blocks that a row names (shared.h, tdm_vk_gather_push) */
 #define TDM_VK_WANTED_STRIDE (TDM_VK_WANTED_HEAD + TDM_MAX_MOVED + 1u)
 /* Offset of a VkDispatchIndirectCommand. */
-uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group);
+uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, uint32_t kind);
 
 /* ---- record.c ---- */
 
@@ -33,7 +34,7 @@ struct tdm_vk_recording {
         uint64_t used; /* 0: never */
         const struct tdm_vk_slot *slot;
         uint64_t hidden;
-        uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads[TDM_KV_GROUPS];
+        uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads[TDM_VK_KINDS];
         bool many, upload, download, joins, joined, profiled;
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
@@ -54,6 +55,8 @@ int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, st
                   struct tdm_error *err);
 /* After what it depends on besides the work has changed. No recording may be under way. */
 void tdm_vk_record_forget(struct tdm_vk_model *model);
+/* Whether a block's end can be the next one's beginning. */
+bool tdm_vk_record_joins(const struct tdm_vk_model *model, uint32_t block);
 /* Whether its kernels leave flagged words for each other: device/chain.c. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_work *work);
 /* As many of the matrices as one dispatch takes, at least one: what it is pushed for a single row (all but y), and

@@ -2,8 +2,9 @@
  * for a step, into memory that the device reads where it is; command buffers are recorded without any of it, so that
  * they can be used again.
  *
- *   rows, gather [max_logits], wanted [max_logits], dispatch arguments [tile][group], then for each group: page tables
- * [max_seqs][table_entries], angles [max_rows][head_dim], items [tile][max_items], row items [max_rows] */
+ *   rows, gather [max_logits], wanted [max_logits], dispatch arguments [tile][kind], then for each group: page tables
+ * [max_seqs][table_entries], then for each kind of layers: angles [max_rows][head_dim], items [tile][max_items], row
+ * items [max_rows]; then inputs of layers [max_rows][n_layers][per_layer_width] */
 #include "engine/host/kernels.h"
 #include "gpu-worker/vulkan/step/step-private.h"
 
@@ -26,22 +27,26 @@ void tdm_vk_step_layout(const struct tdm_vk_model *m, struct tdm_vk_step_layout 
         ret->rows = take(&at, max_rows * sizeof(struct tdm_vk_row));
         ret->gather = take(&at, m->limits.max_logits * sizeof(uint32_t));
         ret->wanted = take(&at, (uint64_t)m->limits.max_logits * TDM_VK_WANTED_STRIDE * sizeof(uint32_t));
-        ret->args = take(&at, n_tiles * TDM_KV_GROUPS * ARGS_BYTES);
-        for (int group = 0; group < TDM_KV_GROUPS; group++) {
-                bool used = m->kv.n_layers[group] != 0;
-
+        ret->args = take(&at, n_tiles * TDM_VK_KINDS * ARGS_BYTES);
+        for (int group = 0; group < TDM_KV_GROUPS; group++)
                 ret->tables[group] =
-                        take(&at, used ? (uint64_t)m->limits.max_seqs * m->limits.table_entries * sizeof(uint32_t) : 0);
-                ret->angles[group] = take(&at, used ? max_rows * m->hp.head_dim * sizeof(float) : 0);
-                ret->items[group] = take(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
-                ret->row_items[group] = take(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
+                        take(&at, m->kv.n_layers[group] ?
+                                          (uint64_t)m->limits.max_seqs * m->limits.table_entries * sizeof(uint32_t) :
+                                          0);
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++) {
+                bool used = m->kinds[kind].used;
+
+                ret->angles[kind] = take(&at, used ? max_rows * m->kinds[kind].head_dim * sizeof(float) : 0);
+                ret->items[kind] = take(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
+                ret->row_items[kind] = take(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
         }
+        ret->inputs = take(&at, max_rows * m->hp.n_layers * m->recipe.per_layer_width * sizeof(float));
         ret->size_bytes = at;
 }
 
-uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, enum tdm_kv_group group)
+uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, uint32_t kind)
 {
-        return layout->args + ((uint64_t)tile * TDM_KV_GROUPS + group) * ARGS_BYTES;
+        return layout->args + ((uint64_t)tile * TDM_VK_KINDS + kind) * ARGS_BYTES;
 }
 
 struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *m, const float *hidden)
@@ -83,42 +88,58 @@ static uint32_t block_rows(const struct tdm_step *step, uint32_t row, uint32_t e
         return n;
 }
 
-static void block_spans(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group,
-                        uint32_t row, uint32_t n, uint32_t *first, uint32_t *last)
+/* The first key that a row sees, and what is behind the last one. */
+static uint32_t seen_first(const struct tdm_vk_kind *kind, uint32_t position)
 {
-        *first = tdm_window_first(&m->hp, group, step->rows[row].position) / TDM_ATTENTION_SPAN;
-        *last = (step->rows[row].position + n - 1) / TDM_ATTENTION_SPAN;
+        return kind->window && position + 1 > kind->window ? position + 1 - kind->window : 0;
+}
+
+static uint32_t seen_end(const struct tdm_vk_kind *kind, const struct tdm_step *step, uint32_t row)
+{
+        const struct tdm_step_seq *seq = &step->seqs[step->rows[row].seq];
+        uint32_t position = step->rows[row].position, left = seq->first_row + seq->n_rows - row;
+
+        return position + (!kind->both ? 1 : kind->window ? TDM_MIN(kind->window, left) : left);
+}
+
+static void block_spans(const struct tdm_vk_kind *kind, const struct tdm_step *step, uint32_t row, uint32_t n,
+                        uint32_t *first, uint32_t *last)
+{
+        *first = seen_first(kind, step->rows[row].position) / TDM_ATTENTION_SPAN;
+        *last = (seen_end(kind, step, row + n - 1) - 1) / TDM_ATTENTION_SPAN;
 }
 
 /* Heads of an item: those that share keys, or one where there would be few workgroups then, each of which waits for its
  * own loads and sums and not for a second head's. Which of the two changes no bit. */
-static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *step, enum tdm_kv_group group)
+static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *step, const struct tdm_vk_kind *kind)
 {
         uint64_t n = 0;
 
         if (m->attend_f16)
-                return m->queries_heads;
-        for (uint32_t row = 0; row < step->head.n_rows && m->kv.n_layers[group]; row++) {
+                return kind->queries_heads;
+        for (uint32_t row = 0; row < step->head.n_rows && kind->used; row++) {
                 uint32_t first, last;
 
-                block_spans(m, step, group, row, 1, &first, &last);
+                block_spans(kind, step, row, 1, &first, &last);
                 n += last - first + 1;
         }
-        return n * m->hp.n_heads <= ONE_HEAD_GROUPS ? 1 : m->queries_heads;
+        return n * kind->n_heads <= ONE_HEAD_GROUPS ? 1 : kind->queries_heads;
 }
 
 /* Cuts a tile's attention: each span apart where that gives the device enough to do at once and fits, else an item
  * walks through its spans. Which of the two changes no bit. */
 static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_vk_step_layout *layout,
-                     const struct tdm_step *step, enum tdm_kv_group group, uint32_t tile)
+                     const struct tdm_step *step, uint32_t kind_index, uint32_t tile)
 {
+        const struct tdm_vk_kind *kind = &m->kinds[kind_index];
         uint32_t first_row = tile * m->tile_rows, end = TDM_MIN(first_row + m->tile_rows, step->head.n_rows);
-        uint32_t most = slot->many ? m->many_rows : 1, n_heads = m->hp.n_heads, n_items = 0, slots = 0;
+        uint32_t most = slot->many ? kind->many_rows : 1, n_heads = kind->n_heads, n_items = 0, slots = 0;
         struct tdm_vk_item *items =
-                (struct tdm_vk_item *)(slot->step.map + layout->items[group]) + (size_t)tile * m->max_items;
-        struct tdm_vk_row_items *row_items = (struct tdm_vk_row_items *)(slot->step.map + layout->row_items[group]);
+                (struct tdm_vk_item *)(slot->step.map + layout->items[kind_index]) + (size_t)tile * m->max_items;
+        struct tdm_vk_row_items *row_items =
+                (struct tdm_vk_row_items *)(slot->step.map + layout->row_items[kind_index]);
         VkDispatchIndirectCommand *args =
-                (VkDispatchIndirectCommand *)(slot->step.map + tdm_vk_step_args(layout, tile, group));
+                (VkDispatchIndirectCommand *)(slot->step.map + tdm_vk_step_args(layout, tile, kind_index));
         uint64_t all_items = 0, all_slots = 0;
         bool apart;
 
@@ -126,7 +147,7 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                 uint32_t first, last;
 
                 n = block_rows(step, row, end, most);
-                block_spans(m, step, group, row, n, &first, &last);
+                block_spans(kind, step, row, n, &first, &last);
                 all_items += last - first + 1;
                 all_slots += (uint64_t)(last - first + 1) * n * n_heads;
         }
@@ -137,7 +158,7 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                 uint32_t first, last, step_slots, n_parts, first_slot = slots;
 
                 n = block_rows(step, row, end, most);
-                block_spans(m, step, group, row, n, &first, &last);
+                block_spans(kind, step, row, n, &first, &last);
                 step_slots = n * n_heads;
                 n_parts = apart ? last - first + 1 : 1;
                 for (uint32_t i = 0; i < n; i++)
@@ -153,14 +174,15 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                                                     .n_items = n_parts,
                                                     .position = step->rows[row].position,
                                                     .seq = step->rows[row].seq,
-                                                    .serial = m->step_serial * TDM_VK_LAYERS_MAX };
+                                                    .serial = m->step_serial * TDM_VK_LAYERS_MAX,
+                                                    .end = seen_end(kind, step, row + n - 1) };
 
-                        tdm_vk_item_pages(&item, step->tables[group] + (size_t)item.seq * step->table_entries,
-                                          tdm_window_first(&m->hp, group, item.position));
+                        tdm_vk_item_pages(&item, step->tables[kind->group] + (size_t)item.seq * step->table_entries,
+                                          seen_first(kind, item.position));
                         items[n_items++] = item;
                 }
         }
-        *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads[group], 1 };
+        *args = (VkDispatchIndirectCommand){ n_items, n_heads / slot->item_heads[kind_index], 1 };
 }
 
 static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *step, uint32_t i, uint32_t *to)
@@ -181,6 +203,20 @@ static void fill_wanted(const struct tdm_vk_model *m, const struct tdm_step *ste
         memcpy(to + 2, &noise, sizeof(noise));
 }
 
+struct inputs_job {
+        const struct tdm_step *step;
+        uint32_t type, width;
+        float *to;
+};
+
+static void fill_input(void *arg, unsigned row, unsigned thread)
+{
+        const struct inputs_job *job = arg;
+
+        tdm_weights_file_row(job->type, job->step->inputs + (size_t)row * job->step->input_bytes, 0, job->width,
+                             job->to + (size_t)row * job->width);
+}
+
 void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step)
 {
         struct tdm_vk_step_layout layout;
@@ -195,8 +231,9 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         slot->n_logits = step->head.n_logits;
         slot->n_tiles = TDM_DIV_UP(step->head.n_rows, m->tile_rows);
         slot->many = step->head.n_rows > step->head.n_seqs;
-        for (int group = 0; group < TDM_KV_GROUPS; group++)
-                slot->item_heads[group] = slot->many ? m->queries_heads : item_heads(m, step, (enum tdm_kv_group)group);
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
+                slot->item_heads[kind] =
+                        slot->many ? m->kinds[kind].queries_heads : item_heads(m, step, &m->kinds[kind]);
         slot->attention_layers = 0;
         slot->on_device = false;
         m->step_serial++;
@@ -205,6 +242,14 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         for (uint32_t i = 0; i < step->head.n_logits; i++) {
                 ((uint32_t *)(base + layout.gather))[i] = step->logits[i].row;
                 fill_wanted(m, step, i, (uint32_t *)(base + layout.wanted) + (size_t)i * TDM_VK_WANTED_STRIDE);
+        }
+        if (m->recipe.per_layer_width > 0 && step->input_bytes > 0) {
+                struct inputs_job job = { .step = step,
+                                          .type = tdm_weights_find(m->weights, TDM_TENSOR_PER_LAYER_EMBD, 0)->type,
+                                          .width = m->hp.n_layers * m->recipe.per_layer_width,
+                                          .to = (float *)(base + layout.inputs) };
+
+                tdm_pool_run(m->device->threads, step->head.n_rows, fill_input, &job);
         }
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 uint32_t *tables = (uint32_t *)(base + layout.tables[group]);
@@ -219,14 +264,20 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                         memcpy(tables + (size_t)seq * m->limits.table_entries,
                                step->tables[group] + (size_t)seq * step->table_entries, n * sizeof(uint32_t));
                 }
+        }
+        for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++) {
+                uint32_t head_dim = m->kinds[kind].head_dim;
+
+                if (!m->kinds[kind].used || !m->cache.layers[m->kinds[kind].layer].page_bytes)
+                        continue;
                 for (uint32_t i = 0; i < step->head.n_rows; i++) {
                         float angles[TDM_VK_HEAD_DIM_MAX]; /* so that all of a row goes over PCIe at once */
 
-                        tdm_rope_row(&m->rope[group], step->rows[i].position, angles, angles + m->hp.head_dim / 2);
-                        memcpy((float *)(base + layout.angles[group]) + (size_t)i * m->hp.head_dim, angles,
-                               m->hp.head_dim * sizeof(float));
+                        tdm_rope_row(&m->rope[kind], step->rows[i].position, angles, angles + head_dim / 2);
+                        memcpy((float *)(base + layout.angles[kind]) + (size_t)i * head_dim, angles,
+                               head_dim * sizeof(float));
                 }
                 for (uint32_t tile = 0; tile < slot->n_tiles; tile++)
-                        cut_tile(m, slot, &layout, step, (enum tdm_kv_group)group, tile);
+                        cut_tile(m, slot, &layout, step, kind, tile);
         }
 }

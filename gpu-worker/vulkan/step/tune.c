@@ -98,7 +98,7 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
                 const struct tdm_vk_layer *l = &m->layers[i];
                 struct tdm_vk_matmul_push push;
 
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, i);
+                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, l->n_qkv, i);
                 add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->o }, 1, i);
                 if (l->experts.n > 0) /* their kernels have one shape */
                         continue;

@@ -166,6 +166,8 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
                 .max_logits = TDM_MAX_STEP_LOGITS,
                 .n_tables = n_tables,
                 .table_entries = TDM_DIV_UP(o->max_positions ? o->max_positions : d->hp->n_ctx, TDM_KV_PAGE_TOKENS),
+                .input_bytes = o->inputs ? tdm_weights_input_bytes(weights) : 0,
+                .vector_width = tdm_weights_header(weights)->recipe.pooling ? d->hp->d_model : 0,
         };
         pages = n_tables * d->limits.table_entries;
         r = tdm_kv_geometry_init(&d->kv, d->hp, tdm_precision_kv_type(o->precision, o->kv), pages, pages);
@@ -174,8 +176,8 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
         if (tdm_steps_limits_check(&d->limits, &err))
                 fail("limits", &err, 0);
         tdm_steps_layout(&d->limits, &d->layout);
-        d->activations_bytes =
-                TDM_ALIGN_UP((uint64_t)TDM_STEP_SLOTS * max_rows * d->hp->d_model * sizeof(float), UINT64_C(4096));
+        d->activations_bytes = TDM_ALIGN_UP((uint64_t)TDM_STEP_SLOTS * max_rows * d->hp->residual_width * sizeof(float),
+                                            UINT64_C(4096));
         if (o->dmabuf) {
                 if (tdm_segment_create(&d->shared, "activations", d->activations_bytes) != 0 ||
                     tdm_dmabuf_create(d->shared, &err) != 0)
@@ -186,7 +188,7 @@ struct drive *drive_new(const uint8_t *weights, const struct drive_options *o)
         d->kv_base = map(d->kv.size_bytes);
         d->steps = map(d->layout.size_bytes);
         tdm_steps_format(d->steps, &d->layout);
-        d->results = calloc(d->limits.max_logits, sizeof(*d->results));
+        d->results = calloc(1, d->layout.results_slot_bytes);
         if (tdm_step_new(&d->step, &d->limits) < 0)
                 abort();
         pages_init(d);
@@ -295,6 +297,11 @@ static void make_step(struct drive *d, const struct drive_part *parts, uint32_t 
                         struct tdm_step_row *row = &rows[head->n_rows];
 
                         *row = (struct tdm_step_row){ part->ids[position], position, p, UINT32_MAX };
+                        if (d->limits.input_bytes)
+                                memcpy(tdm_steps_inputs(d->steps, &d->layout, 0) +
+                                               (size_t)head->n_rows * d->limits.input_bytes,
+                                       d->options.inputs + (size_t)row->token * d->limits.input_bytes,
+                                       d->limits.input_bytes);
                         if (i + part->n_logits >= part->n) {
                                 row->logits = head->n_logits;
                                 logits[head->n_logits++] = (struct tdm_step_logits){
@@ -311,6 +318,11 @@ static void make_step(struct drive *d, const struct drive_part *parts, uint32_t 
                 fail("step", &err, r);
 }
 
+const float *drive_vectors(const struct drive *d)
+{
+        return tdm_steps_vectors(d->results, &d->limits);
+}
+
 double drive_difference(const struct drive *d, enum tdm_block_kind kind)
 {
         return d->differences[kind];
@@ -324,7 +336,7 @@ static void note(struct drive *d, enum tdm_block_kind kind, double difference)
 
 static void note_rows(struct drive *d, enum tdm_block_kind kind, const float *a, const float *b)
 {
-        size_t n = (size_t)d->step->head.n_rows * d->hp->d_model;
+        size_t n = (size_t)d->step->head.n_rows * d->hp->residual_width;
         double square = 0, largest = 0;
 
         for (size_t i = 0; i < n; i++) {
@@ -341,9 +353,9 @@ static int compare_blocks(struct drive *d, float *rows, struct tdm_error *err)
 {
         uint32_t n_blocks = tdm_model_n_blocks(d->hp), n_rows = d->step->head.n_rows;
         struct tdm_result *results = calloc(d->limits.max_logits, sizeof(*results));
-        float *before = calloc((size_t)n_rows * d->hp->d_model, sizeof(float)),
-              *after = calloc((size_t)n_rows * d->hp->d_model, sizeof(float));
-        size_t bytes = (size_t)n_rows * d->hp->d_model * sizeof(float);
+        float *before = calloc((size_t)n_rows * d->hp->residual_width, sizeof(float)),
+              *after = calloc((size_t)n_rows * d->hp->residual_width, sizeof(float));
+        size_t bytes = (size_t)n_rows * d->hp->residual_width * sizeof(float);
         int r = 0;
 
         for (uint32_t b = 0, n; b < n_blocks && r == 0; b += n) {
@@ -382,7 +394,7 @@ void drive_step(struct drive *d, const struct drive_part *parts, uint32_t n_part
         make_step(d, parts, n_parts);
         plan = d->step->head.plan;
         /* Slots in turn, as tandemd has several steps in flight. */
-        rows = (float *)d->activations + (d->step_id % TDM_STEP_SLOTS) * d->limits.max_rows * d->hp->d_model;
+        rows = (float *)d->activations + (d->step_id % TDM_STEP_SLOTS) * d->limits.max_rows * d->hp->residual_width;
         if (d->options.see_hidden && d->options.plan == DRIVE_SINGLE)
                 d->step->head.plan[n_blocks - 2] = d->step->head.plan[n_blocks - 1] =
                         1; /* as if another worker had the head */
@@ -398,7 +410,7 @@ void drive_step(struct drive *d, const struct drive_part *parts, uint32_t n_part
         if (r)
                 fail("run", &err, r);
         if (hidden)
-                memcpy(hidden, rows, (size_t)d->step->head.n_rows * d->hp->d_model * sizeof(float));
+                memcpy(hidden, rows, (size_t)d->step->head.n_rows * d->hp->residual_width * sizeof(float));
         if (results)
                 memcpy(results, d->results, d->step->head.n_logits * sizeof(*results));
 }

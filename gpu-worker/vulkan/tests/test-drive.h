@@ -29,7 +29,8 @@ struct drive_options {
         bool dmabuf;            /* they lie in a segment with a dma-buf: only where there is udmabuf */
         /* the first device gets its weights so, its cache between them; what is not there yet cannot be read */
         bool in_pieces;
-        uint32_t run_blocks; /* 0: as many as there are; else no run() has more */
+        const uint8_t *inputs; /* rows of the model's file that travel in steps; NULL: it has none */
+        uint32_t run_blocks;   /* 0: as many as there are; else no run() has more */
 };
 
 /* Rows of one sequence: ids[first … first + n - 1] at those positions. */
@@ -51,9 +52,11 @@ struct tdm_device *drive_device(struct drive *drive, unsigned i);
 const char *drive_describe(const struct drive *drive, unsigned i);
 /* The devices end and begin again; the cache's segment stays, as after the death of a worker. */
 void drive_restart(struct drive *drive);
-/* hidden [rows of all parts][d_model] and results [n_logits of all parts] may be NULL. */
+/* hidden [rows of all parts][residual_width] and results [n_logits of all parts] may be NULL. */
 void drive_step(struct drive *drive, const struct drive_part *parts, uint32_t n_parts, float *hidden,
                 struct tdm_result *results);
+/* [n_logits of all parts][d_model] of the last step: where the model makes vectors. */
+const float *drive_vectors(const struct drive *drive);
 /* A sequence's pages are free, and NaN, again. */
 void drive_forget(struct drive *drive, uint32_t table);
 /* With DRIVE_COMPARE: the largest difference that a block of this kind made between the two devices, as a share of the

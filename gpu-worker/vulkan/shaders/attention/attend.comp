@@ -12,12 +12,14 @@
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint HEAD_DIM = 128;
 layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
-layout(constant_id = 2) const uint ROWS = 1;
+layout(constant_id = 2) const uint ROWS_AND_SIDES = 1; // TDM_VK_ATTEND_BOTH: rows see keys behind them too
 layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1); // without MERGES partial results are left
 layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "gpu-worker/vulkan/shaders/attention/merge.glsl"
 
+const uint ROWS = TDM_VK_ATTEND_ROWS(ROWS_AND_SIDES);
+const bool BOTH = ROWS_AND_SIDES >= TDM_VK_ATTEND_BOTH;
 const uint HEADS = TDM_VK_ATTEND_HEADS(FORM);
 const bool MERGES = TDM_VK_ATTEND_MERGES(FORM);
 const uint ACT = MERGES ? TDM_VK_ATTEND_ACT(FORM) : 0;
@@ -104,13 +106,19 @@ float element(const tdm_eight e, const uint i)
         return x;
 }
 
+// Behind the last key that a row of the item sees. On both sides it sees window - 1 keys, or all that there are.
+uint seen_end(uint position, uint end)
+{
+        return !BOTH ? position + 1 : p.window != 0 ? min(position + p.window, end) : end;
+}
+
 void main()
 {
         uint thread = gl_LocalInvocationID.x;
         tdm_vk_item item = Items(p.items).v[gl_WorkGroupID.x];
         uint head0 = gl_WorkGroupID.y * HEADS, kv_head = head0 / (p.n_heads / p.n_kv_heads);
         uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM;
-        uint end = item.position + item.n_rows, begin = tdm_first_seen(item.position, p.window);
+        uint end = BOTH ? item.end : item.position + item.n_rows, begin = tdm_first_seen(item.position, p.window);
         tdm_running running[QUERIES_MAX];
         precise float out_o[QUERIES_MAX * OWN];
 
@@ -196,7 +204,7 @@ void main()
                 precise float score = s_part[thread]; \
                 [[unroll]] for (uint i = 1; i < 8; i++) \
                         score += s_part[i * TDM_VK_SPAN + thread]; \
-                s_prob[q * TDM_VK_SPAN + thread] = key <= position && \
+                s_prob[q * TDM_VK_SPAN + thread] = key < seen_end(position, item.end) && \
                         key >= tdm_first_seen(position, p.window) ? score : -3.0e38; \
                 barrier(); \
         }

@@ -8,6 +8,8 @@
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(constant_id = 1) const uint HEADS = TDM_VK_HEADS_NORMED;
+const bool VALUES_NORMED = HEADS == TDM_VK_HEADS_VALUES || HEADS == TDM_VK_HEADS_V_IS_K;
+const bool NORMED = HEADS == TDM_VK_HEADS_NORMED || VALUES_NORMED;
 layout(push_constant) uniform Push { tdm_vk_rotate_push p; };
 #include "gpu-worker/vulkan/shaders/common/sum.glsl"
 #include "gpu-worker/vulkan/shaders/attention/rotate.glsl"
@@ -78,10 +80,11 @@ void main()
 {
         uint row = gl_WorkGroupID.y, head = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x;
         uint half_dim = p.head_dim / 2, width = p.n_heads + 2 * p.n_kv_heads;
-        uint64_t x = p.qkv + uint64_t(row * width + head) * p.head_dim * 4;
         tdm_vk_row r = Rows(p.rows).v[p.first_row + row];
         uint kv_head = head - p.n_heads, t = r.position % TDM_VK_PAGE_TOKENS;
         bool is_value = head >= p.n_heads + p.n_kv_heads, is_query = head < p.n_heads;
+        uint from = HEADS == TDM_VK_HEADS_V_IS_K && is_value ? head - p.n_kv_heads : head;
+        uint64_t x = p.qkv + uint64_t(row * width + from) * p.head_dim * 4;
         uint64_t part = 0, log_at = 0, gain = is_query ? p.q_gain : p.k_gain;
         uint n_blocks = (p.head_dim + 31) / 32;
         precise float sum = 0;
@@ -105,7 +108,7 @@ void main()
                 uvec2 two;
 
 #define ROTATE_FLAGGED \
-                two = tdm_flagged2(p.chain + TDM_VK_FLAGGED_Y, head * half_dim + d, flag, there);
+                two = tdm_flagged2(p.chain + TDM_VK_FLAGGED_Y, from * half_dim + d, flag, there);
                 if (flag != 0)
                         TDM_UNTIL(p.chain, there, ROTATE_FLAGGED)
                 else
@@ -122,6 +125,19 @@ void main()
                 }
         }
         barrier();
+        if (VALUES_NORMED && is_value) {
+                for (uint d = thread; d < p.head_dim; d += WORKERS)
+                        sum = fma(s_x[d], s_x[d], sum);
+
+                float scale = tdm_head_scale(tdm_workgroup_sum(sum), p.head_dim, p.eps);
+
+                for (uint d = thread; d < p.head_dim; d += WORKERS) {
+                        precise float normed = s_x[d] * scale;
+
+                        s_x[d] = normed;
+                }
+                barrier();
+        }
         if (is_value && KV_TYPE == TDM_VK_KV_Q8_0) {
                 uint64_t values = part + p.part_bytes / 2;
 
@@ -133,7 +149,7 @@ void main()
         } else {
                 float scale = 1;
 
-                if (HEADS == TDM_VK_HEADS_NORMED) {
+                if (NORMED) {
                         for (uint d = thread; d < p.head_dim; d += WORKERS)
                                 sum = fma(s_x[d], s_x[d], sum);
                         scale = tdm_head_scale(tdm_workgroup_sum(sum), p.head_dim, p.eps);
@@ -141,7 +157,7 @@ void main()
 
                 for (uint d = thread; d < half_dim; d += WORKERS) {
                         uint64_t angles = p.angles + uint64_t(p.first_row + row) * p.head_dim * 4;
-                        vec2 gains = HEADS == TDM_VK_HEADS_NORMED ? vec2(Constants(gain).v[d],
+                        vec2 gains = NORMED ? vec2(Constants(gain).v[d],
                                 Constants(gain).v[half_dim + d]) : vec2(1);
                         vec2 rotated = tdm_rotated(vec2(s_x[d], s_x[half_dim + d]), scale, gains,
                                                  vec2(Constants(angles).v[d], Constants(angles).v[half_dim + d]));

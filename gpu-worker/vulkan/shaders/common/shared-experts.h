@@ -17,10 +17,11 @@ struct tdm_vk_choose_push {
         TDM_U64 bias;    /* [n_experts]; 0: none */
         TDM_U64 ids;     /* [row][n_used] */
         TDM_U64 weights; /* [row][n_used] */
+        TDM_U64 scales;  /* [n_experts], of the weights; 0: none */
         TDM_U32 z_stride;
         TDM_U32 n_experts;
         TDM_U32 n_used;
-        TDM_U32 pad0;
+        TDM_F32 z_scale; /* of the router's numbers, before the bias */
         TDM_VK_CHAIN
 };
 

@@ -133,6 +133,10 @@
 #define TDM_VK_ATTEND_MERGES(form) ((form) >= 256)
 #define TDM_VK_ATTEND_ACT(form) (((form) >> 8) - 1)
 
+/* ROWS of attend.comp: rows of an item, and whether they see as many keys behind them as before them. */
+#define TDM_VK_ATTEND_BOTH 256u
+#define TDM_VK_ATTEND_ROWS(rows) ((rows)&255u)
+
 /* ---- records in the step buffer ---- */
 
 struct tdm_vk_row {
@@ -155,7 +159,7 @@ struct tdm_vk_item {
         TDM_U32 position;   /* of its first row, as in tdm_vk_row; seq too */
         TDM_U32 seq;
         TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
-        TDM_U32 pad0;
+        TDM_U32 end;    /* of the keys that a row of it sees: read where rows see what is behind them */
         TDM_U32 pad1;
         /* of span_first; those that no row of it sees: the nearest that one does */
         TDM_U32 pages[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS];
@@ -201,7 +205,7 @@ struct tdm_vk_embed_push {
         TDM_U32 d;
         TDM_U32 panel_bytes;
         TDM_F32 scale;
-        TDM_U32 pad0;
+        TDM_U32 hidden_stride; /* in numbers; 0: d. Here and below */
         TDM_VK_CHAIN
 };
 
@@ -230,7 +234,7 @@ struct tdm_vk_norm_push {
         TDM_U32 hidden_index;
         TDM_U32 hidden_wait;
         TDM_F32 act_scale; /* of rows of F16, here and below: what they are multiplied with, a power of two */
-        TDM_U32 pad0;
+        TDM_U32 hidden_stride;
         TDM_VK_CHAIN
 };
 
@@ -304,6 +308,8 @@ struct tdm_vk_bound_push {
 #define TDM_VK_HEADS_NORMED 0 /* q_gain and k_gain are gains */
 #define TDM_VK_HEADS_PLAIN 1  /* nothing */
 #define TDM_VK_HEADS_BIASED 2 /* q_gain is the biases of [q, k, v], added to values too; no norm */
+#define TDM_VK_HEADS_VALUES 3 /* as NORMED, and values have a norm without gains */
+#define TDM_VK_HEADS_V_IS_K 4 /* the same, and values are what the keys are before their norm */
 struct tdm_vk_rotate_push {
         TDM_U64 qkv; /* [n_rows of the tile][q, k, v] */
         TDM_U64 rows;

@@ -27,7 +27,7 @@ void main()
 
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         for (uint e = thread; e < p.n_experts; e += WORKERS) {
-                precise float z = F32s(p.z).v[row * p.z_stride + e];
+                precise float z = F32s(p.z).v[row * p.z_stride + e] * p.z_scale;
 
                 if (p.bias != 0)
                         z = z + F32s(p.bias).v[e];
@@ -53,6 +53,9 @@ void main()
                 for (uint i = 0; i < p.n_used; i++)
                         sum += s_exp[i];
                 precise float weight = s_exp[thread] / sum;
+
+                if (p.scales != 0)
+                        weight = weight * F32s(p.scales).v[s_ids[thread]];
 
                 Act32s(p.ids).v[row * p.n_used + thread] = s_ids[thread];
                 F32s(p.weights).v[row * p.n_used + thread] = weight;

@@ -63,7 +63,8 @@ void put(uint row, inout vec4 value[PER], bool counts)
 void main()
 {
         uint row = gl_WorkGroupID.x, thread = gl_LocalInvocationID.x, n4 = p.d / 4;
-        uint64_t h = p.hidden + uint64_t((FLAGS & TDM_VK_NORM_GATHER) != 0 ? U32s(p.gather).v[row] : row) * p.d * 4;
+        uint64_t h = p.hidden + uint64_t((FLAGS & TDM_VK_NORM_GATHER) != 0 ? U32s(p.gather).v[row] : row) *
+                (p.hidden_stride != 0 ? p.hidden_stride : p.d) * 4;
         precise vec4 value[PER];
         vec4 gain[PER], add_gain[PER], hidden[PER];
         precise float sum;

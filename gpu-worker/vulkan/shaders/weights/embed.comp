@@ -22,7 +22,7 @@ void main()
                         : (FORM & TDM_VK_FRAGMENTS) != 0 ? tdm_fragment_value(TYPE, panel, p.d, k, token % 16)
                         : tdm_subblock_value(TYPE, tdm_subblock_read(TYPE, panel, p.d, k / 32, token % 16), k % 32);
                 precise float x = w * p.scale;
-                F32s(p.hidden + uint64_t(row) * p.d * 4).v[k] = x;
+                F32s(p.hidden + uint64_t(row) * (p.hidden_stride != 0 ? p.hidden_stride : p.d) * 4).v[k] = x;
         }
         tdm_chain_done(p.chain, p.chain_index);
 }
