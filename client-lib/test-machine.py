@@ -15,6 +15,48 @@ TANDEM, TREE = os.path.abspath(sys.argv[1]), sys.argv[2]
 TALE = TREE + "/models/tale.gguf"
 
 
+def gguf_text(s):
+    return struct.pack("<Q", len(s)) + s.encode()
+
+
+def with_more(data, keys, tensors):
+    """A GGUF with more keys (name, u32) and more tensors (name, bytes, all f32)."""
+    def string(at):
+        size, = struct.unpack_from("<Q", data, at)
+        return at + 8 + size
+
+    def value(at, kind):
+        if kind == 8:
+            return string(at)
+        if kind == 9:
+            of, n = struct.unpack_from("<IQ", data, at)
+            at += 12
+            for _ in range(n if of == 8 else 0):
+                at = string(at)
+            return at if of == 8 else at + n * SIZES[of]
+        return at + SIZES[kind]
+    SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    version, n_tensors, n_keys = struct.unpack_from("<IQQ", data, 4)
+    at = 24
+    for _ in range(n_keys):
+        at = string(at)
+        at = value(at + 4, *struct.unpack_from("<I", data, at))
+    keys_end = at
+    for _ in range(n_tensors):
+        at = string(at)
+        at += 4 + 8 * struct.unpack_from("<I", data, at)[0] + 12
+    blob = data[(at + 31) // 32 * 32:]
+    blob += bytes(-len(blob) % 32)
+    head = b"GGUF" + struct.pack("<IQQ", version, n_tensors + len(tensors), n_keys + len(keys)) + data[24:keys_end]
+    for name, number in keys:
+        head += gguf_text(name) + struct.pack("<II", 4, number)
+    head += data[keys_end:at]
+    for name, size in tensors:
+        head += gguf_text(name) + struct.pack("<IQIQ", 1, size // 4, 0, len(blob))
+        blob += bytes((size + 31) // 32 * 32)
+    return head + bytes(-len(head) % 32) + blob
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="tandem-test-machine-")
@@ -53,6 +95,38 @@ class Show(Case):
         self.assertAlmostEqual(s["tokens_per_s"], s["memory_bytes_per_s"] / s["bytes_per_token"], delta=1)
         self.assertGreater(s["memory_bytes_per_s"], 1e8)
 
+    def tale(self):
+        with open(TALE, "rb") as f:
+            return f.read()
+
+    def test_sets(self):
+        """What the model does without is named, with count and size, and takes no part in what a token reads."""
+        tale = self.tale()
+        path = self.write("/more.gguf", with_more(tale, [], [
+            ("v.blk.0.ffn_up.weight", 4096), ("v.patch_embd.weight", 64), ("mm.input_projection.weight", 128),
+            ("a.blk.0.ffn_up.weight", 512), ("mm.a.mlp.1.weight", 256),
+            ("blk.12.nextn.eh_proj.weight", 2048), ("blk.12.attn_norm.weight", 1024), ("mtp.fc.weight", 32)]))
+        s, plain = (json.loads(self.tandem("show", "--json", p)) for p in (path, TALE))
+        self.assertEqual([(x["name"], x["tensors"], x["bytes"]) for x in s["not_used"]],
+                         [("vision", 3, 4288), ("draft head", 3, 3104), ("audio", 2, 768)])
+        for key in ("layers", "weights", "types", "bytes_per_token"):
+            self.assertEqual(s[key], plain[key], key)
+        out = self.tandem("show", path)
+        for text in ("not used      vision: 3 tensors, 4.2 KiB", "draft head: 3 tensors", "audio: 2 tensors, 768 B"):
+            self.assertIn(text, out)
+
+    def test_draft_block(self):
+        """A block that a file counts as a draft head's is none of the model's layers."""
+        tale = self.tale()
+        key = "gemma3.nextn_predict_layers"
+        s = json.loads(self.tandem("show", "--json", self.write("/one.gguf", with_more(tale, [(key, 1)], []))))
+        self.assertEqual((s["layers"], [(x["name"], x["tensors"]) for x in s["not_used"]]), (11, [("draft head", 13)]))
+        path = self.write("/all.gguf", with_more(tale, [(key, 12)], []))
+        self.assertIn("it is a draft head and not a model", self.tandem("show", path, status=1))
+        path = self.write("/in.gguf", with_more(tale, [], [("blk.11.nextn.eh_proj.weight", 64)]))
+        self.assertIn("is a draft head's, but the key gemma3.block_count counts its block",
+                      self.tandem("show", path, status=1))
+
     def test_names(self):
         os.makedirs(self.dir + "/.local/share/tandem/models")
         os.symlink(os.path.abspath(TALE), self.dir + "/.local/share/tandem/models/tale.gguf")
@@ -62,8 +136,7 @@ class Show(Case):
 
     def test_refused(self):
         """A file that Tandem cannot run is described as far as it goes, with the reason."""
-        def text(s):
-            return struct.pack("<Q", len(s)) + s.encode()
+        text = gguf_text
         head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("general.architecture") + struct.pack("<I", 8)
         path = self.write("/x.gguf", head + text("mamba"))
         out = self.tandem("show", path, status=1)

@@ -461,7 +461,7 @@ int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm
         tdm_list_init(&job->node);
         job->id = of->id;
         job->kind = TDM_JOB_GENERATE;
-        job->uid = of->uid;
+        job->identity = of->identity;
         job->login = of->login;
         job->priority = TDM_JOB_BACKGROUND;
         job->model = draft;

@@ -297,6 +297,23 @@ static bool is_size(const struct row *row)
         return row->place == SIZES || row->place == LAYER_SIZES;
 }
 
+/* Files count the blocks of a draft head among block_count; they lie behind the layers, and no text needs them. */
+static int take_draft_blocks(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_hparams *hp,
+                             struct tdm_error *err)
+{
+        uint32_t n = 0;
+        int r = tdm_key_get_u32(g, a->name, "nextn_predict_layers", &n, err);
+
+        if (r == 0 && n >= hp->n_layers)
+                r = tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                  "it is a draft head and not a model: of %u blocks the key %s.nextn_predict_layers "
+                                  "takes %u",
+                                  hp->n_layers, a->name, n);
+        if (r == 0)
+                hp->n_layers -= n;
+        return r;
+}
+
 int tdm_keys_read_sizes(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_hparams *hp,
                         struct tdm_error *err)
 {
@@ -316,6 +333,8 @@ int tdm_keys_read_sizes(const struct tdm_gguf *g, const struct tdm_architecture 
                                 set_field(row, field(row, hp, NULL, layer, 0),
                                           row->otherwise ? row->otherwise(hp, layer) : 0);
                 else if (r != 0)
+                        return r;
+                if (row == &rows[TDM_KEY_N_LAYERS] && (r = take_draft_blocks(g, a, hp, err)))
                         return r;
         }
         for (uint32_t layer = 0; layer < hp->n_layers; layer++)

@@ -9,8 +9,14 @@
 #define ADDRESS(name) &tdm_architecture_##name,
 static const struct tdm_architecture *const architectures[] = { TDM_ARCHITECTURES(ADDRESS) };
 
-/* Parts of a model that text does not touch: the towers that see and hear. */
-static const char *const harmless_prefixes[] = { "v.", "mm.", "a." };
+/* Parts of a model that computing text does not touch: the towers that see and hear with what ties them to the model,
+ * and heads that draft tokens. The first prefix that fits counts. */
+static const struct {
+        const char *prefix, *set;
+} harmless[] = {
+        { "mm.a.", "audio" }, { "a.", "audio" },          { "v.", "vision" },
+        { "mm.", "vision" },  { "nextn.", "draft head" }, { "mtp.", "draft head" },
+};
 
 /* A file's string for a message: printable, of bounded length. */
 const char *tdm_quote(struct tdm_gguf_string s, char buffer[static 64])
@@ -176,15 +182,63 @@ static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g,
         return 0;
 }
 
-static bool tensor_is_harmless(const struct tdm_gguf_tensor *t)
+/* The layer of a name blk.N.*, and the rest of the name in *ret_rest. -ENOENT: it is none of these. */
+static int block_of(const struct tdm_gguf_tensor *t, uint32_t *ret, struct tdm_gguf_string *ret_rest)
 {
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(harmless_prefixes); i++) {
-                size_t n = strlen(harmless_prefixes[i]);
+        const char *p = t->name.data + strlen("blk."), *end = t->name.data + t->name.size;
+        uint32_t n = 0;
 
-                if (t->name.size > n && memcmp(t->name.data, harmless_prefixes[i], n) == 0)
-                        return true;
+        if (t->name.size <= strlen("blk.") || memcmp(t->name.data, "blk.", strlen("blk.")) != 0 || *p < '0' ||
+            *p > '9' || (*p == '0' && p + 1 < end && p[1] != '.'))
+                return -ENOENT;
+        for (; p < end && *p >= '0' && *p <= '9' && n < TDM_WIDTH_MAX; p++)
+                n = n * 10 + (uint32_t)(*p - '0');
+        if (p == end || *p != '.')
+                return -ENOENT;
+        *ret = n;
+        *ret_rest = (struct tdm_gguf_string){ .data = p + 1, .size = (size_t)(end - p) - 1 };
+        return 0;
+}
+
+/* Blocks behind the last layer are a draft head's where a key counts them as such, or where they have its projection.
+ * The key: in block_count they were counted, from which it was taken (keys.c). */
+static bool block_drafts(const struct tdm_gguf *g, const struct tdm_model_description *d, uint32_t block)
+{
+        uint32_t n_draft = 0;
+        char name[TDM_TENSOR_NAME_MAX];
+
+        if (block < d->hparams.n_layers)
+                return false;
+        if (tdm_key_get_u32(g, d->recipe.architecture, "nextn_predict_layers", &n_draft, NULL) == 0 &&
+            block - d->hparams.n_layers < n_draft)
+                return true;
+        snprintf(name, sizeof(name), "blk.%u.nextn.eh_proj.weight", block);
+        return tdm_gguf_find_tensor(g, name) != NULL;
+}
+
+const char *tdm_model_set_of(const struct tdm_gguf *g, const struct tdm_model_description *d,
+                             const struct tdm_gguf_tensor *t)
+{
+        struct tdm_gguf_string rest;
+        uint32_t block;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(harmless); i++) {
+                size_t n = strlen(harmless[i].prefix);
+
+                if (t->name.size > n && memcmp(t->name.data, harmless[i].prefix, n) == 0)
+                        return harmless[i].set;
         }
-        return false;
+        return block_of(t, &block, &rest) == 0 && block_drafts(g, d, block) ? "draft head" : NULL;
+}
+
+/* A draft head's tensor in a block that the file counts as one of the model's layers. */
+static bool is_draft_in_layer(const struct tdm_gguf_tensor *t, const struct tdm_model_description *d)
+{
+        struct tdm_gguf_string rest = { 0 };
+        uint32_t block = 0;
+
+        return block_of(t, &block, &rest) == 0 && block < d->hparams.n_layers && rest.size > strlen("nextn.") &&
+               memcmp(rest.data, "nextn.", strlen("nextn.")) == 0;
 }
 
 /* Every tensor of the file is one that the description has, or harmless. */
@@ -196,11 +250,18 @@ static int check_unknown(const struct tdm_model_description *d, const struct tdm
         for (uint64_t i = 0; i < tdm_gguf_n_tensors(g); i++) {
                 const struct tdm_gguf_tensor *t = &first[i];
 
-                if (!known[i] && !tensor_is_harmless(t))
+                if (known[i] || tdm_model_set_of(g, d, t))
+                        continue;
+                if (is_draft_in_layer(t, d))
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                             "tensor %.*s is not part of a %s model of %u layers as it is known here",
+                                             "tensor %.*s is a draft head's, but the key %s.block_count counts its "
+                                             "block as a layer, and the key %s.nextn_predict_layers does not say that "
+                                             "it is none",
                                              (int)t->name.size, t->name.data, d->recipe.architecture,
-                                             d->hparams.n_layers);
+                                             d->recipe.architecture);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "tensor %.*s is not part of a %s model of %u layers as it is known here",
+                                     (int)t->name.size, t->name.data, d->recipe.architecture, d->hparams.n_layers);
         }
         return 0;
 }

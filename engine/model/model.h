@@ -32,6 +32,11 @@ int tdm_model_describe(const struct tdm_gguf *gguf, struct tdm_model_description
 /* Idempotent. hparams and recipe stay readable. */
 void tdm_model_description_deinit(struct tdm_model_description *description);
 
+/* The set of tensors that the model does without and which this one belongs to: "vision", "audio" or "draft head".
+ * NULL: none of them. description: of the same file. */
+const char *tdm_model_set_of(const struct tdm_gguf *gguf, const struct tdm_model_description *description,
+                             const struct tdm_gguf_tensor *tensor);
+
 /* Gemma 3's recipe for models of these sizes, with the defaults of everything that a file's keys may say. For tests,
  * and for describing a file. hp has its layers filled. */
 void tdm_gemma3_recipe(struct tdm_recipe *ret, const struct tdm_hparams *hp);

@@ -420,6 +420,10 @@ static int describe_with_tensor(const char *name, uint64_t rows, struct tdm_mode
 
 static void test_more_tensors(void **state)
 {
+        static const char *const ignored[] = { "v.patch_embd.weight",       "mm.input_projection.weight",
+                                               "mm.a.mlp.1.weight",         "a.blk.0.ffn_up.weight",
+                                               "mtp.layers.0.norm.weight",  "nextn.pre_projection.weight",
+                                               "blk.7.nextn.eh_proj.weight" };
         struct tdm_model_description d = { 0 };
         struct tdm_error err = { 0 };
         bool found = false;
@@ -430,13 +434,58 @@ static void test_more_tensors(void **state)
         assert_int_equal(describe_with_tensor("blk.00.attn_q.weight", 0, &d, &err), TDM_E_UNSUPPORTED);
         assert_int_equal(describe_with_tensor("output.weight", 5, &d, &err), TDM_E_BAD_MODEL);
         assert_non_null(strstr(err.message, "tensor output.weight has the shape 64 x 5 x 1 x 1"));
-        assert_int_equal(describe_with_tensor("v.patch_embd.weight", 5, &d, &err), 0);
-        tdm_model_description_deinit(&d);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(ignored); i++) {
+                assert_int_equal(describe_with_tensor(ignored[i], 5, &d, &err), 0);
+                tdm_model_description_deinit(&d);
+        }
+        /* A block behind the layers without a draft head's projection, one within them, and names that only look so. */
+        assert_int_equal(describe_with_tensor("blk.7.attn_norm.weight", 5, &d, &err), TDM_E_UNSUPPORTED);
+        assert_int_equal(describe_with_tensor("blk.6.nextn.eh_proj.weight", 5, &d, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "tensor blk.6.nextn.eh_proj.weight is a draft head's, but the key "
+                                            "gemma3.block_count counts its block"));
+        assert_int_equal(describe_with_tensor("blk.07.nextn.eh_proj.weight", 5, &d, &err), TDM_E_UNSUPPORTED);
+        assert_int_equal(describe_with_tensor("blk.7", 5, &d, &err), TDM_E_UNSUPPORTED);
+        assert_int_equal(describe_with_tensor("blk.99999999999.x", 5, &d, &err), TDM_E_UNSUPPORTED);
+        assert_int_equal(describe_with_tensor("mtpx.weight", 5, &d, &err), TDM_E_UNSUPPORTED);
         assert_int_equal(describe_with_tensor("output.weight", BUILD_N_PIECES, &d, &err), 0);
         for (uint32_t i = 0; i < d.n_tensors; i++)
                 found |= d.tensors[i].kind == TDM_TENSOR_OUTPUT && d.tensors[i].rows == BUILD_N_PIECES;
         assert_true(found);
         tdm_model_description_deinit(&d);
+}
+
+static uint32_t n_draft;
+
+static void drafts(struct gguf_builder *b)
+{
+        build_key_u32(b, "gemma3.nextn_predict_layers", n_draft);
+}
+
+/* The last blocks of a file are a draft head's: the model is what a file of fewer blocks says. */
+static void test_draft_blocks(void **state)
+{
+        struct build_shape shape = shape_a;
+        struct tdm_model_description without, with;
+        struct gguf_builder b = { 0 };
+        struct tdm_error err = { 0 };
+        uint64_t size;
+
+        shape.n_layers = shape_a.n_layers - 2;
+        without = described(&shape, NULL, 0);
+        n_draft = 2;
+        with = described(&shape_a, drafts, 1);
+        assert_int_equal(with.n_tensors, without.n_tensors);
+        assert_memory_equal(&with.hparams, &without.hparams, sizeof(with.hparams));
+        assert_memory_equal(&with.recipe, &without.recipe, sizeof(with.recipe));
+        for (n_draft = shape_a.n_layers; n_draft != 1; n_draft = n_draft == UINT32_MAX ? 1 : UINT32_MAX) {
+                build_keys(&b, &shape_a, drafts, 1, BUILD_N_MODEL_TENSORS(shape_a.n_layers));
+                size = build_model_tensors(&b, &shape_a, TDM_TYPE_Q4_0);
+                build_data(&b, size);
+                assert_int_equal(describe_bytes(&b, &with, &err), TDM_E_UNSUPPORTED);
+                assert_non_null(strstr(err.message, "it is a draft head and not a model: of 7 blocks the key "
+                                                    "gemma3.nextn_predict_layers takes"));
+                build_reset(&b);
+        }
 }
 
 static void test_check(void **state)
@@ -559,9 +608,9 @@ int main(void)
                 cmocka_unit_test(test_tale),         cmocka_unit_test(test_blocks),
                 cmocka_unit_test(test_keys),         cmocka_unit_test(test_ranges),
                 cmocka_unit_test(test_features),     cmocka_unit_test(test_architecture),
-                cmocka_unit_test(test_more_tensors), cmocka_unit_test(test_check),
-                cmocka_unit_test(test_flipped),      cmocka_unit_test(test_no_window),
-                cmocka_unit_test(test_long_array),
+                cmocka_unit_test(test_more_tensors), cmocka_unit_test(test_draft_blocks),
+                cmocka_unit_test(test_check),        cmocka_unit_test(test_flipped),
+                cmocka_unit_test(test_no_window),    cmocka_unit_test(test_long_array),
         };
 
         if (tdm_sigbus_init() < 0)

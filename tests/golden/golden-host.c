@@ -10,6 +10,7 @@
  * --saturated: some value must not have fitted f16. --rounded: YaRN's range as llama.cpp rounds it.
  */
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
 
 #include "tests/golden/golden-file.h"
@@ -21,7 +22,14 @@ struct distance {
         double sum, worst, nll_sum;
         double *all; /* [n] */
         uint32_t n, n_same, n_nll, n_left_out;
+        uint64_t bits; /* FNV-1a of every result's bits, so that two runs can be compared */
 };
+
+static void add_bits(struct distance *d, const void *data, size_t n)
+{
+        for (const uint8_t *p = data, *end = p + n; p < end; p++)
+                d->bits = (d->bits ^ *p) * UINT64_C(1099511628211);
+}
 
 static double logprob_of(const struct tdm_result *result, uint32_t id)
 {
@@ -37,6 +45,12 @@ static void score_position(const struct golden_case *c, uint32_t position, const
         double largest = 0;
         uint32_t i;
 
+        add_bits(d, &result->token, sizeof(result->token));
+        add_bits(d, &result->logprob, sizeof(result->logprob));
+        for (uint32_t k = 0; k < result->n_top; k++) {
+                add_bits(d, &result->top[k].id, sizeof(result->top[k].id));
+                add_bits(d, &result->top[k].logprob, sizeof(result->top[k].logprob));
+        }
         if (position < c->n_nll) {
                 d->nll_sum += fabs(-result->target_logprob - c->nll[position]);
                 d->n_nll++;
@@ -112,7 +126,7 @@ int main(int argc, char **argv)
         double mean_limit = INFINITY, median_limit = INFINITY, first_limit = 0, mean, middle, first;
         struct runner_model model;
         struct golden_file file;
-        struct distance d = {};
+        struct distance d = { .bits = UINT64_C(14695981039346656037) };
         struct runner *runner;
         uint32_t chunk = 256;
         bool must_saturate = false, rounded = false, passed;
@@ -182,10 +196,9 @@ int main(int argc, char **argv)
         passed = mean <= mean_limit && middle <= median_limit && first >= first_limit &&
                  (!must_saturate || runner_n_saturated(runner) > 0);
         printf("%s %s (%s): mean %.5f, median %.5f, worst %.4f, first choice %.2f%% of %u (%u left out); nll off by "
-               "%.5f; %llu "
-               "saturated: %s\n",
+               "%.5f; %llu saturated; bits %016" PRIx64 ": %s\n",
                argv[optind], tdm_precision_name(o.precision), runner_describe(runner), mean, middle, d.worst, first,
-               d.n, d.n_left_out, d.nll_sum / d.n_nll, (unsigned long long)runner_n_saturated(runner),
+               d.n, d.n_left_out, d.nll_sum / d.n_nll, (unsigned long long)runner_n_saturated(runner), d.bits,
                passed ? "within limits" : "LIMITS MISSED");
         runner_destroy(runner);
         runner_model_unload(&model);

@@ -2,14 +2,14 @@
 program computed, stay within a stated distance of them, on the host device and on Vulkan; and what a sequence gets on
 the host device is the same bits in every company.
 
-usage: test_archs.py distance GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
+usage: test_archs.py distance GOLDEN_HOST | bits GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
 """
 import os
-import re
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from bits import n_differing, tables  # noqa: E402
 from tandem_test import TREE, Skip, make_model  # noqa: E402
 
 # Seed, and the mean distance (see golden-host.c) that is allowed as shipped: three quarters of llama.cpp's own, which
@@ -47,12 +47,6 @@ def golden(arch, size, kind):
     return os.path.join(TREE, "tests", "golden", "archs", f"{arch}-{size}-{kind}.golden.json")
 
 
-def tables():
-    with open("/proc/cpuinfo") as f:
-        flags = set(re.search(r"^flags\s*:(.*)", f.read() + "\nflags:", re.M).group(1).split())
-    return ["c"] + ["avx2"] * ({"avx2", "fma", "f16c"} <= flags) + ["avx512"] * ({"avx512bw", "avx512_vnni"} <= flags)
-
-
 def distance(program):
     failed = 0
     for key, (_, limit) in MODELS.items():
@@ -62,6 +56,11 @@ def distance(program):
                                       "--median" if key in BY_MEDIAN else "--mean", str(mean),
                                       *["--rounded"] * (key in ROUNDED)]).returncode != 0
     return failed
+
+
+def bits(program):
+    return n_differing(program, [(model(*key), golden(*key), "--precision", precision)
+                                 for key in MODELS for precision in ("default", "f32")])
 
 
 def exact(program):
@@ -82,7 +81,8 @@ def vulkan(program):
 
 
 try:
-    sys.exit(1 if {"distance": distance, "exact": exact, "vulkan": vulkan}[sys.argv[1]](sys.argv[2]) else 0)
+    modes = {"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan}
+    sys.exit(1 if modes[sys.argv[1]](sys.argv[2]) else 0)
 except Skip as e:
     print(f"SKIP {e}")
     sys.exit(77)

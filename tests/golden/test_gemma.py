@@ -2,14 +2,14 @@
 whose reference values another program computed stay within a stated distance of them; and what a sequence gets is the
 same bits in every company. test_embed.py compares EmbeddingGemma on the host device, behind a daemon.
 
-usage: test_gemma.py distance GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
+usage: test_gemma.py distance GOLDEN_HOST | bits GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
 """
 import os
-import re
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from bits import n_differing, tables  # noqa: E402
 from tandem_test import TREE, Skip, make_model  # noqa: E402
 
 # How the model is made, and the mean distance (see golden-host.c) that is allowed as shipped: three quarters of
@@ -54,12 +54,6 @@ def golden(key, which):
     return os.path.join(TREE, "tests", "golden", "archs", "-".join(key) + f".{which}.json")
 
 
-def tables():
-    with open("/proc/cpuinfo") as f:
-        flags = set(re.search(r"^flags\s*:(.*)", f.read() + "\nflags:", re.M).group(1).split())
-    return ["c"] + ["avx2"] * ({"avx2", "fma", "f16c"} <= flags) + ["avx512"] * ({"avx512bw", "avx512_vnni"} <= flags)
-
-
 def distance(program):
     """All instruction sets give the same bits (the test of kernels), so the slow C reference has one file."""
     failed = 0
@@ -73,6 +67,11 @@ def distance(program):
                                           cpu, "--median" if key in BY_MEDIAN else "--mean",
                                           str(mean)]).returncode != 0
     return failed
+
+
+def bits(program):
+    return n_differing(program, [(model(*key), golden(key, which), "--precision", precision)
+                                 for key in MODELS for which in ("golden", "rows") for precision in ("default", "f32")])
 
 
 def exact(program):
@@ -117,7 +116,8 @@ def vulkan(program):
 
 
 try:
-    sys.exit(1 if {"distance": distance, "exact": exact, "vulkan": vulkan}[sys.argv[1]](sys.argv[2]) else 0)
+    what = {"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan}[sys.argv[1]]
+    sys.exit(1 if what(sys.argv[2]) else 0)
 except Skip as e:
     print(f"SKIP {e}")
     sys.exit(77)

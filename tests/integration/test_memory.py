@@ -56,6 +56,37 @@ def shared_weights():
         measure(d, name, path, "after eight jobs together")
 
 
+def experts(arch, size, type, layers, constant):
+    """Experts of a real shape lie in memory once, whichever worker computes them. constant: what is allowed beside 1.1
+    times the file; 0 also counts the pools, so that nothing at all lies beside."""
+    path = make_model(size, type, arch=arch, layers=layers, vocab=8192, fast=True)
+    model, file_bytes = os.path.basename(path)[:-5], os.path.getsize(path)
+    with Daemon(models=[path], threads=0, placement=None) as d:
+        prompt = [2] + list(range(300, 500))
+        for placement in ("split", "gpu", "npu"):
+            d.generate(model=model, ids=prompt, n=4, placement=placement)
+            together(d, [{"model": model, "ids": prompt[:20] + [i + 300], "n": 4, "placement": placement}
+                         for i in range(8)])
+            kinds, total = pss(d)
+            m = d.model(model)
+            limit = 1.1 * file_bytes
+            if constant:
+                limit += constant + m.get("activations_bytes", 0) + m.get("scratch_bytes", 0)
+            print(f"FIGURE memory of experts {arch} {placement}: file {file_bytes >> 20} MiB, PSS {total >> 20} MiB, "
+                  f"{total / file_bytes:.3f} of it", flush=True)
+            check(total <= limit, f"{arch} {placement}: PSS {total}, limit {limit:.0f}", kinds)
+
+
+@test
+def experts_once():
+    if SANITIZER:
+        raise Skip("a sanitizer's shadow memory is many times the program's own")
+    experts("qwen3moe", "30b", "q4_0", 1, CONSTANT)
+    if FULL:
+        experts("qwen3moe", "30b", "q4_0", 3, 0)
+        experts("gpt-oss", "20b", "mxfp4", 3, 0)
+
+
 @test
 def no_growth():
     """200 jobs of all kinds, some cancelled: what the processes hold alone stays as it was."""

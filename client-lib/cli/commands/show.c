@@ -231,12 +231,13 @@ static void examine(struct shown *s, const struct tdm_gguf *gguf)
         for (uint64_t i = 0; i < tdm_gguf_n_tensors(gguf); i++) {
                 const struct tdm_gguf_tensor *t = tdm_gguf_tensor(gguf, i);
                 const struct tdm_type_info *type = tdm_type_info(t->type);
-                const char *dot;
 
                 if (s->runs && !is_used(&d, t)) {
-                        dot = memchr(t->name.data, '.', t->name.size);
-                        count(s->ignored, &s->n_ignored, t->name.data,
-                              dot ? (size_t)(dot - t->name.data) : t->name.size, t->size_bytes);
+                        const char *set = tdm_model_set_of(gguf, &d, t);
+
+                        if (!set) /* keys and values of a layer that has another's, a head before a pooling */
+                                set = "spare";
+                        count(s->ignored, &s->n_ignored, set, strlen(set), t->size_bytes);
                         continue;
                 }
                 count(s->types, &s->n_types, type->name, strlen(type->name), t->size_bytes);
