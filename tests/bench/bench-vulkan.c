@@ -1,15 +1,19 @@
-/* How fast the vulkan device runs: random weights of a known shape made in memory, driven in process through
- * engine/device/device.h as a worker drives it. Prints tokens/s, what that is in memory read, and the device's time by
- * kernel. Needs nothing but libc and libvulkan.so.1, so that it can be carried to a machine with a GPU.
+/* How fast the vulkan device runs: a model file, or random weights of a known shape made in memory, driven in process
+ * through engine/device/device.h as a worker drives it. Prints tokens/s, what that is in memory read, and the device's
+ * time by kernel. Needs nothing but libc and libvulkan.so.1, so that it can be carried to a machine with a GPU.
  *
- * usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [SIZE[:TYPE]] …
+ * usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [FILE.gguf | SIZE[:TYPE]] …
  *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16; -q: without the profile; -b: blocks of a run() (0: all
- * at once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too */
+ * at once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too
+ *
+ * The ids of prompts are random. "GB/s of weights" counts every matrix once a step: of a mixture of experts it says
+ * nothing, since a step reads only some of them. */
 #include <ctype.h>
 
 #include "gpu-worker/vulkan/tests/random-model.h"
 #include "gpu-worker/vulkan/tests/test-drive.h"
 #include "gpu-worker/vulkan/vulkan.h"
+#include "tests/golden/runner.h"
 
 #define PROMPT 512u
 #define MAX_BATCH 32u
@@ -55,7 +59,7 @@ static void print_profile(struct tdm_device *device, unsigned steps)
 
 struct bench {
         struct drive *drive;
-        const struct tdm_hparams *hp;
+        const uint8_t *weights, *inputs; /* inputs: rows of a file that travel in steps; NULL: none */
         uint32_t *ids, n_ids;
         uint64_t bytes;
         uint32_t at[DRIVE_TABLES]; /* next position of each sequence */
@@ -175,16 +179,17 @@ static void prefill(struct bench *b)
         restart(b, 1, 0);
 }
 
-static struct drive *begin_drive(struct bench *b, const uint8_t *weights, uint32_t n_tables, uint32_t max_positions)
+static struct drive *begin_drive(struct bench *b, uint32_t n_tables, uint32_t max_positions)
 {
         const struct drive_options options = { .ops = { &tdm_vulkan_device_ops },
                                                .n_tables = n_tables,
                                                .max_rows = PROMPT,
                                                .max_positions = max_positions,
+                                               .inputs = b->inputs,
                                                .keep_pages = true,
                                                .run_blocks = run_blocks };
         uint64_t begin = tdm_now_ns();
-        struct drive *drive = drive_new(weights, &options);
+        struct drive *drive = drive_new(b->weights, &options);
 
         printf("   load: %.2f s for %.2f GB (%.1f GB/s), kernels compiled\n", since(begin), (double)b->bytes / 1e9,
                (double)b->bytes / 1e9 / since(begin));
@@ -192,16 +197,80 @@ static struct drive *begin_drive(struct bench *b, const uint8_t *weights, uint32
         return b->drive = drive;
 }
 
-static int bench(const char *arg)
+static void measure(struct bench *b, uint32_t n_vocab)
 {
         static const uint32_t batches[] = { 1, 8, 32 };
+        uint64_t begin;
+
+        b->n_ids = TDM_MAX(context, 1024u) + 1024;
+        b->ids = malloc(b->n_ids * sizeof(*b->ids));
+        for (uint32_t i = 0; i < b->n_ids; i++)
+                b->ids[i] = 3 + i * 7919 % (n_vocab - 3);
+
+        begin_drive(b, MAX_BATCH, 1024);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(batches); i++) {
+                char what[40];
+
+                snprintf(what, sizeof(what), batches[i] == 1 ? "decode, alone" : "decode, %u together", batches[i]);
+                decode(b, batches[i], TDM_MIN(128u, PROMPT / batches[i]), what);
+        }
+        prefill(b);
+        drive_destroy(b->drive);
+        if (context) {
+                char what[40];
+
+                begin_drive(b, 1, b->n_ids);
+                begin = tdm_now_ns();
+                begin_at(b, 1, context / PROMPT * PROMPT);
+                printf("   prompt of %u in steps of %u: %.1f tokens/s\n", b->at[0], PROMPT, b->at[0] / since(begin));
+                if (!quiet) {
+                        struct tdm_device *device = drive_device(b->drive, 0);
+
+                        tdm_vulkan_profile(device, true);
+                        step(b, 1, PROMPT);
+                        printf("   the next %u of a prompt\n", PROMPT);
+                        print_profile(device, 1);
+                        tdm_vulkan_profile(device, false);
+                }
+                snprintf(what, sizeof(what), "decode, behind %u", b->at[0]);
+                decode(b, 1, b->at[0], what);
+                drive_destroy(b->drive);
+        }
+        free(b->ids);
+}
+
+static int bench_file(const char *path)
+{
+        struct runner_model model;
+        struct bench b = {};
+
+        runner_model_load(&model, path);
+        if (tdm_weights_header(model.weights)->recipe.pooling != TDM_POOLING_NONE) {
+                fprintf(stderr, "%s makes vectors, no tokens\n", path);
+                runner_model_unload(&model);
+                return 2;
+        }
+        b.weights = model.weights;
+        b.inputs = model.inputs;
+        b.bytes = matrix_bytes(model.weights);
+        printf("%s: %.2f GB of weights\n", path, (double)b.bytes / 1e9);
+        measure(&b, model.hp->n_vocab);
+        runner_model_unload(&model);
+        return 0;
+}
+
+static int bench(const char *arg)
+{
         struct tdm_hparams hp;
         struct bench b = {};
         char size[16] = "", type_name[16] = "Q4_0";
+        const char *dot = strrchr(arg, '.');
         uint32_t type = TDM_TYPE_Q4_0;
         uint8_t *weights;
         uint64_t begin = tdm_now_ns();
 
+        if (dot && strcmp(dot, ".gguf") == 0)
+                return bench_file(arg);
         sscanf(arg, "%15[^:]:%15s", size, type_name);
         for (char *c = type_name; *c; c++)
                 *c = (char)toupper((unsigned char)*c);
@@ -209,53 +278,19 @@ static int bench(const char *arg)
                 if (tdm_type_info(i) && strcmp(tdm_type_info(i)->name, type_name) == 0)
                         type = i;
         if (!random_model_hparams(size, &hp)) {
-                fprintf(stderr, "no size %s: known are tiny, 1b, 4b, 12b, 27b\n", size);
+                fprintf(stderr, "no size %s: known are tiny, 1b, 4b, 12b, 27b, and files whose name ends in .gguf\n",
+                        size);
                 return 2;
         }
         weights = random_model_new(&hp, type, type);
         if (!weights)
                 return 1;
-        b.hp = &hp;
+        b.weights = weights;
         b.bytes = matrix_bytes(weights);
-        b.n_ids = TDM_MAX(context, 1024u) + 1024;
-        b.ids = malloc(b.n_ids * sizeof(*b.ids));
-        for (uint32_t i = 0; i < b.n_ids; i++)
-                b.ids[i] = 3 + i * 7919 % (hp.n_vocab - 3);
         printf("%s %s: %.2f GB of weights, made in %.1f s\n", size, tdm_type_info(type)->name, (double)b.bytes / 1e9,
                since(begin));
-
-        begin_drive(&b, weights, MAX_BATCH, 1024);
-        printf("   %s\n", tdm_vulkan_device_ops.describe(drive_device(b.drive, 0)));
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(batches); i++) {
-                char what[40];
-
-                snprintf(what, sizeof(what), batches[i] == 1 ? "decode, alone" : "decode, %u together", batches[i]);
-                decode(&b, batches[i], TDM_MIN(128u, PROMPT / batches[i]), what);
-        }
-        prefill(&b);
-        drive_destroy(b.drive);
-        if (context) {
-                char what[40];
-
-                begin_drive(&b, weights, 1, b.n_ids);
-                begin = tdm_now_ns();
-                begin_at(&b, 1, context / PROMPT * PROMPT);
-                printf("   prompt of %u in steps of %u: %.1f tokens/s\n", b.at[0], PROMPT, b.at[0] / since(begin));
-                if (!quiet) {
-                        struct tdm_device *device = drive_device(b.drive, 0);
-
-                        tdm_vulkan_profile(device, true);
-                        step(&b, 1, PROMPT);
-                        printf("   the next %u of a prompt\n", PROMPT);
-                        print_profile(device, 1);
-                        tdm_vulkan_profile(device, false);
-                }
-                snprintf(what, sizeof(what), "decode, behind %u", b.at[0]);
-                decode(&b, 1, b.at[0], what);
-                drive_destroy(b.drive);
-        }
+        measure(&b, hp.n_vocab);
         random_model_destroy(weights);
-        free(b.ids);
         return 0;
 }
 
@@ -274,8 +309,8 @@ int main(int argc, char **argv)
                 else if (c == 's')
                         seconds_each = atof(optarg);
                 else {
-                        fprintf(stderr,
-                                "usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [SIZE[:TYPE]] …\n");
+                        fprintf(stderr, "usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] "
+                                        "[FILE.gguf | SIZE[:TYPE]] …\n");
                         return 2;
                 }
         }
