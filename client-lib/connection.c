@@ -278,6 +278,8 @@ static void read_replies(struct tandem *t)
                 }
                 while (!t->dead && tdm_frame_reader_next(t->reader, &data, &size, &fds, &n_fds) > 0)
                         handle_frame(t, data, size);
+                if (tdm_frame_reader_drained(t->reader) && !t->send_broken)
+                        return; /* saves a call; what comes now wakes the next poll */
         }
 }
 
@@ -525,6 +527,8 @@ int tandem_connect_for(struct tandem **ret, const char *path, const char *label,
                 code = lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a connection");
         else
                 code = find_daemon(path, &t->fd, &t->socket_path, err);
+        if (t->reader)
+                tdm_frame_reader_without_fds(t->reader);
         if (code == TANDEM_OK)
                 code = greet(t, label ? label : "", err);
         if (code != TANDEM_OK) {

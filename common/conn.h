@@ -66,6 +66,10 @@ void tdm_frame_reader_destroyp(struct tdm_frame_reader **reader);
 /* From now on no fds are received: fill() gives -EREMOTEIO, and the caller receives the next byte with the fds that
  * ride on it, if any do, and pushes them. */
 void tdm_frame_reader_guard(struct tdm_frame_reader *reader);
+/* For a peer that sends no fds: fill() takes all that has arrived, and fds are -EPROTO. */
+void tdm_frame_reader_without_fds(struct tdm_frame_reader *reader);
+/* The last fill() had room for more than there was. */
+bool tdm_frame_reader_drained(const struct tdm_frame_reader *reader);
 /* Takes the fds on success. -EPROTO: too many, or a frame is under way. */
 int tdm_frame_reader_push(struct tdm_frame_reader *reader, uint8_t first, const int *fds, unsigned n_fds);
 /* Reads what has arrived. >0 bytes, 0 end of stream, -EAGAIN, -EPROTO (frame too long, too many fds), other -errno. */

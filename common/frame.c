@@ -10,6 +10,8 @@
  * that fds ride on it), and leaves it to the caller. All its other reads have no room for fds: the kernel drops what
  * came, without flushing it.
  *
+ * A reader without fds takes whatever has arrived with one call. Fds are a breach there, and the kernel drops them too.
+ *
  * Memory: a frame's length is checked as soon as its header has arrived. The buffer is at most twice as large as the
  * bytes that arrived, so a peer must send bytes to make us hold memory. This file does not know what a frame says. */
 #include "common/frame.h"
@@ -39,6 +41,8 @@ struct tdm_frame_reader {
         const char *broken;    /* why, once the peer broke the rules */
         uint32_t refused_size; /* of a frame that is too long */
         bool guarded;
+        bool without_fds;
+        bool drained; /* the last read took less than it had room for */
 
         int fds[PENDING_MAX_FDS]; /* in order of arrival */
         unsigned n_fds;
@@ -140,6 +144,16 @@ void tdm_frame_reader_guard(struct tdm_frame_reader *r)
         r->guarded = true;
 }
 
+void tdm_frame_reader_without_fds(struct tdm_frame_reader *r)
+{
+        r->without_fds = true;
+}
+
+bool tdm_frame_reader_drained(const struct tdm_frame_reader *r)
+{
+        return r->drained;
+}
+
 static void close_all(int *fds, unsigned *n)
 {
         for (unsigned i = 0; i < *n; i++)
@@ -168,6 +182,8 @@ static size_t read_limit(const struct tdm_frame_reader *r)
 {
         size_t have = r->end - r->scan, rest;
 
+        if (r->without_fds)
+                return SIZE_MAX;
         if (have < TDM_FRAME_HEADER_BYTES)
                 return TDM_FRAME_HEADER_BYTES - have;
         rest = TDM_FRAME_HEADER_BYTES + (size_t)header_size(r->buf + r->scan) - have;
@@ -338,7 +354,7 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *r, int fd)
                 k = peek(fd);
                 if (k < 0)
                         return k;
-        } else if (!r->guarded) {
+        } else if (!r->guarded && !r->without_fds) {
                 msg.msg_control = control.bytes;
                 msg.msg_controllen = sizeof(control.bytes);
         }
@@ -353,6 +369,14 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *r, int fd)
         while (n < 0 && errno == EINTR);
         if (n < 0)
                 return -errno;
+        r->drained = (size_t)n < limit;
+        if (r->without_fds) {
+                r->end += (size_t)n;
+                if (msg.msg_flags & MSG_CTRUNC)
+                        r->broken = "fds; none are expected of it";
+                k = r->broken ? -EPROTO : scan_frames(r);
+                return k < 0 ? k : n;
+        }
 
         /* Bytes that still belong to the frame at hand; what comes after them begins a new one. */
         if (r->end == r->scan)

@@ -217,6 +217,52 @@ static void test_truncated_control(void **state)
         assert_int_equal(open_fds(), before);
 }
 
+/* A reader without fds takes many frames and a part with one read, and fds end it. */
+static void test_without_fds(void **state)
+{
+        _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = reader_new();
+        unsigned before = open_fds(), n_frames = 0;
+        uint8_t wire[8192];
+        const uint8_t *data;
+        size_t n = 0, size;
+        unsigned n_fds;
+        int fds[2], tok, *f;
+
+        make_pair(fds);
+        tdm_frame_reader_without_fds(r);
+        for (unsigned i = 0; i < 50; i++)
+                n += put_frame(wire + n, "0123456789abcdefghij", i % 21);
+        send_raw(fds[0], wire, n - 3, NULL, 0);
+        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), n - 3);
+        assert_true(tdm_frame_reader_drained(r));
+        for (; tdm_frame_reader_next(r, &data, &size, &f, &n_fds) == 1; n_frames++)
+                assert_int_equal(size, n_frames % 21);
+        assert_int_equal(n_frames, 49);
+        assert_true(tdm_frame_reader_mid_frame(r));
+        send_raw(fds[0], wire + n - 3, 3, NULL, 0);
+        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 3);
+        assert_int_equal(tdm_frame_reader_next(r, &data, &size, &f, &n_fds), 1);
+        assert_memory_equal(data, "0123456", 7);
+
+        memset(wire, 'x', sizeof(wire));
+        tdm_frame_header(wire, sizeof(wire) - TDM_FRAME_HEADER_BYTES);
+        send_raw(fds[0], wire, sizeof(wire), NULL, 0);
+        assert_true(tdm_frame_reader_fill(r, fds[1]) > 0);
+        assert_false(tdm_frame_reader_drained(r)); /* it makes room by what has come */
+        while (!tdm_frame_reader_drained(r))
+                assert_true(tdm_frame_reader_fill(r, fds[1]) > 0);
+        assert_int_equal(tdm_frame_reader_next(r, &data, &size, &f, &n_fds), 1);
+        assert_int_equal(size, sizeof(wire) - TDM_FRAME_HEADER_BYTES);
+
+        tok = token(1);
+        send_raw(fds[0], wire, 8, &tok, 1);
+        close(tok);
+        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), -EPROTO);
+        assert_int_equal(open_fds(), before + 2);
+        close(fds[0]);
+        close(fds[1]);
+}
+
 /* A header alone must not make us allocate what it promises. */
 static void test_memory_follows_bytes(void **state)
 {
@@ -316,15 +362,11 @@ static void test_blocking_big(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_split_bytes),
-                cmocka_unit_test(test_coalesced),
-                cmocka_unit_test(test_random_cuts),
-                cmocka_unit_test(test_taking_fds),
-                cmocka_unit_test(test_refused),
-                cmocka_unit_test(test_truncated_control),
-                cmocka_unit_test(test_memory_follows_bytes),
-                cmocka_unit_test(test_reader_full),
-                cmocka_unit_test(test_blocking_big),
+                cmocka_unit_test(test_split_bytes), cmocka_unit_test(test_coalesced),
+                cmocka_unit_test(test_random_cuts), cmocka_unit_test(test_taking_fds),
+                cmocka_unit_test(test_refused),     cmocka_unit_test(test_truncated_control),
+                cmocka_unit_test(test_without_fds), cmocka_unit_test(test_memory_follows_bytes),
+                cmocka_unit_test(test_reader_full), cmocka_unit_test(test_blocking_big),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void suspend(struct exchange *x)
                 return;
         MHD_suspend_connection(x->mhd);
         x->suspended = true;
-        if (tdm_loop_add_io(x->server->loop, x->peer->fd, EPOLLRDHUP, on_hang_up, x, &x->hang_up) < 0)
+        if (!x->hang_up && tdm_loop_add_io(x->server->loop, x->peer->fd, EPOLLRDHUP, on_hang_up, x, &x->hang_up) < 0)
                 x->hang_up = NULL; /* a hang-up is then seen by the next byte that is sent */
 }
 
@@ -89,7 +89,8 @@ void exchange_wake(struct exchange *x)
 {
         if (!x->suspended)
                 return;
-        tdm_source_destroyp(&x->hang_up);
+        if (!x->streaming || x->stream_ended || x->broken)
+                tdm_source_destroyp(&x->hang_up); /* a stream keeps it: it is suspended again after each token */
         x->suspended = false;
         MHD_resume_connection(x->mhd);
         server_run_soon(x->server);
@@ -98,6 +99,7 @@ void exchange_wake(struct exchange *x)
 void exchange_break(struct exchange *x)
 {
         x->broken = true;
+        tdm_source_destroyp(&x->hang_up);
         drop_work(x);
         if (x->peer)
                 (void)shutdown(x->peer->fd, SHUT_RDWR);
@@ -177,6 +179,7 @@ void exchange_begin_stream(struct exchange *x, const char *content_type)
 void exchange_end_stream(struct exchange *x)
 {
         x->stream_ended = true;
+        tdm_source_destroyp(&x->hang_up);
         exchange_wake(x);
 }
 

@@ -84,6 +84,7 @@ void generation_free(struct generation *g)
                 buffer_free(&c->text);
                 buffer_free(&c->thinking);
                 choice_calls_free(&c->calls);
+                sse_form_free(&c->form);
                 json_decref(c->tokens);
                 free(c->state);
         }

@@ -8,6 +8,7 @@
 #define TDM_HTTP_GENERATION_H
 
 #include "http-gateway/exchange.h"
+#include "http-gateway/sse.h"
 #include "http-gateway/stops.h"
 #include "http-gateway/tools.h"
 
@@ -63,6 +64,7 @@ struct choice {
         struct buffer text; /* of an answer that is not a stream */
         struct choice_calls calls;
         struct buffer thinking; /* of an answer that is not a stream */
+        struct sse_form form;   /* the API's own, of events that bring text */
         json_t *tokens;         /* the API's own, for log-probabilities */
         void *state;            /* the API's, malloc'd */
 };

@@ -141,6 +141,39 @@ void json_write(struct buffer *b, json_t *json)
         json_decref(json);
 }
 
+void json_write_text(struct buffer *b, const char *data, size_t size)
+{
+        static const char names[] = "\bb\ff\nn\rr\tt\"\"\\\\";
+        size_t from = 0;
+
+        if (!tdm_utf8_is_valid(data, size)) {
+                json_t *json = json_text(data, size);
+
+                if (!json || json_dump_callback(json, add_chunk, b, JSON_ENCODE_ANY) != 0)
+                        b->failed = true;
+                json_decref(json);
+                return;
+        }
+        buffer_add(b, "\"", 1);
+        for (size_t i = 0; i < size; i++) {
+                unsigned char c = (unsigned char)data[i];
+                char escape[8] = { '\\' };
+
+                if (c >= ' ' && c != '"' && c != '\\')
+                        continue;
+                buffer_add(b, data + from, i - from);
+                from = i + 1;
+                for (const char *name = names; *name && !escape[1]; name += 2)
+                        if ((unsigned char)*name == c)
+                                escape[1] = name[1];
+                if (!escape[1])
+                        snprintf(escape, sizeof(escape), "\\u%04X", c);
+                buffer_add_text(b, escape);
+        }
+        buffer_add(b, data + from, size - from);
+        buffer_add(b, "\"", 1);
+}
+
 json_t *json_get(const json_t *object, const char *key)
 {
         json_t *value = json_object_get(object, key);

@@ -13,6 +13,8 @@
 json_t *json_read_object(const char *data, size_t size, struct failure *f);
 /* Bytes as a string; what is not UTF-8 becomes U+FFFD. NULL: out of memory. */
 json_t *json_text(const char *data, size_t size);
+/* Appends a string, in quotes, as json_write() does. */
+void json_write_text(struct buffer *b, const char *data, size_t size);
 /* Appends the compact form; takes over json (NULL: b fails). */
 void json_write(struct buffer *b, json_t *json);
 

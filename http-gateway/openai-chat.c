@@ -94,6 +94,14 @@ static void chat_begin(struct exchange *x)
                               NULL));
 }
 
+static json_t *text_chunk(struct exchange *x, const struct choice *c, const char *text, size_t size, json_t *logprobs)
+{
+        return chunk(x,
+                     json_pack("[{s:i, s:{s:o}, s:o, s:n}]", "index", (int)c->index, "delta", "content",
+                               json_text(text, size), "logprobs", logprobs, "finish_reason"),
+                     NULL);
+}
+
 static void chat_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
                       size_t size)
 {
@@ -115,11 +123,14 @@ static void chat_text(struct exchange *x, struct choice *c, const struct tandem_
                 return;
         if (size == 0 && !logprobs)
                 return; /* the middle of a character */
-        sse_add(&x->out, NULL,
-                chunk(x,
-                      json_pack("[{s:i, s:{s:o}, s:o?, s:n}]", "index", (int)c->index, "delta", "content",
-                                json_text(text, size), "logprobs", logprobs ? logprobs : json_null(), "finish_reason"),
-                      NULL));
+        if (!logprobs) {
+                if (c->form.before.size == 0)
+                        sse_form_make(&c->form, NULL,
+                                      text_chunk(x, c, SSE_FORM_TEXT, strlen(SSE_FORM_TEXT), json_null()));
+                sse_form_add(&x->out, &c->form, text, size);
+                return;
+        }
+        sse_add(&x->out, NULL, text_chunk(x, c, text, size, logprobs));
 }
 
 static void chat_calls(struct exchange *x, struct choice *c, const struct tandem_token *token)

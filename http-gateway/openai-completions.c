@@ -57,6 +57,14 @@ static json_t *chunk(struct exchange *x, json_t *choices, json_t *usage)
         return json;
 }
 
+static json_t *text_chunk(struct exchange *x, const struct choice *c, const char *text, size_t size, json_t *logprobs)
+{
+        return chunk(x,
+                     json_pack("[{s:i, s:o, s:o, s:n}]", "index", (int)c->index, "text", json_text(text, size),
+                               "logprobs", logprobs, "finish_reason"),
+                     NULL);
+}
+
 static void completion_begin(struct exchange *x)
 {
 }
@@ -83,11 +91,14 @@ static void completion_text(struct exchange *x, struct choice *c, const struct t
         }
         if (!r->stream || (size == 0 && !logprobs))
                 return;
-        sse_add(&x->out, NULL,
-                chunk(x,
-                      json_pack("[{s:i, s:o, s:o, s:n}]", "index", (int)c->index, "text", json_text(text, size),
-                                "logprobs", logprobs ? logprobs : json_null(), "finish_reason"),
-                      NULL));
+        if (!logprobs) {
+                if (c->form.before.size == 0)
+                        sse_form_make(&c->form, NULL,
+                                      text_chunk(x, c, SSE_FORM_TEXT, strlen(SSE_FORM_TEXT), json_null()));
+                sse_form_add(&x->out, &c->form, text, size);
+                return;
+        }
+        sse_add(&x->out, NULL, text_chunk(x, c, text, size, logprobs));
 }
 
 static void completion_choice_end(struct exchange *x, struct choice *c)

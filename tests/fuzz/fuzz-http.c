@@ -60,12 +60,26 @@ static void guard(const uint8_t *data, size_t size)
                 check_failure(&f);
 }
 
+/* The short way to write a string gives what jansson gives. */
+static void write_text(const char *data, size_t size)
+{
+        _cleanup_(buffer_free) struct buffer fast = { 0 };
+        json_t *text = json_text(data, size);
+        char *slow = json_dumps(text, JSON_ENCODE_ANY);
+
+        json_write_text(&fast, data, size);
+        assert(text && slow && !fast.failed && strcmp(fast.data, slow) == 0);
+        free(slow);
+        json_decref(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         struct failure f = { 0 };
         json_t *json = json_read_object((const char *)data, size, &f);
 
         guard(data, size);
+        write_text((const char *)data, size);
         if (!json) {
                 check_failure(&f);
                 return 0;
