@@ -36,28 +36,56 @@ static bool split_host(const char *value, char name[MAX_HOST_BYTES + 1])
         return true;
 }
 
-static bool is_our_literal(const struct config *c, const char *name)
+/* A loopback address, or the one at which the connection came in. */
+static bool is_our_literal(const struct sockaddr_storage *local, const char *name)
 {
         struct in6_addr six;
         struct in_addr four;
 
-        if (inet_pton(AF_INET, name, &four) == 1)
-                return ntohl(four.s_addr) >> 24 == 127 ||
-                       (c->address.ss_family == AF_INET &&
-                        four.s_addr == ((const struct sockaddr_in *)&c->address)->sin_addr.s_addr &&
-                        four.s_addr != INADDR_ANY);
+        if (inet_pton(AF_INET, name, &four) == 1) {
+                if (ntohl(four.s_addr) >> 24 == 127)
+                        return true;
+                if (local->ss_family == AF_INET6) { /* a socket for both kinds */
+                        const struct in6_addr *mapped = &((const struct sockaddr_in6 *)local)->sin6_addr;
+
+                        return IN6_IS_ADDR_V4MAPPED(mapped) && memcmp(mapped->s6_addr + 12, &four, sizeof(four)) == 0;
+                }
+                return local->ss_family == AF_INET && four.s_addr != INADDR_ANY &&
+                       four.s_addr == ((const struct sockaddr_in *)local)->sin_addr.s_addr;
+        }
         if (inet_pton(AF_INET6, name, &six) == 1)
                 return IN6_IS_ADDR_LOOPBACK(&six) ||
-                       (c->address.ss_family == AF_INET6 && !IN6_IS_ADDR_UNSPECIFIED(&six) &&
-                        IN6_ARE_ADDR_EQUAL(&six, &((const struct sockaddr_in6 *)&c->address)->sin6_addr));
+                       (local->ss_family == AF_INET6 && !IN6_IS_ADDR_UNSPECIFIED(&six) &&
+                        IN6_ARE_ADDR_EQUAL(&six, &((const struct sockaddr_in6 *)local)->sin6_addr));
         return false;
 }
 
-static bool is_admitted(const struct config *c, const char *name)
+static bool ends_in(const char *name, const char *suffix)
+{
+        size_t n = strlen(name), m = strlen(suffix);
+
+        return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* Names that no public name server gives out, so that no page from elsewhere can make them lead here; and the
+ * machine's own. */
+static bool is_of_the_network(const char *name)
+{
+        char own[MAX_HOST_BYTES + 1];
+
+        if (ends_in(name, ".local") || ends_in(name, ".internal"))
+                return true;
+        if (gethostname(own, sizeof(own)) < 0)
+                return false;
+        own[sizeof(own) - 1] = '\0';
+        return own[0] && strcasecmp(name, own) == 0;
+}
+
+static bool is_admitted(const struct config *c, const struct sockaddr_storage *local, const char *name)
 {
         size_t n = strlen(name);
 
-        if (strcmp(name, "localhost") == 0 || is_our_literal(c, name))
+        if (strcmp(name, "localhost") == 0 || is_our_literal(local, name))
                 return true;
         for (unsigned i = 0; i < c->n_hosts; i++) {
                 const char *allowed = c->hosts[i];
@@ -72,7 +100,7 @@ static bool is_admitted(const struct config *c, const char *name)
         return false;
 }
 
-int guard_check_host(const struct config *c, const char *host, struct failure *f)
+int guard_check_host(const struct config *c, const struct sockaddr_storage *local, const char *host, struct failure *f)
 {
         char name[MAX_HOST_BYTES + 1];
 
@@ -80,13 +108,14 @@ int guard_check_host(const struct config *c, const char *host, struct failure *f
                 return failure_set(f, 400, "invalid_host", NULL, "the request has no Host");
         if (!split_host(host, name))
                 return failure_set(f, 400, "invalid_host", NULL, "the request's Host is not a host");
-        if (!is_admitted(c, name))
+        if (!is_admitted(c, local, name) && !is_of_the_network(name))
                 return failure_set(f, 403, "host_not_allowed", NULL,
                                    "this server does not answer under the name '%.200s'; --host allows names", name);
         return 0;
 }
 
-int guard_check_origin(const struct config *c, const char *origin, struct failure *f)
+int guard_check_origin(const struct config *c, const struct sockaddr_storage *local, const char *origin,
+                       struct failure *f)
 {
         char name[MAX_HOST_BYTES + 1];
         const char *host = NULL;
@@ -102,7 +131,7 @@ int guard_check_origin(const struct config *c, const char *origin, struct failur
                 host = origin + 7;
         else if (strncasecmp(origin, "https://", 8) == 0)
                 host = origin + 8;
-        if (host && split_host(host, name) && is_admitted(c, name))
+        if (host && split_host(host, name) && is_admitted(c, local, name))
                 return 0;
         return failure_set(f, 403, "origin_not_allowed", NULL,
                            "pages of '%.200s' may not use this server; --origin allows origins", origin);

@@ -7,11 +7,14 @@
 #include "http-gateway/config.h"
 #include "http-gateway/errors.h"
 
-/* host: the header's value (NULL: none came). localhost, loopback literals, the address that is listened on, and
- * configured names; any port. 0, or a failure (400, 403). */
-int guard_check_host(const struct config *c, const char *host, struct failure *f);
-/* origin: the header's value, not NULL. */
-int guard_check_origin(const struct config *c, const char *origin, struct failure *f);
+/* host: the header's value (NULL: none came). localhost, loopback literals, the machine's own name, *.local,
+ * *.internal, configured names and `local`, the address that the connection came to; any port. 0, or a failure (400,
+ * 403). */
+int guard_check_host(const struct config *c, const struct sockaddr_storage *local, const char *host, struct failure *f);
+/* origin: the header's value, not NULL. Pages of this machine and of configured names or origins: other machines of the
+ * network are elsewhere. */
+int guard_check_origin(const struct config *c, const struct sockaddr_storage *local, const char *origin,
+                       struct failure *f);
 /* authorization, x_api_key: values or NULL. Without a key file everything is accepted. *ret: the key's label, NULL
  * without. */
 int guard_check_key(const struct config *c, const char *authorization, const char *x_api_key, const char **ret,

@@ -100,15 +100,19 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
 {
         struct server *s = x->server;
         struct failure *f = &x->failure;
+        struct sockaddr_storage local = { 0 };
+        socklen_t size = sizeof(local);
 
+        if (getsockname(x->peer->fd, (struct sockaddr *)&local, &size) < 0)
+                local.ss_family = AF_UNSPEC;
         if (strcmp(method, "HEAD") == 0)
                 method = "GET";
         x->route = routes_find(method, url, &x->dialect, x->arg, x->allow);
-        if (h->n_host <= 1 && guard_check_host(s->config, h->host, f) != 0) {
+        if (h->n_host <= 1 && guard_check_host(s->config, &local, h->host, f) != 0) {
                 s->metrics.refused_hosts++;
                 return;
         }
-        if (h->origin && guard_check_origin(s->config, h->origin, f) != 0) {
+        if (h->origin && guard_check_origin(s->config, &local, h->origin, f) != 0) {
                 s->metrics.refused_origins++;
                 return;
         }

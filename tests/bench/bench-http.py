@@ -185,7 +185,9 @@ def main():
     options = parser.parse_args()
     name = os.path.basename(options.model).removesuffix(".gguf")
     out = []
-    with Daemon(models=[options.model], threads=options.threads or None, placement=None) as d, Gateway(d) as g:
+    # TANDEM_GPU=host and the like are the daemon's.
+    env = {k: v for k, v in os.environ.items() if k in ("TANDEM_NPU", "TANDEM_GPU", "TANDEM_PLACEMENT")}
+    with Daemon(models=[options.model], threads=options.threads or None, placement=None, env=env) as d, Gateway(d) as g:
         for n in (int(n) for n in options.streams.split(",")):
             r = compare(d, g, n, options, name)
             out.append(r)

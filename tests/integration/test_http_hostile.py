@@ -54,12 +54,33 @@ def smuggling():
 
 
 @test
+def own_address():
+    """Listening on all addresses: the one that a client used is a name for us, others are not."""
+    with Daemon(placement=None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            try:
+                s.connect(("192.0.2.1", 9)) # sends nothing; the kernel chooses a source
+                own = s.getsockname()[0]
+            except OSError:
+                own = "127.0.0.1"
+        for to, host, want in ((own, own, 200), ("127.0.0.1", "127.0.0.1", 200), (own, "198.51.100.7", 403),
+                               (own, "0.0.0.0", 403), (own, "evil.example", 403)):
+            with socket.create_connection((to, g.port), timeout=PATIENCE) as s:
+                s.sendall(head("GET", "/health", "Connection: close", host=host))
+                equal(statuses(read_all(s)), [want], f"{host} at {to}")
+        if own != "127.0.0.1":
+            equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=own), timeout=PATIENCE)), [403],
+                  "the other address on a loopback connection")
+
+
+@test
 def hosts_and_origins():
     with Daemon(placement=None) as d, Gateway(d, "--host", "box.example", "--host", "*.lan.example",
                                               "--origin", "app://obsidian.md", "--origin", "tauri://*") as g:
         for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "lan.example", "10.0.0.1",
                      "0.0.0.0",
-                     "[::]", "evil.example:11434", "xlan.example"):
+                     "[::]", "evil.example:11434", "xlan.example", "local", ".local", "evil.local.example",
+                     "localx", "internal.example"):
             for method in ("GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"):
                 for path in PATHS + ["/v1/completions"]:
                     data = g.raw(head(method, path, "Connection: close", "Content-Length: 0", host=host),
@@ -73,13 +94,14 @@ def hosts_and_origins():
         equal(statuses(g.raw(head("GET", "/health", host=None, version="HTTP/1.0"), timeout=5 * SLOW)), [400],
               "nor in 1.0")
         for host in ("localhost", "LOCALHOST:80", "localhost.", "127.0.0.1", "127.1.2.3:5", "[::1]", "[::1]:8080",
-                     "box.example",
+                     "box.example", "nas.local", "Gateway.INTERNAL:11434", socket.gethostname(),
                      "Box.Example:1", "a.lan.example"):
             equal(statuses(g.raw(head("GET", "/health", "Connection: close", host=host), timeout=5 * SLOW)), [200],
                   host)
         for origin in ("http://evil.example", "https://localhost.evil.example", "null", "file://", "app://other",
                        "http://",
-                       "http://127.0.0.1@evil.example", "chrome-extension://x"):
+                       "http://127.0.0.1@evil.example", "chrome-extension://x", "http://nas.local",
+                       "https://gateway.internal"):
             for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("OPTIONS", "/v1/completions"),
                                  ("POST", "/api/pull")):
                 status, headers, data = g.request(method, path, BODY if method == "POST" else None, {"Origin": origin})

@@ -54,6 +54,10 @@ def conditions(preset, build):
         out.add("no-npm-clients")
     if not shutil.which("chromium") or not shutil.which("chromedriver"):
         out.add("no-chromium")
+    if not shutil.which("haproxy", path=os.environ.get("PATH", "") + ":/usr/sbin"):
+        out.add("no-haproxy")
+    if not shutil.which("prometheus"):
+        out.add("no-prometheus")
     if not os.path.isdir(os.environ.get("TANDEM_NPM_AJV", "")):
         out.add("no-npm-ajv")
     if not clang_format.find():
