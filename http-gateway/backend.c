@@ -131,13 +131,13 @@ static void ask_run(void *task)
         if (a->code != TANDEM_OK)
                 return;
         tandem_set_timeout(a->tandem, a->what & ASK_LOAD ? -1 : QUESTION_TIMEOUT_MS);
-        if (a->what & ASK_MODELS)
-                a->code = tandem_list_models(a->tandem, &a->models, &a->error);
         if (a->code == TANDEM_OK && a->what & ASK_STATUS)
                 a->code = tandem_get_status(a->tandem, &a->status, &a->error);
         if (a->code == TANDEM_OK && a->what & ASK_TOKENIZE)
                 a->code = tandem_tokenize(a->tandem, a->model, a->text, a->text_size, a->flags, &a->ids, &a->n_ids,
                                           &a->error);
+        if (a->code == TANDEM_OK && a->what & ASK_MODELS)
+                a->code = tandem_list_models(a->tandem, &a->models, &a->error);
         if (a->code == TANDEM_OK && a->what & ASK_LOAD)
                 a->code = tandem_load_model(a->tandem, a->model, &a->error);
         if (a->code == TANDEM_OK && a->what & ASK_UNLOAD)

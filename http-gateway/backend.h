@@ -27,7 +27,7 @@ void backend_keep(struct backend *b, struct tandem *t, const char *label);
 
 /* Questions. The answer comes once, unless the ask is forgotten before. */
 #define ASK_CONNECT 1u /* nothing but a connection, which the callback takes from ask->tandem */
-#define ASK_MODELS 2u
+#define ASK_MODELS 2u  /* after ASK_TOKENIZE: tokenizing has the daemon read the head of the model's file */
 #define ASK_STATUS 4u
 #define ASK_TOKENIZE 8u /* model, text, flags */
 #define ASK_LOAD 16u    /* model */

@@ -446,7 +446,7 @@ static void on_connected(struct ask *ask, void *userdata)
 
 /* Only names of models are passed on. libtandem opens a path itself, and here it would do so with this process' rights:
  * a client of HTTP could have it open any file that the gateway may read. */
-static bool is_a_name(const char *model)
+bool model_is_a_name(const char *model)
 {
         size_t n = strlen(model);
 
@@ -467,7 +467,7 @@ void generation_start(struct exchange *x, struct generation_request *request, co
                 exchange_fail(x, &f);
                 return;
         }
-        if (!r->model || !is_a_name(r->model)) {
+        if (!r->model || !model_is_a_name(r->model)) {
                 struct tandem_error err = { .code = TANDEM_E_NO_MODEL };
 
                 failure_from_tandem(&f, &err, json_get_string(r->json, "model", ""));

@@ -106,6 +106,8 @@ struct generation_request *generation_request_new(json_t *json); /* takes json o
 void generation_request_free(struct generation_request *r);
 void generation_request_freep(struct generation_request **r);
 
+/* False: libtandem would take it for the path of a file. */
+bool model_is_a_name(const char *model);
 /* Takes the request over. Answers the exchange, now or later. */
 void generation_start(struct exchange *x, struct generation_request *request, const struct generation_ops *ops);
 void generation_free(struct generation *g);    /* what runs is cancelled; NULL is fine */

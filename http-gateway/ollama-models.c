@@ -67,6 +67,20 @@ void ollama_ps(struct exchange *x)
         exchange_ask(x, ASK_MODELS, NULL, NULL, 0, 0, answer_ps);
 }
 
+/* Ollama's words, which are the daemon's. */
+static json_t *capabilities(const struct tandem_model *m)
+{
+        json_t *words = json_array();
+
+        for (const char *p = m->capabilities; *p; p += strspn(p, " ")) {
+                size_t n = strcspn(p, " ");
+
+                json_array_append_new(words, json_stringn(p, n));
+                p += n;
+        }
+        return words;
+}
+
 static void answer_show(struct exchange *x, struct ask *ask)
 {
         const struct tandem_model *m = find_model(ask->models, ask->model);
@@ -83,11 +97,13 @@ static void answer_show(struct exchange *x, struct ask *ask)
                 json_object_set_new(info, key, json_integer(m->context));
         }
         exchange_answer_json(x, 200,
-                             json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:[s]}", "license", "", "modelfile", "",
+                             json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o}", "license", "", "modelfile", "",
                                        "parameters", "", "template", "", "modified_at", LONG_AGO, "details", details(m),
-                                       "model_info", info, "capabilities", "completion"));
+                                       "model_info", info, "capabilities", capabilities(m)));
 }
 
+/* The daemon knows nothing of a model that nobody used yet, and applications decide by this answer what a model is good
+ * for. Tokenizing nothing has it read the head of the file, not the weights. */
 void ollama_show(struct exchange *x)
 {
         struct failure f = { 0 };
@@ -95,13 +111,25 @@ void ollama_show(struct exchange *x)
         const char *name = json_get_string(json, "model", json_get_string(json, "name", ""));
         char *copy = json && *name ? strdup(name) : NULL;
 
-        json_decref(json);
+        char *nothing;
+        size_t n = copy ? strlen(copy) : 0;
+
+        if (n > 7 && strcmp(copy + n - 7, ":latest") == 0)
+                copy[n - 7] = '\0';
         if (json && !copy)
                 failure_set(&f, 400, "missing_required_parameter", "model", "'model' is missing");
-        if (f.status != 0)
+        json_decref(json);
+        if (f.status != 0) {
                 exchange_fail(x, &f);
-        else
-                exchange_ask(x, ASK_MODELS, copy, NULL, 0, 0, answer_show);
+                return;
+        }
+        if (!model_is_a_name(copy)) {
+                fail_no_model(x, copy);
+                free(copy);
+                return;
+        }
+        nothing = strdup("");
+        exchange_ask(x, ASK_MODELS | ASK_TOKENIZE, copy, nothing, 0, 0, answer_show);
 }
 
 void ollama_manage(struct exchange *x)

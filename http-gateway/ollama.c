@@ -64,7 +64,7 @@ static void ollama_text(struct exchange *x, struct choice *c, const struct tande
                 add_line(x, line(x, model_of(x), text, size, false));
 }
 
-/* {"function": {"name", "arguments"}} of each whole call. */
+/* {"function": {"name", "arguments"}} of each whole call, and nothing beside it: some clients take one member only. */
 static json_t *tool_calls(const struct choice *c)
 {
         json_t *calls = json_array();
@@ -73,9 +73,8 @@ static json_t *tool_calls(const struct choice *c)
                 json_t *arguments = choice_call_arguments(&c->calls.items[i]);
 
                 if (arguments)
-                        json_array_append_new(calls, json_pack("{s:s, s:{s:i, s:s, s:o}}", "id", c->calls.items[i].id,
-                                                               "function", "index", (int)i, "name",
-                                                               c->calls.items[i].name, "arguments", arguments));
+                        json_array_append_new(calls, json_pack("{s:{s:i, s:s, s:o}}", "function", "index", (int)i,
+                                                               "name", c->calls.items[i].name, "arguments", arguments));
         }
         return calls;
 }
@@ -221,7 +220,7 @@ static void answer_loaded(struct exchange *x, struct ask *ask)
 
 static void load_or_unload(struct exchange *x, struct generation_request *r, bool unload)
 {
-        if (strchr(r->model, '/'))
+        if (!model_is_a_name(r->model))
                 fail_no_model(x, r->model);
         else
                 exchange_ask(x, unload ? ASK_UNLOAD : ASK_LOAD, steal_ptr(&r->model), NULL, 0, 0, answer_loaded);

@@ -114,7 +114,7 @@ void question_tokenize(struct exchange *x)
         text = json_get(r->json, "content") ? json_get(r->json, "content") : json_get(r->json, "prompt");
         if (!text)
                 failure_set(&f, 400, "missing_required_parameter", "content", "'content' is missing");
-        else if (json_get(r->json, "model") && request_take_model(r, &f) == 0 && strpbrk(r->model, "/"))
+        else if (json_get(r->json, "model") && request_take_model(r, &f) == 0 && !model_is_a_name(r->model))
                 failure_set(&f, 404, "model_not_found", "model", "a model is a name, not a path");
         if (f.status != 0) {
                 exchange_fail(x, &f);

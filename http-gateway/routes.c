@@ -13,6 +13,7 @@ static const struct route routes[] = {
         { "/v1/models", "GET", DIALECT_OPENAI, false, openai_models },
         { "/v1/models/", "GET", DIALECT_OPENAI, false, openai_model },
         { "/v1/chat/completions", "POST", DIALECT_OPENAI, false, openai_chat },
+        { "/chat/completions", "POST", DIALECT_OPENAI, false, openai_chat }, /* of clients that leave out /v1 */
         { "/v1/completions", "POST", DIALECT_OPENAI, false, openai_completions },
         { "/v1/responses", "POST", DIALECT_OPENAI, false, openai_responses },
         { "/v1/embeddings", "POST", DIALECT_OPENAI, false, openai_embeddings },

@@ -481,6 +481,9 @@ struct tandem_model {
         uint32_t kv_pages_full_idle, kv_pages_window_idle;
         double progress;         /* of loading, 0 to 1 */
         uint64_t resident_bytes; /* of its segments, as they stand in memory now */
+        /* words with spaces between: "completion", "tools", "embedding"; "" until the file's head was read, and from an
+         * older daemon */
+        const char *capabilities;
 };
 
 struct tandem_status {

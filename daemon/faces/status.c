@@ -101,6 +101,13 @@ bool tdm_status_may_name(const struct tdm_status_source *source, const struct td
                           (model->holder && model->holder->identity == viewer->identity));
 }
 
+static const char *capabilities(const struct tdm_model *model, const struct tdm_model_metadata *metadata)
+{
+        if (tdm_model_recipe(model)->pooling != TDM_POOLING_NONE)
+                return "embedding";
+        return tdm_chat_family_has_tools(metadata->chat) ? "completion tools" : "completion";
+}
+
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret)
 {
         struct tdm_model_fields *f = &ret->fields;
@@ -123,6 +130,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .precision = tdm_precision_name(model->precision),
                 .kv_type = tdm_kv_type_name(model->kv_type),
                 .chat = metadata ? tdm_chat_family_name(metadata->chat) : "",
+                .capabilities = metadata ? capabilities(model, metadata) : "",
                 .load_ms = model->load_ms,
                 .progress = progress(model),
                 .resident_bytes = tdm_model_resident_bytes(model),
