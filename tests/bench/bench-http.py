@@ -132,7 +132,7 @@ def compare(daemon, gateway, n_streams, options, model):
     out = {"socket": [], "gateway": [], "again": []}
     cpu, n_tokens = 0.0, 0
     for i in range(options.rounds + 1):
-        # New prompts in each turn, or the later turns would find them cached. All turns of a round draw the same number.
+        # New prompts in each turn, or the later turns would find them cached.
         turns = [("socket", sockets), ("gateway", doors), ("again", sockets)]
         for kind, clients in (turns[i % 3:] + turns[:i % 3]):
             asks = [{"model": model, "prompt": [2] + [rng.randrange(300, 4000) for _ in range(options.prompt - 1)],
@@ -140,14 +140,15 @@ def compare(daemon, gateway, n_streams, options, model):
             before = cpu_s(gateway.process.pid)
             ttft, speed, counts = ask_all(clients, asks)
             if i == 0:
-                continue # caches and connections settle
+                continue  # caches and connections settle
             if kind == "gateway":
                 cpu += cpu_s(gateway.process.pid) - before
                 n_tokens += sum(counts)
             out[kind].append((ttft, speed))
     for c in sockets + doors:
         c.socket.close()
-    result = {"streams": n_streams, "rounds": options.rounds, "gateway_cpu_us_per_token": round(1e6 * cpu / n_tokens, 2)}
+    result = {"streams": n_streams, "rounds": options.rounds,
+              "gateway_cpu_us_per_token": round(1e6 * cpu / n_tokens, 2)}
     for at, name in enumerate(("ttft", "speed")):
         base = [x[at] for x in out["socket"]]
         result[name] = {"socket": round(statistics.median(base), 3),
@@ -193,7 +194,8 @@ def main():
             out.append(r)
             if options.json:
                 continue
-            print(f"{n} streams, {options.rounds} rounds; the gateway uses {r['gateway_cpu_us_per_token']} µs of CPU a token")
+            print(f"{n} streams, {options.rounds} rounds; the gateway uses {r['gateway_cpu_us_per_token']} µs of CPU "
+                  "a token")
             for key, unit in (("ttft", "ms to the first token"), ("speed", "tokens a second")):
                 v = r[key]
                 print(f"  {unit}: socket {v['socket']}, gateway {v['gateway']}; ratio {v['ratio']['median']} "

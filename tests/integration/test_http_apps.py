@@ -59,7 +59,7 @@ def applications():
                 except AssertionError as e:
                     raise AssertionError(f"{app}, {step['name']}: {e}") from e
             print(f"     {app}")
-        equal(sorted(f for f in os.listdir(FIXTURES) if f.endswith(".json")), sorted(a + ".json" for a in APPS), "files")
+        equal(sorted(f for f in os.listdir(FIXTURES) if f.endswith(".json")), [a + ".json" for a in APPS], "files")
 
 
 main()

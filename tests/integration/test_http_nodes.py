@@ -1,5 +1,5 @@
-"""Three nodes behind HAProxy with the configuration of deploy/: one is killed with -9, one is drained. The streams of the
-others go on, new requests are answered soon, and Debian's Prometheus knows what `tandem status` knows."""
+"""Three nodes behind HAProxy with the configuration of deploy/: one is killed with -9, one is drained. The streams of
+the others go on, new requests are answered soon, and Debian's Prometheus knows what `tandem status` knows."""
 import os
 import signal
 import sys
@@ -273,7 +273,8 @@ QUERIES = {
     "sum(tandem_jobs_done_total)": lambda all: sum(s["jobs_done"] for s in all),
     "sum(tandem_jobs_cancelled_total)": lambda all: sum(s["jobs_cancelled"] for s in all),
     "sum(vllm:num_requests_running)": lambda all: sum(s["jobs_running"] for s in all),
-    "max(tandem_kv_pages)": lambda all: max(m["kv_pages_full"] + m["kv_pages_window"] for s in all for m in s["models"]),
+    "max(tandem_kv_pages)":
+        lambda all: max(m["kv_pages_full"] + m["kv_pages_window"] for s in all for m in s["models"]),
     "sum(tandem_worker_restarts_total)": lambda all: sum(w["restarts"] for s in all for w in s["workers"]),
     "count(tandem_up == 1)": len,
     "sum(vllm:gpu_prefix_cache_hits_total) / sum(vllm:gpu_prefix_cache_queries_total)":

@@ -9,6 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from http_test import Gateway  # noqa: E402
 
 EXAMPLES = os.path.join(TREE, "examples")
 BUILT = os.path.join(os.path.dirname(BIN), "examples")
@@ -43,6 +44,32 @@ class Bus:
 def on_bus(bus):
     # the last --bus counts
     return Daemon(args=["--bus", bus.address])
+
+
+@test
+def over_http():
+    """curl's requests, the npm client's where it is, and the applications' configurations as far as they can be read."""
+    http = os.path.join(EXAMPLES, "http")
+    for name in ("zed-settings.json", "vscode-settings.json"):
+        with open(os.path.join(http, name)) as f:
+            json.load(f)
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        env = dict(d.environment(), TANDEM_URL=f"http://127.0.0.1:{g.port}")
+        if shutil.which("curl"):
+            r = subprocess.run([os.path.join(http, "curl.sh")], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, timeout=60 * SLOW)
+            equal((r.returncode, r.stderr), (0, ""), "curl.sh")
+            check(all(word in r.stdout for word in ("== tale, whole", '"finish_reason":"length"', "data: [DONE]",
+                                                    '"done_reason":"length"')), "its answers", r.stdout)
+        modules = os.environ.get("TANDEM_NPM_CLIENTS", "")
+        if shutil.which("node") and os.path.isdir(os.path.join(modules, "openai")):
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copy(os.path.join(http, "openai.mjs"), folder)
+                os.symlink(modules, os.path.join(folder, "node_modules"))
+                r = subprocess.run(["node", "openai.mjs"], cwd=folder, env=env, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
+            equal((r.returncode, r.stderr), (0, ""), "openai.mjs")
+            check(re.search(r"\[tale: \d+ tokens\]\n$", r.stdout), "its answer", r.stdout)
 
 
 @test
