@@ -8,8 +8,8 @@
 
 /* event: NULL for none. Takes json over. */
 void sse_add(struct buffer *out, const char *event, json_t *json);
-/* Of a stream's events most differ in one text alone. The form is an event whose text is SSE_FORM_TEXT. It is made once,
- * since making JSON out of parts takes ten times as long as writing the text between two halves. */
+/* Most events of a stream differ in one text alone. The form is an event whose text is SSE_FORM_TEXT. It is made once,
+ * since making JSON out of parts takes longer than writing the text between two halves. */
 #define SSE_FORM_TEXT "\x01the text\x02"
 struct sse_form {
         struct buffer before, behind;

@@ -48,7 +48,7 @@ def on_bus(bus):
 
 @test
 def over_http():
-    """curl's requests, the npm client's where it is, and the applications' configurations as far as they can be read."""
+    """curl's requests, the npm client's where it is, and applications' configurations as far as they can be read."""
     http = os.path.join(EXAMPLES, "http")
     for name in ("zed-settings.json", "vscode-settings.json"):
         with open(os.path.join(http, name)) as f:
@@ -56,8 +56,8 @@ def over_http():
     with Daemon(placement=None) as d, Gateway(d) as g:
         env = dict(d.environment(), TANDEM_URL=f"http://127.0.0.1:{g.port}")
         if shutil.which("curl"):
-            r = subprocess.run([os.path.join(http, "curl.sh")], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, timeout=60 * SLOW)
+            r = subprocess.run([os.path.join(http, "curl.sh")], env=env, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, timeout=60 * SLOW)
             equal((r.returncode, r.stderr), (0, ""), "curl.sh")
             check(all(word in r.stdout for word in ("== tale, whole", '"finish_reason":"length"', "data: [DONE]",
                                                     '"done_reason":"length"')), "its answers", r.stdout)
