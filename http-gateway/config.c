@@ -26,7 +26,9 @@ const char config_help[] =
         "  --origin ORIGIN         a web page or app that may ask (app://obsidian.md, app://*); may be repeated\n"
         "  --request-timeout S     seconds in which a request has to come whole (60)\n"
         "  --idle-timeout S        seconds that a connection may wait for its next request (75)\n"
-        "  --peers FILE            not supported yet\n"
+        "  --peers FILE            gateways that go on with a job when the daemon here has died: http://ADDRESS:PORT "
+        "[KEY]\n"
+        "                          a line; mode 0600\n"
         "  --list-parameters       print what each request may contain, as Markdown\n"
         "  --help, --version\n";
 
@@ -37,31 +39,38 @@ static bool is_loopback(const struct sockaddr_storage *address)
         return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
-/* ADDRESS:PORT or [ADDRESS6]:PORT; a name is not looked up. */
-static int parse_listen(struct config *c, struct tdm_error *err)
+/* ADDRESS:PORT or [ADDRESS6]:PORT; a name is not looked up. False: that is neither. */
+static bool parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_size)
 {
         const struct addrinfo hints = { .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
                                         .ai_socktype = SOCK_STREAM };
-        const char *colon = strrchr(c->listen, ':');
+        const char *colon = strrchr(text, ':');
         struct addrinfo *found = NULL;
         char host[64];
         size_t n;
 
-        if (!colon || colon == c->listen || strlen(colon + 1) == 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "--listen takes ADDRESS:PORT, not %.100s", c->listen);
-        n = (size_t)(colon - c->listen);
-        if (n >= 2 && c->listen[0] == '[' && colon[-1] == ']')
-                snprintf(host, sizeof(host), "%.*s", (int)TDM_MIN(n - 2, sizeof(host) - 1), c->listen + 1);
+        if (!colon || colon == text || strlen(colon + 1) == 0)
+                return false;
+        n = (size_t)(colon - text);
+        if (n >= 2 && text[0] == '[' && colon[-1] == ']')
+                snprintf(host, sizeof(host), "%.*s", (int)TDM_MIN(n - 2, sizeof(host) - 1), text + 1);
         else
-                snprintf(host, sizeof(host), "%.*s", (int)TDM_MIN(n, sizeof(host) - 1), c->listen);
+                snprintf(host, sizeof(host), "%.*s", (int)TDM_MIN(n, sizeof(host) - 1), text);
         if (strcmp(host, "localhost") == 0)
                 snprintf(host, sizeof(host), "127.0.0.1");
         if (strspn(colon + 1, "0123456789") != strlen(colon + 1) || strtoul(colon + 1, NULL, 10) > 65535 ||
             getaddrinfo(host, colon + 1, &hints, &found) != 0 || !found)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "--listen %.100s: not an address and a port", c->listen);
-        memcpy(&c->address, found->ai_addr, found->ai_addrlen);
-        c->address_size = found->ai_addrlen;
+                return false;
+        memcpy(ret, found->ai_addr, found->ai_addrlen);
+        *ret_size = found->ai_addrlen;
         freeaddrinfo(found);
+        return true;
+}
+
+static int parse_listen(struct config *c, struct tdm_error *err)
+{
+        if (!parse_address(c->listen, &c->address, &c->address_size))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "--listen takes ADDRESS:PORT, not %.100s", c->listen);
         c->loopback = is_loopback(&c->address);
         return 0;
 }
@@ -119,30 +128,32 @@ static bool is_credential(const char *path)
         return n > 1 && strncmp(path, folder, n) == 0 && path[n] == '/' && !strstr(path, "/../");
 }
 
-static int read_keys(struct config *c, struct tdm_error *err)
+/* A file of secrets, by lines. */
+static int read_lines(struct config *c, const char *path,
+                      int (*take)(struct config *c, char *line, unsigned number, struct tdm_error *err),
+                      struct tdm_error *err)
 {
-        _cleanup_(closep) int fd = open(c->key_file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
         _cleanup_(fclosep) FILE *f = NULL;
         char line[1024];
         struct stat st;
         unsigned number = 0;
 
         if (fd < 0 || fstat(fd, &st) < 0)
-                return tdm_error_set(err, -errno, "cannot read the keys in %s: %s", c->key_file, strerror(errno));
+                return tdm_error_set(err, -errno, "cannot read the keys in %s: %s", path, strerror(errno));
         if (!S_ISREG(st.st_mode))
-                return tdm_error_set(err, TDM_E_DENIED, "%s is no regular file", c->key_file);
-        if (st.st_uid != geteuid() && !is_credential(c->key_file))
+                return tdm_error_set(err, TDM_E_DENIED, "%s is no regular file", path);
+        if (st.st_uid != geteuid() && !is_credential(path))
                 return tdm_error_set(err, TDM_E_DENIED,
                                      "%s belongs to user %u, not to user %u, who runs tandem-http; give it to that one",
-                                     c->key_file, (unsigned)st.st_uid, (unsigned)geteuid());
-        if (st.st_mode & 077 && !is_credential(c->key_file))
+                                     path, (unsigned)st.st_uid, (unsigned)geteuid());
+        if (st.st_mode & 077 && !is_credential(path))
                 return tdm_error_set(err, TDM_E_DENIED,
                                      "%s can be read by others than its owner (mode %04o); chmod 600 it, and make new "
                                      "keys",
-                                     c->key_file, (unsigned)st.st_mode & 07777);
-        c->keys = calloc(MAX_KEYS, sizeof(*c->keys));
+                                     path, (unsigned)st.st_mode & 07777);
         f = fdopen(fd, "r");
-        if (!c->keys || !f)
+        if (!f)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         steal_fd(&fd);
         while (fgets(line, sizeof(line), f)) {
@@ -150,15 +161,72 @@ static int read_keys(struct config *c, struct tdm_error *err)
                 int r;
 
                 number++;
-                r = whole ? take_key(c, line, number, err) :
-                            tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: the line is too long", c->key_file, number);
+                r = whole ? take(c, line, number, err) :
+                            tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: the line is too long", path, number);
                 explicit_bzero(line, sizeof(line));
                 if (r != 0)
                         return r;
         }
-        if (c->n_keys == 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s holds no key", c->key_file);
         return 0;
+}
+
+static int read_keys(struct config *c, struct tdm_error *err)
+{
+        int r;
+
+        c->keys = calloc(MAX_KEYS, sizeof(*c->keys));
+        if (!c->keys)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        r = read_lines(c, c->key_file, take_key, err);
+        if (r == 0 && c->n_keys == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s holds no key", c->key_file);
+        return r;
+}
+
+/* "http://ADDRESS:PORT" or "http://ADDRESS:PORT KEY" */
+static int take_peer(struct config *c, char *line, unsigned number, struct tdm_error *err)
+{
+        char *url = strtok(line, " \t\r\n"), *key = strtok(NULL, " \t\r\n");
+        struct peer_address *p;
+        size_t n;
+
+        if (!url || url[0] == '#')
+                return 0;
+        if (strtok(NULL, " \t\r\n") || strncmp(url, "http://", 7) != 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a line is http://ADDRESS:PORT [KEY]", c->peer_file,
+                                     number);
+        if (key && (strlen(key) < 8 || strlen(key) >= MAX_KEY_BYTES))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a key has 8 to %u bytes", c->peer_file, number,
+                                     MAX_KEY_BYTES - 1);
+        if (c->n_peers == MAX_PEERS)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: more than %u peers", c->peer_file, MAX_PEERS);
+        p = &c->peers[c->n_peers];
+        url += 7;
+        n = strlen(url);
+        if (n > 0 && url[n - 1] == '/')
+                url[--n] = '\0';
+        if (n >= sizeof(p->name) || !parse_address(url, &p->address, &p->address_size))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "%s:%u: %.80s is not an address and a port; names are not looked up", c->peer_file,
+                                     number, url);
+        memcpy(p->name, url, n + 1);
+        if (key)
+                memcpy(p->key, key, strlen(key) + 1);
+        c->n_peers++;
+        return 0;
+}
+
+static int read_peers(struct config *c, struct tdm_error *err)
+{
+        int r;
+
+        c->peers = calloc(MAX_PEERS, sizeof(*c->peers));
+        if (!c->peers)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        r = read_lines(c, c->peer_file, take_peer, err);
+        if (r == 0 && c->n_peers == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s holds no peer", c->peer_file);
+        return r;
 }
 
 static int take_seconds(const char *text, const char *flag, unsigned *ret, struct tdm_error *err)
@@ -247,7 +315,7 @@ static int parse_flags(struct config *c, int argc, char **argv, struct tdm_error
                         r = take_seconds(optarg, "idle-timeout", &c->idle_timeout_s, err);
                         break;
                 case PEERS:
-                        r = tdm_error_set(err, TDM_E_UNSUPPORTED, "--peers is not supported yet");
+                        c->peer_file = optarg;
                         break;
                 case LIST:
                         c->list_parameters = true;
@@ -280,6 +348,8 @@ int config_load(struct config *c, int argc, char **argv, struct tdm_error *err)
         r = parse_listen(c, err);
         if (r == 0 && c->key_file)
                 r = read_keys(c, err);
+        if (r == 0 && c->peer_file)
+                r = read_peers(c, err);
         if (r == 0 && !c->loopback && c->n_keys == 0 && !c->without_keys)
                 r = tdm_error_set(
                         err, TDM_E_BAD_REQUEST,
@@ -294,5 +364,8 @@ void config_deinit(struct config *c)
         if (c->keys)
                 explicit_bzero(c->keys, MAX_KEYS * sizeof(*c->keys));
         free(c->keys);
+        if (c->peers)
+                explicit_bzero(c->peers, MAX_PEERS * sizeof(*c->peers));
+        free(c->peers);
         *c = (struct config){ 0 };
 }

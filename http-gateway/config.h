@@ -16,6 +16,16 @@ struct api_key {
         char key[MAX_KEY_BYTES];            /* zero-padded: a comparison takes the same time wherever two keys differ */
 };
 
+#define MAX_PEERS 8u
+
+/* Another gateway, which goes on with jobs when this one's daemon has died. */
+struct peer_address {
+        char name[96]; /* ADDRESS:PORT, for logs and as the Host */
+        struct sockaddr_storage address;
+        socklen_t address_size;
+        char key[MAX_KEY_BYTES]; /* "": none */
+};
+
 struct config {
         const char *socket; /* NULL: as every client of libtandem finds it */
         const char *listen;
@@ -31,6 +41,9 @@ struct config {
 
         struct api_key *keys;
         unsigned n_keys;
+        const char *peer_file;
+        struct peer_address *peers;
+        unsigned n_peers;
         struct sockaddr_storage address;
         socklen_t address_size;
         bool loopback;

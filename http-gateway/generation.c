@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include "common/log.h"
 #include "http-gateway/backend.h"
+#include "http-gateway/handoff.h"
 
 #define PAUSE_BYTES ((size_t)64 << 10) /* unread by the client: no more is taken from the daemon */
 #define RESUME_BYTES ((size_t)16 << 10)
@@ -60,8 +61,10 @@ static void let_go(struct generation *g)
         tdm_source_destroyp(&g->io);
         if (g->connecting)
                 backend_forget(steal_ptr(&g->connecting));
-        for (unsigned i = 0; i < g->n_choices; i++)
+        for (unsigned i = 0; i < g->n_choices; i++) {
                 clean = clean && g->choices[i].job && tandem_job_done(g->choices[i].job);
+                handoff_free(steal_ptr(&g->choices[i].handoff));
+        }
         if (g->tandem && !clean)
                 tandem_close(steal_ptr(&g->tandem)); /* the daemon stops what still runs */
         for (unsigned i = 0; i < g->n_choices; i++) {
@@ -85,6 +88,8 @@ void generation_free(struct generation *g)
                 buffer_free(&c->thinking);
                 choice_calls_free(&c->calls);
                 sse_form_free(&c->form);
+                buffer_free(&c->tail);
+                free(c->told);
                 json_decref(c->tokens);
                 free(c->state);
         }
@@ -98,6 +103,29 @@ static void note_failure(struct generation *g, const struct tandem_error *err)
                 return;
         g->failed = true;
         failure_from_tandem(&g->failure, err, json_get_string(g->request->json, "model", ""));
+}
+
+/* Whether a peer can make the rest of it. */
+static bool may_go_on(const struct generation *g)
+{
+        const struct generation_request *r = g->request;
+
+        return g->x->server->config->n_peers > 0 && !r->relayed && !r->inputs && !r->count_only;
+}
+
+/* The daemon has gone, or is about to, and not for something that is wrong with the request. */
+static bool is_a_death(int code)
+{
+        return code == TANDEM_E_DAEMON_LOST || code == TANDEM_E_NO_DAEMON || code == TANDEM_E_DRAINING;
+}
+
+/* A loss that a peer makes up for is no failure yet, but what is said if none can. */
+static void note_loss(struct generation *g, const struct tandem_error *err)
+{
+        if (g->lost && g->failure.status == 0)
+                failure_from_tandem(&g->failure, err, json_get_string(g->request->json, "model", ""));
+        if (!g->lost)
+                note_failure(g, err);
 }
 
 static void fail_now(struct generation *g)
@@ -200,7 +228,8 @@ static void cut(struct choice *c, enum tandem_reason reason)
 {
         c->cut = true;
         c->reason = reason;
-        (void)tandem_cancel(c->job);
+        if (c->job)
+                (void)tandem_cancel(c->job);
 }
 
 static void take_calls(struct choice *c, const struct tandem_token *token)
@@ -223,14 +252,36 @@ static void take_calls(struct choice *c, const struct tandem_token *token)
                 g->ops->calls(g->x, c, token);
 }
 
-static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+/* For a peer, in case that the daemon dies. */
+static void remember(struct choice *c, const struct tandem_token *token)
 {
-        struct choice *c = userdata;
+        struct generation *g = c->generation;
+
+        if (!may_go_on(g))
+                return;
+        if (c->n_told == c->told_capacity) {
+                size_t capacity = TDM_MAX(c->told_capacity * 2, (size_t)64);
+                struct told *told = reallocarray(c->told, capacity, sizeof(*told));
+
+                if (!told) {
+                        g->failed = true;
+                        failure_set(&g->failure, 503, "no_memory", NULL, "no memory for this answer");
+                        return;
+                }
+                c->told = told;
+                c->told_capacity = capacity;
+        }
+        c->told[c->n_told++] = (struct told){ token->id, token->logprob };
+}
+
+static void take_token(struct choice *c, const struct tandem_token *token)
+{
         struct generation *g = c->generation;
         _cleanup_(buffer_free) struct buffer out = { 0 };
 
         if (g->failed || c->cut)
                 return;
+        remember(c, token);
         c->generated_tokens = token->index + 1;
         measure(g, c);
         if (c->stopper.n == 0) {
@@ -249,16 +300,29 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
                 cut(c, TANDEM_REASON_LENGTH);
 }
 
+static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+{
+        take_token(userdata, token);
+}
+
+static void take_done(struct choice *c, const struct tandem_result *result);
+
 static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
 {
-        struct choice *c = userdata;
+        take_done(userdata, result);
+}
+
+static void take_done(struct choice *c, const struct tandem_result *result)
+{
         struct generation *g = c->generation;
         _cleanup_(buffer_free) struct buffer out = { 0 };
 
         if (g->failed || c->ended)
                 return;
         if (result->reason == TANDEM_REASON_ERROR) {
-                note_failure(g, &result->error);
+                if (is_a_death(result->error.code) && may_go_on(g))
+                        g->lost = true;
+                note_loss(g, &result->error);
                 return;
         }
         if (result->reason == TANDEM_REASON_CANCELLED && !c->cut) {
@@ -271,7 +335,7 @@ static void on_done(struct tandem_job *job, const struct tandem_result *result, 
         c->prompt_tokens = result->prompt_tokens;
         if (g->request->inputs && !g->failed) {
                 size_t n = 0;
-                const float *vector = tandem_job_vector(job, &n);
+                const float *vector = tandem_job_vector(c->job, &n);
 
                 g->ops->vector(g->x, c, vector, n);
                 g->n_ended++;
@@ -310,9 +374,12 @@ static void on_done(struct tandem_job *job, const struct tandem_result *result, 
 
 static void watch(struct generation *g)
 {
-        short events = tandem_events(g->tandem);
+        short events = g->tandem ? tandem_events(g->tandem) : 0;
 
         g->paused = g->paused ? buffer_left(&g->x->out) > RESUME_BYTES : buffer_left(&g->x->out) > PAUSE_BYTES;
+        for (unsigned i = 0; i < g->n_choices && g->elsewhere; i++)
+                if (g->choices[i].handoff)
+                        handoff_pause(g->choices[i].handoff, g->paused);
         if (g->paused)
                 events &= ~POLLIN;
         if (events != g->watched && g->io && tdm_source_set_io_events(g->io, (uint32_t)events) == 0)
@@ -332,6 +399,90 @@ static int start_choices(struct generation *g, struct tandem_error *err)
         return code;
 }
 
+static void look(struct generation *g);
+
+/* A peer tells the job from its first token on: what the client has is compared, what is new goes to the client. */
+static void on_peer(struct choice *c, const struct relay_line *line, const char *why)
+{
+        struct generation *g = c->generation;
+
+        if (!line) {
+                tdm_log_info("%s: no peer can go on with it: %s", g->x->id, why);
+                g->failed = true;
+        } else if (line->kind == RELAY_ACCEPTED) {
+                c->prompt_tokens = line->prompt_tokens;
+                if (!c->accepted)
+                        g->n_accepted++;
+                c->accepted = true;
+        } else if (line->kind == RELAY_TOKEN && c->n_again < c->n_told) {
+                const struct told *was = &c->told[c->n_again++];
+
+                if (was->id != line->token.id ||
+                    memcmp(&was->logprob, &line->token.logprob, sizeof(was->logprob)) != 0) {
+                        c->n_again = 0;
+                        handoff_next(c->handoff, "it tells other tokens; its model or its arithmetic is another one");
+                }
+                return;
+        } else if (line->kind == RELAY_TOKEN) {
+                struct tandem_token token = line->token;
+
+                token.index = (uint32_t)c->n_told;
+                c->n_again++;
+                take_token(c, &token);
+                if (c->cut)
+                        take_done(c, &(struct tandem_result){ .reason = TANDEM_REASON_CANCELLED,
+                                                              .prompt_tokens = c->prompt_tokens,
+                                                              .tail = "" });
+        } else if (line->kind == RELAY_DONE) {
+                struct tandem_result result = line->result;
+
+                if (c->n_again < c->n_told) {
+                        c->n_again = 0;
+                        handoff_next(c->handoff, "its text ends earlier; its model or its arithmetic is another one");
+                        return;
+                }
+                result.tail = c->tail.data ? c->tail.data : "";
+                result.tail_size = c->tail.size;
+                take_done(c, &result);
+        } else if (line->kind == RELAY_NOTHING && line->result.tail_size > 0) {
+                buffer_add(&c->tail, line->result.tail, line->result.tail_size);
+                return;
+        }
+        if (c->ended)
+                handoff_free(steal_ptr(&c->handoff));
+        look(g);
+}
+
+/* What has not ended goes on elsewhere, from what the client has. */
+static void go_on_elsewhere(struct generation *g)
+{
+        tdm_source_destroyp(&g->io);
+        if (g->tandem)
+                tandem_close(steal_ptr(&g->tandem));
+        for (unsigned i = 0; i < g->n_choices && !g->failed; i++) {
+                struct choice *c = &g->choices[i];
+                json_t *request;
+
+                tandem_job_free(steal_ptr(&c->job));
+                if (c->ended || c->handoff)
+                        continue;
+                if (c->cut) { /* its end was on the way */
+                        take_done(c, &(struct tandem_result){ .reason = TANDEM_REASON_CANCELLED,
+                                                              .prompt_tokens = c->prompt_tokens,
+                                                              .tail = "" });
+                        continue;
+                }
+                request = relay_request(g->request, i);
+                if (!request || handoff_new(&c->handoff, g->x, c, request, on_peer) < 0)
+                        g->failed = true;
+        }
+        g->n_started = g->n_choices;
+        g->x->server->metrics.handoffs++;
+        for (unsigned i = 0; i < g->n_choices && !g->failed; i++)
+                if (g->choices[i].handoff)
+                        handoff_next(g->choices[i].handoff, "");
+}
+
 /* After every dispatch: ends the generation if an error or its last choice was noted, else goes on. */
 static void look(struct generation *g)
 {
@@ -340,6 +491,12 @@ static void look(struct generation *g)
 
         if (g->over)
                 return;
+        if (g->lost && !g->elsewhere && !g->failed) {
+                g->elsewhere = true;
+                go_on_elsewhere(g); /* looks again when it has failed at once */
+                if (g->over)
+                        return;
+        }
         if (!g->failed && g->n_started < g->n_choices && start_choices(g, &err) != TANDEM_OK)
                 note_failure(g, &err);
         if (g->failed) {
@@ -365,8 +522,12 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
 {
         struct generation *g = userdata;
 
-        if (tandem_dispatch(g->tandem, 0) != TANDEM_OK && !g->failed && g->n_ended < g->n_choices)
-                note_failure(g, tandem_connection_error(g->tandem));
+        if (tandem_dispatch(g->tandem, 0) != TANDEM_OK && !g->failed && g->n_ended < g->n_choices) {
+                const struct tandem_error *err = tandem_connection_error(g->tandem);
+
+                g->lost = g->lost || (is_a_death(err->code) && may_go_on(g));
+                note_loss(g, err);
+        }
         look(g);
         return 0;
 }
@@ -437,8 +598,9 @@ static void on_connected(struct ask *ask, void *userdata)
                 }
         }
         if (code != TANDEM_OK) {
-                note_failure(g, &err);
-                fail_now(g);
+                g->lost = is_a_death(code) && may_go_on(g);
+                note_loss(g, &err);
+                look(g);
                 return;
         }
         watch(g);
@@ -501,13 +663,16 @@ void generation_start(struct exchange *x, struct generation_request *request, co
 
 void generation_drained(struct generation *g)
 {
-        if (!g->over && g->tandem && g->paused)
+        if (!g->over && (g->tandem || g->elsewhere) && g->paused)
                 watch(g);
 }
 
 void generation_tick(struct generation *g, uint64_t now_ns)
 {
-        if (g->over || !g->request->stream || !g->tandem)
+        for (unsigned i = 0; i < g->n_choices && g->elsewhere && !g->over; i++)
+                if (g->choices[i].handoff)
+                        handoff_tick(g->choices[i].handoff, now_ns);
+        if (g->over || !g->request->stream || (!g->tandem && !g->elsewhere))
                 return;
         if (!g->begun && now_ns - g->started_ns >= QUIET_NS)
                 begin(g);

@@ -47,6 +47,14 @@ struct generation_request {
         bool stream, with_usage, with_logprobs;
         bool count_only;    /* only how many tokens the prompt has */
         bool name_the_stop; /* which stop text it was matters */
+        bool relayed;       /* another gateway's: it sees to the rest if this daemon dies */
+};
+
+struct handoff;
+
+struct told {
+        uint32_t id;
+        float logprob;
 };
 
 struct choice {
@@ -60,6 +68,11 @@ struct choice {
         uint32_t prompt_tokens, cached_tokens, generated_tokens;
         double prefill_s, decode_s, load_s;
         uint64_t last_token_ns;
+        struct told *told; /* [n_told], where there are peers: what the client has */
+        size_t n_told, told_capacity;
+        size_t n_again; /* of a handoff: how many of them came again */
+        struct handoff *handoff;
+        struct buffer tail; /* of a handoff */
         struct stops stopper;
         struct buffer text; /* of an answer that is not a stream */
         struct choice_calls calls;
@@ -95,6 +108,8 @@ struct generation {
         struct tdm_source *io;
         short watched;
         bool paused, begun, over, failed;
+        bool elsewhere;
+        bool lost; /* the daemon has died: what has not ended goes on at a peer */
         unsigned n_choices, n_started, n_accepted, n_ended;
         uint64_t started_ns, spoke_ns;
         time_t created;

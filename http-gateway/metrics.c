@@ -193,6 +193,8 @@ void metrics_write(struct buffer *out, const struct metrics *m, const struct tan
             (double)m->hang_ups);
         one(out, "tandem_http_stream_errors_total", "counter", "Streams that ended with an error.",
             (double)m->stream_errors);
+        one(out, "tandem_http_handoffs_total", "counter", "Requests that went on at a peer, since the daemon had died.",
+            (double)m->handoffs);
         histogram(out, "tandem_http_time_to_first_token_seconds", "From the request to its first token.",
                   &m->first_token);
         histogram(out, "tandem_http_time_between_tokens_seconds", "Between two tokens of a choice.",

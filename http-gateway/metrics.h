@@ -15,7 +15,7 @@ struct histogram {
 
 struct metrics {
         uint64_t by_class[6]; /* answers by the first digit of their status */
-        uint64_t refused_hosts, refused_origins, refused_keys, hang_ups, stream_errors;
+        uint64_t refused_hosts, refused_origins, refused_keys, hang_ups, stream_errors, handoffs;
         uint64_t prompt_tokens, cached_tokens, generated_tokens;
         struct histogram first_token, between_tokens;
 };

@@ -3,12 +3,14 @@
 #include "http-gateway/ollama.h"
 #include "http-gateway/openai.h"
 #include "http-gateway/page.h"
+#include "http-gateway/relay.h"
 
 static const struct route routes[] = {
         { "/", "GET", DIALECT_OLLAMA, true, page_root },
         { "/health", "GET", DIALECT_OPENAI, true, question_health },
         { "/metrics", "GET", DIALECT_OPENAI, false, question_metrics },
         { "/tokenize", "POST", DIALECT_OPENAI, false, question_tokenize },
+        { RELAY_PATH, "POST", DIALECT_OPENAI, false, relay_generate },
 
         { "/v1/models", "GET", DIALECT_OPENAI, false, openai_models },
         { "/v1/models/", "GET", DIALECT_OPENAI, false, openai_model },

@@ -150,8 +150,7 @@ int request_take_anthropic_tools(struct generation_request *r, struct failure *f
 
 /* ---- messages ---- */
 
-/* Of the last message; NULL: no memory. */
-static struct tandem_message_details *last_details(struct generation_request *r)
+struct tandem_message_details *request_last_details(struct generation_request *r)
 {
         struct request_tools *t = &r->tools;
         struct tandem_message_details **details;
@@ -201,7 +200,7 @@ static const char *make_id(struct generation_request *r, unsigned n)
 static int add_call(struct generation_request *r, const char *id, const char *name, const char *arguments,
                     struct failure *f)
 {
-        struct tandem_message_details *d = last_details(r);
+        struct tandem_message_details *d = request_last_details(r);
         struct tandem_call *calls;
 
         calls = d ? reallocarray((void *)(uintptr_t)d->calls, d->n_calls + 1, sizeof(*calls)) : NULL;
@@ -240,7 +239,7 @@ static int take_calls(struct generation_request *r, const json_t *given, const c
 
 static int take_answer(struct generation_request *r, const char *id, const char *name, struct failure *f)
 {
-        struct tandem_message_details *d = last_details(r);
+        struct tandem_message_details *d = request_last_details(r);
 
         if (d && !id)
                 id = make_id(r, r->tools.n_answered++);
@@ -268,7 +267,7 @@ int request_take_message_tools(struct generation_request *r, const json_t *messa
                                            "'%s' has tool_calls and is not the assistant's", name);
         thinking = thinking ? thinking : json_get(message, "thinking");
         if (json_is_string(thinking) && json_string_length(thinking) > 0) {
-                struct tandem_message_details *d = last_details(r);
+                struct tandem_message_details *d = request_last_details(r);
 
                 if (!d)
                         return no_memory(f);
@@ -358,7 +357,7 @@ int request_take_anthropic_messages(struct generation_request *r, const json_t *
 
 const struct tandem_message_details *const *request_details(struct generation_request *r)
 {
-        if (r->tools.n_details == 0 || (r->tools.n_details < r->n_messages && !last_details(r)))
+        if (r->tools.n_details == 0 || (r->tools.n_details < r->n_messages && !request_last_details(r)))
                 return NULL;
         return (const struct tandem_message_details *const *)r->tools.details;
 }

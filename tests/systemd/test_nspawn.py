@@ -3,6 +3,7 @@ ordinary users, disturbed, watched over, and purged. One machine for all of it, 
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -294,6 +295,101 @@ def user_units(m):
     m.wait(lambda: m.run("pgrep", "-u", "alice", "tandem", may_fail=True).stdout == "", "nothing of alice's runs")
 
 
+KEYS = "alice alices-key-0123\nbob bobs-key-0123\n"
+
+
+def ask_http(m, method, path, body=None, key=None, user="alice", may_fail=False):
+    """(status, body) through the gateway's port, with what a bare machine has: bash."""
+    data = json.dumps(body) if body is not None else ""
+    head = (f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(data)}\r\n" +
+            (f"Authorization: Bearer {key}\r\n" if key else "") + "\r\n")
+    r = m.run("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/11434 && cat >&3 && cat <&3", user=user, input=head + data,
+              may_fail=may_fail)
+    if not r.stdout:
+        return 0, r.stderr
+    head, _, body = r.stdout.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def gateway_stream(m, n, key):
+    """A stream under way, in its midst: the process, and what has come."""
+    data = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": n, "seed": 3, "temperature": 0, "stream": True})
+    head = ("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"Content-Length: {len(data)}\r\nAuthorization: Bearer {key}\r\n\r\n")
+    p = m.popen("bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/11434 && printf %s {shlex.quote(head + data)} >&3 && cat <&3",
+                user="alice")
+    return p, "".join(p.stdout.readline() for _ in range(30))
+
+
+def http(m):
+    """The gateway's units: the port is the manager's, keys are a credential, each key's owner is a user for tandemd."""
+    m.run("ip", "link", "set", "lo", "up", may_fail=True)
+    m.run("sh", "-c", "umask 077; mkdir -p /etc/tandem /run/systemd/system/tandem-http.service.d; "
+                      "cat >/etc/tandem/http-keys", input=KEYS)
+    m.run("sh", "-c", "cat >/run/systemd/system/tandem-http.service.d/keys.conf",
+          input="[Service]\nLoadCredential=keys:/etc/tandem/http-keys\n"
+                'Environment="TANDEM_HTTP_OPTIONS=--api-key-file %d/keys"\n')
+    m.run("systemctl", "daemon-reload")
+    m.run("systemctl", "start", "tandem-http.socket")
+    equal(m.show("tandem-http.service", "ActiveState"), "inactive", "the gateway before its first client")
+    equal(ask_http(m, "GET", "/health"), (200, '{"status":"ok"}'), "health needs no key")
+    pid = m.show("tandem-http.service", "MainPID")
+    equal(m.run("ps", "-o", "user:32=", "-p", pid).stdout.strip(), "tandem-http", "whose process")
+    status, body = ask_http(m, "GET", "/v1/models")
+    equal((status, json.loads(body)["error"]["code"]), (401, "invalid_api_key"), "without a key")
+    equal(ask_http(m, "GET", "/v1/models", key="wrong-key-0123")[0], 401, "with a wrong one")
+    ask = {"model": "tale", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    status, body = ask_http(m, "POST", "/v1/completions", ask, "alices-key-0123")
+    equal(status, 200, f"with a key: {body[:300]}, {m.journal('tandem-http.service')[-600:]}")
+    equal(json.loads(body)["choices"][0]["text"].strip(), generate(m).strip(), "the text of the command")
+    cached = json.loads(body)["usage"]
+    equal(cached["prompt_tokens_details"]["cached_tokens"], 0, "nothing is known of the first")
+
+    # A job of alice's key: root and the gateway's user see whose it is, bob's login does not see it at all.
+    p, begun = gateway_stream(m, 1500, "alices-key-0123")
+    check("data: {" in begun, "a stream", begun)
+    check("key:alice" in m.run("tandem", "jobs").stdout, "root sees the key's name", m.run("tandem", "jobs").stdout)
+    listed = m.run("tandem", "jobs", user="bob").stdout
+    check("key:alice" not in listed, "an ordinary user does not", listed)
+    # tandemd believes nobody else who speaks for others.
+    own = m.run("sh", "-c", "install -m 600 -o bob /etc/tandem/http-keys /home/bob/keys; runuser -u bob -- timeout 20 "
+                "tandem-http --socket /run/tandem/socket --listen 127.0.0.1:11500 --api-key-file /home/bob/keys "
+                ">/tmp/bob.log 2>&1 & sleep 1; printf 'GET /v1/models HTTP/1.0\r\nHost: localhost\r\n"
+                "Authorization: Bearer bobs-key-0123\r\n\r\n' | bash -c 'exec 3<>/dev/tcp/127.0.0.1/11500; cat >&3; "
+                "cat <&3'; cat /tmp/bob.log", may_fail=True).stdout
+    check(" 403 " in own.split("\n")[0] + " ", "bob's own gateway may not speak for others", own)
+    # The worker is killed in the midst: the stream goes on with the same text.
+    m.run("systemctl", "kill", "-s", "KILL", "tandem-gpu-worker")
+    rest, _ = p.communicate(timeout=120 * SLOW)
+    want = json.loads(ask_http(m, "POST", "/v1/completions", dict(ask, max_tokens=1500, seed=3), "bobs-key-0123")[1])
+    events = re.findall(r"^data: (\{.*\})\r?$", begun + rest, re.M)
+    equal("".join(json.loads(e)["choices"][0]["text"] for e in events), want["choices"][0]["text"],
+          "the stream through a killed worker")
+    check("[DONE]" in rest, "its end", rest[-200:])
+    # Restarted: the port stays open, tandemd's other clients notice nothing.
+    other = m.popen(*LONG, user="alice")
+    lines = [other.stdout.readline() for _ in range(20)]
+    watch = Stopwatch(own=False)
+    m.run("systemctl", "restart", "--no-block", "tandem-http")
+    equal(ask_http(m, "GET", "/health")[0], 200, "a new connection at once")
+    seconds = watch.seconds()
+    check(seconds < 1.0 * SLOW, "within a second", seconds)
+    got, done = ids(m, "".join(lines) + other.stdout.read())
+    other.wait(120 * SLOW)
+    same_ids(got, ids(m, m.run(*LONG, user="bob").stdout)[0], "a client of tandemd's beside it")
+    m.wait(lambda: m.show("tandem-http.service", "MainPID") not in ("0", pid), "the next gateway")
+    print(f"     a new connection while the gateway restarts: {seconds * 1e3:.0f} ms")
+    for flavour in ("--system", "--user"):
+        score = m.run("systemd-analyze", "security", "--no-pager", "tandem-http.service", may_fail=True).stdout \
+            if flavour == "--system" else m.run("systemd-analyze", "security", "--no-pager", "--offline=true",
+                                                "/usr/lib/systemd/user/tandem-http.service", may_fail=True).stdout
+        print("     " + flavour + ": " + (score.strip().splitlines() or ["no systemd-analyze security"])[-1])
+    m.run("systemctl", "stop", "tandem-http.socket", "tandem-http.service")
+    m.run("rm", "-r", "/run/systemd/system/tandem-http.service.d", "/etc/tandem/http-keys", "/home/bob/keys",
+          "/tmp/bob.log")
+    m.run("systemctl", "daemon-reload")
+
+
 def manager(m):
     """Reload, restart by systemctl, and the watchdog."""
     m.run("sh", "-c", "mkdir -p /etc/tandem/tandem.conf.d; printf '[daemon]\\nmax-jobs-per-user = 3\\nodd = 1\\n' "
@@ -389,7 +485,7 @@ def from_install_to_purge():
     if SANITIZER:
         raise Skip("packages are built without sanitizers")
     debs = packages()
-    parts = [disturbed, rights, hostile, user_units, manager]
+    parts = [disturbed, rights, hostile, user_units, http, manager]
     if not os.path.exists(os.path.join(HOSTILE, "tandem-gpu-worker")):
         parts.remove(hostile)
         print(f"     no hostile workers in {HOSTILE} (built with the tests): that part is left out")

@@ -1,0 +1,476 @@
+/* The request is written from a generation_request, and read into one again by the other gateway, so it has a member for
+ * each of its parts. Nothing in it is trusted: the daemon checks what it gets, as from any client. */
+#include "http-gateway/relay.h"
+
+#include "http-gateway/messages.h"
+
+#define NDJSON_CONTENT_TYPE "application/x-ndjson"
+
+/* ---- the request ---- */
+
+static int set(json_t *json, const char *key, json_t *value)
+{
+        return value ? json_object_set_new(json, key, value) : -1;
+}
+
+static int set_text(json_t *json, const char *key, const char *text)
+{
+        return text && *text ? set(json, key, json_string(text)) : 0;
+}
+
+static json_t *message_json(const struct tandem_message *m, const struct tandem_message_details *d)
+{
+        json_t *json = json_pack("{s:s, s:o}", "role", m->role, "text", json_text(m->text, m->size)), *calls;
+        int r = json ? 0 : -1;
+
+        if (!d || r < 0)
+                return json;
+        r |= set_text(json, "thinking", d->thinking) | set_text(json, "call_id", d->call_id) |
+             set_text(json, "name", d->name);
+        calls = json_array();
+        for (size_t i = 0; i < d->n_calls; i++)
+                r |= json_array_append_new(calls,
+                                           json_pack("{s:s, s:s, s:{s:s}}", "id", d->calls[i].id, "name",
+                                                     d->calls[i].name, "input", "arguments", d->calls[i].arguments));
+        if (d->n_calls > 0)
+                r |= json_object_set(json, "calls", calls);
+        json_decref(calls);
+        if (r < 0) {
+                json_decref(json);
+                return NULL;
+        }
+        return json;
+}
+
+static json_t *messages_json(const struct generation_request *r)
+{
+        json_t *messages = json_array();
+
+        for (size_t i = 0; i < r->n_messages; i++) {
+                const struct tandem_message_details *d = i < r->tools.n_details ? r->tools.details[i] : NULL;
+
+                if (json_array_append_new(messages, message_json(&r->messages[i], d)) < 0) {
+                        json_decref(messages);
+                        return NULL;
+                }
+        }
+        return messages;
+}
+
+static json_t *ids_json(const struct prompt *p)
+{
+        json_t *ids = json_array();
+
+        for (size_t i = 0; i < p->n_ids; i++)
+                json_array_append_new(ids, json_integer(p->ids[i]));
+        return ids;
+}
+
+json_t *relay_request(const struct generation_request *r, unsigned choice)
+{
+        const struct tandem_generate_options *o = &r->options;
+        const struct prompt *p = &r->prompts[choice / r->n % MAX_PROMPTS];
+        json_t *json = json_pack(
+                "{s:s, s:I, s:f, s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I, s:I, s:b, s:I}", "model", r->model,
+                "max_tokens", (json_int_t)o->max_tokens, "temperature", (double)o->temperature, "top_k",
+                (json_int_t)o->top_k, "top_p", (double)o->top_p, "min_p", (double)o->min_p, "repeat_penalty",
+                (double)o->repeat_penalty, "repeat_last", (json_int_t)o->repeat_last, "seed",
+                (json_int_t)(o->seed + choice % r->n), "frequency_penalty", (double)o->frequency_penalty,
+                "presence_penalty", (double)o->presence_penalty, "top_logprobs", (json_int_t)o->top_logprobs, "num_ctx",
+                (json_int_t)r->context_limit, "one_call", o->one_call, "priority", (json_int_t)o->priority);
+        int failed = json ? 0 : -1;
+
+        if (failed < 0)
+                return NULL;
+        failed |= set_text(json, "logit_bias", o->logit_bias) | set_text(json, "json_schema", o->json_schema) |
+                  set_text(json, "grammar", o->grammar) | set_text(json, "regex", o->regex) |
+                  set_text(json, "tools", o->tools) | set_text(json, "tool_choice", o->tool_choice);
+        if (r->n_messages > 0)
+                failed |= set(json, "messages", messages_json(r));
+        else if (p->text)
+                failed |= set(json, "text", json_text(p->text, p->size));
+        else
+                failed |= set(json, "ids", ids_json(p));
+        if (!r->name_the_stop && r->n_stops > 0) { /* else the asking gateway looks for them itself */
+                json_t *stops = json_array();
+
+                for (size_t i = 0; i < r->n_stops; i++)
+                        json_array_append_new(stops, json_string(r->stops[i]));
+                failed |= set(json, "stop", stops);
+        }
+        if (failed < 0) {
+                json_decref(json);
+                return NULL;
+        }
+        return json;
+}
+
+static char *copy_of(struct generation_request *r, const char *text)
+{
+        char **texts = reallocarray(r->tools.texts, r->tools.n_texts + 1, sizeof(*texts));
+        char *copy = text && texts ? strdup(text) : NULL;
+
+        if (texts)
+                r->tools.texts = texts;
+        if (copy)
+                texts[r->tools.n_texts++] = copy;
+        return copy;
+}
+
+static int take_message(struct generation_request *r, const json_t *m, struct failure *f)
+{
+        const json_t *calls = json_get(m, "calls");
+        struct tandem_message_details *d;
+        struct tandem_call *items;
+
+        if (request_add_message(r, json_get_string(m, "role", ""), json_get(m, "text"), "", "messages", f) != 0)
+                return f->status;
+        d = request_last_details(r);
+        items = d && json_array_size(calls) > 0 ? calloc(json_array_size(calls), sizeof(*items)) : NULL;
+        if (!d || (json_array_size(calls) > 0 && !items))
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+        d->thinking = json_get_string(m, "thinking", NULL);
+        d->call_id = json_get_string(m, "call_id", NULL);
+        d->name = json_get_string(m, "name", NULL);
+        d->calls = items;
+        for (size_t i = 0; i < json_array_size(calls); i++) {
+                const json_t *call = json_array_get(calls, i);
+
+                items[d->n_calls].id = copy_of(r, json_get_string(call, "id", ""));
+                items[d->n_calls].name = copy_of(r, json_get_string(call, "name", ""));
+                items[d->n_calls].arguments = copy_of(r, json_get_string(json_get(call, "input"), "arguments", "{}"));
+                d->n_calls++;
+        }
+        return 0;
+}
+
+static uint32_t count_of(const json_t *json, const char *key)
+{
+        json_int_t v = json_get_integer(json, key, 0);
+
+        return v < 0 ? 0 : v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
+}
+
+static int take_ids(struct generation_request *r, const json_t *ids, struct failure *f)
+{
+        struct prompt *p = &r->prompts[0];
+
+        p->ids = calloc(json_array_size(ids) + 1, sizeof(*p->ids));
+        if (!p->ids)
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+        for (size_t i = 0; i < json_array_size(ids); i++) {
+                json_int_t id = json_integer_value(json_array_get(ids, i));
+
+                if (id < 0 || id > UINT32_MAX)
+                        return failure_set(f, 400, "invalid_value", "ids", "'ids' has an id that is none");
+                p->ids[p->n_ids++] = (uint32_t)id;
+        }
+        r->n_prompts = 1;
+        return 0;
+}
+
+static int take_prompt(struct generation_request *r, struct failure *f)
+{
+        const json_t *messages = json_get(r->json, "messages"), *text = json_get(r->json, "text");
+
+        for (size_t i = 0; i < json_array_size(messages); i++)
+                if (take_message(r, json_array_get(messages, i), f) != 0)
+                        return f->status;
+        if (json_array_size(messages) > 0)
+                return 0;
+        if (!json_is_string(text))
+                return take_ids(r, json_get(r->json, "ids"), f);
+        r->prompts[0].text = json_string_value(text);
+        r->prompts[0].size = json_string_length(text);
+        r->n_prompts = 1;
+        return 0;
+}
+
+static void take_options(struct generation_request *r)
+{
+        struct tandem_generate_options *o = &r->options;
+        const json_t *json = r->json;
+
+        o->max_tokens = count_of(json, "max_tokens");
+        o->temperature = (float)json_get_number(json, "temperature", 0);
+        o->top_k = count_of(json, "top_k");
+        o->top_p = (float)json_get_number(json, "top_p", 0);
+        o->min_p = (float)json_get_number(json, "min_p", 0);
+        o->repeat_penalty = (float)json_get_number(json, "repeat_penalty", 0);
+        o->repeat_last = count_of(json, "repeat_last");
+        o->seed = (uint64_t)json_get_integer(json, "seed", 0);
+        o->frequency_penalty = (float)json_get_number(json, "frequency_penalty", 0);
+        o->presence_penalty = (float)json_get_number(json, "presence_penalty", 0);
+        o->top_logprobs = count_of(json, "top_logprobs");
+        o->one_call = json_get_bool(json, "one_call", false);
+        o->priority = json_get_integer(json, "priority", 0) == TANDEM_PRIORITY_BACKGROUND ? TANDEM_PRIORITY_BACKGROUND :
+                                                                                            TANDEM_PRIORITY_INTERACTIVE;
+        o->json_schema = json_get_string(json, "json_schema", NULL);
+        o->grammar = json_get_string(json, "grammar", NULL);
+        o->regex = json_get_string(json, "regex", NULL);
+        o->tools = json_get_string(json, "tools", NULL);
+        o->tool_choice = json_get_string(json, "tool_choice", NULL);
+        o->logit_bias = json_get_string(json, "logit_bias", NULL);
+        r->context_limit = count_of(json, "num_ctx");
+        r->stream = true;
+}
+
+/* ---- the answer, as it is made ---- */
+
+static void add_line(struct exchange *x, json_t *json)
+{
+        json_write(&x->out, json);
+        buffer_add_text(&x->out, "\n");
+}
+
+static json_t *hex(const char *data, size_t size)
+{
+        _cleanup_(buffer_free) struct buffer text = { 0 };
+
+        for (size_t i = 0; i < size; i++)
+                buffer_printf(&text, "%02x", (unsigned char)data[i]);
+        return text.failed ? NULL : json_stringn(text.data ? text.data : "", text.size);
+}
+
+static void relay_begin(struct exchange *x)
+{
+        add_line(x, json_pack("{s:i}", "accepted", (int)x->generation->choices[0].prompt_tokens));
+}
+
+/* JSON knows no infinity, and a log-probability has to come back with all its bits. */
+static json_t *logprob_json(float logprob)
+{
+        uint32_t bits;
+
+        memcpy(&bits, &logprob, sizeof(bits));
+        return json_integer(bits);
+}
+
+static void relay_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
+                       size_t size)
+{
+        json_t *json, *list;
+
+        if (!token) {
+                add_line(x, json_pack("{s:o}", "tail", json_text(text, size)));
+                return;
+        }
+        json = json_pack("{s:I, s:o, s:o}", "id", (json_int_t)token->id, "logprob", logprob_json(token->logprob),
+                         "text", json_text(text, size));
+        if (token->thinking_size > 0)
+                set(json, "thinking", json_text(token->thinking, token->thinking_size));
+        list = json_array();
+        for (size_t i = 0; i < token->n_calls; i++)
+                json_array_append_new(
+                        list, json_pack("{s:I, s:s, s:s, s:o}", "call", (json_int_t)token->calls[i]->call, "id",
+                                        token->calls[i]->id, "name", token->calls[i]->name, "text",
+                                        json_text(token->calls[i]->arguments, token->calls[i]->arguments_size)));
+        if (token->n_calls > 0)
+                json_object_set(json, "calls", list);
+        json_decref(list);
+        list = json_array();
+        for (size_t i = 0; i < token->n_top; i++)
+                json_array_append_new(list, json_pack("{s:I, s:o, s:o}", "id", (json_int_t)token->top[i].id, "logprob",
+                                                      logprob_json(token->top[i].logprob), "hex",
+                                                      hex(token->top[i].text, token->top[i].size)));
+        if (token->n_top > 0)
+                json_object_set(json, "top", list);
+        json_decref(list);
+        add_line(x, json);
+}
+
+static void relay_choice_end(struct exchange *x, struct choice *c)
+{
+        add_line(x, json_pack("{s:s, s:i, s:i, s:i}", "done", tandem_reason_name((int)c->reason), "prompt_tokens",
+                              (int)c->prompt_tokens, "cached_tokens", (int)c->cached_tokens, "generated_tokens",
+                              (int)c->generated_tokens));
+}
+
+static void relay_end(struct exchange *x)
+{
+}
+
+static void relay_error(struct exchange *x, const struct failure *f)
+{
+        add_line(x, failure_json(f, DIALECT_OPENAI, x->id));
+}
+
+static void relay_ping(struct exchange *x)
+{
+        buffer_add_text(&x->out, "\n");
+}
+
+static const struct generation_ops relay_ops = { .content_type = NDJSON_CONTENT_TYPE,
+                                                 .begin = relay_begin,
+                                                 .text = relay_text,
+                                                 .choice_end = relay_choice_end,
+                                                 .end = relay_end,
+                                                 .error = relay_error,
+                                                 .ping = relay_ping };
+
+void relay_generate(struct exchange *x)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = NULL;
+        struct failure f = { 0 };
+        json_t *json = json_read_object(x->body.data, x->body.size, &f);
+
+        r = json ? generation_request_new(json) : NULL;
+        if (json && !r)
+                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+        if (r && request_take_model(r, &f) == 0 && take_prompt(r, &f) == 0)
+                request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
+        if (f.status != 0) {
+                exchange_fail(x, &f);
+                return;
+        }
+        take_options(r);
+        r->relayed = true;
+        generation_start(x, steal_ptr(&r), &relay_ops);
+}
+
+/* ---- the answer, as it is read ---- */
+
+static float logprob_of(const json_t *json)
+{
+        uint32_t bits = (uint32_t)json_get_integer(json, "logprob", 0);
+        float v;
+
+        memcpy(&v, &bits, sizeof(v));
+        return v;
+}
+
+static int digit(char c)
+{
+        return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool read_calls(struct relay_line *line, const json_t *calls)
+{
+        size_t n = json_array_size(calls);
+
+        if (n == 0)
+                return true;
+        line->deltas = calloc(n, sizeof(*line->deltas));
+        line->calls = calloc(n, sizeof(*line->calls));
+        if (!line->deltas || !line->calls)
+                return false;
+        for (size_t i = 0; i < n; i++) {
+                const json_t *call = json_array_get(calls, i), *text = json_object_get(call, "text");
+
+                if (!json_is_string(text))
+                        return false;
+                line->deltas[i] = (struct tandem_call_delta){ .call = count_of(call, "call"),
+                                                              .id = json_get_string(call, "id", ""),
+                                                              .name = json_get_string(call, "name", ""),
+                                                              .arguments = json_string_value(text),
+                                                              .arguments_size = json_string_length(text) };
+                line->calls[i] = &line->deltas[i];
+        }
+        line->token.calls = line->calls;
+        line->token.n_calls = n;
+        return true;
+}
+
+static bool read_top(struct relay_line *line, const json_t *top, size_t size)
+{
+        size_t n = json_array_size(top), used = 0;
+
+        if (n == 0)
+                return true;
+        line->top = calloc(n, sizeof(*line->top));
+        line->bytes = malloc(size); /* two digits a byte: half of it at most */
+        if (!line->top || !line->bytes)
+                return false;
+        for (size_t i = 0; i < n; i++) {
+                const json_t *one = json_array_get(top, i);
+                const char *text = json_get_string(one, "hex", "");
+                char *start = line->bytes + used;
+
+                for (; text[0] && text[1]; text += 2) {
+                        int high = digit(text[0]), low = digit(text[1]);
+
+                        if (high < 0 || low < 0)
+                                return false;
+                        line->bytes[used++] = (char)(high << 4 | low);
+                }
+                line->top[i] = (struct tandem_alternative){ .id = count_of(one, "id"),
+                                                            .logprob = logprob_of(one),
+                                                            .text = start,
+                                                            .size = (size_t)(line->bytes + used - start) };
+        }
+        line->token.top = line->top;
+        line->token.n_top = n;
+        return true;
+}
+
+static bool read_token(struct relay_line *line, size_t size)
+{
+        const json_t *text = json_object_get(line->json, "text"), *thinking = json_object_get(line->json, "thinking");
+
+        if (!json_is_string(text))
+                return false;
+        line->kind = RELAY_TOKEN;
+        line->token = (struct tandem_token){ .id = count_of(line->json, "id"),
+                                             .logprob = logprob_of(line->json),
+                                             .text = json_string_value(text),
+                                             .size = json_string_length(text),
+                                             .thinking = json_is_string(thinking) ? json_string_value(thinking) : "",
+                                             .thinking_size = json_string_length(thinking) };
+        return read_calls(line, json_object_get(line->json, "calls")) &&
+               read_top(line, json_object_get(line->json, "top"), size);
+}
+
+static bool read_done(struct relay_line *line)
+{
+        const char *reason = json_get_string(line->json, "done", "");
+
+        line->kind = RELAY_DONE;
+        line->result = (struct tandem_result){ .reason = TANDEM_REASON_STOP,
+                                               .prompt_tokens = count_of(line->json, "prompt_tokens"),
+                                               .cached_tokens = count_of(line->json, "cached_tokens"),
+                                               .generated_tokens = count_of(line->json, "generated_tokens"),
+                                               .tail = "" };
+        if (strcmp(reason, tandem_reason_name(TANDEM_REASON_LENGTH)) == 0)
+                line->result.reason = TANDEM_REASON_LENGTH;
+        else if (strcmp(reason, tandem_reason_name(TANDEM_REASON_STOP)) != 0)
+                return false;
+        return true;
+}
+
+void relay_read(struct relay_line *line, const char *data, size_t size)
+{
+        struct failure f = { 0 };
+        const json_t *tail;
+        bool right = true;
+
+        *line = (struct relay_line){ .kind = RELAY_NOTHING };
+        if (size == 0)
+                return; /* a sign of life */
+        line->json = json_read_object(data, size, &f);
+        if (!line->json) {
+                right = false;
+        } else if (json_object_get(line->json, "accepted")) {
+                line->kind = RELAY_ACCEPTED;
+                line->prompt_tokens = count_of(line->json, "accepted");
+        } else if (json_object_get(line->json, "done")) {
+                right = read_done(line);
+        } else if ((tail = json_object_get(line->json, "tail"))) {
+                right = json_is_string(tail);
+                line->result.tail = right ? json_string_value(tail) : "";
+                line->result.tail_size = json_string_length(tail);
+        } else {
+                right = read_token(line, size);
+        }
+        if (!right)
+                line->kind = RELAY_BROKEN;
+}
+
+void relay_line_free(struct relay_line *line)
+{
+        json_decref(line->json);
+        free(line->bytes);
+        free(line->deltas);
+        free(line->calls);
+        free(line->top);
+        *line = (struct relay_line){ .kind = RELAY_NOTHING };
+}

@@ -1,0 +1,279 @@
+"""tandem-http --peers: a daemon is killed with -9 in the midst of streams, and they go on at another gateway with the
+same tokens; or end with an error, where no peer has the same model, but never with other tokens."""
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+from http_test import *  # noqa: E402,F403
+
+HI = [{"role": "user", "content": "Tell me of a king"}]
+LONG = {"model": "tale", "prompt": PROMPT, "max_tokens": 240, "seed": 5, "stream": True}
+CHAT = {"model": "tale", "messages": HI, "max_tokens": 240, "seed": 9, "stream": True}
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 40}}, "required": ["city"]}}}
+# Whatever a job's next token depends on: the prompt's form, sampling, the answer's own past, what it must follow.
+REQUESTS = {
+    "greedy": ("/v1/completions", dict(LONG, temperature=0)),
+    "sampled": ("/v1/completions", LONG),
+    "filters": ("/v1/completions", dict(LONG, temperature=1.3, top_k=50, top_p=0.9, min_p=0.01)),
+    "penalties": ("/v1/completions", dict(LONG, frequency_penalty=0.7, presence_penalty=-0.4, repetition_penalty=1.2,
+                                          logit_bias={"300": 2.5, "400": -100})),
+    "log-probabilities": ("/v1/completions", dict(LONG, logprobs=5)),
+    "stop": ("/v1/completions", dict(LONG, stop=["nothing says this", "\n\n\n\n"])),
+    "ids": ("/v1/completions", dict(LONG, prompt=[2, 300, 400, 500, 600])),
+    "chat": ("/v1/chat/completions", CHAT),
+    "three choices": ("/v1/chat/completions", dict(CHAT, n=3, logprobs=True, top_logprobs=2)),
+    "schema": ("/v1/chat/completions", dict(CHAT, response_format={"type": "json_schema", "json_schema": {
+        "name": "it", "schema": {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 30,
+                                 "maxItems": 60}}})),
+    "whole": ("/v1/completions", dict(LONG, stream=False, logprobs=2)),
+    "responses": ("/v1/responses", {"model": "tale", "input": "Tell me of a king", "max_output_tokens": 240, "seed": 3,
+                                    "stream": True}),
+    "Anthropic": ("/v1/messages", dict(CHAT, stop_sequences=["nothing says this"])),
+    "Ollama": ("/api/chat", {"model": "tale", "messages": HI, "options": {"num_predict": 240, "seed": 4}}),
+}
+
+
+class Reader(threading.Thread):
+    """One request: what has come so far, and all of it in the end."""
+
+    def __init__(self, g, path, body):
+        super().__init__()
+        self.g, self.path, self.body = g, path, body
+        self.n, self.data, self.status, self.error = 0, b"", None, None
+        self.start()
+
+    def run(self):
+        c = http.client.HTTPConnection("127.0.0.1", self.g.port, timeout=PATIENCE)
+        try:
+            c.request("POST", self.path, json.dumps(self.body), {"Content-Type": "application/json"})
+            r = c.getresponse()
+            self.status = r.status
+            while line := r.readline():
+                self.data += line
+                self.n += line.startswith((b"data: ", b"{"))
+        except (OSError, http.client.HTTPException) as e:
+            self.error = e
+        finally:
+            c.close()
+
+    def told(self):
+        """What a client makes of the answer: texts, log-probabilities, ends; not what names the answer or its times."""
+        out = {}
+
+        def walk(value, path):
+            if isinstance(value, dict):
+                for k, v in value.items():
+                    if k not in ("id", "item_id", "created", "created_at", "system_fingerprint", "sequence_number",
+                                 "prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens",
+                                 "cached_tokens", "input_tokens", "total_tokens", "completed_at") and "duration" not in k:
+                        walk(v, path + (k,))
+            elif isinstance(value, list):
+                for v in value:
+                    walk(v, path)
+            elif isinstance(value, str):
+                out[path] = out.get(path, "") + value
+            elif value is not None:
+                out.setdefault(path, []).append(value)
+        for line in self.data.decode().splitlines():
+            line = line[6:] if line.startswith("data: ") else line
+            if line.startswith("{"):
+                event = json.loads(line)
+                choice = (event.get("choices") or [{}])[0].get("index") if len(event.get("choices", [])) == 1 else None
+                walk(event, (choice,))
+        return out
+
+
+def peers_file(d, *lines):
+    path = os.path.join(d.dir, f"peers-{time.monotonic_ns()}")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+        f.write("# the others\n" + "".join(line + "\n" for line in lines))
+    return path
+
+
+def url(g):
+    return f"http://127.0.0.1:{g.port}"
+
+
+def kill_all(d):
+    d.expect_exit = None
+    for pid in d.pids():
+        send_signal(pid, signal.SIGKILL)
+
+
+def stop_workers(d):
+    pids = [d.worker_pid(w) for w in ("npu", "gpu")]
+    for pid in pids:
+        send_signal(pid, signal.SIGSTOP)
+
+
+def die_in_the_midst(d, g, requests, enough=6):
+    """Starts all, lets each streaming one get some tokens, kills the daemon with all its workers."""
+    readers = {name: Reader(g, *requests[name]) for name in requests}
+    wait_for(lambda: all(r.n >= enough or r.error or not r.is_alive() or r.body.get("stream") is False
+                         for r in readers.values()), "tokens in each stream", 60, 0.001)
+    stop_workers(d)
+    unfinished = [name for name, r in readers.items() if r.is_alive()]
+    kill_all(d)
+    for r in readers.values():
+        r.join()
+    return readers, unfinished
+
+
+@test
+def goes_on():
+    """Every kind of request, on a daemon that dies; what the peer makes of each in peace is what has to come."""
+    with Daemon(placement=None) as other, Gateway(other) as b, Daemon(placement=None) as d, \
+            Gateway(d, "--peers", peers_file(d, url(b))) as a:
+        want = {}
+        for name, (path, body) in REQUESTS.items():
+            r = Reader(b, path, body)
+            r.join()
+            equal((r.status, r.error), (200, None), f"{name} in peace: {r.data[:300]}")
+            want[name] = r.told()
+        # a few at a time, so that none has ended before the others have begun
+        names = list(REQUESTS)
+        n_unfinished = 0
+        for at in range(0, len(names), 5):
+            if at:
+                d.start()
+                d.expect_exit = 0
+                a.post("/v1/completions", {"model": "tale", "prompt": PROMPT, "max_tokens": 1})
+            readers, unfinished = die_in_the_midst(d, a, {n: REQUESTS[n] for n in names[at:at + 5]})
+            n_unfinished += len(unfinished)
+            for name, r in readers.items():
+                equal((r.status, r.error), (200, None), f"{name}: {r.data[-300:]}")
+                got = r.told()
+                for path in sorted(set(got) | set(want[name]), key=str):
+                    equal(got.get(path), want[name].get(path), f"{name}, {path}")
+        check(n_unfinished >= len(names) // 2, "streams were in their midst", n_unfinished)
+        handoffs = int(re.search(r"^tandem_http_handoffs_total (\d+)", a.request("GET", "/metrics")[2].decode(),
+                                 re.M)[1])
+        check(handoffs >= n_unfinished, "handed over", handoffs, n_unfinished)
+        print(f"     {n_unfinished} of {len(names)} requests were cut off, and went on")
+        # The daemon is away: new requests go to the peer from their first token on.
+        text = a.post("/v1/completions", dict(LONG, stream=False, max_tokens=20))["choices"][0]["text"]
+        equal(text, b.post("/v1/completions", dict(LONG, stream=False, max_tokens=20))["choices"][0]["text"], "new")
+        # What is wrong with a request is wrong here too, and no peer is asked in vain twice.
+        check(a.post("/v1/completions", dict(LONG, stream=False, model="no-such"), 503)["error"], "an unknown model")
+
+
+@test
+def tools():
+    model = make_model("npu", "q8_0", arch="qwen3", chat="qwen3")
+    name = os.path.basename(model)[:-len(".gguf")]
+    ask = {"model": name, "messages": [{"role": "user", "content": "Weather?"},
+                                       {"role": "assistant", "content": "", "tool_calls": [
+                                           {"id": "call00001", "type": "function", "function": {
+                                               "name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"}}]},
+                                       {"role": "tool", "tool_call_id": "call00001", "content": "rain"},
+                                       {"role": "user", "content": "And in Rome?"}],
+           "tools": [TOOL], "tool_choice": "required", "temperature": 1.5, "max_tokens": 120, "seed": 11, "stream": True}
+    with Daemon(models=(model,), placement=None) as other, Gateway(other) as b, \
+            Daemon(models=(model,), placement=None) as d, Gateway(d, "--peers", peers_file(d, url(b))) as a:
+        r = Reader(b, "/v1/chat/completions", ask)
+        r.join()
+        equal(r.status, 200, f"in peace: {r.data[:300]}")
+        want = r.told()
+        check(any("arguments" in path for path in want), "a call", want)
+        readers, _ = die_in_the_midst(d, a, {"tools": ("/v1/chat/completions", ask)}, 3)
+        got = readers["tools"].told()
+        for path in set(got) | set(want):
+            if path[-1] != "id":
+                equal(got.get(path), want.get(path), f"{path}")
+
+
+@test
+def another_model():
+    """A peer whose model of the same name is another one tells other tokens: it is left, for one that is right, or the
+    stream ends with an error. What came before is right, and nothing that is wrong comes."""
+    with Daemon(placement=None) as right, Gateway(right) as c, Daemon(placement=None) as d:
+        false_tale = os.path.join(d.dir, "tale.gguf")
+        shutil.copy(SPROUT, false_tale)
+        want = Reader(c, "/v1/completions", LONG)
+        want.join()
+        with Daemon(models=(false_tale,), placement=None) as wrong, Gateway(wrong) as b:
+            with Gateway(d, "--peers", peers_file(d, url(b))) as a:
+                readers, unfinished = die_in_the_midst(d, a, {"it": ("/v1/completions", LONG)})
+                equal(unfinished, ["it"], "in its midst")
+                r = readers["it"]
+                check(b'"code":"daemon_lost"' in r.data and b"[DONE]" not in r.data, "an error", r.data[-400:])
+                got = r.told()[(0, "choices", "text")]
+                check(got and want.told()[(0, "choices", "text")].startswith(got), "a beginning of the right text", got)
+                check("tells other tokens" in a.log(), "the log says why", a.log())
+                d.start()
+            with Gateway(d, "--peers", peers_file(d, url(b), url(c))) as a:
+                readers, _ = die_in_the_midst(d, a, {"it": ("/v1/completions", LONG)})
+                equal(readers["it"].told(), want.told(), "the second peer is right")
+
+
+@test
+def peers_that_are_no_good():
+    """Dead, silent, with another key, speaking no HTTP, dying in their turn; the last in the list is good."""
+    with Daemon(placement=None) as good, Daemon(placement=None) as d, Daemon(placement=None) as dying, \
+            Gateway(dying) as b, socket.socket() as babbler, socket.socket() as deaf:
+        key = os.path.join(good.dir, "keys")
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+            f.write("fleet fleets-key-0123\n")
+        for s in (babbler, deaf):
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+
+        def babble():
+            while True:
+                try:
+                    c, _ = babbler.accept()
+                except OSError:
+                    return
+                c.sendall(b"220 this is no HTTP\r\n\r\n")
+                c.close()
+        threading.Thread(target=babble, daemon=True).start()
+        with Gateway(good, "--api-key-file", key) as c:
+            want = c
+            c.key = "fleets-key-0123"
+            text = c.post("/v1/completions", dict(LONG, stream=False))["choices"][0]["text"]
+            closed = socket.socket()
+            closed.bind(("127.0.0.1", 0))
+            bad = [f"http://127.0.0.1:{closed.getsockname()[1]}", f"http://127.0.0.1:{babbler.getsockname()[1]}",
+                   url(c), url(c) + " wrong-key-0123"]
+            closed.close()
+            with Gateway(d, "--peers", peers_file(d, *bad, url(b), url(c) + " fleets-key-0123")) as a:
+                r = Reader(a, "/v1/completions", LONG)
+                wait_for(lambda: r.n >= 5, "tokens", 60, 0.001)
+                stop_workers(d)
+                stop_workers(dying)  # the next good one takes the job, and says nothing but that it lives
+                kill_all(d)
+                wait_for(lambda: f"goes on at 127.0.0.1:{b.port}" in a.log(), "the peer that dies is asked")
+                kill_all(dying)
+                r.join()
+                equal("".join(e["choices"][0]["text"] for _, e in parse_events(r.data.decode()) if isinstance(e, dict)),
+                      text, "the text")
+                for said in ("Connection refused", "it answers in no HTTP", "it does not know our key"):
+                    check(said in a.log(), said, a.log())
+            # none left: an error, as without peers
+            with Gateway(d, "--peers", peers_file(d, *bad)) as a:
+                equal(a.post("/v1/completions", dict(LONG, stream=False), 503)["error"]["code"], "no_daemon", "no peer")
+            del want
+
+
+@test
+def files():
+    with Daemon(placement=None) as d:
+        open_file = peers_file(d, "http://127.0.0.1:1")
+        os.chmod(open_file, 0o644)
+        for path, why in ((open_file, "can be read by others"), (peers_file(d), "holds no peer"),
+                          (peers_file(d, "https://127.0.0.1:1"), "a line is http"),
+                          (peers_file(d, "http://box.example:1"), "names are not looked up"),
+                          (peers_file(d, "http://127.0.0.1:1 short"), "a key has 8"),
+                          (peers_file(d, "http://127.0.0.1:1 key-0123456 more"), "a line is http"),
+                          (peers_file(d, *[f"http://127.0.0.1:{i}" for i in range(1, 10)]), "more than 8"),
+                          (os.path.join(d.dir, "none"), "cannot read")):
+            r = subprocess.run([os.path.join(BIN, "tandem-http"), "--socket", d.socket, "--listen", "127.0.0.1:0",
+                                "--peers", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               timeout=30 * SLOW)
+            check(r.returncode in (1, 2) and why in r.stdout, f"refusal: {why}", r.stdout)
+
+
+main()
