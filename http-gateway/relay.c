@@ -1,5 +1,5 @@
-/* The request is written from a generation_request, and read into one again by the other gateway, so it has a member for
- * each of its parts. Nothing in it is trusted: the daemon checks what it gets, as from any client. */
+/* The request is written from a generation_request, and read into one again by the other gateway, so it has a member
+ * for each of its parts. Nothing in it is trusted: the daemon checks what it gets, as from any client. */
 #include "http-gateway/relay.h"
 
 #include "http-gateway/messages.h"

@@ -68,7 +68,8 @@ class Reader(threading.Thread):
                 for k, v in value.items():
                     if k not in ("id", "item_id", "created", "created_at", "system_fingerprint", "sequence_number",
                                  "prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens",
-                                 "cached_tokens", "input_tokens", "total_tokens", "completed_at") and "duration" not in k:
+                                 "cached_tokens", "input_tokens", "total_tokens",
+                                 "completed_at") and "duration" not in k:
                         walk(v, path + (k,))
             elif isinstance(value, list):
                 for v in value:
@@ -170,7 +171,8 @@ def tools():
                                                "name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"}}]},
                                        {"role": "tool", "tool_call_id": "call00001", "content": "rain"},
                                        {"role": "user", "content": "And in Rome?"}],
-           "tools": [TOOL], "tool_choice": "required", "temperature": 1.5, "max_tokens": 120, "seed": 11, "stream": True}
+           "tools": [TOOL], "tool_choice": "required", "temperature": 1.5, "max_tokens": 120, "seed": 11,
+           "stream": True}
     with Daemon(models=(model,), placement=None) as other, Gateway(other) as b, \
             Daemon(models=(model,), placement=None) as d, Gateway(d, "--peers", peers_file(d, url(b))) as a:
         r = Reader(b, "/v1/chat/completions", ask)

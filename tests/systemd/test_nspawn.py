@@ -316,8 +316,8 @@ def gateway_stream(m, n, key):
     data = json.dumps({"model": "tale", "prompt": PROMPT, "max_tokens": n, "seed": 3, "temperature": 0, "stream": True})
     head = ("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             f"Content-Length: {len(data)}\r\nAuthorization: Bearer {key}\r\n\r\n")
-    p = m.popen("bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/11434 && printf %s {shlex.quote(head + data)} >&3 && cat <&3",
-                user="alice")
+    p = m.popen("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/11434 && "
+                              f"printf %s {shlex.quote(head + data)} >&3 && cat <&3", user="alice")
     return p, "".join(p.stdout.readline() for _ in range(30))
 
 
