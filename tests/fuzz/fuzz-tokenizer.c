@@ -1,8 +1,10 @@
 /* Any text with any small vocabulary. The input: a byte of flags, the number of pieces, each piece as type, length and
  * bytes; what is left is the text. A length of 15 says that the piece's bytes are followed by how often they are
- * repeated. Byte pieces are added, so that every text must come back exactly: all 256, or where the number of pieces is
- * an odd multiple of 41 and a rest, those of the text's bytes and an unknown piece. Most of an execution goes into
- * reading the vocabulary, so the second kind runs several times as often.
+ * repeated. Byte pieces are added, so that every text must come back exactly.
+ *
+ * Most of an execution is spent on reading the vocabulary. The number of pieces is the second byte modulo 41. Where
+ * that byte divided by 41 is even, all 256 byte pieces are added. Where it is odd, only those of bytes that occur in
+ * the input are, and an unknown piece.
  *
  * Bits 3 and 4 of the flags say which kind of tokenizer: 1 is byte-level, 2 is Gemma 4's, others SentencePiece. Those
  * two get a merge for every byte that makes a piece longer, and for every two pieces that follow each other; bit 1
