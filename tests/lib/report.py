@@ -7,6 +7,7 @@ on this machine fails the run. So a missing package or right cannot make the sui
 import argparse
 import datetime
 import fnmatch
+import glob
 import os
 import platform
 import re
@@ -60,6 +61,8 @@ def conditions(preset, build):
         out.add("no-prometheus")
     if not os.path.isdir(os.environ.get("TANDEM_NPM_AJV", "")):
         out.add("no-npm-ajv")
+    if not glob.glob("/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation*.json"):
+        out.add("no-validation-layer")
     if not clang_format.find():
         out.add("no-clang-format-14")
     if has_newer_xrt(build):

@@ -13,6 +13,7 @@
 #include <getopt.h>
 #include <math.h>
 
+#include "gpu-worker/vulkan/tests/layers.h"
 #include "gpu-worker/vulkan/tests/test-drive.h"
 #include "gpu-worker/vulkan/vulkan.h"
 #include "tests/golden/golden-file.h"
@@ -260,6 +261,8 @@ int main(int argc, char **argv)
         }
         if (argc - optind != 2)
                 return usage();
+        if (layer_is_missing())
+                return 77;
         if (tdm_vulkan_device_ops.open(&device, &config, &err) != 0) {
                 fprintf(stderr, "skipped: %s\n", err.message);
                 return 77;

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "gpu-worker/vulkan/tests/layers.h"
 #include "gpu-worker/vulkan/tests/random-model.h"
 #include "gpu-worker/vulkan/tests/test-drive.h"
 #include "gpu-worker/vulkan/vulkan.h"
@@ -824,6 +825,8 @@ int main(int argc, char **argv)
         struct tdm_device *device;
         struct tdm_error err = {};
 
+        if (layer_is_missing())
+                return 77;
         if (tdm_vulkan_device_ops.open(&device, &config, &err) != 0) {
                 fprintf(stderr, "skipped: %s\n", err.message);
                 return 77;

@@ -16,6 +16,7 @@ SHADERS = os.path.join(os.environ.get("TANDEM_TEST_CACHE", "/tmp"), "shaders")
 
 
 LAYERS = {name: os.environ[name] for name in ("VK_INSTANCE_LAYERS", "VK_LAYER_ENABLES") if os.environ.get(name)}
+LAYER_BYTES = 520  # VkLayerProperties: 256 of name, two numbers, 256 of description
 LAYERS_SAY = re.compile(r".*(VUID-|Validation Error|Validation Warning|SYNC-HAZARD|UNASSIGNED).*")
 
 
@@ -33,9 +34,21 @@ def there_is_vulkan():
     return bool(glob.glob("/usr/share/vulkan/icd.d/*.json") + glob.glob("/etc/vulkan/icd.d/*.json"))
 
 
+def missing_layer():
+    """The first layer of VK_INSTANCE_LAYERS that the loader does not have; it says nothing about that itself."""
+    layers, n = ctypes.create_string_buffer(256 * LAYER_BYTES), ctypes.c_uint32(256)
+    if ctypes.CDLL("libvulkan.so.1").vkEnumerateInstanceLayerProperties(ctypes.byref(n), layers) < 0:
+        n.value = 0
+    have = {layers.raw[i * LAYER_BYTES:].split(b"\0", 1)[0].decode() for i in range(n.value)}
+    wanted = LAYERS.get("VK_INSTANCE_LAYERS", "").split(":")
+    return next((layer for layer in wanted if layer and layer not in have), None)
+
+
 def vulkan(placement, memory, npu="host", more_env={}, **more):
     if not there_is_vulkan():
         raise Skip("no Vulkan loader or driver (Debian: libvulkan1 mesa-vulkan-drivers)")
+    if missing_layer():
+        raise Skip(f"the layer {missing_layer()} is not installed (Debian: vulkan-validationlayers)")
     os.makedirs(SHADERS, exist_ok=True)
     return Watched(models=(SPROUT,), placement=placement, hang_ms=60000,
                    env=dict(LAYERS, TANDEM_GPU="vulkan", TANDEM_NPU=npu, TANDEM_VULKAN_MEMORY=memory,
@@ -54,7 +67,7 @@ def shown():
             equal(w["npu"]["device"], "host", "device of the npu worker")
             check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory",
                   w["gpu"]["detail"])
-            for layer in LAYERS.get("VK_INSTANCE_LAYERS", "").split():  # else their silence would say nothing
+            for layer in LAYERS.get("VK_INSTANCE_LAYERS", "").split(":"):  # else their silence would say nothing
                 check(f'Insert instance layer "{layer}"' in d.log(), f"{layer} is in use", d.log()[-2000:])
 
 
