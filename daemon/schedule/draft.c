@@ -343,6 +343,14 @@ uint32_t tdm_draft_rows(const struct sequence *companion)
         return TDM_MIN(companion->job->n_ids - companion->n_issued, READ_ROWS);
 }
 
+uint32_t tdm_draft_chain(const struct sequence *companion)
+{
+        const struct draft *d = &companion->owner->draft;
+        uint32_t n = n_ahead(companion) + 1;
+
+        return d->waits && d->n_wanted > n ? d->n_wanted - n : 0;
+}
+
 uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret)
 {
         const struct sequence *companion = q->draft.seq;
@@ -562,12 +570,28 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         wait(s, q, &c);
 }
 
+/* The tokens that it has drawn become its own. All but the last have their keys and values already. */
+static int take_drawn(const struct tdm_scheduler *s, const struct flight_seq *fs)
+{
+        struct sequence *companion = fs->seq;
+        struct tdm_job *job = companion->job;
+        int r;
+
+        if (fs->n_logits == 0 || companion->n_committed != job->n_ids)
+                return 0;
+        r = tdm_job_append(job, s->results[fs->first_logits].token);
+        for (uint32_t i = 0; i < fs->n_chained && r == 0; i++) {
+                companion->n_committed++;
+                r = tdm_job_append(job, s->results[fs->first_chained + i].token);
+        }
+        return r;
+}
+
 void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs)
 {
         struct sequence *companion = fs->seq, *q = companion->owner;
         struct tdm_job *job = companion->job;
-        uint32_t token = fs->n_logits > 0 ? s->results[fs->first_logits].token : TDM_NO_TOKEN;
-        int r = 0;
+        int r;
 
         companion->n_committed += fs->n_rows;
         tdm_model_drafted(lane->model);
@@ -576,8 +600,7 @@ void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct f
         if (!q || job->finished)
                 return;
         companion->in_flight--; /* it is in one step at most, and that lands now */
-        if (token != TDM_NO_TOKEN && companion->n_committed == job->n_ids)
-                r = tdm_job_append(job, token);
+        r = take_drawn(s, fs);
         if (r == 0)
                 r = catch_up(companion);
         companion->in_flight++;

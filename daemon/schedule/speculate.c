@@ -54,9 +54,10 @@ static bool is_recent(const struct lane *lane, uint32_t index)
 
 void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns)
 {
-        uint32_t index = cost_index(f->n_rows);
+        /* With chains: of one pass. Most have a row for each sequence. */
+        uint32_t index = cost_index(f->n_passes > 1 ? f->n_seqs : f->n_rows);
         struct cost *c = &lane->costs[index];
-        float took = (float)TDM_MAX(ns, UINT64_C(1));
+        float took = (float)TDM_MAX(ns / f->n_passes, UINT64_C(1));
 
         if (f->reads)
                 return;
