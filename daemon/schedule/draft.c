@@ -24,8 +24,10 @@
 #define BEHIND_ROWS 16u
 /* Of a companion that reads, in one step. */
 #define READ_ROWS 128u
-/* What a sequence waits at most, beside twice the time that the companion's steps should take. */
+/* What a sequence waits at most, beside twice the time that the companion's steps should take: this, or a part of its
+ * own step, which takes longer where other programs want the CPUs too. */
 #define LAG_NS (5 * TDM_NSEC_PER_MSEC)
+#define LAG_PART 0.25f
 #define LAG_TESTS_NS (2 * TDM_NSEC_PER_SEC)
 /* For so many tokens a companion that was late is not waited for; twice as many each time, up to 64 times. */
 #define LATE_TOKENS 8u
@@ -509,7 +511,7 @@ int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
 static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
 {
         struct draft *d = &q->draft;
-        float most_ns = 2 * (float)d->n_wanted * c->draft;
+        float most_ns = 2 * (float)d->n_wanted * c->draft + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
 
         d->why = TDM_UNGUESSED_DRAFT_BEHIND;
         if (is_behind(d->seq) || q->job->n_ids < d->patient_at || q->suspects || tdm_draft_must_yield(s))
@@ -517,7 +519,7 @@ static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs
         d->waits = d->seq->in_flight > 0 || n_ahead(d->seq) < d->n_wanted;
         if (!d->waits)
                 return;
-        d->until_ns = tdm_now_ns() + (s->config.all_guesses ? LAG_TESTS_NS : LAG_NS + (uint64_t)most_ns);
+        d->until_ns = tdm_now_ns() + (s->config.all_guesses ? LAG_TESTS_NS : (uint64_t)most_ns);
         arm_lag(s);
 }
 

@@ -262,7 +262,8 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
 float tdm_scheduler_chance(const struct guess_record *r);
 uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job);
 enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job);
-/* Whether lookup has guesses for the sequence that are likelier to be right than so. */
+/* Whether lookup has guesses for the sequence that are likelier to be right than so. If not, what it has is compared
+ * with what comes. */
 bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, float chance);
 
 /* draft.c */

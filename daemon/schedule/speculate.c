@@ -138,19 +138,24 @@ static struct guess_record *record_behind(struct sequence *q, uint32_t n)
         return record_of(&q->guesses, q->guesses.length + n);
 }
 
+static void count(struct guess_record *r, bool right)
+{
+        r->n = r->n * RECORD_DECAY + 1;
+        r->n_right = r->n_right * RECORD_DECAY + right;
+}
+
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n)
 {
         struct guesses *g = &q->guesses;
         bool right = true;
 
         for (uint32_t i = 0; right && i < TDM_MIN(n, g->n_found); i++) {
-                struct guess_record *r = record_behind(q, i);
-
                 right = ids[i] == g->ids[i];
-                r->n = r->n * RECORD_DECAY + 1;
-                r->n_right = r->n_right * RECORD_DECAY + right;
+                count(record_behind(q, i), right);
         }
-        g->n = g->n_found = 0;
+        if (g->other_length > 0 && n > 0)
+                count(record_of(g, g->other_length), ids[0] == g->other_id);
+        g->n = g->n_found = g->other_length = 0;
 }
 
 enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job)
@@ -188,7 +193,14 @@ bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, flo
             (!g->lookup && tdm_lookup_new(&g->lookup) < 0))
                 return false;
         look_up(q, 1);
-        return g->n_found > 0 && tdm_scheduler_chance(record_of(g, g->length)) > chance;
+        if (g->n_found == 0)
+                return false;
+        /* Before anything is counted they are not believed: the draft guesses, and what lookup says is compared. */
+        if (record_of(g, g->length)->n > 0 && tdm_scheduler_chance(record_of(g, g->length)) > chance)
+                return true;
+        g->other_id = g->ids[0];
+        g->other_length = g->length;
+        return false;
 }
 
 static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q)
@@ -219,6 +231,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
                 return q->draft.why;
         if (!g->lookup && tdm_lookup_new(&g->lookup) < 0)
                 return TDM_UNGUESSED_MEMORY;
+        g->other_length = 0;
         look_up(q, most);
         return g->n_found > 0 ? TDM_UNGUESSED_NOT : q->draft.why ? q->draft.why : TDM_UNGUESSED_NO_MATCH;
 }

@@ -548,12 +548,12 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         return b;
 }
 
-/* Another step may follow this one, because a prompt in it goes on. */
+/* Another step may follow this one, because a prompt in it goes on. Companions are in one step at a time. */
 static bool may_be_followed(const struct build *b)
 {
         const struct flight *f = b->flight;
 
-        for (uint32_t i = 0; b->share.relay && i < f->n_seqs; i++)
+        for (uint32_t i = 0; b->share.relay && !f->seqs[0].seq->is_draft && i < f->n_seqs; i++)
                 if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].seq->job->n_ids)
                         return true;
         return false;
