@@ -23,8 +23,7 @@ struct flight_seq {
         uint32_t n_logits;
         uint32_t n_guesses; /* the last rows; each of these, and the row before them, has its token drawn */
         uint32_t guesses[TDM_MAX_GUESSES];
-        uint32_t
-                n_chained; /* of a companion: tokens that the worker draws behind its last row's (engine/step/chain.c) */
+        uint32_t n_chained;     /* of a companion: tokens to draw behind its last row's (engine/step/chain.c) */
         uint32_t first_chained; /* of the results */
         /* Of the row whose token is drawn: whether it has a mask, and when that was published. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */

@@ -7,7 +7,7 @@
  * checked with the pages and positions of all passes. What is drawn is read from the worker's own memory, never from
  * the segment of results, which the other worker may write too.
  *
- * Passes keep the order of the sequences, and those that are done drop out. A step's last pass is known by n_chained. */
+ * Passes keep the order of the sequences, and those that are done drop out. n_chained is 0 in the last pass. */
 #include "engine/step/step.h"
 
 #include <assert.h>

@@ -9,8 +9,9 @@
  * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
  * runs the sample block. Where a mask did not come in time the result is TDM_NO_TOKEN, and tandemd has the row run
- * again. Results of chains (chain.c) follow those of the rows: the first sequence's, then the next one's. Hidden rows live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the
- * residual stream, updated in place by each block.
+ * again. Results of chains (chain.c) follow those of the rows: the first sequence's, then the next one's. Hidden rows
+ * live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream, updated
+ * in place by each block.
  *
  * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
  * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */
@@ -190,7 +191,7 @@ struct tdm_step {
         /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
         uint32_t *tables[TDM_KV_GROUPS];
         uint32_t table_entries;
-        /* Of each sequence: tokens still to be drawn behind those of this pass, and where its next one's result goes. */
+        /* Of each sequence: tokens still to be drawn behind that of this pass, and where its next result goes. */
         struct tdm_step_chain {
                 uint32_t n_left, at;
         } * chains;         /* [max_seqs] */
