@@ -10,8 +10,8 @@
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
  * runs the sample block. Where a mask did not come in time the result is TDM_NO_TOKEN, and tandemd has the row run
  * again. Results of chains (chain.c) follow those of the rows: the first sequence's, then the next one's. Hidden rows
- * live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream, updated
- * in place by each block.
+ * live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream,
+ * updated in place by each block.
  *
  * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
  * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */
