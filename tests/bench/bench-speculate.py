@@ -123,7 +123,8 @@ def show(name, f, as_json):
         print(json.dumps({"case": name, **f}), flush=True)
     elif "gap" in f:
         print(f"{name}: gap {f['gap_off_ms']:.2f} ms off, {f['gap_on_ms']:.2f} auto, {f['gap']:.3f} times; first token "
-              f"{f['first_off_ms']:.1f} ms off, {f['first_on_ms']:.1f} auto, {f['first']:.3f} times {f['n']}", flush=True)
+              f"{f['first_off_ms']:.1f} ms off, {f['first_on_ms']:.1f} auto, {f['first']:.3f} times {f['n']}",
+              flush=True)
     else:
         print(f"{name}: {f['off']:.1f} off, {f['on']:.1f} auto tokens/s, {f['ratio']:.3f} times "
               f"({f['least']:.3f} to {f['most']:.3f}), right by place {f['accepted'][:8]} of {f['drafted'][:8]}",
