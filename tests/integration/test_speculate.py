@@ -211,8 +211,11 @@ def draft_models():
         at_right, at_wrong = drafted_as(d, jobs, want, "tale", sizes=(1, 4), speculation=DRAFT)
         check(at_right[MOST - 1] > 0, "tale guesses as tale", at_right)
         drafted_as(d, jobs, want, "sprout", sizes=(times(16, 64, 12),))
-        for placement in ("npu", "gpu"):
+        for placement in ("npu", "gpu"):  # there the worker feeds a draft's tokens to it by itself
             drafted_as(d, jobs[:times(8, 300)], want, "sprout", sizes=(8,), placement=placement)
+            at_right, at_wrong = drafted_as(d, jobs[:times(12, 300)], want, "tale", sizes=(1, 5), placement=placement,
+                                            speculation=DRAFT)
+            check(at_right[MOST - 1] > 0 and sum(at_wrong) == 0, "tale guesses as tale", at_right, at_wrong)
     with Daemon(models=(TALE, SPROUT), threads=0, placement=None) as d:  # as it is meant to be used
         d.generate(model="sprout", n=1)
         drafted_as(d, jobs, want, "sprout", sizes=(1, 16))
