@@ -211,14 +211,27 @@ def draft_models():
         at_right, at_wrong = drafted_as(d, jobs, want, "tale", sizes=(1, 4), speculation=DRAFT)
         check(at_right[MOST - 1] > 0, "tale guesses as tale", at_right)
         drafted_as(d, jobs, want, "sprout", sizes=(times(16, 64, 12),))
-        for placement in ("npu", "gpu"):  # there the worker feeds a draft's tokens to it by itself
+        for placement in ("npu", "gpu"):
             drafted_as(d, jobs[:times(8, 300)], want, "sprout", sizes=(8,), placement=placement)
-            at_right, at_wrong = drafted_as(d, jobs[:times(12, 300)], want, "tale", sizes=(1, 5), placement=placement,
-                                            speculation=DRAFT)
-            check(at_right[MOST - 1] > 0 and sum(at_wrong) == 0, "tale guesses as tale", at_right, at_wrong)
     with Daemon(models=(TALE, SPROUT), threads=0, placement=None) as d:  # as it is meant to be used
         d.generate(model="sprout", n=1)
         drafted_as(d, jobs, want, "sprout", sizes=(1, 16))
+
+
+@test
+def chains():
+    """On one worker a draft's tokens are fed to it by the worker itself. The model guesses for itself: if anything of
+    a chained draw differed from one of a step of its own, some guess would be wrong."""
+    jobs = [dict(q, n=min(q["n"], times(40, 200))) for q in some_jobs(times(10, 300, 6), 12)]
+    jobs += [{"prompt": "Once", "n": 90, "seed": i, "temp": 0.6 * i, "repeat_penalty": (1.0, 1.7)[i % 2],
+              "frequency_penalty": (0.0, 1.5)[i // 2], "ignore_end": True} for i in range(4)]  # these look back far
+    for placement in ("npu", "gpu"):
+        with Daemon(models=(TALE, SPROUT), threads=0, env=ALL, placement=placement) as d:
+            want = references(d, jobs)
+            at_right, at_wrong = drafted_as(d, jobs[::-1], want[::-1], "tale", sizes=(1, 4), speculation=DRAFT)
+            check(at_right[MOST - 1] > 0 and sum(at_wrong) == 0, "tale guesses as tale", at_right, at_wrong)
+            d.generate(model="sprout", n=1)
+            drafted_as(d, jobs, want, "sprout", sizes=(4,), speculation=DRAFT)
 
 
 @test
