@@ -367,15 +367,20 @@ uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *re
 
 /* ---- how many guesses ---- */
 
-static uint32_t n_generating(const struct lane *lane)
+/* Sequences that generate, and those of them that have a draft. */
+static uint32_t n_generating(const struct lane *lane, uint32_t *ret_n_drafted)
 {
         const struct sequence *q;
-        uint32_t n = 0;
+        uint32_t n = 0, n_drafted = 0;
 
         tdm_list_for_each(q, &lane->active, struct sequence, active) {
-                n += !q->is_draft && !q->job->finished && !q->job->paused && sequence_is_decoding(q);
+                if (q->is_draft || q->job->finished || q->job->paused || !sequence_is_decoding(q))
+                        continue;
+                n++;
+                n_drafted += q->draft.model && q->draft.used && q->draft.why != TDM_UNGUESSED_DRAFT_LOST;
         }
-        return TDM_MAX(n, 1u);
+        *ret_n_drafted = TDM_MAX(n_drafted, 1u);
+        return TDM_MAX(n, *ret_n_drafted);
 }
 
 bool tdm_draft_must_yield(const struct tdm_scheduler *s)
@@ -405,22 +410,24 @@ static float draft_cost(const struct lane *lane, const struct lane *draft, uint3
 
 struct costs {
         const struct lane *lane;
-        uint32_t n;        /* sequences in a step */
-        float step, draft; /* ns, of a step without guesses, and of one of the companions' */
+        uint32_t n, n_drafted; /* sequences in a step, and those that get guesses */
+        float step, draft;     /* ns, of a step without guesses, and of one of the companions' */
 };
 
-/* The number of guesses with the most expected tokens a second, where all in the step have as many. likely: how often
- * each is right; 0: what was counted. */
+/* The number of guesses with the most expected tokens a second, where all that have a draft have as many. What they
+ * cost may hardly be felt by the others. likely: how often each is right; 0: what was counted. */
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
-        float best_rate = GAIN_LEAST / c->step, reach = 1, tokens = 1;
+        float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n;
         uint32_t best = 0;
 
-        for (uint32_t k = 1; k <= most && c->n * (1 + k) <= TDM_MAX_STEP_LOGITS; k++) {
-                float ns = tdm_scheduler_step_cost(c->lane, c->n * (1 + k), c->n) + (float)k * c->draft;
+        for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= TDM_MAX_STEP_LOGITS; k++) {
+                float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + (float)k * c->draft;
 
                 reach *= likely > 0 ? likely : tdm_scheduler_chance(&d->records[k - 1]);
-                tokens += reach;
+                tokens += (float)c->n_drafted * reach;
+                if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, c->n + k * c->n_drafted, ns, c->step))
+                        break;
                 if (tokens / ns > best_rate) {
                         best_rate = tokens / ns;
                         best = k;
@@ -558,9 +565,10 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         if (d->seq && d->seq->in_flight == 0 && catch_up(d->seq) < 0)
                 tdm_draft_lose(d->seq, TDM_UNGUESSED_DRAFT_MEMORY);
         expect(d, draft);
-        c = (struct costs){ .lane = lane, .n = n_generating(lane) };
+        c = (struct costs){ .lane = lane };
+        c.n = n_generating(lane, &c.n_drafted);
         c.step = tdm_scheduler_step_cost(lane, c.n, c.n);
-        c.draft = draft_cost(lane, draft, c.n, c.step);
+        c.draft = draft_cost(lane, draft, c.n_drafted, c.step);
         if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
                 return;
         d->n_wanted = choose_number(s, q, &c);

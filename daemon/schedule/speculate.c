@@ -3,7 +3,8 @@
  * Guesses change no token, so they are a matter of time only. A row more makes a step longer, by little where the step
  * is bound by reading the weights. A guess that is right saves a step of its own. So the number is chosen for the most
  * tokens a second: each next guess goes to the sequence where it is likeliest to be right, and of all the numbers that
- * this passes, the one is taken with the most expected tokens for the time that a step of so many rows takes.
+ * this passes, the one is taken with the most expected tokens for the time that a step of so many rows takes. Sequences
+ * without guesses wait for those that have some, so a step with such may hardly become longer.
  *
  * Both are measured. How likely a guess is right is counted for each job, by the number of tokens that agreed before it
  * (lookup.h). Guesses are made and compared with the text also while none is checked, so a job that becomes easy to
@@ -28,6 +29,8 @@
 #define GROW_LEAST 4u
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
+/* So many times as long may a step take with guesses, where some of its sequences have none. */
+#define OTHERS_WAIT 1.03f
 /* Less likely ones are not checked. */
 #define REACH_LEAST 0.02f
 /* What is left of an older guess's count with each newer one, and what a job begins with. */
@@ -102,6 +105,15 @@ static float cost_of(const struct lane *lane, uint32_t n_rows, uint32_t base)
 float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base)
 {
         return is_recent(lane, cost_index(base)) ? cost_of(lane, n_rows, base) : 0;
+}
+
+bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base)
+{
+        /* A guess at what rows cost keeps no step from being tried. */
+        for (uint32_t i = cost_index(n_rows); i < N_COSTS; i++)
+                if (is_recent(lane, i))
+                        return ns > OTHERS_WAIT * base;
+        return false;
 }
 
 /* The rows of the next step at most: what is not known is approached by steps. */
@@ -260,26 +272,28 @@ static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, floa
 
 static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows)
 {
-        float tokens = (float)n_decode, best_rate;
-        uint32_t n = 0, n_best = 0, most = most_rows(lane, n_decode);
+        float tokens = (float)n_decode, base = cost_of(lane, n_decode, n_decode), best_rate;
+        uint32_t n = 0, n_best = 0, n_without = n_decode, most = most_rows(lane, n_decode);
 
         n_rows = TDM_MIN(TDM_MIN(n_rows, TDM_MAX_STEP_LOGITS), most - n_decode);
-        best_rate = GAIN_LEAST * tokens / cost_of(lane, n_decode, n_decode);
+        best_rate = GAIN_LEAST * tokens / base;
         for (uint32_t i = 0; i < n_decode; i++)
                 s->candidates[i]->guesses.reach = 1;
         while (n < n_rows) {
-                float reach, rate;
+                float reach, ns;
                 uint32_t i = likeliest(s, n_decode, &reach);
 
                 if (i == n_decode)
                         break;
                 s->candidates[i]->guesses.reach = reach;
-                s->candidates[i]->guesses.n_tried++;
+                n_without -= s->candidates[i]->guesses.n_tried++ == 0;
                 s->guess_order[n++] = (uint16_t)i;
                 tokens += reach;
-                rate = tokens / cost_of(lane, n_decode + n, n_decode);
-                if (rate > best_rate) {
-                        best_rate = rate;
+                ns = cost_of(lane, n_decode + n, n_decode);
+                if (n_without > 0 && tdm_scheduler_others_wait(lane, n_decode + n, ns, base))
+                        continue;
+                if (tokens / ns > best_rate) {
+                        best_rate = tokens / ns;
                         n_best = n;
                 }
         }

@@ -434,7 +434,7 @@ static bool always(uint32_t position)
         return true;
 }
 
-static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position))
+static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), uint64_t row_ns, bool beside)
 {
         struct tdm_scheduler_config config = plain();
 
@@ -442,32 +442,45 @@ static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position))
         config.clock_ns = world_now;
         world_open(&w, 7, 200, 200, &config);
         w.fleet.step_ns[0] = 1000000;
-        w.fleet.row_ns[0] = 1000;
+        w.fleet.row_ns[0] = row_ns;
         w.fleet.step_ns[1] = draft_ns;
         w.fleet.row_ns[1] = 100;
         w.fleet.models[0]->metadata->weights_bytes = 1000000;
         w.fleet.models[1]->metadata->weights_bytes = 10000;
         w.fleet.misses = misses;
         start("draft", 5, 250, false);
+        if (beside)
+                start(NULL, 5, 250, false);
         drive();
         check_all();
 }
 
 static void test_cost(void **state)
 {
-        run_for_cost(10000, NULL);
+        run_for_cost(10000, NULL, 1000, false);
         assert_true(w.jobs[0].job->n_accepted > 150);
         world_close(&w);
 
         /* A step of the draft takes as long as one of the target. */
-        run_for_cost(1000000, NULL);
+        run_for_cost(1000000, NULL, 1000, false);
         assert_true(w.jobs[0].job->n_drafted < 40);
         world_close(&w);
 
         /* The draft is never right. */
-        run_for_cost(100000, always);
+        run_for_cost(100000, always, 1000, false);
         assert_int_equal(w.jobs[0].job->n_accepted, 0);
         assert_true(w.jobs[0].job->n_drafted < 40);
+        world_close(&w);
+
+        /* A row costs a tenth of a step. That pays for a job alone, and a job beside it would wait for it. */
+        run_for_cost(1000, NULL, 100000, false);
+        assert_true(w.jobs[0].job->n_accepted > 150);
+        world_close(&w);
+        run_for_cost(1000, NULL, 100000, true);
+        assert_true(w.jobs[0].job->n_drafted < 20);
+        world_close(&w);
+        run_for_cost(1000, NULL, 1000, true);
+        assert_true(w.jobs[0].job->n_accepted > 100);
         world_close(&w);
 }
 
