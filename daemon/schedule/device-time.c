@@ -112,6 +112,7 @@ static void learn_length(const struct tdm_scheduler *s, struct lane *lane, const
 void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, bool done)
 {
         uint64_t now = tdm_scheduler_now(s), ns = 0;
+        uint32_t n_all = f->n_rows;
 
         for (unsigned w = 0; w < TDM_N_WORKERS; w++) {
                 uint64_t from = TDM_MAX(f->issued_ns, s->free_ns[w]);
@@ -121,16 +122,20 @@ void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const stru
                 ns = TDM_MAX(ns, now - TDM_MIN(from, now));
                 s->free_ns[w] = now;
         }
+        for (uint32_t i = 0; i < f->n_seqs; i++)
+                n_all += f->seqs[i].n_chained;
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 struct user *u = tdm_scheduler_user(s, f->seqs[i].seq->job->login);
+                uint32_t n_rows = f->seqs[i].n_rows + f->seqs[i].n_chained;
 
                 if (!u)
                         continue; /* a companion whose job has left */
                 /* At least a nanosecond for a row: then users take turns whatever the clock says. */
-                u->served += (uint64_t)((double)ns * f->seqs[i].n_rows / f->n_rows) + f->seqs[i].n_rows;
+                u->served += (uint64_t)((double)ns * n_rows / n_all) + n_rows;
         }
         if (done) {
-                learn_length(s, lane, f, ns);
+                if (f->n_passes == 1)
+                        learn_length(s, lane, f, ns);
                 tdm_scheduler_note_cost(lane, f, ns);
         }
 }

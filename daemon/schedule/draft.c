@@ -24,8 +24,10 @@
 #define BEHIND_ROWS 16u
 /* Of a companion that reads, in one step. */
 #define READ_ROWS 128u
-/* What a sequence waits at most, beside twice the time that the companion's steps should take. */
+/* What a sequence waits at most, beside twice the time that the companion's steps should take: this, or a part of its
+ * own step, which takes longer where other programs want the CPUs too. */
 #define LAG_NS (5 * TDM_NSEC_PER_MSEC)
+#define LAG_PART 0.25f
 #define LAG_TESTS_NS (2 * TDM_NSEC_PER_SEC)
 /* For so many tokens a companion that was late is not waited for; twice as many each time, up to 64 times. */
 #define LATE_TOKENS 8u
@@ -343,6 +345,14 @@ uint32_t tdm_draft_rows(const struct sequence *companion)
         return TDM_MIN(companion->job->n_ids - companion->n_issued, READ_ROWS);
 }
 
+uint32_t tdm_draft_chain(const struct sequence *companion)
+{
+        const struct draft *d = &companion->owner->draft;
+        uint32_t n = n_ahead(companion) + 1;
+
+        return d->waits && d->n_wanted > n ? d->n_wanted - n : 0;
+}
+
 uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret)
 {
         const struct sequence *companion = q->draft.seq;
@@ -357,15 +367,20 @@ uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *re
 
 /* ---- how many guesses ---- */
 
-static uint32_t n_generating(const struct lane *lane)
+/* Sequences that generate, and those of them that have a draft. */
+static uint32_t n_generating(const struct lane *lane, uint32_t *ret_n_drafted)
 {
         const struct sequence *q;
-        uint32_t n = 0;
+        uint32_t n = 0, n_drafted = 0;
 
         tdm_list_for_each(q, &lane->active, struct sequence, active) {
-                n += !q->is_draft && !q->job->finished && !q->job->paused && sequence_is_decoding(q);
+                if (q->is_draft || q->job->finished || q->job->paused || !sequence_is_decoding(q))
+                        continue;
+                n++;
+                n_drafted += q->draft.model && q->draft.used && q->draft.why != TDM_UNGUESSED_DRAFT_LOST;
         }
-        return TDM_MAX(n, 1u);
+        *ret_n_drafted = TDM_MAX(n_drafted, 1u);
+        return TDM_MAX(n, *ret_n_drafted);
 }
 
 bool tdm_draft_must_yield(const struct tdm_scheduler *s)
@@ -395,22 +410,24 @@ static float draft_cost(const struct lane *lane, const struct lane *draft, uint3
 
 struct costs {
         const struct lane *lane;
-        uint32_t n;        /* sequences in a step */
-        float step, draft; /* ns, of a step without guesses, and of one of the companions' */
+        uint32_t n, n_drafted; /* sequences in a step, and those that get guesses */
+        float step, draft;     /* ns, of a step without guesses, and of one of the companions' */
 };
 
-/* The number of guesses with the most expected tokens a second, where all in the step have as many. likely: how often
- * each is right; 0: what was counted. */
+/* The number of guesses with the most expected tokens a second, where all that have a draft have as many. What they
+ * cost may hardly be felt by the others. likely: how often each is right; 0: what was counted. */
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
-        float best_rate = GAIN_LEAST / c->step, reach = 1, tokens = 1;
+        float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n;
         uint32_t best = 0;
 
-        for (uint32_t k = 1; k <= most && c->n * (1 + k) <= TDM_MAX_STEP_LOGITS; k++) {
-                float ns = tdm_scheduler_step_cost(c->lane, c->n * (1 + k), c->n) + (float)k * c->draft;
+        for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= TDM_MAX_STEP_LOGITS; k++) {
+                float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + (float)k * c->draft;
 
                 reach *= likely > 0 ? likely : tdm_scheduler_chance(&d->records[k - 1]);
-                tokens += reach;
+                tokens += (float)c->n_drafted * reach;
+                if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, c->n + k * c->n_drafted, ns, c->step))
+                        break;
                 if (tokens / ns > best_rate) {
                         best_rate = tokens / ns;
                         best = k;
@@ -501,7 +518,7 @@ int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
 static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
 {
         struct draft *d = &q->draft;
-        float most_ns = 2 * (float)d->n_wanted * c->draft;
+        float most_ns = 2 * (float)d->n_wanted * c->draft + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
 
         d->why = TDM_UNGUESSED_DRAFT_BEHIND;
         if (is_behind(d->seq) || q->job->n_ids < d->patient_at || q->suspects || tdm_draft_must_yield(s))
@@ -509,7 +526,7 @@ static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs
         d->waits = d->seq->in_flight > 0 || n_ahead(d->seq) < d->n_wanted;
         if (!d->waits)
                 return;
-        d->until_ns = tdm_now_ns() + (s->config.all_guesses ? LAG_TESTS_NS : LAG_NS + (uint64_t)most_ns);
+        d->until_ns = tdm_now_ns() + (s->config.all_guesses ? LAG_TESTS_NS : (uint64_t)most_ns);
         arm_lag(s);
 }
 
@@ -548,9 +565,10 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         if (d->seq && d->seq->in_flight == 0 && catch_up(d->seq) < 0)
                 tdm_draft_lose(d->seq, TDM_UNGUESSED_DRAFT_MEMORY);
         expect(d, draft);
-        c = (struct costs){ .lane = lane, .n = n_generating(lane) };
+        c = (struct costs){ .lane = lane };
+        c.n = n_generating(lane, &c.n_drafted);
         c.step = tdm_scheduler_step_cost(lane, c.n, c.n);
-        c.draft = draft_cost(lane, draft, c.n, c.step);
+        c.draft = draft_cost(lane, draft, c.n_drafted, c.step);
         if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
                 return;
         d->n_wanted = choose_number(s, q, &c);
@@ -562,12 +580,28 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         wait(s, q, &c);
 }
 
+/* The tokens that it has drawn become its own. All but the last have their keys and values already. */
+static int take_drawn(const struct tdm_scheduler *s, const struct flight_seq *fs)
+{
+        struct sequence *companion = fs->seq;
+        struct tdm_job *job = companion->job;
+        int r;
+
+        if (fs->n_logits == 0 || companion->n_committed != job->n_ids)
+                return 0;
+        r = tdm_job_append(job, s->results[fs->first_logits].token);
+        for (uint32_t i = 0; i < fs->n_chained && r == 0; i++) {
+                companion->n_committed++;
+                r = tdm_job_append(job, s->results[fs->first_chained + i].token);
+        }
+        return r;
+}
+
 void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs)
 {
         struct sequence *companion = fs->seq, *q = companion->owner;
         struct tdm_job *job = companion->job;
-        uint32_t token = fs->n_logits > 0 ? s->results[fs->first_logits].token : TDM_NO_TOKEN;
-        int r = 0;
+        int r;
 
         companion->n_committed += fs->n_rows;
         tdm_model_drafted(lane->model);
@@ -576,8 +610,7 @@ void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct f
         if (!q || job->finished)
                 return;
         companion->in_flight--; /* it is in one step at most, and that lands now */
-        if (token != TDM_NO_TOKEN && companion->n_committed == job->n_ids)
-                r = tdm_job_append(job, token);
+        r = take_drawn(s, fs);
         if (r == 0)
                 r = catch_up(companion);
         companion->in_flight++;

@@ -23,6 +23,8 @@ struct flight_seq {
         uint32_t n_logits;
         uint32_t n_guesses; /* the last rows; each of these, and the row before them, has its token drawn */
         uint32_t guesses[TDM_MAX_GUESSES];
+        uint32_t n_chained;     /* of a companion: tokens to draw behind its last row's (engine/step/chain.c) */
+        uint32_t first_chained; /* of the results */
         /* Of the row whose token is drawn: whether it has a mask, and when that was published. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
 };
@@ -43,7 +45,8 @@ struct flight {
         uint64_t issued_ns;
         uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
-        bool reads; /* rows of prompts are in it */
+        uint32_t n_passes; /* more than one where sequences chain tokens */
+        bool reads;        /* rows of prompts are in it */
         uint64_t step_id;
         uint32_t n_seqs;
         uint32_t n_logits;
@@ -254,11 +257,15 @@ void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t
 /* The expected time of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
  * lately. */
 float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
+/* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
+ * before it, and one without guesses takes base. */
+bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base);
 /* How likely the next guess is right, where n were and n_right of these were. */
 float tdm_scheduler_chance(const struct guess_record *r);
 uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job);
 enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job);
-/* Whether lookup has guesses for the sequence that are likelier to be right than so. */
+/* Whether lookup has guesses for the sequence that are likelier to be right than so. If not, what it has is compared
+ * with what comes. */
 bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, float chance);
 
 /* draft.c */
@@ -271,8 +278,9 @@ int tdm_draft_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_erro
 void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 /* The companion has rows for a step now. */
 bool tdm_draft_has_work(const struct sequence *companion);
-/* How many, and whether a step of the sequence may go without them. */
+/* How many, and how many tokens it is to draw behind these rows' one. */
 uint32_t tdm_draft_rows(const struct sequence *companion);
+uint32_t tdm_draft_chain(const struct sequence *companion);
 /* A companion's step is done. */
 void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs);
 /* The guesses that are there for the sequence's next step: ret [most]. */

@@ -50,30 +50,43 @@ static int take_vector(struct tdm_scheduler *s, const struct lane *lane, uint32_
         return tdm_job_take_vector(fs->seq->job, copy, width, now) ? 0 : -EPROTO;
 }
 
-/* Copies the results and checks the copy, because the worker is not trusted. */
+/* Copies a result and checks the copy, because the worker is not trusted. */
+static int take_result(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot,
+                       const struct flight_seq *fs, uint32_t index, bool target)
+{
+        const struct tdm_model *model = lane->model;
+        const uint8_t *from = model->results->base + (uint64_t)slot * model->layout.results_slot_bytes +
+                              index * sizeof(struct tdm_result);
+        struct tdm_result *to = &s->results[index];
+
+        memcpy(to, from, offsetof(struct tdm_result, top));
+        __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
+        if (to->n_top > fs->seq->job->sampling.n_top)
+                return -EPROTO;
+        memcpy(to->top, from + offsetof(struct tdm_result, top), to->n_top * sizeof(to->top[0]));
+        __asm__ volatile("" ::: "memory");
+        return result_makes_sense(to, tdm_model_hparams(model)->n_vocab, target) &&
+                               tdm_scheduler_check_token(lane, f, fs, to->token) ?
+                       0 :
+                       -EPROTO;
+}
+
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
 {
         const struct tdm_model *model = lane->model;
-        const uint8_t *base = model->results->base + (uint64_t)slot * model->layout.results_slot_bytes;
         const struct tdm_step_logits *logits = tdm_steps_logits(model->steps->base, &model->layout, slot);
-        uint32_t n_vocab = tdm_model_hparams(model)->n_vocab;
 
-        for (uint32_t i = 0; i < f->n_seqs; i++)
-                for (uint32_t k = 0; k < f->seqs[i].n_logits; k++) {
-                        uint32_t index = f->seqs[i].first_logits + k;
-                        struct tdm_result *to = &s->results[index];
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                const struct flight_seq *fs = &f->seqs[i];
+                int r = 0;
 
-                        memcpy(to, base + index * sizeof(*to), offsetof(struct tdm_result, top));
-                        __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
-                        if (to->n_top > f->seqs[i].seq->job->sampling.n_top)
-                                return -EPROTO;
-                        memcpy(to->top, base + index * sizeof(*to) + offsetof(struct tdm_result, top),
-                               to->n_top * sizeof(to->top[0]));
-                        __asm__ volatile("" ::: "memory");
-                        if (!result_makes_sense(to, n_vocab, logits[index].target != UINT32_MAX) ||
-                            !tdm_scheduler_check_token(lane, f, &f->seqs[i], to->token))
-                                return -EPROTO;
-                }
+                for (uint32_t k = fs->first_logits; k < fs->first_logits + fs->n_logits && r == 0; k++)
+                        r = take_result(s, lane, f, slot, fs, k, logits[k].target != UINT32_MAX);
+                for (uint32_t k = fs->first_chained; k < fs->first_chained + fs->n_chained && r == 0; k++)
+                        r = take_result(s, lane, f, slot, fs, k, false);
+                if (r < 0)
+                        return r;
+        }
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 int r = take_vector(s, lane, slot, &f->seqs[i], tdm_now_ns());
 
@@ -260,7 +273,7 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                               (unsigned long long)step_id);
                 return;
         }
-        if (f->paced) {
+        if (f->paced && f->n_passes == 1) {
                 enum tdm_worker_index w = f->workers == 1u << TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU;
                 uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);
 

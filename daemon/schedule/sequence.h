@@ -26,12 +26,13 @@ struct guess_record {
 struct guesses {
         struct tdm_lookup *lookup; /* NULL: not needed yet */
         uint32_t ids[TDM_MAX_GUESSES];
-        uint32_t n_found; /* of ids; also where none is to be checked they show how good guesses are */
-        uint32_t length;  /* tokens that agreed */
-        bool drafted;     /* they are those of a draft model */
-        uint32_t n;       /* of ids, for the next step */
-        float reach;      /* while lengths are chosen: the chance that all so far are right */
-        uint32_t n_tried; /* the same: how many so far */
+        uint32_t n_found;                /* of ids; also where none is to be checked they show how good guesses are */
+        uint32_t length;                 /* tokens that agreed */
+        bool drafted;                    /* they are those of a draft model */
+        uint32_t other_id, other_length; /* what lookup guessed then; length 0: nothing */
+        uint32_t n;                      /* of ids, for the next step */
+        float reach;                     /* while lengths are chosen: the chance that all so far are right */
+        uint32_t n_tried;                /* the same: how many so far */
         struct guess_record records[N_AGREEMENTS];
 };
 

@@ -3,7 +3,8 @@
  * Guesses change no token, so they are a matter of time only. A row more makes a step longer, by little where the step
  * is bound by reading the weights. A guess that is right saves a step of its own. So the number is chosen for the most
  * tokens a second: each next guess goes to the sequence where it is likeliest to be right, and of all the numbers that
- * this passes, the one is taken with the most expected tokens for the time that a step of so many rows takes.
+ * this passes, the one is taken with the most expected tokens for the time that a step of so many rows takes. Sequences
+ * without guesses wait for those that have some, so a step with such may hardly become longer.
  *
  * Both are measured. How likely a guess is right is counted for each job, by the number of tokens that agreed before it
  * (lookup.h). Guesses are made and compared with the text also while none is checked, so a job that becomes easy to
@@ -28,6 +29,8 @@
 #define GROW_LEAST 4u
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
+/* So many times as long may a step take with guesses, where some of its sequences have none. */
+#define OTHERS_WAIT 1.03f
 /* Less likely ones are not checked. */
 #define REACH_LEAST 0.02f
 /* What is left of an older guess's count with each newer one, and what a job begins with. */
@@ -54,9 +57,10 @@ static bool is_recent(const struct lane *lane, uint32_t index)
 
 void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns)
 {
-        uint32_t index = cost_index(f->n_rows);
+        /* With chains: of one pass. Most have a row for each sequence. */
+        uint32_t index = cost_index(f->n_passes > 1 ? f->n_seqs : f->n_rows);
         struct cost *c = &lane->costs[index];
-        float took = (float)TDM_MAX(ns, UINT64_C(1));
+        float took = (float)TDM_MAX(ns / f->n_passes, UINT64_C(1));
 
         if (f->reads)
                 return;
@@ -103,6 +107,15 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
         return is_recent(lane, cost_index(base)) ? cost_of(lane, n_rows, base) : 0;
 }
 
+bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base)
+{
+        /* A guess at what rows cost keeps no step from being tried. */
+        for (uint32_t i = cost_index(n_rows); i < N_COSTS; i++)
+                if (is_recent(lane, i))
+                        return ns > OTHERS_WAIT * base;
+        return false;
+}
+
 /* The rows of the next step at most: what is not known is approached by steps. */
 static uint32_t most_rows(const struct lane *lane, uint32_t base)
 {
@@ -137,19 +150,24 @@ static struct guess_record *record_behind(struct sequence *q, uint32_t n)
         return record_of(&q->guesses, q->guesses.length + n);
 }
 
+static void count(struct guess_record *r, bool right)
+{
+        r->n = r->n * RECORD_DECAY + 1;
+        r->n_right = r->n_right * RECORD_DECAY + right;
+}
+
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n)
 {
         struct guesses *g = &q->guesses;
         bool right = true;
 
         for (uint32_t i = 0; right && i < TDM_MIN(n, g->n_found); i++) {
-                struct guess_record *r = record_behind(q, i);
-
                 right = ids[i] == g->ids[i];
-                r->n = r->n * RECORD_DECAY + 1;
-                r->n_right = r->n_right * RECORD_DECAY + right;
+                count(record_behind(q, i), right);
         }
-        g->n = g->n_found = 0;
+        if (g->other_length > 0 && n > 0)
+                count(record_of(g, g->other_length), ids[0] == g->other_id);
+        g->n = g->n_found = g->other_length = 0;
 }
 
 enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job)
@@ -187,7 +205,14 @@ bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, flo
             (!g->lookup && tdm_lookup_new(&g->lookup) < 0))
                 return false;
         look_up(q, 1);
-        return g->n_found > 0 && tdm_scheduler_chance(record_of(g, g->length)) > chance;
+        if (g->n_found == 0)
+                return false;
+        /* Before anything is counted they are not believed: the draft guesses, and what lookup says is compared. */
+        if (record_of(g, g->length)->n > 0 && tdm_scheduler_chance(record_of(g, g->length)) > chance)
+                return true;
+        g->other_id = g->ids[0];
+        g->other_length = g->length;
+        return false;
 }
 
 static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q)
@@ -218,6 +243,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
                 return q->draft.why;
         if (!g->lookup && tdm_lookup_new(&g->lookup) < 0)
                 return TDM_UNGUESSED_MEMORY;
+        g->other_length = 0;
         look_up(q, most);
         return g->n_found > 0 ? TDM_UNGUESSED_NOT : q->draft.why ? q->draft.why : TDM_UNGUESSED_NO_MATCH;
 }
@@ -246,26 +272,28 @@ static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, floa
 
 static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows)
 {
-        float tokens = (float)n_decode, best_rate;
-        uint32_t n = 0, n_best = 0, most = most_rows(lane, n_decode);
+        float tokens = (float)n_decode, base = cost_of(lane, n_decode, n_decode), best_rate;
+        uint32_t n = 0, n_best = 0, n_without = n_decode, most = most_rows(lane, n_decode);
 
         n_rows = TDM_MIN(TDM_MIN(n_rows, TDM_MAX_STEP_LOGITS), most - n_decode);
-        best_rate = GAIN_LEAST * tokens / cost_of(lane, n_decode, n_decode);
+        best_rate = GAIN_LEAST * tokens / base;
         for (uint32_t i = 0; i < n_decode; i++)
                 s->candidates[i]->guesses.reach = 1;
         while (n < n_rows) {
-                float reach, rate;
+                float reach, ns;
                 uint32_t i = likeliest(s, n_decode, &reach);
 
                 if (i == n_decode)
                         break;
                 s->candidates[i]->guesses.reach = reach;
-                s->candidates[i]->guesses.n_tried++;
+                n_without -= s->candidates[i]->guesses.n_tried++ == 0;
                 s->guess_order[n++] = (uint16_t)i;
                 tokens += reach;
-                rate = tokens / cost_of(lane, n_decode + n, n_decode);
-                if (rate > best_rate) {
-                        best_rate = rate;
+                ns = cost_of(lane, n_decode + n, n_decode);
+                if (n_without > 0 && tdm_scheduler_others_wait(lane, n_decode + n, ns, base))
+                        continue;
+                if (tokens / ns > best_rate) {
+                        best_rate = tokens / ns;
                         n_best = n;
                 }
         }

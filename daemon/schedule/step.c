@@ -225,7 +225,7 @@ struct build {
         struct tdm_step_logits *logits;
         uint32_t *history;
         struct tdm_logit_bias *biases;
-        uint32_t n_rows, n_history, n_biases;
+        uint32_t n_rows, n_history, n_biases, n_chained;
 };
 
 /* What the penalties of a row look back on, up to the row's own token, and the job's biases. Some of the tokens may be
@@ -236,9 +236,10 @@ static void add_past(struct build *b, const struct sequence *q, uint32_t positio
         const struct tdm_sampling *s = &job->sampling;
         uint32_t *to = b->history + b->n_history, n = position + 1;
 
-        if (s->repeat_penalty != 1.0f)
+        l->repeat_last = job->repeat_last;
+        if (tdm_sampling_repeats(s))
                 l->n_repeated = TDM_MIN(job->repeat_last, n);
-        if (s->frequency_penalty != 0.0f || s->presence_penalty != 0.0f)
+        if (tdm_sampling_counts(s))
                 l->n_counted = TDM_MIN(n - TDM_MIN(n, job->prompt_tokens), TDM_HISTORY_MAX);
         l->n_history = TDM_MAX(l->n_repeated, l->n_counted);
         for (uint32_t i = 0; i < l->n_history; i++) {
@@ -273,18 +274,22 @@ static void add_logits(struct build *b, const struct sequence *q, uint32_t row, 
         b->rows[row].logits = b->flight->n_logits++;
 }
 
-/* n_guesses: of the n rows, the last. */
-static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32_t n_guesses)
+/* n_guesses: of the n rows, the last. n_chained: tokens to draw behind these rows' one. */
+static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32_t n_guesses, uint32_t n_chained)
 {
         struct flight *f = b->flight;
         struct tdm_job *job = q->job;
         uint32_t first = q->n_issued;
 
-        fill_pages(b->lane, q, first + n);
-        b->seqs[f->n_seqs] = (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n };
-        f->seqs[f->n_seqs] = (struct flight_seq){
-                .seq = q, .first = first, .n_rows = n, .first_logits = f->n_logits, .n_guesses = n_guesses
-        };
+        fill_pages(b->lane, q, first + n + n_chained);
+        b->seqs[f->n_seqs] =
+                (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n, .n_chained = n_chained };
+        f->seqs[f->n_seqs] = (struct flight_seq){ .seq = q,
+                                                  .first = first,
+                                                  .n_rows = n,
+                                                  .first_logits = f->n_logits,
+                                                  .n_guesses = n_guesses,
+                                                  .n_chained = n_chained };
         memcpy(f->seqs[f->n_seqs].guesses, q->guesses.ids, n_guesses * sizeof(uint32_t));
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t row = b->n_rows + i, position = first + i;
@@ -299,8 +304,15 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
                         add_logits(b, q, row, position);
         }
         f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
+        f->n_passes = TDM_MAX(f->n_passes, 1 + n_chained);
         f->n_seqs++;
         b->n_rows += n;
+        b->n_chained += n_chained;
+        /* The tokens that follow get their place in the history when they are drawn. */
+        if (n_chained > 0 && tdm_sampling_looks_back(&job->sampling)) {
+                memset(b->history + b->n_history, 0, n_chained * sizeof(*b->history));
+                b->n_history += n_chained;
+        }
         if (job->prefill_ns == 0)
                 job->prefill_ns = tdm_now_ns();
 }
@@ -412,10 +424,10 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 if (i < n_decode) {
                         uint32_t n_guesses = grow_for_guesses(b, q, first + n);
 
-                        add_sequence(b, q, n + n_guesses, n_guesses);
+                        add_sequence(b, q, n + n_guesses, n_guesses, 0);
                         continue;
                 }
-                add_sequence(b, q, n, 0);
+                add_sequence(b, q, n, 0, 0);
                 b->flight->reads = true;
                 budget -= TDM_MIN(budget, n);
                 if (q->job->priority == TDM_JOB_BACKGROUND)
@@ -423,19 +435,45 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         }
 }
 
+/* The workers can go on with tokens that they draw: one of them has all blocks, and needs nothing that is in the file
+ * only. */
+static bool can_chain(const struct build *b, const uint8_t *plan)
+{
+        uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(b->lane->model));
+
+        for (uint32_t i = 1; i < n_blocks; i++)
+                if (plan[i] != plan[0])
+                        return false;
+        return b->lane->model->layout.limits.input_bytes == 0;
+}
+
+/* How many tokens the companion chains behind n_positions, which are all that it has: as many as there are pages and
+ * places for. */
+static uint32_t grow_for_chain(struct build *b, struct sequence *q, uint32_t n_positions)
+{
+        const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
+        uint32_t n = TDM_MIN(tdm_draft_chain(q), TDM_MAX_CHAINED), have;
+
+        n = TDM_MIN(n, limits->max_logits - b->flight->n_logits - b->n_chained - 1);
+        n = TDM_MIN(n, limits->max_logits * TDM_HISTORY_MAX - TDM_HISTORY_MAX - b->n_history);
+        have = n > 0 ? tdm_scheduler_grow_spare(b->lane, q, n_positions + n) : n_positions;
+        return TDM_MIN(n, have - TDM_MIN(have, n_positions));
+}
+
 /* Companions have free pages only. One that finds none is dropped. */
-static void fill_drafts(struct build *b, uint32_t n_candidates)
+static void fill_drafts(struct build *b, uint32_t n_candidates, bool chains)
 {
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
         uint32_t most = TDM_MIN(limits->max_rows, tdm_scheduler_fit_rows(b->s, b->lane));
+        uint32_t at;
 
         b->flight->reads = false;
         for (uint32_t i = 0; i < n_candidates && b->n_rows < most; i++) {
                 struct sequence *q = b->s->candidates[i];
-                uint32_t first, n;
+                uint32_t first, n, n_chained = 0;
 
-                if (b->flight->n_seqs == limits->max_seqs || b->flight->n_logits == limits->max_logits)
-                        return;
+                if (b->flight->n_seqs == limits->max_seqs || b->flight->n_logits + b->n_chained == limits->max_logits)
+                        break;
                 /* What the prefix cache has counts as promised, so all of it is reserved before. */
                 if (!q->looked_up && tdm_scheduler_grow_spare(b->lane, q, q->job->n_ids) == q->job->n_ids)
                         tdm_scheduler_look_up(b->s, b->lane, q, b->bits);
@@ -447,8 +485,15 @@ static void fill_drafts(struct build *b, uint32_t n_candidates)
                         tdm_draft_lose(q, TDM_UNGUESSED_DRAFT_MEMORY);
                         continue;
                 }
-                add_sequence(b, q, n - first, 0);
-                b->flight->reads = b->flight->reads || n - first > 2;
+                if (chains && n == q->job->n_ids)
+                        n_chained = grow_for_chain(b, q, n);
+                add_sequence(b, q, n - first, 0, n_chained);
+                b->flight->reads = b->flight->reads || n - first > 1 + TDM_MAX_GUESSES;
+        }
+        at = b->flight->n_logits;
+        for (uint32_t i = 0; i < b->flight->n_seqs; i++) {
+                b->flight->seqs[i].first_chained = at;
+                at += b->flight->seqs[i].n_chained;
         }
 }
 
@@ -494,6 +539,7 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         while (lane->flights[b.slot].used)
                 b.slot++;
         b.flight = &lane->flights[b.slot];
+        b.flight->n_passes = 0;
         b.rows = tdm_steps_rows(base, &model->layout, b.slot);
         b.seqs = tdm_steps_seqs(base, &model->layout, b.slot);
         b.logits = tdm_steps_logits(base, &model->layout, b.slot);
@@ -502,12 +548,12 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         return b;
 }
 
-/* Another step may follow this one, because a prompt in it goes on. */
+/* Another step may follow this one, because a prompt in it goes on. Companions are in one step at a time. */
 static bool may_be_followed(const struct build *b)
 {
         const struct flight *f = b->flight;
 
-        for (uint32_t i = 0; b->share.relay && i < f->n_seqs; i++)
+        for (uint32_t i = 0; b->share.relay && !f->seqs[0].seq->is_draft && i < f->n_seqs; i++)
                 if (f->seqs[i].first + f->seqs[i].n_rows < f->seqs[i].seq->job->n_ids)
                         return true;
         return false;
@@ -573,7 +619,7 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
 
                 tdm_scheduler_note_bits(q, b->bits);
                 q->in_flight++;
-                q->n_issued = f->seqs[i].first + f->seqs[i].n_rows;
+                q->n_issued = f->seqs[i].first + f->seqs[i].n_rows + f->seqs[i].n_chained;
                 q->home = route->whole ? (uint8_t)(1 + route->worker) : 0;
         }
         c->lane->n_flights++;
@@ -637,7 +683,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         b.bits = tdm_scheduler_bits(s, c, head->plan);
         b.share = share_of(s, c, route);
         if (c->drafts)
-                fill_drafts(&b, collect_drafts(s, c));
+                fill_drafts(&b, collect_drafts(s, c), can_chain(&b, head->plan));
         else {
                 n_candidates = collect(s, c, route, &b.share, &before);
                 fill_rows(&b, n_candidates);

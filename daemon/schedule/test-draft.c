@@ -22,6 +22,7 @@ static struct tdm_scheduler_config plain(void)
                 .steps_in_flight = 1,
                 .draft_max = TDM_MAX_GUESSES,
                 .all_guesses = true,
+                .placement = TDM_PLACEMENT_GPU, /* of one worker, so that it chains guesses */
                 .open_draft = world_open_draft,
                 .open_data = &w,
         };
@@ -105,6 +106,7 @@ static void test_patterns(void **state)
                 for (unsigned round = 0; round < 12; round++) {
                         world_open(&w, 1 + round, 64, 64, &config);
                         one_in = 2 + round;
+                        config.placement = round % 4 == 3 ? TDM_PLACEMENT_SPLIT : TDM_PLACEMENT_GPU;
                         w.fleet.misses = round ? some_miss : NULL;
                         for (uint32_t i = 0; i < 4; i++)
                                 start("draft", 3 + 20 * i, 200, i % 2);
@@ -164,6 +166,83 @@ static void test_faults(void **state)
         assert_true(with_fault < right);
 }
 
+/* ---- chains ---- */
+
+/* All guesses of a turn come from one step of the draft, with one plan for all blocks. On both workers at once each
+ * guess is a step. */
+static void test_chains(void **state)
+{
+        struct tdm_scheduler_config config = plain();
+
+        for (unsigned i = 0; i < 2; i++) {
+                uint32_t n_steps;
+
+                config.draft_max = 4;
+                config.placement = i ? TDM_PLACEMENT_SPLIT : TDM_PLACEMENT_GPU;
+                world_open(&w, 3, 64, 64, &config);
+                start("draft", 3, 202, true);
+                drive();
+                check_all();
+                /* 201 tokens after the first one, 5 a step. */
+                assert_int_equal(w.jobs[0].job->n_accepted, w.jobs[0].job->n_drafted);
+                assert_true(w.jobs[0].job->n_drafted >= 160);
+                n_steps = w.fleet.n_submitted - w.fleet.n_passes[0];
+                assert_true(w.fleet.n_passes[1] >= 160);
+                assert_true(i ? n_steps == w.fleet.n_passes[1] : n_steps <= w.fleet.n_passes[1] / 4 + 4);
+                world_close(&w);
+        }
+}
+
+static void spoil_id(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->token = n_vocab;
+}
+
+static void spoil_none(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->token = TDM_NO_TOKEN;
+}
+
+static void spoil_logprob(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->logprob = 1;
+}
+
+static void spoil_n_top(struct tdm_result *r, uint32_t n_vocab)
+{
+        r->n_top = TDM_MAX_TOP + 1;
+}
+
+/* What a worker returns of a chain is checked like any other result. */
+static void test_liars(void **state)
+{
+        static void (*const spoils[])(struct tdm_result *, uint32_t) = { spoil_id, spoil_none, spoil_logprob,
+                                                                         spoil_n_top };
+        struct tdm_scheduler_config config = plain();
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(spoils); i++) {
+                world_open(&w, 3, 64, 64, &config);
+                start("draft", 3, 60, true);
+                w.n_jobs = 1;
+                w.fleet.spoil = spoils[i];
+                w.fleet.spoil_chains = true;
+                for (unsigned k = 0; k < 2000 && w.fleet.n_bad[0] + w.fleet.n_bad[1] == 0; k++) {
+                        struct fake_step *s = some_step(&w);
+
+                        if (s)
+                                finish_step(&w, s);
+                        turn(&w);
+                }
+                assert_int_equal(w.fleet.n_bad[0] + w.fleet.n_bad[1], 1);
+                w.fleet.spoil = NULL;
+                reset(&w, NULL); /* what the fleet does then */
+                drive();
+                check_all();
+                assert_true(n_guesses_right() > 0);
+                world_close(&w);
+        }
+}
+
 /* ---- a draft that is lost ---- */
 
 static void test_losses(void **state)
@@ -182,7 +261,7 @@ static void test_losses(void **state)
 
                         if (!w.fleet.ready)
                                 become_ready(&w);
-                        else if (i % 40 == 39)
+                        else if (i % 10 == 9)
                                 reset(&w, NULL);
                         else if (s)
                                 finish_step(&w, s);
@@ -232,7 +311,7 @@ static void test_unloaded(void **state)
                         struct fake_step *s = some_step(&w);
 
                         /* Also while the draft has a step in flight. */
-                        if (i == 20 + seed) {
+                        if (i == 6 + seed % 10) {
                                 w.fleet.models[1]->state = TDM_MODEL_GONE;
                                 tdm_scheduler_on_model_changed(w.s, w.fleet.models[1]);
                                 n_in_steps += w.fleet.models[1]->n_steps > 0;
@@ -355,7 +434,7 @@ static bool always(uint32_t position)
         return true;
 }
 
-static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position))
+static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), uint64_t row_ns, bool beside)
 {
         struct tdm_scheduler_config config = plain();
 
@@ -363,32 +442,45 @@ static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position))
         config.clock_ns = world_now;
         world_open(&w, 7, 200, 200, &config);
         w.fleet.step_ns[0] = 1000000;
-        w.fleet.row_ns[0] = 1000;
+        w.fleet.row_ns[0] = row_ns;
         w.fleet.step_ns[1] = draft_ns;
         w.fleet.row_ns[1] = 100;
         w.fleet.models[0]->metadata->weights_bytes = 1000000;
         w.fleet.models[1]->metadata->weights_bytes = 10000;
         w.fleet.misses = misses;
         start("draft", 5, 250, false);
+        if (beside)
+                start(NULL, 5, 250, false);
         drive();
         check_all();
 }
 
 static void test_cost(void **state)
 {
-        run_for_cost(10000, NULL);
+        run_for_cost(10000, NULL, 1000, false);
         assert_true(w.jobs[0].job->n_accepted > 150);
         world_close(&w);
 
         /* A step of the draft takes as long as one of the target. */
-        run_for_cost(1000000, NULL);
+        run_for_cost(1000000, NULL, 1000, false);
         assert_true(w.jobs[0].job->n_drafted < 40);
         world_close(&w);
 
         /* The draft is never right. */
-        run_for_cost(100000, always);
+        run_for_cost(100000, always, 1000, false);
         assert_int_equal(w.jobs[0].job->n_accepted, 0);
         assert_true(w.jobs[0].job->n_drafted < 40);
+        world_close(&w);
+
+        /* A row costs a tenth of a step. That pays for a job alone, and a job beside it would wait for it. */
+        run_for_cost(1000, NULL, 100000, false);
+        assert_true(w.jobs[0].job->n_accepted > 150);
+        world_close(&w);
+        run_for_cost(1000, NULL, 100000, true);
+        assert_true(w.jobs[0].job->n_drafted < 20);
+        world_close(&w);
+        run_for_cost(1000, NULL, 1000, true);
+        assert_true(w.jobs[0].job->n_accepted > 100);
         world_close(&w);
 }
 
@@ -427,7 +519,7 @@ int main(void)
                 cmocka_unit_test(test_patterns),  cmocka_unit_test(test_faults),   cmocka_unit_test(test_losses),
                 cmocka_unit_test(test_hostile),   cmocka_unit_test(test_unloaded), cmocka_unit_test(test_late),
                 cmocka_unit_test(test_few_pages), cmocka_unit_test(test_places),   cmocka_unit_test(test_cost),
-                cmocka_unit_test(test_names),
+                cmocka_unit_test(test_names),     cmocka_unit_test(test_chains),   cmocka_unit_test(test_liars),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

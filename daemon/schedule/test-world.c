@@ -227,20 +227,13 @@ static const struct tdm_step_logits *first_logits(const struct tdm_fleet *f, uin
         return &f->step->logits[i];
 }
 
-/* Runs the first n_rows rows; with results when that is all of them. */
-static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_rows)
+/* Runs the first n_rows rows of f->step, of model m. */
+static void run_rows(struct tdm_fleet *f, const struct fake_step *s, uint32_t m, uint32_t n_rows,
+                     struct tdm_result *results)
 {
-        struct tdm_model *model = s->model;
-        uint32_t m = model_index(f, model->id);
         const enum fault fault = f->fault_model == m ? f->fault : FAULT_NONE;
-        const struct tdm_hparams *hp = tdm_model_hparams(model);
-        struct tdm_result *results;
-        struct tdm_error err;
+        const struct tdm_hparams *hp = tdm_model_hparams(s->model);
 
-        assert_int_equal(tdm_step_read(f->step, model->steps->base, &model->layout, s->slot, s->step_id, f->epoch, hp,
-                                       &model->geometry, &err),
-                         0);
-        results = (struct tdm_result *)(model->results->base + s->slot * model->layout.results_slot_bytes);
         for (uint32_t i = 0; i < TDM_MIN(n_rows, f->step->head.n_rows); i++) {
                 const struct tdm_step_row *row = &f->step->rows[i];
                 uint32_t first = tdm_window_first(hp, TDM_KV_WINDOW, row->position);
@@ -281,10 +274,38 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                         r->n_top = l->sampling.n_top;
                         for (uint32_t t = 0; t < r->n_top; t++)
                                 r->top[t] = (struct tdm_top){ t, -1 };
-                        if (f->spoil)
-                                f->spoil(r, hp->n_vocab);
                 }
         }
+}
+
+/* Runs the first n_rows rows, and what follows them where that is all; with results. */
+static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_rows)
+{
+        struct tdm_model *model = s->model;
+        uint32_t m = model_index(f, model->id);
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        struct tdm_result *results, drawn[TDM_MAX_STEP_LOGITS];
+        struct tdm_error err;
+
+        assert_int_equal(tdm_step_read(f->step, model->steps->base, &model->layout, s->slot, s->step_id, f->epoch, hp,
+                                       &model->geometry, &err),
+                         0);
+        results = (struct tdm_result *)(model->results->base + s->slot * model->layout.results_slot_bytes);
+        f->pass_ns = 0;
+        do {
+                bool all = n_rows >= f->step->head.n_rows;
+
+                run_rows(f, s, m, n_rows, drawn);
+                if (!all)
+                        return;
+                n_rows -= f->step->head.n_rows;
+                f->n_passes[m]++;
+                f->pass_ns += f->step_ns[m] + f->row_ns[m] * f->step->head.n_rows;
+                for (uint32_t i = 0; i < f->step->head.n_logits && f->spoil; i++)
+                        if (!f->spoil_chains || f->step->n_passes > 0)
+                                f->spoil(&drawn[i], hp->n_vocab);
+                tdm_step_take(f->step, drawn, results);
+        } while (tdm_step_next_pass(f->step, drawn, hp) > 0);
 }
 
 /* ---- single things ---- */
@@ -625,7 +646,7 @@ static void run_step(struct world *w, struct fake_step *s)
         s->executed = true;
         if (w->fleet.row_ns[model_index(&w->fleet, s->model->id)] > 0) {
                 uint32_t m = model_index(&w->fleet, s->model->id);
-                uint64_t ns = w->fleet.step_ns[m] + w->fleet.row_ns[m] * w->fleet.step->head.n_rows;
+                uint64_t ns = w->fleet.pass_ns;
 
                 world_clock += ns;
                 w->fleet.took_ns[m] += ns;

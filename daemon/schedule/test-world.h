@@ -55,7 +55,7 @@ struct tdm_fleet {
         struct cell *cache[N_WORLD_MODELS][TDM_KV_GROUPS]; /* [pages * 32] */
         struct tdm_step *step;
         struct fake_step steps[8];
-        uint32_t n_submitted, n_max_seqs;
+        uint32_t n_submitted, n_max_seqs, n_passes[N_WORLD_MODELS];
         bool down[TDM_N_WORKERS], away[TDM_N_WORKERS];
         enum tdm_placement measured;
         uint64_t busy_ns[TDM_N_WORKERS];
@@ -64,8 +64,10 @@ struct tdm_fleet {
         const char *numerics_id;
         unsigned seed;
         void (*spoil)(struct tdm_result *r, uint32_t n_vocab); /* what a bad worker makes of a result */
+        bool spoil_chains;                                     /* only of those that rows do not have */
         /* By world_clock: of a step, and more for each row (0: the clock stands still); all time; the longest step. */
         uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], took_ns[N_WORLD_MODELS], longest_ns;
+        uint64_t pass_ns;              /* of the step that was run last */
         uint32_t n_bad[TDM_N_WORKERS]; /* calls of tdm_fleet_bad_results() */
         unsigned late;                 /* of so many rows with a mask one finds that it has not come; 0: all find it */
         uint32_t n_late, n_masked;

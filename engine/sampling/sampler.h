@@ -60,6 +60,20 @@ struct tdm_result {
         struct tdm_top top[TDM_MAX_TOP]; /* sorted by falling log-probability, then id */
 };
 
+/* Whether a draw looks at the history. */
+static inline bool tdm_sampling_repeats(const struct tdm_sampling *s)
+{
+        return s->repeat_penalty != 1.0f;
+}
+static inline bool tdm_sampling_counts(const struct tdm_sampling *s)
+{
+        return s->frequency_penalty != 0.0f || s->presence_penalty != 0.0f;
+}
+static inline bool tdm_sampling_looks_back(const struct tdm_sampling *s)
+{
+        return tdm_sampling_repeats(s) || tdm_sampling_counts(s);
+}
+
 int tdm_sampling_check(const struct tdm_sampling *sampling, struct tdm_error *err); /* ranges, NaN */
 size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
 /* logits [n_vocab], left as they are; finite or -inf (NaN, +inf, or nothing but -inf gives -EDOM, as do maxima of other

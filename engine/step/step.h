@@ -9,8 +9,9 @@
  * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
  * runs the sample block. Where a mask did not come in time the result is TDM_NO_TOKEN, and tandemd has the row run
- * again. Hidden rows live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the
- * residual stream, updated in place by each block.
+ * again. Results of chains (chain.c) follow those of the rows: the first sequence's, then the next one's. Hidden rows
+ * live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream,
+ * updated in place by each block.
  *
  * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
  * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */
@@ -21,11 +22,12 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 5u
+#define TDM_STEPS_ABI 6u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
 #define TDM_MAX_STEP_LOGITS 512u
+#define TDM_MAX_CHAINED 16u /* tokens that a sequence draws beyond its rows (chain.c) */
 
 #define TDM_MAX_INPUT_BYTES (1u << 20)
 
@@ -43,7 +45,8 @@ struct tdm_step_seq {
         uint32_t table; /* sequence slot: which page tables */
         uint32_t first_row;
         uint32_t n_rows;
-        uint32_t reserved;
+        uint32_t
+                n_chained; /* tokens to draw behind that of its last row, each from a row of the one before (chain.c) */
 };
 
 /* One row whose logits are wanted: sampled, and/or scored against a target. */
@@ -58,7 +61,7 @@ struct tdm_step_logits {
         uint32_t n_counted;      /* the last of it, for the frequency and presence penalties; <= n_history */
         uint32_t bias_offset;    /* into the step's biases, which rows may share */
         uint32_t n_biases;       /* <= TDM_MAX_BIASES */
-        uint32_t reserved;
+        uint32_t repeat_last;    /* of a chain: to how many n_repeated grows, <= TDM_HISTORY_MAX */
 };
 
 struct tdm_step_head {
@@ -188,6 +191,12 @@ struct tdm_step {
         /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
         uint32_t *tables[TDM_KV_GROUPS];
         uint32_t table_entries;
+        /* Of each sequence: tokens still to be drawn behind that of this pass, and where its next result goes. */
+        struct tdm_step_chain {
+                uint32_t n_left, at;
+        } * chains;         /* [max_seqs] */
+        uint32_t n_chained; /* the sum of n_left; 0: this is the last pass */
+        uint32_t n_passes;  /* that were taken */
         /* tandemd's: see tdm_step_mask() */
         const _Atomic uint64_t *published; /* [max_seqs] */
         const uint64_t *masks;             /* [max_seqs][mask_words] */
@@ -204,6 +213,13 @@ void tdm_step_destroyp(struct tdm_step **step);
 int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot,
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err);
+
+/* Chains: see chain.c. After a pass over the step: drawn [n_logits], the worker's own copy of what was drawn, goes to
+ * its places in the results. */
+void tdm_step_take(const struct tdm_step *step, const struct tdm_result *drawn, struct tdm_result *results);
+/* The copy becomes the next pass: a row for each sequence that draws on, of the token that it has just drawn. 1: there
+ * is such a pass; 0: all is drawn; -EPROTO: a token that cannot be. */
+int tdm_step_next_pass(struct tdm_step *step, const struct tdm_result *drawn, const struct tdm_hparams *hp);
 
 /* So long a worker waits for a mask that is late. tandemd makes nearly all in some microseconds, while a step runs. */
 #define TDM_STEP_MASK_WAIT_NS (UINT64_C(5) * TDM_NSEC_PER_MSEC)

@@ -122,7 +122,7 @@ static void on_block(uint32_t block, void *userdata)
         count(&kind->ns, ns);
         count(&p->busy_ns, ns);
         atomic_store_explicit(bar, atomic_load_explicit(bar, memory_order_relaxed) + 1, memory_order_relaxed);
-        if (run->worker->wakes_early)
+        if (run->worker->wakes_early && run->step->n_chained == 0)
                 wake_early(run, block, now);
         if (block + 1 >= run->end)
                 return; /* published when the step has been handed on */
@@ -192,16 +192,20 @@ static uint32_t *blocks_at_once(struct tdm_worker_model *m, uint32_t n_rows)
         return &m->blocks_at_once[size];
 }
 
+static struct tdm_result *results_of(const struct tdm_worker_model *m, uint32_t slot)
+{
+        return (struct tdm_result *)(m->segments[TDM_WORKER_SEG_RESULTS]->base +
+                                     (uint64_t)slot * m->layout.results_slot_bytes);
+}
+
 static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end,
-                      struct tdm_error *err)
+                      struct tdm_result *results, struct tdm_error *err)
 {
         const struct tdm_step *step = m->steps[desc->slot];
         const uint32_t n_blocks = tdm_model_n_blocks(&m->hparams), n_rows = step->head.n_rows;
         uint32_t *limit = blocks_at_once(m, n_rows);
         float *hidden = (float *)m->segments[TDM_WORKER_SEG_ACTIVATIONS]->base +
                         (uint64_t)desc->slot * m->layout.limits.max_rows * m->hparams.residual_width;
-        struct tdm_result *results = (struct tdm_result *)(m->segments[TDM_WORKER_SEG_RESULTS]->base +
-                                                           (uint64_t)desc->slot * m->layout.results_slot_bytes);
         struct execution run = {
                 .worker = w,
                 .model = m,
@@ -262,6 +266,33 @@ static void hand_on(struct tdm_worker *w, struct tdm_worker_model *m, const stru
                               memory_order_release);
 }
 
+/* A step with chains, which is all this worker's: one pass after the other. */
+static int run_passes(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t n_blocks,
+                      struct tdm_error *err)
+{
+        struct tdm_step *step = m->steps[desc->slot];
+        struct tdm_desc pass = *desc;
+        int r;
+
+        m->step_ids[desc->slot] = 0; /* the copy changes, so it cannot be run again */
+        for (;;) {
+                r = run_blocks(w, m, &pass, n_blocks, m->drawn, err);
+                if (r != 0)
+                        return r;
+                tdm_step_take(step, m->drawn, results_of(m, desc->slot));
+                r = tdm_step_next_pass(step, m->drawn, &m->hparams);
+                if (r < 0)
+                        return tdm_error_set(err, TDM_E_DEVICE_FAULT, "%s has drawn a token that there is not",
+                                             w->program->name);
+                if (r == 0)
+                        return 0;
+                pass.block = 0;
+                /* Release: pairs with the watch's acquire. */
+                atomic_store_explicit(&w->progress->steps[m - w->models][desc->slot],
+                                      tdm_progress_pack(desc->step_id, 0), memory_order_release);
+        }
+}
+
 /* Blocks up to `end`, or up to where it has to wait for the step before it. */
 static int run_until(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end,
                      struct tdm_error *err)
@@ -273,7 +304,8 @@ static int run_until(struct tdm_worker *w, struct tdm_worker_model *m, const str
         if (stop > desc->block) {
                 atomic_store_explicit(&w->progress->running, tdm_progress_pack(desc->step_id, desc->block),
                                       memory_order_relaxed);
-                r = run_blocks(w, m, desc, stop, err);
+                r = m->steps[desc->slot]->n_chained > 0 ? run_passes(w, m, desc, end, err) :
+                                                          run_blocks(w, m, desc, stop, results_of(m, desc->slot), err);
                 if (r == 0 && stop == end)
                         hand_on(w, m, desc, end);
                 atomic_store_explicit(&w->progress->running, 0, memory_order_relaxed);

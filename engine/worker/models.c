@@ -58,6 +58,7 @@ static void model_clear(struct tdm_worker *w, struct tdm_worker_model *m)
         for (unsigned i = 0; i < TDM_WORKER_N_SEGS; i++)
                 tdm_segment_destroy(m->segments[i]);
         tdm_segment_destroy(m->kv);
+        free(m->drawn);
         memset(m, 0, sizeof(*m));
 }
 
@@ -172,6 +173,10 @@ static int model_load(struct tdm_worker *w, struct tdm_worker_model *m, struct t
                         return tdm_error_set(err, TDM_E_NO_MEMORY, "no memory for a step of %u rows",
                                              m->layout.limits.max_rows);
         }
+        m->drawn = calloc(m->layout.limits.max_logits, sizeof(*m->drawn));
+        if (!m->drawn)
+                return tdm_error_set(err, TDM_E_NO_MEMORY, "no memory for the results of a step of %u rows",
+                                     m->layout.limits.max_rows);
         m->loading = true;
         m->config = (struct tdm_device_model_config){
                 .weights = m->segments[TDM_WORKER_SEG_WEIGHTS]->base,

@@ -91,6 +91,7 @@ struct tdm_worker_model {
         struct tdm_device_model *device_model;
         struct tdm_step *steps[TDM_STEP_SLOTS]; /* private copies of the steps */
         uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
+        struct tdm_result *drawn;               /* [max_logits]: of a pass of a step with chains */
         struct tdm_worker_relay relay[TDM_STEP_SLOTS];
         uint32_t blocks_at_once[TDM_RUN_SIZES]; /* of a run(), by the step's rows; 0: not learned yet */
 };

@@ -219,6 +219,22 @@ def draft_models():
 
 
 @test
+def chains():
+    """On one worker a draft's tokens are fed to it by the worker itself. The model guesses for itself: if anything of
+    a chained draw differed from one of a step of its own, some guess would be wrong."""
+    jobs = [dict(q, n=min(q["n"], times(40, 200))) for q in some_jobs(times(10, 300, 6), 12)]
+    jobs += [{"prompt": "Once", "n": 90, "seed": i, "temp": 0.6 * i, "repeat_penalty": (1.0, 1.7)[i % 2],
+              "frequency_penalty": (0.0, 1.5)[i // 2], "ignore_end": True} for i in range(4)]  # these look back far
+    for placement in ("npu", "gpu"):
+        with Daemon(models=(TALE, SPROUT), threads=0, env=ALL, placement=placement) as d:
+            want = references(d, jobs)
+            at_right, at_wrong = drafted_as(d, jobs[::-1], want[::-1], "tale", sizes=(1, 4), speculation=DRAFT)
+            check(at_right[MOST - 1] > 0 and sum(at_wrong) == 0, "tale guesses as tale", at_right, at_wrong)
+            d.generate(model="sprout", n=1)
+            drafted_as(d, jobs, want, "sprout", sizes=(4,), speculation=DRAFT)
+
+
+@test
 def a_prefix_of_the_vocabulary():
     """A random draft that knows fewer tokens than the model says."""
     target, draft = make_model("tiny", "q8_0", vocab=1024), make_model("tiny", "q8_0", vocab=700, seed=5)
