@@ -232,6 +232,7 @@ struct tandem_generate_options {
         /* The name of a model that guesses at the next tokens. Its vocabulary is the model's own, or the first part of
          * it; any other is refused. NULL: what the configuration says. */
         const char *draft;
+        uint32_t keep_alive; /* seconds that the model stays in memory after this job; 0: what the configuration says */
 };
 
 struct tandem_score_options {
