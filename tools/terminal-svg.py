@@ -3,8 +3,8 @@
 
 usage: tools/terminal-svg.py [--columns N] [--rows N] [--hold S] [--slower N] OUT.svg COMMAND…
 
-It knows what the command `tandem` and a shell write: printing characters, \\n \\r \\b, bold, dim and plain, erasing to the
-end of a line, saving and restoring the cursor, up and down. Anything else that begins with ESC is left out.
+It knows what the command `tandem` and a shell write: printing characters, \\n \\r \\b, bold, dim and plain, erasing to
+the end of a line, saving and restoring the cursor, up and down. Anything else that begins with ESC is left out.
 docs/tandem-story.svg was made with:
 
     tools/terminal-svg.py --slower 4 docs/tandem-story.svg tools/story-that-survives build/bin
@@ -112,8 +112,8 @@ def row_svg(y, row):
         if text.strip():
             kind = f' class="{row[x][1]}"' if row[x][1] else ""
             lead = len(text) - len(text.lstrip())
-            out += (f'<text x="{10 + (x + lead) * CELL_W:.1f}" y="{28 + y * CELL_H}"{kind}>{escape(text.strip(), False)}'
-                    "</text>")
+            out += (f'<text x="{10 + (x + lead) * CELL_W:.1f}" y="{28 + y * CELL_H}"{kind}>'
+                    f"{escape(text.strip(), False)}</text>")
         x = n
     return out
 
@@ -146,7 +146,8 @@ def svg(frames, columns, rows, hold):
     width, height = 20 + columns * CELL_W, 24 + rows * CELL_H
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
             f'height="{height:.0f}" font-family="monospace" font-size="14">\n<style>\n'
-            f"g{{animation-duration:{total:.2f}s;animation-timing-function:step-end;animation-iteration-count:infinite}}\n"
+            f"g{{animation-duration:{total:.2f}s;animation-timing-function:step-end;"
+            "animation-iteration-count:infinite}\n"
             "text{fill:#ddd;white-space:pre}.d{fill:#888}.b{font-weight:bold}.r{fill:#f77}.g{fill:#7d7}\n"
             f"{keys}</style>\n"
             f'<rect width="100%" height="100%" rx="8" fill="#1c1c22"/>\n{body}</svg>\n')

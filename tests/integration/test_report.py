@@ -150,9 +150,8 @@ def no_device():
                                      "VK_ICD_FILENAMES": "/nowhere.json"}) as d:
         wait_for(lambda: doctor(d).count("is quarantined") == 2, "both workers are given up", 30)
         out = doctor(d)
-        check(re.search(r"^MEND +npu worker +is quarantined.*: device xrt: ", out, re.M), "the NPU worker's reason", out)
-        check(re.search(r"^MEND +gpu worker +is quarantined.*: device vulkan: ", out, re.M), "the GPU worker's", out)
-        for key in ("npu", "gpu"):
+        for key, device in (("npu", "xrt"), ("gpu", "vulkan")):
+            check(re.search(rf"^MEND +{key} worker +is quarantined.*: device {device}: ", out, re.M), "the reason", out)
             check(f"{key} = auto in tandem.conf takes the CPU instead" in out, "what helps", out)
 
 

@@ -182,8 +182,9 @@ def folder_of_texts():
             for unit in units:
                 with open(unit) as f, open(os.path.join(d.dir, "units", os.path.basename(unit)), "w") as to:
                     to.write(f.read().replace("%h/.local/bin/tandem-folder", script))
-            r = subprocess.run(["systemd-analyze", "verify", "--man=no", *(os.path.join(d.dir, "units", os.path.basename(u))
-                                                               for u in units)], stderr=subprocess.PIPE, text=True)
+            r = subprocess.run(["systemd-analyze", "verify", "--man=no",
+                                *(os.path.join(d.dir, "units", os.path.basename(u)) for u in units)],
+                               stderr=subprocess.PIPE, text=True)
             equal([line for line in r.stderr.splitlines() if "tandem-folder" in line], [], "systemd-analyze verify")
 
 

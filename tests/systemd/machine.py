@@ -38,7 +38,8 @@ def mirror():
 
 
 def base_archive():
-    path = os.path.join(CACHE, f"debian-{SUITE}-{zlib.crc32(PACKAGES.encode()):08x}.tar")  # another list is another root
+    # another list is another root
+    path = os.path.join(CACHE, f"debian-{SUITE}-{zlib.crc32(PACKAGES.encode()):08x}.tar")
     if os.path.exists(path):
         return path
     if not shutil.which("mmdebstrap"):

@@ -356,7 +356,7 @@ def newer(debs, folder):
 
 
 def upgrade(m, debs):
-    """Models, the administrator's configuration and what was disabled stay; the daemon that runs becomes the new one."""
+    """Models, the administrator's configuration and what was disabled stay; the daemon becomes the new one."""
     m.run("cp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf")
     m.run("sh", "-c", "mkdir -p /etc/tandem/tandem.conf.d; echo '# mine' >/etc/tandem/tandem.conf.d/60-mine.conf")
     m.run("systemctl", "disable", "--now", "tandem-http.socket")
