@@ -98,7 +98,7 @@ Tandem daemon, blocking or from an event loop.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS tandem)
-# Not CPack's own shlibs: scripts that call ldconfig come with them, where a trigger does.
+# Not CPack's own shlibs, nor its scripts that call ldconfig (without-ldconfig.cmake): a trigger does that.
 file(CONFIGURE OUTPUT ${made}/shlibs CONTENT "libtandem ${abi} ${library_package} (>= ${PROJECT_VERSION})\n" @ONLY)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA "${made}/symbols;${made}/shlibs;${debian}/triggers")
 
@@ -124,4 +124,5 @@ short tales in English.")
 set(CPACK_DEBIAN_MODEL_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_MODEL_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_MODEL_PACKAGE_ENHANCES tandem)
+set(CPACK_POST_BUILD_SCRIPTS ${debian}/without-ldconfig.cmake)
 include(CPack)
