@@ -155,7 +155,7 @@ def no_device():
             check(f"{key} = auto in tandem.conf takes the CPU instead" in out, "what helps", out)
 
 
-@test
+@full_only
 def emulated_npu():
     if not os.path.exists(os.path.join(BIN, "..", "lib", "npu-emulated", "programs", "manifest")):
         raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build "
@@ -170,7 +170,7 @@ def emulated_npu():
         check('"device_use"' in r.stdout and "npu worker, in blocks" in r.stdout, "its use", r.stdout)
 
 
-@test
+@full_only
 def lavapipe():
     probe = subprocess.run([os.path.join(BIN, "tandem-gpu-worker"), "--measure"], stdout=subprocess.PIPE, text=True,
                            env=dict(os.environ, TANDEM_GPU="vulkan"), timeout=120)

@@ -400,14 +400,16 @@ def purge(m, before):
 
 @test
 def policy():
-    """Debian's own judge has no error to name."""
+    """Debian's own judge has nothing to name but that these packages close no bug of Debian's."""
     if SANITIZER:
         raise Skip("packages are built without sanitizers")
     if not shutil.which("lintian"):
         raise Skip("no lintian here (Debian: lintian)")
-    r = subprocess.run(["lintian", "--tag-display-limit", "0", "--fail-on", "error", *packages()],
+    r = subprocess.run(["lintian", "--tag-display-limit", "0", *packages()],
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
-    equal((r.returncode, [line for line in r.stdout.splitlines() if line.startswith("E:")]), (0, []), "lintian")
+    check(r.returncode in (0, 2) and "initial-upload" in r.stdout, "lintian ran", r.returncode, r.stderr[-600:])
+    equal([line for line in r.stdout.splitlines() if line[:2] in ("E:", "W:") and "initial-upload" not in line], [],
+          "lintian")
 
 
 @test
