@@ -102,7 +102,8 @@ struct tandem;
 struct tandem_job;
 
 /* [blocking] Connects and greets; waits up to 30 s for the daemon's greeting. path NULL: $TANDEM_SOCKET, or when that
- * is unset $XDG_RUNTIME_DIR/tandem/socket and then /run/tandem/socket. TANDEM_E_NO_DAEMON says which were tried. */
+ * is unset that of the user's own daemon ($XDG_RUNTIME_DIR/tandem/socket) and then /run/tandem/socket.
+ * TANDEM_E_NO_DAEMON says which were tried. */
 TANDEM_API int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *err);
 /* The same for a program that serves several people under one uid. What this connection asks for counts as `label`'s:
  * quotas, turns, cached prompts, and the jobs and models that it sees. A label has 1 to 80 printing ASCII characters,

@@ -42,7 +42,8 @@ def any_prefix():
         equal(outside, [], "files outside the prefix")
         equal(os.listdir(folder), ["opt"], "beside it")
         env = {"PATH": "/usr/bin:/bin", "HOME": folder}
-        r = subprocess.run([prefix + "/bin/tandem", "--version"], env=env, stdout=subprocess.PIPE, text=True, timeout=60)
+        r = subprocess.run([prefix + "/bin/tandem", "--version"], env=env, stdout=subprocess.PIPE, text=True,
+                           timeout=60)
         check(f"tandem {version()}" in r.stdout, "tandem --version", r)
         r = subprocess.run(["ldd", prefix + "/bin/tandem"], env=env, stdout=subprocess.PIPE, text=True)
         check(re.search(rf"libtandem\.so\.0 => {re.escape(prefix)}/", r.stdout), "the library that is found", r.stdout)
