@@ -27,7 +27,7 @@ HOME = "home/newcomer"
 BUILDS = 3600  # seconds until a command that builds is given up
 # What needs a booted system: a root has no service manager. service-nspawn does the same there.
 SERVICE = ('tandem generate "Once upon a time"',)
-PROMPT = re.compile(r"\[(\d+)\]newcomer> $")
+PROMPT = re.compile(r"\[(\d+)\]newcomer> ")  # lines of a daemon in the background may come behind it
 
 
 def commands():
