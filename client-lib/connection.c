@@ -6,6 +6,7 @@
  * daemon knows nothing of the old one's jobs. */
 #include "client-lib/internal.h"
 #include "common/frame.h"
+#include "common/user-socket.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -428,8 +429,8 @@ static const char *connect_failure(int k)
 
 static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct tandem_error *err)
 {
-        _cleanup_(freep) char *user_path = NULL;
-        const char *runtime = getenv("XDG_RUNTIME_DIR"), *chosen = path ? path : getenv("TANDEM_SOCKET");
+        char user_path[4096];
+        const char *chosen = path ? path : getenv("TANDEM_SOCKET");
         const char *candidates[2];
         unsigned n_candidates = 0;
         char tried[640] = "";
@@ -440,13 +441,8 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
         if (chosen && (path || *chosen)) {
                 candidates[n_candidates++] = chosen;
         } else {
-                if (runtime && *runtime == '/') {
-                        if (asprintf(&user_path, "%s/tandem/socket", runtime) < 0) {
-                                user_path = NULL;
-                                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a socket's path");
-                        }
+                if (tdm_user_socket(user_path, sizeof(user_path), false) == 0)
                         candidates[n_candidates++] = user_path;
-                }
                 candidates[n_candidates++] = "/run/tandem/socket";
         }
         for (unsigned i = 0; i < n_candidates; i++) {

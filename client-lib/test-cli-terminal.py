@@ -1,14 +1,17 @@
 #!/usr/bin/python3
 """The tandem command on a terminal: chat, and what generate shows there. Against a fake daemon. Usage:
-test-cli-terminal.py TANDEM FAKE_DAEMON [TEST…]."""
+test-cli-terminal.py TANDEM FAKE_DAEMON [--full] [TEST…]."""
 
 import os
 import subprocess
 import sys
+import time
 import unittest
 
 import test_cli_support as support
-from test_cli_support import settle, SLACK, tandem, Terminal
+from test_cli_support import PATIENCE, settle, SLACK, tandem, Terminal
+
+FULL = "--full" in sys.argv
 
 setUpModule, tearDownModule = support.set_up, support.tear_down
 
@@ -160,6 +163,51 @@ class Chat(unittest.TestCase):
                 self.assertFalse(flags & termios.ICANON)
             self.assertIn(t.finish(), (0, 130))
 
+    def test_any_moment(self):
+        """Keys, whole messages, Ctrl-C and new sizes at random, while answers come and at the prompt: the program lives
+        or leaves as asked, and the terminal is as it was. --full: 1,000 sequences."""
+        import fcntl
+        import random
+        import struct
+        import termios
+        n = 1000 if FULL else 12
+        rng = random.Random(int(os.environ.get("TANDEM_TEST_SEED", "11")))
+        keys = [b"hello\r", b"\r", b"\x03", b"\x03\x03", b"/stats\r", b"/set temp 0.2\r", b"/system be kind\r", b"/?\r",
+                b"/model slow\r", b"/model\r", b"/reset\r", b"/load /nonexistent\r", b"\"\"\"\r", b"\\\r",
+                "日本語".encode(), "ü".encode(), b"\x7f", b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x17", b"\x12",
+                b"\x1b", b"\x1b[200~a\nb\x1b[201~", b"\xff", b"\x0c", b"size", b"wait"]
+        statuses = {}
+        for i in range(n):
+            t = Terminal("chat", "-m", rng.choice(("tale", "slow", "slow")))
+            typed = []
+            t.until_prompt()
+            for key in (rng.choice(keys) for _ in range(rng.randint(1, 16))):
+                typed.append(key)
+                if t.process.poll() is not None:
+                    break
+                if key == b"size":
+                    fcntl.ioctl(t.master, termios.TIOCSWINSZ,
+                                struct.pack("HHHH", rng.randint(1, 60), rng.randint(1, 200), 0, 0))
+                elif key == b"wait":
+                    t.read(rng.random() * 0.05)
+                else:
+                    t.type(key)
+                    t.read(0)
+            end = time.monotonic() + PATIENCE
+            while t.process.poll() is None and time.monotonic() < end:
+                t.type(b"\x1b[201~\x07\x03")  # ends a paste and a search, stops an answer, leaves at the prompt
+                settle(0.02, t.process)
+                t.read(0.01)
+            try:
+                status = t.finish()
+                self.assertIn(status, (0, 130))
+                statuses[status] = statuses.get(status, 0) + 1
+                self.assertEqual(t.modes_after, t.modes, "the terminal was not put back")
+                self.assertNotIn(b"Sanitizer", t.output)
+            except AssertionError as e:
+                raise AssertionError("%s; sequence %d: %r" % (e, i, typed)) from e
+        print("FIGURE chat: %d sequences, exit statuses %r" % (n, statuses), file=sys.stderr)
+
     def test_ctrl_c(self):
         since = len(support.fake.requests())
         t = Terminal("chat", "-m", "slow")
@@ -296,4 +344,4 @@ class OnATerminal(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    unittest.main(argv=[sys.argv[0], *(a for a in sys.argv[3:] if a != "--full")])

@@ -64,7 +64,7 @@ class Usage(unittest.TestCase):
         self.assertEqual((r.returncode, r.stderr), (0, b""))
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
-                         "generate chat status doctor models show pull add rm jobs cancel restart load unload "
+                         "generate chat status doctor report models show pull add rm jobs cancel restart load unload "
                          "tokenize embed score schema-check bench top trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")

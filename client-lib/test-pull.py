@@ -143,6 +143,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(BODY)
             self.close_connection = True
             return None
+        if name == "endless.gguf":  # says no size, and says another one than the tree of the repository
+            self.send_response(200)
+            self.send_header("ETag", self.etag())
+            self.end_headers()
+            try:
+                self.wfile.write(BODY)
+            except OSError:
+                pass
+            self.close_connection = True
+            return None
         if name == "private.gguf":
             return self.send(401)
         return self.send(404)
@@ -287,6 +297,34 @@ class Pull(Case):
             self.assertIn(text, self.tandem("pull", self.server.url + name, status=1), name)
         self.assertEqual([f for f in self.files() if not f.endswith(".info")], [])
 
+    def on_small_disk(self, kib, name):
+        """A pull into a file system of that size, in a mount namespace of its own. Its status, what it said, and what
+        lies in the folder afterwards."""
+        script = ("mkdir -p $0/small && mount -t tmpfs -o size=%dk small $0/small || exit 99; "
+                  "%s pull --to $0/small %s; s=$?; echo files: $(ls -A $0/small); exit $s" %
+                  (kib, TANDEM, self.server.url + name))
+        r = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.dir],
+                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+                           env=self.environment())
+        if r.returncode == 99 or "unshare" in r.stderr:
+            self.skipTest("no mount namespace here: " + r.stderr)
+        return r.returncode, r.stdout + r.stderr
+
+    def test_disk_full(self):
+        """Told before the first byte where the size is known; else the file never gets its name."""
+        status, out = self.on_small_disk(256, "ok.gguf")
+        self.assertEqual(status, 1, out)
+        self.assertIn("its disk has", out)
+        self.assertLess(self.server.sent, len(BODY) + 1)
+        status, out = self.on_small_disk(256, "endless.gguf")
+        self.assertEqual(status, 1, out)
+        self.assertIn("No space left on device", out)
+        self.assertNotRegex(out, r"files:.* endless\.gguf( |$)")
+        self.assertNotRegex(out, r"files: endless\.gguf( |$)")
+        status, out = self.on_small_disk(1024, "endless.gguf")
+        self.assertEqual(status, 0, out)
+        self.assertIn("files: endless.gguf\n", out)
+
     def test_usage(self):
         self.tandem("pull", status=2)
         self.tandem("pull", "--sha256", "12", "x", status=2)
@@ -400,6 +438,18 @@ class HuggingFace(Case):
         self.assertIn("not the parts of one", self.tandem("pull", "hf:o/r2", status=1))
         self.assertIn("removed", self.tandem("rm", "m-Q4_K_M"))
         self.assertEqual(self.files(), [])
+
+    def test_lies(self):
+        """A repository's list that lies about the size or the hash: an error that says so, and no file."""
+        for change, said in (({"size": len(BODY) - 5}, "bytes"), ({"size": len(BODY) + 5}, "bytes"),
+                             ({"lfs": {"oid": "0" * 64}}, "SHA-256")):
+            self.tree("m-Q4_K_M.gguf")
+            self.server.tree[0].update(change)
+            out = self.tandem("pull", "hf:o/r", status=1)
+            self.assertIn(said, out, change)
+            self.assertNotIn("m-Q4_K_M.gguf", self.files(), change)
+            for name in self.files():
+                os.unlink(self.models + "/" + name)
 
     def test_token(self):
         self.tree("m-Q4_K_M.gguf")

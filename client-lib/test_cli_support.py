@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 TANDEM, FAKE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
@@ -147,13 +148,14 @@ class Terminal:
 
     def __init__(self, *args, **fds):
         self.master, slave = pty.openpty()
+        self.modes = termios.tcgetattr(slave)  # as the command finds them
+        self.modes_after = None                # and as it leaves them
         os.set_inheritable(slave, True)
         fds = {**{"stdin": slave, "stdout": slave, "stderr": slave}, **fds}
 
         def session():
             os.setsid()
             import fcntl
-            import termios
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
         self.process = spawn([TANDEM, "--socket", fake.path, *args], env=environment(), preexec_fn=session,
@@ -202,5 +204,6 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
             raise AssertionError("it does not end: %r" % self.output)
+        self.modes_after = termios.tcgetattr(self.master)
         os.close(self.master)
         return self.process.returncode

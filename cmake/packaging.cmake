@@ -39,14 +39,24 @@ foreach(pair ${pairs})
   string(REPLACE ":" ";" pair ${pair})
   list(GET pair 0 component)
   list(GET pair 1 package)
-  install(FILES ${debian}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component}
-    PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+  install(FILES ${CMAKE_SOURCE_DIR}/debian/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package}
+    COMPONENT ${component} PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
   if(GZIP)
     install(FILES ${made}/changelog.Debian.gz
       DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component})
   endif()
   string(TOUPPER ${component} upper)
   set(CPACK_DEBIAN_${upper}_PACKAGE_NAME ${package})
+endforeach()
+
+# The maintainer scripts, without the line that debhelper replaces in debian/.
+foreach(script postinst prerm postrm)
+  set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${debian}/${script})
+  file(READ ${debian}/${script} text)
+  string(REPLACE "#DEBHELPER#\n" "" text "${text}")
+  file(WRITE ${made}/${script} "${text}")
+  file(CHMOD ${made}/${script} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ
+    WORLD_EXECUTE)
 endforeach()
 
 # ---- cpack
@@ -88,7 +98,7 @@ set(CPACK_DEBIAN_DAEMON_PACKAGE_RECOMMENDS
   "tandem-model-tale, default-dbus-system-bus | dbus-system-bus, polkitd, libvulkan1")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_SUGGESTS "mesa-vulkan-drivers, tandem-xrt, libtandem-dev")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA
-  "${debian}/postinst;${debian}/prerm;${debian}/postrm;${debian}/conffiles")
+  "${made}/postinst;${made}/prerm;${made}/postrm;${debian}/conffiles")
 
 tandem_debian_symbols(
   ${CMAKE_SOURCE_DIR}/client-lib/libtandem.map libtandem.so.${abi} ${library_package} ${made}/symbols)
@@ -98,7 +108,7 @@ Tandem daemon, blocking or from an event loop.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS tandem)
-# Not CPack's own shlibs: scripts that call ldconfig come with them, where a trigger does.
+# Not CPack's own shlibs, nor its scripts that call ldconfig (without-ldconfig.cmake): a trigger does that.
 file(CONFIGURE OUTPUT ${made}/shlibs CONTENT "libtandem ${abi} ${library_package} (>= ${PROJECT_VERSION})\n" @ONLY)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA "${made}/symbols;${made}/shlibs;${debian}/triggers")
 
@@ -124,4 +134,5 @@ short tales in English.")
 set(CPACK_DEBIAN_MODEL_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_MODEL_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_MODEL_PACKAGE_ENHANCES tandem)
+set(CPACK_POST_BUILD_SCRIPTS ${debian}/without-ldconfig.cmake)
 include(CPack)

@@ -20,6 +20,22 @@ static const struct tdm_worker_device devices[] = {
         { .name = "host", .ops = &tdm_host_device_ops },
 };
 
+/* For `tandem report`: one line, and 1 where there is no GPU. */
+static int measure(void)
+{
+        char text[512];
+        struct tdm_error err = { 0 };
+        int r = -ENOTSUP;
+
+#ifdef TANDEM_VULKAN
+        r = tdm_vulkan_measure(text, sizeof(text), &err);
+#else
+        (void)tdm_error_set(&err, r, "built without Vulkan");
+#endif
+        puts(r == 0 ? text : err.message);
+        return r == 0 ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
         static const struct tdm_worker_program program = {
@@ -29,5 +45,7 @@ int main(int argc, char **argv)
                 .n_devices = TDM_ARRAY_SIZE(devices),
         };
 
+        if (argc == 2 && strcmp(argv[1], "--measure") == 0)
+                return measure();
         return tdm_worker_main(&program, argc, argv);
 }

@@ -159,6 +159,8 @@ static int take_options(struct generation_request *r, struct failure *f)
         return request_take_stops(r, json_get(given, "stop"), "options.stop", f);
 }
 
+#define MOST_KEEP_ALIVE_S 604800u /* what the daemon takes */
+
 /* A duration: seconds as a number, or Go's form ("5m", "1h30m", "-1s"). */
 static int take_keep_alive(const json_t *value, double *ret_s, struct failure *f)
 {
@@ -237,6 +239,10 @@ static void start(struct exchange *x, struct generation_request *request, bool h
                 exchange_fail(x, &f);
                 return;
         }
+        /* The daemon counts whole seconds and has no "at once"; less than 0 means for ever to Ollama's clients. */
+        if (json_get(r->json, "keep_alive"))
+                r->options.keep_alive =
+                        keep_s < 0 ? MOST_KEEP_ALIVE_S : (uint32_t)TDM_MIN(ceil(TDM_MAX(keep_s, 1)), MOST_KEEP_ALIVE_S);
         r->stream = json_get_bool(r->json, "stream", true);
         if (has_prompt)
                 generation_start(x, steal_ptr(&r), &ollama_ops);

@@ -169,7 +169,7 @@ TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", a
         HONOURED("model", PARAM_STRING, 0, 0, "required; `:latest` is left out"),                                      \
                 HONOURED("stream", PARAM_BOOL, 0, 0, "lines of JSON; true"),                                           \
                 HONOURED("options", PARAM_OBJECT, 0, 0, "see below"),                                                  \
-                HONOURED("keep_alive", PARAM_ANY, 0, 0, "0 without a prompt unloads; else the daemon decides"),        \
+                HONOURED("keep_alive", PARAM_ANY, 0, 0, "0 without a prompt unloads; else how long the model stays"),  \
                 HONOURED("format", PARAM_ANY, 0, 0, "`json`, or a JSON Schema"),                                       \
                 REFUSED("think", NEUTRAL_FALSE, "reasoning models are not supported yet"),                             \
                 HARMLESS("truncate", "a prompt that is too long is refused"),                                          \

@@ -97,3 +97,20 @@ bool read_all(const char *path, size_t max_bytes, struct buf *ret)
                 complain("no memory for what %s holds", what);
         return !ret->failed;
 }
+
+bool cli_find_program(const char *name, char *ret, size_t size)
+{
+        char exe[4096], *slash;
+        ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+
+        if (n <= 0)
+                return false;
+        exe[n] = '\0';
+        slash = strrchr(exe, '/');
+        *slash = '\0';
+        snprintf(ret, size, "%s/%s", exe, name);
+        if (access(ret, X_OK) == 0)
+                return true;
+        snprintf(ret, size, "%s/" TANDEM_PROGRAM_DIR "/%s", exe, name);
+        return access(ret, X_OK) == 0;
+}

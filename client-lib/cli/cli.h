@@ -22,6 +22,9 @@ bool cli_parse(struct cli *cli, const struct command *command, int argc, char **
 /* Of a command that takes one argument (what: its name in messages) and no option of its own. */
 bool cli_parse_one_argument(struct cli *cli, const struct command *command, int argc, char **argv, const char *what,
                             const char **ret, int *ret_status);
+/* A program of Tandem's that people do not start: beside `tandem` in a build tree, else in the folder of the workers.
+ * False: *ret is where it should be. */
+bool cli_find_program(const char *name, char *ret, size_t size);
 /* Connects, or complains and returns NULL. */
 struct tandem *cli_connect(struct cli *cli);
 void tandem_closep(struct tandem **tandem);

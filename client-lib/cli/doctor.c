@@ -491,11 +491,17 @@ static void ask(struct doctor *d, struct cli *cli)
         ok(d, "daemon", "%s runs", status->version);
         for (size_t i = 0; i < status->n_workers; i++) {
                 const struct tandem_worker *w = status->workers[i];
-                char what[32], mend[64];
+                char what[32], mend[256];
 
                 snprintf(what, sizeof(what), "%.8s worker", w->name);
                 if (strcmp(w->state, "quarantined") == 0) {
-                        snprintf(mend, sizeof(mend), "tandem restart %.8s", w->name);
+                        if (strncmp(w->last_exit, "device ", 7) == 0 && strcmp(w->requested, "auto") != 0)
+                                snprintf(mend, sizeof(mend),
+                                         "%.8s = auto in tandem.conf takes the CPU instead (man tandem.conf); then: "
+                                         "sudo systemctl restart tandemd",
+                                         w->name);
+                        else
+                                snprintf(mend, sizeof(mend), "tandem restart %.8s", w->name);
                         problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts, w->last_exit);
                 } else {
                         ok(d, what, "%s%s%s%s%s%s", w->state, w->device[0] ? " on " : "", w->device,

@@ -102,7 +102,8 @@ struct tandem;
 struct tandem_job;
 
 /* [blocking] Connects and greets; waits up to 30 s for the daemon's greeting. path NULL: $TANDEM_SOCKET, or when that
- * is unset $XDG_RUNTIME_DIR/tandem/socket and then /run/tandem/socket. TANDEM_E_NO_DAEMON says which were tried. */
+ * is unset that of the user's own daemon ($XDG_RUNTIME_DIR/tandem/socket) and then /run/tandem/socket.
+ * TANDEM_E_NO_DAEMON says which were tried. */
 TANDEM_API int tandem_connect(struct tandem **ret, const char *path, struct tandem_error *err);
 /* The same for a program that serves several people under one uid. What this connection asks for counts as `label`'s:
  * quotas, turns, cached prompts, and the jobs and models that it sees. A label has 1 to 80 printing ASCII characters,
@@ -232,6 +233,7 @@ struct tandem_generate_options {
         /* The name of a model that guesses at the next tokens. Its vocabulary is the model's own, or the first part of
          * it; any other is refused. NULL: what the configuration says. */
         const char *draft;
+        uint32_t keep_alive; /* seconds that the model stays in memory after this job; 0: what the configuration says */
 };
 
 struct tandem_score_options {

@@ -94,5 +94,5 @@ void tdm_model_want(struct tdm_model *model, struct tdm_account *account)
 
 void tdm_model_drafted(struct tdm_model *model)
 {
-        model->last_used_ns = tdm_now_ns();
+        tdm_model_touch(model);
 }

@@ -32,10 +32,14 @@ static bool is_spent(const struct tdm_model *model)
         return model->state == TDM_MODEL_FAILED && model->n_jobs == 0 && model->n_steps == 0 && !model->load;
 }
 
-static bool may_idle_out(const struct tdm_model *model)
+/* When an idle model leaves; UINT64_MAX: not by the clock. */
+static uint64_t leaves_at(const struct tdm_model *model)
 {
-        return model->models->idle_ns > 0 && model->state == TDM_MODEL_READY && model->n_jobs == 0 &&
-               model->n_steps == 0;
+        if (model->state != TDM_MODEL_READY || model->n_jobs > 0 || model->n_steps > 0)
+                return UINT64_MAX;
+        if (model->keep_until_ns > 0)
+                return model->keep_until_ns;
+        return model->models->idle_ns > 0 ? model->last_used_ns + model->models->idle_ns : UINT64_MAX;
 }
 
 void tdm_models_arm_tick(struct tdm_models *m)
@@ -52,8 +56,8 @@ void tdm_models_arm_tick(struct tdm_models *m)
                         at = TDM_MIN(at, TDM_MAX(model->last_used_ns + FAILED_NS, now + 1));
                 else if (model->n_jobs > 0)
                         at = TDM_MIN(at, now + FILE_CHECK_NS);
-                else if (may_idle_out(model))
-                        at = TDM_MIN(at, TDM_MAX(model->last_used_ns + m->idle_ns, now + 1));
+                else
+                        at = TDM_MIN(at, TDM_MAX(leaves_at(model), now + 1));
         }
         tdm_source_arm(m->tick, at == UINT64_MAX ? 0 : at);
 }
@@ -569,11 +573,12 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                         tdm_model_retire(model);
                         continue;
                 }
-                if (may_idle_out(model) && now_ns >= model->last_used_ns + m->idle_ns) {
-                        tdm_log_info(
-                                "model %s unloaded: nobody used it for %llu s (idle-unload); %.1f MiB are free again",
-                                model->name, (unsigned long long)(m->idle_ns / TDM_NSEC_PER_SEC),
-                                MIB(tdm_model_resident_bytes(model)));
+                if (now_ns >= leaves_at(model)) {
+                        tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload, or a job's "
+                                     "keep-alive); %.1f MiB are free again",
+                                     model->name,
+                                     (unsigned long long)((now_ns - model->last_used_ns) / TDM_NSEC_PER_SEC),
+                                     MIB(tdm_model_resident_bytes(model)));
                         tdm_model_retire(model);
                 }
         }

@@ -393,7 +393,7 @@ static int open_file(struct tdm_models *m, struct tdm_account *account, const ch
                                      r == -ENXIO ? "it is not a regular file" : strerror(-r));
         model = find(m, &identity);
         if (model) {
-                model->last_used_ns = tdm_now_ns();
+                tdm_model_touch(model);
                 *ret = tdm_model_ref(model);
                 return by_name && !model->by_name ? become_named(model, path) : 0;
         }
@@ -488,6 +488,17 @@ double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows)
                                      n_rows);
 }
 
+void tdm_model_touch(struct tdm_model *model)
+{
+        model->last_used_ns = tdm_now_ns();
+        if (model->keep_until_ns > 0) {
+                uint64_t idle_ns = model->models->idle_ns;
+
+                model->keep_until_ns =
+                        TDM_MAX(model->keep_until_ns, idle_ns > 0 ? model->last_used_ns + idle_ns : UINT64_MAX);
+        }
+}
+
 void tdm_model_job_begin(struct tdm_model *model)
 {
         model->n_jobs++;
@@ -495,10 +506,21 @@ void tdm_model_job_begin(struct tdm_model *model)
         tdm_models_arm_tick(model->models);
 }
 
-void tdm_model_job_end(struct tdm_model *model)
+void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s)
 {
+        uint64_t now = tdm_now_ns(), idle_ns = model->models->idle_ns, until = UINT64_MAX;
+        uint64_t identity = account ? account->identity : UINT64_MAX;
+
+        if (keep_s > 0)
+                until = now + keep_s * TDM_NSEC_PER_SEC;
+        else if (idle_ns > 0)
+                until = now + idle_ns;
+        if (until > model->keep_until_ns || identity == model->keeper) {
+                model->keep_until_ns = until;
+                model->keeper = identity;
+        }
         model->n_jobs--;
-        model->last_used_ns = tdm_now_ns();
+        model->last_used_ns = now;
         tdm_models_arm_tick(model->models);
 }
 

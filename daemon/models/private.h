@@ -79,6 +79,7 @@ void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
 void tdm_model_need(struct tdm_model *model, struct tdm_account *account); /* its weights are wanted */
 void tdm_model_continue(struct tdm_model *model); /* wanted, and nothing works on it: goes on to the next state */
 void tdm_model_leave(struct tdm_model *model);    /* out of the fleet, memory given back; state stays */
+void tdm_model_touch(struct tdm_model *model);    /* used without a job: its time of idling begins anew */
 void tdm_model_retire(struct tdm_model *model);   /* idle or failed: unloaded, told, forgotten */
 /* For account: its own idle models go first, then those of the account that holds most. */
 bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_account *account, const struct tdm_model *keep);

@@ -142,7 +142,7 @@ static void forget(struct tdm_scheduler *s, struct sequence *q)
                 tdm_scheduler_departs(s, u);
                 *u = s->users[--s->n_users];
         }
-        tdm_model_job_end(job->model);
+        tdm_model_job_end(job->model, job->account, job->options.keep_alive);
         tdm_model_unref(steal_ptr(&job->model));
         tdm_sequence_free(q);
 }

@@ -3,6 +3,7 @@
 #include "daemon/service/config.h"
 #include "daemon/service/config-private.h"
 #include "common/cpus.h"
+#include "common/user-socket.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -340,27 +341,23 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
 
 static int default_socket(struct tdm_config *c, struct tdm_error *err)
 {
-        const char *runtime = getenv("XDG_RUNTIME_DIR");
         char path[4096];
+        int r;
 
         if (c->socket)
                 return 0;
         if (c->system)
                 snprintf(path, sizeof(path), "/run/tandem/socket");
-        else if (runtime && runtime[0] == '/')
-                snprintf(path, sizeof(path), "%.4000s/tandem/socket", runtime);
-        else if (getenv("LISTEN_FDS"))
+        else if (getenv("LISTEN_FDS") && !getenv("XDG_RUNTIME_DIR"))
                 path[0] = '\0'; /* the service manager has opened the socket */
-        else if (geteuid() == 0)
+        else if ((r = tdm_user_socket(path, sizeof(path), !c->check)) == -ENOENT)
                 snprintf(path, sizeof(path),
                          "/run/tandem/socket"); /* root without a login session; clients look there */
-        else if (c->check)
-                return 0; /* --check-config may run elsewhere than the daemon */
-        else
-                return tdm_error_set(
-                        err, TDM_E_BAD_REQUEST,
-                        "no place for the socket: XDG_RUNTIME_DIR is not set, as in a shell of su or cron; "
-                        "give --socket PATH, or log in as this user");
+        else if (r != 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "no place for the socket: XDG_RUNTIME_DIR is not set, as in a shell of su or "
+                                     "cron, and /tmp/tandem-%u cannot be used: %s; give --socket PATH",
+                                     (unsigned)geteuid(), r == -EPERM ? "it is another user's" : strerror(-r));
         return tdm_config_set_string(&c->socket, path);
 }
 

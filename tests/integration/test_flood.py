@@ -146,6 +146,25 @@ def an_idle_model_leaves():
 
 
 @test
+def a_job_says_how_long_its_model_stays():
+    """A user's last job counts, whatever tandem.conf says; a longer time of another user is not cut short."""
+    with Daemon(args=config("[engine]\nidle-unload = off\n")) as d:
+        d.generate(n=4)
+        time.sleep(1.5)
+        equal(d.model("tale")["state"], "loaded", "state where models never leave")
+        d.generate(n=4, keep_alive=600)
+        d.generate(n=4, keep_alive=1)
+        wait_for(lambda: not d.status()["models"], "the model leaves", 5)
+    with Daemon(args=config("[engine]\nidle-unload = 1s\n")) as d:
+        want = d.generate(n=8).ids
+        d.generate(n=4, keep_alive=600)
+        time.sleep(2.5)
+        equal(d.model("tale")["state"], "loaded", "state of a model that is kept")
+        same_ids(d.generate(n=8).ids, want, "the same ids")  # and the configuration's second counts again
+        wait_for(lambda: not d.status()["models"], "the model leaves", 5)
+
+
+@test
 def idle_models_leave_under_memory_pressure():
     """A FIFO stands for the kernel's pressure file, as systemd allows: each byte is a time when memory was short."""
     with tempfile.TemporaryDirectory() as folder:

@@ -355,6 +355,8 @@ def ollama():
         for keep in ("1h30m", "-1s", "0", -1, 300, 1.5, "500ms"):
             g.post("/api/chat", {"model": "tale", "messages": HI, "stream": False, "options": options,
                                  "keep_alive": keep})
+        # The last one said half a second, which the daemon counts as one; without it the model stays five minutes.
+        wait_for(lambda: not g.get("/api/ps")["models"], "a model leaves as its last request says", 20)
         equal(g.post("/api/chat", {"model": "nope", "messages": HI}, 404)["error"][:16], "the model 'nope'", "unknown")
         g.post("/api/chat", {"model": "../tale"}, 404)
 

@@ -159,6 +159,101 @@ def python_over_the_bus():
 
 
 @test
+def selection_over_the_bus():
+    with Bus() as bus, on_bus(bus) as d:
+        wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
+        env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address)
+        for more in ({}, {"TANDEM_MODEL": "tale"}):
+            r = subprocess.run([os.path.join(EXAMPLES, "summarise-selection.sh"), "-"], env=dict(env, **more),
+                               input="A fox \"went\" to the river.\n\nIt saw $HOME.\n", stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)
+            equal((r.returncode, r.stderr), (0, ""), "summarise-selection.sh")
+            check(len(r.stdout) > 20, "an answer", r.stdout)
+        equal(d.status()["jobs_done"], 2, "jobs")
+        # Without a desktop: the selection comes from xclip and the answer goes to notify-send, which stand here.
+        os.makedirs(d.dir + "/bin")
+        for name, text in (("xclip", 'echo "what is selected"'), ("notify-send", 'printf "%s" "$2" >"$0.said"')):
+            with open(f"{d.dir}/bin/{name}", "w") as f:
+                f.write("#!/bin/sh\n" + text + "\n")
+            os.chmod(f"{d.dir}/bin/{name}", 0o755)
+        r = subprocess.run([os.path.join(EXAMPLES, "summarise-selection.sh")],
+                           env=dict(env, PATH=d.dir + "/bin:" + env["PATH"]), stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)
+        equal((r.returncode, r.stdout, r.stderr), (0, "", ""), "summarise-selection.sh")
+        check(os.path.getsize(d.dir + "/bin/notify-send.said") > 20, "the notification")
+
+
+@test
+def folder_of_texts():
+    """Each text gets one answer, once; what fails leaves no half answer and is tried again."""
+    with Daemon() as d:
+        env = dict(d.environment(), TANDEM_SOCKET=d.socket)
+        env["PATH"] = BIN + ":" + env["PATH"]
+        folder = d.dir + "/Texts"
+        os.makedirs(folder)
+        script = os.path.join(EXAMPLES, "folder", "tandem-folder")
+        equal(subprocess.run([script, folder], env=env).returncode, 0, "an empty folder")
+        for name in ("a b", "c"):
+            with open(f"{folder}/{name}.txt", "w") as f:
+                f.write(f"The tale of {name}.\n")
+        r = subprocess.run([script, folder], env=dict(env, TANDEM_SOCKET="/nonexistent"), stderr=subprocess.PIPE)
+        check(r.returncode == 1, "without a daemon", r)
+        equal(sorted(os.listdir(folder)), ["a b.txt", "c.txt"], "no half answers")
+        for _ in range(2):
+            check(subprocess.run([script, folder], env=env, timeout=120 * SLOW).returncode == 0, "exit status")
+            equal(sorted(os.listdir(folder)), ["a b.answer.txt", "a b.txt", "c.answer.txt", "c.txt"], "answers")
+        equal(d.status()["jobs_done"], 2, "jobs: each text was answered once")
+        units = [os.path.join(EXAMPLES, "folder", "tandem-folder." + kind) for kind in ("service", "timer")]
+        if shutil.which("systemd-analyze"):
+            os.makedirs(d.dir + "/units")
+            for unit in units:
+                with open(unit) as f, open(os.path.join(d.dir, "units", os.path.basename(unit)), "w") as to:
+                    to.write(f.read().replace("%h/.local/bin/tandem-folder", script))
+            r = subprocess.run(["systemd-analyze", "verify", "--man=no",
+                                *(os.path.join(d.dir, "units", os.path.basename(u)) for u in units)],
+                               stderr=subprocess.PIPE, text=True)
+            equal([line for line in r.stderr.splitlines() if "tandem-folder" in line], [], "systemd-analyze verify")
+
+
+@test
+def sandboxed():
+    """What Flatpak's proxy lets through with the one right of the manifest: everything that an app needs, and no other
+    name."""
+    if not shutil.which("xdg-dbus-proxy"):
+        raise Skip("no xdg-dbus-proxy here (Debian: xdg-dbus-proxy)")
+    if subprocess.run(["/usr/bin/python3", "-c", "import gi"], stderr=subprocess.PIPE).returncode != 0:
+        raise Skip("no python3-gi here")
+    with open(os.path.join(EXAMPLES, "flatpak", "dev.tandem.Story.yml")) as f:
+        rights = re.findall(r"^  - --(.*)$", f.read(), re.M)
+    equal(sorted(rights), ["share=ipc", "socket=fallback-x11", "socket=wayland", "talk-name=dev.tandem.Tandem1"],
+          "the rights in the manifest")
+    with Bus() as bus, on_bus(bus) as d:
+        wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
+        proxy = subprocess.Popen(["xdg-dbus-proxy", bus.address, d.dir + "/proxy", "--filter",
+                                  "--talk=dev.tandem.Tandem1"], stdin=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: os.path.exists(d.dir + "/proxy"), "the proxy", 10 * SLOW)
+            env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS="unix:path=" + d.dir + "/proxy")
+            r = subprocess.run(["/usr/bin/python3", os.path.join(EXAMPLES, "stream.py"), "The", "king", "said"],
+                               env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)
+            equal(r.returncode, 0, "stream.py behind the proxy: " + r.stderr)
+            check(len(r.stdout) > 100, "a story through the pipe", r.stdout)
+            # gdbus: the proxy of Debian 12 does not understand how busctl greets it.
+            names = subprocess.run(["gdbus", "call", "--session", "--dest", "org.freedesktop.DBus", "--object-path",
+                                    "/org/freedesktop/DBus", "--method", "org.freedesktop.DBus.ListNames"], env=env,
+                                   stdout=subprocess.PIPE, text=True).stdout
+            seen = {n for n in re.findall(r"'([^']+)'", names) if not n.startswith(":")}
+            equal(seen, {"org.freedesktop.DBus", "dev.tandem.Tandem1"}, "names that are seen")
+            r = subprocess.run(["gdbus", "call", "--session", "--dest", "dev.tandem.Tandem1", "--object-path",
+                                "/dev/tandem/Tandem1", "--method", "dev.tandem.Tandem1.Manager.ListModels", "{}"],
+                               env=env, stdout=subprocess.PIPE, text=True)
+            check("tale" in r.stdout, "the models", r.stdout)
+        finally:
+            proxy.kill()
+            proxy.wait()
+
+
+@test
 def gtk_over_the_bus():
     """Under Xvfb. What it shows is seen in what the daemon was asked: a job from the bus that generates."""
     program = os.path.join(BUILT, "example-gtk")

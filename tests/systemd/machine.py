@@ -1,4 +1,4 @@
-"""A bare Debian 12 that boots with its own systemd, in a container: for tests of what is installed. Root only.
+"""A bare Debian that boots with its own systemd, in a container: for tests of what is installed. Root only.
 
 The root is made once (mmdebstrap) and kept as an archive; each machine is a fresh copy. Commands run inside through the
 namespaces of its first process. Nothing of the host is visible to it but the folder that is bound at /host, read-only.
@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import zlib
@@ -14,9 +15,11 @@ import zlib
 from tandem_test import BIN, SLOW, TREE, Skip, check, wait_for
 
 CACHE = os.environ.get("TANDEM_TEST_CACHE") or os.path.join(TREE, "build", "test-models")
+SUITE = next((a[8:] for a in sys.argv if a.startswith("--suite=")), "bookworm")
 # What the packages need and a bare root lacks; python3 stands for programs that nobody here wrote.
 PACKAGES = ("systemd-sysv,dbus,polkitd,procps,python3-minimal,libinih1,libprotobuf-c1,libseccomp2,liburing2,"
-            "libdbus-1-3,libmicrohttpd12,libjansson4,libcurl4,libedit2")
+            "libdbus-1-3,libjansson4,libedit2,"
+            + ("libmicrohttpd12,libcurl4" if SUITE == "bookworm" else "libmicrohttpd12t64,libcurl4t64"))
 HIERARCHIES = ("", "unified", "systemd")  # below /sys/fs/cgroup: version 2 alone, or beside version 1
 
 
@@ -35,14 +38,15 @@ def mirror():
 
 
 def base_archive():
-    path = os.path.join(CACHE, f"debian-12-{zlib.crc32(PACKAGES.encode()):08x}.tar")  # another list is another root
+    # another list is another root
+    path = os.path.join(CACHE, f"debian-{SUITE}-{zlib.crc32(PACKAGES.encode()):08x}.tar")
     if os.path.exists(path):
         return path
     if not shutil.which("mmdebstrap"):
         raise Skip("no mmdebstrap here to make a root with (Debian: mmdebstrap)")
     os.makedirs(CACHE, exist_ok=True)
     part = path + ".part.tar"
-    r = subprocess.run(["mmdebstrap", "--variant=minbase", "--include=" + PACKAGES, "bookworm", part, mirror()],
+    r = subprocess.run(["mmdebstrap", "--variant=minbase", "--include=" + PACKAGES, SUITE, part, mirror()],
                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                        timeout=900)
     if r.returncode != 0:
@@ -51,10 +55,29 @@ def base_archive():
     return path
 
 
+built = []
+
+
+def release():
+    with open("/etc/os-release") as f:
+        return dict(line.rstrip().split("=", 1) for line in f if "=" in line).get("VERSION_CODENAME", "").strip('"')
+
+
 def packages():
-    """The .deb files of this tree: those of $TANDEM_DEBS, else built now."""
+    """The .deb files of this tree: those of $TANDEM_DEBS, else built now: of another release than this machine's in a
+    fresh root of that release, from the committed state."""
     folder = os.environ.get("TANDEM_DEBS")
-    if not folder:
+    if not folder and SUITE != release():
+        root = os.path.join(os.path.dirname(BIN), "package-root-" + SUITE)
+        if root not in built:
+            shutil.rmtree(root, ignore_errors=True)
+            r = subprocess.run([os.path.join(TREE, "tools", "fresh-debian"), "--suite", SUITE, "--keep", root,
+                                "./bootstrap", "package"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               timeout=3000)
+            check(r.returncode == 0, "./bootstrap package on " + SUITE, r.stdout[-2000:])
+            built.append(root)
+        folder = os.path.join(root, "src", "build-package")
+    elif not folder:
         if not shutil.which("cpack") or not shutil.which("dpkg-shlibdeps"):
             raise Skip("no cpack or dpkg-shlibdeps here (Debian: cmake, dpkg-dev)")
         folder = os.path.join(os.path.dirname(BIN), "package")
@@ -67,7 +90,7 @@ def packages():
             check(r.returncode == 0, " ".join(command), r.stdout[-1500:])
     # Without tandem-xrt, which needs a library that the bare root has not: Tandem has to do without it.
     found = sorted(os.path.join(folder, n) for n in os.listdir(folder)
-                   if n.endswith(".deb") and not n.startswith("tandem-xrt"))
+                   if n.endswith(".deb") and not n.startswith("tandem-xrt") and "-dbgsym_" not in n)
     # tandem-xrt comes only where XRT's headers were there, and needs packages that a bare root lacks.
     found = [f for f in found if not os.path.basename(f).startswith("tandem-xrt_")]
     check(len(found) == 4, "four packages", found)

@@ -1,5 +1,8 @@
-"""The packages on a bare Debian 12 that boots its own systemd: installed, started by a socket and by the bus, used by
-ordinary users, disturbed, watched over, and purged. One machine for all of it, in this order."""
+"""The packages on a bare Debian that boots its own systemd: installed, started by a socket and by the bus, used by
+ordinary users, disturbed, watched over, upgraded and purged. One machine for all of it, in this order.
+
+usage: test_nspawn.py [--suite=bookworm|trixie] [TEST…]   bookworm without
+"""
 import json
 import os
 import re
@@ -428,6 +431,53 @@ def manager(m):
     m.run("systemctl", "daemon-reload")
 
 
+def newer(debs, folder):
+    """The same packages with a later version and another default in tandem.conf, as an upgrade brings them."""
+    made = []
+    for deb in debs:
+        inside = os.path.join(folder, os.path.basename(deb) + ".d")
+        subprocess.run(["dpkg-deb", "-R", deb, inside], check=True)
+        control = os.path.join(inside, "DEBIAN", "control")
+        with open(control) as f:
+            text = f.read()
+        version = re.search(r"^Version: (.*)$", text, re.M)[1]
+        with open(control, "w") as f:
+            f.write(text.replace(version, version + "+upgrade"))
+        conf = os.path.join(inside, "etc", "tandem", "tandem.conf")
+        if os.path.exists(conf):
+            with open(conf, "a") as f:
+                f.write("# of the newer version\n")
+        made.append(os.path.join(folder, os.path.basename(deb)))
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-b", inside, made[-1]], check=True,
+                       stdout=subprocess.DEVNULL)
+    return made
+
+
+def upgrade(m, debs):
+    """Models, the administrator's configuration and what was disabled stay; the daemon becomes the new one."""
+    m.run("cp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf")
+    m.run("sh", "-c", "mkdir -p /etc/tandem/tandem.conf.d; echo '# mine' >/etc/tandem/tandem.conf.d/60-mine.conf")
+    m.run("systemctl", "disable", "--now", "tandem-http.socket")
+    text, before = generate(m), m.show("tandemd.service", "MainPID")
+    with tempfile.TemporaryDirectory() as folder:
+        for deb in newer(debs, folder):
+            shutil.copy(deb, m.host)
+    m.run("sh", "-c", "dpkg -i /host/*.deb", timeout=180)
+    check("+upgrade" in m.run("dpkg-query", "-W", "-f", "${Version}", "tandem").stdout, "the newer version")
+    equal(generate(m), text, "the same text after the upgrade")
+    check(m.show("tandemd.service", "MainPID") != before, "the daemon is the new one")
+    equal(m.run("cmp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf").stdout, "", "a model of one's own")
+    equal(m.run("cat", "/etc/tandem/tandem.conf.d/60-mine.conf").stdout, "# mine\n", "configuration of one's own")
+    check("of the newer version" in m.run("cat", "/etc/tandem/tandem.conf").stdout, "the package's configuration")
+    equal(m.run("systemctl", "is-enabled", "tandem-http.socket", may_fail=True).stdout.strip(), "disabled",
+          "what was disabled")
+    equal(m.show("tandemd.socket", "ActiveState"), "active", "the socket")
+    equal(m.run("systemctl", "--failed", "--no-legend").stdout.strip(), "", "failed units")
+    m.run("rm", "/var/lib/tandem/models/mine.gguf", "/etc/tandem/tandem.conf.d/60-mine.conf")
+    for deb in debs:
+        shutil.copy(deb, m.host)
+
+
 def purge(m, before):
     packages_ = ("tandem", "libtandem0", "libtandem-dev", "tandem-model-tale")
     m.run("dpkg", "-r", *packages_, timeout=120)
@@ -448,14 +498,16 @@ def purge(m, before):
 
 @test
 def policy():
-    """Debian's own judge has no error to name."""
+    """Debian's own judge has nothing to name but that these packages close no bug of Debian's."""
     if SANITIZER:
         raise Skip("packages are built without sanitizers")
     if not shutil.which("lintian"):
         raise Skip("no lintian here (Debian: lintian)")
-    r = subprocess.run(["lintian", "--tag-display-limit", "0", "--fail-on", "error", *packages()],
+    r = subprocess.run(["lintian", "--tag-display-limit", "0", *packages()],
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
-    equal((r.returncode, [line for line in r.stdout.splitlines() if line.startswith("E:")]), (0, []), "lintian")
+    check(r.returncode in (0, 2) and "initial-upload" in r.stdout, "lintian ran", r.returncode, r.stderr[-600:])
+    equal([line for line in r.stdout.splitlines() if line[:2] in ("E:", "W:") and "initial-upload" not in line], [],
+          "lintian")
 
 
 @test
@@ -502,6 +554,7 @@ def from_install_to_purge():
             begin = time.monotonic()
             part(m)
             print(f"     {part.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
+        upgrade(m, debs)
         purge(m, before)
 
 

@@ -10,24 +10,6 @@ struct pull_options {
 
 extern const struct command command_pull;
 
-/* Beside `tandem` in a build tree, else in the folder of the workers. */
-static bool find_program(char *ret, size_t size)
-{
-        char exe[4096], *slash;
-        ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-
-        if (n <= 0)
-                return false;
-        exe[n] = '\0';
-        slash = strrchr(exe, '/');
-        *slash = '\0';
-        snprintf(ret, size, "%s/tandem-pull", exe);
-        if (access(ret, X_OK) == 0)
-                return true;
-        snprintf(ret, size, "%s/" TANDEM_PROGRAM_DIR "/tandem-pull", exe);
-        return access(ret, X_OK) == 0;
-}
-
 static int run(struct cli *cli, int argc, char **argv)
 {
         struct pull_options options = { 0 };
@@ -49,7 +31,7 @@ static int run(struct cli *cli, int argc, char **argv)
         r = options.to ? (asprintf(&folder, "%s", options.to) < 0 ? -ENOMEM : 0) : folder_of_user(&folder, &err);
         if (r != 0)
                 return complain("%s", r == -ENOMEM ? "no memory" : err.message);
-        if (!find_program(program, sizeof(program)))
+        if (!cli_find_program("tandem-pull", program, sizeof(program)))
                 return complain("cannot find the program tandem-pull (%s): the installation is incomplete", program);
         snprintf(connections, sizeof(connections), "%u", options.connections);
         execl(program, "tandem-pull", folder, what, options.name ? options.name : "",

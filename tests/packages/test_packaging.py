@@ -1,0 +1,122 @@
+"""What is installed under any prefix, and that the ways to make packages agree with each other: CPack, debian/, the RPM
+spec and the PKGBUILD. With --full: the source package of Debian is the same bytes each time, and holds the whole tree.
+"""
+import glob
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+BUILD = os.path.dirname(BIN)
+
+
+def read(*path):
+    with open(os.path.join(TREE, *path)) as f:
+        return f.read()
+
+
+def version():
+    return re.search(r"^project\(tandem VERSION ([\d.]+)", read("CMakeLists.txt"), re.M)[1]
+
+
+@test
+def any_prefix():
+    """Nothing lies outside the prefix, programs find their library there, and files name no other place."""
+    if SANITIZER:
+        raise Skip("the release build is what is installed")
+    if not shutil.which("cmake"):
+        raise Skip("no cmake here")
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = os.path.join(folder, "opt", "t")
+        r = subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, timeout=300)
+        check(r.returncode == 0, "cmake --install", r.stderr[-1500:])
+        with open(os.path.join(BUILD, "install_manifest.txt")) as f:
+            outside = [p for p in f.read().split("\n") if p and not p.startswith(prefix + "/")]
+        equal(outside, [], "files outside the prefix")
+        equal(os.listdir(folder), ["opt"], "beside it")
+        env = {"PATH": "/usr/bin:/bin", "HOME": folder}
+        r = subprocess.run([prefix + "/bin/tandem", "--version"], env=env, stdout=subprocess.PIPE, text=True,
+                           timeout=60)
+        check(f"tandem {version()}" in r.stdout, "tandem --version", r)
+        r = subprocess.run(["ldd", prefix + "/bin/tandem"], env=env, stdout=subprocess.PIPE, text=True)
+        check(re.search(rf"libtandem\.so\.0 => {re.escape(prefix)}/", r.stdout), "the library that is found", r.stdout)
+        pc = glob.glob(prefix + "/lib*/**/libtandem.pc", recursive=True)
+        equal(len(pc), 1, "pkg-config files")
+        if shutil.which("pkg-config"):
+            r = subprocess.run(["pkg-config", "--variable=libdir", "libtandem"], stdout=subprocess.PIPE, text=True,
+                               env=dict(env, PKG_CONFIG_PATH=os.path.dirname(pc[0])))
+            equal(os.path.realpath(r.stdout.strip()), os.path.realpath(os.path.dirname(os.path.dirname(pc[0]))),
+                  "libdir of libtandem.pc")
+        for unit in glob.glob(prefix + "/lib/systemd/*/*.service"):
+            with open(unit) as f:
+                for program in re.findall(r"^Exec\w+=[-+!]*(/\S+)", f.read(), re.M):
+                    check(program.startswith(prefix + "/") and os.access(program, os.X_OK) or
+                          not re.search("tandem", program), "a program that a unit names", unit, program)
+        check(os.path.exists(prefix + "/etc/tandem/tandem.conf"), "configuration in the prefix")
+
+
+@test
+def the_same_version():
+    v = version()
+    equal(re.match(r"tandem \(([^)]*)\)", read("debian", "changelog"))[1], v + "-1", "debian/changelog")
+    equal(read("debian", "changelog"), read("cmake", "debian", "changelog.in").replace("@PROJECT_VERSION@", v),
+          "debian/changelog against CPack's")
+    equal(re.search(r"^Version: +(.*)$", read("packaging", "tandem.spec"), re.M)[1], v, "tandem.spec")
+    equal(re.search(r"^pkgver=(.*)$", read("packaging", "PKGBUILD"), re.M)[1], v, "PKGBUILD")
+
+
+@test
+def the_same_packages():
+    """debian/control and CPack: packages, what they say of themselves and what they need to be built."""
+    control, cpack = read("debian", "control"), read("cmake", "packaging.cmake")
+    packages = dict(re.findall(r"^Package: (\S+)\n(?:.*\n)*?Description: (.*)$", control, re.M))
+    said = dict(re.findall(r'^set\(CPACK_COMPONENT_(\w+)_DESCRIPTION "(.*)$', cpack, re.M))
+    names = {"DAEMON": "tandem", "LIBRARY": "libtandem0", "DEVELOPMENT": "libtandem-dev", "XRT": "tandem-xrt",
+             "MODEL": "tandem-model-tale"}
+    equal(packages, {names[k]: v for k, v in said.items()}, "packages and their synopses")
+    rules = read("debian", "rules")
+    for component, package in names.items():
+        check(f"{component.lower()}:{package}" in rules, "installed by debian/rules", package)
+    needed = set(re.search(r"^BUILD_PACKAGES=\((.*?)\)", read("bootstrap"), re.M | re.S)[1].split())
+    stated = set(re.findall(r"^(?:Build-Depends:)? +([\w.+-]+)(?: [\[(].*)?,?$",
+                            control.split("Standards-Version")[0], re.M))
+    tests_only = {"build-essential", "libcmocka-dev", "pkg-config"}
+    equal(sorted(needed - tests_only - stated), [], "what bootstrap installs and debian/control lacks")
+    for script in ("postinst", "prerm", "postrm"):
+        equal(os.path.realpath(os.path.join(TREE, "debian", "tandem." + script)),
+              os.path.realpath(os.path.join(TREE, "cmake", "debian", script)), "one script for both")
+
+
+@full_only
+def source_package():
+    for program in ("git", "dpkg-source"):
+        if not shutil.which(program):
+            raise Skip(f"no {program} here (Debian: git, dpkg-dev)")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = os.path.join(folder, "tree")
+        subprocess.run(["git", "-c", "safe.directory=*", "clone", "-q", TREE, tree], check=True)
+        sums = []
+        for _ in range(2):
+            subprocess.run(["./bootstrap", "source"], cwd=tree, check=True, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            made = sorted(glob.glob(tree + "/build-source/*"))
+            equal([os.path.basename(p).split("_")[1] for p in made],
+                  [version() + "-1.debian.tar.xz", version() + "-1.dsc", version() + ".orig.tar.gz"], "files")
+            sums.append([hashlib.sha256(open(p, "rb").read()).hexdigest() for p in made])
+            time.sleep(1.1)
+        equal(sums[0], sums[1], "the same bytes")
+        subprocess.run(["dpkg-source", "-x", made[1], folder + "/x"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        r = subprocess.run(["diff", "-rq", "--no-dereference", "-x", ".git", "-x", "build-source", "-x", ".pc", tree,
+                            folder + "/x"], stdout=subprocess.PIPE, text=True)
+        equal(r.stdout, "", "the tree against the unpacked source")
+
+
+main()
