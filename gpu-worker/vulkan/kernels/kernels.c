@@ -11,6 +11,7 @@ static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] 
 #define INT8_ROWS_MIN 2u        /* from here on matrix units are faster: measured on an H200, as the next four */
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATMUL_INT8_WIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
+#define ROUTER_FEW 64u          /* rows with which eight a workgroup of the router are faster than 32 */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -261,6 +262,15 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
         return r;
 }
 
+struct tdm_vk_pipeline *tdm_vk_router_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *router,
+                                             uint32_t n_rows, uint32_t *ret_rows)
+{
+        if (router->type != TDM_TYPE_F32 || router->act != TDM_ACT_F32)
+                return NULL;
+        *ret_rows = n_rows == 1 ? 1 : n_rows <= ROUTER_FEW || device->few_kernels ? 8 : 32;
+        return tdm_vk_pipeline_get(device, TDM_VK_ROUTER, *ret_rows, 0, 0, 0);
+}
+
 uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
 {
         if (tdm_vk_is_f16(&experts->gate))
@@ -273,8 +283,12 @@ static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, 
 {
         static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS };
         const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
-        int r = need_matrices(m, router, 1, units, err);
+        bool own = e->router.type == TDM_TYPE_F32 && e->router.act == TDM_ACT_F32;
+        int r = own ? 0 : need_matrices(m, router, 1, units, err);
 
+        for (uint32_t rows = 1; rows <= (m->device->few_kernels ? 8u : 32u) && r == 0 && own && !units;
+             rows = rows == 1 ? 8 : 32)
+                r = need(m, TDM_VK_ROUTER, rows, 0, 0, 0, err);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units && !tdm_vk_is_f16(&e->gate); i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(item_rows) && r == 0; k++)
                         r = need(m, TDM_VK_MATVEC_EXPERTS, matrices[i]->type, matrices[i]->act, item_rows[k], 0, err);
