@@ -281,14 +281,13 @@ uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
 
 static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, bool units, struct tdm_error *err)
 {
-        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS };
+        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS }, router_rows[] = { 1, 8, 32 };
         const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
         bool own = e->router.type == TDM_TYPE_F32 && e->router.act == TDM_ACT_F32;
         int r = own ? 0 : need_matrices(m, router, 1, units, err);
 
-        for (uint32_t rows = 1; rows <= (m->device->few_kernels ? 8u : 32u) && r == 0 && own && !units;
-             rows = rows == 1 ? 8 : 32)
-                r = need(m, TDM_VK_ROUTER, rows, 0, 0, 0, err);
+        for (unsigned k = 0; k < (m->device->few_kernels ? 2u : 3u) && r == 0 && own && !units; k++)
+                r = need(m, TDM_VK_ROUTER, router_rows[k], 0, 0, 0, err);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units && !tdm_vk_is_f16(&e->gate); i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(item_rows) && r == 0; k++)
                         r = need(m, TDM_VK_MATVEC_EXPERTS, matrices[i]->type, matrices[i]->act, item_rows[k], 0, err);
