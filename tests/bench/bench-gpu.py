@@ -105,8 +105,8 @@ def of_machine():
         except OSError:
             return ""
 
-    return dict(cpu=first("/proc/cpuinfo", "model name"), cpus=os.cpu_count(), memory=first("/proc/meminfo", "MemTotal"),
-                kernel=platform.release(), date=time.strftime("%Y-%m-%d"))
+    return dict(cpu=first("/proc/cpuinfo", "model name"), cpus=os.cpu_count(),
+                memory=first("/proc/meminfo", "MemTotal"), kernel=platform.release(), date=time.strftime("%Y-%m-%d"))
 
 
 def show(about, rows):

@@ -181,7 +181,8 @@ def loads(args, cache, out):
         load(path, cache)
         for _ in range(1 if args.quick else 3):
             seconds, load_s = load(path, cache)
-            out["loads"].append(dict(size=size, type=kind, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=False))
+            out["loads"].append(dict(size=size, type=kind, start_to_first_token_s=seconds, load_s=load_s, gb=gb,
+                                     cold=False))
         if not args.disk or size != "27b":
             continue
         cold = os.path.join(args.disk, os.path.basename(path))
@@ -192,8 +193,8 @@ def loads(args, cache, out):
             alone = read_alone(cold)
             forget(cold)
             seconds, load_s = load(cold, cache)
-            out["loads"].append(dict(size=size, type=kind, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=True,
-                                     read_alone_s=alone))
+            out["loads"].append(dict(size=size, type=kind, start_to_first_token_s=seconds, load_s=load_s, gb=gb,
+                                     cold=True, read_alone_s=alone))
     upload = args.unit and os.path.join(args.unit, "bench-upload")
     if upload and os.path.exists(upload):
         r = subprocess.run([upload], stdout=subprocess.PIPE, timeout=120)

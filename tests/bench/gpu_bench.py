@@ -1,5 +1,5 @@
-"""What the benchmarks of a GPU share (bench-h200.py, bench-gpu.py): models of random weights, a daemon of one's own with
-everything on the GPU, and one measurement through it. Needs python3 alone (models of other families: numpy).
+"""What the benchmarks of a GPU share (bench-h200.py, bench-gpu.py): models of random weights, a daemon of one's own
+with everything on the GPU, and one measurement through it. Needs python3 alone (models of other families: numpy).
 """
 import json
 import os
