@@ -11,7 +11,7 @@ static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] 
 #define INT8_ROWS_MIN 2u        /* from here on matrix units are faster: measured on an H200, as the next four */
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATMUL_INT8_WIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
-#define ROUTER_FEW 64u          /* rows with which eight a workgroup of the router are faster than 32 */
+#define ROUTER_FEW 64u          /* rows with which eight a workgroup of the router are faster than 16 */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -267,7 +267,7 @@ struct tdm_vk_pipeline *tdm_vk_router_kernel(struct tdm_vk_device *device, const
 {
         if (router->type != TDM_TYPE_F32 || router->act != TDM_ACT_F32)
                 return NULL;
-        *ret_rows = n_rows == 1 ? 1 : n_rows <= ROUTER_FEW || device->few_kernels ? 8 : 32;
+        *ret_rows = n_rows == 1 ? 1 : n_rows <= ROUTER_FEW || device->few_kernels ? 8 : 16;
         return tdm_vk_pipeline_get(device, TDM_VK_ROUTER, *ret_rows, 0, 0, 0);
 }
 
@@ -281,7 +281,7 @@ uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
 
 static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, bool units, struct tdm_error *err)
 {
-        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS }, router_rows[] = { 1, 8, 32 };
+        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS }, router_rows[] = { 1, 8, 16 };
         const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
         bool own = e->router.type == TDM_TYPE_F32 && e->router.act == TDM_ACT_F32;
         int r = own ? 0 : need_matrices(m, router, 1, units, err);

@@ -6,16 +6,17 @@
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint ROWS = 1; // 1, or a multiple of 4 up to 32
+layout(constant_id = 0) const uint ROWS = 1; // 1, 8 or 16
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
 const uint OUTS = TDM_VK_ROUTER_OUTS;
-const uint PIECE = ROWS == 1 ? 64 : ROWS <= 8 ? 32 : 8; // as much as fits into 32 KiB
+const uint PIECE = ROWS == 1 ? 64 : ROWS == 8 ? 32 : 16; // as much as fits into 32 KiB, 16 at least
 const uint ROW_STEP = ROWS == 1 ? 1 : 4, EACH = ROWS / ROW_STEP; // rows of a thread
-const uint STRIDE = PIECE / 4 + 1; // of 16 bytes: no bank twice
+// of 16 bytes: what a subgroup reads at once has no bank twice
+const uint STRIDE = PIECE / 4 + 1, ROW_STRIDE = TDM_VK_SEGMENTS * STRIDE + 2;
 const uint W_LOADS = TDM_VK_SEGMENTS * PIECE / 256, X_PIECES = ROWS * TDM_VK_SEGMENTS * PIECE / 4,
            X_LOADS = (X_PIECES + 255) / 256;
-const uint PARTS = (TDM_VK_SEGMENTS * ROWS * OUTS + 3) / 4, X_ROOM = ROWS * TDM_VK_SEGMENTS * STRIDE;
+const uint PARTS = (TDM_VK_SEGMENTS * ROWS * OUTS + 3) / 4, X_ROOM = ROWS * ROW_STRIDE;
 
 shared vec4 s_w[TDM_VK_SEGMENTS * OUTS * STRIDE];         // [segment][output][column]
 shared vec4 s_x[X_ROOM > PARTS ? X_ROOM : PARTS];         // [row][segment][column]; at last sums [segment][row][output]
@@ -56,7 +57,8 @@ void put()
                 uint at = i * 256 + gl_LocalInvocationID.x;
 
                 if (at < X_PIECES)
-                        s_x[at / (PIECE / 4) * STRIDE + at % (PIECE / 4)] = x[i];
+                        s_x[at / (PIECE / 4 * TDM_VK_SEGMENTS) * ROW_STRIDE +
+                            at / (PIECE / 4) % TDM_VK_SEGMENTS * STRIDE + at % (PIECE / 4)] = x[i];
         }
 }
 
@@ -91,8 +93,8 @@ void main()
                                 vec4 a = s_w[(segment * OUTS + out_of) * STRIDE + col / 4 + half_of];
 
                                 [[unroll]] for (uint i = 0; i < EACH; i++) {
-                                        vec4 b = s_x[((i * ROW_STEP + row_of) * TDM_VK_SEGMENTS + segment) * STRIDE +
-                                                     col / 4 + half_of];
+                                        vec4 b = s_x[(i * ROW_STEP + row_of) * ROW_STRIDE + segment * STRIDE + col / 4 +
+                                                     half_of];
 
                                         [[unroll]] for (uint e = 0; e < 4; e++)
                                                 acc[i] = fma(a[e], b[e], acc[i]);
