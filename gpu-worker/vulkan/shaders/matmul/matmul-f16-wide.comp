@@ -43,10 +43,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate readonl
 
 // [slot][piece], and the table (f16-subblock.glsl); at last the sums of gate and up: [subgroup][matrix][tile][thread]
 const uint GELU_PIECES = GELU ? THREADS * 2 * TILES : 0;
-#ifdef EMULATED // a CPU implementation takes minutes to compile it otherwise
-const uint TABLE_PIECES = 0;
-TABLE_ROOM(0)
-#elif defined(SUBBLOCK)
+#ifdef SUBBLOCK
 const uint TABLE_COPIES = TABLE_COPIES_BESIDE(2 * PIECES * 16), TABLE_PIECES = IQ4 ? 64 * TABLE_COPIES : 0;
 #undef TABLE_WORD
 #define TABLE_WORD(i) s_rows[2 * PIECES + (i) / 4][(i) % 4]
