@@ -1,8 +1,7 @@
 /* Packing and reading the weight types of subblock.h.
  *
- * Packing goes through one byte per weight: the file's bits are spread over 32 bytes and gathered again in the panel's
- * order, for every type by the same few loops, which a compiler turns into vectors. That is slower than a transposition
- * of 4-byte groups, and done once per file.
+ * Packing goes through one byte per weight, four in a word: the file's bits are spread over 32 bytes and gathered again
+ * in the panel's order, for every type by the same few loops over words.
  *
  * Does not compress, convert or round: every weight keeps its exact value. */
 #include "common/f16.h"
@@ -54,66 +53,75 @@ static struct file_unit file_unit(uint32_t type)
         }
 }
 
-/* The 32 quants of block b of a unit, a byte each. */
-static inline void spread(uint32_t type, const uint8_t *unit, uint32_t b, uint8_t *restrict q)
+/* Four bytes at once. */
+#define BYTES(x) ((x)*0x01010101u)
+
+/* Four bits, the lowest first, as the lowest bits of four bytes. */
+static inline uint32_t spread_bits(uint32_t bits)
+{
+        return (bits & 15) * 0x00204081u & BYTES(1u);
+}
+
+/* The 32 quants of block b of a unit, a byte each, four in a word. */
+static inline __attribute__((always_inline)) void spread(uint32_t type, const uint8_t *unit, uint32_t b,
+                                                         uint32_t *restrict q)
 {
         const uint8_t *low, *high;
+        uint32_t bits = 0;
         unsigned shift;
 
         switch (type) {
         case TDM_TYPE_Q4_1:
+        case TDM_TYPE_Q5_0:
+        case TDM_TYPE_Q5_1:
         case TDM_TYPE_IQ4_NL:
         case TDM_TYPE_IQ4_XS:
         case TDM_TYPE_MXFP4:
                 low = type == TDM_TYPE_Q4_1   ? unit + 4 :
+                      type == TDM_TYPE_Q5_0   ? unit + 6 :
+                      type == TDM_TYPE_Q5_1   ? unit + 8 :
                       type == TDM_TYPE_IQ4_NL ? unit + 2 :
                       type == TDM_TYPE_MXFP4  ? unit + 1 :
                                                 unit + 8 + 16 * b;
-                for (unsigned i = 0; i < 16; i++) {
-                        q[i] = low[i] & 15;
-                        q[i + 16] = low[i] >> 4;
-                }
-                break;
-        case TDM_TYPE_Q5_0:
-        case TDM_TYPE_Q5_1: {
-                uint32_t bits = tdm_load_u32(type == TDM_TYPE_Q5_0 ? unit + 2 : unit + 4);
+                if (type == TDM_TYPE_Q5_0 || type == TDM_TYPE_Q5_1)
+                        bits = tdm_load_u32(low - 4);
+                for (unsigned g = 0; g < 4; g++) {
+                        uint32_t word = tdm_load_u32(low + 4 * g);
 
-                low = type == TDM_TYPE_Q5_0 ? unit + 6 : unit + 8;
-                for (unsigned i = 0; i < 16; i++) {
-                        q[i] = (uint8_t)((low[i] & 15) | (bits >> i & 1) << 4);
-                        q[i + 16] = (uint8_t)(low[i] >> 4 | (bits >> (i + 16) & 1) << 4);
+                        q[g] = (word & BYTES(15u)) | spread_bits(bits >> 4 * g) << 4;
+                        q[g + 4] = (word >> 4 & BYTES(15u)) | spread_bits(bits >> (4 * g + 16)) << 4;
                 }
                 break;
-        }
         case TDM_TYPE_Q2_K:
                 low = unit + 16 + b / 4 * 32;
                 shift = b % 4 * 2;
-                for (unsigned i = 0; i < 32; i++)
-                        q[i] = low[i] >> shift & 3;
+                for (unsigned g = 0; g < 8; g++)
+                        q[g] = tdm_load_u32(low + 4 * g) >> shift & BYTES(3u);
                 break;
         case TDM_TYPE_Q3_K:
                 low = unit + 32 + b / 4 * 32;
                 high = unit;
                 shift = b % 4 * 2;
-                for (unsigned i = 0; i < 32; i++)
-                        q[i] = (uint8_t)((low[i] >> shift & 3) | (high[i] >> b & 1) << 2);
+                for (unsigned g = 0; g < 8; g++)
+                        q[g] = (tdm_load_u32(low + 4 * g) >> shift & BYTES(3u)) |
+                               (tdm_load_u32(high + 4 * g) >> b & BYTES(1u)) << 2;
                 break;
         case TDM_TYPE_Q4_K:
         case TDM_TYPE_Q5_K:
                 low = unit + (type == TDM_TYPE_Q4_K ? 16 : 48) + b / 2 * 32;
                 high = unit + 16;
                 shift = b % 2 * 4;
-                for (unsigned i = 0; i < 32; i++)
-                        q[i] = low[i] >> shift & 15;
-                for (unsigned i = 0; type == TDM_TYPE_Q5_K && i < 32; i++)
-                        q[i] |= (uint8_t)((high[i] >> b & 1) << 4);
+                for (unsigned g = 0; g < 8; g++)
+                        q[g] = (tdm_load_u32(low + 4 * g) >> shift & BYTES(15u)) |
+                               (type == TDM_TYPE_Q5_K ? (tdm_load_u32(high + 4 * g) >> b & BYTES(1u)) << 4 : 0);
                 break;
         case TDM_TYPE_Q6_K:
                 low = unit + b / 4 * 64 + b % 2 * 32;
                 high = unit + 128 + b / 4 * 32;
                 shift = b % 4 / 2 * 4;
-                for (unsigned i = 0; i < 32; i++)
-                        q[i] = (uint8_t)((low[i] >> shift & 15) | (high[i] >> (b % 4 * 2) & 3) << 4);
+                for (unsigned g = 0; g < 8; g++)
+                        q[g] = (tdm_load_u32(low + 4 * g) >> shift & BYTES(15u)) |
+                               (tdm_load_u32(high + 4 * g) >> (b % 4 * 2) & BYTES(3u)) << 4;
                 break;
         default:
                 abort();
@@ -122,34 +130,29 @@ static inline void spread(uint32_t type, const uint8_t *unit, uint32_t b, uint8_
 
 /* ---- packing ---- */
 
-/* One byte a quant to a block's planes; to: the block's first byte of this lane. */
-static inline void gather(uint32_t type, const uint8_t *restrict q, uint8_t *restrict to)
+/* What spread() left to a block's planes; to: the block's first byte of this lane. */
+static inline __attribute__((always_inline)) void gather(uint32_t type, const uint32_t *restrict q,
+                                                         uint8_t *restrict to)
 {
-        uint8_t plane[BLOCK / 2], bits[2][4] = { { 0 } };
         bool has_nibbles = type != TDM_TYPE_Q2_K && type != TDM_TYPE_Q3_K;
         bool has_pairs = type == TDM_TYPE_Q6_K || !has_nibbles;
         unsigned pair_shift = has_nibbles ? 4 : 0, bit_shift = has_nibbles ? 4 : 2;
 
-        if (has_nibbles) {
-                for (unsigned i = 0; i < 16; i++)
-                        plane[i] = (uint8_t)((q[i] & 15) | q[i + 16] << 4);
-                for (unsigned v = 0; v < 4; v++, to += 4 * ROWS)
-                        memcpy(to, plane + 4 * v, 4);
-        }
-        if (has_pairs) {
-                for (unsigned a = 0; a < 2; a++)
-                        for (unsigned t = 0; t < 4; t++)
-                                for (unsigned i = 0; i < 4; i++)
-                                        bits[a][i] |= (uint8_t)((q[16 * a + 4 * t + i] >> pair_shift & 3) << 2 * t);
-                for (unsigned a = 0; a < 2; a++, to += 4 * ROWS)
-                        memcpy(to, bits[a], 4);
+        for (unsigned v = 0; has_nibbles && v < 4; v++, to += 4 * ROWS)
+                tdm_store_u32(to, (q[v] & BYTES(15u)) | (q[v + 4] & BYTES(15u)) << 4);
+        for (unsigned a = 0; has_pairs && a < 2; a++, to += 4 * ROWS) {
+                uint32_t pairs = 0;
+
+                for (unsigned t = 0; t < 4; t++)
+                        pairs |= (q[4 * a + t] >> pair_shift & BYTES(3u)) << 2 * t;
+                tdm_store_u32(to, pairs);
         }
         if (type == TDM_TYPE_Q3_K || type == TDM_TYPE_Q5_0 || type == TDM_TYPE_Q5_1 || type == TDM_TYPE_Q5_K) {
-                memset(bits, 0, sizeof(bits));
+                uint32_t bits = 0;
+
                 for (unsigned g = 0; g < 8; g++)
-                        for (unsigned i = 0; i < 4; i++)
-                                bits[0][i] |= (uint8_t)((q[4 * g + i] >> bit_shift & 1) << g);
-                memcpy(to, bits[0], 4);
+                        bits |= (q[g] >> bit_shift & BYTES(1u)) << g;
+                tdm_store_u32(to, bits);
         }
 }
 
@@ -182,8 +185,9 @@ static inline __attribute__((always_inline)) bool pack_panel(uint32_t type, uint
                         }
                         for (uint32_t i = 0; i < info.scale_bytes / (4 * ROWS); i++, to += 4 * ROWS)
                                 memcpy(to, unit + file.scales + 4 * i, 4);
+#pragma GCC unroll 8 /* shifts are constants then */
                         for (uint32_t b = 0; b < info.unit_values / BLOCK; b++, to += info.block_bytes) {
-                                uint8_t q[BLOCK];
+                                uint32_t q[BLOCK / 4];
 
                                 spread(type, unit, b, q);
                                 gather(type, q, to);

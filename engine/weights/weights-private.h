@@ -50,6 +50,11 @@ static inline uint32_t tdm_load_u32(const uint8_t *p)
         return v;
 }
 
+static inline void tdm_store_u32(uint8_t *p, uint32_t word)
+{
+        memcpy(p, &word, sizeof(word));
+}
+
 static inline uint16_t tdm_load_u16(const uint8_t *p)
 {
         uint16_t v;

@@ -30,8 +30,8 @@ import tempfile
 import threading
 import time
 
-TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
+from gpu_bench import BIN, TREE, Server, measure, model
+
 MEMORY = 4.3e12         # bytes a second that an H200 reads
 F16 = 989e12 / 2        # multiplications and additions a second of its f16 units, dense
 READERS = 8             # threads that read a file alone
@@ -45,68 +45,6 @@ SPEEDS = (("27b", "alone", 64, 128, 1, "decode_tps", 170, 85.7),
           ("27b", "prompt of 8,192", 8192, 2, 1, "prefill_tps", None, None),
           ("27b", "alone behind 8,192", 8192, 64, 1, "decode_tps", 150, 79.5),
           ("4b", "alone", 64, 128, 1, "decode_tps", 550, 276))
-
-
-MIXES = {"q4_k_m": ("q4_k", "q6_k"), "q5_k_m": ("q5_k", "q6_k")}  # and what attn_v and ffn_down have in some layers
-
-
-def model(folder, size, kind="q4_0"):
-    path = os.path.join(folder, f"{size}-{kind}.gguf")
-    if not os.path.exists(path):
-        base, more = MIXES.get(kind, (kind, None))
-        arch, _, released = size.rpartition(":")
-        tool = ["mkgguf_archs.py", "--arch", arch] if arch else ["mkgguf.py"]
-        subprocess.run([sys.executable, os.path.join(TREE, "tools", tool[0]), *tool[1:], "--size", released,
-                        "--type", base, *(["--more-type", more] if more else []), "--fast", path + ".part"],
-                       check=True, stdout=subprocess.DEVNULL)
-        os.rename(path + ".part", path)
-    return path
-
-
-class Server:
-    """A private tandemd; leave: its log."""
-
-    def __init__(self, cache, **more):
-        self.dir = tempfile.mkdtemp(prefix="tandem-h200-")
-        self.socket = os.path.join(self.dir, "socket")
-        env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan",
-                   TANDEM_NPU="off", TANDEM_PLACEMENT="gpu")
-        env.update(more)
-        self.log_path = os.path.join(self.dir, "log")
-        with open(self.log_path, "wb") as log:
-            self.begin = time.monotonic()
-            self.process = subprocess.Popen([os.path.join(BIN, "tandemd"), "--user", "--socket", self.socket,
-                                             "--bus", "none"],
-                                            env=env, stderr=log, stdout=log)
-        while not os.path.exists(self.socket) and self.process.poll() is None:
-            time.sleep(0.01)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.dir, ignore_errors=True)
-
-    def cli(self, *args, timeout=300):
-        r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", self.socket] + [str(a) for a in args],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout)
-        if r.returncode != 0:
-            with open(self.log_path, errors="replace") as log:
-                raise RuntimeError(f"tandem {' '.join(map(str, args))}: {r.stderr.decode(errors='replace')[-300:]}\n"
-                                   f"{log.read()[-1500:]}")
-        return r.stdout.decode()
-
-    def status(self):
-        return json.loads(self.cli("status", "--json"))
-
-    def gpu(self):
-        return next(w for w in self.status()["workers"] if w["name"] == "gpu")
-
-    def generate(self, path, n, *args):
-        return json.loads(
-            self.cli("generate", "-m", path, "-n", n, "--json", *args, "Once upon a time").strip().splitlines()[-1])
 
 
 def limit_of(size, figure, together, path):
@@ -132,9 +70,7 @@ def speeds(args, cache, out):
         with Server(cache) as server:
             for _, what, prompt, n, together, figure, target, peer in rows_of(size, kind):
                 try:
-                    server.cli("bench", "-m", path, "-p", min(prompt, 512), "-n", 8, "-b", together, "--json")
-                    r = json.loads(server.cli("bench", "-m", path, "-p", prompt, "-n", n // 2 if args.quick else n,
-                                              "-b", together, "--json"))["results"][-1]
+                    r = measure(server, path, prompt, n // 2 if args.quick else n, together)
                 except RuntimeError as e:
                     print(f"{size} {kind} {what}: {e}", file=sys.stderr)
                     continue
@@ -239,13 +175,14 @@ def read_alone(path):
 def loads(args, cache, out):
     """The second start: the file is in the page cache, the kernels are on disk. Then from the disk, in turns with
     reading alone."""
-    for size in [s for s in ("27b", "4b") if s in args.sizes]:
-        path = model(args.models, size)
+    for size, kind in [(s, k) for s in args.sizes for k in args.types]:
+        path = model(args.models, size, kind)
         gb = os.path.getsize(path) / 1e9
         load(path, cache)
         for _ in range(1 if args.quick else 3):
             seconds, load_s = load(path, cache)
-            out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=False))
+            out["loads"].append(dict(size=size, type=kind, start_to_first_token_s=seconds, load_s=load_s, gb=gb,
+                                     cold=False))
         if not args.disk or size != "27b":
             continue
         cold = os.path.join(args.disk, os.path.basename(path))
@@ -256,8 +193,8 @@ def loads(args, cache, out):
             alone = read_alone(cold)
             forget(cold)
             seconds, load_s = load(cold, cache)
-            out["loads"].append(dict(size=size, start_to_first_token_s=seconds, load_s=load_s, gb=gb, cold=True,
-                                     read_alone_s=alone))
+            out["loads"].append(dict(size=size, type=kind, start_to_first_token_s=seconds, load_s=load_s, gb=gb,
+                                     cold=True, read_alone_s=alone))
     upload = args.unit and os.path.join(args.unit, "bench-upload")
     if upload and os.path.exists(upload):
         r = subprocess.run([upload], stdout=subprocess.PIPE, timeout=120)
@@ -282,7 +219,7 @@ def show(out):
         print(f"{k['killed']} kills of the GPU worker ({k['device']}) in {k['jobs']} jobs of 400 tokens: ids "
               f"{'identical' if k['identical'] else 'DIFFER'}, {k['recoveries']} recoveries")
     for x in out["loads"]:
-        print(f"{x['size']}: loaded in {x['load_s']:.2f} s "
+        print(f"{x['size']} {x['type'].upper()}: loaded in {x['load_s']:.2f} s "
               f"({x['gb']:.1f} GB, {x['gb'] / (x['load_s'] or 1):.1f} GB/s), "
               f"{x['start_to_first_token_s']:.2f} s from the daemon's start to the first token, file "
               + (f"on disk; reading it alone, {READERS} threads: {x['read_alone_s']:.2f} s "

@@ -85,6 +85,7 @@ enum tdm_vk_shader {
         TDM_VK_STREAMS, /* what it does where there are several streams */
         TDM_VK_SIDE,    /* what a layer does beside attention and FFN */
         TDM_VK_GELU,
+        TDM_VK_ROUTER,         /* the numbers that experts are chosen by, of weights of F32 */
         TDM_VK_CHOOSE,         /* a row's experts */
         TDM_VK_GROUP,          /* rows by expert */
         TDM_VK_MATVEC_EXPERTS, /* of any type */

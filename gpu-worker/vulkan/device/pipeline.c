@@ -104,6 +104,9 @@ static const uint32_t gelu_code[] =
 static const uint32_t choose_code[] =
 #include "choose.inc"
         ;
+static const uint32_t router_code[] =
+#include "router.inc"
+        ;
 static const uint32_t group_code[] =
 #include "group.inc"
         ;
@@ -158,6 +161,7 @@ static const struct shader shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
         [TDM_VK_GELU] = { "gelu", gelu_code, sizeof(gelu_code) },
         [TDM_VK_CHOOSE] = { "choose", choose_code, sizeof(choose_code) },
+        [TDM_VK_ROUTER] = { "router", router_code, sizeof(router_code) },
         [TDM_VK_GROUP] = { "group", group_code, sizeof(group_code) },
         [TDM_VK_MATVEC_EXPERTS] = { "matvec-experts", matvec_experts_code, sizeof(matvec_experts_code) },
         [TDM_VK_SUM_EXPERTS] = { "sum-experts", sum_experts_code, sizeof(sum_experts_code) },

@@ -11,6 +11,7 @@ static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] 
 #define INT8_ROWS_MIN 2u        /* from here on matrix units are faster: measured on an H200, as the next four */
 #define WIDE_GROUPS_MIN 96u     /* workgroups of MATMUL_INT8_WIDE that keep a GPU busy */
 #define WIDE_THREADS 256u       /* of 64 rows; twice as many of 128 take half as long again */
+#define ROUTER_FEW 64u          /* rows with which eight a workgroup of the router are faster than 16 */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
 static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
@@ -261,6 +262,15 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
         return r;
 }
 
+struct tdm_vk_pipeline *tdm_vk_router_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *router,
+                                             uint32_t n_rows, uint32_t *ret_rows)
+{
+        if (router->type != TDM_TYPE_F32 || router->act != TDM_ACT_F32)
+                return NULL;
+        *ret_rows = n_rows == 1 ? 1 : n_rows <= ROUTER_FEW || device->few_kernels ? 8 : 16;
+        return tdm_vk_pipeline_get(device, TDM_VK_ROUTER, *ret_rows, 0, 0, 0);
+}
+
 uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
 {
         if (tdm_vk_is_f16(&experts->gate))
@@ -271,10 +281,13 @@ uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
 
 static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, bool units, struct tdm_error *err)
 {
-        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS };
+        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS }, router_rows[] = { 1, 8, 16 };
         const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
-        int r = need_matrices(m, router, 1, units, err);
+        bool own = e->router.type == TDM_TYPE_F32 && e->router.act == TDM_ACT_F32;
+        int r = own ? 0 : need_matrices(m, router, 1, units, err);
 
+        for (unsigned k = 0; k < (m->device->few_kernels ? 2u : 3u) && r == 0 && own && !units; k++)
+                r = need(m, TDM_VK_ROUTER, router_rows[k], 0, 0, 0, err);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units && !tdm_vk_is_f16(&e->gate); i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(item_rows) && r == 0; k++)
                         r = need(m, TDM_VK_MATVEC_EXPERTS, matrices[i]->type, matrices[i]->act, item_rows[k], 0, err);

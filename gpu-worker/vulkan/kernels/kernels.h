@@ -36,6 +36,9 @@ struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const s
                                            uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
 /* HEADS of rotate.comp. */
 uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *layer);
+/* For the numbers that experts are chosen by, ret_rows a workgroup; NULL: it is multiplied as other matrices are. */
+struct tdm_vk_pipeline *tdm_vk_router_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *router,
+                                             uint32_t n_rows, uint32_t *ret_rows);
 /* Slots of an item (shaders/common/shared-experts.h) where a tile has n_rows rows. No result depends on it. */
 uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows);
 /* PER of norm.comp. */

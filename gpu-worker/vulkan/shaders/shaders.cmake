@@ -49,6 +49,7 @@ set(TANDEM_SHADERS
   "merge               attention/merge.comp             build"
   "gelu                ffn/gelu.comp                    build"
   "choose              experts/choose.comp              build"
+  "router              experts/router.comp              build"
   "group               experts/group.comp               build"
   "matvec-experts      experts/matvec-experts.comp      build"
   "sum-experts         experts/sum-experts.comp         build"

@@ -865,6 +865,24 @@ static void multiply_experts_f16(struct recorder *r, const struct tdm_vk_layer *
                  single ? e->n_used : TDM_MIN(TDM_MIN(e->n, n_slots) + n_slots / item_rows, n_slots));
 }
 
+static void multiply_router(struct recorder *r, const struct tdm_vk_matrix *router)
+{
+        struct tdm_vk_matmul_push push;
+        uint32_t n_panels, rows;
+        struct tdm_vk_pipeline *pipeline = tdm_vk_router_kernel(r->device, router, r->rows, &rows);
+
+        if (!pipeline) {
+                multiply(r, &router, 1, r->rows, r->m->router.address, router->rows);
+                return;
+        }
+        tdm_vk_matmul_group(r->m, &router, 1, &push, &n_panels);
+        push.y = r->m->router.address;
+        push.n_rows = r->rows;
+        push.y_stride = router->rows;
+        dispatch(r, pipeline, &push, sizeof(push), TDM_DIV_UP(router->rows, TDM_VK_ROUTER_OUTS),
+                 TDM_DIV_UP(r->rows, rows));
+}
+
 /* From the tile's rounded rows to the sums over their experts, in y. Experts beside a dense FFN have a norm of their
  * own, which is made when they are chosen. */
 static void run_experts(struct recorder *r, const struct tdm_vk_layer *l, uint64_t y)
@@ -901,7 +919,7 @@ static void run_experts(struct recorder *r, const struct tdm_vk_layer *l, uint64
                                                      .d = m->hp.d_model,
                                                      .n_used = e->n_used };
 
-        multiply(r, (const struct tdm_vk_matrix *[]){ &e->router }, 1, r->rows, m->router.address, e->n);
+        multiply_router(r, &e->router);
         dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_CHOOSE, 0, 0, 0, 0), &choose, sizeof(choose), r->rows, 1);
         if (!f16 || r->rows > 1) /* a single row's slots are its ranks */
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GROUP, 0, 0, 0, 0), &group, sizeof(group), 1, 1);

@@ -16,13 +16,33 @@ const uint BITS = TDM_FRAGMENT_BITS(TYPE), LOW_BITS = BITS <= 3 ? 2 : 4;
 const uint UNIT_CHUNKS = TDM_FRAGMENT_UNIT_CHUNKS(TYPE);
 const uint LOADS = 1;
 
-shared uint s_table[IQ4 ? 256 : 1]; // of two nibbles: their two f16
+// Of two nibbles their two f16, TABLE_COPIES times beside each other: threads that have copies of their own never meet
+// at a bank of shared memory. A kernel has as many as fit beside `bytes` of its own, of the 48 KiB that a device with
+// such units has; TABLE_WORD is where.
+#ifdef EMULATED
+#define TABLE_COPIES_BESIDE(bytes) 1
+#else
+#define TABLE_COPIES_BESIDE(bytes) \
+        (!IQ4 ? 1 : (bytes) <= 16384 ? 32 : (bytes) <= 32768 ? 16 : (bytes) <= 40960 ? 8 : (bytes) <= 45056 ? 4 : 1)
+#endif
+#define TABLE_PLACE(at, table_lane) ((at) * TABLE_COPIES + (table_lane) % TABLE_COPIES)
+
+// In an array of its own.
+#define TABLE_ROOM(bytes) \
+        const uint TABLE_COPIES = TABLE_COPIES_BESIDE(bytes); \
+        shared uint s_table[IQ4 ? 256 * TABLE_COPIES : 1];
+#define TABLE_WORD(i) s_table[i]
 
 // Every thread comes here first.
 #define TABLE \
+        uint table_lane = UNIT_LANE; \
         if (IQ4) { \
-                [[dont_unroll]] for (uint i_ = gl_LocalInvocationIndex; i_ < 256; i_ += THREADS) \
-                        s_table[i_] = packHalf2x16(vec2(tdm_fragment_table(i_ & 15u), tdm_fragment_table(i_ >> 4))); \
+                [[dont_unroll]] for (uint i_ = gl_LocalInvocationIndex; i_ < 256; i_ += THREADS) { \
+                        uint pair_ = packHalf2x16(vec2(tdm_fragment_table(i_ & 15u), tdm_fragment_table(i_ >> 4))); \
+\
+                        [[dont_unroll]] for (uint k_ = 0; k_ < TABLE_COPIES + NOTHING(p.n_out); k_++) \
+                                TABLE_WORD(TABLE_PLACE(i_, k_ + i_)) = pair_; \
+                } \
                 barrier(); \
         }
 
@@ -177,10 +197,7 @@ f16vec2 e2m1_pair(uint word, const uint i)
                      word << 9 - TDM_FRAGMENT_E2M1_REST(i) & 0x0e000e00u);
 }
 
-f16vec2 table_pair(uint word, const uint i)
-{
-        return F16X2(s_table[word >> 8 * i & 0xffu]);
-}
+#define TABLE_PAIR(word, i) F16X2(TABLE_WORD(TABLE_PLACE((word) >> 8 * (i) & 0xffu, table_lane)))
 
 #define FRAGMENT(a, w, scales, high, k, j) { \
         f16vec2 scale_, add_, a_, b_, c_, d_; \
@@ -192,10 +209,10 @@ f16vec2 table_pair(uint word, const uint i)
                 c_ = e2m1_pair(w[k][j], 1) * scale_.yy; \
                 d_ = e2m1_pair(w[k][j], 3) * scale_.yy; \
         } else if (IQ4) { \
-                a_ = table_pair(w[k][j], 0) * scale_.xx; \
-                b_ = table_pair(w[k][j], 1) * scale_.xx; \
-                c_ = table_pair(w[k][j], 2) * scale_.yy; \
-                d_ = table_pair(w[k][j], 3) * scale_.yy; \
+                a_ = TABLE_PAIR(w[k][j], 0) * scale_.xx; \
+                b_ = TABLE_PAIR(w[k][j], 1) * scale_.xx; \
+                c_ = TABLE_PAIR(w[k][j], 2) * scale_.yy; \
+                d_ = TABLE_PAIR(w[k][j], 3) * scale_.yy; \
         } else { \
                 a_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 0, false)), scale_.xx, add_.xx); \
                 b_ = UNIT_FMA(F16X2(quants_of(w[k], high[k], j, 1, false)), scale_.xx, add_.xx); \

@@ -18,6 +18,7 @@ spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [44
 #define HIGH_BITS(name, n)
 #define HIGH_BITS_COPY(to, from, n)
 #define TABLE
+#define TABLE_ROOM(bytes)
 const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 const uint LOADS = WORDS / 4; // times 16 bytes: a thread's weights of a chunk
 

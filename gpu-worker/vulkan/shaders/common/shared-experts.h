@@ -9,6 +9,7 @@
 #define TDM_VK_EXPERTS_MAX 1024u
 #define TDM_VK_EXPERTS_USED_MAX 32u
 #define TDM_VK_ITEM_ROWS 8u   /* slots of an item, at most */
+#define TDM_VK_ROUTER_OUTS 4u /* of a workgroup of router.comp */
 #define TDM_VK_ITEMS_HEAD 16u /* bytes before the items: how many there are */
 
 /* A row's choice: ids and weights by rank. */

@@ -41,9 +41,17 @@ const uint SET = 2 * AT_ONCE;
 #endif
 layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate readonly buffer RowF16s { uvec4 v[]; };
 
+// [slot][piece], and the table (f16-subblock.glsl); at last the sums of gate and up: [subgroup][matrix][tile][thread]
 const uint GELU_PIECES = GELU ? THREADS * 2 * TILES : 0;
-// [slot][piece]; at last the sums of gate and up: [subgroup][matrix][tile][thread]
-shared uvec4 s_rows[2 * PIECES > GELU_PIECES ? 2 * PIECES : GELU_PIECES];
+#ifdef SUBBLOCK
+const uint TABLE_COPIES = TABLE_COPIES_BESIDE(2 * PIECES * 16), TABLE_PIECES = IQ4 ? 64 * TABLE_COPIES : 0;
+#undef TABLE_WORD
+#define TABLE_WORD(i) s_rows[2 * PIECES + (i) / 4][(i) % 4]
+#else
+const uint TABLE_PIECES = 0;
+#endif
+const uint BEFORE = 2 * PIECES + TABLE_PIECES;
+shared uvec4 s_rows[BEFORE > GELU_PIECES ? BEFORE : GELU_PIECES];
 
 void main()
 {

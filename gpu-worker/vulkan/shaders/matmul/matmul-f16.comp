@@ -49,6 +49,7 @@ const uint ITEMS = (AT_ONCE * COLUMNS + 2 * SUBGROUPS - 1) / (2 * SUBGROUPS); //
 const uint PART_STRIDE = 20; // floats of a row's 16 outputs in shared memory: no bank twice
 
 shared float s_part[SUBGROUPS * AT_ONCE * COLUMNS * PART_STRIDE];
+TABLE_ROOM(SUBGROUPS * AT_ONCE * COLUMNS * PART_STRIDE * 4)
 
 uint panel_of(uint i)
 {

@@ -56,6 +56,7 @@ const uint PIECES = ((ALONE ? 1 : PARTS) * ROUNDS * CHUNKS * 8 + BRINGERS - 1) /
 
 shared float s_part[PARTS * ROUNDS * GROUPS * PANELS * 16]; // [segment][panel][output]
 shared uvec4 s_row[PARTS * ROUNDS * CHUNKS * 8];            // [chunk][half][quad]
+TABLE_ROOM(PARTS * ROUNDS * (GROUPS * PANELS * 64 + CHUNKS * 128))
 
 // The i-th of a group's panels.
 uint panel_of(uint group, uint i)
