@@ -30,7 +30,7 @@ static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool know
         identity(f, entry, text, sizeof(text));
         tdm_placement_store_add(f->store, text, entry->measured);
         if (!known) {
-                tdm_log_warning("model %s: %s whenever plans were tried out; taking %s", entry->name,
+                tdm_log_warning("model %s: its plans could not be tried out: %s; taking %s", entry->name,
                                 t->why.code ? t->why.message : "a device was lost",
                                 tdm_placement_text(entry->measured));
                 return;
