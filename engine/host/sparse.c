@@ -9,7 +9,9 @@
 #define BLOCK TDM_BLOCK_VALUES
 #define LIVE_SHARE 4u      /* a row with more than one live neuron in so many runs densely */
 #define DOWN_ROWS_MIN 256u /* of down, in a chunk: a column's piece is then whole cache lines */
-#define CHUNKS_PER_THREAD 2u
+#define CHUNKS_PER_THREAD 1u
+#define ROWS_AHEAD 4u    /* fetched while others are gathered */
+#define COLUMNS_AHEAD 6u /* the same */
 
 struct tdm_sparse {
         uint32_t *live; /* [d_ff] */
@@ -157,14 +159,24 @@ struct up_job {
         float *up;
 };
 
+static void fetch(const void *from, size_t bytes)
+{
+        for (size_t at = 0; at < bytes; at += ALIGNMENT)
+                __builtin_prefetch((const uint8_t *)from + at);
+}
+
 static void gather(const struct tdm_sparse_layer *l, const uint32_t *live, uint32_t n, uint8_t *panel)
 {
         uint32_t n_blocks = l->up.cols / BLOCK, n_pieces = n_blocks * quant_bytes(l->up.type) / 4;
         uint8_t *quants = panel + scales_bytes(l->up.cols);
 
+        for (uint32_t lane = 0; lane < n && lane < ROWS_AHEAD; lane++)
+                fetch(l->rows + live[lane] * row_bytes(&l->up), row_bytes(&l->up));
         for (uint32_t lane = 0; lane < n; lane++) {
                 const uint8_t *row = l->rows + live[lane] * row_bytes(&l->up);
 
+                if (lane + ROWS_AHEAD < n)
+                        fetch(l->rows + live[lane + ROWS_AHEAD] * row_bytes(&l->up), row_bytes(&l->up));
                 for (uint32_t i = 0; i < n_pieces; i++)
                         memcpy(quants + ((size_t)i * LANES + lane) * 4, row + 4 * (size_t)i, 4);
                 for (uint32_t b = 0; b < n_blocks; b++)
@@ -191,6 +203,7 @@ static void up_chunk(void *arg, unsigned chunk, unsigned thread)
 /* ---- down ---- */
 
 struct down_job {
+        const struct tdm_sparse *s;
         const struct tdm_sparse_layer *l;
         const struct tdm_kernels *kernels;
         const struct tdm_act_row *row;
@@ -198,29 +211,43 @@ struct down_job {
         float *y;
 };
 
+/* Of a chunk's rows, what the i-th live column needs: hardware does not guess which column is next. */
+static void fetch_column(const struct down_job *job, uint32_t i, uint32_t first, uint32_t n_rows)
+{
+        const struct tdm_sparse_layer *l = job->l;
+        const uint32_t *live = job->s->live;
+
+        if (i >= job->s->n_live)
+                return;
+        fetch(l->columns + (size_t)live[i] * l->down.rows + first, n_rows);
+        if (i == 0 || live[i] / BLOCK != live[i - 1] / BLOCK)
+                fetch(l->scales + (size_t)(live[i] / BLOCK) * l->down.rows + first, 2 * (size_t)n_rows);
+}
+
 static void down_chunk(void *arg, unsigned chunk, unsigned thread)
 {
         const struct down_job *job = arg;
         const struct tdm_sparse_layer *l = job->l;
+        const uint32_t *live = job->s->live;
         uint32_t first = chunk * job->chunk_rows, n_rows = TDM_MIN(job->chunk_rows, l->down.rows - first);
         bool has_lo = l->down_act == TDM_ACT_I16;
         float *y = job->y + first;
 
         memset(y, 0, n_rows * sizeof(*y));
-        for (uint32_t b = 0; b < l->down.cols / BLOCK; b++) {
-                const int8_t *hi = job->row->hi + b * BLOCK, *lo = has_lo ? job->row->lo + b * BLOCK : NULL;
+        for (uint32_t i = 0; i < COLUMNS_AHEAD; i++)
+                fetch_column(job, i, first, n_rows);
+        for (uint32_t i = 0; i < job->s->n_live;) {
+                uint32_t b = live[i] / BLOCK;
                 struct tdm_columns columns = { .scales = l->scales + (size_t)b * l->down.rows + first,
                                                .x_scale = job->row->scale[b] };
 
-                for (uint32_t k = 0; k < BLOCK; k++) {
-                        if (hi[k] == 0 && (!lo || lo[k] == 0))
-                                continue;
-                        columns.w[columns.n] = l->columns + ((size_t)b * BLOCK + k) * l->down.rows + first;
-                        columns.hi[columns.n] = hi[k];
-                        columns.lo[columns.n++] = lo ? lo[k] : 0;
+                for (; i < job->s->n_live && live[i] / BLOCK == b; i++) {
+                        fetch_column(job, i + COLUMNS_AHEAD, first, n_rows);
+                        columns.w[columns.n] = l->columns + (size_t)live[i] * l->down.rows + first;
+                        columns.hi[columns.n] = job->row->hi[live[i]];
+                        columns.lo[columns.n++] = has_lo ? job->row->lo[live[i]] : 0;
                 }
-                if (columns.n > 0)
-                        job->kernels->add_columns(&columns, has_lo, n_rows, y);
+                job->kernels->add_columns(&columns, has_lo, n_rows, y);
         }
 }
 
@@ -244,7 +271,10 @@ bool tdm_sparse_run(struct tdm_sparse *s, struct tdm_sparse_layer *l, struct tdm
         uint32_t n = l->up.rows, n_parts = CHUNKS_PER_THREAD * tdm_pool_n_threads(pool);
         struct up_job up_job = { s, l, acts->rows[l->up_act],
                                  kernels->matmul[l->up_act][tdm_kernels_type_index(l->up.type)], up };
-        struct down_job down_job = { l, kernels, mid->rows[l->down_act],
+        struct down_job down_job = { s,
+                                     l,
+                                     kernels,
+                                     mid->rows[l->down_act],
                                      TDM_MAX(TDM_ALIGN_UP(TDM_DIV_UP(l->down.rows, n_parts), BLOCK), DOWN_ROWS_MIN),
                                      y };
 
