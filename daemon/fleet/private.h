@@ -74,6 +74,7 @@ struct tdm_fleet_trial {
         bool done;        /* or not needed */
         uint64_t step_id; /* in flight; 0: none */
         uint64_t posted_ns;
+        struct tdm_error why; /* a device could not run the last one; else the code is 0 */
         struct tdm_placement_trial trial;
 };
 
@@ -171,6 +172,7 @@ struct tdm_fleet_worker {
         char device[16];
         char detail[128];
         char numerics_id[128];
+        struct tdm_device_memory memory;
         char reason[256];
         char sandbox[128];
         char last_exit[160];
@@ -351,6 +353,8 @@ uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *sample, pid_t pid, uint64
 /* Goes on with the trial of the model's placements, where it needs one. True: its placement is known or follows the
  * load. False: the trial is not over; to be called again on the next pump. */
 bool tdm_fleet_try_placements(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
+/* A device could not run a step of the trial. */
+void tdm_fleet_trial_step_failed(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry, const struct tdm_error *err);
 void tdm_fleet_trial_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 
 /* ---- state.c ---- */

@@ -221,7 +221,7 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
         for (unsigned s = 0; s < TDM_STEP_SLOTS; s++)
                 followed = followed || (entry->steps[s].step_id != 0 && entry->steps[s].after == step_id);
         if (step_id >= TDM_FLEET_OWN_STEPS)
-                tdm_fleet_pump_soon(f);
+                tdm_fleet_trial_step_failed(f, entry, err);
         else if (f->callbacks.on_step_failed)
                 f->callbacks.on_step_failed(model_id, slot, step_id, err, f->userdata);
         /* A step that follows this one would wait for ever. */

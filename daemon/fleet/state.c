@@ -68,6 +68,34 @@ bool tdm_fleet_equal_bits(const struct tdm_fleet *f)
         return npu->numerics_id[0] && strcmp(npu->numerics_id, gpu->numerics_id) == 0;
 }
 
+/* Of the memory that a device has for all models. */
+static uint64_t taken_bytes(const struct tdm_fleet *f)
+{
+        uint64_t bytes = 0;
+
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (f->models[i] && !f->models[i]->leaving)
+                        bytes += f->models[i]->model.weights->size_bytes + f->models[i]->model.kv_geometry.size_bytes;
+        return bytes;
+}
+
+bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t weights_bytes, uint64_t *ret_bytes)
+{
+        uint64_t least = UINT64_MAX, taken = weights_bytes + taken_bytes(f);
+
+        for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
+                const struct tdm_fleet_worker *w = &f->workers[i];
+                uint64_t bytes = w->memory.cache_bytes_max;
+
+                if (!w->pinned && tdm_fleet_usable(w))
+                        return false;
+                if (bytes > 0)
+                        least = TDM_MIN(least, w->memory.holds_weights ? bytes - TDM_MIN(bytes, taken) : bytes);
+        }
+        *ret_bytes = least;
+        return true;
+}
+
 static bool shares_cpus(const struct tdm_fleet *f)
 {
         const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];

@@ -5,7 +5,7 @@
  * again. Devices of equal bits need no trial: there the scheduler follows the load.
  *
  * The steps are posted like any other, in slot 0 with ids of their own, and use the first page of the cache, which no
- * job has yet. After a device was lost in three of them the placement is split. */
+ * job has yet. After a device was lost in three of them, or could not run them, the placement is split. */
 #include "daemon/fleet/private.h"
 
 static void identity(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry, char *text, size_t size)
@@ -30,7 +30,8 @@ static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool know
         identity(f, entry, text, sizeof(text));
         tdm_placement_store_add(f->store, text, entry->measured);
         if (!known) {
-                tdm_log_warning("model %s: a device was lost whenever plans were tried out; taking %s", entry->name,
+                tdm_log_warning("model %s: its plans could not be tried out: %s; taking %s", entry->name,
+                                t->why.code ? t->why.message : "a device was lost",
                                 tdm_placement_text(entry->measured));
                 return;
         }
@@ -89,6 +90,7 @@ static void post_next(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
                 return;
         }
         t->step_id = entry->steps[0].step_id;
+        t->why.code = 0;
 }
 
 bool tdm_fleet_try_placements(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
@@ -117,6 +119,12 @@ bool tdm_fleet_try_placements(struct tdm_fleet *f, struct tdm_fleet_entry *entry
         if (!t->done && tdm_fleet_worker_is_up(f, TDM_WORKER_NPU) && tdm_fleet_worker_is_up(f, TDM_WORKER_GPU))
                 post_next(f, entry);
         return t->done;
+}
+
+void tdm_fleet_trial_step_failed(struct tdm_fleet *f, struct tdm_fleet_entry *entry, const struct tdm_error *err)
+{
+        entry->trial.why = *err;
+        tdm_fleet_pump_soon(f);
 }
 
 void tdm_fleet_trial_step_done(struct tdm_fleet *f, struct tdm_fleet_entry *entry)

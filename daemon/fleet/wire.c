@@ -270,6 +270,7 @@ static int receive_hello(struct tdm_fleet_worker *w, const Tandem__Worker__Hello
                 snprintf(w->detail + n, sizeof(w->detail) - n, "%sCPUs %s", n ? ", " : "", cpus);
         }
         copy_text(w->numerics_id, sizeof(w->numerics_id), hello->numerics_id);
+        w->memory = (struct tdm_device_memory){ hello->cache_bytes_max, hello->holds_weights };
         copy_text(w->sandbox, sizeof(w->sandbox), hello->sandbox);
         if (hello->reason[0] || !w->pinned) /* pinned: it does not know why any more */
                 copy_text(w->reason, sizeof(w->reason), hello->reason);

@@ -180,18 +180,38 @@ static uint64_t pages_bytes(const struct tdm_hparams *hp, enum tdm_kv_type type,
         return kv.size_bytes;
 }
 
-/* 0: pages are planned. TDM_E_BUSY: memory may become free, try again. TDM_E_NO_MEMORY. */
+static uint64_t least_cache_bytes(const struct tdm_model *model)
+{
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        uint32_t n = TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS);
+
+        return pages_bytes(hp, model->kv_type, &(struct tdm_pages_need){ { n, n } });
+}
+
+/* Pages of a cache of at most budget bytes. TDM_E_NO_MEMORY: not one fits. */
+static int plan_pages(const struct tdm_model *model, uint64_t budget, struct tdm_pages_need *ret, struct tdm_error *err)
+{
+        const struct tdm_models *m = model->models;
+
+        tdm_pages_plan(tdm_model_hparams(model), model->kv_type, budget, m->max_sequences, m->max_rows, ret);
+        for (unsigned g = 0; g < TDM_KV_GROUPS; g++)
+                if (model->geometry.n_layers[g] && ret->n[g] == 0)
+                        return tdm_error_set(
+                                err, TDM_E_NO_MEMORY,
+                                "a KV cache of %.1f MiB (kv-memory) has no room for a single page of model %s",
+                                MIB(budget), model->name);
+        return 0;
+}
+
+/* 0: model->cache_budget is known. TDM_E_BUSY: memory may become free, try again. TDM_E_NO_MEMORY. */
 static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *layout, uint64_t activations_bytes,
-                       struct tdm_pages_need *ret, struct tdm_error *err)
+                       struct tdm_error *err)
 {
         struct tdm_models *m = model->models;
-        const struct tdm_hparams *hp = tdm_model_hparams(model);
-        enum tdm_kv_type type = model->kv_type;
         uint64_t fixed =
                 model->metadata->weights_bytes + activations_bytes + layout->size_bytes + layout->results_bytes;
-        struct tdm_pages_need least = { { TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS),
-                                          TDM_DIV_UP(TDM_MIN(hp->n_ctx, MIN_KV_TOKENS), TDM_KV_PAGE_TOKENS) } };
-        uint64_t least_kv = pages_bytes(hp, type, &least), available = tdm_memory_available(), budget;
+        uint64_t least_kv = least_cache_bytes(model), available = tdm_memory_available(), budget;
+        struct tdm_pages_need pages;
 
         available -= TDM_MIN(available, MEMORY_MARGIN_BYTES);
         if (fixed + least_kv > available) {
@@ -210,13 +230,8 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
         if (m->kv_bytes > available - fixed)
                 tdm_log_warning("model %s: kv-memory of %.1f MiB is more than is free; %.1f MiB are used", model->name,
                                 MIB(m->kv_bytes), MIB(budget));
-        tdm_pages_plan(hp, type, budget, m->max_sequences, m->max_rows, ret);
-        if ((model->geometry.n_layers[TDM_KV_FULL] && ret->n[TDM_KV_FULL] == 0) ||
-            (model->geometry.n_layers[TDM_KV_WINDOW] && ret->n[TDM_KV_WINDOW] == 0))
-                return tdm_error_set(err, TDM_E_NO_MEMORY,
-                                     "a KV cache of %.1f MiB (kv-memory) has no room for a single page of model %s",
-                                     MIB(budget), model->name);
-        return 0;
+        model->cache_budget = budget;
+        return plan_pages(model, budget, &pages, err); /* what has no room is refused before it is read */
 }
 
 static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
@@ -224,23 +239,49 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
         int r = tdm_segment_create(&model->weights, "weights", model->metadata->weights_bytes);
 
         if (r == 0)
-                r = tdm_segment_create(&model->kv, "kv", model->geometry.size_bytes);
-        if (r == 0)
                 r = tdm_segment_create(&model->activations, "activations", activations_bytes);
         if (r == 0)
                 r = tdm_segment_create(&model->steps, "steps", model->layout.size_bytes);
         if (r == 0)
                 r = tdm_segment_create(&model->results, "results", model->layout.results_bytes);
         if (r == 0)
+                tdm_steps_format(model->steps->base, &model->layout);
+        return r;
+}
+
+/* The cache is made when the workers can take the model, no sooner: a device with memory of its own says with its
+ * first word how much that is. A worker that has not said it after WAIT_NS is not waited for. 0: it is made.
+ * TDM_E_BUSY: not yet. */
+static int make_cache(struct tdm_model *model, struct tdm_error *err)
+{
+        uint64_t room = UINT64_MAX, budget = model->cache_budget;
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        struct tdm_pages_need pages;
+        int r;
+
+        if (!tdm_fleet_cache_room(model->models->fleet, model->metadata->weights_bytes, &room) &&
+            tdm_now_ns() - model->sealed_ns < WAIT_NS)
+                return TDM_E_BUSY;
+        /* A device with room for less cannot run attention of this model at all. Another one may. */
+        if (room < budget && room >= least_cache_bytes(model)) {
+                tdm_log_info("model %s: a device's memory leaves %.1f MiB to its KV cache", model->name, MIB(room));
+                budget = room;
+        }
+        r = plan_pages(model, budget, &pages, err);
+        if (r != 0)
+                return r;
+        r = tdm_kv_geometry_init(&model->geometry, hp, model->kv_type, pages.n[TDM_KV_FULL], pages.n[TDM_KV_WINDOW]);
+        if (r == 0)
+                r = tdm_segment_create(&model->kv, "kv", model->geometry.size_bytes);
+        if (r == 0)
                 r = tdm_pages_new(&model->pages, &model->geometry, model->kv);
         /* Where rows see those behind them, equal beginnings are not equal rows. */
         if (r == 0 && !model->models->no_prefix_cache && !tdm_recipe_is_whole(tdm_model_recipe(model)))
-                r = tdm_prefix_new(&model->prefix, model->pages, tdm_model_hparams(model), &model->geometry);
-        if (r == -EOPNOTSUPP)
-                r = 0;
-        if (r == 0)
-                tdm_steps_format(model->steps->base, &model->layout);
-        return r;
+                r = tdm_prefix_new(&model->prefix, model->pages, hp, &model->geometry);
+        if (r < 0 && r != -EOPNOTSUPP)
+                return tdm_error_set(err, r == -ENOMEM ? TDM_E_NO_MEMORY : TDM_E_INTERNAL,
+                                     "cannot create the KV cache of model %s: %s", model->name, strerror(-r));
+        return 0;
 }
 
 /* The dma-buf of the hidden rows. Where there can be none, and none is required, the log says why. */
@@ -306,11 +347,9 @@ int tdm_model_start(struct tdm_model *model, struct tdm_error *err)
 void tdm_model_continue(struct tdm_model *model)
 {
         const struct tdm_hparams *hp = tdm_model_hparams(model);
-        enum tdm_kv_type type = model->kv_type;
         uint64_t activations =
                 (uint64_t)TDM_STEP_SLOTS * tdm_model_max_rows(model) * hp->residual_width * sizeof(float);
         struct tdm_steps_limits limits;
-        struct tdm_pages_need pages;
         struct tdm_error err;
         int r;
 
@@ -323,9 +362,9 @@ void tdm_model_continue(struct tdm_model *model)
                 return;
         }
         tdm_steps_layout(&limits, &model->layout);
-        r = tdm_kv_geometry_init(&model->geometry, hp, type, 1, 1); /* which groups there are */
+        r = tdm_kv_geometry_init(&model->geometry, hp, model->kv_type, 1, 1); /* which groups there are */
         if (r == 0)
-                r = plan_memory(model, &model->layout, activations, &pages, &err);
+                r = plan_memory(model, &model->layout, activations, &err);
         if (r == TDM_E_BUSY) {
                 model->state = TDM_MODEL_WAITING;
                 tdm_models_arm_tick(model->models);
@@ -335,8 +374,6 @@ void tdm_model_continue(struct tdm_model *model)
                 tdm_model_fail(model, &err);
                 return;
         }
-        if (r == 0)
-                r = tdm_kv_geometry_init(&model->geometry, hp, type, pages.n[TDM_KV_FULL], pages.n[TDM_KV_WINDOW]);
         if (r == 0)
                 r = create_segments(model, activations);
         if (r < 0) {
@@ -361,14 +398,13 @@ void tdm_model_continue(struct tdm_model *model)
         tdm_model_notify(model);
 }
 
-/* The first n_chunks of the weights are sealed. With the first call the fleet gets the model. */
-static void hand_to_fleet(struct tdm_model *model, unsigned n_chunks)
+static struct tdm_fleet_model describe_to_fleet(const struct tdm_model *model)
 {
-        struct tdm_fleet_model fm = {
+        return (struct tdm_fleet_model){
                 .model_id = model->id,
                 .name = model->name,
                 .weights = model->weights,
-                .n_sealed = n_chunks,
+                .n_sealed = model->n_sealed,
                 .kv = model->kv,
                 .activations = model->activations,
                 .steps = model->steps,
@@ -379,13 +415,27 @@ static void hand_to_fleet(struct tdm_model *model, unsigned n_chunks)
                 .precision = model->precision,
                 .dmabuf_only = model->models->activations == TDM_ACTIVATIONS_DMABUF,
         };
+}
+
+/* The first n_sealed chunks of the weights are sealed. The fleet gets the model as soon as its cache can be planned. */
+static void hand_to_fleet(struct tdm_model *model)
+{
         struct tdm_error err = { 0 };
+        struct tdm_fleet_model fm;
         int r;
 
         if (model->in_fleet) {
-                tdm_fleet_weights_sealed(model->models->fleet, model->id, n_chunks);
+                tdm_fleet_weights_sealed(model->models->fleet, model->id, model->n_sealed);
                 return;
         }
+        r = make_cache(model, &err);
+        if (r == TDM_E_BUSY) /* the next tick tries again */
+                return;
+        if (r != 0) {
+                tdm_model_fail(model, &err);
+                return;
+        }
+        fm = describe_to_fleet(model);
         r = tdm_fleet_add_model(model->models->fleet, &fm, &err);
         if (r != 0) {
                 if (!err.message[0])
@@ -397,12 +447,20 @@ static void hand_to_fleet(struct tdm_model *model, unsigned n_chunks)
         model->in_fleet = true;
 }
 
+static void sealed(struct tdm_model *model, unsigned n_chunks)
+{
+        if (model->n_sealed == 0)
+                model->sealed_ns = tdm_now_ns();
+        model->n_sealed = n_chunks;
+        hand_to_fleet(model);
+}
+
 static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *userdata)
 {
         struct tdm_model *model = userdata;
 
         if (model->state == TDM_MODEL_LOADING)
-                hand_to_fleet(model, n_chunks);
+                sealed(model, n_chunks);
 }
 
 static void on_built(struct tdm_model *model)
@@ -410,7 +468,7 @@ static void on_built(struct tdm_model *model)
         tdm_log_debug("model %s: weights read and packed after %.0f ms", model->name,
                       (double)(tdm_now_ns() - model->started_ns) / 1e6);
         model->state = TDM_MODEL_MAPPING;
-        hand_to_fleet(model, model->weights->n_chunks);
+        sealed(model, model->weights->n_chunks);
         tdm_model_metadata_trim(model->metadata); /* unmaps the file: the workers need not wait for that */
         tdm_model_charge_read(model);
         if (model->state == TDM_MODEL_MAPPING)
@@ -566,6 +624,9 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (check && (model->n_jobs > 0 || model->load))
                         (void)tdm_model_check_file(model, &err); /* fails the model itself */
+                if ((model->state == TDM_MODEL_LOADING || model->state == TDM_MODEL_MAPPING) && !model->in_fleet &&
+                    model->n_sealed > 0)
+                        hand_to_fleet(model);
                 if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING ||
                     model->state == TDM_MODEL_MAPPING)
                         tdm_model_notify(model);

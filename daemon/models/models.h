@@ -98,6 +98,10 @@ struct tdm_model {
         double load_ms;
         uint64_t waiting_ns; /* since when it waits for memory */
 
+        uint64_t cache_budget; /* bytes for its KV cache, before a device has its say */
+        unsigned n_sealed;     /* chunks of the weights */
+        uint64_t sealed_ns;    /* when the first one was */
+
         struct tdm_segment *weights, *kv, *activations, *steps, *results;
         struct tdm_kv_geometry geometry;
         struct tdm_steps_layout layout;

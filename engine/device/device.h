@@ -49,6 +49,12 @@ struct tdm_device_model_config {
         enum tdm_precision precision;
 };
 
+/* Where a device's models lie. All 0: in the host's memory, which is the only limit. */
+struct tdm_device_memory {
+        uint64_t cache_bytes_max; /* a KV cache may take at most; 0: no limit of its own */
+        bool holds_weights;       /* the weights of all models, and their caches, take of the same memory */
+};
+
 struct tdm_device;
 struct tdm_device_model;
 
@@ -87,6 +93,8 @@ struct tdm_device_ops {
                    void *userdata, struct tdm_error *err);
         /* Optional. Why it is this device that "auto" took and no other; "": nothing to say. */
         const char *(*reason)(const struct tdm_device *device);
+        /* Optional; without: the host's memory. As it is before the first model is loaded. */
+        void (*memory)(struct tdm_device *device, struct tdm_device_memory *ret);
         /* Optional. One line: what of the model runs where, and where its rows lie. */
         const char *(*plan)(const struct tdm_device_model *model);
         /* Values that had to be saturated to fit f16 (V rows), since load. */

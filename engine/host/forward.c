@@ -309,6 +309,20 @@ static void sparse_gate_up(struct pass *pass)
         each_row(pass, n, cut_row);
 }
 
+/* A row alone, whose dead neurons are not computed. False: they are too few. */
+static bool run_sparse(struct pass *pass)
+{
+        struct tdm_host_model *model = pass->model;
+        struct tdm_host_layer *l = &model->layers[pass->layer];
+        uint32_t n = model->hp.layers[pass->layer].d_ff;
+
+        tdm_matmul(model->pool, model->kernels, pass->acts, 1,
+                   (struct tdm_matmul_out[]){ out(&l->gate, model->gate, n) }, 1);
+        model->kernels->cut_below(model->gate, n, model->recipe.layers[pass->layer].sparsity_scale);
+        return tdm_sparse_run(model->sparse, &l->sparse, model->pool, model->kernels, pass->acts, model->gate,
+                              model->up, &model->acts[TDM_HOST_DOWN], model->y);
+}
+
 static void run_dense(struct pass *pass)
 {
         struct tdm_host_model *model = pass->model;
@@ -325,6 +339,8 @@ static void run_dense(struct pass *pass)
 
         pass->gain = l->ffn_norm;
         each_row(pass, model->hp.d_model, norm_row);
+        if (pass->n_rows == 1 && l->sparse.rows && run_sparse(pass))
+                return;
         if (model->recipe.layers[pass->layer].is_sparse)
                 sparse_gate_up(pass);
         else

@@ -9,6 +9,7 @@
 #include "engine/host/matmul.h"
 #include "engine/host/pooling.h"
 #include "engine/host/rope.h"
+#include "engine/host/sparse.h"
 
 /* Rows that go through a block together: bounds the scratch; a step with more rows is taken in several such tiles. */
 #define TDM_HOST_TILE_ROWS 256u
@@ -38,6 +39,7 @@ struct tdm_host_layer {
         struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
         struct tdm_host_weight router;         /* takes f32 */
         struct tdm_experts_layer experts;      /* n_experts 0: none */
+        struct tdm_sparse_layer sparse;        /* rows NULL: runs densely */
         const float *sinks;                    /* [n_heads]; NULL: none */
         const float *attn_norm, *ffn_norm;
         const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
@@ -79,6 +81,7 @@ struct tdm_host_model {
         float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
         float *gate, *up;                       /* [tile_rows][d_ff]; NULL: no layer is sparse */
+        struct tdm_sparse *sparse;              /* NULL: no layer is run sparsely */
         float *ones;                            /* [head_dim]: gains where there are none */
         struct tdm_host_early *early;           /* NULL: every layer has keys of its own */
         struct tdm_experts *experts;            /* NULL: no layer has any */

@@ -133,6 +133,9 @@ static void host_unload(struct tdm_device_model *public)
         free(model->gate);
         free(model->up);
         free(model->ones);
+        tdm_sparse_destroy(model->sparse);
+        for (uint32_t i = 0; i < model->hp.n_layers && model->layers; i++)
+                tdm_sparse_layer_deinit(&model->layers[i].sparse);
         tdm_host_streams_free(model);
         tdm_host_early_free(model->early);
         free(model->router);
@@ -335,6 +338,30 @@ static bool experts_scratch_init(struct tdm_host_model *model)
         return true;
 }
 
+/* TANDEM_SPARSE=off: all neurons are computed, for comparison. */
+static bool sparse_init(struct tdm_host_model *model)
+{
+        const char *wanted = getenv("TANDEM_SPARSE");
+        bool has = false;
+
+        for (uint32_t i = 0; i < model->hp.n_layers && !(wanted && strcmp(wanted, "off") == 0); i++) {
+                struct tdm_host_layer *l = &model->layers[i];
+                struct tdm_sparse_layer sparse = { l->up.matrix, l->down.matrix, l->up.act, l->down.act };
+                int64_t bytes;
+
+                if (!model->recipe.layers[i].is_sparse || l->up.bias || l->down.bias || !tdm_sparse_can(&sparse))
+                        continue;
+                bytes = tdm_sparse_layer_init(&sparse);
+                if (bytes < 0)
+                        return false;
+                l->sparse = sparse;
+                model->scratch_bytes += (size_t)bytes;
+                has = true;
+        }
+        return !has ||
+               tdm_sparse_new(&model->sparse, model->hp.d_ff, model->hp.d_model, tdm_pool_n_threads(model->pool)) == 0;
+}
+
 static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_limits *limits)
 {
         const struct tdm_hparams *hp = &model->hp;
@@ -387,7 +414,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->ones[i] = 1;
         if (tdm_host_early_new(&model->early, model, limits) < 0 || !tdm_host_streams_scratch(model) ||
-            !experts_scratch_init(model))
+            !sparse_init(model) || !experts_scratch_init(model))
                 return false;
         if (tdm_attention_new(&model->attention, hp, rows, n_threads) < 0)
                 return false;

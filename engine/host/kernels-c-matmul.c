@@ -244,6 +244,17 @@ static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, 
         }
 }
 
+static void add_columns(const struct tdm_columns *c, bool has_lo, uint32_t n_rows, float *y)
+{
+        for (uint32_t r = 0; r < n_rows; r++) {
+                int32_t isum = 0;
+
+                for (uint32_t i = 0; i < c->n; i++)
+                        isum += c->w[i][r] * (has_lo ? 256 * c->hi[i] + c->lo[i] : c->hi[i]);
+                y[r] = fmaf((float)isum, tdm_f16_to_f32(c->scales[r]) * c->x_scale, y[r]);
+        }
+}
+
 void tdm_kernels_c_matmul_fill(struct tdm_kernels *kernels)
 {
         tdm_matmul_fn *f32 = kernels->matmul[TDM_ACT_F32], *i8 = kernels->matmul[TDM_ACT_I8],
@@ -258,6 +269,7 @@ void tdm_kernels_c_matmul_fill(struct tdm_kernels *kernels)
         i8[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i8_q4_0;
         i16[tdm_kernels_type_index(TDM_TYPE_Q8_0)] = matmul_i16_q8_0;
         i16[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i16_q4_0;
+        kernels->add_columns = add_columns;
         kernels->quantise_i8 = quantise_i8;
         kernels->quantise_i16 = quantise_i16;
 }

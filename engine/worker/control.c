@@ -411,12 +411,17 @@ void tdm_worker_send_hello(struct tdm_worker *w)
 {
         Tandem__Worker__Hello body = TANDEM__WORKER__HELLO__INIT;
         const Tandem__Worker__FromWorker message = FROM_WORKER(hello, HELLO);
+        struct tdm_device_memory memory = { 0 };
 
+        if (w->device->ops->memory)
+                w->device->ops->memory(w->device, &memory);
         body.abi = TDM_WORKER_ABI;
         body.device = (char *)w->device->ops->name;
         body.detail = (char *)w->device->ops->describe(w->device);
         body.numerics_id = (char *)w->device->ops->numerics_id(w->device);
         body.sandbox = (char *)tdm_sandbox_describe(&w->sandbox);
+        body.cache_bytes_max = memory.cache_bytes_max;
+        body.holds_weights = memory.holds_weights;
         body.reason = w->device->ops->reason ? (char *)w->device->ops->reason(w->device) : w->why_auto;
         send_message(w, &message);
 }

@@ -6,6 +6,10 @@
 #include "gpu-worker/vulkan/kernels/kernels.h"
 #include "gpu-worker/vulkan/step/step.h"
 
+/* Of the device's memory so much is left to buffers for work, an eighth between these bounds. */
+#define WORK_BYTES_MIN (UINT64_C(128) << 20)
+#define WORK_BYTES_MAX (UINT64_C(1) << 30)
+
 int tdm_vulkan_probe(const struct tdm_device_config *config, struct tdm_error *err)
 {
         return tdm_vk_device_probe(config, err);
@@ -31,6 +35,19 @@ static void vulkan_close(struct tdm_device *public)
 static const char *vulkan_describe(const struct tdm_device *device)
 {
         return ((const struct tdm_vk_device *)device)->description;
+}
+
+/* A cache that is imported is one allocation. One that is not, or cannot be for its size, lies on the device, beside
+ * what a model needs for its work. */
+static void vulkan_memory(struct tdm_device *public, struct tdm_device_memory *ret)
+{
+        struct tdm_vk_device *device = (struct tdm_vk_device *)public;
+        uint64_t left, total;
+
+        tdm_vk_memory_left(device, &left, &total);
+        left -= TDM_MIN(TDM_MIN(TDM_MAX(left / 8, WORK_BYTES_MIN), WORK_BYTES_MAX), left / 2);
+        ret->holds_weights = !device->import;
+        ret->cache_bytes_max = TDM_MAX(device->import ? TDM_MAX(device->max_allocation, left) : left, UINT64_C(1));
 }
 
 static const char *vulkan_numerics_id(const struct tdm_device *device)
@@ -124,6 +141,7 @@ const struct tdm_device_ops tdm_vulkan_device_ops = {
         .close = vulkan_close,
         .describe = vulkan_describe,
         .numerics_id = vulkan_numerics_id,
+        .memory = vulkan_memory,
         .model_load = tdm_vk_model_load,
         .load_begin = tdm_vk_model_begin,
         .load_weights = tdm_vk_model_weights,

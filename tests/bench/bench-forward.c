@@ -32,6 +32,21 @@ static void step(struct runner *runner, const struct runner_part *parts, uint32_
         best_step_ns = TDM_MIN(best_step_ns, tdm_now_ns() - begin_ns);
 }
 
+static void read_prompt(struct runner *runner, struct runner_part part, uint32_t n_prompt, uint32_t max_rows)
+{
+        for (uint32_t first = 0; first < n_prompt; first += part.n) {
+                part.first = first;
+                part.n = TDM_MIN(n_prompt - first, max_rows);
+                part.n_logits = first + part.n == n_prompt;
+                step(runner, &part, 1);
+        }
+}
+
+static bool stops_early(const struct tdm_hparams *hp)
+{
+        return hp->layers[hp->n_layers - 1].kv_layer != hp->n_layers - 1;
+}
+
 static uint32_t argument(int argc, char **argv, int i, uint32_t otherwise)
 {
         return i < argc ? (uint32_t)strtoul(argv[i], NULL, 10) : otherwise;
@@ -92,16 +107,19 @@ int main(int argc, char **argv)
 
         for (uint32_t t = 0; t < n_batch; t++) {
                 begin(&begin_ns);
-                for (uint32_t first = 0, n; first < n_prompt; first += n) {
-                        struct runner_part part = parts[t];
-
-                        part.first = first;
-                        part.n = n = TDM_MIN(n_prompt - first, options.max_rows);
-                        part.n_logits = first + n == n_prompt;
-                        step(runner, &part, 1);
-                }
+                read_prompt(runner, parts[t], n_prompt, options.max_rows);
                 if (t == 0)
                         report(runner, "prompt", n_prompt, begin_ns);
+        }
+        if (stops_early(model.hp)) {
+                struct runner_part part = parts[0];
+
+                runner_forget(runner, 0);
+                part.whole = true;
+                runner_reset_seconds(runner);
+                begin(&begin_ns);
+                read_prompt(runner, part, n_prompt, options.max_rows);
+                report(runner, "prompt, all layers", n_prompt, begin_ns);
         }
         runner_reset_seconds(runner);
         for (uint32_t together = 1, base = n_prompt; together <= n_batch;

@@ -303,7 +303,7 @@ void runner_step(struct runner *r, const struct runner_part *parts, uint32_t n_p
                                                (size_t)head->n_rows * r->limits.input_bytes,
                                        r->model->inputs + (size_t)row->token * r->limits.input_bytes,
                                        r->limits.input_bytes);
-                        if (i + part->n_logits >= part->n) {
+                        if (i + part->n_logits >= part->n || (part->whole && i == 0)) {
                                 row->logits = head->n_logits;
                                 logits[head->n_logits++] = (struct tdm_step_logits){
                                         .row = head->n_rows,

@@ -52,6 +52,7 @@ struct runner_part {
         const uint32_t *ids; /* [n_ids] */
         uint32_t n_ids, first, n;
         uint32_t n_logits; /* of the last so many rows, scored against the next id where there is one */
+        bool whole;        /* and of the first row, so that no row behind it stops before the last layer */
         struct tdm_sampling sampling;
 };
 

@@ -2,9 +2,11 @@
 kind of mapping.
 
 A model of 130 MB is used, so that code, heap and tokenizer tables (a constant, stated below) do not hide anything."""
+import glob
 import os
 import re
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -85,6 +87,31 @@ def experts_once():
     if FULL:
         experts("qwen3moe", "30b", "q4_0", 3, 0)
         experts("gpt-oss", "20b", "mxfp4", 3, 0)
+
+
+@test
+def of_a_device():
+    """A KV cache is no larger than what a GPU has for it, whatever the machine has. lavapipe imports segments up to a
+    size; with copies it is a GPU with memory of its own, of which gpu-memory leaves little."""
+    icd = glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json")
+    if not icd:
+        raise Skip("no lavapipe (Debian: mesa-vulkan-drivers)")
+    model = make_model("a", "q8_0", arch="gemma3n")  # 32,768 positions: 16 jobs of it are more than that
+    name = os.path.basename(model)[:-5]
+    env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "VK_ICD_FILENAMES": icd[0]}
+    job = {"model": name, "ids": [2] + list(range(300, 340)), "n": 3, "placement": "gpu"}
+    config = os.path.join(tempfile.mkdtemp(prefix="tandem-test-"), "tandem.conf")
+    for memory, limit, conf in (("auto", None, ""), ("copy", 320 << 20, "gpu-memory = 320M\nkv-memory = 4G\n")):
+        with open(config, "w") as f:
+            f.write("[engine]\n" + conf)
+        with Daemon(models=[model], env={**env, "TANDEM_VULKAN_MEMORY": memory}, hang_ms=60000, placement=None,
+                    threads=0, args=["--config", config]) as d:
+            equal(len(d.generate(**job).ids), 3, f"tokens with {memory}")
+            m = d.model(name)
+            print(f"FIGURE a device's memory, {memory}: weights {m['weights_bytes'] >> 20} MiB, KV cache up to "
+                  f"{m['kv_bytes'] >> 20} MiB", flush=True)
+            check(not limit or m["weights_bytes"] + m["kv_bytes"] < limit, "weights and cache fit the device", m)
+            equal([x for x in d.log().splitlines() if "tried out" in x], [], "plans that failed")
 
 
 @test

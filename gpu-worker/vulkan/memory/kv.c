@@ -163,8 +163,8 @@ static int make_buffers(struct tdm_vk_kv *kv, struct tdm_error *err)
         if (kv->geometry->size_bytes > left)
                 return tdm_error_set(
                         err, TDM_E_NO_MEMORY,
-                        "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: a shorter "
-                        "context or fewer jobs at once",
+                        "the KV cache needs %.1f MiB on the GPU and %.1f of its %.1f MiB are free: set a lower "
+                        "kv-memory in tandem.conf",
                         (double)kv->geometry->size_bytes / 0x1p20, (double)left / 0x1p20, (double)total / 0x1p20);
         r = cut_pieces(kv, &n_pieces, err);
         if (r == 0)
