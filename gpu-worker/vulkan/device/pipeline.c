@@ -38,6 +38,18 @@ static const uint32_t matvec_gelu_code[] =
 static const uint32_t matvec_subblock_code[] =
 #include "matvec-subblock.inc"
         ;
+static const uint32_t attend_unchained_code[] =
+#include "attend-unchained.inc"
+        ;
+static const uint32_t matvec_unchained_code[] =
+#include "matvec-unchained.inc"
+        ;
+static const uint32_t matvec_gelu_unchained_code[] =
+#include "matvec-gelu-unchained.inc"
+        ;
+static const uint32_t matvec_subblock_unchained_code[] =
+#include "matvec-subblock-unchained.inc"
+        ;
 static const uint32_t matmul_int8_wide_code[] = /* see shaders/matmul-int8-wide.comp for how it is made */
 #include "gpu-worker/vulkan/shaders/compiled/matmul-int8-wide.inc"
         ;
@@ -184,10 +196,22 @@ static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
                                              sizeof(matmul_f16_wide_subblock_experts_code) },
 };
 
+/* The same where no kernel waits for another (common.glsl). */
+static const struct shader unchained_shaders[TDM_VK_N_SHADERS] = {
+        [TDM_VK_MATVEC] = { "matvec", matvec_unchained_code, sizeof(matvec_unchained_code) },
+        [TDM_VK_MATVEC_GELU] = { "matvec-gelu", matvec_gelu_unchained_code, sizeof(matvec_gelu_unchained_code) },
+        [TDM_VK_MATVEC_SUBBLOCK] = { "matvec-subblock", matvec_subblock_unchained_code,
+                                     sizeof(matvec_subblock_unchained_code) },
+        [TDM_VK_ATTEND] = { "attend", attend_unchained_code, sizeof(attend_unchained_code) },
+};
+
 struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
 
-static const struct shader *shader_of(enum tdm_vk_shader shader, const uint32_t *constants)
+static const struct shader *shader_of(const struct tdm_vk_device *device, enum tdm_vk_shader shader,
+                                      const uint32_t *constants)
 {
+        if (unchained_shaders[shader].code && !tdm_vk_chain_wanted(device))
+                return &unchained_shaders[shader];
         return subblock_shaders[shader].code && tdm_subblock_type(TDM_VK_FORM_TYPE(constants[0])) ?
                        &subblock_shaders[shader] :
                        &shaders[shader];
@@ -211,7 +235,7 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
                 return pipeline;
         device->missing = (struct tdm_vk_pipeline){ .shader = shader, .constants = { c0, c1, c2, c3 } };
         snprintf(device->missing.name, sizeof(device->missing.name), "%s-%u-%u-%u-%u",
-                 shader_of(shader, device->missing.constants)->name, c0, c1, c2, c3);
+                 shader_of(device, shader, device->missing.constants)->name, c0, c1, c2, c3);
         return &device->missing;
 }
 
@@ -253,7 +277,7 @@ void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_pa
 static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,
                         VkPipeline *ret)
 {
-        const struct shader *own = shader_of(shader, constants);
+        const struct shader *own = shader_of(device, shader, constants);
         bool emulated = device->emulates_units && subblock_shaders[shader].code;
         struct tdm_vk_code code = emulated ? tdm_vk_emulated_code(shader, own == &subblock_shaders[shader]) :
                                              (struct tdm_vk_code){ own->code, own->code_bytes };
@@ -351,8 +375,8 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
                 p = &device->pipelines[device->n_pipelines++];
                 *p = (struct tdm_vk_pipeline){ .shader = shader };
                 memcpy(p->constants, constants, sizeof(p->constants));
-                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shader_of(shader, constants)->name, constants[0],
-                         constants[1], constants[2], constants[3]);
+                snprintf(p->name, sizeof(p->name), "%s-%u-%u-%u-%u", shader_of(device, shader, constants)->name,
+                         constants[0], constants[1], constants[2], constants[3]);
         }
         if (device->deferring)
                 return 0;

@@ -123,6 +123,16 @@ static unsigned shapes_of(const struct tdm_vk_device *device, const struct work 
         return device->is_cpu ? TDM_MIN(n, 7u) : n;
 }
 
+/* More blocks of 8 bits on their way than leave registers for four subgroups, where nothing but other subgroups hides a
+ * load (docs/gpu-compilers.md). */
+#define Q8_BLOCKS_MOST 8u
+
+static bool fits_registers(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape)
+{
+        return tdm_vk_chain_wanted(device) || TDM_VK_FORM_TYPE(w->key.type) != TDM_TYPE_Q8_0 ||
+               (uint32_t)shape->panels * shape->ahead <= Q8_BLOCKS_MOST;
+}
+
 /* false: there is no such kernel. */
 static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
@@ -131,6 +141,8 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
                 return tdm_vk_f16_single(
                         device, &w->matrix, shape,
                         w->key.shader == TDM_VK_MATVEC_GELU ? 1 + TDM_VK_GELU_OUT_ACTIVATION(w->out) : 0, constants);
+        if (!fits_registers(device, w, shape))
+                return false;
         constants[0] = w->key.type;
         constants[1] = w->key.act;
         constants[2] = w->key.shader == TDM_VK_MATVEC_GELU ? w->out : 1;

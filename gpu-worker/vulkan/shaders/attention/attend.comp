@@ -14,7 +14,7 @@ layout(constant_id = 0) const uint HEAD_DIM = 128;
 layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
 layout(constant_id = 2) const uint ROWS_AND_SIDES = 1; // TDM_VK_ATTEND_BOTH: rows see keys behind them too
 layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1); // without MERGES partial results are left
-layout(buffer_reference, std430, buffer_reference_align = 2) coherent buffer Stored16s { uint16_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) COHERENT buffer Stored16s { uint16_t v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "gpu-worker/vulkan/shaders/attention/merge.glsl"
 
@@ -37,12 +37,21 @@ const uint OWN = (HEAD_DIM + 255) / 256; // dimensions of a result that one thre
 // Dimensions of keys, and values, that are on their way at once. Items of one row and one head are few (step.c), so
 // that nothing but how long a load takes counts, and their first values are asked for before the keys are used; more of
 // them leave each other more room. Of several rows there is one item on a multiprocessor in any case.
+// UNCHAINED: few at once, in loops that are not unrolled. These GPUs hide a load behind other subgroups, for which
+// there must be registers, and code beyond 32 KB does not stay in their cache of instructions.
+#ifdef UNCHAINED
+const bool FEW = false;
+const uint STEP = HEAD_DIM % 32 == 0 && QUERIES <= 4 ? 4 : 2, VALUE_STEP = QUERIES <= 4 ? 4 : 2;
+#define LOOP_END(n) (n) + NOTHING(p.n_heads)
+#else
 const bool FEW = ROWS == 1 && HEADS == 1;
 const uint STEP = HEAD_DIM % 128 == 0 ? (FEW || ROWS > 1 ? 16 : 8) :
                   HEAD_DIM % 64 == 0  ? 8 :
                   HEAD_DIM % 32 == 0  ? 4 :
                                         2;
 const uint VALUE_STEP = FEW ? 16 : 8;
+#define LOOP_END(n) n
+#endif
 
 shared float s_part[2048];
 shared float s_prob[QUERIES * TDM_VK_SPAN];
@@ -50,6 +59,9 @@ shared float s_query[QUERIES * HEAD_DIM];
 shared float s_reduce[256];
 shared float s_largest[QUERIES_MAX];
 shared float s_l[QUERIES_MAX];
+// Of a span into the spans before it: 0: nothing was seen of it, 1: they are taken over, 2: merged.
+shared uint s_merging[QUERIES_MAX];
+shared float s_old_factor[QUERIES_MAX], s_new_factor[QUERIES_MAX];
 shared uint64_t s_parts[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS]; // of the kv head, in each page; 0: not wanted
 
 const uint HEAD_BLOCKS = (HEAD_DIM + 31) / 32;
@@ -119,11 +131,10 @@ void main()
         uint head0 = gl_WorkGroupID.y * HEADS, kv_head = head0 / (p.n_heads / p.n_kv_heads);
         uint width = (p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM;
         uint end = BOTH ? item.end : item.position + item.n_rows, begin = tdm_first_seen(item.position, p.window);
-        tdm_running running[QUERIES_MAX];
+        tdm_running running = tdm_running(0, 0); // of query `thread`
         precise float out_o[QUERIES_MAX * OWN];
 
 #define CLEAR(q) \
-        running[q] = tdm_running(0, 0); \
         [[unroll]] for (uint i = 0; i < OWN; i++) \
                 out_o[q * OWN + i] = 0;
         EACH_QUERY(CLEAR)
@@ -178,7 +189,7 @@ void main()
                         [[unroll]] for (uint i = 0; i < QUERIES_MAX * 8; i++)
                                 acc[i] = 0;
                         if (keys != 0 && t < hi && t + 8 > lo) {
-                                for (uint d = 0; d < HEAD_DIM / 8; d += STEP) {
+                                for (uint d = 0; d < LOOP_END(HEAD_DIM / 8); d += STEP) {
                                         tdm_eight k[STEP];
 
                                         [[unroll]] for (uint u = 0; u < STEP; u++)
@@ -250,7 +261,14 @@ void main()
 
                         [[unroll]] for (uint i = 0; i < 32; i++)
                                 l += s_reduce[thread * 32 + i];
-                        s_l[thread] = l;
+                        uint merging = 0;
+                        float old_factor = 0, new_factor = 0;
+
+                        if (l > 0)
+                                merging = tdm_merge(running, s_largest[thread], l, old_factor, new_factor) ? 2 : 1;
+                        s_merging[thread] = merging;
+                        s_old_factor[thread] = old_factor;
+                        s_new_factor[thread] = new_factor;
                 }
 
                 // Values.
@@ -270,29 +288,31 @@ void main()
                 }
 #define MERGE(q) \
         if (q < QUERIES) { \
-                float old_factor, new_factor; \
-\
                 if (split < SPLITS) \
                         [[unroll]] for (uint i = 0; i < 8; i++) \
                                 s_part[split * HEAD_DIM + group * 8 + i] = acc[q * 8 + i]; \
                 barrier(); \
-                if (s_l[q] > 0) { \
-                        bool merged = tdm_merge(running[q], s_largest[q], s_l[q], old_factor, new_factor); \
-\
+                if (s_merging[q] != 0) { \
                         [[unroll]] for (uint i = 0; i < OWN; i++) \
                                 if (i * 256 + thread < HEAD_DIM) { \
                                         precise float o = s_part[i * 256 + thread]; \
 \
                                         for (uint s = 1; s < SPLITS; s++) \
                                                 o += s_part[s * HEAD_DIM + i * 256 + thread]; \
-                                        precise float add = o * new_factor; \
-                                        out_o[q * OWN + i] = merged ? fma(out_o[q * OWN + i], old_factor, add) : o; \
+                                        precise float add = o * s_new_factor[q]; \
+                                        out_o[q * OWN + i] = s_merging[q] == 2 ? \
+                                                fma(out_o[q * OWN + i], s_old_factor[q], add) : o; \
                                 } \
                 } \
                 barrier(); \
         }
                 EACH_QUERY(MERGE)
         }
+        if (thread < QUERIES) {
+                s_largest[thread] = running.m;
+                s_l[thread] = running.l;
+        }
+        barrier();
 
 #define PUT(q) \
         if (q < QUERIES && q / HEADS < item.n_rows) { \
@@ -301,10 +321,10 @@ void main()
 \
                 [[unroll]] for (uint i = 0; i < OWN; i++) \
                         if (i * 256 + thread < HEAD_DIM) \
-                                F32s(slot).v[i * 256 + thread] = out_o[q * OWN + i]; \
+                                Partials(slot).v[i * 256 + thread] = out_o[q * OWN + i]; \
                 if (thread == 0) { \
-                        F32s(slot).v[HEAD_DIM] = running[q].m; \
-                        F32s(slot).v[HEAD_DIM + 1] = running[q].l; \
+                        Partials(slot).v[HEAD_DIM] = s_largest[q]; \
+                        Partials(slot).v[HEAD_DIM + 1] = s_l[q]; \
                 } \
         }
         if (!MERGES || item.n_items > 1) {
@@ -332,8 +352,6 @@ void main()
                 [[unroll]] for (uint i = 0; i < OWN; i++) \
                         if (i * 256 + thread < HEAD_DIM) \
                                 s_part[q * HEAD_DIM + i * 256 + thread] = out_o[q * OWN + i]; \
-                if (thread == 0) \
-                        s_l[q] = running[q].l; \
         }
                 EACH_QUERY(KEEP)
                 barrier();

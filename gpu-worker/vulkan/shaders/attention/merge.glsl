@@ -29,6 +29,11 @@ bool tdm_merge(inout tdm_running into, float m, float l, out float old_factor, o
         return true;
 }
 
+// What one item leaves and another one of the same dispatch reads.
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Partials { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer Partial32x2s { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer PartialF32x4s { vec4 v[]; };
+
 shared bool s_is_last;
 
 // Whether this workgroup's item is the last of a row's n_items to come: then all their results are there. at: of the
@@ -68,8 +73,8 @@ vec4 tdm_merge_items(uint64_t partial, uint slot, uint slot_step, uint n, uint h
                         uint64_t item = partial + uint64_t(slot + min(first + i, n - 1) * slot_step) *
                                 TDM_VK_PARTIAL_WIDTH(head_dim) * 4;
 
-                        ml[i] = Act32x2s(item).v[head_dim / 2];
-                        spans[i] = F32x4s(item).v[d / 4];
+                        ml[i] = Partial32x2s(item).v[head_dim / 2];
+                        spans[i] = PartialF32x4s(item).v[d / 4];
                 }
 #define MERGE_ITEM(i) \
                 if (first + i < n && uintBitsToFloat(ml[i].y) > 0) { \

@@ -14,11 +14,17 @@ spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [
 int tdm_sdot(int a, int b, spirv_literal int format);
 
 // What one kernel writes and another reads may be read while the one that wrote it still ends (chain.c): coherent.
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer F32s { float v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer F32x4s { vec4 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Act32s { uint v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer Act32x2s { uvec2 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Act32x4s { uvec4 v[]; };
+// UNCHAINED: for devices on which it never is, so that caches beside the cores may keep it.
+#ifdef UNCHAINED
+#define COHERENT
+#else
+#define COHERENT coherent
+#endif
+layout(buffer_reference, std430, buffer_reference_align = 4) COHERENT buffer F32s { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) COHERENT buffer F32x4s { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) COHERENT buffer Act32s { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) COHERENT buffer Act32x2s { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) COHERENT buffer Act32x4s { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile coherent buffer Chain { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) volatile coherent buffer Flagged { uint64_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile coherent buffer Flagged2s { u64vec2 v[]; };
@@ -31,6 +37,15 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer Rows { tdm_
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Items { tdm_vk_item v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Rotation { tdm_vk_rotation v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer RowItems { tdm_vk_row_items v[]; };
+
+// Element index + further of an array at `base`, which is the same in all threads; further is a constant. UNCHAINED: by
+// a base and an offset of 32 bits without a sign, both of which the loads of AMD's and Intel's GPUs take. An index of
+// SPIR-V has a sign: with it every thread adds 64 bits.
+#ifdef UNCHAINED
+#define TDM_AT(type, bytes, base, index, further) type((base) + uint64_t((index) * (bytes))).v[further]
+#else
+#define TDM_AT(type, bytes, base, index, further) type(base).v[(index) + (further)]
+#endif
 
 // Zero, of any number of things, which the driver's compiler does not know: it unrolls loops of a known length,
 // whatever it is asked for, and puts known constants where they cost an instruction.
@@ -84,6 +99,7 @@ const uint CHAIN_TRIES = 1 << 21; // a second or so
 // Until the dispatch before is done. Every thread of the workgroup must come here, once.
 void tdm_chain_wait(uint64_t chain, uint index, uint wait_for)
 {
+#ifndef UNCHAINED
         if (wait_for == 0 || wait_for == TDM_VK_CHAIN_FLAGS)
                 return;
         if (gl_LocalInvocationIndex == 0) {
@@ -100,6 +116,7 @@ void tdm_chain_wait(uint64_t chain, uint index, uint wait_for)
                         words.v[0] = 1;
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+#endif
 }
 
 // What this workgroup had to write is written. Every thread must come here, once.
@@ -114,21 +131,29 @@ uint tdm_chain_count(uint64_t chain, uint index)
 
 void tdm_chain_done(uint64_t chain, uint index)
 {
+#ifndef UNCHAINED
         if (chain != 0 && (index & TDM_VK_CHAIN_FLAGS) == 0)
                 tdm_chain_count(chain, index);
+#endif
 }
 
 // Of a dispatch whose number of workgroups the host does not know when it records.
 void tdm_chain_done_all(uint64_t chain, uint index)
 {
+#ifndef UNCHAINED
         if (chain != 0 && tdm_chain_count(chain, index) == gl_NumWorkGroups.x * gl_NumWorkGroups.y)
                 atomicAdd(Chain(chain).v[index], TDM_VK_CHAIN_ALL);
+#endif
 }
 
 // Flagged words (chain.c): 32 bits, and in the upper half the index of the dispatch that wrote them. A row of them has
 // the layout of the row that it stands for, each word twice as wide.
 
 // Of what a dispatch leaves, of what it reads; 0: not flagged.
+#ifdef UNCHAINED
+#define tdm_flag_left(chain_index) 0
+#define tdm_flag_read(chain_index, chain_wait) 0
+#else
 uint tdm_flag_left(uint chain_index)
 {
         return (chain_index & TDM_VK_CHAIN_FLAGS) != 0 ? chain_index & ~TDM_VK_CHAIN_FLAGS : 0;
@@ -138,6 +163,7 @@ uint tdm_flag_read(uint chain_index, uint chain_wait)
 {
         return chain_wait == TDM_VK_CHAIN_FLAGS ? (chain_index & ~TDM_VK_CHAIN_FLAGS) - 1 : 0;
 }
+#endif
 
 void tdm_put_word(uint64_t row, uint i, uint word, uint flag)
 {

@@ -47,13 +47,18 @@ uint tdm_subblock_block_bytes(const uint type)
              : type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type == TDM_VK_Q5_K ? 320 : 256;
 }
 
-uint64_t tdm_subblock_unit(const uint type, uint64_t panel, uint cols, uint u)
+// Where in a panel a lane's first words lie, in bytes: of the numbers in front, of the units behind them. They do not
+// change along a row, but compilers make them anew for each block that is read, where they are not made before.
+struct tdm_subblock_own {
+        uint front, units, lane;
+};
+
+tdm_subblock_own tdm_subblock_own_of(const uint type, uint cols, uint lane)
 {
         uint front_bytes = type == TDM_VK_MXFP4 ? 16 : tdm_subblock_n_f16(type) * 32;
-        uint front = (cols / 32 / tdm_subblock_unit_blocks(type) * front_bytes + 63) / 64 * 64;
+        uint units = (cols / 32 / tdm_subblock_unit_blocks(type) * front_bytes + 63) / 64 * 64;
 
-        return panel + front + uint64_t(u) * (tdm_subblock_scale_bytes(type) +
-                tdm_subblock_unit_blocks(type) * tdm_subblock_block_bytes(type));
+        return tdm_subblock_own(lane * 2, units + lane * 4, lane);
 }
 
 struct tdm_subblock_slice {
@@ -88,33 +93,47 @@ uint tdm_subblock_e2m1(uint nibbles)
         return r;
 }
 
-uint tdm_subblock_scale_byte(U32s scales, uint lane, uint i)
+// Byte i of those that a lane has of a unit's scales, which begin at `scales`.
+uint tdm_subblock_scale_byte(U32s scales, uint i)
 {
-        return scales.v[i / 4 * 16 + lane] >> i % 4 * 8 & 0xffu;
+        return scales.v[i / 4 * 16] >> i % 4 * 8 & 0xffu;
 }
 
-tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols, uint b, uint lane)
+// Scale and minimum of block i of a unit of Q4_K or Q5_K, 6 bits each: of the first four blocks a byte each of words 0
+// and 1, of the others four bits of a byte of word 2, and two of what is left of words 0 and 1. Lanes that are at
+// different blocks do not part ways.
+uvec2 tdm_subblock_six(U32s scales, uint i)
 {
-        uint u = b / tdm_subblock_unit_blocks(type), i = b % tdm_subblock_unit_blocks(type),
-                n_f16 = tdm_subblock_n_f16(type);
-        uint64_t unit = tdm_subblock_unit(type, panel, cols, u);
-        U32s scales = U32s(unit), planes = U32s(unit + tdm_subblock_scale_bytes(type) +
-                uint64_t(i) * tdm_subblock_block_bytes(type));
+        bool early = i < 4;
+        uint byte = i % 4 * 8, upper = byte + (early ? 0 : 2), a = scales.v[0] >> upper, b = scales.v[16] >> upper,
+             c = scales.v[32] >> byte;
+
+        return uvec2((early ? a : c) & 15u | a & 48u, (early ? b : c >> 4) & 15u | b & 48u);
+}
+
+tdm_subblock_slice tdm_subblock_read_at(const uint type, uint64_t panel, tdm_subblock_own own, uint b)
+{
+        const uint blocks = tdm_subblock_unit_blocks(type), n_f16 = tdm_subblock_n_f16(type),
+                scale_bytes = tdm_subblock_scale_bytes(type), block_bytes = tdm_subblock_block_bytes(type);
+        uint u = b / blocks, i = b % blocks, unit = own.units + u * (scale_bytes + blocks * block_bytes);
+        U32s scales = U32s(panel + uint64_t(unit)), words = U32s(panel + uint64_t(unit + i * block_bytes));
+        U16s front = U16s(panel + uint64_t(own.front + u * n_f16 * 32));
+        const uint planes = scale_bytes / 4; // of words
         uint min_bits = 0;
         tdm_subblock_slice block;
         precise float d, d_min = 0;
 
         if (type == TDM_VK_MXFP4) {
-                uint e = uint(U16s(panel).v[u * 8 + lane / 2]) >> 8 * (lane & 1u) & 0xffu;
+                uint e = uint(TDM_AT(U16s, 2, panel, u * 8 + own.lane / 2, 0)) >> 8 * (own.lane & 1u) & 0xffu;
 
                 // 2^(e - 128). Less than the smallest normal number: 0, as devices may take it for 0.
                 d = uintBitsToFloat(e < 2 ? 0 : e - 1 << 23);
         } else {
-                d = tdm_f16(uint(U16s(panel).v[u * n_f16 * 16 + lane]));
+                d = tdm_f16(uint(front.v[0]));
         }
 
         if (n_f16 == 2)
-                min_bits = uint(U16s(panel).v[(u * n_f16 + 1) * 16 + lane]);
+                min_bits = uint(front.v[16]);
         if (tdm_subblock_has_min(type))
                 d_min = tdm_f16(min_bits);
         for (uint h = 0; h < 2; h++) {
@@ -122,40 +141,34 @@ tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols,
                 block.min[h] = type == TDM_VK_Q4_1 || type == TDM_VK_Q5_1 ? d_min : 0;
         }
         if (type == TDM_VK_IQ4_XS) {
-                uint s = tdm_subblock_scale_byte(scales, lane, i / 2) >> i % 2 * 4 & 15u |
-                        (min_bits >> 2 * i & 3u) << 4;
+                uint s = tdm_subblock_scale_byte(scales, i / 2) >> i % 2 * 4 & 15u | (min_bits >> 2 * i & 3u) << 4;
 
                 block.scale[0] = block.scale[1] = d * float(int(s) - 32);
         } else if (type == TDM_VK_Q4_K || type == TDM_VK_Q5_K) {
-                uint later = tdm_subblock_scale_byte(scales, lane, i + 4), s, m;
+                uvec2 six = tdm_subblock_six(scales, i);
 
-                if (i < 4) {
-                        s = tdm_subblock_scale_byte(scales, lane, i) & 63u;
-                        m = later & 63u;
-                } else {
-                        s = later & 15u | tdm_subblock_scale_byte(scales, lane, i - 4) >> 6 << 4;
-                        m = later >> 4 | tdm_subblock_scale_byte(scales, lane, i) >> 6 << 4;
-                }
-                block.scale[0] = block.scale[1] = d * float(s);
-                block.min[0] = block.min[1] = -(d_min * float(m));
-        } else if (tdm_subblock_sub16(type)) {
+                block.scale[0] = block.scale[1] = d * float(six.x);
+                block.min[0] = block.min[1] = -(d_min * float(six.y));
+        } else if (type == TDM_VK_Q2_K || type == TDM_VK_Q6_K) { // both halves' are of one word
+                uint two = TDM_AT(U32s, 4, panel, unit / 4 + i / 2 * 16, 0) >> i % 2 * 16;
+
                 for (uint h = 0; h < 2; h++) {
-                        uint at = 2 * i + h;
+                        uint s = two >> 8 * h & 0xffu;
 
                         if (type == TDM_VK_Q2_K) {
-                                uint s = tdm_subblock_scale_byte(scales, lane, at);
-
                                 block.scale[h] = d * float(s & 15u);
                                 block.min[h] = -(d_min * float(s >> 4));
-                        } else if (type == TDM_VK_Q3_K) {
-                                uint low = at < 8 ? tdm_subblock_scale_byte(scales, lane, at) & 15u :
-                                        tdm_subblock_scale_byte(scales, lane, at - 8) >> 4;
-                                uint high = tdm_subblock_scale_byte(scales, lane, 8 + at % 4) >> 2 * (at / 4) & 3u;
-
-                                block.scale[h] = d * float(int(low | high << 4) - 32);
                         } else {
-                                block.scale[h] = d * float(int(tdm_subblock_scale_byte(scales, lane, at)) << 24 >> 24);
+                                block.scale[h] = d * float(int(two) << (24 - 8 * h) >> 24);
                         }
+                }
+        } else if (type == TDM_VK_Q3_K) {
+                for (uint h = 0; h < 2; h++) {
+                        uint at = 2 * i + h;
+                        uint low = tdm_subblock_scale_byte(scales, at % 8) >> at / 8 * 4 & 15u;
+                        uint high = tdm_subblock_scale_byte(scales, 8 + at % 4) >> 2 * (at / 4) & 3u;
+
+                        block.scale[h] = d * float(int(low | high << 4) - 32);
                 }
         }
 
@@ -163,17 +176,17 @@ tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols,
                 uint word, offset = 0;
 
                 if (type == TDM_VK_Q2_K || type == TDM_VK_Q3_K) {
-                        word = planes.v[g / 4 * 16 + lane] >> g % 4 * 2 & 0x03030303u;
+                        word = words.v[planes + g / 4 * 16] >> g % 4 * 2 & 0x03030303u;
                         if (type == TDM_VK_Q3_K) {
-                                word |= (planes.v[32 + lane] >> g & 0x01010101u) << 2;
+                                word |= (words.v[planes + 32] >> g & 0x01010101u) << 2;
                                 offset = 4;
                         }
                 } else {
-                        word = planes.v[g % 4 * 16 + lane] >> g / 4 * 4 & 0x0f0f0f0fu;
+                        word = words.v[planes + g % 4 * 16] >> g / 4 * 4 & 0x0f0f0f0fu;
                         if (type == TDM_VK_Q5_0 || type == TDM_VK_Q5_1 || type == TDM_VK_Q5_K)
-                                word |= (planes.v[64 + lane] >> g & 0x01010101u) << 4;
+                                word |= (words.v[planes + 64] >> g & 0x01010101u) << 4;
                         if (type == TDM_VK_Q6_K)
-                                word |= (planes.v[(4 + g / 4) * 16 + lane] >> g % 4 * 2 & 0x03030303u) << 4;
+                                word |= (words.v[planes + (4 + g / 4) * 16] >> g % 4 * 2 & 0x03030303u) << 4;
                         if (type == TDM_VK_Q5_0)
                                 offset = 16;
                         if (type == TDM_VK_Q6_K)
@@ -188,6 +201,11 @@ tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols,
                 block.word[g] = word;
         }
         return block;
+}
+
+tdm_subblock_slice tdm_subblock_read(const uint type, uint64_t panel, uint cols, uint b, uint lane)
+{
+        return tdm_subblock_read_at(type, panel, tdm_subblock_own_of(type, cols, lane), b);
 }
 
 // A weight: exact, or rounded once.

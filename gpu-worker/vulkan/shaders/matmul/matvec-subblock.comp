@@ -13,10 +13,8 @@ layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
 shared float s_part[TDM_VK_SEGMENTS][ROWS][16];
 
-int dot4(uvec4 w, uvec4 x)
+int dot4(int s, uvec4 w, uvec4 x)
 {
-        int s = 0;
-
         [[unroll]] for (uint i = 0; i < 4; i++)
                 s += tdm_sdot(int(w[i]), int(x[i]), 0);
         return s;
@@ -31,6 +29,7 @@ void main()
                        : panel_index < p.panel2 ? p.w1 + uint64_t(panel_index - p.panel1) * p.panel_bytes
                                                 : p.w2 + uint64_t(panel_index - p.panel2) * p.panel_bytes;
         uint stride = TDM_VK_ACT_STRIDE(ACT, p.cols);
+        tdm_subblock_own own = tdm_subblock_own_of(TYPE, p.cols, lane);
         precise float acc[ROWS];
         uint64_t x[ROWS];
 
@@ -41,7 +40,7 @@ void main()
                 x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
         }
         for (uint b = b0; b < b1; b++) {
-                tdm_subblock_slice block = tdm_subblock_read(TYPE, panel, p.cols, b, lane);
+                tdm_subblock_slice block = tdm_subblock_read_at(TYPE, panel, own, b);
 
                 if (ACT == TDM_VK_ACT_F32) {
                         for (uint k = 0; k < 32; k++) {
@@ -57,27 +56,32 @@ void main()
                 const uvec4 ones = uvec4(0x01010101u);
 
                 [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                        float x_scale = F32s(x[r] + TDM_VK_ACT_SCALES(ACT, p.cols)).v[b];
+                        float x_scale = TDM_AT(F32s, 4, x[r] + TDM_VK_ACT_SCALES(ACT, p.cols), b, 0);
                         int isum[2], xsum[2] = { 0, 0 };
+                        uvec4 high[2], low[2];
 
                         [[unroll]] for (uint h = 0; h < 2; h++) {
-                                uvec4 high = Act32x4s(x[r]).v[b * 2 + h];
-
-                                isum[h] = dot4(w[h], high);
-                                if (tdm_subblock_has_min(TYPE) && tdm_subblock_sub16(TYPE))
-                                        xsum[h] = dot4(ones, high);
-                                if (ACT == TDM_VK_ACT_I16) {
-                                        uvec4 low = Act32x4s(x[r]).v[p.cols / 16 + b * 2 + h];
-
-                                        isum[h] = isum[h] * TDM_VK_I16_STEP + dot4(w[h], low);
-                                        if (tdm_subblock_has_min(TYPE) && tdm_subblock_sub16(TYPE))
-                                                xsum[h] = xsum[h] * TDM_VK_I16_STEP + dot4(ones, low);
-                                }
+                                high[h] = TDM_AT(Act32x4s, 16, x[r], b * 2, h);
+                                if (ACT == TDM_VK_ACT_I16)
+                                        low[h] = TDM_AT(Act32x4s, 16, x[r], p.cols / 16 + b * 2, h);
                         }
-                        if (!tdm_subblock_sub16(TYPE)) {
-                                isum[0] += isum[1];
+                        if (tdm_subblock_sub16(TYPE)) {
+                                [[unroll]] for (uint h = 0; h < 2; h++) {
+                                        isum[h] = dot4(0, w[h], high[h]);
+                                        if (ACT == TDM_VK_ACT_I16)
+                                                isum[h] = dot4(isum[h] * TDM_VK_I16_STEP, w[h], low[h]);
+                                        if (!tdm_subblock_has_min(TYPE))
+                                                continue;
+                                        xsum[h] = dot4(0, ones, high[h]);
+                                        if (ACT == TDM_VK_ACT_I16)
+                                                xsum[h] = dot4(xsum[h] * TDM_VK_I16_STEP, ones, low[h]);
+                                }
+                        } else {
+                                isum[0] = dot4(dot4(0, w[0], high[0]), w[1], high[1]);
+                                if (ACT == TDM_VK_ACT_I16)
+                                        isum[0] = dot4(dot4(isum[0] * TDM_VK_I16_STEP, w[0], low[0]), w[1], low[1]);
                                 if (tdm_subblock_has_min(TYPE))
-                                        xsum[0] = int(Act32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[b]);
+                                        xsum[0] = int(TDM_AT(Act32s, 4, x[r] + TDM_VK_ACT_SUMS(ACT, p.cols), b, 0));
                         }
                         [[unroll]] for (uint h = 0; h < 2; h++) {
                                 if (h == 1 && !tdm_subblock_sub16(TYPE))

@@ -18,9 +18,17 @@ const uint STAGE_WORDS = STAGED == 0 ? 1 : TDM_VK_SEGMENTS * PLANES * STAGED * 2
         STAGE_LOADS = (STAGE_WORDS + 255) / 256;
 const uint SCALE_SUMS_LOADS = STAGED == 0 ? 1 : (TDM_VK_SEGMENTS * STAGED + 255) / 256;
 
+#ifdef UNCHAINED
+const bool LOADS_PAST = true;
+const uint ROWS_AT_ONCE = 4;
+#else
+const bool LOADS_PAST = false;
+const uint ROWS_AT_ONCE = 16;
+#endif
+
 shared float s_part[TDM_VK_SEGMENTS][ROWS * PANELS][16];
 shared uvec4 s_row[STAGE_WORDS]; // [segment][plane][block][half]
-shared uvec2 s_scale_sums[STAGED == 0 ? 1 : TDM_VK_SEGMENTS * STAGED];             // [segment][block]: scale, sum
+shared uvec2 s_scale_starts[STAGED == 0 ? 1 : TDM_VK_SEGMENTS * STAGED];           // [segment][block]
 
 int dot8(int s, uvec4 w_low, uvec4 w_high, uvec4 x_low, uvec4 x_high)
 {
@@ -31,12 +39,25 @@ int dot8(int s, uvec4 w_low, uvec4 w_high, uvec4 x_low, uvec4 x_high)
         return s;
 }
 
+// Weights of Q4_0 are 0 … 15 here, and -8 times the sum of a block's values is added. With more rows it is less to make
+// them -8 … 7, in the high halves of bytes: 16 times as much, and so is a block's sum, which stays below 2^22. Then
+// MAGIC's last place is 1/16.
+const bool SIXTEENFOLD = TYPE == TDM_VK_Q4_0 && ACT == TDM_VK_ACT_I8 && ROWS >= 4;
+const int MAGIC_START = SIXTEENFOLD ? 0x49400000 : MAGIC;
+const float MAGIC_LESS = SIXTEENFOLD ? 786432.0 : MAGIC_VALUE; // 1.5 * 2^19
+
+// What a block's products are added to, from the sum of its values.
+int start_of(int sum)
+{
+        return (TYPE == TDM_VK_Q4_0 && !SIXTEENFOLD ? -8 * sum : 0) + MAGIC_START;
+}
+
 uint panel_of(uint i);
 
 float acc[ROWS * PANELS];
 uint64_t panels[PANELS], x[ROWS];
 uvec4 w_low[SETS * AHEAD * PANELS], w_high[SETS * AHEAD * PANELS];
-uint w_scale[SETS * AHEAD * PANELS];
+uint16_t w_scale[SETS * AHEAD * PANELS];
 
 void load_weights(const uint set, uint b, uint b1, uint lane)
 {
@@ -44,21 +65,21 @@ void load_weights(const uint set, uint b, uint b1, uint lane)
 
         [[unroll]] for (uint u = 0; u < AHEAD; u++)
                 [[unroll]] for (uint i = 0; i < PANELS; i++) {
-                        uint block = min(b + u, b1 - 1), at = block * WORDS * 16 + lane,
+                        uint block = min(b + u, b1 - 1), own = block * 16 + lane, at = block * WORDS * 16 + lane,
                                 k = (set * AHEAD + u) * PANELS + i;
-                        U32s words = U32s(panels[i] + scales_bytes);
+                        uint64_t quants = panels[i] + scales_bytes;
 
-                        w_scale[k] = uint(U16s(panels[i]).v[block * 16 + lane]);
+                        w_scale[k] = TDM_AT(U16s, 2, panels[i], own, 0);
                         if (DEINTERLEAVED) {
-                                w_low[k] = U32x4s(panels[i] + scales_bytes).v[(block * 16 + lane) * (WORDS / 4)];
+                                w_low[k] = TDM_AT(U32x4s, 16, quants, own * (WORDS / 4), 0);
                                 if (TYPE == TDM_VK_Q8_0)
-                                        w_high[k] = U32x4s(panels[i] + scales_bytes).v[(block * 16 + lane) * 2 + 1];
+                                        w_high[k] = TDM_AT(U32x4s, 16, quants, own * 2, 1);
                                 continue;
                         }
-                        w_low[k] = uvec4(words.v[at], words.v[at + 16], words.v[at + 32], words.v[at + 48]);
+#define WORD(i) TDM_AT(U32s, 4, quants, at, 16 * i)
+                        w_low[k] = uvec4(WORD(0), WORD(1), WORD(2), WORD(3));
                         if (TYPE == TDM_VK_Q8_0)
-                                w_high[k] = uvec4(words.v[at + 64], words.v[at + 80], words.v[at + 96],
-                                        words.v[at + 112]);
+                                w_high[k] = uvec4(WORD(4), WORD(5), WORD(6), WORD(7));
                 }
 }
 
@@ -100,14 +121,16 @@ void stage(uint64_t x, uint first, uint length, uint nb)
                 TDM_UNTIL(p.chain, there, STAGE_FLAGGED)
         } else {
                 [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++)
-                        row[k] = Act32x4s(x).v[at[k]];
+                        row[k] = TDM_AT(Act32x4s, 16, x, at[k], 0);
                 [[unroll]] for (uint k = 0; k < SCALE_SUMS_LOADS; k++)
-                        scale_sums[k] = uvec2(Act32s(x).v[scale_sums_at[k]], Act32s(x).v[scale_sums_at[k] + nb]);
+                        scale_sums[k] = uvec2(TDM_AT(Act32s, 4, x, scale_sums_at[k], 0),
+                                TDM_AT(Act32s, 4, x, scale_sums_at[k] + nb, 0));
         }
         [[unroll]] for (uint k = 0; k < STAGE_LOADS; k++)
                 s_row[min(k * 256 + gl_LocalInvocationID.x, STAGE_WORDS - 1)] = row[k];
         [[unroll]] for (uint k = 0; k < SCALE_SUMS_LOADS; k++)
-                s_scale_sums[min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1)] = scale_sums[k];
+                s_scale_starts[min(k * 256 + gl_LocalInvocationID.x, TDM_VK_SEGMENTS * STAGED - 1)] =
+                        uvec2(scale_sums[k].x, uint(start_of(int(scale_sums[k].y))));
 }
 
 // Blocks b … b + AHEAD - 1 of a segment, which are j … of what is staged.
@@ -115,26 +138,33 @@ void use_weights(const uint set, uint b, uint b1, uint segment, uint j)
 {
         [[unroll]] for (uint u = 0; u < AHEAD; u++) {
                 uint block = min(b + u, b1 - 1); // past the end: computed, not counted, so that no load waits
+                uint at_once = 0; // rows whose values are asked for together, so far
+                uvec4 w_0[PANELS], w_1[PANELS];
 
                 [[unroll]] for (uint i = 0; i < PANELS; i++) {
                         uint k = (set * AHEAD + u) * PANELS + i;
 
                         if (TYPE == TDM_VK_Q8_0) {
-                                w_low[k] ^= 0x80808080u;
-                                w_high[k] ^= 0x80808080u;
+                                w_0[i] = w_low[k] ^ 0x80808080u;
+                                w_1[i] = w_high[k] ^ 0x80808080u;
+                        } else if (SIXTEENFOLD) {
+                                uvec4 both = w_low[k] ^ 0x88888888u;
+
+                                w_0[i] = both << 4 & 0xf0f0f0f0u;
+                                w_1[i] = both & 0xf0f0f0f0u;
                         } else {
-                                w_high[k] = w_low[k] >> 4 & 0x0f0f0f0fu;
-                                w_low[k] &= 0x0f0f0f0fu;
+                                w_0[i] = w_low[k] & 0x0f0f0f0fu;
+                                w_1[i] = w_low[k] >> 4 & 0x0f0f0f0fu;
                         }
                 }
                 [[unroll]] for (uint r = 0; r < ROWS; r++) {
                         uvec4 high0, high1, low0, low1;
                         float x_scale;
-                        int start;
+                        int start, isum;
 
                         if (STAGED != 0) {
                                 uint at = (segment * PLANES * STAGED + j + u) * 2;
-                                uvec2 scale_sums = s_scale_sums[segment * STAGED + j + u];
+                                uvec2 scale_start = s_scale_starts[segment * STAGED + j + u];
 
                                 high0 = s_row[at];
                                 high1 = s_row[at + 1];
@@ -142,37 +172,38 @@ void use_weights(const uint set, uint b, uint b1, uint segment, uint j)
                                         low0 = s_row[at + STAGED * 2];
                                         low1 = s_row[at + STAGED * 2 + 1];
                                 }
-                                x_scale = uintBitsToFloat(scale_sums.x);
-                                start = int(scale_sums.y);
+                                x_scale = uintBitsToFloat(scale_start.x);
+                                start = int(scale_start.y);
                         } else {
-                                Act32x4s planes = Act32x4s(x[r]);
-
-                                high0 = planes.v[block * 2];
-                                high1 = planes.v[block * 2 + 1];
+                                high0 = TDM_AT(Act32x4s, 16, x[r], block * 2, 0);
+                                high1 = TDM_AT(Act32x4s, 16, x[r], block * 2, 1);
                                 if (ACT == TDM_VK_ACT_I16) {
-                                        low0 = planes.v[p.cols / 16 + block * 2];
-                                        low1 = planes.v[p.cols / 16 + block * 2 + 1];
+                                        low0 = TDM_AT(Act32x4s, 16, x[r], p.cols / 16 + block * 2, 0);
+                                        low1 = TDM_AT(Act32x4s, 16, x[r], p.cols / 16 + block * 2, 1);
                                 }
-                                x_scale = F32s(x[r] + TDM_VK_ACT_SCALES(ACT, p.cols)).v[block];
-                                start = int(Act32s(x[r] + TDM_VK_ACT_SUMS(ACT, p.cols)).v[block]);
+                                x_scale = TDM_AT(F32s, 4, x[r] + TDM_VK_ACT_SCALES(ACT, p.cols), block, 0);
+                                start = start_of(int(TDM_AT(Act32s, 4, x[r] + TDM_VK_ACT_SUMS(ACT, p.cols), block,
+                                        0)));
                         }
-                        start = TYPE == TDM_VK_Q4_0 ? -8 * start : 0;
-                        if (MAGIC != 0)
-                                start += MAGIC;
                         [[unroll]] for (uint i = 0; i < PANELS; i++) {
                                 uint k = (set * AHEAD + u) * PANELS + i, at = r * PANELS + i;
-                                int isum;
 
                                 if (ACT == TDM_VK_ACT_I16) {
-                                        isum = dot8(0, w_low[k], w_high[k], high0, high1) * TDM_VK_I16_STEP;
-                                        isum = dot8(start + isum, w_low[k], w_high[k], low0, low1);
+                                        isum = dot8(0, w_0[i], w_1[i], high0, high1) * TDM_VK_I16_STEP;
+                                        isum = dot8(start + isum, w_0[i], w_1[i], low0, low1);
                                 } else {
-                                        isum = dot8(start, w_low[k], w_high[k], high0, high1);
+                                        isum = dot8(start, w_0[i], w_1[i], high0, high1);
                                 }
-                                precise float exact = MAGIC != 0 ? intBitsToFloat(isum) - MAGIC_VALUE : float(isum);
-                                precise float weighted = exact * tdm_f16(w_scale[k]);
+                                precise float exact = MAGIC != 0 ? intBitsToFloat(isum) - MAGIC_LESS : float(isum);
+                                precise float weighted = exact * tdm_f16(uint(w_scale[k]));
                                 precise float sum = fma(weighted, x_scale, acc[at]);
-                                acc[at] = b + u < b1 ? sum : acc[at];
+                                acc[at] = u == 0 || b + u < b1 ? sum : acc[at];
+                        }
+                        // The next rows' loads wait for these sums: else a compiler asks for all rows' values at once,
+                        // for which registers have no room. With MAGIC a sum has no sign, so nothing is added.
+                        if (MAGIC != 0 && ++at_once == ROWS_AT_ONCE && r + 1 < ROWS) {
+                                block += NOTHING(uint(isum));
+                                at_once = 0;
                         }
                 }
         }
@@ -224,11 +255,13 @@ void multiply(uint row0)
                         [[unroll]] for (uint set = 0; set < SETS; set++) {
                                 uint j = pass + set * AHEAD, b = b0 + first + j;
 
-                                if (SETS == 2 && b + AHEAD < b1)
+                                if (SETS == 2 && (LOADS_PAST || b + AHEAD < b1))
                                         load_weights(1 - set, b + AHEAD, b1, lane);
                                 if (j < round && b < b1)
                                         use_weights(set, b, b1, segment, j);
-                                if (SETS == 1 && b + AHEAD < b1)
+                                // UNCHAINED: the last one again, where nothing follows: a load in a branch costs
+                                // a copy of all that it loads.
+                                if (SETS == 1 && (LOADS_PAST || b + AHEAD < b1))
                                         load_weights(0, b + AHEAD, b1, lane);
                         }
                 }

@@ -112,6 +112,27 @@ uint bound_of(uint key, uint block)
         return key_of(floatBitsToUint(tdm_noise_bound(block, number_of(key), most, inverse, noise_keys)));
 }
 
+// A bound takes many instructions, so not all of a thread's are written out: BOUNDS at once, in a loop. What a loop
+// indexes cannot be a register, so there keys are read from s_found, into which nothing has been found yet.
+#define BOUNDS 2
+
+void keep_keys()
+{
+        [[unroll]] for (uint k = 0; k < OWN; k++)
+                s_found[k * 256 + gl_LocalInvocationID.x] = keys[k];
+}
+
+// which: what is said of each of a thread's blocks, of which `block`, the k-th, has `bound`. n: any number of things.
+#define EACH_BOUND(first, n, which) { \
+        [[dont_unroll]] for (uint k_ = 0; k_ < OWN + NOTHING(n); k_ += BOUNDS) \
+                [[unroll]] for (uint i_ = 0; i_ < BOUNDS; i_++) { \
+                        uint k = k_ + i_, block = (first) + k * 256 + gl_LocalInvocationID.x; \
+                        uint bound = bound_of(s_found[k * 256 + gl_LocalInvocationID.x], block); \
+\
+                        which \
+                } \
+}
+
 // The key of the largest score found; 0 where all blocks that were looked at are named.
 uint find_score(uint n_blocks, uint64_t wanted, uint n_named)
 {
@@ -132,12 +153,13 @@ uint find_score(uint n_blocks, uint64_t wanted, uint n_named)
         for (uint first = 0; first < n_blocks; first += CHUNK) {
                 if (n_blocks > CHUNK)
                         load_keys(first);
-                [[unroll]] for (uint k = 0; k < OWN; k++) {
-                        uint block = first + k * 256 + thread, bound = block < n_blocks ? bound_of(keys[k], block) : 0;
-
-                        own_block = bound > own ? block : own_block;
-                        own = max(own, bound);
+                keep_keys();
+#define GREATEST \
+                if (block < n_blocks && bound > own) { \
+                        own_block = block; \
+                        own = bound; \
                 }
+                EACH_BOUND(first, n_named, GREATEST)
         }
         atomicMax(s_bound[quarter], own);
         barrier();
@@ -223,12 +245,19 @@ void main()
                 barrier();
                 if (n_blocks > CHUNK)
                         load_keys(first);
+                uint by_bound = 0; // of the thread's blocks, a bit each
+
+                if (inverse > 0) { // uniform
+                        keep_keys();
+#define NOT_BELOW by_bound |= bound >= least_bound ? 1u << k : 0;
+                        EACH_BOUND(first, n_named, NOT_BELOW)
+                        barrier();
+                }
                 [[unroll]] for (uint k = 0; k < OWN; k++) {
                         uint block = first + k * 256 + thread;
-                        bool counts = keys[k] > least || keys[k] == least && block <= last;
+                        bool counts = keys[k] > least || keys[k] == least && block <= last ||
+                                (by_bound >> k & 1u) != 0;
 
-                        if (inverse > 0) // uniform
-                                counts = counts || bound_of(keys[k], block) >= least_bound;
                         if (block < n_blocks && counts)
                                 s_found[atomicAdd(s_n_found, 1)] = block;
                 }

@@ -1,0 +1,262 @@
+"""What the compilers of GPUs that are not here make of the kernels: no spill, no scratch memory, code of at most
+32 KiB, registers for four subgroups in kernels for matrices, and no more instructions than figures.json says.
+
+Without arguments: gfx1103 with the Mesa of this machine. --full: four Radeons with the Mesa of Debian 13, in a root
+that is made for it (needs root, mmdebstrap and the network), and more models. Intel's GPUs as well where
+$TANDEM_INTEL_SHIM names a folder with Mesa's libintel_noop_drm_shim.so, built for Debian 13 (docs/gpu-compilers.md).
+--record writes figures.json and the table of docs/gpu-compilers.md anew; --before PROGRAM, with it: what the last
+release's compile-kernels makes stands beside.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+TREE = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+import isa  # noqa: E402
+
+BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
+PROGRAM = os.path.join(os.path.dirname(BIN), "unit", "compile-kernels")
+FIGURES = os.path.join(HERE, "figures.json")
+PAGE = os.path.join(TREE, "docs", "gpu-compilers.md")
+CODE_MOST = 32 << 10  # RDNA's instruction cache
+WAVES_LEAST = 4
+WORSE = 1.03  # of a figure: less is another release of the compiler
+
+MODELS = ["4b:Q4_0", "4b:Q4_K+Q6_K", "4b:Q8_0", "27b:Q4_0"]
+MORE_MODELS = [f"tiny-k:{name}" for name in ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS",
+                                             "MXFP4", "F16", "BF16")] + ["1b:Q4_0", "tiny:Q4_0", "tiny-128:Q8_0"]
+
+
+class Gpu:
+    """families: what Mesa calls it, of the newest first. registers: of a SIMD, for subgroups of 64."""
+    def __init__(self, name, mesa, families, registers, is_discrete=False, intel=None):
+        self.name, self.mesa, self.families, self.registers = name, mesa, families, registers
+        self.is_discrete, self.intel = is_discrete, intel
+
+    @property
+    def key(self):
+        return f"{self.name}, Mesa {self.mesa}"
+
+
+HERE_GPU = Gpu("gfx1103", "22.3", ["gfx1103_r1"], 512)
+GPUS = [Gpu("gfx1103", "25.0", ["phoenix"], 512), Gpu("gfx1150", "25.0", ["gfx1150"], 512),
+        Gpu("gfx1151", "25.0", ["gfx1151"], 768), Gpu("gfx1201", "25.0", ["gfx1201"], 768, True)]
+INTELS = [Gpu("Xe-LPG", "25.0", [], 0, intel="mtl"), Gpu("Xe2", "25.0", [], 0, intel="lnl")]
+
+# Kernels of the table: words, shader, what the first constants are, and at most how many vector instructions 8 dot
+# products take. Of several shapes that with the fewest.
+Q4_0, Q8_0, Q4_K, Q6_K, TURNED, I8, I16 = 2, 8, 12, 14, 64, 1, 2
+ROWS = [("Q4_0, 1 row", "matvec", (Q4_0, I8, 1), 32),
+        ("Q4_0 turned, 1 row", "matvec", (Q4_0 | TURNED, I8, 1), 32),
+        ("Q4_0, 16 rows", "matvec", (Q4_0, I8, 16), 13.5),
+        ("Q8_0, 1 row", "matvec", (Q8_0, I8, 1), None),
+        ("Q8_0, 16 rows", "matvec", (Q8_0, I8, 16), None),
+        ("Q4_K, 1 row", "matvec-subblock", (Q4_K, I8, 1), 60),
+        ("Q4_K, 16 rows", "matvec-subblock", (Q4_K, I8, 16), 20),
+        ("Q6_K, 16-bit, 1 row", "matvec-subblock", (Q6_K, I16, 1), None),
+        ("Q6_K, 16-bit, 16 rows", "matvec-subblock", (Q6_K, I16, 16), None),
+        ("attention, 1 row", "attend", (256, 1, 1), None),
+        ("attention, 4 rows", "attend", (256, 1, 4), None),
+        ("logits chosen", "gather", (), None)]
+
+
+def waves_of(kernel, gpu):
+    return min(16, gpu.registers * 64 // kernel.subgroup // max(kernel.registers, 1))
+
+
+def red(kernel, gpu):
+    """What is wrong with it."""
+    wrong = []
+    if kernel.spills:
+        wrong.append(f"{kernel.spills} registers spilled")
+    if kernel.scratch:
+        wrong.append(f"{kernel.scratch} bytes of scratch memory")
+    if not gpu.intel and kernel.code_bytes > CODE_MOST:
+        wrong.append(f"{kernel.code_bytes} bytes of code")
+    if not gpu.intel and kernel.shader.startswith("mat") and waves_of(kernel, gpu) < WAVES_LEAST:
+        wrong.append(f"{kernel.registers} registers, {waves_of(kernel, gpu)} subgroups")
+    return wrong
+
+
+def figures_of(kernels, gpu):
+    """{words: figures} of the table's kernels."""
+    result = {}
+    for words, shader, constants, _ in ROWS:
+        found = [k for k in kernels if k.shader == shader and k.constants[:len(constants)] == constants]
+        if not found:
+            continue
+        k = min(found, key=lambda k: (k.vector_for_8() or 0, -k.code_bytes))
+        loop = k.loop()
+        result[words] = {"registers": k.registers, "spills": k.spills, "code": k.code_bytes, "lds": k.lds,
+                         "subgroups": waves_of(k, gpu) if gpu.registers else 0}
+        if loop and loop.dots:
+            result[words].update({"vector": round(k.vector_for_8(), 1), "loads": round(loop.loads * 8 / loop.dots, 1),
+                                  "waits": round(loop.waits * 8 / loop.dots, 1)})
+    return result
+
+
+def compile_here(gpu, program, folder, models):
+    icd = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json"
+    if not os.path.exists(icd):
+        print("skipped: no Mesa driver for Radeons here (Debian: mesa-vulkan-drivers)")
+        sys.exit(77)
+    env = dict(os.environ, RADV_FORCE_FAMILY=gpu.families[0], VK_ICD_FILENAMES=icd, TANDEM_VULKAN_TUNE="off")
+    r = subprocess.run([program, folder, *models], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(r.stdout, end="", flush=True)
+    if r.returncode != 0 and ("Unknown family" in r.stdout or "no Vulkan" in r.stdout):
+        print(f"skipped: the Mesa of this machine does not know {gpu.families[0]}")
+        sys.exit(77)
+    if r.returncode != 0:
+        raise SystemExit(f"compile-kernels failed for {gpu.key}")
+    return isa.read(folder)
+
+
+def compile_in(root, gpu, program, folder, models, tune):
+    """In a Debian 13 root."""
+    inside = os.path.join(root, "compilers")
+    os.makedirs(inside, exist_ok=True)
+    shutil.copy2(program, inside)
+    out = tempfile.mkdtemp(dir=inside)
+    env = {"TANDEM_VULKAN_TUNE": "on" if tune else "off"}
+    if gpu.intel:
+        env.update(VK_ICD_FILENAMES="/usr/share/vulkan/icd.d/intel_icd.json", INTEL_STUB_GPU_PLATFORM=gpu.intel,
+                   LD_PRELOAD="/compilers/libintel_noop_drm_shim.so")
+    else:
+        env.update(VK_ICD_FILENAMES="/usr/share/vulkan/icd.d/radeon_icd.json", RADV_FORCE_FAMILY=gpu.families[0])
+    r = subprocess.run(["chroot", root, "/usr/bin/env", *(f"{k}={v}" for k, v in env.items()),
+                        "/compilers/" + os.path.basename(program), *(["-d"] if gpu.is_discrete else []),
+                        out[len(root):], *models], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(r.stdout, end="", flush=True)
+    if r.returncode != 0:
+        raise SystemExit(f"compile-kernels failed for {gpu.key}")
+    shutil.copytree(out, folder, dirs_exist_ok=True)
+    return isa.read(folder)
+
+
+def make_root():
+    """A Debian 13 root with Mesa, $TANDEM_COMPILERS_ROOT where it is there already."""
+    root = os.environ.get("TANDEM_COMPILERS_ROOT")
+    if root and os.path.exists(os.path.join(root, "etc")):
+        return root, False
+    for missing, why in ((os.geteuid() != 0, "making a root of Debian 13 needs root"),
+                         (not shutil.which("mmdebstrap"), "mmdebstrap is missing (apt-get install mmdebstrap)")):
+        if missing:
+            print(f"skipped: {why}")
+            sys.exit(77)
+    root = root or tempfile.mkdtemp(prefix="tandem-compilers-", dir="/var/tmp")
+    subprocess.run([os.path.join(TREE, "tools", "fresh-debian"), "--suite", "trixie", "--keep", root, "bash", "-c",
+                    "apt-get -q update >&2 && DEBIAN_FRONTEND=noninteractive apt-get -q -y install "
+                    "--no-install-recommends mesa-vulkan-drivers libvulkan1 >&2"], check=True)
+    return root, True
+
+
+# ---- the table ----
+
+def mend_page(figures):
+    with open(PAGE, encoding="utf-8") as f:
+        page = f.read()
+    lines = []
+    for key, kernels in figures.items():
+        lines += [f"### {key}", "", "| kernel | registers | spilled | subgroups | code, bytes | instructions | loads |",
+                  "|---|---|---|---|---|---|---|"]
+
+        def cell(kernel, name):
+            now, before = kernel["now"].get(name), (kernel.get("before") or {}).get(name)
+            if now is None:
+                return ""
+            return f"{now:g}" if before is None else f"{before:g} → {now:g}"
+        for words, kernel in kernels.items():
+            lines.append(f"| {words} | " + " | ".join(cell(kernel, name) for name in (
+                "registers", "spills", "subgroups", "code", "vector", "loads")) + " |")
+        lines.append("")
+    begin, end = "<!-- figures, written by test_compilers.py --record -->\n", "<!-- end of figures -->"
+    page = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: begin + "\n" + "\n".join(lines) + end, page,
+                  flags=re.S)
+    with open(PAGE, "w", encoding="utf-8") as f:
+        f.write(page)
+
+
+def judge(gpu, kernels, known):
+    """Lines that say what is wrong."""
+    wrong = [f"{gpu.key}: {k.name}: {', '.join(red(k, gpu))}" for k in kernels if red(k, gpu)]
+    now = figures_of(kernels, gpu)
+    for words, _, _, most in ROWS:
+        f, before = now.get(words), known.get(gpu.key, {}).get(words, {}).get("now")
+        if not f:
+            if before:
+                wrong.append(f"{gpu.key}: {words}: no such kernel was compiled")
+            continue
+        print(f"FIGURE {gpu.key}: {words}: " + ", ".join(f"{k} {v}" for k, v in f.items()), flush=True)
+        if most and not gpu.intel and not f.get("vector"):
+            wrong.append(f"{gpu.key}: {words}: its code has no loop of dot products")
+        if most and f.get("vector", 0) > most:
+            wrong.append(f"{gpu.key}: {words}: {f['vector']} vector instructions, at most {most} are allowed")
+        for name in ("registers", "code", "vector"):
+            if before and f.get(name, 0) > before.get(name, 0) * WORSE:
+                wrong.append(f"{gpu.key}: {words}: {name} {f[name]}, which was {before.get(name)}: make it less, or "
+                             "record it with --record")
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--before", metavar="PROGRAM")
+    args = parser.parse_args()
+    if os.environ.get("TANDEM_TEST_SANITIZER"):
+        print("skipped: what compilers make is the same with a sanitizer in the host's code")
+        sys.exit(77)
+    with open(FIGURES, encoding="utf-8") as f:
+        known = json.load(f)
+    wrong, root, made = [], None, False
+    folder = tempfile.mkdtemp(prefix="tandem-compilers-")
+    shim = os.environ.get("TANDEM_INTEL_SHIM")
+    gpus = [HERE_GPU] + (GPUS if args.full else []) + (INTELS if args.full and shim else [])
+    try:
+        if args.full:
+            root, made = make_root()
+            if shim:
+                os.makedirs(os.path.join(root, "compilers"), exist_ok=True)
+                shutil.copy2(os.path.join(shim, "libintel_noop_drm_shim.so"), os.path.join(root, "compilers"))
+        for i, gpu in enumerate(gpus):
+            def compiled(program, models, tune, what):
+                to = os.path.join(folder, f"{i}-{what}")
+                os.makedirs(to)
+                return compile_here(gpu, program, to, models) if gpu is HERE_GPU else \
+                    compile_in(root, gpu, program, to, models, tune)
+            kernels = compiled(PROGRAM, MODELS, False, "now")
+            if args.record:
+                old = known.get(gpu.key, {})
+                before = figures_of(compiled(args.before, MODELS, False, "before"), gpu) if args.before else \
+                    {words: old[words].get("before") for words in old}
+                known[gpu.key] = {words: {"before": before.get(words), "now": now}
+                                  for words, now in figures_of(kernels, gpu).items()}
+            wrong += judge(gpu, kernels, known)
+            if args.full and gpu is not HERE_GPU:  # every shape that is tried, every type, 16-bit and f32 rows
+                wrong += [f"{gpu.key}: {k.name}: {', '.join(red(k, gpu))}"
+                          for k in compiled(PROGRAM, MODELS + MORE_MODELS, not gpu.intel, "more") if red(k, gpu)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if made and not os.environ.get("TANDEM_COMPILERS_ROOT"):
+            subprocess.run(["rm", "-rf", "--one-file-system", root], check=False)
+    if args.record:
+        with open(FIGURES, "w", encoding="utf-8") as f:
+            json.dump(known, f, indent=1)
+            f.write("\n")
+        mend_page(known)
+    for line in wrong:
+        print(line)
+    print(f"{len(wrong)} red, {len(gpus)} GPUs")
+    sys.exit(1 if wrong else 0)
+
+
+main()
