@@ -5,8 +5,8 @@
  * run, one at a time, between theirs. This file says which is next and what the times mean. daemon/schedule/probe.c
  * runs them.
  *
- * Of two probes of one kind the shorter counts, so one that was disturbed changes nothing. A placement has to be
- * clearly cheaper than the present one, or new jobs would move at every breath of the machine, and tokens with them.
+ * Of the last probes of one kind the shortest counts, so those that were disturbed change nothing. Where the steps of
+ * jobs have become slower or faster, on average over many, older probes are forgotten. A placement has to be clearly cheaper than the present one, or new jobs would move at every breath of the machine, and tokens with them.
  *
  * Where the workers do not take each other's time, a new job also looks at the jobs that run: a slower device that is
  * idle can be better than a faster one that is full. Then two placements run side by side. */
@@ -16,12 +16,17 @@
 /* Steps of decode for each step of many rows, as in measure.c. */
 #define WEIGHT_OF_DECODE 32.0
 /* Of the placement that was found before, what another one has to cost at most to be taken by all new jobs … */
-#define BETTER 0.85
+#define BETTER 0.8
 /* … and by one new job, because of the jobs that run. Their time beside each other is a guess and not measured. */
-#define BETTER_BESIDE 0.75
+#define BETTER_BESIDE 0.7
 /* With one row it takes so many times as long as the best: it is probed in every eighth round. */
 #define HOPELESS 4u
 #define RARELY 8u
+/* While rounds are urgent, only what costs less than so many times as much as the best is probed. */
+#define NEAR 2.0
+/* Times as long as with one row, where nothing is known. */
+#define UNKNOWN_MANY 8u
+#define MAX_AGAIN 4u
 #define MAX_LOST 3u
 /* The longest probe while a job waits. */
 #define LONGEST_NS (250 * TDM_NSEC_PER_MSEC)
@@ -36,7 +41,9 @@
 #define SLOWER 1.3
 #define FASTER 0.75
 #define ALARM_NS (2 * TDM_NSEC_PER_SEC)
-#define PACE_WEIGHT 0.2
+#define ALARM_SHARE 10u
+#define PACE_WEIGHT 0.1
+#define BASE_WEIGHT 0.01
 #define PACE_OVERHEAD_ROWS 8.0
 /* A probe that shows such a change is made again soon. */
 #define CHANGED 1.2
@@ -51,8 +58,11 @@ static const enum tdm_placement candidates[TDM_N_CANDIDATES] = {
 static uint64_t value(const struct tdm_outlook *o, unsigned i, unsigned many)
 {
         const uint64_t *took = o->of[i].took_ns[many];
+        uint64_t best = took[0];
 
-        return took[0] && took[1] ? TDM_MIN(took[0], took[1]) : took[0];
+        for (unsigned k = 1; k < TDM_N_TIMES && took[k]; k++)
+                best = TDM_MIN(best, took[k]);
+        return best;
 }
 
 static bool is_known(const struct tdm_outlook *o, unsigned i)
@@ -94,18 +104,29 @@ static bool is_hopeless(const struct tdm_outlook *o, unsigned i)
 
 /* ---- rounds ---- */
 
-/* A step of many rows takes at most as long as that many steps of one row. Where it would be too long to find out, this
- * counts, or what it took before, in proportion. */
+/* The time with many rows, where it would be too long to find out: in proportion to the time with one, as it was before,
+ * or as it is for the present placement. */
 static void guess_many(struct tdm_outlook *o, unsigned i)
 {
         struct tdm_candidate *c = &o->of[i];
+        unsigned own = index_of(o->found);
+        double times = o->many_rows;
 
-        if (c->took_ns[1][0] == 0)
-                c->took_ns[1][0] = o->many_rows * c->took_ns[0][0];
-        else if (c->took_ns[0][1] > 0)
-                c->took_ns[1][0] =
-                        (uint64_t)((double)c->took_ns[1][0] * (double)c->took_ns[0][0] / (double)c->took_ns[0][1]);
-        c->took_ns[1][1] = 0;
+        if (value(o, i, 1) > 0 && c->took_ns[0][1] > 0)
+                times = (double)value(o, i, 1) / (double)c->took_ns[0][1];
+        else if (own < TDM_N_CANDIDATES && is_known(o, own))
+                times = (double)value(o, own, 1) / (double)value(o, own, 0);
+        memset(c->took_ns[1], 0, sizeof(c->took_ns[1]));
+        c->old[1] = false;
+        c->took_ns[1][0] = (uint64_t)(TDM_MIN(times, (double)o->many_rows) * (double)value(o, i, 0));
+}
+
+static bool is_near(const struct tdm_outlook *o, unsigned i)
+{
+        for (unsigned k = 0; k < TDM_N_CANDIDATES; k++)
+                if (is_known(o, k) && is_known(o, i) && cost(o, i, 1) > NEAR * cost(o, k, 1))
+                        return false;
+        return true;
 }
 
 /* Jobs must not wait long, nor often for what cannot win. */
@@ -115,17 +136,23 @@ static bool is_worth_it(struct tdm_outlook *o, unsigned i, bool many, bool idle)
         bool rarely = o->n_rounds % RARELY == 0, own = candidates[i] == o->found;
         uint64_t one = c->took_ns[0][0];
 
-        if (c->n_lost >= MAX_LOST)
+        if (c->n_lost >= MAX_LOST || (o->urgent && !own && !is_near(o, i)))
                 return false;
         if (!many)
                 return one == 0 || own || rarely || (!is_hopeless(o, i) && (idle || one <= LONGEST_NS));
         if (one == 0)
                 return false; /* it was void */
-        if (is_hopeless(o, i) || (!idle && (c->took_ns[1][0] ?: o->many_rows * one) > LONGEST_NS)) {
+        if (is_hopeless(o, i) || (!idle && (value(o, i, 1) ?: UNKNOWN_MANY * one) > LONGEST_NS)) {
                 guess_many(o, i);
                 return false;
         }
         return true;
+}
+
+/* It was probed at least twice as things are now. */
+static bool is_sure(const struct tdm_outlook *o, unsigned i)
+{
+        return is_known(o, i) && !o->of[i].old[0] && o->of[i].took_ns[0][1] > 0;
 }
 
 static void end_round(struct tdm_outlook *o, uint64_t now_ns)
@@ -134,18 +161,21 @@ static void end_round(struct tdm_outlook *o, uint64_t now_ns)
         uint64_t gap = TDM_MIN(TDM_MAX(ROUND_SHARE * o->round_ns, ROUND_MIN_NS), ROUND_MAX_NS);
 
         for (unsigned i = 0; i < TDM_N_CANDIDATES; i++)
-                if (is_known(o, i) && (best == TDM_N_CANDIDATES || cost(o, i, 1) < cost(o, best, 1)))
+                if (is_sure(o, i) && (best == TDM_N_CANDIDATES || cost(o, i, 1) < cost(o, best, 1)))
                         best = i;
         if (best < TDM_N_CANDIDATES && best != own &&
-            (own == TDM_N_CANDIDATES || !is_known(o, own) || cost(o, best, 1) < BETTER * cost(o, own, 1)))
+            (own == TDM_N_CANDIDATES || o->of[own].n_lost >= MAX_LOST ||
+             (is_sure(o, own) && cost(o, best, 1) < BETTER * cost(o, own, 1))))
                 o->found = candidates[best];
-        for (unsigned i = 0; i < TDM_N_PLACEMENTS; i++)
-                o->pace[i].base = o->pace[i].now;
-        o->due_ns = now_ns + (o->again ? GAP_NS : gap);
+        o->urgent = o->again && o->n_again < MAX_AGAIN;
+        o->n_again = o->urgent ? o->n_again + 1 : 0;
+        o->due_ns = now_ns + (o->urgent ? GAP_NS : gap);
         o->round_end_ns = now_ns;
-        o->urgent = o->again;
+        if (!o->urgent) {
+                o->rounds_ns = o->round_ns;
+                o->round_ns = 0;
+        }
         o->again = false;
-        o->round_ns = 0;
         o->at = 0;
         o->n_rounds++;
 }
@@ -185,11 +215,16 @@ void tdm_outlook_took(struct tdm_outlook *o, const struct tdm_probe *probe, uint
         uint64_t *took = c->took_ns[probe->many];
 
         ns = TDM_MAX(ns, UINT64_C(1));
-        /* The first probes of all are made twice, because they also fill caches. */
-        if (took[0] == 0 || ((double)ns > CHANGED * (double)took[0] && probe->placement == o->found) ||
-            CHANGED * (double)ns < (double)took[0])
+        /* The first probes of all are made again at once, because they also fill caches. */
+        if (took[0] == 0 || CHANGED * (double)ns < (double)value(o, probe->candidate, probe->many) ||
+            (probe->placement == o->found && (double)ns > CHANGED * (double)value(o, probe->candidate, probe->many)))
                 o->again = true;
-        took[1] = took[0];
+        if (c->old[probe->many]) {
+                memset(took, 0, TDM_N_TIMES * sizeof(*took));
+                c->old[probe->many] = false;
+                o->again = true;
+        }
+        memmove(&took[1], &took[0], (TDM_N_TIMES - 1) * sizeof(*took));
         took[0] = ns;
         c->at_ns = now_ns;
         go_on(o, ns + held_ns, now_ns);
@@ -207,17 +242,17 @@ void tdm_outlook_note_step(struct tdm_outlook *o, enum tdm_placement placement, 
                            uint64_t now_ns)
 {
         double now = (double)ns / (PACE_OVERHEAD_ROWS + n_rows), *mean = &o->pace[placement].now;
-        double base;
+        double *base = &o->pace[placement].base;
+        bool changed;
 
         *mean = *mean > 0 ? *mean + PACE_WEIGHT * (now - *mean) : now;
-        base = o->pace[placement].base;
-        if (base <= 0) {
-                o->pace[placement].base = *mean;
+        *base = *base > 0 ? *base + BASE_WEIGHT * (now - *base) : now;
+        changed = *mean > SLOWER * *base || *mean < FASTER * *base;
+        if (!changed || o->at > 0 || now_ns < o->round_end_ns + TDM_MAX(ALARM_NS, ALARM_SHARE * o->rounds_ns))
                 return;
-        }
-        if (o->at > 0 || (*mean<SLOWER * base && * mean> FASTER * base) || now_ns < o->round_end_ns + ALARM_NS)
-                return;
-        o->pace[placement].base = *mean;
+        *base = *mean;
+        for (unsigned i = 0; i < TDM_N_CANDIDATES; i++)
+                o->of[i].old[0] = o->of[i].old[1] = true;
         o->urgent = true;
         o->due_ns = TDM_MIN(o->due_ns, now_ns);
 }

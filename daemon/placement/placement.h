@@ -162,6 +162,7 @@ void tdm_placement_trial_describe(const struct tdm_placement_trial *trial, char 
  * many rounds. All zero: nothing is
  * known, and a round is due. */
 #define TDM_N_CANDIDATES 6u
+#define TDM_N_TIMES 6u
 #define TDM_PROBE_TABLES 2u /* page tables that its steps need */
 struct tdm_probe {
         unsigned candidate; /* index in struct tdm_outlook */
@@ -172,18 +173,23 @@ struct tdm_probe {
 
 struct tdm_outlook {
         struct tdm_candidate {
-                uint64_t took_ns[2][2]; /* with one row, with many: the last time, and the one before; 0: not known */
-                uint64_t at_ns;         /* when it was probed last */
-                unsigned n_lost;        /* probes that killed a worker or failed */
+                /* With one row, with many: the last times, newest first; 0: not known. The shortest counts. */
+                uint64_t took_ns[2][TDM_N_TIMES];
+                bool old[2];     /* jobs' steps have changed since: the next time replaces all of them */
+                uint64_t at_ns;  /* when it was probed last */
+                unsigned n_lost; /* probes that killed a worker or failed */
         } of[TDM_N_CANDIDATES];
         enum tdm_placement found; /* the cheapest for a job that is alone; TDM_PLACEMENT_ANY: not known */
         uint32_t many_rows;
         unsigned at, n_rounds;
-        bool again;  /* the round has seen a change: another one follows at once */
-        bool urgent; /* so has the one before it, or jobs' steps have */
-        uint64_t round_ns, due_ns, round_end_ns;
+        unsigned n_again; /* urgent rounds one after the other */
+        bool again;       /* the round has seen a change: another one follows at once */
+        bool urgent;      /* so has the one before it, or jobs' steps have */
+        uint64_t round_ns,
+                rounds_ns; /* what urgent rounds, and the one after them, took so far; what the last ones took */
+        uint64_t due_ns, round_end_ns;
         struct {
-                double now, base; /* ns for a row of a job's step; base: when the last round ended */
+                double now, base; /* ns for a row of a job's step: lately, and for longer */
         } pace[TDM_N_PLACEMENTS];
 };
 

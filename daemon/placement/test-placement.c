@@ -162,8 +162,15 @@ static void test_trial(void **state)
 struct devices {
         uint64_t row_ns[TDM_N_WORKERS];
         uint64_t now, probes_ns;
-        unsigned n_probes;
+        unsigned n_probes, noise, seed; /* noise: percent that a step may take longer, in half of all cases */
 };
+
+static uint64_t noisy(struct devices *d, uint64_t ns)
+{
+        if (d->noise == 0 || rand_r(&d->seed) % 2)
+                return ns;
+        return ns + ns * ((unsigned)rand_r(&d->seed) % d->noise) / 100;
+}
 
 static uint64_t time_of(const struct devices *d, enum tdm_placement p, uint32_t n_rows)
 {
@@ -189,14 +196,14 @@ static void look(struct tdm_outlook *o, struct devices *d, enum tdm_placement jo
                 uint64_t ns;
 
                 if (d->now >= o->due_ns && tdm_outlook_next(o, 512, false, true, d->now, &probe)) {
-                        ns = time_of(d, probe.placement, probe.n_rows);
+                        ns = noisy(d, time_of(d, probe.placement, probe.n_rows));
                         d->now += ns;
                         d->probes_ns += ns;
                         d->n_probes++;
                         tdm_outlook_took(o, &probe, ns, 0, d->now);
                         continue;
                 }
-                ns = time_of(d, jobs, 4);
+                ns = noisy(d, time_of(d, jobs, 4));
                 d->now += ns;
                 tdm_outlook_note_step(o, jobs, 4, ns, d->now);
         }
@@ -234,6 +241,16 @@ static void test_outlook(void **state)
         d.probes_ns = 0;
         look(&o, &d, TDM_PLACEMENT_GPU, 400000 * MS);
         assert_true(d.probes_ns < 360000 * MS / 45);
+
+        /* Nor does noise: steps that often take up to twice their time, and all the alarms that follow from it. */
+        d.noise = 100;
+        d.probes_ns = 0;
+        for (unsigned i = 0; i < 600; i++) {
+                look(&o, &d, TDM_PLACEMENT_GPU, (400000 + i * 1000) * MS);
+                assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+        }
+        assert_true(d.probes_ns < 600000 * MS / 10);
+        d.noise = 0;
 
         /* Many sequences on one of two about equal devices: the next one takes the other, unless the two take each
          * other's time. */

@@ -145,7 +145,7 @@ static void test_side_by_side(void **state)
         w.fleet.block_row_ns[TDM_WORKER_NPU] = 27500;
         w.fleet.block_row_ns[TDM_WORKER_GPU] = 25000;
         add_job(&w, 300, TDM_PLACEMENT_ANY);
-        while (first_lane(&w)->outlook.n_rounds < 3)
+        while (first_lane(&w)->outlook.n_rounds < 2)
                 one_step(&w);
         for (unsigned i = 0; i < 10; i++) {
                 jobs[i] = add_job(&w, 60, TDM_PLACEMENT_ANY);
