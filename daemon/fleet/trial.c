@@ -1,8 +1,9 @@
 /* Runs the trial of a model's placements (daemon/placement/measure.c) on two devices that differ in bits.
  *
- * The trial runs when the model is loaded, before on_model_ready. Its result holds for the model and the pair of devices,
- * over restarts of a worker or of tandemd, and when the model is loaded again, until the scheduler's probes find another
- * one (daemon/schedule/probe.c). Devices of equal bits need no trial: there the scheduler follows the load.
+ * The trial runs when the model is loaded, before on_model_ready. Its result holds for the model and the pair of
+ * devices, over restarts of a worker or of tandemd, and when the model is loaded again, until the scheduler's probes
+ * find another one (daemon/schedule/probe.c). Devices of equal bits need no trial: there the scheduler follows the
+ * load.
  *
  * The steps are posted like any other, in slot 0 with ids of their own, and use the first page of the cache, which no
  * job has yet. After a device was lost in three of them the placement is split. */

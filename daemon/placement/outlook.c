@@ -6,7 +6,8 @@
  * runs them.
  *
  * Of the last probes of one kind the shortest counts, so those that were disturbed change nothing. Where the steps of
- * jobs have become slower or faster, on average over many, older probes are forgotten. A placement has to be clearly cheaper than the present one, or new jobs would move at every breath of the machine, and tokens with them.
+ * jobs have become slower or faster, on average over many, older probes are forgotten. A placement has to be clearly
+ * cheaper than the present one, or new jobs would move at every breath of the machine, and tokens with them.
  *
  * Where the workers do not take each other's time, a new job also looks at the jobs that run: a slower device that is
  * idle can be better than a faster one that is full. Then two placements run side by side. */
@@ -23,7 +24,7 @@
 #define HOPELESS 4u
 #define RARELY 8u
 /* While rounds are urgent, only what costs less than so many times as much as the best is probed. */
-#define NEAR 2.0
+#define NEAR 3.0
 /* Times as long as with one row, where nothing is known. */
 #define UNKNOWN_MANY 8u
 #define MAX_AGAIN 4u
@@ -41,7 +42,7 @@
 #define SLOWER 1.3
 #define FASTER 0.75
 #define ALARM_NS (2 * TDM_NSEC_PER_SEC)
-#define ALARM_SHARE 10u
+#define ALARM_SHARE 5u
 #define PACE_WEIGHT 0.1
 #define BASE_WEIGHT 0.01
 #define PACE_OVERHEAD_ROWS 8.0
@@ -104,8 +105,8 @@ static bool is_hopeless(const struct tdm_outlook *o, unsigned i)
 
 /* ---- rounds ---- */
 
-/* The time with many rows, where it would be too long to find out: in proportion to the time with one, as it was before,
- * or as it is for the present placement. */
+/* The time with many rows, where it would be too long to find out: in proportion to the time with one, as it was
+ * before, or as it is for the present placement. */
 static void guess_many(struct tdm_outlook *o, unsigned i)
 {
         struct tdm_candidate *c = &o->of[i];
@@ -170,7 +171,8 @@ static void end_round(struct tdm_outlook *o, uint64_t now_ns)
         o->urgent = o->again && o->n_again < MAX_AGAIN;
         o->n_again = o->urgent ? o->n_again + 1 : 0;
         o->due_ns = now_ns + (o->urgent ? GAP_NS : gap);
-        o->round_end_ns = now_ns;
+        if (o->urgent)
+                o->alarm_ns = now_ns;
         if (!o->urgent) {
                 o->rounds_ns = o->round_ns;
                 o->round_ns = 0;
@@ -180,12 +182,22 @@ static void end_round(struct tdm_outlook *o, uint64_t now_ns)
         o->n_rounds++;
 }
 
+/* The present placement comes first: what the others have to beat is then known. */
+static unsigned turn(const struct tdm_outlook *o, unsigned n)
+{
+        unsigned own = index_of(o->found);
+
+        if (own == TDM_N_CANDIDATES)
+                return n;
+        return n == 0 ? own : n <= own ? n - 1 : n;
+}
+
 bool tdm_outlook_next(struct tdm_outlook *o, uint32_t max_rows, bool idle, bool pipelined, uint64_t now_ns,
                       struct tdm_probe *ret)
 {
         o->many_rows = TDM_MIN(MANY_ROWS, max_rows);
         for (; o->at < 2 * TDM_N_CANDIDATES; o->at++) {
-                unsigned i = o->at / 2;
+                unsigned i = turn(o, o->at / 2);
                 bool many = o->at % 2, both;
 
                 if (!is_worth_it(o, i, many, idle))
@@ -248,12 +260,14 @@ void tdm_outlook_note_step(struct tdm_outlook *o, enum tdm_placement placement, 
         *mean = *mean > 0 ? *mean + PACE_WEIGHT * (now - *mean) : now;
         *base = *base > 0 ? *base + BASE_WEIGHT * (now - *base) : now;
         changed = *mean > SLOWER * *base || *mean < FASTER * *base;
-        if (!changed || o->at > 0 || now_ns < o->round_end_ns + TDM_MAX(ALARM_NS, ALARM_SHARE * o->rounds_ns))
+        if (!changed || now_ns < o->alarm_ns + TDM_MAX(ALARM_NS, ALARM_SHARE * o->rounds_ns))
                 return;
         *base = *mean;
         for (unsigned i = 0; i < TDM_N_CANDIDATES; i++)
                 o->of[i].old[0] = o->of[i].old[1] = true;
         o->urgent = true;
+        o->at = 0; /* what this round has seen is old too */
+        o->alarm_ns = now_ns;
         o->due_ns = TDM_MIN(o->due_ns, now_ns);
 }
 

@@ -155,12 +155,11 @@ void tdm_placement_trial_describe(const struct tdm_placement_trial *trial, char 
 
 /* ---- the outlook (outlook.c) ----
  *
- * What the placements of a model cost now, on two devices that differ in bits. The caller runs probes: steps that belong
- * to no job, with nothing else of the model in flight. A round probes each placement with a step of one row and with
- * many rows. A round follows when some time has passed, or at once when the steps of jobs have become slower or faster.
- * Probes take at most a tenth of the time while a round lasts (a quarter once a change was seen), and a fiftieth over
- * many rounds. All zero: nothing is
- * known, and a round is due. */
+ * What the placements of a model cost now, on two devices that differ in bits. The caller runs probes: steps that
+ * belong to no job, with nothing else of the model in flight. A round probes each placement with a step of one row
+ * and with many rows. A round follows when some time has passed, or at once when the steps of jobs have become slower
+ * or faster. Probes take at most a tenth of the time while a round lasts (a quarter once a change was seen), and a
+ * fiftieth over many rounds. All zero: nothing is known, and a round is due. */
 #define TDM_N_CANDIDATES 6u
 #define TDM_N_TIMES 6u
 #define TDM_PROBE_TABLES 2u /* page tables that its steps need */
@@ -187,7 +186,7 @@ struct tdm_outlook {
         bool urgent;      /* so has the one before it, or jobs' steps have */
         uint64_t round_ns,
                 rounds_ns; /* what urgent rounds, and the one after them, took so far; what the last ones took */
-        uint64_t due_ns, round_end_ns;
+        uint64_t due_ns, alarm_ns; /* the last urgent round, or what caused it */
         struct {
                 double now, base; /* ns for a row of a job's step: lately, and for longer */
         } pace[TDM_N_PLACEMENTS];

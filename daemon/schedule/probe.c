@@ -1,13 +1,14 @@
-/* Probes: steps that belong to no job and show what each placement of a model costs now. daemon/placement/outlook.c says
- * which one is due and what the times mean. This file runs them beside the jobs, and gives a new sequence its placement.
+/* Probes: steps that belong to no job and show what each placement of a model costs now. daemon/placement/outlook.c
+ * says which one is due and what the times mean. This file runs them beside the jobs, and gives a new sequence its
+ * placement.
  *
  * Only workers that differ in bits need this. There a sequence keeps the placement of its first step, and sequences of
  * several placements run side by side, each in steps of its own. While a probe waits, the lane gets no other steps, so
  * that it has the devices for itself; other models' steps go on, because they are part of what a placement costs.
  *
- * Probes run while a job that follows "measured" is there, and for a while after the last one. A machine at rest is left
- * alone: a GPU that sleeps is not woken up to be measured. A probe has a page table and a page of its own. Where there is
- * no page, it is left out. */
+ * Probes run while a job that follows "measured" is there, and for a while after the last one. A machine at rest is
+ * left alone: a GPU that sleeps is not woken up to be measured. A probe has a page table and a page of its own. Where
+ * there is no page, it is left out. */
 #include "daemon/schedule/private.h"
 
 #include "common/log.h"

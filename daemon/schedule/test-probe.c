@@ -1,5 +1,5 @@
-/* The scheduler on two devices that differ in bits: what new jobs take, what running ones keep, and what probes cost and
- * may not break. The fleet is a double; a step takes time by world_clock. */
+/* The scheduler on two devices that differ in bits: what new jobs take, what running ones keep, and what probes cost
+ * and may not break. The fleet is a double; a step takes time by world_clock. */
 #include "daemon/schedule/test-world.h"
 
 #include "common/log.h"

@@ -59,8 +59,8 @@ struct tdm_fleet {
         uint32_t n_submitted, n_max_seqs;
         bool down[TDM_N_WORKERS], away[TDM_N_WORKERS];
         enum tdm_placement measured;
-        /* The devices differ in bits; then this is what was found, and a step takes by world_clock so many ns for each of
-         * its blocks, and for each row of these. */
+        /* The devices differ in bits; then this is what was found, and a step takes by world_clock so many ns for each
+         * of its blocks, and for each row of these. */
         bool differ;
         enum tdm_placement found;
         uint64_t block_ns[TDM_N_WORKERS], block_row_ns[TDM_N_WORKERS];

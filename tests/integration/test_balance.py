@@ -1,8 +1,8 @@
 """Two devices that differ in bits: what each plan costs is measured again while jobs run, new jobs take the cheapest,
 running ones keep their plan and their ids.
 
-Devices are host devices that say they differ and whose speed the test sets while they run (tests/chaos/faulty-worker.c),
-or the emulated NPU and such a host device. Each worker has a CPU of its own. With --full throughput is judged too; a
+Devices are host devices that say they differ and whose speed the test sets while they run
+(tests/chaos/faulty-worker.c), or the emulated NPU and such a host device. Each worker has a CPU of its own. With --full throughput is judged too; a
 machine with other work would decide that, and not the plan.
 """
 import json
@@ -110,18 +110,19 @@ def new_jobs_move():
                     env=dict(two_cores(), TANDEM_FAULT_NPU=npu.fault("n"), TANDEM_FAULT_GPU=gpu.fault("g"))) as d:
             d.wait_ready()
             equal(plan_of(short(d, 0)), "gpu", "the plan found at load")
-            job = d.start_job(ids=PROMPT_IDS, n=1200, temp=0.8, seed=7, speculation=1)
+            job = d.start_job(ids=PROMPT_IDS, n=1800, temp=0.8, seed=7, speculation=1)
             job.until(50)
+            time.sleep(3)
             gpu.set(1800)
             moved(d, "npu alone", "slowed")
-            check(len(job.result.ids) < 1200 or not job.step(0.01), "the first job still runs")
+            check(len(job.result.ids) < 1800 or not job.step(0.01), "the first job still runs")
             new = short(d, 3)
             equal(plan_of(new), "npu", "the plan of a new job")
             gpu.set(500)
             moved(d, "gpu alone", "quick again")
             first = job.wait()
             equal(plan_of(first), "gpu", "the plan of the job that ran meanwhile")
-            want = d.generate(ids=PROMPT_IDS, n=1200, temp=0.8, seed=7, speculation=1, placement="gpu")
+            want = d.generate(ids=PROMPT_IDS, n=1800, temp=0.8, seed=7, speculation=1, placement="gpu")
             same_ids(first.ids, want.ids, "ids of the job that ran meanwhile")
             same_ids(first.logprobs, want.logprobs, "its log-probabilities")
             same_ids(new.ids, short(d, 3, placement="npu").ids, "ids of the new job")
