@@ -2,8 +2,8 @@
 running ones keep their plan and their ids.
 
 Devices are host devices that say they differ and whose speed the test sets while they run
-(tests/chaos/faulty-worker.c), or the emulated NPU and such a host device. Each worker has a CPU of its own. With --full throughput is judged too; a
-machine with other work would decide that, and not the plan.
+(tests/chaos/faulty-worker.c), or the emulated NPU and such a host device. Each worker has a CPU of its own. With --full
+throughput is judged too; a machine with other work would decide that, and not the plan.
 """
 import json
 import re
