@@ -113,6 +113,11 @@ uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 void tdm_fleet_placement_workers(const struct tdm_fleet *fleet, struct tdm_placement_workers *ret);
 /* What "measured" is now for a model (TDM_PLACEMENT_SPLIT for a model that the fleet does not know). */
 enum tdm_placement tdm_fleet_measured(struct tdm_fleet *fleet, uint32_t model_id);
+/* The cheapest placement of two workers that differ in bits: what the trial has found, or what was found since.
+ * TDM_PLACEMENT_ANY: nothing yet. */
+enum tdm_placement tdm_fleet_found(struct tdm_fleet *fleet, uint32_t model_id);
+/* Another one is the cheapest now. why: as the log says it. */
+void tdm_fleet_set_found(struct tdm_fleet *fleet, uint32_t model_id, enum tdm_placement placement, const char *why);
 bool tdm_fleet_is_degraded(const struct tdm_fleet *fleet); /* a worker is quarantined */
 /* Steps with blocks on this worker can be submitted now. */
 bool tdm_fleet_worker_is_up(const struct tdm_fleet *fleet, enum tdm_worker_index worker);

@@ -118,6 +118,13 @@ void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement
         ret->degraded = tdm_fleet_is_degraded(f);
 }
 
+enum tdm_placement tdm_fleet_found(struct tdm_fleet *f, uint32_t model_id)
+{
+        const struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
+
+        return entry ? entry->measured : TDM_PLACEMENT_ANY;
+}
+
 enum tdm_placement tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
 {
         const struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);

@@ -1,8 +1,9 @@
 /* Runs the trial of a model's placements (daemon/placement/measure.c) on two devices that differ in bits.
  *
- * The trial runs when the model is loaded, before on_model_ready. Its result stays, because a job's bits depend on it:
- * it holds for the model and the pair of devices, over restarts of a worker or of tandemd, and when the model is loaded
- * again. Devices of equal bits need no trial: there the scheduler follows the load.
+ * The trial runs when the model is loaded, before on_model_ready. Its result holds for the model and the pair of
+ * devices, over restarts of a worker or of tandemd, and when the model is loaded again, until the scheduler's probes
+ * find another one (daemon/schedule/probe.c). Devices of equal bits need no trial: there the scheduler follows the
+ * load.
  *
  * The steps are posted like any other, in slot 0 with ids of their own, and use the first page of the cache, which no
  * job has yet. After a device was lost in three of them, or could not run them, the placement is split. */
@@ -15,20 +16,27 @@ static void identity(const struct tdm_fleet *f, const struct tdm_fleet_entry *en
                  f->workers[TDM_WORKER_GPU].numerics_id);
 }
 
+static void remember(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum tdm_placement placement)
+{
+        char text[TDM_PLACEMENT_IDENTITY];
+
+        entry->measured = placement;
+        /* A worker that runs no attention of the model does not get the KV segment again when it comes back. */
+        entry->on[TDM_WORKER_NPU].wants_kv = tdm_placement_uses(placement, TDM_WORKER_NPU);
+        entry->on[TDM_WORKER_GPU].wants_kv = placement != TDM_PLACEMENT_SPLIT && placement != TDM_PLACEMENT_NPU;
+        identity(f, entry, text, sizeof(text));
+        tdm_placement_store_add(f->store, text, placement);
+}
+
 /* known: the trial has come to its end. */
 static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool known)
 {
         struct tdm_fleet_trial *t = &entry->trial;
         char text[TDM_PLACEMENT_IDENTITY];
 
-        entry->measured = known ? tdm_placement_trial_result(&t->trial) : TDM_PLACEMENT_SPLIT;
         t->done = true;
         t->step_id = 0;
-        /* A worker that runs no attention of the model does not get the KV segment again when it comes back. */
-        entry->on[TDM_WORKER_NPU].wants_kv = entry->measured != TDM_PLACEMENT_GPU;
-        entry->on[TDM_WORKER_GPU].wants_kv = entry->measured == TDM_PLACEMENT_GPU;
-        identity(f, entry, text, sizeof(text));
-        tdm_placement_store_add(f->store, text, entry->measured);
+        remember(f, entry, known ? tdm_placement_trial_result(&t->trial) : TDM_PLACEMENT_SPLIT);
         if (!known) {
                 tdm_log_warning("model %s: its plans could not be tried out: %s; taking %s", entry->name,
                                 t->why.code ? t->why.message : "a device was lost",
@@ -38,6 +46,18 @@ static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool know
         tdm_placement_store_save(f->store);
         tdm_placement_trial_describe(&t->trial, text, sizeof(text));
         tdm_log_info("model %s: %s is the cheapest plan (%s)", entry->name, tdm_placement_text(entry->measured), text);
+}
+
+void tdm_fleet_set_found(struct tdm_fleet *f, uint32_t model_id, enum tdm_placement placement, const char *why)
+{
+        struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
+
+        if (!entry || entry->leaving || !entry->trial.done || entry->measured == placement)
+                return;
+        remember(f, entry, placement);
+        tdm_placement_store_save(f->store);
+        tdm_log_info("model %s: %s is the cheapest plan now, for new jobs (%s)", entry->name,
+                     tdm_placement_text(placement), why);
 }
 
 static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum tdm_placement placement, uint32_t n_rows)

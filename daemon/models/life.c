@@ -163,7 +163,7 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
                 .max_seqs = m->max_sequences,
                 /* Of each sequence more than one, for its guesses (daemon/schedule/speculate.c). */
                 .max_logits = TDM_MIN(TDM_MIN(TDM_MAX(8 * m->max_sequences, 64u), m->max_rows), TDM_MAX_STEP_LOGITS),
-                .n_tables = m->max_sequences,
+                .n_tables = m->max_sequences + TDM_PROBE_TABLES,
                 .table_entries = TDM_DIV_UP(tdm_model_hparams(model)->n_ctx, TDM_KV_PAGE_TOKENS),
                 .mask_words = TDM_DIV_UP(tdm_model_hparams(model)->n_vocab, 64u),
                 .input_bytes = model->metadata->inputs.row_bytes,

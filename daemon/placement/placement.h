@@ -7,6 +7,7 @@
  *   plan.c     names; the plan of a placement; which placement "measured" is
  *   route.c    the next step of a model: where it may go now, and how much of the work
  *   measure.c  the trial that finds the cheapest placement of two devices that differ in bits
+ *   outlook.c  the same again and again while jobs run: what new jobs take
  *   store.c    the results of trials, kept in a file
  *
  * Loop thread only. */
@@ -26,6 +27,10 @@ enum tdm_placement {
         /* Only for workers that give the same bits. Each step runs wholly on one of them. */
         TDM_PLACEMENT_STANDBY = TDM_N_ASKED_PLACEMENTS, /* they share CPUs: one of them runs, the other is in reserve */
         TDM_PLACEMENT_BALANCED,                         /* they do not: both run, and sequences are shared out */
+        /* Only found by measuring, for workers that differ in bits. */
+        TDM_PLACEMENT_FRONT_QUARTER, /* the first quarter of the layers on the NPU worker, the rest on the GPU worker */
+        TDM_PLACEMENT_FRONT_HALF,    /* the first half */
+        TDM_PLACEMENT_SPLIT_HALF,    /* attention of every second layer on the NPU worker, the rest on the GPU worker */
         TDM_N_PLACEMENTS,
 };
 
@@ -48,6 +53,11 @@ struct tdm_placement_workers {
 
 /* What "measured" is for a model. found: what its trial has found; only workers that differ in bits need it. */
 enum tdm_placement tdm_placement_measured(const struct tdm_placement_workers *workers, enum tdm_placement found);
+
+/* It has a plan of its own that does not follow the load: a job can keep it. */
+bool tdm_placement_is_fixed(enum tdm_placement placement);
+/* Its plan has blocks on that worker, when both are usable; of a fixed placement. */
+bool tdm_placement_uses(enum tdm_placement placement, enum tdm_worker_index worker);
 
 /* Fills plan [tdm_model_n_blocks(hp)], with an enum tdm_worker_index for each block. TDM_PLACEMENT_ANY gives the split,
  * or all blocks to the only usable worker. *ret_degraded (may be NULL): a worker that should run blocks is missing.
@@ -143,6 +153,65 @@ enum tdm_placement tdm_placement_trial_result(const struct tdm_placement_trial *
 /* The times as one line for the log. */
 void tdm_placement_trial_describe(const struct tdm_placement_trial *trial, char *text, size_t size);
 
+/* ---- the outlook (outlook.c) ----
+ *
+ * What the placements of a model cost now, on two devices that differ in bits. The caller runs probes: steps that
+ * belong to no job, with nothing else of the model in flight. A round probes each placement with a step of one row
+ * and with many rows. A round follows when some time has passed, or at once when the steps of jobs have become slower
+ * or faster. Probes take at most a tenth of the time while a round lasts (a quarter once a change was seen), and a
+ * fiftieth over many rounds. All zero: nothing is known, and a round is due. */
+#define TDM_N_CANDIDATES 6u
+#define TDM_N_TIMES 6u
+#define TDM_PROBE_TABLES 2u /* page tables that its steps need */
+struct tdm_probe {
+        unsigned candidate; /* index in struct tdm_outlook */
+        bool many;
+        enum tdm_placement placement;
+        uint32_t n_steps, n_rows; /* so many steps at once, of so many rows each */
+};
+
+struct tdm_outlook {
+        struct tdm_candidate {
+                /* With one row, with many: the last times, newest first; 0: not known. The shortest counts. */
+                uint64_t took_ns[2][TDM_N_TIMES];
+                bool old[2];     /* jobs' steps have changed since: the next time replaces all of them */
+                uint64_t at_ns;  /* when it was probed last */
+                unsigned n_lost; /* probes that killed a worker or failed */
+        } of[TDM_N_CANDIDATES];
+        enum tdm_placement found; /* the cheapest for a job that is alone; TDM_PLACEMENT_ANY: not known */
+        uint32_t many_rows;
+        unsigned at, n_rounds;
+        unsigned n_again; /* urgent rounds one after the other */
+        bool again;       /* the round has seen a change: another one follows at once */
+        bool urgent;      /* so has the one before it, or jobs' steps have */
+        uint64_t round_ns,
+                rounds_ns; /* what urgent rounds, and the one after them, took so far; what the last ones took */
+        uint64_t due_ns, alarm_ns; /* the last urgent round, or what caused it */
+        struct {
+                double now, base; /* ns for a row of a job's step: lately, and for longer */
+        } pace[TDM_N_PLACEMENTS];
+};
+
+/* The next probe. idle: no job waits, so it may take long. pipelined: a placement that uses both workers has two steps
+ * in flight. False: the round is over; the outlook has a new due time, and perhaps a new placement that it found. */
+bool tdm_outlook_next(struct tdm_outlook *outlook, uint32_t max_rows, bool idle, bool pipelined, uint64_t now_ns,
+                      struct tdm_probe *ret);
+/* The probe took so long, and jobs waited so long for it before. */
+void tdm_outlook_took(struct tdm_outlook *outlook, const struct tdm_probe *probe, uint64_t ns, uint64_t held_ns,
+                      uint64_t now_ns);
+/* It could not be run, or is void; lost: it killed a worker, or failed. */
+void tdm_outlook_void(struct tdm_outlook *outlook, const struct tdm_probe *probe, bool lost, uint64_t now_ns);
+/* A step of jobs with this placement took so long. */
+void tdm_outlook_note_step(struct tdm_outlook *outlook, enum tdm_placement placement, uint32_t n_rows, uint64_t ns,
+                           uint64_t now_ns);
+
+/* What a new sequence takes, beside n_on [TDM_N_PLACEMENTS] sequences that have their placement already. apart: the
+ * workers do not take each other's time. TDM_PLACEMENT_ANY: nothing is known. */
+enum tdm_placement tdm_outlook_choose(const struct tdm_outlook *outlook, const uint32_t *n_on, bool apart,
+                                      uint64_t now_ns);
+/* The costs as one line for the log. */
+void tdm_outlook_describe(const struct tdm_outlook *outlook, char *text, size_t size);
+
 /* ---- results of trials, over the daemon's lives (store.c) ---- */
 #define TDM_PLACEMENT_IDENTITY 384u /* bytes: of a model and two devices, as text without tab and newline */
 struct tdm_placement_store;
@@ -152,6 +221,7 @@ int tdm_placement_store_new(struct tdm_placement_store **ret, unsigned max_entri
 void tdm_placement_store_destroy(struct tdm_placement_store *store);
 /* TDM_PLACEMENT_ANY: it is not known. */
 enum tdm_placement tdm_placement_store_find(const struct tdm_placement_store *store, const char *identity);
+/* In place of what it has of this identity. */
 void tdm_placement_store_add(struct tdm_placement_store *store, const char *identity, enum tdm_placement placement);
 /* Writes the file. A failure is logged: the trials are then run again at the next start. */
 void tdm_placement_store_save(const struct tdm_placement_store *store);

@@ -2,7 +2,7 @@
  *
  * The file has one line "IDENTITY<tab>PLACEMENT" for each model and pair of devices. It is called "plans" and lies in
  * the state directory ($STATE_DIRECTORY as a service, else $XDG_STATE_HOME/tandem). A job's bits depend on the
- * placement, so a restart must not change it. Deleting the file makes tandemd measure again.
+ * placement, so a restart alone must not change it. Deleting the file makes tandemd measure before the first job.
  *
  * tandemd works without the file too. A file that cannot be read or written is logged once, and a line that cannot be
  * understood is skipped. */
@@ -56,22 +56,26 @@ static int file_path(char *path, size_t size, const char *suffix)
         return (size_t)snprintf(path + n, size - n, "/plans%s", suffix) < size - n ? 0 : -ENAMETOOLONG;
 }
 
-static bool may_be_kept(enum tdm_placement placement)
+static enum tdm_placement kept_from_name(const char *name)
 {
-        return placement != TDM_PLACEMENT_ANY && placement < TDM_N_ASKED_PLACEMENTS;
+        for (int i = 0; i < (int)TDM_N_PLACEMENTS; i++)
+                if (tdm_placement_is_fixed((enum tdm_placement)i) &&
+                    strcmp(name, tdm_placement_name((enum tdm_placement)i)) == 0)
+                        return (enum tdm_placement)i;
+        return TDM_PLACEMENT_ANY;
 }
 
 static void take_line(struct tdm_placement_store *store, char *line)
 {
         char *tab = strchr(line, '\t');
-        int placement;
+        enum tdm_placement placement;
 
         if (!tab || tab == line || tab - line >= TDM_PLACEMENT_IDENTITY)
                 return;
         *tab++ = 0;
-        placement = tdm_placement_from_name(tab);
-        if (placement >= 0 && may_be_kept((enum tdm_placement)placement))
-                tdm_placement_store_add(store, line, (enum tdm_placement)placement);
+        placement = kept_from_name(tab);
+        if (placement != TDM_PLACEMENT_ANY)
+                tdm_placement_store_add(store, line, placement);
 }
 
 static void read_file(struct tdm_placement_store *store)
@@ -126,8 +130,12 @@ enum tdm_placement tdm_placement_store_find(const struct tdm_placement_store *st
 
 void tdm_placement_store_add(struct tdm_placement_store *store, const char *identity, enum tdm_placement placement)
 {
-        unsigned i = store->n_added++ % store->max_entries;
+        unsigned i = 0;
 
+        while (i < store->max_entries && strcmp(store->entries[i].identity, identity) != 0)
+                i++;
+        if (i == store->max_entries)
+                i = store->n_added++ % store->max_entries;
         snprintf(store->entries[i].identity, sizeof(store->entries[i].identity), "%s", identity);
         store->entries[i].placement = placement;
 }
@@ -140,7 +148,7 @@ unsigned tdm_placement_store_n_added(const struct tdm_placement_store *store)
 static int write_all(const struct tdm_placement_store *store, FILE *file)
 {
         for (unsigned i = 0; i < store->max_entries; i++)
-                if (store->entries[i].identity[0] && may_be_kept(store->entries[i].placement))
+                if (store->entries[i].identity[0] && tdm_placement_is_fixed(store->entries[i].placement))
                         fprintf(file, "%s\t%s\n", store->entries[i].identity,
                                 tdm_placement_name(store->entries[i].placement));
         return fflush(file) != 0 || ferror(file) ? -EIO : 0;

@@ -154,6 +154,179 @@ static void test_trial(void **state)
         assert_false(tdm_placement_trial_lost(&t));
 }
 
+/* ---- the outlook ---- */
+
+#define MS TDM_NSEC_PER_MSEC
+
+/* Two devices: what a layer of one row, and each further row, takes on each; a placement's time follows. */
+struct devices {
+        uint64_t row_ns[TDM_N_WORKERS];
+        uint64_t now, probes_ns;
+        unsigned n_probes, noise, seed; /* noise: percent that a step may take longer, in half of all cases */
+};
+
+static uint64_t noisy(struct devices *d, uint64_t ns)
+{
+        if (d->noise == 0 || rand_r(&d->seed) % 2)
+                return ns;
+        return ns + ns * ((unsigned)rand_r(&d->seed) % d->noise) / 100;
+}
+
+static uint64_t time_of(const struct devices *d, enum tdm_placement p, uint32_t n_rows)
+{
+        uint64_t n = 8 + n_rows, npu = d->row_ns[TDM_WORKER_NPU] * n, gpu = d->row_ns[TDM_WORKER_GPU] * n;
+
+        switch (p) {
+        case TDM_PLACEMENT_NPU:
+                return npu;
+        case TDM_PLACEMENT_GPU:
+                return gpu;
+        case TDM_PLACEMENT_FRONT_QUARTER:
+                return (npu + 3 * gpu) / 4;
+        default:
+                return (npu + gpu) / 2;
+        }
+}
+
+/* Rounds until `until`, with jobs whose steps have 4 rows between the probes. */
+static void look(struct tdm_outlook *o, struct devices *d, enum tdm_placement jobs, uint64_t until)
+{
+        while (d->now < until) {
+                struct tdm_probe probe;
+                uint64_t ns;
+
+                if (d->now >= o->due_ns && tdm_outlook_next(o, 512, false, true, d->now, &probe)) {
+                        ns = noisy(d, time_of(d, probe.placement, probe.n_rows));
+                        d->now += ns;
+                        d->probes_ns += ns;
+                        d->n_probes++;
+                        tdm_outlook_took(o, &probe, ns, 0, d->now);
+                        continue;
+                }
+                ns = noisy(d, time_of(d, jobs, 4));
+                d->now += ns;
+                tdm_outlook_note_step(o, jobs, 4, ns, d->now);
+        }
+}
+
+static void test_outlook(void **state)
+{
+        struct tdm_outlook o = { .found = TDM_PLACEMENT_GPU };
+        struct devices d = { .row_ns = { [TDM_WORKER_NPU] = 150000, [TDM_WORKER_GPU] = 100000 }, .now = 1 };
+        uint32_t n_on[TDM_N_PLACEMENTS] = { 0 };
+        struct tdm_probe probe;
+        char text[256];
+
+        look(&o, &d, TDM_PLACEMENT_GPU, 10000 * MS);
+        assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+        tdm_outlook_describe(&o, text, sizeof(text));
+        assert_non_null(strstr(text, "one row, 32 rows: split 1.12,"));
+        assert_non_null(strstr(text, " gpu 0.90, 4.00 ms"));
+
+        /* The GPU has half its speed: within 2.5 s another one is found, while jobs go on with the old one. */
+        d.row_ns[TDM_WORKER_GPU] = 200000;
+        look(&o, &d, TDM_PLACEMENT_GPU, 12500 * MS);
+        assert_int_equal(o.found, TDM_PLACEMENT_NPU);
+        /* It is back: no job runs there, so it takes a round to see. */
+        d.row_ns[TDM_WORKER_GPU] = 100000;
+        look(&o, &d, TDM_PLACEMENT_NPU, 22500 * MS);
+        assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+
+        /* A difference within the noise moves nothing. */
+        d.row_ns[TDM_WORKER_GPU] = 160000;
+        look(&o, &d, TDM_PLACEMENT_GPU, 40000 * MS);
+        assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+
+        /* A quiet hour: rounds take a fiftieth of the time. */
+        d.probes_ns = 0;
+        look(&o, &d, TDM_PLACEMENT_GPU, 400000 * MS);
+        assert_true(d.probes_ns < 360000 * MS / 45);
+
+        /* Nor does noise: steps that often take up to twice their time, and all the alarms that follow from it. */
+        d.noise = 100;
+        d.probes_ns = 0;
+        for (unsigned i = 0; i < 600; i++) {
+                look(&o, &d, TDM_PLACEMENT_GPU, (400000 + i * 1000) * MS);
+                assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+        }
+        assert_true(d.probes_ns < 600000 * MS / 10);
+        d.noise = 0;
+
+        /* Many sequences on one of two about equal devices: the next one takes the other, unless the two take each
+         * other's time. */
+        assert_int_equal(tdm_outlook_choose(&o, n_on, true, d.now), TDM_PLACEMENT_GPU);
+        n_on[TDM_PLACEMENT_GPU] = 8;
+        assert_int_equal(tdm_outlook_choose(&o, n_on, true, d.now), TDM_PLACEMENT_NPU);
+        assert_int_equal(tdm_outlook_choose(&o, n_on, false, d.now), TDM_PLACEMENT_GPU);
+        assert_int_equal(tdm_outlook_choose(&o, n_on, true, d.now + 200000 * MS), TDM_PLACEMENT_GPU); /* stale */
+
+        /* One that dies of it is left out, the present one too. */
+        for (unsigned i = 0; i < 3;) {
+                if (!tdm_outlook_next(&o, 512, true, true, d.now, &probe))
+                        continue;
+                if (probe.placement == TDM_PLACEMENT_GPU) {
+                        tdm_outlook_void(&o, &probe, true, d.now);
+                        i++;
+                } else
+                        tdm_outlook_took(&o, &probe, time_of(&d, probe.placement, probe.n_rows), 0, d.now);
+        }
+        while (tdm_outlook_next(&o, 512, true, true, d.now, &probe)) {
+                assert_int_not_equal(probe.placement, TDM_PLACEMENT_GPU);
+                tdm_outlook_took(&o, &probe, time_of(&d, probe.placement, probe.n_rows), 0, d.now);
+        }
+        assert_int_not_equal(o.found, TDM_PLACEMENT_GPU);
+}
+
+/* Both devices are slow: jobs wait for no long step. A placement that is hopeless is tried rarely. */
+static void test_outlook_slow(void **state)
+{
+        struct tdm_outlook o = { .found = TDM_PLACEMENT_GPU };
+        struct devices d = { .row_ns = { [TDM_WORKER_NPU] = 100000000, [TDM_WORKER_GPU] = 4000000 }, .now = 1 };
+        unsigned n_npu = 0, n_rounds = 0;
+        uint64_t longest = 0;
+        struct tdm_probe probe;
+
+        while (n_rounds < 40) {
+                uint64_t ns;
+
+                if (!tdm_outlook_next(&o, 512, false, true, d.now, &probe)) {
+                        n_rounds++;
+                        continue;
+                }
+                ns = time_of(&d, probe.placement, probe.n_rows);
+                if (probe.placement == TDM_PLACEMENT_NPU)
+                        n_npu++;
+                else if (n_rounds > 0 && probe.many)
+                        longest = TDM_MAX(longest, ns);
+                tdm_outlook_took(&o, &probe, ns, 0, d.now += ns);
+        }
+        assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+        assert_true(n_npu <= 6);
+        assert_true(longest <= 250 * MS);
+}
+
+static void test_new_plans(void **state)
+{
+        struct tdm_placement_workers w = both_up();
+        struct tdm_hparams six = hp;
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
+
+        six.n_layers = 6;
+        assert_int_equal(tdm_placement_plan(&w, &six, TDM_PLACEMENT_FRONT_HALF, plan, NULL), 0);
+        for (uint32_t b = 0; b < tdm_model_n_blocks(&six); b++)
+                assert_int_equal(plan[b], b <= 6 ? TDM_WORKER_NPU : TDM_WORKER_GPU);
+        assert_int_equal(tdm_placement_plan(&w, &six, TDM_PLACEMENT_FRONT_QUARTER, plan, NULL), 0);
+        for (uint32_t b = 0; b < tdm_model_n_blocks(&six); b++)
+                assert_int_equal(plan[b], b <= 4 ? TDM_WORKER_NPU : TDM_WORKER_GPU);
+        assert_int_equal(tdm_placement_plan(&w, &six, TDM_PLACEMENT_SPLIT_HALF, plan, NULL), 0);
+        for (uint32_t b = 0; b < tdm_model_n_blocks(&six); b++)
+                assert_int_equal(plan[b], b == 1 || b == 5 || b == 9 ? TDM_WORKER_NPU : TDM_WORKER_GPU);
+        w.equal_bits = false;
+        w.no_link = true;
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_FRONT_HALF), TDM_PLACEMENT_GPU);
+        assert_int_equal(tdm_placement_measured(&w, TDM_PLACEMENT_NPU), TDM_PLACEMENT_NPU);
+}
+
 static void test_store(void **state)
 {
         char dir[] = "/tmp/tandem-placement-XXXXXX", path[64], text[256] = "";
@@ -172,7 +345,9 @@ static void test_store(void **state)
         assert_int_equal(tdm_placement_store_find(store, "a 1"), TDM_PLACEMENT_NPU);
         assert_int_equal(tdm_placement_store_find(store, "b 2"), TDM_PLACEMENT_ANY);
         tdm_placement_store_add(store, "e 5", TDM_PLACEMENT_SPLIT);
-        tdm_placement_store_add(store, "f 6", TDM_PLACEMENT_GPU); /* in place of the oldest */
+        tdm_placement_store_add(store, "f 6", TDM_PLACEMENT_NPU); /* in place of the oldest */
+        tdm_placement_store_add(store, "e 5", TDM_PLACEMENT_FRONT_HALF);
+        tdm_placement_store_add(store, "f 6", TDM_PLACEMENT_GPU); /* in place of its own */
         assert_int_equal(tdm_placement_store_find(store, "a 1"), TDM_PLACEMENT_ANY);
         tdm_placement_store_save(store);
         tdm_placement_store_destroy(store);
@@ -180,7 +355,7 @@ static void test_store(void **state)
         assert_non_null(file);
         text[fread(text, 1, sizeof(text) - 1, file)] = 0;
         fclose(file);
-        assert_string_equal(text, "f 6\tgpu\ne 5\tsplit\n");
+        assert_string_equal(text, "f 6\tgpu\ne 5\tfront-half\n");
         unlink(path);
         rmdir(dir);
 }
@@ -188,8 +363,9 @@ static void test_store(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_names),  cmocka_unit_test(test_plans), cmocka_unit_test(test_measured),
-                cmocka_unit_test(test_routes), cmocka_unit_test(test_trial), cmocka_unit_test(test_store),
+                cmocka_unit_test(test_names),   cmocka_unit_test(test_plans),        cmocka_unit_test(test_measured),
+                cmocka_unit_test(test_routes),  cmocka_unit_test(test_trial),        cmocka_unit_test(test_store),
+                cmocka_unit_test(test_outlook), cmocka_unit_test(test_outlook_slow), cmocka_unit_test(test_new_plans),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

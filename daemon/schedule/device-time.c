@@ -137,6 +137,8 @@ void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const stru
                 if (f->n_passes == 1)
                         learn_length(s, lane, f, ns);
                 tdm_scheduler_note_cost(lane, f, ns);
+                if (f->placement != TDM_PLACEMENT_ANY && !f->reads)
+                        tdm_outlook_note_step(&lane->outlook, f->placement, f->n_rows, ns, now);
         }
 }
 

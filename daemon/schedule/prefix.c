@@ -11,7 +11,7 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step
         struct tdm_model *model = c->lane->model;
         const uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(model));
         const uint32_t epoch = tdm_fleet_epoch(s->fleet);
-        struct bits *b = &c->lane->bits[c->placement][plan[0] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU];
+        struct bits *b = &c->lane->bits[tdm_class_plan(c)][plan[0] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU];
         const char *precision = tdm_precision_name(model->precision);
         const char *kv_type = tdm_kv_type_name((enum tdm_kv_type)model->geometry.type);
         struct tdm_worker_status npu, gpu;

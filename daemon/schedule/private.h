@@ -6,7 +6,8 @@
  *   masks.c      grammars of jobs           lookup.[ch]    guesses from a job's own text
  *   speculate.c  how many guesses a step checks   guess-file.[ch]  guesses of tests
  *   encode.c     texts on a thread            draft.c        draft models and their companions
- *   device-time.c  what users are charged, how long steps may be */
+ *   device-time.c  what users are charged, how long steps may be
+ *   probe.c      what placements cost now, and which one a new job takes */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
 
@@ -39,9 +40,13 @@ struct flight {
         bool relays;      /* another may follow it */
         bool wants_masks; /* some of its masks are still to be made */
         bool paced;       /* its worker has no other step */
-        uint8_t workers;  /* mask of those with blocks in it */
-        uint64_t after;   /* the step that it follows, while that is in flight; 0: none */
-        uint64_t busy_ns; /* of its worker, when it was issued */
+        bool probes;      /* it belongs to no job: n_seqs is 0 */
+        uint32_t table;   /* of a probe: its page table, and its pages */
+        uint32_t pages[TDM_KV_GROUPS];
+        enum tdm_placement placement; /* fixed; TDM_PLACEMENT_ANY: it follows the load */
+        uint8_t workers;              /* mask of those with blocks in it */
+        uint64_t after;               /* the step that it follows, while that is in flight; 0: none */
+        uint64_t busy_ns;             /* of its worker, when it was issued */
         uint64_t issued_ns;
         uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
@@ -71,15 +76,27 @@ struct cost {
 /* What the scheduler keeps for a model that is ready. */
 struct lane {
         struct tdm_list node;
-        struct tdm_model *model;                                 /* referenced */
-        struct tdm_list active;                                  /* of sequences by active, in order of admission */
-        struct bits bits[TDM_N_ASKED_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
+        struct tdm_model *model;                           /* referenced */
+        struct tdm_list active;                            /* of sequences by active, in order of admission */
+        struct bits bits[TDM_N_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
         struct flight flights[TDM_STEP_SLOTS];
         uint32_t n_flights;
         uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
+        uint64_t kept_stamp[TDM_N_PLACEMENTS];  /* the same of jobs that named none and keep this one */
         struct tdm_pace pace;
+        struct tdm_outlook outlook;
+        struct lane_probe {
+                bool begun;           /* the outlook knows what the trial at load has found */
+                bool waits;           /* the lane gets no other steps until it has been run */
+                bool busy;            /* jobs were there */
+                bool failed;          /* a step of it is void */
+                uint32_t n_in_flight; /* its steps */
+                uint64_t since_ns, posted_ns;
+                uint64_t wanted_ns; /* when a job of the lane last followed what is measured; 0: never */
+                struct tdm_probe what;
+        } probe;
         uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
         /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
         uint64_t single_ns;
@@ -128,6 +145,7 @@ struct tdm_scheduler {
         struct tdm_source *work;
         struct tdm_source *deadline; /* armed for the next job's */
         struct tdm_source *lag;      /* armed for the next sequence that waits for its draft */
+        struct tdm_source *probes;   /* armed for the next probe */
         uint32_t n_companions;
         bool told_no_draft; /* the log has that a draft of the configuration is missing */
 
@@ -165,6 +183,7 @@ struct tdm_scheduler {
 struct step_class {
         struct lane *lane;
         enum tdm_placement placement;
+        enum tdm_placement kept; /* of sequences whose jobs named no placement */
         struct suspects *suspects;
         bool drafts; /* companions only, and no suspects */
         uint64_t *stamp;
@@ -184,7 +203,12 @@ static inline enum tdm_placement tdm_scheduler_placement_of(const struct tdm_sch
 static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct step_class *c, const struct sequence *q)
 {
         return !q->job->finished && !q->job->paused && q->suspects == c->suspects && q->is_draft == c->drafts &&
-               tdm_scheduler_placement_of(s, q->job) == c->placement;
+               tdm_scheduler_placement_of(s, q->job) == c->placement && q->kept == c->kept;
+}
+/* The plan that its steps have whatever the load is; TDM_PLACEMENT_ANY: they follow the load. */
+static inline enum tdm_placement tdm_class_plan(const struct step_class *c)
+{
+        return c->placement != TDM_PLACEMENT_ANY ? c->placement : c->kept;
 }
 
 /* scheduler.c */
@@ -228,6 +252,15 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
 
 /* Finishes the flights that the workers are done with, and that wait for no other one. */
 void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id);
+
+/* probe.c */
+/* Sequences that are about to have their first step get the placement that they keep. */
+void tdm_scheduler_keep_placements(struct tdm_scheduler *s, struct lane *lane);
+void tdm_scheduler_probe(struct tdm_scheduler *s); /* what is due; to be called before steps are given out */
+/* A probe's step leaves. good: it was done; lost: it failed, or killed a worker. */
+void tdm_scheduler_probe_landed(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool good);
+void tdm_scheduler_probe_lost(struct tdm_scheduler *s, struct lane *lane);
+int tdm_scheduler_on_probe(struct tdm_source *source, uint64_t now_ns, void *userdata);
 
 /* masks.c */
 /* What the job's grammar needs before a thread compiles it: the cache is asked, and the trie's memory is charged. */

@@ -113,6 +113,14 @@ void tdm_scheduler_on_step_failed(struct tdm_scheduler *s, uint32_t model_id, ui
 
         if (!f || !f->used || f->step_id != step_id)
                 return;
+        if (f->probes) {
+                tdm_log_warning("model %s: a probe of %s failed: %s", lane->model->name,
+                                tdm_placement_text(f->placement), err->message);
+                tdm_scheduler_probe_lost(s, lane);
+                tdm_scheduler_land(s, lane, f, false);
+                tdm_scheduler_run(s);
+                return;
+        }
         tdm_log_warning("step %llu of model %s with %u jobs failed: %s", (unsigned long long)step_id, lane->model->name,
                         f->n_seqs, err->message);
         tdm_scheduler_blame(s, f, true, err->message);
@@ -139,8 +147,12 @@ void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_
 
                         if (!f->used)
                                 continue;
-                        if (lane->model->id == guilty_model && slot == guilty_slot && f->step_id == guilty_step)
-                                tdm_scheduler_blame(s, f, false, reason);
+                        if (lane->model->id == guilty_model && slot == guilty_slot && f->step_id == guilty_step) {
+                                if (f->probes)
+                                        tdm_scheduler_probe_lost(s, lane);
+                                else
+                                        tdm_scheduler_blame(s, f, false, reason);
+                        }
                         tdm_scheduler_land(s, lane, f, false);
                 }
         }

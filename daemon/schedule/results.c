@@ -273,6 +273,11 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
                               (unsigned long long)step_id);
                 return;
         }
+        if (f->probes) {
+                tdm_scheduler_land(s, lane, f, true);
+                tdm_scheduler_run(s);
+                return;
+        }
         if (f->paced && f->n_passes == 1) {
                 enum tdm_worker_index w = f->workers == 1u << TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU;
                 uint64_t busy_ns = tdm_fleet_busy_ns(s->fleet, w);

@@ -48,6 +48,8 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_draft_on_lag, s, &s->lag);
         if (r == 0)
+                r = tdm_loop_add_timer(loop, tdm_scheduler_on_probe, s, &s->probes);
+        if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
         if (r == 0 && config->guess_file) {
                 r = tdm_guess_file_open(&s->guess_file, config->guess_file);
@@ -163,6 +165,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         tdm_source_destroyp(&s->work);
         tdm_source_destroyp(&s->deadline);
         tdm_source_destroyp(&s->lag);
+        tdm_source_destroyp(&s->probes);
         free(s->users);
         free(s->results);
         free(s->emits);
@@ -665,6 +668,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
         }
         retire_finished(s); /* jobs that can never fit */
         tdm_scheduler_level(s);
+        tdm_scheduler_probe(s);
         while (tdm_scheduler_issue(s))
                 ;
         tdm_scheduler_make_masks(s);

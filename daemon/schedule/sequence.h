@@ -80,6 +80,9 @@ struct sequence {
         struct sequence *owner; /* of a companion: that one; NULL: it has left */
         uint32_t n_synced;      /* of a companion: the first so many tokens are the owner's */
 
+        /* On workers that differ in bits: the placement that its first step had. It keeps it for its bits. Not cleared
+         * by tdm_sequence_reset(). TDM_PLACEMENT_ANY: it has none yet, or needs none. */
+        enum tdm_placement kept;
         struct suspects *suspects; /* referenced; NULL: nothing is known against it */
         uint32_t n_told;           /* positions whose scores the listener has */
         uint32_t n_read;           /* positions that were committed at least once: news are only those behind them */

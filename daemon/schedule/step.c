@@ -49,13 +49,15 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
         struct lane *lane;
 
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
-                if (lane->dead || lane->n_flights == TDM_STEP_SLOTS)
+                if (lane->dead || lane->probe.waits || lane->n_flights == TDM_STEP_SLOTS)
                         continue;
+                tdm_scheduler_keep_placements(s, lane);
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         enum tdm_placement placement = tdm_scheduler_placement_of(s, q->job);
-                        uint64_t *stamp = q->suspects ? &q->suspects->stamp :
-                                          q->is_draft ? &lane->draft_stamp :
-                                                        &lane->stamp[placement];
+                        uint64_t *stamp = q->suspects                  ? &q->suspects->stamp :
+                                          q->is_draft                  ? &lane->draft_stamp :
+                                          q->kept != TDM_PLACEMENT_ANY ? &lane->kept_stamp[q->kept] :
+                                                                         &lane->stamp[placement];
                         bool skip = !has_work(q) || (q->is_draft && yield);
                         uint64_t served;
 
@@ -69,6 +71,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                                 continue;
                         best = (struct step_class){ .lane = lane,
                                                     .placement = placement,
+                                                    .kept = q->kept,
                                                     .suspects = q->suspects,
                                                     .drafts = q->is_draft,
                                                     .stamp = stamp };
@@ -599,6 +602,8 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
         struct flight *f = b->flight;
 
         f->used = true;
+        f->probes = false;
+        f->placement = tdm_class_plan(c);
         f->degraded = route->degraded;
         f->done = f->doomed = f->charged = false;
         f->relays = head->marks;
@@ -630,15 +635,16 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
 /* Where a step of the class can go now. */
 static uint32_t find_routes(struct tdm_scheduler *s, const struct step_class *c, struct tdm_route ret[2])
 {
-        const struct tdm_placement_model model = {
+        struct tdm_placement_model model = {
                 .hparams = tdm_model_hparams(c->lane->model),
                 .asked = c->placement,
-                .measured = tdm_fleet_measured(s->fleet, c->lane->model->id),
                 .pace = &c->lane->pace,
         };
         struct tdm_placement_load load = { .max_steps = s->config.steps_in_flight };
 
         tdm_fleet_placement_workers(s->fleet, &load.workers);
+        model.measured = c->kept != TDM_PLACEMENT_ANY ? tdm_placement_measured(&load.workers, c->kept) :
+                                                        tdm_fleet_measured(s->fleet, c->lane->model->id);
         memcpy(load.n_steps, s->load, sizeof(load.n_steps));
         return tdm_placement_choose(&model, &load, ret);
 }
@@ -751,6 +757,8 @@ void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct fligh
 {
         if (!f->charged)
                 tdm_scheduler_charge(s, lane, f, false);
+        if (f->probes)
+                tdm_scheduler_probe_landed(s, lane, f, committed);
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 struct sequence *q = f->seqs[i].seq;
 

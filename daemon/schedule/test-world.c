@@ -75,7 +75,18 @@ enum tdm_placement tdm_fleet_measured(struct tdm_fleet *f, uint32_t model_id)
 {
         if (f->down[TDM_WORKER_GPU])
                 return TDM_PLACEMENT_NPU;
-        return f->down[TDM_WORKER_NPU] ? TDM_PLACEMENT_GPU : f->measured;
+        return f->down[TDM_WORKER_NPU] ? TDM_PLACEMENT_GPU : f->differ ? f->found : f->measured;
+}
+
+enum tdm_placement tdm_fleet_found(struct tdm_fleet *f, uint32_t model_id)
+{
+        return f->found;
+}
+
+void tdm_fleet_set_found(struct tdm_fleet *f, uint32_t model_id, enum tdm_placement placement, const char *why)
+{
+        assert_true(tdm_placement_is_fixed(placement));
+        f->found = placement;
 }
 
 bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
@@ -95,8 +106,9 @@ void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement
                 ret->of[i].given_up = f->down[i];
                 ret->of[i].up = tdm_fleet_worker_is_up(f, (enum tdm_worker_index)i);
         }
-        ret->equal_bits = true;
-        ret->shares_cpus = f->measured != TDM_PLACEMENT_BALANCED;
+        ret->equal_bits = !f->differ;
+        ret->no_link = false;
+        ret->shares_cpus = !f->differ && f->measured != TDM_PLACEMENT_BALANCED;
         ret->degraded = tdm_fleet_is_degraded(f);
 }
 
@@ -163,6 +175,7 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
                                  .after = head->after_step,
                                  .marks = head->marks,
                                  .worker = head->plan[0] };
+        memcpy(s->plan, head->plan, sizeof(s->plan));
         for (uint32_t i = 0; i < tdm_model_n_blocks(tdm_model_hparams(model)); i++) {
                 if (!tdm_fleet_worker_is_up(f, (enum tdm_worker_index)head->plan[i]))
                         fail_msg("a step for a worker that is away");
@@ -188,10 +201,14 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
                 f->n_rows[s->worker] += head->n_rows;
         s->kills = f->draft_kills && model == f->models[1];
         s->breaks = f->draft_breaks && model == f->models[1];
-        for (uint32_t i = 0; i < head->n_rows; i++) {
+        for (uint32_t i = 0; i < head->n_rows && f->step->rows[0].token != 0; i++) {
                 s->kills = s->kills || f->step->rows[i].token == KILLER;
                 s->breaks = s->breaks || f->step->rows[i].token == BREAKER;
         }
+        /* Only probes have a token 0. */
+        if (f->step->rows[0].token == 0 && f->probes_kill)
+                s->kills = s->kills || s->worker == f->probes_kill - 1 || s->worker == TDM_N_WORKERS;
+        f->n_probes += f->step->rows[0].token == 0;
         f->n_submitted++;
         f->n_max_seqs = TDM_MAX(f->n_max_seqs, head->n_seqs);
         return 0;
@@ -457,7 +474,7 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
         struct tdm_steps_limits limits = { .max_rows = max_rows,
                                            .max_seqs = max_seqs,
                                            .max_logits = TDM_MAX(max_seqs, TDM_MIN(max_logits, max_rows)),
-                                           .n_tables = max_seqs,
+                                           .n_tables = max_seqs + TDM_PROBE_TABLES,
                                            .table_entries = N_CTX / TDM_KV_PAGE_TOKENS };
         struct tdm_hparams *hp;
         struct tdm_error err;
@@ -650,6 +667,9 @@ static void run_step(struct world *w, struct fake_step *s)
                 run_step(w, before);
         execute(&w->fleet, s, UINT32_MAX);
         s->executed = true;
+        for (uint32_t b = 0; w->fleet.differ && b < tdm_model_n_blocks(tdm_model_hparams(s->model)); b++)
+                world_clock +=
+                        w->fleet.block_ns[s->plan[b]] + w->fleet.block_row_ns[s->plan[b]] * w->fleet.step->head.n_rows;
         if (w->fleet.row_ns[model_index(&w->fleet, s->model->id)] > 0) {
                 uint32_t m = model_index(&w->fleet, s->model->id);
                 uint64_t ns = w->fleet.pass_ns;

@@ -42,6 +42,7 @@ struct fake_step {
         struct tdm_model *model;
         uint64_t after;
         uint8_t worker; /* TDM_N_WORKERS: both */
+        uint8_t plan[TDM_MAX_BLOCKS + 1];
         bool marks;
         bool executed;
         bool kills, breaks;
@@ -58,6 +59,13 @@ struct tdm_fleet {
         uint32_t n_submitted, n_max_seqs, n_passes[N_WORLD_MODELS];
         bool down[TDM_N_WORKERS], away[TDM_N_WORKERS];
         enum tdm_placement measured;
+        /* The devices differ in bits; then this is what was found, and a step takes by world_clock so many ns for each
+         * of its blocks, and for each row of these. */
+        bool differ;
+        enum tdm_placement found;
+        uint64_t block_ns[TDM_N_WORKERS], block_row_ns[TDM_N_WORKERS];
+        uint32_t n_probes;
+        uint8_t probes_kill; /* 1 + the worker whose probes kill it; 0: none */
         uint64_t busy_ns[TDM_N_WORKERS];
         uint32_t slowness[TDM_N_WORKERS]; /* in ns for a row; 0: it does not tell */
         uint32_t n_relayed, n_rows[TDM_N_WORKERS];

@@ -7,16 +7,19 @@
  *   hang=TOKEN      loops for ever on it
  *   slow=PERCENT    blocks take so much of their time (200: twice)
  *   slow-after=MS   … from so long after the start on
+ *   slow-file=PATH  … or as many as the file's first four bytes say at the moment
  *   accuse=MS       from so long after the start on, accuses its peer once in every epoch; at once when it has joined
  *   cry=MS          the same, again and again in every epoch
  *   results=KIND    says of every token something that cannot be: nan, inf, minus-inf, positive, id, top, top-nan,
  *                   target-nan, n-top
  *   numerics=TEXT   calls its bits by another name, so that tandemd takes the two devices for different ones */
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/conn.h"
@@ -31,12 +34,36 @@ static struct {
         _Atomic uint64_t *heartbeat;
         uint64_t poison, hang; /* UINT64_MAX: none */
         uint64_t slow_percent, slow_from_ns;
+        const _Atomic uint32_t *slow_file;    /* mapped */
         uint64_t accuse_from_ns, cry_from_ns; /* 0: never */
         char results[16];
         char numerics[64], *description, *numerics_id;
 } fault = { .poison = UINT64_MAX, .hang = UINT64_MAX };
 
 static struct tdm_device device;
+
+/* Before the sandbox is there, which admits no such file. */
+static void map_slow_file(const char *faults)
+{
+        const char *path = strstr(faults ?: "", "slow-file=");
+        _cleanup_(freep) char *copy = path ? strdup(path + strlen("slow-file=")) : NULL;
+        _cleanup_(closep) int fd = -1;
+        void *page = MAP_FAILED;
+
+        if (!copy)
+                return;
+        copy[strcspn(copy, ",")] = 0;
+        fd = open(copy, O_RDONLY | O_CLOEXEC);
+        if (fd >= 0)
+                page = mmap(NULL, sizeof(*fault.slow_file), PROT_READ, MAP_SHARED, fd, 0);
+        if (page != MAP_FAILED)
+                fault.slow_file = page;
+}
+
+static uint64_t slow_percent(void)
+{
+        return fault.slow_file ? atomic_load(fault.slow_file) : fault.slow_percent;
+}
 
 static int read_faults(const char *text, struct tdm_error *err)
 {
@@ -61,6 +88,10 @@ static int read_faults(const char *text, struct tdm_error *err)
                         fault.slow_percent = strtoull(value, NULL, 10);
                 else if (strcmp(word, "slow-after") == 0)
                         fault.slow_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
+                else if (strcmp(word, "slow-file") == 0 && !fault.slow_file)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "cannot map %s", value);
+                else if (strcmp(word, "slow-file") == 0)
+                        continue;
                 else if (strcmp(word, "accuse") == 0)
                         fault.accuse_from_ns = tdm_now_ns() + strtoull(value, NULL, 10) * TDM_NSEC_PER_MSEC;
                 else if (strcmp(word, "cry") == 0)
@@ -206,7 +237,8 @@ struct slowed {
 static void slow_block(uint32_t block, void *userdata)
 {
         struct slowed *s = userdata;
-        uint64_t now = tdm_now_ns(), until = now + (now - s->last_ns) * (fault.slow_percent - 100) / 100;
+        uint64_t now = tdm_now_ns(), percent = TDM_MAX(slow_percent(), UINT64_C(100));
+        uint64_t until = now + (now - s->last_ns) * (percent - 100) / 100;
 
         while ((now = tdm_now_ns()) < until)
                 if (now % 16 == 0)
@@ -228,7 +260,7 @@ static int faulty_run(struct tdm_device_model *model, const struct tdm_step *ste
                 while (step->rows[i].token == fault.hang)
                         __asm__ volatile("");
         }
-        if (fault.slow_percent > 100 && slowed.last_ns >= fault.slow_from_ns)
+        if (slow_percent() > 100 && slowed.last_ns >= fault.slow_from_ns)
                 return tdm_host_device_ops.run(model, step, first, n, hidden, results, slow_block, &slowed, err);
         r = tdm_host_device_ops.run(model, step, first, n, hidden, results, on_block, userdata, err);
         for (uint32_t i = 0; r == 0 && fault.results[0] && i < step->head.n_logits; i++)
@@ -261,5 +293,6 @@ int main(int argc, char **argv)
                 .n_devices = TDM_ARRAY_SIZE(devices),
         };
 
+        map_slow_file(getenv(FAULTY_INDEX == TDM_WORKER_NPU ? "TANDEM_FAULT_NPU" : "TANDEM_FAULT_GPU"));
         return tdm_worker_main(&program, argc, argv);
 }

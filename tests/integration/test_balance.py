@@ -1,0 +1,222 @@
+"""Two devices that differ in bits: what each plan costs is measured again while jobs run, new jobs take the cheapest,
+running ones keep their plan and their ids.
+
+Devices are host devices that say they differ and whose speed the test sets while they run
+(tests/chaos/faulty-worker.c), or the emulated NPU and such a host device. Each worker has a CPU of its own. With --full
+throughput is judged too; a machine with other work would decide that, and not the plan.
+"""
+import json
+import re
+import statistics
+import struct
+import tempfile
+import threading
+import time
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "chaos"))
+from tandem_test import *  # noqa: E402,F403
+import tandem_test  # noqa: E402
+from private_bin import PrivateBin  # noqa: E402
+
+CORES = sorted(os.sched_getaffinity(0))
+WITHIN_S = 10 * SLOW
+PROMPT_IDS = [2] + list(range(400, 420))
+
+
+class Speed:
+    """How slow a device is, in percent of its time, from now on."""
+
+    def __init__(self, percent=100):
+        self.file = tempfile.NamedTemporaryFile(prefix="tandem-test-slow-")
+        self.set(percent)
+
+    def set(self, percent):
+        self.percent = int(percent)
+        with open(self.file.name, "r+b") as f:
+            f.write(struct.pack("<I", self.percent))
+
+    def fault(self, name):
+        return f"numerics=-{name},slow-file={self.file.name}"
+
+
+def two_cores():
+    if len(CORES) < 2:
+        raise Skip("needs two CPUs")
+    return {"TANDEM_NPU_CPUS": str(CORES[0]), "TANDEM_GPU_CPUS": str(CORES[1])}
+
+
+class Load:
+    """Long jobs one after the other, so that there is always one that runs. speculation=1: one row a step."""
+
+    def __init__(self, d):
+        self.d, self.results, self.ending = d, [], False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.ending:
+            seed = len(self.results)
+            self.results.append(self.d.generate(ids=PROMPT_IDS, n=400, temp=0.8, seed=seed, speculation=1))
+
+    def end(self):
+        self.ending = True
+        self.thread.join()
+        return self.results
+
+
+def plan_of(result):
+    return "npu" if "-n" in result.done["numerics_id"] and "split" not in result.done["numerics_id"] else \
+        "gpu" if "-g" in result.done["numerics_id"] and "split" not in result.done["numerics_id"] else "both"
+
+
+def rate(result):
+    return (len(result.times) - 1) / (result.times[-1] - result.times[0])
+
+
+def short(d, seed, **more):
+    return d.generate(ids=PROMPT_IDS, n=60, temp=0.8, seed=seed, speculation=1, **more)
+
+
+def moved(d, want, what):
+    """Starts short jobs until one takes the plan. Returns how long that took."""
+    begin = time.monotonic()
+    while want not in d.model("tale")["placement"]:
+        check(time.monotonic() - begin < WITHIN_S, f"{what}: new jobs take {want} within {WITHIN_S} s",
+              d.model("tale")["placement"], d.log()[-2000:])
+        short(d, 1)
+    took = time.monotonic() - begin
+    print(f"    {what}: {want} after {took:.1f} s", flush=True)
+    return took
+
+
+def same_as_fixed(d, results, placement, what):
+    for seed, r in enumerate(results):
+        want = d.generate(ids=PROMPT_IDS, n=400, temp=0.8, seed=seed, speculation=1, placement=placement)
+        same_ids(r.ids, want.ids, f"{what}: ids of job {seed}")
+        same_ids(r.logprobs, want.logprobs, f"{what}: log-probabilities of job {seed}")
+
+
+@test
+def new_jobs_move():
+    """The device of the running jobs gets less than half its speed."""
+    private = PrivateBin(faulty=True)
+    npu, gpu = Speed(900), Speed(500)
+    try:
+        with Daemon(placement="measured", threads=0,
+                    env=dict(two_cores(), TANDEM_FAULT_NPU=npu.fault("n"), TANDEM_FAULT_GPU=gpu.fault("g"))) as d:
+            d.wait_ready()
+            equal(plan_of(short(d, 0)), "gpu", "the plan found at load")
+            job = d.start_job(ids=PROMPT_IDS, n=1800, temp=0.8, seed=7, speculation=1)
+            job.until(50)
+            time.sleep(3)
+            gpu.set(1800)
+            moved(d, "npu alone", "slowed")
+            check(len(job.result.ids) < 1800 or not job.step(0.01), "the first job still runs")
+            new = short(d, 3)
+            equal(plan_of(new), "npu", "the plan of a new job")
+            gpu.set(500)  # for the comparison; new jobs come back when the next round has seen it
+            first = job.wait()
+            equal(plan_of(first), "gpu", "the plan of the job that ran meanwhile")
+            want = d.generate(ids=PROMPT_IDS, n=1800, temp=0.8, seed=7, speculation=1, placement="gpu")
+            same_ids(first.ids, want.ids, "ids of the job that ran meanwhile")
+            same_ids(first.logprobs, want.logprobs, "its log-probabilities")
+            same_ids(new.ids, short(d, 3, placement="npu").ids, "ids of the new job")
+            check("is the cheapest plan now, for new jobs" in d.log(), "the log says so")
+    finally:
+        tandem_test.BIN = private.built
+
+
+def costs(log):
+    """Of the trial at load: 32 steps of one row and one of many, for npu and gpu."""
+    m = re.search(r"npu ([0-9.]+), ([0-9.]+) ms; gpu ([0-9.]+), ([0-9.]+) ms\)", log)
+    check(m, "the trial in the log", log)
+    v = [float(x) for x in m.groups()]
+    return 32 * v[0] + v[1], 32 * v[2] + v[3]
+
+
+@test
+def emulated_npu_and_host():
+    """The host device is a third quicker than the emulated NPU, then half as quick as it was."""
+    if not os.path.exists(os.path.join(tandem_test.BIN, "..", "lib", "npu-emulated", "programs", "manifest")):
+        raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build "
+                   "(Debian 12 and 13: libxrt-dev, uuid-dev)")
+    private = PrivateBin(faulty=True)
+    gpu = Speed()
+    try:
+        private.restore("npu")
+        with Daemon(placement="measured", threads=0,
+                    env=dict(two_cores(), TANDEM_NPU="emulated", TANDEM_GPU="host",
+                             TANDEM_FAULT_GPU=gpu.fault("g"))) as d:
+            equal(d.wait_ready()["npu"]["device"], "emulated", "the npu worker's device")
+            short(d, 0)
+            on_npu, on_gpu = costs(d.log())
+            if on_gpu >= 0.9 * on_npu:
+                raise Skip(f"the emulated NPU is quicker than the host device here ({on_npu}, {on_gpu} ms)")
+            gpu.set(100 * 0.7 * on_npu / on_gpu)
+            load = Load(d)
+            time.sleep(3 * SLOW)
+            n_before = len(load.results)
+            check("gpu alone" in d.model("tale")["placement"], "the placement before", d.model("tale")["placement"])
+            gpu.set(2 * gpu.percent)
+            moved(d, "npu alone", "slowed to half")
+            results = load.end()
+            old = results[:n_before + 1]
+            check(all("-g" in r.done["numerics_id"] for r in old), "jobs that ran before kept their plan",
+                  [r.done["numerics_id"] for r in old])
+            same_as_fixed(d, old, "gpu", "running ones")
+            equal([r.done["numerics_id"] for r in (short(d, 5),)],
+                  [short(d, 5, placement="npu").done["numerics_id"]], "a new job's plan")
+            pairs = [rate(short(d, s)) / rate(short(d, s, placement="npu")) for s in range(times(5, 15))]
+            other = rate(short(d, 1, placement="npu")) / rate(short(d, 1, placement="gpu"))
+            print(f"    rate of new jobs to that of the better fixed plan: {statistics.median(pairs):.3f} (of "
+                  f"{len(pairs)} pairs); better to worse: {other:.2f}", flush=True)
+            if FULL:
+                check(statistics.median(pairs) >= 0.9, "throughput of new jobs", pairs)
+    finally:
+        tandem_test.BIN = private.built
+
+
+def overlap(path):
+    """Of the time from the first to the last block: the share in which both lanes were in one."""
+    with open(path) as f:
+        events = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+    edges = sorted([(e["ts"], 1, e["tid"]) for e in events] + [(e["ts"] + e["dur"], -1, e["tid"]) for e in events])
+    inside, both, last = {}, 0.0, edges[0][0]
+    for ts, change, tid in edges:
+        if sum(1 for n in inside.values() if n > 0) > 1:
+            both += ts - last
+        inside[tid] = inside.get(tid, 0) + change
+        last = ts
+    return both / (edges[-1][0] - edges[0][0])
+
+
+@test
+def both_at_work():
+    """Under split with 8 sequences, attention of one step and the FFN of another run at once."""
+    private = PrivateBin(faulty=True)
+    try:
+        with Daemon(threads=0, env=dict(two_cores(), TANDEM_FAULT_NPU="numerics=-n,slow=300",
+                                        TANDEM_FAULT_GPU="numerics=-g,slow=300")) as d:
+            d.wait_ready()
+            d.generate(n=4)
+            jobs = [d.start_job(ids=PROMPT_IDS, n=400, seed=i, temp=0.8, speculation=1) for i in range(8)]
+            for j in jobs:
+                j.until(10)
+            path = os.path.join(d.dir, "t.json")
+            d.cli("trace", "-o", path, "--seconds", "0.4", check_exit=0)
+            share = overlap(path)
+            print(f"    both lanes at work: {100 * share:.0f}% of the time", flush=True)
+            check(share > 0.2, "both lanes at work at once", share)
+            for i, j in enumerate(jobs):
+                ids = j.wait().ids
+                if i < 2:
+                    same_ids(ids, d.generate(ids=PROMPT_IDS, n=400, seed=i, temp=0.8, speculation=1).ids, "ids")
+    finally:
+        tandem_test.BIN = private.built
+
+
+main()
