@@ -397,22 +397,27 @@ bool tdm_draft_must_yield(const struct tdm_scheduler *s)
         return false;
 }
 
-/* The time of a companion's step. Until one is measured: as much less as its model is smaller. */
-static float draft_cost(const struct lane *lane, const struct lane *draft, uint32_t n, float step)
-{
-        float cost = tdm_scheduler_step_cost(draft, n, n);
-
-        if (cost > 0)
-                return cost;
-        return step * (float)draft->model->metadata->weights_bytes /
-               (float)TDM_MAX(lane->model->metadata->weights_bytes, UINT64_C(1));
-}
-
 struct costs {
         const struct lane *lane;
+        struct lane *draft_lane;
         uint32_t n, n_drafted; /* sequences in a step, and those that get guesses */
         float step, draft;     /* ns, of a step without guesses, and of one of the companions' */
+        float draft_expected;  /* ns, of the latter by the sizes of the models alone */
 };
+
+static struct costs costs_of(const struct lane *lane, struct lane *draft)
+{
+        struct costs c = { .lane = lane, .draft_lane = draft };
+
+        c.n = n_generating(lane, &c.n_drafted);
+        c.step = tdm_scheduler_step_cost(lane, c.n, c.n);
+        c.draft_expected = c.step * (float)draft->model->metadata->weights_bytes /
+                           (float)TDM_MAX(lane->model->metadata->weights_bytes, UINT64_C(1));
+        c.draft = tdm_scheduler_step_cost(draft, c.n_drafted, c.n_drafted);
+        if (c.draft == 0)
+                c.draft = c.draft_expected;
+        return c;
+}
 
 /* The number of guesses with the most expected tokens a second, where all that have a draft have as many. What they
  * cost may hardly be felt by the others. likely: how often each is right; 0: what was counted. */
@@ -436,6 +441,21 @@ static uint32_t best_number(const struct draft *d, const struct costs *c, uint32
         return best;
 }
 
+/* Guesses might pay if the draft were good. A companion that makes no guesses is not measured either, so a measurement
+ * that was disturbed would stay. Where it alone speaks against guesses, it is forgotten. */
+static bool is_worth_a_try(const struct draft *d, const struct costs *c, uint32_t most)
+{
+        struct costs hoped = *c;
+
+        if (best_number(d, c, most, PROBE_CHANCE) > 0)
+                return true;
+        hoped.draft = TDM_MIN(c->draft, c->draft_expected);
+        if (best_number(d, &hoped, most, PROBE_CHANCE) == 0)
+                return false;
+        tdm_scheduler_forget_cost(c->draft_lane, c->n_drafted);
+        return true;
+}
+
 static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
 {
         uint32_t most = tdm_scheduler_most_guesses(s, q->job), n;
@@ -453,7 +473,7 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
                 return n;
         }
         d->why = TDM_UNGUESSED_COST;
-        if (q->job->n_ids >= d->retry_at && best_number(d, c, most, PROBE_CHANCE) > 0) {
+        if (q->job->n_ids >= d->retry_at && is_worth_a_try(d, c, most)) {
                 d->n_probes = TDM_MIN(d->n_probes + 1, 4u);
                 d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
                 d->probe_until = q->job->n_ids + PROBE_FOR;
@@ -565,10 +585,7 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         if (d->seq && d->seq->in_flight == 0 && catch_up(d->seq) < 0)
                 tdm_draft_lose(d->seq, TDM_UNGUESSED_DRAFT_MEMORY);
         expect(d, draft);
-        c = (struct costs){ .lane = lane };
-        c.n = n_generating(lane, &c.n_drafted);
-        c.step = tdm_scheduler_step_cost(lane, c.n, c.n);
-        c.draft = draft_cost(lane, draft, c.n_drafted, c.step);
+        c = costs_of(lane, draft);
         if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
                 return;
         d->n_wanted = choose_number(s, q, &c);

@@ -290,6 +290,8 @@ void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t
 /* The expected time of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
  * lately. */
 float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
+/* The next step of so many rows counts as the first. */
+void tdm_scheduler_forget_cost(struct lane *lane, uint32_t n_rows);
 /* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
  * before it, and one without guesses takes base. */
 bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base);

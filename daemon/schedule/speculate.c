@@ -107,6 +107,11 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
         return is_recent(lane, cost_index(base)) ? cost_of(lane, n_rows, base) : 0;
 }
 
+void tdm_scheduler_forget_cost(struct lane *lane, uint32_t n_rows)
+{
+        lane->costs[cost_index(n_rows)].ns = 0;
+}
+
 bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base)
 {
         /* A guess at what rows cost keeps no step from being tried. */

@@ -434,6 +434,14 @@ static bool always(uint32_t position)
         return true;
 }
 
+/* The draft's first steps are slow. */
+static bool slow_at_first(uint32_t position)
+{
+        if (position > 60)
+                w.fleet.step_ns[1] = 10000;
+        return false;
+}
+
 static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), uint64_t row_ns, bool beside)
 {
         struct tdm_scheduler_config config = plain();
@@ -464,6 +472,11 @@ static void test_cost(void **state)
         /* A step of the draft takes as long as one of the target. */
         run_for_cost(1000000, NULL, 1000, false);
         assert_true(w.jobs[0].job->n_drafted < 40);
+        world_close(&w);
+
+        /* It did so at first. */
+        run_for_cost(1000000, slow_at_first, 1000, false);
+        assert_true(w.jobs[0].job->n_accepted > 60);
         world_close(&w);
 
         /* The draft is never right. */
