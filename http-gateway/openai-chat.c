@@ -20,6 +20,13 @@ json_t *openai_usage(const struct generation *g)
                          "reasoning_tokens", 0);
 }
 
+void openai_add_text(struct exchange *x, struct choice *c, openai_chunk_fn *chunk, const char *text, size_t size)
+{
+        if (c->form.before.size == 0)
+                sse_form_make(&c->form, NULL, chunk(x, c, SSE_FORM_TEXT, strlen(SSE_FORM_TEXT), json_null()));
+        sse_form_add(&x->out, &c->form, text, size);
+}
+
 void openai_stream_error(struct exchange *x, const struct failure *f)
 {
         sse_add(&x->out, NULL, failure_json(f, DIALECT_OPENAI, x->id));
@@ -123,14 +130,10 @@ static void chat_text(struct exchange *x, struct choice *c, const struct tandem_
                 return;
         if (size == 0 && !logprobs)
                 return; /* the middle of a character */
-        if (!logprobs) {
-                if (c->form.before.size == 0)
-                        sse_form_make(&c->form, NULL,
-                                      text_chunk(x, c, SSE_FORM_TEXT, strlen(SSE_FORM_TEXT), json_null()));
-                sse_form_add(&x->out, &c->form, text, size);
-                return;
-        }
-        sse_add(&x->out, NULL, text_chunk(x, c, text, size, logprobs));
+        if (logprobs)
+                sse_add(&x->out, NULL, text_chunk(x, c, text, size, logprobs));
+        else
+                openai_add_text(x, c, text_chunk, text, size);
 }
 
 static void chat_calls(struct exchange *x, struct choice *c, const struct tandem_token *token)

@@ -91,14 +91,10 @@ static void completion_text(struct exchange *x, struct choice *c, const struct t
         }
         if (!r->stream || (size == 0 && !logprobs))
                 return;
-        if (!logprobs) {
-                if (c->form.before.size == 0)
-                        sse_form_make(&c->form, NULL,
-                                      text_chunk(x, c, SSE_FORM_TEXT, strlen(SSE_FORM_TEXT), json_null()));
-                sse_form_add(&x->out, &c->form, text, size);
-                return;
-        }
-        sse_add(&x->out, NULL, text_chunk(x, c, text, size, logprobs));
+        if (logprobs)
+                sse_add(&x->out, NULL, text_chunk(x, c, text, size, logprobs));
+        else
+                openai_add_text(x, c, text_chunk, text, size);
 }
 
 static void completion_choice_end(struct exchange *x, struct choice *c)

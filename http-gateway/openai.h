@@ -12,6 +12,10 @@ void openai_embeddings(struct exchange *x);
 
 /* "stop", "length" */
 const char *openai_finish_reason(const struct choice *c);
+/* An event that brings text, and nothing else that is new. chunk: the endpoint's own; it takes logprobs over. */
+typedef json_t *openai_chunk_fn(struct exchange *x, const struct choice *c, const char *text, size_t size,
+                                json_t *logprobs);
+void openai_add_text(struct exchange *x, struct choice *c, openai_chunk_fn *chunk, const char *text, size_t size);
 /* {"prompt_tokens":…} of the whole generation */
 json_t *openai_usage(const struct generation *g);
 /* A stream's ends. */

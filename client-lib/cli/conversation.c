@@ -103,7 +103,7 @@ bool conversation_save(const struct conversation *c, const char *path)
 {
         _cleanup_(buf_freep) struct buf b = { 0 };
         _cleanup_(closep) int fd = -1;
-        size_t done = 0;
+        int r;
 
         buf_puts(&b, "{\"messages\":[");
         for (size_t i = 0; i < c->n; i++) {
@@ -123,18 +123,10 @@ bool conversation_save(const struct conversation *c, const char *path)
                 complain("cannot write %s: %s", path, strerror(errno));
                 return false;
         }
-        while (done < b.size) {
-                ssize_t n = write(fd, b.data + done, b.size - done);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0) {
-                        complain("cannot write %s: %s", path, strerror(errno));
-                        return false;
-                }
-                done += (size_t)n;
-        }
-        return true;
+        r = write_all(fd, b.data, b.size);
+        if (r < 0)
+                complain("cannot write %s: %s", path, strerror(-r));
+        return r == 0;
 }
 
 /* NULL: it is none that a chat has. */

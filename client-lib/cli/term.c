@@ -264,6 +264,21 @@ const char *term_safe(const char *text)
         return to;
 }
 
+int write_all(int fd, const char *data, size_t size)
+{
+        while (size > 0) {
+                ssize_t n = write(fd, data, size);
+
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        return -errno;
+                data += n;
+                size -= (size_t)n;
+        }
+        return 0;
+}
+
 int complain(const char *fmt, ...)
 {
         _cleanup_(freep) char *text = NULL;

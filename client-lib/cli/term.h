@@ -30,6 +30,9 @@ int out_finish(void);
 void progress_show(const char *fmt, ...) _printf_(1, 2);
 void progress_clear(void);
 
+/* All of it, in as many calls as that takes. 0 or a negative errno. */
+int write_all(int fd, const char *data, size_t size);
+
 /* "tandem: …" on stderr, without control characters. Returns 1. */
 int complain(const char *fmt, ...) _printf_(1, 2);
 int complain_error(const struct tandem_error *err); /* "tandem: no-model: …". Returns 1. */

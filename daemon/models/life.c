@@ -249,9 +249,9 @@ static int create_segments(struct tdm_model *model, uint64_t activations_bytes)
         return r;
 }
 
-/* The cache is made when the workers can take the model, no sooner: a device with memory of its own says with its
- * first word how much that is. A worker that has not said it after WAIT_NS is not waited for. 0: it is made.
- * TDM_E_BUSY: not yet. */
+/* The cache is made when the workers can take the model, no sooner: the hello of a
+ * worker says how much memory its device has for caches. A worker that has not said hello after WAIT_NS is not waited
+ * for. 0: it is made. TDM_E_BUSY: not yet. */
 static int make_cache(struct tdm_model *model, struct tdm_error *err)
 {
         uint64_t room = UINT64_MAX, budget = model->cache_budget;

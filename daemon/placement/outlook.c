@@ -7,7 +7,7 @@
  *
  * Of the last probes of one kind the shortest counts, so those that were disturbed change nothing. Where the steps of
  * jobs have become slower or faster, on average over many, older probes are forgotten. A placement has to be clearly
- * cheaper than the present one, or new jobs would move at every breath of the machine, and tokens with them.
+ * cheaper than the present one. Otherwise noise would move new jobs back and forth, and change their tokens.
  *
  * Where the workers do not take each other's time, a new job also looks at the jobs that run: a slower device that is
  * idle can be better than a faster one that is full. Then two placements run side by side. */

@@ -474,7 +474,7 @@ static void test_cost(void **state)
         assert_true(w.jobs[0].job->n_drafted < 40);
         world_close(&w);
 
-        /* It did so at first. */
+        /* Only its first steps do. */
         run_for_cost(1000000, slow_at_first, 1000, false);
         assert_true(w.jobs[0].job->n_accepted > 60);
         world_close(&w);

@@ -19,21 +19,6 @@ struct adding {
         unsigned n_failed;
 };
 
-static int write_all(int fd, const char *data, size_t size)
-{
-        while (size > 0) {
-                ssize_t n = write(fd, data, size);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return -errno;
-                data += n;
-                size -= (size_t)n;
-        }
-        return 0;
-}
-
 /* To a name that appears when the copy is whole. */
 static int copy_file(int from, const char *path)
 {

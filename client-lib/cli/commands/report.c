@@ -74,22 +74,15 @@ static int ask_daemon(struct buf *to, struct cli *cli, const struct report_optio
 static int write_file(const char *path, const struct buf *text)
 {
         int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
-        size_t done = 0;
+        int r;
 
         if (fd < 0)
                 return complain("cannot write %s: %s", path, strerror(errno));
-        while (done < text->size) {
-                ssize_t n = write(fd, text->data + done, text->size - done);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n <= 0) {
-                        complain("cannot write %s: %s", path, strerror(errno));
-                        close(fd);
-                        unlink(path);
-                        return EXIT_FAILED;
-                }
-                done += (size_t)n;
+        r = write_all(fd, text->data, text->size);
+        if (r < 0) {
+                close(fd);
+                unlink(path);
+                return complain("cannot write %s: %s", path, strerror(-r));
         }
         if (close(fd) != 0)
                 return complain("cannot write %s: %s", path, strerror(errno));

@@ -9,6 +9,13 @@ static bool is_word(char c)
         return isalnum((unsigned char)c) || c == '_';
 }
 
+static void become(struct buf *text, struct buf *made)
+{
+        made->failed |= text->failed;
+        buf_free(text);
+        *text = *made;
+}
+
 /* Puts `by` where `what` stands; a word only where no letter, digit or _ is beside it. */
 static void replace(struct buf *text, const char *what, const char *by, bool word)
 {
@@ -28,9 +35,7 @@ static void replace(struct buf *text, const char *what, const char *by, bool wor
                         buf_puts(&made, apart ? by : what);
                 at = here + (found ? n : 0);
         }
-        made.failed |= text->failed;
-        buf_free(text);
-        *text = made;
+        become(text, &made);
 }
 
 /* After `from` everything up to one of the bytes in `until` goes; `by` stands for both. */
@@ -52,9 +57,7 @@ static void cut_names(struct buf *text, const char *from, const char *until, con
                 while (at < text->size && !strchr(until, text->data[at]))
                         at++;
         }
-        made.failed |= text->failed;
-        buf_free(text);
-        *text = made;
+        become(text, &made);
 }
 
 /* "path":"/somewhere/x.gguf" becomes "path":"x.gguf". */
@@ -75,9 +78,7 @@ static void cut_folders(struct buf *text)
                                 name = at;
                 buf_add(&made, text->data + name, at - name);
         }
-        made.failed |= text->failed;
-        buf_free(text);
-        *text = made;
+        become(text, &made);
 }
 
 void report_redact(struct buf *text)
