@@ -151,8 +151,8 @@ static void share_with_clients(uint32_t n_each, uint64_t client_ns, double ret[3
         world_close(&w);
 }
 
-/* A user has its share as long as a job of it waits when a step ends. With two jobs that is not so: a step takes both of
- * a cheap model, and the device goes to others for up to a quarter of a second before the client comes back. */
+/* A user has its share as long as a job of it waits when a step ends. With two jobs that is not so: a step takes both
+ * of a cheap model, and the device goes to others for up to a quarter of a second before the client comes back. */
 static void test_and_clients(void **state)
 {
         double share[3];

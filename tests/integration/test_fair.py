@@ -124,8 +124,8 @@ def thirds():
         shares = [t / a for t, a in zip(together, alone)]
         mean = sum(shares) / len(shares)
         print(f"FIGURE fair: alone {[f'{a:.0f}/s' for a in alone]}, together {[f'{t:.0f}/s' for t in together]}, "
-              f"shares {[f'{s:.3f}' for s in shares]}, busy {[f'{b:.3f}' for b in busy]}, a deadline of 10 s ended after "
-              f"{took:.2f} s", flush=True)
+              f"shares {[f'{s:.3f}' for s in shares]}, busy {[f'{b:.3f}' for b in busy]}, "
+              f"a deadline of 10 s ended after {took:.2f} s", flush=True)
         equal(late.error.get("code"), "deadline", "the long job's end")
         check(took < 11, "the deadline is kept", took)
         check(all(b > 0.98 for b in busy), "all users have work all the time", busy)
