@@ -26,6 +26,7 @@ import os
 import random
 import re
 import select
+import signal
 import statistics
 import struct
 import sys
@@ -209,6 +210,7 @@ def main():
             with open(options.out, "a") as f:
                 f.write(json.dumps(line) + "\n")
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the daemon and the gateway end with it
     # TANDEM_GPU=host and the like are the daemon's.
     env = {k: v for k, v in os.environ.items() if k in ("TANDEM_NPU", "TANDEM_GPU", "TANDEM_PLACEMENT")}
     with Daemon(models=[options.model], threads=options.threads or None, placement=None, env=env) as d, Gateway(d) as g:
