@@ -6,11 +6,11 @@ usage: TANDEM_BIN=build/bin bench-http.py [MODEL.gguf] [--rounds N] [--seconds S
 
 A round asks three times: over the socket, through the gateway, over the socket again, in an order that changes. So the
 gateway's ratio to the sockets around it stands beside the sockets' ratio to each other, which is the noise. Both sides
-keep their connections and send the same number of ids and the same seeds. The client makes all requests before its
-clock starts. It looks into the bytes for the first token and the end, and parses nothing else, so that it costs the
-same on both sides.
+keep their connections and send texts of the same number of words and the same seeds. The client makes all requests
+before its clock starts. It looks into the bytes for the first token and the end, and parses nothing else, so that it
+costs the same on both sides.
 
-  ttft   milliseconds from a request to its first token: the median over the streams
+  ttft   milliseconds from a request to its first token: the median over the streams. `more` is what the gateway adds
   speed  tokens a second of all streams, from the first request to the last end
 
 It ends after N rounds or S seconds for each number of streams, whichever comes first. FILE gets a line of JSON after
@@ -37,6 +37,8 @@ from http_test import Gateway  # noqa: E402
 from tandem_test import Daemon, TALE, check, equal, request  # noqa: E402
 from tandem_wire import SCHEMA, Wire, read_varint  # noqa: E402
 
+WORDS = ("the king said to his youngest son that he must go into the wood and bring back what the old woman had hidden "
+         "under a stone by the river before the sun went down and no one knew where it was").split()
 TOKENS, DONE, ERROR = (SCHEMA.messages["Reply"][n].number for n in ("tokens", "done", "error"))
 
 
@@ -48,7 +50,7 @@ class OverSocket:
     def prepare(self, ask):
         self.wire.next_id += 1
         frame = SCHEMA.encode("Request", {"id": self.wire.next_id, "generate": request(
-            ids=ask["prompt"], n=ask["max_tokens"], temp=ask["temperature"], seed=ask["seed"], model=ask["model"],
+            ask["prompt"], n=ask["max_tokens"], temp=ask["temperature"], seed=ask["seed"], model=ask["model"],
             ignore_end=False)})
         self.bytes = struct.pack("<I", len(frame)) + frame
         self.first = self.n = None
@@ -151,7 +153,7 @@ def compare(daemon, gateway, n_streams, options, model, note):
         turns = [("socket", sockets), ("gateway", doors), ("again", sockets)]
         this = {"streams": n_streams, "round": i}
         for kind, clients in (turns[i % 3:] + turns[:i % 3]):
-            asks = [{"model": model, "prompt": [2] + [rng.randrange(300, 4000) for _ in range(options.prompt - 1)],
+            asks = [{"model": model, "prompt": " ".join(rng.choice(WORDS) for _ in range(options.prompt)),
                      "max_tokens": options.tokens, "temperature": 0.8, "seed": s} for s in range(n_streams)]
             before = cpu_s(gateway.process.pid)
             ttft, speed, n = ask_all(clients, asks)
@@ -171,7 +173,8 @@ def compare(daemon, gateway, n_streams, options, model, note):
         a, g, b = ([r[kind][name] for r in rounds] for kind in ("socket", "gateway", "again"))
         result[name] = {"socket": round(statistics.median(a + b), 3), "gateway": round(statistics.median(g), 3),
                         "ratio": middle([y / math.sqrt(x * z) for x, y, z in zip(a, g, b)]),
-                        "noise": middle([z / x for x, z in zip(a, b)])}
+                        "noise": middle([z / x for x, z in zip(a, b)]),
+                        "more": middle([y - (x + z) / 2 for x, y, z in zip(a, g, b)])}
     return result
 
 
@@ -224,12 +227,12 @@ def main():
                   "a token")
             for key, unit in (("ttft", "ms to the first token"), ("speed", "tokens a second")):
                 v, words = r[key], []
-                for what in ("ratio", "noise"):
+                for what in ("ratio", "noise", "more"):
                     m = v[what]
                     words.append(f"{m['median']} (median within {m['interval'][0]} to {m['interval'][1]}, quartiles "
                                  f"{m['quartiles'][0]} to {m['quartiles'][1]})")
                 print(f"  {unit}: socket {v['socket']}, gateway {v['gateway']}\n    gateway to socket {words[0]}\n"
-                      f"    socket to socket {words[1]}", flush=True)
+                      f"    socket to socket {words[1]}\n    more {words[2]}", flush=True)
         if options.idle:
             r = idle(g, options.idle)
             note({"idle": r})
