@@ -401,8 +401,9 @@ struct costs {
         const struct lane *lane;
         struct lane *draft_lane;
         uint32_t n, n_drafted; /* sequences in a step, and those that get guesses */
-        float step, draft;     /* ns, of a step without guesses, and of one of the companions' */
-        float draft_expected;  /* ns, of the latter by the sizes of the models alone */
+        float step;            /* ns, of a step without guesses */
+        float draft_expected;  /* ns, of a pass of the companions, by the sizes of the models alone */
+        bool hopes;            /* a chain takes no longer than expected */
 };
 
 static struct costs costs_of(const struct lane *lane, struct lane *draft)
@@ -413,10 +414,16 @@ static struct costs costs_of(const struct lane *lane, struct lane *draft)
         c.step = tdm_scheduler_step_cost(lane, c.n, c.n);
         c.draft_expected = c.step * (float)draft->model->metadata->weights_bytes /
                            (float)TDM_MAX(lane->model->metadata->weights_bytes, UINT64_C(1));
-        c.draft = tdm_scheduler_step_cost(draft, c.n_drafted, c.n_drafted);
-        if (c.draft == 0)
-                c.draft = c.draft_expected;
         return c;
+}
+
+/* ns, of k guesses for each. */
+static float draft_cost(const struct costs *c, uint32_t k)
+{
+        float expected = (float)k * c->draft_expected;
+        float ns = tdm_scheduler_chain_cost(c->draft_lane, c->n_drafted, k);
+
+        return ns == 0 || (c->hopes && ns > expected) ? expected : ns;
 }
 
 /* The number of guesses with the most expected tokens a second, where all that have a draft have as many. What they
@@ -427,7 +434,7 @@ static uint32_t best_number(const struct draft *d, const struct costs *c, uint32
         uint32_t best = 0;
 
         for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= TDM_MAX_STEP_LOGITS; k++) {
-                float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + (float)k * c->draft;
+                float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + draft_cost(c, k);
 
                 reach *= likely > 0 ? likely : tdm_scheduler_chance(&d->records[k - 1]);
                 tokens += (float)c->n_drafted * reach;
@@ -449,10 +456,10 @@ static bool is_worth_a_try(const struct draft *d, const struct costs *c, uint32_
 
         if (best_number(d, c, most, PROBE_CHANCE) > 0)
                 return true;
-        hoped.draft = TDM_MIN(c->draft, c->draft_expected);
+        hoped.hopes = true;
         if (best_number(d, &hoped, most, PROBE_CHANCE) == 0)
                 return false;
-        tdm_scheduler_forget_cost(c->draft_lane, c->n_drafted);
+        tdm_scheduler_forget_chains(c->draft_lane, c->n_drafted);
         return true;
 }
 
@@ -538,7 +545,7 @@ int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
 static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
 {
         struct draft *d = &q->draft;
-        float most_ns = 2 * (float)d->n_wanted * c->draft + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
+        float most_ns = 2 * draft_cost(c, d->n_wanted) + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
 
         d->why = TDM_UNGUESSED_DRAFT_BEHIND;
         if (is_behind(d->seq) || q->job->n_ids < d->patient_at || q->suspects || tdm_draft_must_yield(s))
