@@ -213,9 +213,11 @@ def draft_models():
         drafted_as(d, jobs, want, "sprout", sizes=(times(16, 64, 12),))
         for placement in ("npu", "gpu"):
             drafted_as(d, jobs[:times(8, 300)], want, "sprout", sizes=(8,), placement=placement)
-    with Daemon(models=(TALE, SPROUT), threads=0, placement=None) as d:  # as it is meant to be used
-        d.generate(model="sprout", n=1)
-        drafted_as(d, jobs, want, "sprout", sizes=(1, 16))
+    better = SPROUT.replace("sprout", "sprout-4x256")
+    with Daemon(models=(TALE, SPROUT, better), threads=0, placement=None) as d:  # as it is meant to be used
+        for draft in ("sprout", "sprout-4x256"):
+            d.generate(model=draft, n=1)
+            drafted_as(d, jobs, want, draft, sizes=(1, 16))
 
 
 @test
