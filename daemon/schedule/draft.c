@@ -102,7 +102,7 @@ int tdm_draft_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model
                 q->draft.why = TDM_UNGUESSED_DRAFT_MISSING;
                 return 0;
         }
-        q->draft.used = used && s->config.draft_max > 0 && !job->constraint;
+        q->draft.used = used && s->config.draft_max > 0;
         q->draft.why = q->draft.used ? TDM_UNGUESSED_DRAFT_LOADING : TDM_UNGUESSED_NOT;
         return 0;
 }

@@ -26,7 +26,8 @@ struct flight_seq {
         uint32_t guesses[TDM_MAX_GUESSES];
         uint32_t n_chained;     /* of a companion: tokens to draw behind its last row's (engine/step/chain.c) */
         uint32_t first_chained; /* of the results */
-        /* Of the row whose token is drawn: whether it has a mask, and when that was published. */
+        /* Of the first row whose token is drawn: whether it has a mask, and when that was published. Rows of guesses have
+         * masks too then, which are made when the step is on its way. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
 };
 
@@ -39,6 +40,7 @@ struct flight {
         bool charged;     /* its time is shared out */
         bool relays;      /* another may follow it */
         bool wants_masks; /* some of its masks are still to be made */
+        uint32_t n_masks;
         bool paced;       /* its worker has no other step */
         bool probes;      /* it belongs to no job: n_seqs is 0 */
         uint32_t table;   /* of a probe: its page table, and its pages */
@@ -88,6 +90,7 @@ struct lane {
         struct bits bits[TDM_N_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
+        uint64_t *mask;   /* [mask_words]: scratch */
         struct flight flights[TDM_STEP_SLOTS];
         uint32_t n_flights;
         uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
@@ -283,9 +286,9 @@ bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, con
 void tdm_scheduler_make_masks(struct tdm_scheduler *s); /* those of the steps that were submitted just now */
 /* The job has a new token. */
 void tdm_scheduler_follow(struct tdm_scheduler *s, struct tdm_job *job);
-/* Whether it can be the token that a worker drew. */
+/* Whether it can be the token that a worker drew for these logits. */
 bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, const struct flight_seq *fs,
-                               uint32_t token);
+                               uint32_t logits, uint32_t token);
 
 /* speculate.c */
 /* Chooses how many guesses each of the first n_decode candidates gets, which all generate: at most n_rows together.

@@ -123,6 +123,19 @@ bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, flo
         return false;
 }
 
+/* Of guesses at a text with a grammar only those can be right that it allows. */
+static enum tdm_unguessed keep_allowed(struct sequence *q)
+{
+        struct tdm_job *job = q->job;
+        struct guesses *g = &q->guesses;
+
+        if (!job->constraint || g->n_found == 0)
+                return TDM_UNGUESSED_NOT;
+        g->n_found = (uint32_t)tdm_constraint_n_allowed(job->constraint, job->ids + job->prompt_tokens, job->generated,
+                                                        g->ids, g->n_found);
+        return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_GRAMMAR;
+}
+
 static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q)
 {
         struct guesses *g = &q->guesses;
@@ -133,7 +146,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
         g->n = g->n_found = g->n_tried = 0;
         if (s->config.draft_max == 0 || mode == TDM_SPECULATION_OFF)
                 return TDM_UNGUESSED_OFF;
-        if (job->constraint)
+        if (job->constraint && (job->turn || job->slow_masks))
                 return TDM_UNGUESSED_GRAMMAR;
         if (q->suspects)
                 return TDM_UNGUESSED_SUSPECT;
@@ -230,6 +243,8 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
                 struct sequence *q = s->candidates[i];
 
                 q->job->unguessed = find(s, q);
+                if (q->job->unguessed == TDM_UNGUESSED_NOT)
+                        q->job->unguessed = keep_allowed(q);
                 q->job->n_guesses = 0;
                 n_found += q->guesses.n_found;
         }
