@@ -26,8 +26,8 @@ struct flight_seq {
         uint32_t guesses[TDM_MAX_GUESSES];
         uint32_t n_chained;     /* of a companion: tokens to draw behind its last row's (engine/step/chain.c) */
         uint32_t first_chained; /* of the results */
-        /* Of the first row whose token is drawn: whether it has a mask, and when that was published. Rows of guesses have
-         * masks too then, which are made when the step is on its way. */
+        /* Of the first row whose token is drawn: whether it has a mask, and when that was published. Rows of guesses
+         * have masks too then, which are made when the step is on its way. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
 };
 
@@ -40,7 +40,7 @@ struct flight {
         bool charged;     /* its time is shared out */
         bool relays;      /* another may follow it */
         bool wants_masks; /* some of its masks are still to be made */
-        uint32_t n_masks;
+        uint32_t n_masks; /* that its rows name */
         bool paced;       /* its worker has no other step */
         bool probes;      /* it belongs to no job: n_seqs is 0 */
         uint32_t table;   /* of a probe: its page table, and its pages */
