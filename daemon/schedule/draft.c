@@ -38,9 +38,12 @@
 #define GAIN_LEAST 1.02f
 /* How good a companion might be that seems not to pay. */
 #define PROBE_CHANCE 0.8f
-/* A job begins with what was counted of others, as if it were so many guesses of its own; of the first one half of them
- * are right. */
+/* A job begins with what was counted of others, as if it were some guesses of its own: at least so many, of which half
+ * are right for the first job, and so many at most. It comes back to that while it makes none, by such a part with each
+ * token: a run of wrong guesses says little about the text that follows. */
 #define PRIOR_GUESSES 6.0f
+#define PRIOR_GUESSES_MOST 16.0f
+#define BACK_PART 0.01f
 /* What is left of what was counted with each job that leaves. */
 #define RECORD_DECAY 0.8f
 /* Steps of drafts that may kill workers or fail, in so many good ones. */
@@ -178,16 +181,15 @@ void tdm_draft_retire(struct tdm_scheduler *s, struct sequence *q)
         tdm_draft_drop(q);
 }
 
-/* What is expected of the first guesses. */
-static void expect(struct draft *d, const struct lane *lane)
+/* What was counted of a job becomes what is expected of the first guesses, by a part; 1: wholly. */
+static void expect(struct draft *d, const struct lane *lane, float part)
 {
-        if (d->begun)
-                return;
-        d->begun = true;
         for (uint32_t i = 0; i < TDM_MAX_GUESSES; i++) {
                 const struct guess_record *r = &lane->draft_records[i];
+                float n = TDM_MIN(TDM_MAX(r->n, PRIOR_GUESSES), PRIOR_GUESSES_MOST);
 
-                d->records[i] = (struct guess_record){ PRIOR_GUESSES, PRIOR_GUESSES * tdm_scheduler_chance(r) };
+                d->records[i].n += part * (n - d->records[i].n);
+                d->records[i].n_right += part * (n * tdm_scheduler_chance(r) - d->records[i].n_right);
         }
 }
 
@@ -480,6 +482,8 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
                 return n;
         }
         d->why = TDM_UNGUESSED_COST;
+        if (c->draft_lane->draft_records[0].n > PRIOR_GUESSES)
+                expect(d, c->draft_lane, BACK_PART);
         if (q->job->n_ids >= d->retry_at && is_worth_a_try(d, c, most)) {
                 d->n_probes = TDM_MIN(d->n_probes + 1, 4u);
                 d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
@@ -591,7 +595,9 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         }
         if (d->seq && d->seq->in_flight == 0 && catch_up(d->seq) < 0)
                 tdm_draft_lose(d->seq, TDM_UNGUESSED_DRAFT_MEMORY);
-        expect(d, draft);
+        if (!d->begun)
+                expect(d, draft, 1);
+        d->begun = true;
         c = costs_of(lane, draft);
         if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
                 return;

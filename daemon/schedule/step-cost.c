@@ -18,14 +18,15 @@
 /* A measurement counts for so many later steps, and an uncertain one for so many. */
 #define COST_STEPS 256u
 #define COST_STEPS_UNCERTAIN 16u
-/* Until it is measured: what a row more costs, in parts of a step without guesses. It is low, because a low estimate is
- * corrected by the first step and a high one never is. */
-#define ROW_PART (1.0f / 16)
-/* A row more that takes so much of a row's share of a step is bound by arithmetic, and the next ones will be. */
+/* Until it is measured: what a row more costs, in parts of a row's share of a step without guesses. It is low, because a
+ * low estimate is corrected by the first step and a high one never is. A GPU's second row may cost much, where it takes
+ * another kernel, and the next ones nothing. */
+#define ROW_PART (1.0f / 64)
+/* A row more that takes so much of a row's share is bound by arithmetic, and the next ones will be. */
 #define ROW_BOUND 0.5f
 /* What a step counts in the level. */
 #define LEVEL_WEIGHT 0.25f
-/* Of a part: of the first step, at least, of one that is old, and of a certain one at most. */
+/* Of a part: of the first step, at least, of one that is old, and at most of one that counts as certain. */
 #define VAR_FIRST 1.0f
 #define VAR_LEAST (1.0f / 32)
 #define VAR_OLD 0.25f
@@ -129,8 +130,7 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
         if (before < below) {
                 float seen = (ns - measured(lane, before, first)) / (float)(cost_rows(below) - cost_rows(before));
 
-                if (lane->costs[below].var <= VAR_KNOWN || seen > ROW_BOUND * row)
-                        slope = TDM_MAX(slope / 4, seen);
+                slope = seen > ROW_BOUND * row ? seen : slope;
         }
         return ns + slope * (float)(n_rows - TDM_MIN(n_rows, cost_rows(below)));
 }
