@@ -18,9 +18,9 @@
 /* A measurement counts for so many later steps, and an uncertain one for so many. */
 #define COST_STEPS 256u
 #define COST_STEPS_UNCERTAIN 16u
-/* Until it is measured: what a row more costs, in parts of a row's share of a step without guesses. It is low, because a
- * low estimate is corrected by the first step and a high one never is. A GPU's second row may cost much, where it takes
- * another kernel, and the next ones nothing. */
+/* Until it is measured: what a row more costs, in parts of a row's share of a step without guesses. It is low, because
+ * a low estimate is corrected by the first step and a high one never is. A GPU's second row may cost much, where it
+ * takes another kernel, and the next ones nothing. */
 #define ROW_PART (1.0f / 64)
 /* A row more that takes so much of a row's share is bound by arithmetic, and the next ones will be. */
 #define ROW_BOUND 0.5f
