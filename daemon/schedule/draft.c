@@ -433,9 +433,9 @@ static float draft_cost(const struct costs *c, uint32_t k)
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
         float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n;
-        uint32_t best = 0;
+        uint32_t best = 0, most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
 
-        for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= TDM_MAX_STEP_LOGITS; k++) {
+        for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= most_rows; k++) {
                 float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + draft_cost(c, k);
 
                 reach *= likely > 0 ? likely : tdm_scheduler_chance(&d->records[k - 1]);

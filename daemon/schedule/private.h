@@ -311,8 +311,8 @@ void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t
 /* The expected time of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
  * lately. */
 float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
-/* The most rows that were measured lately, at least base. */
-uint32_t tdm_scheduler_known_rows(const struct lane *lane, uint32_t base);
+/* The rows of the next step at most: what is not known is approached by steps. */
+uint32_t tdm_scheduler_most_rows(const struct lane *lane, uint32_t base);
 /* The expected time of a chain of n_seqs drafts; 0: not known. */
 float tdm_scheduler_chain_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes);
 /* The next chain of so many counts as the first. */

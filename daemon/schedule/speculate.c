@@ -14,9 +14,6 @@
  * A step that reads a prompt has no guesses, because the prompt waits for it. */
 #include "daemon/schedule/private.h"
 
-/* A step gets at most so many times the rows of the largest one that was measured, and at least so many more. */
-#define GROW_ROWS 2u
-#define GROW_LEAST 4u
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
 /* Less likely ones are not checked. */
@@ -24,16 +21,6 @@
 /* What is left of an older guess's count with each newer one, and what a job begins with. */
 #define RECORD_DECAY 0.95f
 #define RECORD_FIRST 0.5f
-
-/* ---- how many rows ---- */
-
-/* The rows of the next step at most: what is not known is approached by steps. */
-static uint32_t most_rows(const struct lane *lane, uint32_t base)
-{
-        uint32_t known = tdm_scheduler_known_rows(lane, base);
-
-        return TDM_MAX(GROW_ROWS * known, known + GROW_LEAST);
-}
 
 /* ---- guesses ---- */
 
@@ -194,7 +181,7 @@ static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, floa
 static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows)
 {
         float tokens = (float)n_decode, base = tdm_scheduler_step_cost(lane, n_decode, n_decode), best_rate;
-        uint32_t n = 0, n_best = 0, n_without = n_decode, most = most_rows(lane, n_decode);
+        uint32_t n = 0, n_best = 0, n_without = n_decode, most = tdm_scheduler_most_rows(lane, n_decode);
 
         n_rows = TDM_MIN(TDM_MIN(n_rows, TDM_MAX_STEP_LOGITS), most - n_decode);
         best_rate = GAIN_LEAST * tokens / base;

@@ -33,6 +33,9 @@
 #define VAR_KNOWN 0.3f
 /* What a step may be off, as a logarithm to base 2, before it was disturbed. */
 #define OUTLIER 0.5f
+/* A step gets at most so many times the rows of the largest one that was measured, and at least so many more. */
+#define GROW_ROWS 2u
+#define GROW_LEAST 4u
 /* So many times as long may a step take with guesses, where some of its sequences have none. */
 #define OTHERS_WAIT 1.03f
 /* What is left of what was counted of chains with each newer one; from how many on one that takes so many times as long
@@ -135,7 +138,8 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
         return ns + slope * (float)(n_rows - TDM_MIN(n_rows, cost_rows(below)));
 }
 
-uint32_t tdm_scheduler_known_rows(const struct lane *lane, uint32_t base)
+/* The most rows that were measured lately, at least base. */
+static uint32_t known_rows(const struct lane *lane, uint32_t base)
 {
         uint32_t known = base;
 
@@ -145,10 +149,17 @@ uint32_t tdm_scheduler_known_rows(const struct lane *lane, uint32_t base)
         return known;
 }
 
+uint32_t tdm_scheduler_most_rows(const struct lane *lane, uint32_t base)
+{
+        uint32_t known = known_rows(lane, base);
+
+        return TDM_MAX(GROW_ROWS * known, known + GROW_LEAST);
+}
+
 bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base)
 {
         /* A guess at what rows cost keeps no step from being tried. */
-        return tdm_scheduler_known_rows(lane, n_rows - 1) >= n_rows && ns > OTHERS_WAIT * base;
+        return known_rows(lane, n_rows - 1) >= n_rows && ns > OTHERS_WAIT * base;
 }
 
 /* ---- chains ---- */
