@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Changes the words of a module in place; of one without matrices nothing. Returns whether it found where. Faults:
- * see faults.c. */
+/* Changes the words of a module in place; of one without matrices nothing. Returns false where it has matrices and no
+ * place for such a fault. Faults: see faults.c. */
 bool plant_fault(uint32_t *words, size_t n, const char *fault);
 
 #endif

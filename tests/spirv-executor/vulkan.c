@@ -374,8 +374,11 @@ CALL(CreateShaderModule)(VkDevice device, const VkShaderModuleCreateInfo *info, 
         m->n = info->codeSize / 4;
         m->words = made(info->codeSize + 4);
         memcpy(m->words, info->pCode, info->codeSize);
-        if (fault && *fault)
-                plant_fault(m->words, m->n, fault);
+        if (fault && *fault && !plant_fault(m->words, m->n, fault)) {
+                free(m->words);
+                free(m);
+                return VK_ERROR_UNKNOWN;
+        }
         *ret = HANDLE(VkShaderModule, m);
         return VK_SUCCESS;
 }
