@@ -8,34 +8,34 @@
 typedef float __attribute__((may_alias)) f32_lanes;
 
 /* For each of the mask's lanes of each scalar: all lanes is what nearly always is meant. */
-#define EACH_LANE(...) \
-        if (mask == ALL_LANES) { \
-                for (uint32_t l = 0; l < LANES; l++) { \
-                        __VA_ARGS__ \
-                } \
-        } else { \
-                for (uint32_t l = 0; l < LANES; l++) \
-                        if (mask >> l & 1) { \
-                                __VA_ARGS__ \
-                        } \
+#define EACH_LANE(...)                                                                                                 \
+        if (mask == ALL_LANES) {                                                                                       \
+                for (uint32_t l = 0; l < LANES; l++) {                                                                 \
+                        __VA_ARGS__                                                                                    \
+                }                                                                                                      \
+        } else {                                                                                                       \
+                for (uint32_t l = 0; l < LANES; l++)                                                                   \
+                        if (mask >> l & 1) {                                                                           \
+                                __VA_ARGS__                                                                            \
+                        }                                                                                              \
         }
 
 /* d, a, b, c: the slots of the result's and the operands' scalars. Of 64 bits two each. */
 #define STEP(width) ((width) == 64 ? 2u : 1u)
 
-static const slot zeros;
+static const struct slot zeros;
 
-static const slot *operand(ref at, slot *own, slot *consts)
+static const struct slot *operand(ref at, struct slot *own, struct slot *consts)
 {
         return at == NO_REF ? &zeros : slot_at(at, own, consts);
 }
 
-static inline uint64_t long_of(const slot *a, uint32_t l)
+static inline uint64_t long_of(const struct slot *a, uint32_t l)
 {
         return a[0].v[l] | (uint64_t)a[1].v[l] << 32;
 }
 
-static inline void put_long(slot *d, uint32_t l, uint64_t x)
+static inline void put_long(struct slot *d, uint32_t l, uint64_t x)
 {
         d[0].v[l] = (uint32_t)x;
         d[1].v[l] = (uint32_t)(x >> 32);
@@ -53,7 +53,7 @@ static inline int32_t signed_of(uint32_t x, uint32_t width)
 
 static inline float float_of(uint32_t bits, uint32_t width)
 {
-        return width == 16 ? tdm_f16_to_f32((uint16_t)bits) : tdm_bits_to_f32(bits);
+        return width == 16 ? half_values[bits & 0xffff] : tdm_bits_to_f32(bits);
 }
 
 static inline uint32_t bits_of(float x, uint32_t width)
@@ -63,22 +63,29 @@ static inline uint32_t bits_of(float x, uint32_t width)
 
 /* ---- integers ---- */
 
-#define WORDS(expression) \
-        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += 1) { \
-                EACH_LANE(uint32_t x = a->v[l], y = b->v[l]; (void)y; d->v[l] = (expression)&keeps;) \
-        } \
+#define WORDS(expression)                                                                                              \
+        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += b_step) {                                             \
+                EACH_LANE(uint32_t x = a->v[l], y = b->v[l]; (void)y; d->v[l] = (expression)&keeps;)                   \
+        }                                                                                                              \
         return true;
-#define LONGS(expression) \
-        for (uint32_t k = 0; k < i->n; k++, d += 2, a += 2, b += b_step) { \
-                EACH_LANE(uint64_t x = long_of(a, l), y = b_step == 2 ? long_of(b, l) : b->v[l]; (void)y; \
-                          put_long(d, l, expression);) \
-        } \
+#define LONGS(expression)                                                                                              \
+        for (uint32_t k = 0; k < i->n; k++, d += 2, a += 2, b += b_step) {                                             \
+                EACH_LANE(uint64_t x = long_of(a, l), y = b_step == 2 ? long_of(b, l) : b->v[l]; (void)y;              \
+                          put_long(d, l, expression);)                                                                 \
+        }                                                                                                              \
         return true;
 
-static bool longs(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+/* Twice: the loops over lanes are what a wider vector unit is for. */
+#if defined(__x86_64__) && !defined(TANDEM_SANITIZED)
+#define FOR_VECTORS __attribute__((target_clones("default", "avx2")))
+#else
+#define FOR_VECTORS
+#endif
+
+static bool longs(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d = slot_at(i->dst, own, consts);
-        const slot *a = operand(i->a, own, consts), *b = operand(i->b, own, consts);
+        struct slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts), *b = operand(i->b, own, consts);
         uint32_t b_step = i->b == NO_REF ? 0 : i->sub != 0 && i->sub < 64 ? 1 : 2;
 
         switch (i->op) {
@@ -122,11 +129,11 @@ static uint32_t dot(uint32_t x, uint32_t y)
         return (uint32_t)sum;
 }
 
-static bool words(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+FOR_VECTORS static bool words(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d = slot_at(i->dst, own, consts);
-        const slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts);
-        const uint32_t width = i->width, keeps = kept(width);
+        struct slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts);
+        const uint32_t width = i->width, keeps = kept(width), b_step = i->op == OP_MATRIX_TIMES_SCALAR ? 0 : 1;
 
         switch (i->op) {
         case OP_S_NEGATE:
@@ -136,6 +143,7 @@ static bool words(const struct insn *i, slot *own, slot *consts, uint32_t mask)
         case OP_I_SUB:
                 WORDS(x - y)
         case OP_I_MUL:
+        case OP_MATRIX_TIMES_SCALAR: /* of integers */
                 WORDS(x * y)
         case OP_U_DIV:
                 WORDS(y ? x / y : 0)
@@ -177,31 +185,32 @@ static bool words(const struct insn *i, slot *own, slot *consts, uint32_t mask)
 
 /* ---- comparisons: a bool of each ---- */
 
-#define COMPARED(expression) \
-        if (width == 64) { \
-                for (uint32_t k = 0; k < i->n; k++, d += 1, a += 2, b += 2) { \
-                        EACH_LANE(uint64_t x = long_of(a, l), y = long_of(b, l); int64_t sx = (int64_t)x, \
-                                  sy = (int64_t)y; (void)sx; (void)sy; (void)x; (void)y; d->v[l] = (expression);) \
-                } \
-        } else { \
-                for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += 1) { \
-                        EACH_LANE(uint32_t x = a->v[l], y = b->v[l]; \
-                                  int32_t sx = signed_of(x, width), sy = signed_of(y, width); \
-                                  (void)sx; (void)sy; (void)x; (void)y; d->v[l] = (expression);) \
-                } \
-        } \
+#define COMPARED(expression)                                                                                           \
+        if (width == 64) {                                                                                             \
+                for (uint32_t k = 0; k < i->n; k++, d += 1, a += 2, b += 2) {                                          \
+                        EACH_LANE(uint64_t x = long_of(a, l), y = long_of(b, l);                                       \
+                                  int64_t sx = (int64_t)x, sy = (int64_t)y; (void)sx; (void)sy; (void)x; (void)y;      \
+                                  d->v[l] = (expression);)                                                             \
+                }                                                                                                      \
+        } else {                                                                                                       \
+                for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += 1) {                                          \
+                        EACH_LANE(uint32_t x = a->v[l], y = b->v[l];                                                   \
+                                  int32_t sx = signed_of(x, width), sy = signed_of(y, width); (void)sx; (void)sy;      \
+                                  (void)x; (void)y; d->v[l] = (expression);)                                           \
+                }                                                                                                      \
+        }                                                                                                              \
         return true;
-#define COMPARED_FLOATS(expression) \
-        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += 1) { \
-                EACH_LANE(float x = float_of(a->v[l], width), y = float_of(b->v[l], width); (void)y; \
-                          d->v[l] = (expression);) \
-        } \
+#define COMPARED_FLOATS(expression)                                                                                    \
+        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += 1) {                                                  \
+                EACH_LANE(float x = float_of(a->v[l], width), y = float_of(b->v[l], width); (void)y;                   \
+                          d->v[l] = (expression);)                                                                     \
+        }                                                                                                              \
         return true;
 
-static bool comparisons(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+FOR_VECTORS static bool comparisons(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d = slot_at(i->dst, own, consts);
-        const slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts);
+        struct slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts);
         const uint32_t width = i->from;
 
         switch (i->op) {
@@ -250,25 +259,26 @@ static bool comparisons(const struct insn *i, slot *own, slot *consts, uint32_t 
 
 /* ---- floats ---- */
 
-#define FLOATS(expression) \
-        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += b_step, c += 1) { \
-                if (width == 32) { \
-                        EACH_LANE(float x = ((const f32_lanes *)a)[l], y = ((const f32_lanes *)b)[l], \
-                                  z = ((const f32_lanes *)c)[l]; \
-                                  (void)x; (void)y; (void)z; ((f32_lanes *)d)[l] = (expression);) \
-                } else { \
-                        EACH_LANE(float x = float_of(a->v[l], 16), y = float_of(b->v[l], 16), \
-                                  z = float_of(c->v[l], 16); \
-                                  (void)x; (void)y; (void)z; d->v[l] = half_of(expression);) \
-                } \
-        } \
+#define FLOATS(expression)                                                                                             \
+        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += b_step, c += 1) {                                     \
+                if (width == 32) {                                                                                     \
+                        EACH_LANE(float x = ((const f32_lanes *)a)[l], y = ((const f32_lanes *)b)[l],                  \
+                                  z = ((const f32_lanes *)c)[l];                                                       \
+                                  (void)x; (void)y; (void)z; ((f32_lanes *)d)[l] = (expression);)                      \
+                } else {                                                                                               \
+                        EACH_LANE(float x = float_of(a->v[l], 16), y = float_of(b->v[l], 16),                          \
+                                  z = float_of(c->v[l], 16);                                                           \
+                                  (void)x; (void)y; (void)z; d->v[l] = half_of(expression);)                           \
+                }                                                                                                      \
+        }                                                                                                              \
         return true;
 
-static bool floats(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+FOR_VECTORS static bool floats(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d = slot_at(i->dst, own, consts);
-        const slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts), *c = a;
-        const uint32_t width = i->width, b_step = i->op == OP_VECTOR_TIMES_SCALAR || i->op == OP_MATRIX_TIMES_SCALAR ? 0 : 1;
+        struct slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts), *c = a;
+        const uint32_t width = i->width,
+                       b_step = i->op == OP_VECTOR_TIMES_SCALAR || i->op == OP_MATRIX_TIMES_SCALAR ? 0 : 1;
 
         switch (i->op) {
         case OP_F_NEGATE:
@@ -324,21 +334,21 @@ static float fma_once(float x, float y, float z)
         return fmaf(x, y, z);
 }
 
-#define INTEGERS(expression) \
-        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += 1, c += 1) { \
-                EACH_LANE(uint32_t x = a->v[l], y = b->v[l], z = c->v[l]; \
-                          int32_t sx = signed_of(x, width), sy = signed_of(y, width), sz = signed_of(z, width); \
-                          (void)y; (void)z; (void)sx; (void)sy; (void)sz; d->v[l] = (uint32_t)(expression);) \
-        } \
+#define INTEGERS(expression)                                                                                           \
+        for (uint32_t k = 0; k < i->n; k++, d += 1, a += 1, b += 1, c += 1) {                                          \
+                EACH_LANE(uint32_t x = a->v[l], y = b->v[l], z = c->v[l];                                              \
+                          int32_t sx = signed_of(x, width), sy = signed_of(y, width), sz = signed_of(z, width);        \
+                          (void)y; (void)z; (void)sx; (void)sy; (void)sz; d->v[l] = (uint32_t)(expression);)           \
+        }                                                                                                              \
         return true;
 #define MIN(x, y) ((y) < (x) ? (y) : (x))
 #define MAX(x, y) ((x) < (y) ? (y) : (x))
 
-static bool glsl(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+static bool glsl(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d = slot_at(i->dst, own, consts);
-        const slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts),
-                   *c = i->c == NO_REF ? a : operand(i->c, own, consts);
+        struct slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts), *b = i->b == NO_REF ? a : operand(i->b, own, consts),
+                          *c = i->c == NO_REF ? a : operand(i->c, own, consts);
         const uint32_t width = i->width, b_step = 1, which = i->sub;
 
         switch (which) {
@@ -421,12 +431,12 @@ static bool glsl(const struct insn *i, slot *own, slot *consts, uint32_t mask)
 
 /* ---- conversions ---- */
 
-static uint64_t whole(const slot *a, uint32_t l, uint32_t width)
+static uint64_t whole(const struct slot *a, uint32_t l, uint32_t width)
 {
         return width == 64 ? long_of(a, l) : a->v[l];
 }
 
-static void put_whole(slot *d, uint32_t l, uint32_t width, uint64_t x)
+static void put_whole(struct slot *d, uint32_t l, uint32_t width, uint64_t x)
 {
         if (width == 64)
                 put_long(d, l, x);
@@ -445,10 +455,10 @@ static uint64_t signed_whole(uint64_t x, uint32_t width)
         return width == 64 ? x : (uint64_t)(int64_t)signed_of((uint32_t)x, width);
 }
 
-static bool conversions(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+FOR_VECTORS static bool conversions(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d = slot_at(i->dst, own, consts);
-        const slot *a = operand(i->a, own, consts);
+        struct slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts);
         const uint32_t to = i->width, from = i->from, d_step = STEP(to), a_step = STEP(from);
 
         for (uint32_t k = 0; k < i->n; k++, d += d_step, a += a_step)
@@ -479,30 +489,42 @@ static bool conversions(const struct insn *i, slot *own, slot *consts, uint32_t 
 }
 
 /* Between scalars of different sizes: as they would lie in memory. */
-static void bitcast(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+FOR_VECTORS static void bitcast(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d = slot_at(i->dst, own, consts);
-        const slot *a = operand(i->a, own, consts);
+        struct slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts);
         const uint32_t to = i->width, from = i->from, n_from = i->n_words;
 
-        EACH_LANE(uint8_t bytes[64] = { 0 }; for (uint32_t k = 0; k < n_from; k++) {
-                uint64_t x = whole(a + k * STEP(from), l, from);
+        if (from == 32 && to == 16) { /* these two are what nearly all are */
+                for (uint32_t k = 0; k < n_from; k++)
+                        EACH_LANE(d[k * 2].v[l] = a[k].v[l] & 0xffff; d[k * 2 + 1].v[l] = a[k].v[l] >> 16;)
+                return;
+        }
+        if (from == 16 && to == 32) {
+                for (uint32_t k = 0; k < i->n; k++)
+                        EACH_LANE(d[k].v[l] = a[k * 2].v[l] | a[k * 2 + 1].v[l] << 16;)
+                return;
+        }
+        EACH_LANE(
+                uint8_t bytes[64] = { 0 }; for (uint32_t k = 0; k < n_from; k++) {
+                        uint64_t x = whole(a + k * STEP(from), l, from);
 
-                memcpy(bytes + k * (from / 8), &x, from / 8);
-        } for (uint32_t k = 0; k < i->n; k++) {
-                uint64_t x = 0;
+                        memcpy(bytes + k * (from / 8), &x, from / 8);
+                } for (uint32_t k = 0; k < i->n; k++) {
+                        uint64_t x = 0;
 
-                memcpy(&x, bytes + k * (to / 8), to / 8);
-                put_whole(d + k * STEP(to), l, to, x);
-        })
+                        memcpy(&x, bytes + k * (to / 8), to / 8);
+                        put_whole(d + k * STEP(to), l, to, x);
+                })
 }
 
 /* ---- the rest ---- */
 
-static void select_one(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+FOR_VECTORS static void select_one(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        const slot *a = operand(i->a, own, consts), *b = operand(i->b, own, consts), *c = operand(i->c, own, consts);
-        slot *d = slot_at(i->dst, own, consts);
+        const struct slot *a = operand(i->a, own, consts), *b = operand(i->b, own, consts),
+                          *c = operand(i->c, own, consts);
+        struct slot *d = slot_at(i->dst, own, consts);
         const uint32_t step = STEP(i->width), a_step = i->sub ? 0 : 1;
 
         for (uint32_t k = 0; k < i->n; k++, d += step, a += a_step, b += step, c += step)
@@ -513,10 +535,10 @@ static void select_one(const struct insn *i, slot *own, slot *consts, uint32_t m
                 }
 }
 
-bool compute(const struct insn *i, slot *own, slot *consts, uint32_t mask)
+bool compute(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask)
 {
-        slot *d;
-        const slot *a;
+        struct slot *d;
+        const struct slot *a;
 
         switch (i->op) {
         case OP_SELECT:
@@ -543,7 +565,7 @@ bool compute(const struct insn *i, slot *own, slot *consts, uint32_t mask)
                 return comparisons(i, own, consts, mask);
         if (i->op >= OP_CONVERT_F_TO_U && i->op <= OP_F_CONVERT)
                 return conversions(i, own, consts, mask);
-        if (floats(i, own, consts, mask))
+        if (!(i->op == OP_MATRIX_TIMES_SCALAR && i->sub) && floats(i, own, consts, mask))
                 return true;
         return i->width == 64 ? longs(i, own, consts, mask) : words(i, own, consts, mask);
 }

@@ -1,4 +1,4 @@
-/* A function's blocks: which order they run in, and each instruction with its operands found. */
+/* Each instruction with its operands found: see blocks.c for what is around them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +58,9 @@ static bool index_by(struct making *m, const struct type **type, uint32_t index_
         if (t->kind != KIND_ARRAY && t->kind != KIND_VECTOR && t->kind != KIND_MATRIX)
                 return refuse(m, "an index into what has no parts");
         *type = type_of(m, t->element);
-        stride = in_slots ? (int64_t)(*type)->n_slots : t->kind == KIND_ARRAY ? (int64_t)t->stride : (int64_t)(*type)->bytes;
+        stride = in_slots              ? (int64_t)(*type)->n_slots :
+                 t->kind == KIND_ARRAY ? (int64_t)t->stride :
+                                         (int64_t)(*type)->bytes;
         if (index->known) {
                 *ret_broken |= t->n != 0 && (uint64_t)value >= t->n;
                 p->at += value * stride;
@@ -101,10 +103,12 @@ static bool decode_chain(struct making *m, const uint32_t *w, uint32_t n, struct
 
 /* ---- values ---- */
 
-static bool value_of(struct making *m, uint32_t id, ref *ret, const struct type **ret_type)
+bool value_of(struct making *m, uint32_t id, ref *ret, const struct type **ret_type)
 {
         const struct id *v = id_of(m, id);
 
+        *ret = NO_REF;
+        *ret_type = NULL;
         if (v->is != ID_VALUE)
                 return refuse(m, "%u is no value here", id);
         *ret = v->at;
@@ -117,6 +121,7 @@ static bool part_of(struct making *m, const struct type *t, const uint32_t *indi
                     const struct type **ret_type)
 {
         *ret_slot = 0;
+        *ret_type = t;
         for (uint32_t k = 0; k < n; k++) {
                 if (indices[k] >= t->n)
                         return refuse(m, "a part that is not there");
@@ -213,7 +218,9 @@ static bool decode_group(struct making *m, uint32_t op, const uint32_t *w, uint3
         const struct type *t;
         bool reduces = op >= OP_GROUP_I_ADD && op <= OP_GROUP_F_MAX;
 
-        if (n < (op == OP_GROUP_ELECT ? 1u : op == OP_GROUP_BROADCAST_FIRST || op == OP_GROUP_BALLOT ? 2u : 3u) ||
+        if (n < (op == OP_GROUP_ELECT                                    ? 1u :
+                 op == OP_GROUP_BROADCAST_FIRST || op == OP_GROUP_BALLOT ? 2u :
+                                                                           3u) ||
             id_of(m, w[0])->value != SCOPE_SUBGROUP)
                 return refuse(m, "a group operation of another scope");
         if (op == OP_GROUP_ELECT)
@@ -263,8 +270,8 @@ static bool decode_multiply(struct making *m, const uint32_t *w, uint32_t n, str
         return true;
 }
 
-bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result, const uint32_t *w, uint32_t n,
-                  ref dst, struct insn *i)
+bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result, const uint32_t *w, uint32_t n, ref dst,
+                  struct insn *i)
 {
         const struct type *t = type_of(m, type), *own = scalar_of(m, t), *a = NULL, *b = NULL, *c = NULL;
         uint32_t slot, first = 0;
@@ -282,9 +289,8 @@ bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result,
         case OP_COMPOSITE_CONSTRUCT:
         case OP_VECTOR_SHUFFLE:
         case OP_COMPOSITE_INSERT:
-                return (op == OP_COMPOSITE_CONSTRUCT ? n >= 1 : n >= 3) ?
-                               decode_parts(m, op, t, w, n, i) :
-                               refuse(m, "too few parts");
+                return (op == OP_COMPOSITE_CONSTRUCT ? n >= 1 : n >= 3) ? decode_parts(m, op, t, w, n, i) :
+                                                                          refuse(m, "too few parts");
         case OP_COMPOSITE_EXTRACT:
                 i->op = OWN_COPY;
                 i->n = t->n_slots;
@@ -316,7 +322,8 @@ bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result,
         }
         if (n <= first)
                 return refuse(m, "operation %u without an operand", op);
-        if (!value_of(m, w[first], &i->a, &a) || (n > first + 1 && op != OP_S_DOT && !value_of(m, w[first + 1], &i->b, &b)) ||
+        if (!value_of(m, w[first], &i->a, &a) ||
+            (n > first + 1 && op != OP_S_DOT && !value_of(m, w[first + 1], &i->b, &b)) ||
             (n > first + 2 && op != OP_S_DOT && !value_of(m, w[first + 2], &i->c, &c)))
                 return false;
         if (op == OP_S_DOT && (n < 3 || !value_of(m, w[1], &i->b, &b) || a->kind != KIND_INT || w[2] != 0))
@@ -334,6 +341,8 @@ bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result,
                 if (!b)
                         return refuse(m, "a shift or index by nothing");
                 i->sub = (uint16_t)scalar_of(m, b)->width;
+        } else if (op == OP_MATRIX_TIMES_SCALAR) {
+                i->sub = own->kind == KIND_INT;
         } else if (op == OP_ANY || op == OP_ALL || op == OP_BITCAST) {
                 i->n_words = a->n;
         }
@@ -344,7 +353,7 @@ bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result,
 
 /* ---- instructions ---- */
 
-static struct insn *add(struct making *m)
+struct insn *add_insn(struct making *m)
 {
         struct program *p = m->program;
 
@@ -363,8 +372,8 @@ static uint32_t alignment(const uint32_t *w, uint32_t n)
         return n >= 2 && w[0] & MEMORY_ALIGNED && w[1] != 0 && (w[1] & (w[1] - 1)) == 0 ? w[1] : 1;
 }
 
-static bool decode_access(struct making *m, uint32_t pointer, uint32_t value_type, ref value,
-                          bool stores, uint32_t align)
+static bool decode_access(struct making *m, uint32_t pointer, uint32_t value_type, ref value, bool stores,
+                          uint32_t align)
 {
         const struct type *t = type_of(m, value_type);
         struct pointer p;
@@ -374,7 +383,7 @@ static bool decode_access(struct making *m, uint32_t pointer, uint32_t value_typ
                 return false;
         if (t->n_slots > 4096)
                 return refuse(m, "a value of too many slots is loaded or stored");
-        i = add(m);
+        i = add_insn(m);
         i->pointer = p;
         i->type = t;
         i->n = t->n_slots;
@@ -404,11 +413,14 @@ static bool decode_atomic(struct making *m, uint32_t op, const uint32_t *w, uint
         struct insn *i;
         struct pointer p;
 
-        if (n < at + (op == OP_ATOMIC_LOAD ? 3u : op == OP_ATOMIC_COMPARE_EXCHANGE ? 6u : 4u) || !pointer_of(m, w[at], &p))
+        if (n < at + (op == OP_ATOMIC_LOAD             ? 3u :
+                      op == OP_ATOMIC_COMPARE_EXCHANGE ? 6u :
+                                                         4u) ||
+            !pointer_of(m, w[at], &p))
                 return refuse(m, "an atomic operation is cut short");
         if (p.space != SPACE_PHYSICAL && p.space != SPACE_SHARED)
                 return refuse(m, "an atomic operation on what only one has");
-        i = add(m);
+        i = add_insn(m);
         i->op = (uint16_t)op;
         i->pointer = p;
         i->type = pointee_of(m, w[at]);
@@ -430,187 +442,18 @@ static bool decode_variable(struct making *m, const uint32_t *w, uint32_t n)
 
         if (n < 4 || w[3] != STORAGE_FUNCTION || t->n_slots > 4096)
                 return refuse(m, "a variable of a function");
-        result->pointer =
-                (struct pointer){ SPACE_SLOTS, p->n_slots, NO_REF, p->n_slots, p->n_slots + t->n_slots };
+        result->pointer = (struct pointer){ SPACE_SLOTS, p->n_slots, NO_REF, p->n_slots, p->n_slots + t->n_slots };
         p->n_slots += t->n_slots;
         if (n == 4)
                 return true;
-        i = add(m);
+        i = add_insn(m);
         i->op = OWN_COPY;
         i->dst = (ref)result->pointer.at;
         i->n = t->n_slots;
         return value_of(m, w[4], &i->a, &of_value);
 }
 
-/* ---- blocks ---- */
-
-struct raw_block {
-        uint32_t label;
-        size_t begin, end; /* words, from behind the label to behind the branch */
-        uint32_t merge, next; /* labels; 0: none */
-        uint32_t order; /* + 1; 0: not reached */
-};
-
-struct function {
-        struct raw_block *blocks;
-        uint32_t n;
-};
-
-static struct raw_block *block_of(struct making *m, const struct function *f, uint32_t label)
-{
-        const struct id *id = id_of(m, label);
-
-        if (id->is == ID_LABEL && id->block < f->n)
-                return &f->blocks[id->block];
-        refuse(m, "%u is no label", label);
-        return &f->blocks[0];
-}
-
-/* The words of a block's last instruction. */
-static const uint32_t *last_of(const struct making *m, const struct raw_block *b)
-{
-        size_t at = b->begin, last = at;
-
-        while (at < b->end) {
-                last = at;
-                at += m->words[at] >> 16;
-        }
-        return m->words + last;
-}
-
-/* The k-th label that a branch names; 0: there is none. */
-static uint32_t target(const uint32_t *w, uint32_t k)
-{
-        uint32_t op = w[0] & 0xffff, n = w[0] >> 16;
-
-        if (op == OP_BRANCH)
-                return k == 0 ? w[1] : 0;
-        if (op == OP_BRANCH_CONDITIONAL)
-                return k < 2 ? w[2 + k] : 0;
-        if (op == OP_SWITCH)
-                return k == 0 ? w[2] : 2 + k * 2 < n ? w[2 + k * 2] : 0;
-        return 0;
-}
-
-/* Blocks in the order in which they run: reversed, as a depth-first search leaves them. What comes behind a construct is
- * visited first and so comes last; with it each lane waits at the end of a construct for those that are still in it. */
-static bool put_in_order(struct making *m, struct function *f, uint32_t *n_ordered)
-{
-        struct {
-                uint32_t block, next;
-        } *stack = keep(m->program, (f->n + 1) * sizeof(*stack));
-        uint8_t *seen = keep(m->program, f->n);
-        uint32_t depth = 1, done = 0;
-
-        stack[0].block = 0;
-        seen[0] = 1;
-        while (depth && !m->failed) {
-                struct raw_block *b = &f->blocks[stack[depth - 1].block];
-                uint32_t k = stack[depth - 1].next++, label = k == 0 ? b->merge : k == 1 ? b->next : 0;
-
-                if (k >= 2) {
-                        label = target(last_of(m, b), k - 2);
-                        if (label == 0) {
-                                b->order = ++done;
-                                depth--;
-                                continue;
-                        }
-                }
-                if (label != 0) {
-                        uint32_t to = (uint32_t)(block_of(m, f, label) - f->blocks);
-
-                        if (!seen[to]) {
-                                seen[to] = 1;
-                                stack[depth].block = to;
-                                stack[depth++].next = 0;
-                        }
-                }
-        }
-        for (uint32_t i = 0; i < f->n; i++)
-                if (f->blocks[i].order)
-                        f->blocks[i].order = done - f->blocks[i].order + 1;
-        *n_ordered = done;
-        return !m->failed;
-}
-
-static bool new_edge(struct making *m, const struct function *f, const struct raw_block *from, uint32_t label,
-                     uint32_t *ret)
-{
-        const struct raw_block *to = block_of(m, f, label);
-        struct program *p = m->program;
-        struct edge e = { .block = to->order - 1 };
-
-        for (int pass = 0; pass < 2; pass++) { /* counts, then notes */
-                uint32_t k = 0;
-
-                for (size_t at = to->begin; at < to->end; at += m->words[at] >> 16) {
-                        const uint32_t *w = m->words + at;
-                        uint32_t n = w[0] >> 16, i;
-
-                        if ((w[0] & 0xffff) != OP_PHI)
-                                continue;
-                        for (i = 3; i + 1 < n && w[i + 1] != from->label; i += 2)
-                                ;
-                        if (i + 1 >= n)
-                                return refuse(m, "a phi does not know where it is come from");
-                        if (pass) {
-                                const struct type *t;
-
-                                e.copies[k].dst = id_of(m, w[2])->at;
-                                e.copies[k].n = type_of(m, w[1])->n_slots;
-                                if (!value_of(m, w[i], &e.copies[k].src, &t))
-                                        return false;
-                        }
-                        k++;
-                }
-                if (!pass)
-                        e.copies = keep(p, k * sizeof(*e.copies));
-                e.n_copies = k;
-        }
-        if (p->n_edges == p->edges_room) {
-                p->edges_room = p->edges_room * 2 + 64;
-                p->edges = realloc(p->edges, p->edges_room * sizeof(*p->edges));
-                if (!p->edges)
-                        abort();
-        }
-        p->edges[p->n_edges] = e;
-        *ret = p->n_edges++;
-        return true;
-}
-
-static bool decode_branch(struct making *m, const struct function *f, const struct raw_block *b, const uint32_t *w)
-{
-        uint32_t op = w[0] & 0xffff, n = w[0] >> 16, n_words = op == OP_SWITCH ? n - 2 : op == OP_BRANCH ? 1 : 2;
-        uint32_t *words = keep(m->program, (n + 2) * sizeof(*words));
-        const struct type *t;
-        struct insn *i = add(m);
-
-        i->op = op == OP_BRANCH             ? OWN_BRANCH :
-                op == OP_BRANCH_CONDITIONAL ? OWN_CHOOSE :
-                op == OP_SWITCH             ? OWN_SWITCH :
-                op == OP_RETURN             ? OWN_RETURN :
-                                              OWN_NEVER;
-        if (op != OP_BRANCH && op != OP_BRANCH_CONDITIONAL && op != OP_SWITCH)
-                return true;
-        i->words = words;
-        i->n_words = n_words;
-        if (op != OP_BRANCH && !value_of(m, w[1], &i->a, &t))
-                return false;
-        if (op == OP_SWITCH && t->width != 32)
-                return refuse(m, "a switch by no word");
-        for (uint32_t k = 0; target(w, k); k++) {
-                uint32_t at = op == OP_SWITCH && k ? k * 2 : k;
-
-                if (!new_edge(m, f, b, target(w, k), &words[at]))
-                        return false;
-                if (op == OP_SWITCH && k)
-                        words[at - 1] = w[1 + k * 2];
-        }
-        return true;
-}
-
-/* Operations whose result is what they are given: the same slots. Returns false where that does not hold. */
-static bool same_slots(struct making *m, uint32_t op, const uint32_t *w, uint32_t n, ref *ret)
+bool same_slots(struct making *m, uint32_t op, const uint32_t *w, uint32_t n, ref *ret)
 {
         const struct type *t = type_of(m, w[1]), *a;
         const struct id *operand = n > 3 ? id_of(m, w[3]) : NULL;
@@ -638,105 +481,7 @@ static bool same_slots(struct making *m, uint32_t op, const uint32_t *w, uint32_
         }
 }
 
-static bool has_result(uint32_t op)
-{
-        switch (op) {
-        case OP_NOP:
-        case OP_STORE:
-        case OP_CONTROL_BARRIER:
-        case OP_MEMORY_BARRIER:
-        case OP_ATOMIC_STORE:
-        case OP_MATRIX_STORE:
-        case OP_LOOP_MERGE:
-        case OP_SELECTION_MERGE:
-        case OP_LABEL:
-        case OP_BRANCH:
-        case OP_BRANCH_CONDITIONAL:
-        case OP_SWITCH:
-        case OP_RETURN:
-        case OP_UNREACHABLE:
-        case OP_FUNCTION_END:
-                return false;
-        default:
-                return true;
-        }
-}
-
-static bool is_end(uint32_t op)
-{
-        return op == OP_BRANCH || op == OP_BRANCH_CONDITIONAL || op == OP_SWITCH || op == OP_RETURN || op == OP_UNREACHABLE;
-}
-
-static bool least_words(struct making *m, const uint32_t *w)
-{
-        uint32_t op = w[0] & 0xffff, n = w[0] >> 16,
-                 least = op == OP_LOAD || op == OP_ACCESS_CHAIN || op == OP_IN_BOUNDS_ACCESS_CHAIN || op == OP_VARIABLE ? 4 :
-                         op == OP_LABEL || op == OP_BRANCH || op == OP_SELECTION_MERGE ? 2 :
-                         op == OP_STORE || op == OP_LOOP_MERGE || op == OP_SWITCH || has_result(op) ? 3 :
-                         op == OP_BRANCH_CONDITIONAL || op == OP_CONTROL_BARRIER ? 4 :
-                                                                                   1;
-
-        return n >= least || refuse(m, "instruction %u is cut short", op);
-}
-
-/* Where blocks begin and end, and a place for each result. */
-static bool look(struct making *m, size_t at, struct function *f)
-{
-        struct program *p = m->program;
-        struct raw_block *b = NULL;
-
-        f->blocks = keep(p, (m->n_words - at) / 2 * sizeof(*f->blocks));
-        for (; at < m->n_words; at += m->words[at] >> 16) {
-                const uint32_t *w = m->words + at;
-                uint32_t op = w[0] & 0xffff, n = w[0] >> 16;
-
-                if (n == 0 || n > m->n_words - at)
-                        return refuse(m, "an instruction is cut short");
-                if (!least_words(m, w))
-                        return false;
-                if (op == OP_FUNCTION_END)
-                        return (f->n > 0 && !b) || refuse(m, "a function without a last branch");
-                if (op == OP_LABEL) {
-                        if (b)
-                                return refuse(m, "a block without a last branch");
-                        b = &f->blocks[f->n];
-                        *b = (struct raw_block){ .label = w[1], .begin = at + n };
-                        id_of(m, w[1])->is = ID_LABEL;
-                        id_of(m, w[1])->block = f->n++;
-                        continue;
-                }
-                if (!b)
-                        return refuse(m, "an instruction outside a block");
-                if (op == OP_SELECTION_MERGE || op == OP_LOOP_MERGE)
-                        b->merge = w[1];
-                if (op == OP_LOOP_MERGE)
-                        b->next = w[2];
-                if (is_end(op)) {
-                        b->end = at + n;
-                        b = NULL;
-                        continue;
-                }
-                if (!has_result(op))
-                        continue;
-                struct id *result = id_of(m, w[2]);
-                uint32_t n_slots = type_of(m, w[1])->n_slots;
-
-                result->type = w[1];
-                result->is = op == OP_VARIABLE || op == OP_ACCESS_CHAIN || op == OP_IN_BOUNDS_ACCESS_CHAIN ? ID_POINTER :
-                                                                                                             ID_VALUE;
-                if (result->is == ID_POINTER || m->failed)
-                        continue;
-                if (n_slots > 4096 || p->n_slots > 1u << 22)
-                        return refuse(m, "too many slots");
-                if (same_slots(m, op, w, n, &result->at))
-                        continue;
-                result->at = (ref)p->n_slots;
-                p->n_slots += n_slots;
-        }
-        return refuse(m, "a function without an end");
-}
-
-static bool decode_instruction(struct making *m, const uint32_t *w)
+bool decode_instruction(struct making *m, const uint32_t *w)
 {
         uint32_t op = w[0] & 0xffff, n = w[0] >> 16;
         const struct type *t;
@@ -760,15 +505,15 @@ static bool decode_instruction(struct making *m, const uint32_t *w)
                 if (!decode_chain(m, w, n, &decoded, &none))
                         return false;
                 if (!none)
-                        *add(m) = decoded;
+                        *add_insn(m) = decoded;
                 return true;
         case OP_LOAD:
                 return decode_access(m, w[3], w[1], id_of(m, w[2])->at, false, alignment(w + 4, n - 4));
         case OP_STORE:
-                return value_of(m, w[2], &at, &t) && decode_access(m, w[1], id_of(m, w[2])->type, at, true,
-                                                                   alignment(w + 3, n - 3));
+                return value_of(m, w[2], &at, &t) &&
+                       decode_access(m, w[1], id_of(m, w[2])->type, at, true, alignment(w + 3, n - 3));
         case OP_CONTROL_BARRIER:
-                i = add(m);
+                i = add_insn(m);
                 i->op = OP_CONTROL_BARRIER;
                 i->sub = (uint16_t)id_of(m, w[1])->value;
                 return i->sub == SCOPE_WORKGROUP || i->sub == SCOPE_SUBGROUP || refuse(m, "a barrier of another scope");
@@ -776,7 +521,7 @@ static bool decode_instruction(struct making *m, const uint32_t *w)
                 decoded = (struct insn){ .op = OP_MATRIX_STORE };
                 if (n < 5 || !decode_matrix_load(m, w + 1, n - 1, true, &decoded))
                         return false;
-                *add(m) = decoded;
+                *add_insn(m) = decoded;
                 return true;
         default:
                 if (op >= OP_ATOMIC_LOAD && op <= OP_ATOMIC_XOR)
@@ -785,33 +530,7 @@ static bool decode_instruction(struct making *m, const uint32_t *w)
                         return true;
                 if (!decode_value(m, op, w[1], w[2], w + 3, n - 3, id_of(m, w[2])->at, &decoded))
                         return false;
-                *add(m) = decoded;
+                *add_insn(m) = decoded;
                 return true;
         }
-}
-
-bool decode_function(struct making *m, size_t begin)
-{
-        struct program *p = m->program;
-        struct function f = { 0 };
-        uint32_t n_ordered;
-
-        if (begin >= m->n_words || !look(m, begin + (m->words[begin] >> 16), &f) || !put_in_order(m, &f, &n_ordered))
-                return refuse(m, "a module without a function");
-        p->blocks = keep(p, n_ordered * sizeof(*p->blocks));
-        p->n_blocks = n_ordered;
-        for (uint32_t i = 0; i < f.n; i++) {
-                const struct raw_block *b = &f.blocks[i];
-                size_t at = b->begin;
-
-                if (b->order == 0)
-                        continue;
-                p->blocks[b->order - 1].first = p->n_insns;
-                for (; at < b->end && !is_end(m->words[at] & 0xffff); at += m->words[at] >> 16)
-                        if (!decode_instruction(m, m->words + at))
-                                return false;
-                if (!decode_branch(m, &f, b, m->words + at))
-                        return false;
-        }
-        return true;
 }

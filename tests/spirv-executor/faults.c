@@ -138,12 +138,12 @@ bool plant_fault(uint32_t *words, size_t n, const char *fault)
                 abort();
         for (size_t at = 5; at < n && words[at] >> 16; at += words[at] >> 16) {
                 const uint32_t *w = words + at;
-                uint32_t op = op_of(w),
-                         id = op == OP_TYPE_MATRIX || (op >= OP_TYPE_VOID && op <= OP_TYPE_FUNCTION) ? w[1] :
-                              op == OP_STORE || op == OP_DECORATE || op == OP_MEMBER_DECORATE ||
-                                              op < OP_CONSTANT_TRUE || w[0] >> 16 < 3 ?
-                                                                                                      0 :
-                                                                                                      w[2];
+                uint32_t op = op_of(w), id = op == OP_TYPE_MATRIX || (op >= OP_TYPE_VOID && op <= OP_TYPE_FUNCTION) ?
+                                                     w[1] :
+                                             op == OP_STORE || op == OP_DECORATE || op == OP_MEMBER_DECORATE ||
+                                                             op < OP_CONSTANT_TRUE || w[0] >> 16 < 3 ?
+                                                     0 :
+                                                     w[2];
 
                 has_matrices |= op == OP_TYPE_MATRIX;
                 if (id > 0 && id < k.bound && !k.by_id[id])

@@ -6,6 +6,9 @@
 
 #include "common/f16.h"
 
+/* Of each f16 what it is. */
+extern float half_values[65536];
+
 /* To nearest, ties to even. */
 static inline uint32_t half_of(float x)
 {

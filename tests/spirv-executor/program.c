@@ -70,16 +70,16 @@ struct id *id_of(struct making *m, uint32_t id)
 ref new_consts(struct making *m, uint32_t n)
 {
         struct program *p = m->program;
-        slot *more;
+        struct slot *more;
 
         if (p->n_consts + n > p->consts_room) {
                 p->consts_room = (p->consts_room + n) * 2;
-                more = aligned_alloc(64, p->consts_room * sizeof(slot));
+                more = aligned_alloc(64, p->consts_room * sizeof(struct slot));
                 if (!more)
                         abort();
-                memset(more, 0, p->consts_room * sizeof(slot));
+                memset(more, 0, p->consts_room * sizeof(struct slot));
                 if (p->n_consts)
-                        memcpy(more, p->consts, p->n_consts * sizeof(slot));
+                        memcpy(more, p->consts, p->n_consts * sizeof(struct slot));
                 free(p->consts);
                 p->consts = more;
         }
@@ -108,7 +108,7 @@ static ref constant(struct making *m, uint32_t type, uint32_t id)
 
 static void put(struct making *m, ref at, uint32_t width, uint64_t value)
 {
-        slot *s = slot_at(at, NULL, m->program->consts);
+        struct slot *s = slot_at(at, NULL, m->program->consts);
 
         for (uint32_t l = 0; l < LANES; l++) {
                 s->v[l] = (uint32_t)value;
@@ -119,7 +119,7 @@ static void put(struct making *m, ref at, uint32_t width, uint64_t value)
 
 static uint64_t get(struct making *m, ref at, uint32_t width)
 {
-        const slot *s = slot_at(at, NULL, m->program->consts);
+        const struct slot *s = slot_at(at, NULL, m->program->consts);
 
         return width == 64 ? s->v[0] | (uint64_t)s[1].v[0] << 32 : s->v[0];
 }
@@ -185,11 +185,12 @@ static bool make_composite(struct making *m, const uint32_t *w, uint32_t n)
                         return refuse(m, "a composite constant's parts");
                 if (t->kind == KIND_MATRIX) { /* one for all */
                         for (uint32_t k = 0; k < t->n; k++)
-                                memcpy(m->program->consts + ~at + k, m->program->consts + ~part->at, sizeof(slot));
+                                memcpy(m->program->consts + ~at + k, m->program->consts + ~part->at,
+                                       sizeof(struct slot));
                         done = t->n_slots;
                         break;
                 }
-                memcpy(m->program->consts + ~at + done, m->program->consts + ~part->at, n_slots * sizeof(slot));
+                memcpy(m->program->consts + ~at + done, m->program->consts + ~part->at, n_slots * sizeof(struct slot));
                 done += n_slots;
         }
         return done == t->n_slots || refuse(m, "a composite constant is cut short");
@@ -239,8 +240,8 @@ static bool make_variable(struct making *m, const uint32_t *w, uint32_t n)
         case STORAGE_PRIVATE:
                 if (t->n_slots > 4096)
                         return refuse(m, "a variable without values");
-                result->pointer = (struct pointer){ SPACE_SLOTS, p->n_slots, NO_REF, p->n_slots,
-                                                    p->n_slots + t->n_slots };
+                result->pointer =
+                        (struct pointer){ SPACE_SLOTS, p->n_slots, NO_REF, p->n_slots, p->n_slots + t->n_slots };
                 if (w[3] == STORAGE_INPUT) {
                         if (p->n_inputs == sizeof(p->inputs) / sizeof(p->inputs[0]))
                                 return refuse(m, "too many inputs");
@@ -273,8 +274,11 @@ static bool decorate(struct making *m, const uint32_t *w, uint32_t n)
 
 static bool module_instruction(struct making *m, uint32_t op, const uint32_t *w, uint32_t n)
 {
-        static const uint32_t needed[] = { [OP_EXECUTION_MODE] = 3,  [OP_DECORATE] = 3, [OP_MEMBER_DECORATE] = 4,
-                                           [OP_EXT_INST_IMPORT] = 2, [OP_VARIABLE] = 4 };
+        static const uint32_t needed[] = { [OP_EXECUTION_MODE] = 3,
+                                           [OP_DECORATE] = 3,
+                                           [OP_MEMBER_DECORATE] = 4,
+                                           [OP_EXT_INST_IMPORT] = 2,
+                                           [OP_VARIABLE] = 4 };
 
         if ((op < sizeof(needed) / sizeof(needed[0]) && n < needed[op]) ||
             (op >= OP_CONSTANT_TRUE && op <= OP_SPEC_CONSTANT_OP && (n < 3 || w[2] >= m->bound)))

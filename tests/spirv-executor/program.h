@@ -20,9 +20,9 @@
 #define PUSH_BYTES 256u
 #define SHARED_BYTES_MAX (48u << 10) /* what the device says it has */
 
-typedef struct {
+struct slot {
         uint32_t v[LANES];
-} __attribute__((aligned(64))) slot;
+} __attribute__((aligned(64)));
 
 enum kind {
         KIND_NONE,
@@ -56,6 +56,7 @@ struct type {
         uint32_t n_slots, bytes, align;
         struct leaf *leaves;
         uint32_t n_leaves;
+        const uint16_t *places; /* of a matrix: [i][lane] row * cols + col */
 };
 
 /* Where a value lies: a slot of a subgroup's own, or ~ a slot of the constants. */
@@ -82,7 +83,7 @@ enum own_op {
         OWN_SCATTER,
         OWN_READ, /* of memory in bytes */
         OWN_WRITE,
-        OWN_SPLAT, /* a scalar into n */
+        OWN_SPLAT,  /* a scalar into n */
         OWN_BRANCH, /* the last one of a block, here and below; words: edges */
         OWN_CHOOSE, /* a: of which edge */
         OWN_SWITCH, /* a: the selector; words: the default's edge, then pairs of value and edge */
@@ -121,7 +122,7 @@ struct block {
 };
 
 struct program {
-        slot *consts;
+        struct slot *consts;
         uint32_t n_consts, consts_room;
         struct type *types; /* by id */
         struct insn *insns;
@@ -138,7 +139,6 @@ struct program {
                 ref at;
         } inputs[16];
         uint32_t n_inputs;
-        bool has_matrices;
         void **owned; /* to be freed */
         uint32_t n_owned, owned_room;
 };
@@ -152,7 +152,7 @@ struct program *program_new(const uint32_t *words, size_t n_words, const struct 
                             uint32_t n_special);
 void program_destroy(struct program *program);
 
-/* ---- while it is made: types.c, program.c, decode.c ---- */
+/* ---- while it is made: types.c, program.c, decode.c, blocks.c ---- */
 
 struct id {
         enum { ID_NONE, ID_VALUE, ID_POINTER, ID_LABEL } is;
@@ -175,7 +175,7 @@ struct making {
         struct id *ids;
         struct {
                 uint32_t type, member, offset;
-        } *offsets;
+        } * offsets;
         uint32_t n_offsets;
         const struct specialization *special;
         uint32_t n_special;
@@ -196,15 +196,23 @@ bool make_type(struct making *m, uint32_t op, const uint32_t *w, uint32_t n);
 /* What two types' operands have: of a scalar or of what a vector is made of. */
 const struct type *scalar_of(struct making *m, const struct type *type);
 /* decode.c: of an instruction whose words are op, result type, result, operands… */
-bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result, const uint32_t *w, uint32_t n,
-                  ref dst, struct insn *ret);
+bool decode_value(struct making *m, uint32_t op, uint32_t type, uint32_t result, const uint32_t *w, uint32_t n, ref dst,
+                  struct insn *ret);
+/* A value's slots and type, where it is one. */
+bool value_of(struct making *m, uint32_t id, ref *ret, const struct type **ret_type);
+/* Operations whose result is what they are given: the same slots. Returns false where that does not hold. */
+bool same_slots(struct making *m, uint32_t op, const uint32_t *w, uint32_t n, ref *ret);
+bool decode_instruction(struct making *m, const uint32_t *w);
+/* A new instruction of the program. */
+struct insn *add_insn(struct making *m);
+/* blocks.c */
 bool decode_function(struct making *m, size_t begin);
 
 /* ---- alu.c ---- */
 
 /* An instruction that only computes, for the lanes of the mask; false: it is none. */
-bool compute(const struct insn *i, slot *own, slot *consts, uint32_t mask);
-static inline slot *slot_at(ref at, slot *own, slot *consts)
+bool compute(const struct insn *i, struct slot *own, struct slot *consts, uint32_t mask);
+static inline struct slot *slot_at(ref at, struct slot *own, struct slot *consts)
 {
         return at >= 0 ? own + at : consts + ~at;
 }
@@ -225,7 +233,7 @@ uint32_t matrix_length(uint32_t rows, uint32_t cols, uint32_t use, uint32_t widt
 /* Where the i-th that a lane has lies. */
 void matrix_place(const struct type *type, uint32_t lane, uint32_t i, uint32_t *ret_row, uint32_t *ret_col);
 /* Returns NULL, or what is wrong. */
-const char *matrix_multiply(const struct insn *i, slot *own, slot *consts);
+const char *matrix_multiply(const struct insn *i, struct slot *own, struct slot *consts);
 
 /* ---- run.c ---- */
 

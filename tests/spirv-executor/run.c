@@ -15,9 +15,10 @@
 #include "tests/spirv-executor/program.h"
 
 #define NEVER UINT32_MAX
+#define BRANCHES_MAX (1u << 26) /* of a workgroup: it would not end */
 
 struct subgroup {
-        slot *own;
+        struct slot *own;
         uint32_t *waiting; /* lanes, of each block */
         uint64_t *blocks;  /* bits: that some wait for */
         uint32_t live;     /* lanes that have not returned */
@@ -32,13 +33,13 @@ struct run {
         uint32_t n_memory, n_blocks_words;
         struct memory last; /* that was accessed */
         uint8_t *shared;
-        slot *temporary;
+        struct slot *temporary;
+        uint32_t n_branches; /* of a workgroup */
         bool failed;
         uint64_t nowhere[32]; /* what is accessed in place of what may not be */
 };
 
-static void fail(struct run *r, const struct insn *i, const char *format, ...)
-        __attribute__((format(printf, 3, 4)));
+static void fail(struct run *r, const struct insn *i, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void fail(struct run *r, const struct insn *i, const char *format, ...)
 {
         va_list args;
@@ -74,7 +75,7 @@ static bool find_memory(struct run *r, uint64_t address, uint32_t bytes)
 }
 
 /* Where `at` further than what the pointer of lane l points to lies. */
-static inline uint8_t *reach(struct run *r, const struct insn *i, const slot *dynamic, uint32_t l, uint32_t at,
+static inline uint8_t *reach(struct run *r, const struct insn *i, const struct slot *dynamic, uint32_t l, uint32_t at,
                              uint32_t bytes)
 {
         const struct pointer *p = &i->pointer;
@@ -93,7 +94,7 @@ static inline uint8_t *reach(struct run *r, const struct insn *i, const slot *dy
         return p->space == SPACE_SHARED ? r->shared + address : (uint8_t *)(uintptr_t)r->push + address;
 }
 
-static inline void load_leaf(slot *d, uint32_t l, const uint8_t *from, uint32_t width)
+static inline void load_leaf(struct slot *d, uint32_t l, const uint8_t *from, uint32_t width)
 {
         uint64_t x = 0;
 
@@ -115,19 +116,21 @@ static inline void load_leaf(slot *d, uint32_t l, const uint8_t *from, uint32_t 
         }
 }
 
-static inline void store_leaf(const slot *s, uint32_t l, uint8_t *to, uint32_t width)
+static inline void store_leaf(const struct slot *s, uint32_t l, uint8_t *to, uint32_t width)
 {
         if (width == 64)
                 memcpy(to + 4, &s[1].v[l], 4);
         memcpy(to, &s->v[l], width >= 32 ? 4 : width / 8);
 }
 
-static void access_memory(struct run *r, const struct insn *i, slot *own, uint32_t mask)
+static void access_memory(struct run *r, const struct insn *i, struct slot *own, uint32_t mask)
 {
-        slot *consts = r->program->consts, *value = slot_at(i->op == OWN_WRITE ? i->a : i->dst, own, consts);
-        const slot *dynamic = i->pointer.dynamic == NO_REF ? NULL : slot_at(i->pointer.dynamic, own, consts);
+        struct slot *consts = r->program->consts, *value = slot_at(i->op == OWN_WRITE ? i->a : i->dst, own, consts);
+        const struct slot *dynamic = i->pointer.dynamic == NO_REF ? NULL : slot_at(i->pointer.dynamic, own, consts);
         const struct type *t = i->type;
         uint32_t bytes = t->leaves[t->n_leaves - 1].at + t->leaves[t->n_leaves - 1].width / 8;
+        bool words =
+                (t->kind == KIND_VECTOR || t->kind == KIND_INT || t->kind == KIND_FLOAT) && t->leaves[0].width == 32;
 
         for (uint32_t l = 0; l < LANES; l++) {
                 uint8_t *at;
@@ -141,6 +144,11 @@ static void access_memory(struct run *r, const struct insn *i, slot *own, uint32
                         fail(r, i, "address %p is no multiple of %u", (void *)at, i->align);
                         return;
                 }
+                if (i->op == OWN_READ && words) {
+                        for (uint32_t k = 0; k < t->n_leaves; k++)
+                                memcpy(&value[k].v[l], at + k * 4, 4);
+                        continue;
+                }
                 for (uint32_t k = 0; k < t->n_leaves; k++) {
                         const struct leaf *leaf = &t->leaves[k];
 
@@ -152,10 +160,10 @@ static void access_memory(struct run *r, const struct insn *i, slot *own, uint32
         }
 }
 
-static void access_slots(struct run *r, const struct insn *i, slot *own, uint32_t mask)
+static void access_slots(struct run *r, const struct insn *i, struct slot *own, uint32_t mask)
 {
-        slot *consts = r->program->consts, *value = slot_at(i->op == OWN_SCATTER ? i->a : i->dst, own, consts);
-        const slot *dynamic = slot_at(i->pointer.dynamic, own, consts);
+        struct slot *consts = r->program->consts, *value = slot_at(i->op == OWN_SCATTER ? i->a : i->dst, own, consts);
+        const struct slot *dynamic = slot_at(i->pointer.dynamic, own, consts);
 
         for (uint32_t l = 0; l < LANES; l++) {
                 int64_t at;
@@ -175,16 +183,16 @@ static void access_slots(struct run *r, const struct insn *i, slot *own, uint32_
         }
 }
 
-static void make_address(struct run *r, const struct insn *i, slot *own, uint32_t mask)
+static void make_address(struct run *r, const struct insn *i, struct slot *own, uint32_t mask)
 {
-        slot *consts = r->program->consts, *d = slot_at(i->dst, own, consts);
-        const slot *base = i->a == NO_REF ? NULL : slot_at(i->a, own, consts);
+        struct slot *consts = r->program->consts, *d = slot_at(i->dst, own, consts);
+        const struct slot *base = i->a == NO_REF ? NULL : slot_at(i->a, own, consts);
         int64_t sums[LANES];
 
         for (uint32_t l = 0; l < LANES; l++)
                 sums[l] = base ? (int64_t)(base[0].v[l] | (uint64_t)base[1].v[l] << 32) : 0;
         for (uint32_t k = 0; k < i->n_words; k += 3) {
-                const slot *index = slot_at((ref)i->words[k], own, consts);
+                const struct slot *index = slot_at((ref)i->words[k], own, consts);
                 int64_t stride = (int32_t)i->words[k + 1];
 
                 if (i->words[k + 2] == 64)
@@ -202,11 +210,12 @@ static void make_address(struct run *r, const struct insn *i, slot *own, uint32_
 }
 
 /* A matrix whose place is that of the first lane. */
-static void access_matrix(struct run *r, const struct insn *i, slot *own)
+static void access_matrix(struct run *r, const struct insn *i, struct slot *own)
 {
-        slot *consts = r->program->consts, *value = slot_at(i->op == OP_MATRIX_STORE ? i->a : i->dst, own, consts);
-        const slot *dynamic = i->pointer.dynamic == NO_REF ? NULL : slot_at(i->pointer.dynamic, own, consts),
-                   *stride = slot_at(i->b, own, consts);
+        struct slot *consts = r->program->consts,
+                    *value = slot_at(i->op == OP_MATRIX_STORE ? i->a : i->dst, own, consts);
+        const struct slot *dynamic = i->pointer.dynamic == NO_REF ? NULL : slot_at(i->pointer.dynamic, own, consts),
+                          *stride = slot_at(i->b, own, consts);
         const struct type *t = i->type;
         uint32_t bytes = t->width / 8;
 
@@ -232,12 +241,12 @@ static void access_matrix(struct run *r, const struct insn *i, slot *own)
                 }
 }
 
-static void atomic(struct run *r, const struct insn *i, slot *own, uint32_t mask)
+static void atomic(struct run *r, const struct insn *i, struct slot *own, uint32_t mask)
 {
-        slot *consts = r->program->consts, *d = i->dst == NO_REF ? NULL : slot_at(i->dst, own, consts);
-        const slot *a = i->a == NO_REF ? NULL : slot_at(i->a, own, consts),
-                   *b = i->b == NO_REF ? NULL : slot_at(i->b, own, consts),
-                   *dynamic = i->pointer.dynamic == NO_REF ? NULL : slot_at(i->pointer.dynamic, own, consts);
+        struct slot *consts = r->program->consts, *d = i->dst == NO_REF ? NULL : slot_at(i->dst, own, consts);
+        const struct slot *a = i->a == NO_REF ? NULL : slot_at(i->a, own, consts),
+                          *b = i->b == NO_REF ? NULL : slot_at(i->b, own, consts),
+                          *dynamic = i->pointer.dynamic == NO_REF ? NULL : slot_at(i->pointer.dynamic, own, consts);
         uint32_t bytes = i->width / 8;
 
         for (uint32_t l = 0; l < LANES; l++) {
@@ -315,10 +324,11 @@ static uint32_t combined(uint32_t op, uint32_t x, uint32_t y)
 }
 
 /* Of one scalar; of 64 bits each half by itself, which none but what moves values may have. */
-static void group(struct run *r, const struct insn *i, const slot *a, const slot *b, slot *d, uint32_t mask)
+static void group(struct run *r, const struct insn *i, const struct slot *a, const struct slot *b, struct slot *d,
+                  uint32_t mask)
 {
         uint32_t first = (uint32_t)__builtin_ctz(mask), sum = 0, from;
-        slot before = a ? *a : (slot){ { 0 } };
+        struct slot before = a ? *a : (struct slot){ { 0 } };
         bool begun = false;
 
         for (uint32_t l = 0; l < LANES; l++) {
@@ -356,7 +366,7 @@ static void group(struct run *r, const struct insn *i, const slot *a, const slot
                         d->v[l] = sum;
 }
 
-static void ballot(const slot *a, slot *d, uint32_t mask)
+static void ballot(const struct slot *a, struct slot *d, uint32_t mask)
 {
         uint32_t bits = 0;
 
@@ -368,11 +378,11 @@ static void ballot(const slot *a, slot *d, uint32_t mask)
                                 d[k].v[l] = k == 0 ? bits : 0;
 }
 
-static void groups(struct run *r, const struct insn *i, slot *own, uint32_t mask)
+static void groups(struct run *r, const struct insn *i, struct slot *own, uint32_t mask)
 {
-        slot *consts = r->program->consts, *d = slot_at(i->dst, own, consts);
-        const slot *a = i->a == NO_REF ? NULL : slot_at(i->a, own, consts),
-                   *b = i->b == NO_REF ? NULL : slot_at(i->b, own, consts);
+        struct slot *consts = r->program->consts, *d = slot_at(i->dst, own, consts);
+        const struct slot *a = i->a == NO_REF ? NULL : slot_at(i->a, own, consts),
+                          *b = i->b == NO_REF ? NULL : slot_at(i->b, own, consts);
 
         if (i->op == OP_GROUP_BALLOT) {
                 ballot(a, d, mask);
@@ -384,7 +394,7 @@ static void groups(struct run *r, const struct insn *i, slot *own, uint32_t mask
 
 /* ---- instructions ---- */
 
-static inline void copy(slot *d, const slot *s, uint32_t n, uint32_t mask)
+static inline void copy(struct slot *d, const struct slot *s, uint32_t n, uint32_t mask)
 {
         if (mask == ALL_LANES) {
                 memmove(d, s, n * sizeof(*d));
@@ -395,10 +405,10 @@ static inline void copy(slot *d, const slot *s, uint32_t n, uint32_t mask)
                         d[k].v[l] = mask >> l & 1 ? s[k].v[l] : d[k].v[l];
 }
 
-static void extract_dynamic(struct run *r, const struct insn *i, slot *own, uint32_t mask)
+static void extract_dynamic(struct run *r, const struct insn *i, struct slot *own, uint32_t mask)
 {
-        slot *consts = r->program->consts, *d = slot_at(i->dst, own, consts);
-        const slot *a = slot_at(i->a, own, consts), *index = slot_at(i->b, own, consts);
+        struct slot *consts = r->program->consts, *d = slot_at(i->dst, own, consts);
+        const struct slot *a = slot_at(i->a, own, consts), *index = slot_at(i->b, own, consts);
         uint32_t step = i->width == 64 ? 2 : 1;
 
         for (uint32_t l = 0; l < LANES; l++) {
@@ -415,7 +425,7 @@ static void extract_dynamic(struct run *r, const struct insn *i, slot *own, uint
 
 static void instruction(struct run *r, const struct insn *i, const struct subgroup *s)
 {
-        slot *own = s->own, *consts = r->program->consts, *d;
+        struct slot *own = s->own, *consts = r->program->consts, *d;
         const char *why;
 
         if (i->broken) {
@@ -480,10 +490,10 @@ static void instruction(struct run *r, const struct insn *i, const struct subgro
 static void follow(struct run *r, struct subgroup *s, uint32_t edge, uint32_t mask)
 {
         const struct edge *e = &r->program->edges[edge];
-        slot *consts = r->program->consts, *t = r->temporary;
+        struct slot *consts = r->program->consts, *t = r->temporary;
 
         for (uint32_t k = 0; k < e->n_copies && e->n_copies > 1; t += e->copies[k++].n)
-                memcpy(t, slot_at(e->copies[k].src, s->own, consts), e->copies[k].n * sizeof(slot));
+                memcpy(t, slot_at(e->copies[k].src, s->own, consts), e->copies[k].n * sizeof(struct slot));
         t = r->temporary;
         for (uint32_t k = 0; k < e->n_copies; t += e->copies[k++].n)
                 copy(slot_at(e->copies[k].dst, s->own, consts),
@@ -510,9 +520,11 @@ static void next_block(struct run *r, struct subgroup *s)
 
 static void branch(struct run *r, struct subgroup *s, const struct insn *i)
 {
-        const slot *a = i->a == NO_REF ? NULL : slot_at(i->a, s->own, r->program->consts);
+        const struct slot *a = i->a == NO_REF ? NULL : slot_at(i->a, s->own, r->program->consts);
         uint32_t left = s->mask, taken;
 
+        if (++r->n_branches > BRANCHES_MAX)
+                fail(r, i, "a workgroup does not end");
         switch (i->op) {
         case OWN_BRANCH:
                 follow(r, s, i->words[0], s->mask);
@@ -573,7 +585,7 @@ static void run_subgroup(struct run *r, struct subgroup *s)
         }
 }
 
-static void put_input(slot *at, uint32_t k, uint32_t l, uint32_t value)
+static void put_input(struct slot *at, uint32_t k, uint32_t l, uint32_t value)
 {
         at[k].v[l] = value;
 }
@@ -591,7 +603,7 @@ static void begin_subgroup(struct run *r, struct subgroup *s, uint32_t index, ui
         s->at = p->blocks[0].first;
         for (uint32_t i = 0; i < p->n_inputs; i++)
                 for (uint32_t l = 0; l < LANES; l++) {
-                        slot *at = s->own + p->inputs[i].at;
+                        struct slot *at = s->own + p->inputs[i].at;
                         uint32_t local = index * LANES + l,
                                  xyz[3] = { local % p->size[0], local / p->size[0] % p->size[1],
                                             local / p->size[0] / p->size[1] };
@@ -618,7 +630,8 @@ static void begin_subgroup(struct run *r, struct subgroup *s, uint32_t index, ui
                                                   p->inputs[i].built_in == BUILT_IN_NUM_WORKGROUPS ? groups_n[k] :
                                                   p->inputs[i].built_in == BUILT_IN_WORKGROUP_ID   ? id[k] :
                                                   p->inputs[i].built_in == BUILT_IN_LOCAL_ID       ? xyz[k] :
-                                                                                                     id[k] * p->size[k] + xyz[k]);
+                                                                                                     id[k] * p->size[k] +
+                                                                                                       xyz[k]);
                         }
                 }
 }
@@ -629,6 +642,7 @@ static void run_workgroup(struct run *r, struct subgroup *subgroups, uint32_t n,
         uint32_t n_stopped, where;
 
         memset(r->shared, 0xff, r->program->shared_bytes);
+        r->n_branches = 0;
         for (uint32_t i = 0; i < n; i++)
                 begin_subgroup(r, &subgroups[i], i, n, groups_n, id);
         do {
@@ -651,10 +665,10 @@ static void run_workgroup(struct run *r, struct subgroup *subgroups, uint32_t n,
 bool run_program(const struct program *p, const uint8_t push[PUSH_BYTES], const uint32_t groups_n[3],
                  const struct memory *memory, uint32_t n_memory)
 {
-        uint32_t n = (p->size[0] * p->size[1] * p->size[2] + LANES - 1) / LANES, id[3], n_words = (p->n_blocks + 63) / 64,
-                 most = 1;
+        uint32_t n = (p->size[0] * p->size[1] * p->size[2] + LANES - 1) / LANES, id[3],
+                 n_words = (p->n_blocks + 63) / 64, most = 1;
         struct subgroup *subgroups = calloc(n, sizeof(*subgroups));
-        slot *slots = aligned_alloc(64, ((size_t)n * p->n_slots + 1) * sizeof(slot));
+        struct slot *slots = aligned_alloc(64, ((size_t)n * p->n_slots + 1) * sizeof(struct slot));
         uint32_t *waiting = calloc((size_t)n * p->n_blocks, sizeof(*waiting));
         uint64_t *blocks = calloc((size_t)n * n_words, sizeof(*blocks));
         struct run r = { .program = p,
@@ -671,10 +685,10 @@ bool run_program(const struct program *p, const uint8_t push[PUSH_BYTES], const 
                         sum += p->edges[i].copies[k].n;
                 most = sum > most ? sum : most;
         }
-        r.temporary = aligned_alloc(64, most * sizeof(slot));
+        r.temporary = aligned_alloc(64, most * sizeof(struct slot));
         if (!subgroups || !slots || !waiting || !blocks || !r.shared || !r.temporary)
                 abort();
-        memset(slots, 0xff, (size_t)n * p->n_slots * sizeof(slot));
+        memset(slots, 0xff, (size_t)n * p->n_slots * sizeof(struct slot));
         for (uint32_t i = 0; i < n; i++) {
                 subgroups[i].own = slots + (size_t)i * p->n_slots;
                 subgroups[i].waiting = waiting + (size_t)i * p->n_blocks;

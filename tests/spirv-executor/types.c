@@ -35,9 +35,9 @@ static bool add_leaves(struct making *m, struct type *t, const struct type *part
         if (t->n_leaves)
                 memcpy(leaves, t->leaves, t->n_leaves * sizeof(*leaves));
         for (uint32_t i = 0; i < part->n_leaves; i++)
-                leaves[t->n_leaves + i] = (struct leaf){ at + part->leaves[i].at,
-                                                         (uint16_t)(t->n_slots + part->leaves[i].slot),
-                                                         part->leaves[i].width };
+                leaves[t->n_leaves + i] =
+                        (struct leaf){ at + part->leaves[i].at, (uint16_t)(t->n_slots + part->leaves[i].slot),
+                                       part->leaves[i].width };
         t->leaves = leaves;
         t->n_leaves += part->n_leaves;
         t->n_slots += part->n_slots;
@@ -55,7 +55,8 @@ static bool make_array(struct making *m, struct type *t, uint32_t id, const uint
         t->element = w[2];
         t->n = length ? (uint32_t)length->value : 0;
         t->align = element->align;
-        t->stride = m->ids[id].stride ? m->ids[id].stride : ALIGN_UP(element->bytes, element->align ? element->align : 1);
+        t->stride =
+                m->ids[id].stride ? m->ids[id].stride : ALIGN_UP(element->bytes, element->align ? element->align : 1);
         t->bytes = t->stride * t->n;
         if (t->n > 1024) { /* of shared memory, then: never a value */
                 t->n_slots = UINT32_MAX;
@@ -98,6 +99,8 @@ static bool make_struct(struct making *m, struct type *t, uint32_t id, const uin
 static bool make_matrix(struct making *m, struct type *t, const uint32_t *w)
 {
         const struct type *component = type_of(m, w[2]);
+        uint16_t *places;
+        uint32_t row, col;
 
         t->kind = KIND_MATRIX;
         t->element = w[2];
@@ -110,20 +113,30 @@ static bool make_matrix(struct making *m, struct type *t, const uint32_t *w)
         t->n = t->n_slots = matrix_length(t->rows, t->cols, t->use, t->width);
         if (t->n == 0)
                 return refuse(m, "a matrix of %u by %u, use %u, of %u bits", t->rows, t->cols, t->use, t->width);
-        m->program->has_matrices = true;
+        places = keep(m->program, t->n * LANES * sizeof(*places));
+        for (uint32_t i = 0; i < t->n; i++)
+                for (uint32_t l = 0; l < LANES; l++) {
+                        matrix_place(t, l, i, &row, &col);
+                        places[i * LANES + l] = (uint16_t)(row * t->cols + col);
+                }
+        t->places = places;
         return true;
 }
 
 bool make_type(struct making *m, uint32_t op, const uint32_t *w, uint32_t n)
 {
-        static const uint32_t least[] = { [OP_TYPE_INT - OP_TYPE_VOID] = 4,           [OP_TYPE_FLOAT - OP_TYPE_VOID] = 3,
-                                          [OP_TYPE_VECTOR - OP_TYPE_VOID] = 4,        [OP_TYPE_ARRAY - OP_TYPE_VOID] = 4,
-                                          [OP_TYPE_RUNTIME_ARRAY - OP_TYPE_VOID] = 3, [OP_TYPE_POINTER - OP_TYPE_VOID] = 4 };
+        static const uint32_t least[] = {
+                [OP_TYPE_INT - OP_TYPE_VOID] = 4,           [OP_TYPE_FLOAT - OP_TYPE_VOID] = 3,
+                [OP_TYPE_VECTOR - OP_TYPE_VOID] = 4,        [OP_TYPE_ARRAY - OP_TYPE_VOID] = 4,
+                [OP_TYPE_RUNTIME_ARRAY - OP_TYPE_VOID] = 3, [OP_TYPE_POINTER - OP_TYPE_VOID] = 4
+        };
         uint32_t id = w[1];
         struct type *t;
 
         if (n < 2 || id >= m->bound ||
-            n < (op == OP_TYPE_MATRIX ? 7 : op - OP_TYPE_VOID < sizeof(least) / sizeof(least[0]) ? least[op - OP_TYPE_VOID] : 0))
+            n < (op == OP_TYPE_MATRIX                                 ? 7 :
+                 op - OP_TYPE_VOID < sizeof(least) / sizeof(least[0]) ? least[op - OP_TYPE_VOID] :
+                                                                        0))
                 return refuse(m, "a type is cut short");
         t = &m->program->types[id];
         switch (op) {

@@ -14,7 +14,6 @@
  *
  * A product's sums are in f32, or in integers of 32 bits: of each element K in order, one rounding for each product and
  * one for each sum. Units round otherwise, within the bounds that kernels are held to. */
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/spirv-executor/half.h"
@@ -23,6 +22,14 @@
 #define SIDE_MAX 64u
 
 enum units units = UNITS_NVIDIA;
+
+float half_values[65536];
+
+__attribute__((constructor)) static void make_half_values(void)
+{
+        for (uint32_t i = 0; i < 65536; i++)
+                half_values[i] = tdm_f16_to_f32((uint16_t)i);
+}
 
 uint32_t matrix_length(uint32_t rows, uint32_t cols, uint32_t use, uint32_t width)
 {
@@ -67,18 +74,8 @@ void matrix_place(const struct type *t, uint32_t lane, uint32_t i, uint32_t *ret
         *ret_col = t->use == MATRIX_A ? b : a;
 }
 
-static float float_at(uint32_t bits, uint32_t width)
-{
-        return width == 16 ? tdm_f16_to_f32((uint16_t)bits) : tdm_bits_to_f32(bits);
-}
-
-static int32_t whole_at(uint32_t bits, uint32_t width, bool is_signed)
-{
-        return width == 32 || !is_signed ? (int32_t)bits : (int32_t)(bits << (32 - width)) >> (32 - width);
-}
-
 /* Of RDNA3 both halves of a subgroup must have the same. */
-static bool halves_agree(const struct type *t, const slot *from)
+static bool halves_agree(const struct type *t, const struct slot *from)
 {
         if (units != UNITS_RDNA3 || t->use == MATRIX_SUM)
                 return true;
@@ -88,59 +85,65 @@ static bool halves_agree(const struct type *t, const slot *from)
         return true;
 }
 
-const char *matrix_multiply(const struct insn *i, slot *own, slot *consts)
+/* Each element at row * cols + col. */
+static void gather_floats(const struct type *t, const struct slot *from, float *to)
+{
+        for (uint32_t k = 0; k < t->n; k++)
+                for (uint32_t l = 0; l < LANES; l++)
+                        to[t->places[k * LANES + l]] =
+                                t->width == 16 ? half_values[from[k].v[l] & 0xffff] : tdm_bits_to_f32(from[k].v[l]);
+}
+
+static void gather_whole(const struct type *t, const struct slot *from, bool is_signed, int32_t *to)
+{
+        uint32_t up = is_signed ? 32 - t->width : 0;
+
+        for (uint32_t k = 0; k < t->n; k++)
+                for (uint32_t l = 0; l < LANES; l++)
+                        to[t->places[k * LANES + l]] = (int32_t)(from[k].v[l] << up) >> up;
+}
+
+const char *matrix_multiply(const struct insn *i, struct slot *own, struct slot *consts)
 {
         const struct type *ta = i->type_a, *tb = i->type_b, *tc = i->type;
-        const slot *a = slot_at(i->a, own, consts), *b = slot_at(i->b, own, consts), *c = slot_at(i->c, own, consts);
-        bool is_float = ta->width == 16 || ta->width == 32;
+        const struct slot *a = slot_at(i->a, own, consts), *b = slot_at(i->b, own, consts),
+                          *c = slot_at(i->c, own, consts);
+        const uint32_t rows = tc->rows, cols = tc->cols, depth = ta->cols;
         union {
-                float f[SIDE_MAX][SIDE_MAX];
-                int32_t w[SIDE_MAX][SIDE_MAX];
+                float f[SIDE_MAX * SIDE_MAX];
+                int32_t w[SIDE_MAX * SIDE_MAX];
         } ma, mb, mc;
-        uint32_t row, col;
-        slot *d = slot_at(i->dst, own, consts);
+        struct slot *d = slot_at(i->dst, own, consts);
 
         if (!halves_agree(ta, a) || !halves_agree(tb, b))
                 return "the halves of a subgroup have different matrices";
-        for (uint32_t k = 0; k < ta->n; k++)
-                for (uint32_t l = 0; l < LANES; l++) {
-                        matrix_place(ta, l, k, &row, &col);
-                        if (is_float)
-                                ma.f[row][col] = float_at(a[k].v[l], ta->width);
-                        else
-                                ma.w[row][col] = whole_at(a[k].v[l], ta->width, i->sub & 1);
-                }
-        for (uint32_t k = 0; k < tb->n; k++)
-                for (uint32_t l = 0; l < LANES; l++) {
-                        matrix_place(tb, l, k, &row, &col);
-                        if (is_float)
-                                mb.f[row][col] = float_at(b[k].v[l], tb->width);
-                        else
-                                mb.w[row][col] = whole_at(b[k].v[l], tb->width, i->sub & 2);
-                }
+        if (ta->width >= 16) {
+                gather_floats(ta, a, ma.f);
+                gather_floats(tb, b, mb.f);
+                gather_floats(tc, c, mc.f);
+                for (uint32_t m = 0; m < rows; m++)
+                        for (uint32_t k = 0; k < depth; k++)
+                                for (uint32_t n = 0; n < cols; n += 8)
+                                        for (uint32_t e = 0; e < 8; e++)
+                                                mc.f[m * cols + n + e] += ma.f[m * depth + k] * mb.f[k * cols + n + e];
+        } else {
+                gather_whole(ta, a, i->sub & 1, ma.w);
+                gather_whole(tb, b, i->sub & 2, mb.w);
+                gather_whole(tc, c, false, mc.w);
+                for (uint32_t m = 0; m < rows; m++)
+                        for (uint32_t k = 0; k < depth; k++)
+                                for (uint32_t n = 0; n < cols; n++)
+                                        mc.w[m * cols + n] =
+                                                (int32_t)((uint32_t)mc.w[m * cols + n] +
+                                                          (uint32_t)(ma.w[m * depth + k] * mb.w[k * cols + n]));
+        }
         for (uint32_t k = 0; k < tc->n; k++)
                 for (uint32_t l = 0; l < LANES; l++) {
-                        matrix_place(tc, l, k, &row, &col);
-                        if (is_float)
-                                mc.f[row][col] = float_at(c[k].v[l], tc->width);
-                        else
-                                mc.w[row][col] = (int32_t)c[k].v[l];
-                }
-        for (uint32_t m = 0; m < tc->rows; m++)
-                for (uint32_t k = 0; k < ta->cols; k++) {
-                        if (is_float)
-                                for (uint32_t n = 0; n < tc->cols; n++)
-                                        mc.f[m][n] += ma.f[m][k] * mb.f[k][n];
-                        else
-                                for (uint32_t n = 0; n < tc->cols; n++)
-                                        mc.w[m][n] = (int32_t)((uint32_t)mc.w[m][n] + (uint32_t)(ma.w[m][k] * mb.w[k][n]));
-                }
-        for (uint32_t k = 0; k < tc->n; k++)
-                for (uint32_t l = 0; l < LANES; l++) {
-                        matrix_place(tc, l, k, &row, &col);
-                        d[k].v[l] = !is_float        ? (uint32_t)mc.w[row][col] :
-                                    tc->width == 16 ? half_of(mc.f[row][col]) :
-                                                      tdm_f32_to_bits(mc.f[row][col]);
+                        uint32_t at = tc->places[k * LANES + l];
+
+                        d[k].v[l] = ta->width < 16  ? (uint32_t)mc.w[at] :
+                                    tc->width == 16 ? half_of(mc.f[at]) :
+                                                      tdm_f32_to_bits(mc.f[at]);
                 }
         return NULL;
 }

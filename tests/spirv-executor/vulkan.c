@@ -220,13 +220,14 @@ CALL_VOID(GetPhysicalDeviceQueueFamilyProperties)(VkPhysicalDevice gpu, uint32_t
         *n = 1;
 }
 
-CALL_VOID(GetPhysicalDeviceExternalBufferProperties)(VkPhysicalDevice gpu, const VkPhysicalDeviceExternalBufferInfo *info,
-                                                    VkExternalBufferProperties *ret)
+CALL_VOID(GetPhysicalDeviceExternalBufferProperties)
+(VkPhysicalDevice gpu, const VkPhysicalDeviceExternalBufferInfo *info, VkExternalBufferProperties *ret)
 {
         ret->externalMemoryProperties = (VkExternalMemoryProperties){ 0 };
 }
 
-CALL(EnumerateDeviceExtensionProperties)(VkPhysicalDevice gpu, const char *layer, uint32_t *n, VkExtensionProperties *ret)
+CALL(EnumerateDeviceExtensionProperties)
+(VkPhysicalDevice gpu, const char *layer, uint32_t *n, VkExtensionProperties *ret)
 {
         static const char *const names[] = { COOPERATIVE_EXTENSION, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME };
 
@@ -238,7 +239,8 @@ CALL(EnumerateDeviceExtensionProperties)(VkPhysicalDevice gpu, const char *layer
         return VK_SUCCESS;
 }
 
-CALL(GetPhysicalDeviceCooperativeMatrixPropertiesKHR)(VkPhysicalDevice gpu, uint32_t *n, struct cooperative_properties *ret)
+CALL(GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+(VkPhysicalDevice gpu, uint32_t *n, struct cooperative_properties *ret)
 {
         static const uint32_t nvidia[][7] = { { 16, 16, 16, FLOAT16, FLOAT16, FLOAT16, FLOAT16 },
                                               { 16, 16, 16, FLOAT16, FLOAT16, FLOAT32, FLOAT32 },
@@ -309,12 +311,14 @@ CALL_VOID(GetBufferMemoryRequirements)(VkDevice device, VkBuffer buffer, VkMemor
         *ret = (VkMemoryRequirements){ .size = OBJECT(buffer, buffer)->bytes, .alignment = 256, .memoryTypeBits = 1 };
 }
 
-static VKAPI_ATTR VkDeviceAddress VKAPI_CALL GetBufferDeviceAddress(VkDevice device, const VkBufferDeviceAddressInfo *info)
+static VKAPI_ATTR VkDeviceAddress VKAPI_CALL GetBufferDeviceAddress(VkDevice device,
+                                                                    const VkBufferDeviceAddressInfo *info)
 {
         return OBJECT(buffer, info->buffer)->address;
 }
 
-CALL(AllocateMemory)(VkDevice device, const VkMemoryAllocateInfo *info, const VkAllocationCallbacks *a, VkDeviceMemory *ret)
+CALL(AllocateMemory)
+(VkDevice device, const VkMemoryAllocateInfo *info, const VkAllocationCallbacks *a, VkDeviceMemory *ret)
 {
         struct memory_object *m = made(sizeof(*m));
 
@@ -325,7 +329,8 @@ CALL(AllocateMemory)(VkDevice device, const VkMemoryAllocateInfo *info, const Vk
                         m->imported = true;
                 }
         if (!m->imported) {
-                m->map = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                m->map = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                              0);
                 if (m->map == MAP_FAILED) {
                         free(m);
                         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
@@ -350,14 +355,15 @@ CALL(BindBufferMemory)(VkDevice device, VkBuffer buffer, VkDeviceMemory memory, 
         return VK_SUCCESS;
 }
 
-CALL(MapMemory)(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset, VkDeviceSize n, VkMemoryMapFlags flags, void **ret)
+CALL(MapMemory)
+(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset, VkDeviceSize n, VkMemoryMapFlags flags, void **ret)
 {
         *ret = OBJECT(memory_object, memory)->map + offset;
         return VK_SUCCESS;
 }
 
-CALL(GetMemoryHostPointerPropertiesEXT)(VkDevice device, VkExternalMemoryHandleTypeFlagBits type, const void *pointer,
-                                       VkMemoryHostPointerPropertiesEXT *ret)
+CALL(GetMemoryHostPointerPropertiesEXT)
+(VkDevice device, VkExternalMemoryHandleTypeFlagBits type, const void *pointer, VkMemoryHostPointerPropertiesEXT *ret)
 {
         ret->memoryTypeBits = 1;
         return VK_SUCCESS;
@@ -365,8 +371,8 @@ CALL(GetMemoryHostPointerPropertiesEXT)(VkDevice device, VkExternalMemoryHandleT
 
 /* ---- pipelines ---- */
 
-CALL(CreateShaderModule)(VkDevice device, const VkShaderModuleCreateInfo *info, const VkAllocationCallbacks *a,
-                         VkShaderModule *ret)
+CALL(CreateShaderModule)
+(VkDevice device, const VkShaderModuleCreateInfo *info, const VkAllocationCallbacks *a, VkShaderModule *ret)
 {
         struct module *m = made(sizeof(*m));
         const char *fault = getenv("TANDEM_EXECUTOR_FAULT");
@@ -389,8 +395,8 @@ CALL_VOID(DestroyShaderModule)(VkDevice device, VkShaderModule module, const VkA
         free(OBJECT(module, module));
 }
 
-CALL(CreatePipelineLayout)(VkDevice device, const VkPipelineLayoutCreateInfo *info, const VkAllocationCallbacks *a,
-                           VkPipelineLayout *ret)
+CALL(CreatePipelineLayout)
+(VkDevice device, const VkPipelineLayoutCreateInfo *info, const VkAllocationCallbacks *a, VkPipelineLayout *ret)
 {
         *ret = HANDLE(VkPipelineLayout, 1);
         return VK_SUCCESS;
@@ -400,8 +406,9 @@ CALL_VOID(DestroyPipelineLayout)(VkDevice device, VkPipelineLayout layout, const
 {
 }
 
-CALL(CreateComputePipelines)(VkDevice device, VkPipelineCache cache, uint32_t n, const VkComputePipelineCreateInfo *infos,
-                             const VkAllocationCallbacks *a, VkPipeline *ret)
+CALL(CreateComputePipelines)
+(VkDevice device, VkPipelineCache cache, uint32_t n, const VkComputePipelineCreateInfo *infos,
+ const VkAllocationCallbacks *a, VkPipeline *ret)
 {
         const VkSpecializationInfo *s = infos[0].stage.pSpecializationInfo;
         const struct module *m = OBJECT(module, infos[0].stage.module);
@@ -430,8 +437,8 @@ CALL_VOID(DestroyPipeline)(VkDevice device, VkPipeline pipeline, const VkAllocat
         program_destroy(OBJECT(program, pipeline));
 }
 
-CALL(CreatePipelineCache)(VkDevice device, const VkPipelineCacheCreateInfo *info, const VkAllocationCallbacks *a,
-                          VkPipelineCache *ret)
+CALL(CreatePipelineCache)
+(VkDevice device, const VkPipelineCacheCreateInfo *info, const VkAllocationCallbacks *a, VkPipelineCache *ret)
 {
         *ret = HANDLE(VkPipelineCache, 1);
         return VK_SUCCESS;
@@ -449,8 +456,8 @@ CALL(GetPipelineCacheData)(VkDevice device, VkPipelineCache cache, size_t *n, vo
 
 /* ---- commands ---- */
 
-CALL(CreateCommandPool)(VkDevice device, const VkCommandPoolCreateInfo *info, const VkAllocationCallbacks *a,
-                        VkCommandPool *ret)
+CALL(CreateCommandPool)
+(VkDevice device, const VkCommandPoolCreateInfo *info, const VkAllocationCallbacks *a, VkCommandPool *ret)
 {
         *ret = HANDLE(VkCommandPool, 1);
         return VK_SUCCESS;
@@ -494,8 +501,9 @@ CALL_VOID(CmdBindPipeline)(VkCommandBuffer commands, VkPipelineBindPoint point, 
         OBJECT(commands, commands)->bound = OBJECT(program, pipeline);
 }
 
-CALL_VOID(CmdPushConstants)(VkCommandBuffer commands, VkPipelineLayout layout, VkShaderStageFlags stages, uint32_t offset,
-                            uint32_t n, const void *data)
+CALL_VOID(CmdPushConstants)
+(VkCommandBuffer commands, VkPipelineLayout layout, VkShaderStageFlags stages, uint32_t offset, uint32_t n,
+ const void *data)
 {
         if (offset <= PUSH_BYTES && n <= PUSH_BYTES - offset)
                 memcpy(OBJECT(commands, commands)->push + offset, data, n);
@@ -535,9 +543,10 @@ CALL_VOID(CmdDispatchIndirect)(VkCommandBuffer commands, VkBuffer buffer, VkDevi
         add(commands, INDIRECT)->from = at(buffer, offset);
 }
 
-CALL_VOID(CmdPipelineBarrier)(VkCommandBuffer commands, VkPipelineStageFlags from, VkPipelineStageFlags to,
-                              VkDependencyFlags flags, uint32_t n_memory, const VkMemoryBarrier *memory, uint32_t n_buffer,
-                              const VkBufferMemoryBarrier *buffer, uint32_t n_image, const VkImageMemoryBarrier *image)
+CALL_VOID(CmdPipelineBarrier)
+(VkCommandBuffer commands, VkPipelineStageFlags from, VkPipelineStageFlags to, VkDependencyFlags flags,
+ uint32_t n_memory, const VkMemoryBarrier *memory, uint32_t n_buffer, const VkBufferMemoryBarrier *buffer,
+ uint32_t n_image, const VkImageMemoryBarrier *image)
 {
 }
 
@@ -561,7 +570,8 @@ CALL_VOID(CmdCopyBuffer)(VkCommandBuffer commands, VkBuffer from, VkBuffer to, u
         }
 }
 
-CALL(CreateQueryPool)(VkDevice device, const VkQueryPoolCreateInfo *info, const VkAllocationCallbacks *a, VkQueryPool *ret)
+CALL(CreateQueryPool)
+(VkDevice device, const VkQueryPoolCreateInfo *info, const VkAllocationCallbacks *a, VkQueryPool *ret)
 {
         *ret = HANDLE(VkQueryPool, made(info->queryCount * sizeof(uint64_t)));
         return VK_SUCCESS;
@@ -581,8 +591,9 @@ CALL_VOID(CmdResetQueryPool)(VkCommandBuffer commands, VkQueryPool pool, uint32_
 {
 }
 
-CALL(GetQueryPoolResults)(VkDevice device, VkQueryPool pool, uint32_t first, uint32_t n, size_t bytes, void *data,
-                          VkDeviceSize stride, VkQueryResultFlags flags)
+CALL(GetQueryPoolResults)
+(VkDevice device, VkQueryPool pool, uint32_t first, uint32_t n, size_t bytes, void *data, VkDeviceSize stride,
+ VkQueryResultFlags flags)
 {
         if (!(flags & VK_QUERY_RESULT_64_BIT) || stride != 8 || bytes < n * sizeof(uint64_t))
                 return VK_ERROR_UNKNOWN;
@@ -632,7 +643,8 @@ CALL(QueueSubmit)(VkQueue queue, uint32_t n, const VkSubmitInfo *submits, VkFenc
 
         for (uint32_t i = 0; i < n_buffers; i++)
                 if (buffers[i]->address)
-                        memory[n_memory++] = (struct memory){ buffers[i]->address, buffers[i]->address + buffers[i]->bytes };
+                        memory[n_memory++] =
+                                (struct memory){ buffers[i]->address, buffers[i]->address + buffers[i]->bytes };
         qsort(memory, n_memory, sizeof(*memory), by_begin);
         for (uint32_t i = 0; i < n; i++)
                 for (uint32_t k = 0; k < submits[i].commandBufferCount; k++) {
@@ -692,21 +704,31 @@ static const struct {
         PFN_vkVoidFunction function;
 } functions[] = {
 #define ROW(name) { "vk" #name, (PFN_vkVoidFunction)name },
-        ROW(CreateInstance) ROW(EnumerateInstanceVersion) ROW(DestroyInstance) ROW(EnumeratePhysicalDevices)
-        ROW(GetPhysicalDeviceProperties2) ROW(GetPhysicalDeviceFeatures2) ROW(GetPhysicalDeviceMemoryProperties2)
-        ROW(GetPhysicalDeviceQueueFamilyProperties) ROW(GetPhysicalDeviceExternalBufferProperties)
-        ROW(EnumerateDeviceExtensionProperties) ROW(GetPhysicalDeviceCooperativeMatrixPropertiesKHR) ROW(CreateDevice)
-        ROW(DestroyDevice) ROW(GetDeviceQueue) ROW(DeviceWaitIdle) ROW(CreateBuffer) ROW(DestroyBuffer)
-        ROW(GetBufferMemoryRequirements) ROW(GetBufferDeviceAddress) ROW(AllocateMemory) ROW(FreeMemory)
-        ROW(BindBufferMemory) ROW(MapMemory) ROW(GetMemoryHostPointerPropertiesEXT) ROW(CreateShaderModule)
-        ROW(DestroyShaderModule) ROW(CreatePipelineLayout) ROW(DestroyPipelineLayout) ROW(CreateComputePipelines)
-        ROW(DestroyPipeline) ROW(CreatePipelineCache) ROW(DestroyPipelineCache) ROW(GetPipelineCacheData)
-        ROW(CreateCommandPool) ROW(DestroyCommandPool) ROW(FreeCommandBuffers) ROW(AllocateCommandBuffers)
-        ROW(BeginCommandBuffer) ROW(EndCommandBuffer) ROW(CmdBindPipeline) ROW(CmdPushConstants) ROW(CmdDispatch)
-        ROW(CmdDispatchIndirect) ROW(CmdPipelineBarrier) ROW(CmdFillBuffer) ROW(CmdCopyBuffer) ROW(CmdWriteTimestamp)
-        ROW(CmdResetQueryPool) ROW(CreateQueryPool) ROW(DestroyQueryPool) ROW(GetQueryPoolResults) ROW(QueueSubmit)
-        ROW(CreateFence) ROW(DestroyFence) ROW(ResetFences) ROW(GetFenceStatus) ROW(WaitForFences)
-        { "vkGetDeviceProcAddr", (PFN_vkVoidFunction)find_of_device },
+        ROW(CreateInstance) ROW(EnumerateInstanceVersion) ROW(DestroyInstance) ROW(EnumeratePhysicalDevices) ROW(
+                GetPhysicalDeviceProperties2) ROW(GetPhysicalDeviceFeatures2) ROW(GetPhysicalDeviceMemoryProperties2)
+                ROW(GetPhysicalDeviceQueueFamilyProperties) ROW(GetPhysicalDeviceExternalBufferProperties) ROW(
+                        EnumerateDeviceExtensionProperties) ROW(GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+                        ROW(CreateDevice) ROW(DestroyDevice) ROW(GetDeviceQueue) ROW(DeviceWaitIdle) ROW(CreateBuffer) ROW(
+                                DestroyBuffer) ROW(GetBufferMemoryRequirements) ROW(GetBufferDeviceAddress)
+                                ROW(AllocateMemory) ROW(FreeMemory) ROW(BindBufferMemory) ROW(MapMemory) ROW(
+                                        GetMemoryHostPointerPropertiesEXT) ROW(CreateShaderModule) ROW(DestroyShaderModule)
+                                        ROW(CreatePipelineLayout) ROW(DestroyPipelineLayout) ROW(CreateComputePipelines) ROW(
+                                                DestroyPipeline) ROW(CreatePipelineCache) ROW(DestroyPipelineCache)
+                                                ROW(GetPipelineCacheData) ROW(CreateCommandPool) ROW(DestroyCommandPool) ROW(
+                                                        FreeCommandBuffers) ROW(AllocateCommandBuffers)
+                                                        ROW(BeginCommandBuffer) ROW(EndCommandBuffer) ROW(
+                                                                CmdBindPipeline) ROW(CmdPushConstants) ROW(CmdDispatch)
+                                                                ROW(CmdDispatchIndirect) ROW(CmdPipelineBarrier) ROW(
+                                                                        CmdFillBuffer) ROW(CmdCopyBuffer) ROW(CmdWriteTimestamp)
+                                                                        ROW(CmdResetQueryPool) ROW(CreateQueryPool) ROW(
+                                                                                DestroyQueryPool) ROW(GetQueryPoolResults)
+                                                                                ROW(QueueSubmit) ROW(CreateFence) ROW(
+                                                                                        DestroyFence) ROW(ResetFences)
+                                                                                        ROW(GetFenceStatus) ROW(
+                                                                                                WaitForFences){
+                                                                                                "vkGetDeviceProcAddr",
+                                                                                                (PFN_vkVoidFunction)
+                                                                                                        find_of_device },
 };
 
 static PFN_vkVoidFunction find(const char *name)
@@ -722,8 +744,8 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL find_of_device(VkDevice device, 
         return find(name);
 }
 
-__attribute__((visibility("default"))) VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL vkGetInstanceProcAddr(VkInstance instance,
-                                                                                                    const char *name);
+__attribute__((visibility("default"))) VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL
+vkGetInstanceProcAddr(VkInstance instance, const char *name);
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL vkGetInstanceProcAddr(VkInstance instance, const char *name)
 {
         return find(name);
