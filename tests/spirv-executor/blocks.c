@@ -53,8 +53,9 @@ static uint32_t target(const uint32_t *w, uint32_t k)
         return 0;
 }
 
-/* Blocks in the order in which they run: reversed, as a depth-first search leaves them. What comes behind a construct is
- * visited first and so comes last; with it each lane waits at the end of a construct for those that are still in it. */
+/* Blocks in the order in which they run: reversed, as a depth-first search leaves them. What comes behind a construct
+ * is visited first and so comes last. With it each lane waits at the end of a construct for those that are still in
+ * it. */
 static bool put_in_order(struct making *m, struct function *f, uint32_t *n_ordered)
 {
         struct {

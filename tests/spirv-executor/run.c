@@ -590,6 +590,22 @@ static void put_input(struct slot *at, uint32_t k, uint32_t l, uint32_t value)
         at[k].v[l] = value;
 }
 
+/* Of a built-in of three numbers the k-th. */
+static uint32_t one_of_three(const struct program *p, uint32_t built_in, uint32_t k, const uint32_t groups_n[3],
+                             const uint32_t id[3], const uint32_t local[3])
+{
+        switch (built_in) {
+        case BUILT_IN_NUM_WORKGROUPS:
+                return groups_n[k];
+        case BUILT_IN_WORKGROUP_ID:
+                return id[k];
+        case BUILT_IN_LOCAL_ID:
+                return local[k];
+        default:
+                return id[k] * p->size[k] + local[k];
+        }
+}
+
 static void begin_subgroup(struct run *r, struct subgroup *s, uint32_t index, uint32_t n_subgroups,
                            const uint32_t groups_n[3], const uint32_t id[3])
 {
@@ -627,11 +643,7 @@ static void begin_subgroup(struct run *r, struct subgroup *s, uint32_t index, ui
                         default:
                                 for (uint32_t k = 0; k < 3; k++)
                                         put_input(at, k, l,
-                                                  p->inputs[i].built_in == BUILT_IN_NUM_WORKGROUPS ? groups_n[k] :
-                                                  p->inputs[i].built_in == BUILT_IN_WORKGROUP_ID   ? id[k] :
-                                                  p->inputs[i].built_in == BUILT_IN_LOCAL_ID       ? xyz[k] :
-                                                                                                     id[k] * p->size[k] +
-                                                                                                       xyz[k]);
+                                                  one_of_three(p, p->inputs[i].built_in, k, groups_n, id, xyz));
                         }
                 }
 }

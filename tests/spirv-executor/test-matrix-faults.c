@@ -25,8 +25,7 @@ static const struct kernel f16_kernels[] = {
         { TDM_VK_MATVEC_F16, TDM_VK_MATVEC_F16_SHAPE(1, 3, 4, 3, 0), 4 * 32, 4 },
         { TDM_VK_MATMUL_F16, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0 },
         { TDM_VK_MATMUL_F16_WIDE, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0), 64, 0 },
-        { TDM_VK_MATMUL_F16_WIDE, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 2, 1), 64, 0 },
-        { TDM_VK_MATMUL_F16_EXPERTS, TDM_VK_MATMUL_F16_SHAPE(2, 4, 2, 4), 8 * 32, 0 },
+        { TDM_VK_MATMUL_F16_EXPERTS, TDM_VK_MATMUL_F16_SHAPE(1, 4, 2, 0), 8 * 32, 0 },
 };
 
 static void set_fault(const char *fault)
@@ -76,13 +75,12 @@ static unsigned need_f16_reference(uint32_t type, const char *fault)
         unsigned begin = device->n_pipelines;
 
         set_fault(fault);
-        for (uint32_t gelu = 1; gelu <= 4; gelu += 3)
-                assert_int_equal(tdm_vk_prove_f16_need(device, type, gelu, &err), 0);
+        assert_int_equal(tdm_vk_prove_f16_need(device, type, 0, &err), 0);
         set_fault(NULL);
         return begin;
 }
 
-/* step: 1, or 5: of each fault one kernel. */
+/* step: 1, or more: of each fault some of the kernels. */
 static void f16_type(uint32_t type, unsigned step)
 {
         unsigned base = device->n_pipelines, first;
@@ -96,7 +94,7 @@ static void f16_type(uint32_t type, unsigned step)
                 tdm_vk_pipelines_forget(device, base);
                 need_f16_reference(type, NULL);
                 first = device->n_pipelines;
-                need_f16(type, f16_faults[i], step == 1 ? 0 : i, step);
+                need_f16(type, f16_faults[i], i % step, step);
                 assert_int_equal(tdm_vk_prove_f16(device, &err), 0);
                 check(first, false, f16_faults[i]);
                 /* The same fault in all of them. */
@@ -116,7 +114,7 @@ static void q4_0(void **state)
 
 static void q5_k(void **state)
 {
-        f16_type(TDM_TYPE_Q5_K, 5);
+        f16_type(TDM_TYPE_Q5_K, 4);
 }
 
 static void need_int8(uint32_t type, uint32_t act, const char *fault)

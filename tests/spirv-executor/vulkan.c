@@ -1,10 +1,10 @@
-/* A libvulkan.so.1 whose one device is the executor: what Tandem's GPU worker calls of Vulkan, and no more. Tests put its
- * folder into LD_LIBRARY_PATH; then the worker's own code makes the buffers, records the dispatches and proves the
- * kernels for matrix units, as on a GPU, and the SPIR-V that ships is what runs.
+/* A libvulkan.so.1 whose one device is the executor: what Tandem's GPU worker calls of Vulkan (vk.h), and no more.
+ * Tests put its folder into LD_LIBRARY_PATH. Then the worker's own code makes the buffers, records the dispatches and
+ * proves the kernels for matrix units, as on a GPU, and the SPIR-V that ships is what runs.
  *
  * The device is a CPU implementation with subgroups of 32 and cooperative matrices as they are on a card of NVIDIA, or,
- * by TANDEM_EXECUTOR_UNITS=rdna3 or rdna4, as on AMD's (units.c). Addresses are the host's; a submission is done when
- * vkQueueSubmit() returns, and one that a shader's fault ends is a lost device. Buffers and queues belong to one thread;
+ * by TANDEM_EXECUTOR_UNITS=rdna3 or rdna4, as on AMD's (units.c). Addresses are the host's. A submission is done when
+ * vkQueueSubmit() returns; one that a shader's fault ends is a lost device. Buffers and queues belong to one thread,
  * pipelines may be made by many. TANDEM_EXECUTOR_FAULT plants a fault in each shader for matrix units (faults.c). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +12,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define VK_NO_PROTOTYPES
-#include <vulkan/vulkan_core.h>
-
 #include "common/util.h"
+#include "gpu-worker/vulkan/device/vk.h"
 #include "tests/spirv-executor/faults.h"
 #include "tests/spirv-executor/program.h"
 
@@ -697,39 +695,14 @@ CALL(WaitForFences)(VkDevice device, uint32_t n, const VkFence *fences, VkBool32
 
 /* ---- finding them ---- */
 
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL find_of_device(VkDevice device, const char *name);
+static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL GetDeviceProcAddr(VkDevice device, const char *name);
 
+#define ROW(name) { "vk" #name, (PFN_vkVoidFunction)name },
 static const struct {
         const char *name;
         PFN_vkVoidFunction function;
-} functions[] = {
-#define ROW(name) { "vk" #name, (PFN_vkVoidFunction)name },
-        ROW(CreateInstance) ROW(EnumerateInstanceVersion) ROW(DestroyInstance) ROW(EnumeratePhysicalDevices) ROW(
-                GetPhysicalDeviceProperties2) ROW(GetPhysicalDeviceFeatures2) ROW(GetPhysicalDeviceMemoryProperties2)
-                ROW(GetPhysicalDeviceQueueFamilyProperties) ROW(GetPhysicalDeviceExternalBufferProperties) ROW(
-                        EnumerateDeviceExtensionProperties) ROW(GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
-                        ROW(CreateDevice) ROW(DestroyDevice) ROW(GetDeviceQueue) ROW(DeviceWaitIdle) ROW(CreateBuffer) ROW(
-                                DestroyBuffer) ROW(GetBufferMemoryRequirements) ROW(GetBufferDeviceAddress)
-                                ROW(AllocateMemory) ROW(FreeMemory) ROW(BindBufferMemory) ROW(MapMemory) ROW(
-                                        GetMemoryHostPointerPropertiesEXT) ROW(CreateShaderModule) ROW(DestroyShaderModule)
-                                        ROW(CreatePipelineLayout) ROW(DestroyPipelineLayout) ROW(CreateComputePipelines) ROW(
-                                                DestroyPipeline) ROW(CreatePipelineCache) ROW(DestroyPipelineCache)
-                                                ROW(GetPipelineCacheData) ROW(CreateCommandPool) ROW(DestroyCommandPool) ROW(
-                                                        FreeCommandBuffers) ROW(AllocateCommandBuffers)
-                                                        ROW(BeginCommandBuffer) ROW(EndCommandBuffer) ROW(
-                                                                CmdBindPipeline) ROW(CmdPushConstants) ROW(CmdDispatch)
-                                                                ROW(CmdDispatchIndirect) ROW(CmdPipelineBarrier) ROW(
-                                                                        CmdFillBuffer) ROW(CmdCopyBuffer) ROW(CmdWriteTimestamp)
-                                                                        ROW(CmdResetQueryPool) ROW(CreateQueryPool) ROW(
-                                                                                DestroyQueryPool) ROW(GetQueryPoolResults)
-                                                                                ROW(QueueSubmit) ROW(CreateFence) ROW(
-                                                                                        DestroyFence) ROW(ResetFences)
-                                                                                        ROW(GetFenceStatus) ROW(
-                                                                                                WaitForFences){
-                                                                                                "vkGetDeviceProcAddr",
-                                                                                                (PFN_vkVoidFunction)
-                                                                                                        find_of_device },
-};
+} functions[] = { TDM_VK_GLOBAL_FUNCTIONS(ROW) TDM_VK_INSTANCE_FUNCTIONS(ROW) TDM_VK_DEVICE_FUNCTIONS(ROW)
+                          ROW(GetPhysicalDeviceCooperativeMatrixPropertiesKHR) ROW(GetMemoryHostPointerPropertiesEXT) };
 
 static PFN_vkVoidFunction find(const char *name)
 {
@@ -739,14 +712,14 @@ static PFN_vkVoidFunction find(const char *name)
         return NULL;
 }
 
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL find_of_device(VkDevice device, const char *name)
+static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL GetDeviceProcAddr(VkDevice device, const char *name)
 {
         return find(name);
 }
 
-__attribute__((visibility("default"))) VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL
-vkGetInstanceProcAddr(VkInstance instance, const char *name);
-VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL vkGetInstanceProcAddr(VkInstance instance, const char *name)
+#define EXPORTED __attribute__((visibility("default"))) VKAPI_ATTR
+EXPORTED PFN_vkVoidFunction VKAPI_CALL vkGetInstanceProcAddr(VkInstance instance, const char *name);
+EXPORTED PFN_vkVoidFunction VKAPI_CALL vkGetInstanceProcAddr(VkInstance instance, const char *name)
 {
         return find(name);
 }
