@@ -147,7 +147,7 @@ static void int8(void **state)
                 }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = { cmocka_unit_test(q4_0), cmocka_unit_test(q5_k), cmocka_unit_test(int8) };
         const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
@@ -155,6 +155,8 @@ int main(void)
         struct tdm_error err = {};
         int r;
 
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
         set_fault(NULL);
         if (tdm_vulkan_device_ops.open(&opened, &config, &err) != 0) {
                 fprintf(stderr, "%s\n", err.message);
