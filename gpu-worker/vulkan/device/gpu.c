@@ -457,7 +457,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         device->few_kernels = device->is_cpu && !(kernels && strcmp(kernels, "all") == 0);
-        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-7/%.80s/%.40s/%.60s", properties.deviceName,
+        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-8/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;
         tdm_vk_cache_open(device, sane);

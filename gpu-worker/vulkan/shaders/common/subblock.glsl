@@ -232,6 +232,15 @@ tdm_subblock_slice tdm_subblock_slice_of(const uint type, tdm_subblock_raw raw, 
         return block;
 }
 
+// Group g of a block of Q6_K, four times what slice_of() makes of it: in fewer instructions, and a byte still.
+uint tdm_subblock_fourfold(tdm_subblock_raw raw, uint g)
+{
+        uint low = (g < 4 ? raw.word[g] << 2 : raw.word[g % 4] >> 2) & 0x3c3c3c3cu,
+             high = (raw.word[4 + g / 4] ^ 0xaaaaaaaau) << 6 - g % 4 * 2;
+
+        return low | high & 0xc0c0c0c0u;
+}
+
 tdm_subblock_slice tdm_subblock_read_at(const uint type, uint64_t panel, tdm_subblock_own own, uint b)
 {
         return tdm_subblock_slice_of(type, tdm_subblock_load(type, panel, own, b), own, b);

@@ -39,6 +39,14 @@ const uint M = TDM_VK_TILES_M(SHAPE), N = TDM_VK_TILES_N(SHAPE), K = TDM_VK_TILE
 const uint ROW_TILES = TDM_VK_TILES_ROWS(SHAPE), OUT_TILES = TDM_VK_TILES_OUTS(SHAPE);
 const uint ROW_GROUPS = TDM_VK_TILES_ROW_GROUPS(SHAPE), OUT_GROUPS = THREADS / SUBGROUP / ROW_GROUPS;
 const uint ROWS = ROW_GROUPS * ROW_TILES * M, OUTS = OUT_GROUPS * OUT_TILES * N; // of the workgroup
+#ifdef SUBBLOCK
+const bool FOURFOLD = TYPE == TDM_VK_Q6_K && ACT == TDM_VK_ACT_I8; // weights are four times as much, and so are sums
+#else
+const bool FOURFOLD = false;
+#endif
+// Then MAGIC's last place is 1/4.
+const int MAGIC_START = FOURFOLD ? 0x4a400000 : MAGIC;
+const float MAGIC_LESS = FOURFOLD ? 3145728.0 : MAGIC_VALUE; // 1.5 * 2^21
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint N_SUMS = HALVES ? 2 : 1; // of a block
 // Units of K = 32 for a half of it: the weights of the other half are 0.
@@ -167,6 +175,9 @@ void put(uint b)
 #ifdef SUBBLOCK
                 tdm_subblock_slice slice = tdm_subblock_slice_of(TYPE, w[i], own, b + block);
 
+                if (FOURFOLD)
+                        [[unroll]] for (uint g = 0; g < 8; g++)
+                                slice.word[g] = tdm_subblock_fourfold(w[i], g);
                 low = uvec4(slice.word[0], slice.word[1], slice.word[2], slice.word[3]);
                 high = uvec4(slice.word[4], slice.word[5], slice.word[6], slice.word[7]);
                 [[unroll]] for (uint h = 0; h < N_SUMS; h++) {
@@ -224,6 +235,53 @@ void put(uint b)
 #endif
 }
 
+// The products of sum h of a block, of a tile of rows and the j-th of outputs.
+#define MULTIPLY(isum, h, j) {                                                                                         \
+        SET(isum, start)                                                                                               \
+        [[unroll]] for (uint k = 0; k < SUM_UNITS; k++)                                                                \
+                MULTIPLY_ADD(x[(h + k) % X_UNITS], weights[j * W_UNITS + h + k], isum)                                 \
+        [[unroll]] for (uint e = 0; e < ELEMENTS && ACT == TDM_VK_ACT_I16; e++)                                        \
+                isum[e] = isum[e] * TDM_VK_I16_STEP + (MAGIC != 0 ? magic : 0);                                        \
+        [[unroll]] for (uint k = 0; k < SUM_UNITS && ACT == TDM_VK_ACT_I16; k++)                                       \
+                MULTIPLY_ADD(x[X_UNITS + (h + k) % X_UNITS], weights[j * W_UNITS + h + k], isum)                       \
+}
+
+float value_of(int isum)
+{
+        precise float value = MAGIC != 0 ? intBitsToFloat(isum) - MAGIC_LESS : float(isum);
+
+        return value;
+}
+
+// Sum h of a block, of element e, comes to `sum` in matvec.comp's order, or in matvec-subblock.comp's, where the first
+// of two stays in `part` until the second is there.
+#ifdef SUBBLOCK
+#define ADD(sum, e, h, j) {                                                                                            \
+        precise float value = value_of(isum[e]), w_scale = w_scales[j * N_SUMS + h][e], more = sum;                    \
+        precise float weighted = value * w_scale, scale = w_scale * x_scale[e];                                        \
+        precise float both = fma(value, w_scale, part[e]);                                                             \
+                                                                                                                       \
+        if (!HALVES)                                                                                                   \
+                more = fma(value, scale, more);                                                                        \
+        else if (h == 0)                                                                                               \
+                part[e] = weighted;                                                                                    \
+        else                                                                                                           \
+                more = fma(both, x_scale[e], more);                                                                    \
+        if (HAS_MIN && h == N_SUMS - 1)                                                                                \
+                more = fma(w_mins[j * N_SUMS][e], x_sums[0][e], more);                                                 \
+        if (HAS_MIN && h == 1)                                                                                         \
+                more = fma(w_mins[j * N_SUMS + N_SUMS - 1][e], x_sums[N_SUMS - 1][e], more);                           \
+        sum = more;                                                                                                    \
+}
+#else
+#define ADD(sum, e, h, j) {                                                                                            \
+        precise float weighted = value_of(isum[e]) * w_scales[j][e];                                                   \
+        precise float more = fma(weighted, x_scale[e], sum);                                                           \
+                                                                                                                       \
+        sum = more;                                                                                                    \
+}
+#endif
+
 void main()
 {
         uint nb = p.cols / 32, length = TDM_VK_SEGMENT_BLOCKS(p.cols), stride = TDM_VK_ACT_STRIDE(ACT, p.cols),
@@ -236,7 +294,7 @@ void main()
              own_rows = UNIT_INDEX / OUT_GROUPS * (ROW_TILES * M); // of this subgroup, in the tile
         precise float sums[SUMS], totals[SUMS]; // [row tile][output tile][element], of the segment, of those before
         // What products are added to. The compiler does not see that it is a constant, which it would make anew.
-        int magic = MAGIC + int(NOTHING(p.cols));
+        int magic = MAGIC_START + int(NOTHING(p.cols));
         RESULT start;
 
         [[unroll]] for (uint i = 0; i < W_LOADS; i++) {
@@ -317,38 +375,17 @@ void main()
                                         [[unroll]] for (uint h = 0; h < N_SUMS && HAS_MIN; h++)
                                                 LOAD_BY_ROW(x_sums[h], s_row_sums, (u * N_SUMS + h) * ROWS + row)
 #endif
-                                        [[unroll]] for (uint j = 0; j < OUT_TILES; j++)
-                                        [[unroll]] for (uint h = 0; h < N_SUMS; h++) {
-                                                RESULT isum;
+                                        [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {
+                                                float part[ELEMENTS];
 
-                                                SET(isum, start)
-                                                [[unroll]] for (uint k = 0; k < SUM_UNITS; k++)
-                                                        MULTIPLY_ADD(x[(h + k) % X_UNITS],
-                                                                     weights[j * W_UNITS + h + k], isum)
-                                                [[unroll]] for (uint e = 0; e < ELEMENTS && ACT == TDM_VK_ACT_I16; e++)
-                                                        isum[e] = isum[e] * TDM_VK_I16_STEP + (MAGIC != 0 ? magic : 0);
-                                                [[unroll]] for (uint k = 0; k < SUM_UNITS && ACT == TDM_VK_ACT_I16; k++)
-                                                        MULTIPLY_ADD(x[X_UNITS + (h + k) % X_UNITS],
-                                                                     weights[j * W_UNITS + h + k], isum)
-                                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
-                                                        uint at = (i * OUT_TILES + j) * ELEMENTS + e;
-                                                        precise float w_scale = w_scales[j * N_SUMS + h][e];
-                                                        precise float value = MAGIC != 0 ?
-                                                                intBitsToFloat(isum[e]) - MAGIC_VALUE :
-                                                                float(isum[e]);
-#ifdef SUBBLOCK
-                                                        precise float scale = w_scale * x_scale[e];
-                                                        precise float sum = fma(value, scale, sums[at]);
+                                                [[unroll]] for (uint e = 0; e < ELEMENTS; e++)
+                                                        part[e] = 0;
+                                                [[unroll]] for (uint h = 0; h < N_SUMS; h++) {
+                                                        RESULT isum;
 
-                                                        if (HAS_MIN)
-                                                                sum = fma(w_mins[j * N_SUMS + h][e], x_sums[h][e],
-                                                                          sum);
-#else
-                                                        precise float weighted = value * w_scale;
-                                                        precise float sum = fma(weighted, x_scale[e], sums[at]);
-#endif
-
-                                                        sums[at] = sum;
+                                                        MULTIPLY(isum, h, j)
+                                                        [[unroll]] for (uint e = 0; e < ELEMENTS; e++)
+                                                                ADD(sums[(i * OUT_TILES + j) * ELEMENTS + e], e, h, j)
                                                 }
                                         }
                                 }
