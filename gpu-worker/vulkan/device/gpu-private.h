@@ -4,6 +4,8 @@
 
 #include "gpu-worker/vulkan/device/gpu.h"
 
+#define TDM_VK_VENDOR_NVIDIA 0x10deu
+
 /* ---- matrix-units.c ---- */
 
 struct tdm_vk_matrix_features {

@@ -255,6 +255,14 @@ static bool adds_in_subgroups(const struct tdm_vk_device *device)
                p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
 }
 
+/* Whether a queue can be asked to come after others'. */
+static bool is_offered_low(const VkPhysicalDeviceProperties *properties, const VkExtensionProperties *extensions,
+                           uint32_t n)
+{
+        return has_extension(extensions, n, VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME) &&
+               properties->vendorID != TDM_VK_VENDOR_NVIDIA;
+}
+
 static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties,
                          struct tdm_error *err)
 {
@@ -265,15 +273,19 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                                  .pNext = &f12 };
         VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11 };
         const float priority = 1;
-        const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                                .queueFamilyIndex = device->queue_family,
-                                                .queueCount = 1,
-                                                .pQueuePriorities = &priority };
+        const VkDeviceQueueGlobalPriorityCreateInfoKHR low = {
+                .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR,
+                .globalPriority = VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR,
+        };
+        VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                          .queueFamilyIndex = device->queue_family,
+                                          .queueCount = 1,
+                                          .pQueuePriorities = &priority };
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
         bool has_memory_model, has_f16, has_matrices, emulates;
         uint32_t units;
-        const char *names[6];
+        const char *names[7];
         VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                     .pNext = &features,
                                     .queueCreateInfoCount = 1,
@@ -353,7 +365,17 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                 f12.shaderFloat16 = device->f16_units;
                 f12.vulkanMemoryModel = f12.vulkanMemoryModelDeviceScope = VK_TRUE;
         }
+        /* What draws the screen goes first. NVIDIA's GPUs are left as they were measured. */
+        if (is_offered_low(properties, extensions, n)) {
+                names[info.enabledExtensionCount++] = VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME;
+                queue.pNext = &low;
+        }
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
+        if (r != VK_SUCCESS && queue.pNext) {
+                info.enabledExtensionCount--;
+                queue.pNext = NULL;
+                r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
+        }
         if (r != VK_SUCCESS) {
                 device->vk.device = VK_NULL_HANDLE;
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot open %s: %s", properties->deviceName,
