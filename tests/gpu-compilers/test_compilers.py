@@ -170,8 +170,9 @@ def mend_page(figures):
         page = f.read()
     lines = []
     for key, kernels in figures.items():
-        lines += [f"### {key}", "", "| kernel | registers | spilled | subgroups | code, bytes | instructions | cycles | "
-                  "loads | shared | waits |", "|---|---|---|---|---|---|---|---|---|---|"]
+        lines += [f"### {key}", "",
+                  "| kernel | registers | spilled | subgroups | code, bytes | instructions | cycles | loads | shared | "
+                  "waits |", "|---|---|---|---|---|---|---|---|---|---|"]
 
         def cell(kernel, name):
             now, before = kernel["now"].get(name), (kernel.get("before") or {}).get(name)

@@ -8,7 +8,6 @@
 #include <dirent.h>
 
 #include "gpu-worker/vulkan/device/gpu-private.h"
-#include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 
 #define MAX_GPUS 16u
 

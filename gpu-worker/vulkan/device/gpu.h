@@ -18,6 +18,7 @@
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 #include "gpu-worker/vulkan/shaders/common/shared-side.h"
 #include "gpu-worker/vulkan/shaders/common/shared-streams.h"
+#include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 
 struct tdm_vk_device;
 

@@ -1,6 +1,5 @@
 /* Cooperative matrices: whether the device has the shapes that the kernels for matrix units are written for. */
 #include "gpu-worker/vulkan/device/gpu-private.h"
-#include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 
 /* As in the extension's specification; older headers do not have it. */
 #define COOPERATIVE_MATRIX_EXTENSION "VK_KHR_cooperative_matrix"

@@ -5,7 +5,6 @@
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/device/gpu-private.h"
-#include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
                       TDM_VK_ACT_F16 == TDM_N_ACTS && TDM_VK_ACT_NONE == TDM_VK_N_ACTS,

@@ -3,7 +3,6 @@
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
-#include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 
 /* ---- matrices ---- */
 

@@ -12,7 +12,6 @@
 
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
-#include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 #include "gpu-worker/vulkan/tests/emulated-units.h"
 #include "gpu-worker/vulkan/vulkan.h"
 
