@@ -87,7 +87,7 @@ struct client {
         int fd;
         pid_t pid;
         uid_t uid;
-        bool control, dead; /* dead: the device went while it was open */
+        bool control, dead; /* control: no file of the device; dead: the device went while it was open */
         struct table bos, syncobjs;
         struct context *contexts;
         uint32_t last_context;
@@ -124,10 +124,11 @@ struct kernel {
         uint64_t next_offset;
         uint8_t power_mode, force_preempt, frame_preempt;
         enum fault fault;
+        int listener;
         int wake_fd; /* the firmware's thread to the loop: something ended */
         char last_error[256];
         struct {
-                uint64_t ioctls[256], commands, chains, macs, refused, opens, faults, unsynced;
+                uint64_t ioctls[256], commands, chains, macs, refused, faults, unsynced;
         } n;
 };
 
@@ -139,7 +140,6 @@ struct answer {
         uint32_t n_extra;
         int fd;
         bool close_fd; /* after it was sent */
-        bool later;    /* see struct pending */
 };
 
 /* table.c */

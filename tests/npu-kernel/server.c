@@ -157,13 +157,13 @@ static void counters(char *ret, size_t size)
         at = (size_t)snprintf(
                 ret, size,
                 "{\"profile\": \"%s\", \"files\": %llu, \"handles\": %llu, \"buffers\": %llu, \"bytes\": %llu, "
-                "\"heap_used\": %llu, \"mappings\": %llu, \"syncobjs\": %llu, \"contexts\": %u, \"opens\": %llu, "
+                "\"heap_used\": %llu, \"mappings\": %llu, \"syncobjs\": %llu, \"contexts\": %u, "
                 "\"commands\": %llu, \"chains\": %llu, \"macs\": %llu, \"refused\": %llu, \"unsynced\": %llu, "
                 "\"faults\": %llu, \"ioctls\": {",
                 kernel.profile->name, (unsigned long long)n_files, (unsigned long long)n_handles,
                 (unsigned long long)n_bos, (unsigned long long)bytes, (unsigned long long)heap,
                 (unsigned long long)n_mappings, (unsigned long long)n_syncobjs, context_count(),
-                (unsigned long long)kernel.n.opens, (unsigned long long)kernel.n.commands,
+                (unsigned long long)kernel.n.commands,
                 (unsigned long long)kernel.n.chains, (unsigned long long)kernel.n.macs,
                 (unsigned long long)kernel.n.refused, (unsigned long long)kernel.n.unsynced,
                 (unsigned long long)kernel.n.faults);
@@ -202,6 +202,8 @@ static int control(const char *line, struct answer *answer)
         return 0;
 }
 
+static int open_for(const struct client *opener, const struct npk_request *r, struct answer *answer);
+
 static int answer_to(struct client *client, struct npk_request *r, uint8_t *extra, int fd, struct answer *answer)
 {
         switch (r->kind) {
@@ -213,6 +215,11 @@ static int answer_to(struct client *client, struct npk_request *r, uint8_t *extr
                 return bo_mapped(client, r);
         case NPK_UNMAPPED:
                 return bo_unmapped(client, r);
+        case NPK_CHANNEL:
+                client->control = true;
+                return 0;
+        case NPK_OPEN:
+                return open_for(client, r, answer);
         case NPK_CONTROL:
                 client->control = true;
                 extra[r->n_extra] = 0;
@@ -302,25 +309,50 @@ static void client_free(struct client *client)
         free(client);
 }
 
-static void client_new(int listener)
+static struct client *client_new(int listener)
 {
         struct client *client = calloc(1, sizeof(*client));
         struct ucred peer;
         socklen_t size = sizeof(peer);
 
         if (!client)
-                return;
+                return NULL;
         client->fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (client->fd < 0 || getsockopt(client->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0) {
                 closep(&client->fd);
                 free(client);
-                return;
+                return NULL;
         }
         client->pid = peer.pid;
         client->uid = peer.uid;
         client->next = kernel.clients;
         kernel.clients = client;
-        kernel.n.opens++;
+        return client;
+}
+
+/* For a program that cannot connect: this process does it, since only a connection to the bound name bears it. */
+static int open_for(const struct client *opener, const struct npk_request *r, struct answer *answer)
+{
+        struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = NPK_SOCKET };
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        struct client *client;
+
+        if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+                closep(&fd);
+                return -ENODEV;
+        }
+        do /* others may have come before */
+                client = client_new(kernel.listener);
+        while (client && client->pid != getpid());
+        if (!client) {
+                close(fd);
+                return -ENOMEM;
+        }
+        memcpy(&client->pid, r->arg, sizeof(int32_t));
+        client->uid = opener->uid;
+        answer->fd = fd;
+        answer->close_fd = true;
+        return 0;
 }
 
 /* False: the last process closed the file. */
@@ -358,6 +390,8 @@ static bool serve(struct client *client)
                 return true;
         }
         reply(fds[0], &r, result, &answer);
+        if (answer.close_fd)
+                close(answer.fd);
         close(fds[0]);
         return true;
 }
@@ -381,10 +415,10 @@ static void on_signal(int number)
         terminated = number;
 }
 
-static void loop(int listener, int ready_fd)
+static void loop(int ready_fd)
 {
         while (!terminated) {
-                struct pollfd fds[MAX_CONNECTIONS + 3] = { { .fd = listener, .events = POLLIN },
+                struct pollfd fds[MAX_CONNECTIONS + 3] = { { .fd = kernel.listener, .events = POLLIN },
                                                            { .fd = kernel.wake_fd, .events = POLLIN },
                                                            { .fd = ready_fd } };
                 struct client *of[MAX_CONNECTIONS];
@@ -411,7 +445,7 @@ static void loop(int listener, int ready_fd)
                                 client_free(of[i]);
                 serve_pending();
                 if (fds[0].revents)
-                        client_new(listener);
+                        client_new(kernel.listener);
                 pthread_mutex_unlock(&kernel.lock);
         }
 }
@@ -430,7 +464,7 @@ int main(int argc, char **argv)
                                                  { "ready-fd", required_argument, NULL, 'r' },
                                                  {} };
         struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = NPK_SOCKET };
-        int c, listener, ready_fd = -1, r;
+        int c, ready_fd = -1, r;
         pthread_t firmware;
 
         kernel.profile = &profiles[TDM_ARRAY_SIZE(profiles) - 1];
@@ -463,17 +497,17 @@ int main(int argc, char **argv)
         if (r < 0)
                 return fail(NPK_TREE, r);
         unlink(NPK_SOCKET);
-        listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        kernel.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         kernel.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (listener < 0 || kernel.wake_fd < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-            chmod(address.sun_path, 0666) < 0 || listen(listener, 64) < 0)
+        if (kernel.listener < 0 || kernel.wake_fd < 0 || bind(kernel.listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+            chmod(address.sun_path, 0666) < 0 || listen(kernel.listener, 64) < 0)
                 return fail(address.sun_path, -errno);
         r = pthread_create(&firmware, NULL, firmware_thread, NULL);
         if (r != 0)
                 return fail("thread", -r);
         if (ready_fd >= 0 && write(ready_fd, "r", 1) != 1)
                 return fail("ready", -errno);
-        loop(listener, ready_fd);
+        loop(ready_fd);
         unlink(address.sun_path);
         _exit(0);
 }
