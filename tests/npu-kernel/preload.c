@@ -599,7 +599,7 @@ EXPORT int munmap(void *address, size_t len)
 
 static int open_at(int at, const char *path, int flags, mode_t mode)
 {
-        if (directory() && path && strcmp(path, NODE) == 0)
+        if (directory() && path && strcmp(path, NODE) == 0 && !(flags & O_PATH))
                 return open_node(HERE(path), flags);
         return (int)syscall(SYS_openat, at, HERE(path), flags, mode);
 }
