@@ -13,6 +13,7 @@
 
 #define PDI_MAGIC UINT32_C(0x49445054) /* "TPDI", then the number of the set */
 #define OPCODE_INSTRUCTIONS 3u
+#define SLEEP_MS 500u
 #define MAX_WORDS 19u /* of a command's arguments that firmware takes */
 
 bool firmware_pdi(const void *pdi, uint64_t size, uint32_t *ret_program)
@@ -218,6 +219,15 @@ static void pause_for(const struct context *context, unsigned ms)
                 ;
 }
 
+static void lose_all(bool files)
+{
+        for (struct client *client = kernel.clients; client; client = client->next) {
+                client->dead = client->dead || files;
+                for (struct context *c = client->contexts; c; c = c->next)
+                        c->lost = true;
+        }
+}
+
 static uint32_t run(struct context *context, struct job *job)
 {
         enum fault fault = kernel.fault;
@@ -225,7 +235,7 @@ static uint32_t run(struct context *context, struct job *job)
 
         if (context->lost)
                 return ERT_ABORT;
-        if (fault != FAULT_NONE && fault != FAULT_HEAP) {
+        if (fault != FAULT_NONE) {
                 kernel.fault = FAULT_NONE;
                 kernel.n.faults++;
         }
@@ -243,13 +253,19 @@ static uint32_t run(struct context *context, struct job *job)
         case FAULT_CONTEXT:
                 context->lost = true;
                 return ERT_ABORT;
+        case FAULT_REMOVED:
+                kernel.absent_until_ns = tdm_now_ns() + TDM_NSEC_PER_SEC;
+                __attribute__((fallthrough));
         case FAULT_GONE:
-                for (struct client *client = kernel.clients; client; client = client->next) {
-                        client->dead = true;
-                        for (struct context *c = client->contexts; c; c = c->next)
-                                c->lost = true;
-                }
+                lose_all(true);
                 return ERT_ABORT;
+        case FAULT_ASLEEP:
+                pause_for(context, SLEEP_MS);
+                lose_all(false);
+                return ERT_ABORT;
+        case FAULT_SUSPEND:
+                pause_for(context, SLEEP_MS);
+                break;
         case FAULT_SLOW:
                 pause_for(context, 300);
                 break;

@@ -109,7 +109,18 @@ struct pending { /* a reply that is not due yet */
         struct pending *next;
 };
 
-enum fault { FAULT_NONE, FAULT_ERROR, FAULT_HANG, FAULT_CONTEXT, FAULT_GONE, FAULT_SLOW, FAULT_HEAP };
+enum fault {
+        FAULT_NONE,
+        FAULT_ERROR,   /* the command ends with an error */
+        FAULT_HANG,    /* it does not end: the watchdog stops the context */
+        FAULT_CONTEXT, /* the context is lost */
+        FAULT_GONE,    /* each call fails until the file is opened anew */
+        FAULT_SLOW,    /* it takes 0.3 s longer */
+        FAULT_SUSPEND, /* the machine sleeps for half a second; the driver makes the contexts anew, as in tree */
+        FAULT_ASLEEP,  /* the same, and no context wakes up */
+        FAULT_REMOVED, /* gone, and there is no device for a second */
+        N_FAULTS
+};
 
 struct kernel {
         pthread_mutex_t lock;
@@ -124,6 +135,8 @@ struct kernel {
         uint64_t next_offset;
         uint8_t power_mode, force_preempt, frame_preempt;
         enum fault fault;
+        bool heap_is_full;        /* for the next device buffer */
+        uint64_t absent_until_ns; /* of the device */
         int listener;
         int wake_fd; /* the firmware's thread to the loop: something ended */
         char last_error[256];

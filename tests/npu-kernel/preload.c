@@ -82,10 +82,7 @@ static struct {
         } pairs[N_PAIRS];
         int pipe[2];
         pthread_mutex_t lock, copying;
-} way = { .channel = -1,
-          .pipe = { -1, -1 },
-          .lock = PTHREAD_MUTEX_INITIALIZER,
-          .copying = PTHREAD_MUTEX_INITIALIZER };
+} way = { .channel = -1, .pipe = { -1, -1 }, .lock = PTHREAD_MUTEX_INITIALIZER, .copying = PTHREAD_MUTEX_INITIALIZER };
 
 /* Out of the way of programs that count on a number. */
 static int high(int fd)

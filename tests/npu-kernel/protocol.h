@@ -22,9 +22,9 @@ enum npk_kind {
         NPK_MMAP,     /* arg: offset, length; the reply has a descriptor, and where in it to map */
         NPK_MAPPED,   /* arg: offset, length, address */
         NPK_UNMAPPED, /* arg: address, length */
-        NPK_CHANNEL,  /* this connection is no open file, but one that opens others */
-        NPK_OPEN,     /* arg: i32 pid; the reply's descriptor is a new open file */
         NPK_CONTROL, /* extra: a line of a test's; the reply's extra is the answer. The first request of a connection */
+        NPK_CHANNEL, /* this connection is no open file, but one that opens others */
+        NPK_OPEN,    /* arg: i32 pid; the reply's descriptor is a new open file */
 };
 
 struct npk_request {

@@ -73,7 +73,7 @@ static void reply(int fd, const struct npk_request *r, int result, const struct 
 
 static int dispatch(struct client *client, struct npk_request *r, const uint8_t *extra, int fd, struct answer *answer)
 {
-        if (client->dead)
+        if (client->dead || tdm_now_ns() < kernel.absent_until_ns)
                 return -ENODEV;
         if (r->nr < TDM_ARRAY_SIZE(kernel.n.ioctls))
                 kernel.n.ioctls[r->nr]++;
@@ -163,10 +163,9 @@ static void counters(char *ret, size_t size)
                 kernel.profile->name, (unsigned long long)n_files, (unsigned long long)n_handles,
                 (unsigned long long)n_bos, (unsigned long long)bytes, (unsigned long long)heap,
                 (unsigned long long)n_mappings, (unsigned long long)n_syncobjs, context_count(),
-                (unsigned long long)kernel.n.commands,
-                (unsigned long long)kernel.n.chains, (unsigned long long)kernel.n.macs,
-                (unsigned long long)kernel.n.refused, (unsigned long long)kernel.n.unsynced,
-                (unsigned long long)kernel.n.faults);
+                (unsigned long long)kernel.n.commands, (unsigned long long)kernel.n.chains,
+                (unsigned long long)kernel.n.macs, (unsigned long long)kernel.n.refused,
+                (unsigned long long)kernel.n.unsynced, (unsigned long long)kernel.n.faults);
         for (unsigned i = 0, first = 1; i < TDM_ARRAY_SIZE(kernel.n.ioctls) && at + 40 < size; i++)
                 if (kernel.n.ioctls[i]) {
                         at += (size_t)snprintf(ret + at, size - at, "%s\"0x%02x\": %llu", first ? "" : ", ", i,
@@ -179,7 +178,8 @@ static void counters(char *ret, size_t size)
 /* A line of a test's: "counters", "why" (the last refusal), "fault NAME". */
 static int control(const char *line, struct answer *answer)
 {
-        static const char *const faults[] = { "none", "error", "hang", "context", "gone", "slow", "heap" };
+        static const char *const faults[N_FAULTS] = { "none", "error",   "hang",   "context", "gone",
+                                                      "slow", "suspend", "asleep", "removed" };
         char *out = (char *)answer->extra;
 
         out[0] = 0;
@@ -190,6 +190,10 @@ static int control(const char *line, struct answer *answer)
         } else if (strncmp(line, "fault ", 6) == 0) {
                 unsigned i = 0;
 
+                if (strcmp(line + 6, "heap") == 0) {
+                        kernel.heap_is_full = true;
+                        return 0;
+                }
                 while (i < TDM_ARRAY_SIZE(faults) && strcmp(line + 6, faults[i]) != 0)
                         i++;
                 if (i == TDM_ARRAY_SIZE(faults))
@@ -337,7 +341,8 @@ static int open_for(const struct client *opener, const struct npk_request *r, st
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         struct client *client;
 
-        if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+        if (tdm_now_ns() < kernel.absent_until_ns || fd < 0 ||
+            connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
                 closep(&fd);
                 return -ENODEV;
         }
@@ -499,7 +504,8 @@ int main(int argc, char **argv)
         unlink(NPK_SOCKET);
         kernel.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         kernel.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (kernel.listener < 0 || kernel.wake_fd < 0 || bind(kernel.listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+        if (kernel.listener < 0 || kernel.wake_fd < 0 ||
+            bind(kernel.listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
             chmod(address.sun_path, 0666) < 0 || listen(kernel.listener, 64) < 0)
                 return fail(address.sun_path, -errno);
         r = pthread_create(&firmware, NULL, firmware_thread, NULL);
