@@ -6,9 +6,11 @@ usage: test_jobs.py reference OUT BUILD       XRT 2.13 and its emulated core lib
 
 The second also checks what the emulated kernel counted against what the worker says, and what xrt-smi shows.
 """
+import ctypes
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -295,6 +297,31 @@ def restarts(want, build, n):
         print(f"{n} workers were killed: each held {held}, nothing is left", flush=True)
 
 
+def memlock(build):
+    """The driver library locks a heap of 64 MiB. With the usual limit of 8 MiB the worker says so and what helps."""
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(24, 14, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_IPC_LOCK: root obeys the limit
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (8 << 20, 8 << 20))
+        with Kernel(build) as kernel:
+            for device in ("xrt", "auto"):
+                env = {"TANDEM_NPU": device, "TANDEM_GPU": "host",
+                       "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", "programs"), **kernel.env}
+                with Daemon(env=env) as d:
+                    if device == "xrt":
+                        wait_for(lambda: d.workers()["npu"].get("state") == "quarantined", "no device", 30)
+                        says = d.workers()["npu"]["last_exit"]
+                    else:
+                        d.wait_ready()
+                        says = d.workers()["npu"]["reason"]
+                        d.generate(n=4)
+                    check("may lock 8 MiB" in says and "64 MiB" in says and "LimitMEMLOCK" in says,
+                          "what the worker says", says)
+                    print(f"memlock, {device}: {says}", flush=True)
+        sys.stdout.flush()
+        os._exit(0)
+    equal(os.wait()[1], 0, "the part with a limit")
+
+
 def main():
     mode, path, build = sys.argv[1:4]
     if mode == "reference":
@@ -303,6 +330,7 @@ def main():
     with open(path) as f:
         want = json.load(f)
     steps = {"golden": lambda: golden(build), "decode_step": lambda: decode_step(build),
+             "memlock": lambda: memlock(build),
              "1b": lambda: the_1b_shape(want, build, want["1b"]),
              "faults": lambda: faults(want["programs bf16"], build, 20),
              "restarts": lambda: restarts(want["programs bf16"], build, 1000),
