@@ -155,6 +155,14 @@ struct answer {
         bool close_fd; /* after it was sent */
 };
 
+/* dispatch.c */
+bool kernel_set_profile(const char *name); /* NULL: the newest */
+/* 0 or -errno; -EAGAIN where kernel_may_wait() says so: not yet, ask again when something ended. With the lock. */
+int kernel_answer(struct client *client, struct npk_request *r, uint8_t *extra, int fd, struct answer *answer);
+bool kernel_may_wait(const struct npk_request *r);
+uint64_t kernel_deadline(const struct npk_request *r);
+void kernel_close(struct client *client);
+
 /* table.c */
 int table_add(struct table *table, void *p, uint32_t *ret_handle);
 void *table_get(const struct table *table, uint32_t handle);

@@ -8,25 +8,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "tests/npu-kernel/protocol.h"
 #include "tests/npu-kernel/uapi.h"
+#include "tests/npu-kernel/way.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define NODE "/dev/accel/accel0"
@@ -38,11 +32,6 @@ static void *real(const char *name)
         return dlsym(RTLD_NEXT, name);
 }
 
-static const char *directory(void)
-{
-        return getenv(NPK_ENV);
-}
-
 /* ---- paths ---- */
 
 static const char *redirect(const char *path, char *room, size_t size)
@@ -51,41 +40,30 @@ static const char *redirect(const char *path, char *room, size_t size)
                                             "/sys/devices/pci0000:c0",      "/sys/class/accel",
                                             "/sys/module/amdxdna",          "/dev/accel" };
 
-        if (!path || path[0] != '/' || !directory())
+        if (!path || path[0] != '/' || !npk_directory())
                 return path;
         for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
                 size_t n = strlen(ours[i]);
 
                 if (strncmp(path, ours[i], n) == 0 && (path[n] == 0 || path[n] == '/'))
-                        return snprintf(room, size, "%s/" NPK_TREE "%s", directory(), path) < (int)size ? room : path;
+                        return snprintf(room, size, "%s/" NPK_TREE "%s", npk_directory(), path) < (int)size ? room :
+                                                                                                              path;
         }
         return path;
 }
 #define HERE(path) redirect(path, (char[4096]){ 0 }, 4096)
 
-/* ---- the way to the server ---- */
+/* ---- ioctl ---- */
 
-#define N_PAIRS 16u
 #define COPY_BYTES 4096u
-#ifndef SO_PEERNAME
-#define SO_PEERNAME 28
-#endif
 
-/* What a sandbox would not let a program make later, though a kernel asks nobody for it: made when the library is
- * loaded, before any code of the program's. */
 static struct {
-        char directory[256]; /* of the server that channel leads to */
-        int channel;
-        struct {
-                int ends[2];
-                bool busy;
-        } pairs[N_PAIRS];
+        pthread_mutex_t lock;
         int pipe[2];
-        pthread_mutex_t lock, copying;
-} way = { .channel = -1, .pipe = { -1, -1 }, .lock = PTHREAD_MUTEX_INITIALIZER, .copying = PTHREAD_MUTEX_INITIALIZER };
+} copying = { PTHREAD_MUTEX_INITIALIZER, { -1, -1 } };
 
 /* Out of the way of programs that count on a number. */
-static int high(int fd)
+int npk_high(int fd)
 {
         int moved = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 200) : -1;
 
@@ -95,189 +73,13 @@ static int high(int fd)
         return moved;
 }
 
-static int connect_to_server(void)
+__attribute__((constructor)) static void prepare_copies(void)
 {
-        struct sockaddr_un address = { .sun_family = AF_UNIX };
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), error;
-        struct ucred server;
-        socklen_t size = sizeof(server);
-
-        if (fd < 0)
-                return -1;
-        snprintf(address.sun_path, sizeof(address.sun_path), "%s/" NPK_SOCKET, directory());
-        if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
-                /* A kernel reads user memory without asking; the server may where this says so. */
-                if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0)
-                        prctl(PR_SET_PTRACER, server.pid, 0, 0, 0);
-                return fd;
-        }
-        error = errno == ECONNREFUSED || errno == ENOENT ? ENODEV : errno;
-        close(fd);
-        errno = error;
-        return -1;
-}
-
-static void prepare_copies(void)
-{
-        if (way.pipe[0] >= 0 || pipe2(way.pipe, O_CLOEXEC | O_NONBLOCK) < 0)
+        if (copying.pipe[0] >= 0 || pipe2(copying.pipe, O_CLOEXEC | O_NONBLOCK) < 0)
                 return;
-        way.pipe[0] = high(way.pipe[0]);
-        way.pipe[1] = high(way.pipe[1]);
+        copying.pipe[0] = npk_high(copying.pipe[0]);
+        copying.pipe[1] = npk_high(copying.pipe[1]);
 }
-
-/* One of those made before; else a new one, which release_pair() closes. */
-static int take_pair(int ret[2])
-{
-        int which = -1;
-
-        pthread_mutex_lock(&way.lock);
-        for (unsigned i = 0; way.channel >= 0 && i < N_PAIRS && which < 0; i++)
-                if (!way.pairs[i].busy) {
-                        way.pairs[i].busy = true;
-                        memcpy(ret, way.pairs[i].ends, sizeof(way.pairs[i].ends));
-                        which = (int)i;
-                }
-        pthread_mutex_unlock(&way.lock);
-        if (which < 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ret) < 0)
-                return -errno;
-        return which;
-}
-
-static void release_pair(int which, const int pair[2])
-{
-        if (which < 0) {
-                close(pair[0]);
-                close(pair[1]);
-                return;
-        }
-        pthread_mutex_lock(&way.lock);
-        way.pairs[which].busy = false;
-        pthread_mutex_unlock(&way.lock);
-}
-
-/* ---- requests ---- */
-
-/* By the peer's name, which the server binds without its directory: a chroot sees another path. Asked in the one way
- * that a sandbox leaves. */
-static bool is_ours(int fd)
-{
-        struct sockaddr_un address;
-        socklen_t size = offsetof(struct sockaddr_un, sun_path) + sizeof(NPK_SOCKET); /* not more than the name has */
-
-        if (!directory() || fd < 0)
-                return false;
-        memset(&address, 0, sizeof(address));
-        return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERNAME, &address, &size) == 0 &&
-               address.sun_family == AF_UNIX && strcmp(address.sun_path, NPK_SOCKET) == 0;
-}
-
-/* False: the server is gone, or it dropped this file. */
-static bool wait_for_reply(int reply, int fd)
-{
-        struct pollfd fds[2] = { { .fd = reply, .events = POLLIN }, { .fd = fd } };
-
-        while (poll(fds, 2, -1) < 0)
-                if (errno != EINTR)
-                        return false;
-        return fds[0].revents & POLLIN || poll(fds, 1, 0) == 1;
-}
-
-/* 0 or -errno. extra is read up to r->n_extra; what comes back goes to ret_extra, and the reply's arg into r. */
-static int request(int fd, struct npk_request *r, const void *extra, int send_fd, uint8_t *ret_extra,
-                   uint32_t *ret_n_extra, int *ret_fd)
-{
-        struct npk_reply answer;
-        int pair[2], n_fds = send_fd >= 0 ? 2 : 1, result, which = take_pair(pair);
-        struct iovec out[2] = { { r, sizeof(*r) }, { (void *)(uintptr_t)extra, r->n_extra } },
-                     in[2] = { { &answer, sizeof(answer) }, { ret_extra, ret_extra ? NPK_MAX_EXTRA : 0 } };
-        union {
-                struct cmsghdr head;
-                char bytes[CMSG_SPACE(2 * sizeof(int))];
-        } control;
-        struct msghdr msg = { .msg_iov = out, .msg_iovlen = 2, .msg_control = control.bytes };
-        ssize_t n;
-
-        if (which < -1)
-                return which;
-        memset(&control, 0, sizeof(control));
-        control.head.cmsg_level = SOL_SOCKET;
-        control.head.cmsg_type = SCM_RIGHTS;
-        control.head.cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int));
-        memcpy(CMSG_DATA(&control.head), (int[]){ pair[1], send_fd }, (size_t)n_fds * sizeof(int));
-        msg.msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int));
-        do
-                n = sendmsg(fd, &msg, MSG_NOSIGNAL);
-        while (n < 0 && errno == EINTR);
-        msg = (struct msghdr){
-                .msg_iov = in, .msg_iovlen = 2, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
-        };
-        memset(&control, 0, sizeof(control));
-        if (n >= 0 && wait_for_reply(pair[0], fd))
-                n = recvmsg(pair[0], &msg, MSG_CMSG_CLOEXEC);
-        else
-                n = -1;
-        release_pair(which, pair);
-        if (n < (ssize_t)sizeof(answer))
-                return -ENODEV;
-        result = answer.result;
-        memcpy(r->arg, answer.arg, sizeof(r->arg));
-        if (ret_n_extra)
-                *ret_n_extra = answer.n_extra;
-        if (msg.msg_controllen >= CMSG_LEN(sizeof(int)) && control.head.cmsg_type == SCM_RIGHTS) {
-                int got;
-
-                memcpy(&got, CMSG_DATA(&control.head), sizeof(got));
-                if (ret_fd)
-                        *ret_fd = got;
-                else
-                        close(got);
-        }
-        return result;
-}
-
-__attribute__((constructor)) static void prepare(void)
-{
-        struct npk_request r = { .kind = NPK_CHANNEL };
-
-        prepare_copies();
-        if (!directory() || strlen(directory()) >= sizeof(way.directory))
-                return;
-        way.channel = high(connect_to_server());
-        if (way.channel < 0)
-                return;
-        strcpy(way.directory, directory());
-        for (unsigned i = 0; i < N_PAIRS; i++) {
-                if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, way.pairs[i].ends) < 0) {
-                        way.pairs[i].busy = true;
-                        continue;
-                }
-                way.pairs[i].ends[0] = high(way.pairs[i].ends[0]);
-                way.pairs[i].ends[1] = high(way.pairs[i].ends[1]);
-        }
-        if (request(way.channel, &r, NULL, -1, NULL, NULL, NULL) < 0)
-                way.channel = -1;
-}
-
-/* The node's stand-in is opened for real first, so that what keeps this program from it keeps it from the NPU. */
-static int open_node(const char *stand_in, int flags)
-{
-        struct npk_request r = { .kind = NPK_OPEN };
-        int fd = (int)syscall(SYS_openat, AT_FDCWD, stand_in, flags, 0), result;
-
-        if (fd < 0)
-                return -1;
-        close(fd);
-        if (way.channel < 0 || strcmp(way.directory, directory()) != 0)
-                return connect_to_server();
-        memcpy(r.arg, (int32_t[]){ getpid() }, sizeof(int32_t));
-        fd = -1;
-        result = request(way.channel, &r, NULL, -1, NULL, NULL, &fd);
-        if (result < 0)
-                errno = -result;
-        return result < 0 ? -1 : fd;
-}
-
-/* ---- ioctl ---- */
 
 /* As copy_from_user and copy_to_user: false where a program would be ended by touching it. Through a pipe, because the
  * kernel checks addresses there and a sandbox allows it. */
@@ -285,12 +87,12 @@ static bool copy(void *to, const void *from, size_t size)
 {
         bool ok = true;
 
-        pthread_mutex_lock(&way.copying);
+        pthread_mutex_lock(&copying.lock);
         prepare_copies();
         for (size_t at = 0; ok && at < size;) {
                 size_t n = size - at < COPY_BYTES ? size - at : COPY_BYTES;
-                ssize_t put = syscall(SYS_write, way.pipe[1], (const uint8_t *)from + at, n),
-                        got = put > 0 ? syscall(SYS_read, way.pipe[0], (uint8_t *)to + at, put) : -1;
+                ssize_t put = syscall(SYS_write, copying.pipe[1], (const uint8_t *)from + at, n),
+                        got = put > 0 ? syscall(SYS_read, copying.pipe[0], (uint8_t *)to + at, put) : -1;
 
                 ok = put == (ssize_t)n && got == put;
                 at += n;
@@ -298,10 +100,10 @@ static bool copy(void *to, const void *from, size_t size)
         if (!ok) { /* what is left in it belongs to nothing */
                 uint8_t rest[COPY_BYTES];
 
-                while (syscall(SYS_read, way.pipe[0], rest, sizeof(rest)) > 0)
+                while (syscall(SYS_read, copying.pipe[0], rest, sizeof(rest)) > 0)
                         ;
         }
-        pthread_mutex_unlock(&way.copying);
+        pthread_mutex_unlock(&copying.lock);
         return ok;
 }
 
@@ -471,7 +273,7 @@ static int forward(int fd, unsigned long code, void *arg)
         with = gather(&r, room);
         if (with >= 0 && fcntl(with, F_GETFD) < 0)
                 with = -1;
-        result = request(fd, &r, room, with, room + NPK_MAX_EXTRA, &n_extra, &got);
+        result = npk_request(fd, &r, room, with, room + NPK_MAX_EXTRA, &n_extra, &got);
         if (result == 0 && !scatter(&r, room + NPK_MAX_EXTRA, n_extra, got))
                 result = -EFAULT;
         if (result == 0 && !to_user((uintptr_t)arg, r.arg, size))
@@ -492,7 +294,7 @@ EXPORT int ioctl(int fd, unsigned long code, ...)
         va_start(args, code);
         arg = va_arg(args, void *);
         va_end(args);
-        if (_IOC_TYPE(code) == XDNA_IOCTL_TYPE && is_ours(fd)) {
+        if (_IOC_TYPE(code) == XDNA_IOCTL_TYPE && npk_is_ours(fd)) {
                 /* A socket has no such call: only a sandbox says that it is not permitted. */
                 if (syscall(SYS_ioctl, fd, code, arg) < 0 && errno == EPERM)
                         return -1;
@@ -529,8 +331,8 @@ static void forget(void *address, size_t len)
                         struct npk_request r = { .kind = NPK_UNMAPPED };
 
                         memcpy(r.arg, (uint64_t[]){ mappings.at[i].address, mappings.at[i].len }, 16);
-                        if (is_ours(mappings.at[i].fd))
-                                request(mappings.at[i].fd, &r, NULL, -1, NULL, NULL, NULL);
+                        if (npk_is_ours(mappings.at[i].fd))
+                                npk_request(mappings.at[i].fd, &r, NULL, -1, NULL, NULL, NULL);
                         mappings.at[i] = mappings.at[--mappings.n];
                 } else {
                         i++;
@@ -549,7 +351,7 @@ static void *map_ours(void *address, size_t len, int prot, int flags, int fd, of
                 return MAP_FAILED;
         }
         memcpy(r.arg, (uint64_t[]){ (uint64_t)offset, len }, 16);
-        result = request(fd, &r, NULL, -1, NULL, NULL, &memory);
+        result = npk_request(fd, &r, NULL, -1, NULL, NULL, &memory);
         if (result < 0) {
                 errno = -result;
                 return MAP_FAILED;
@@ -560,7 +362,7 @@ static void *map_ours(void *address, size_t len, int prot, int flags, int fd, of
                 return p;
         r = (struct npk_request){ .kind = NPK_MAPPED };
         memcpy(r.arg, (uint64_t[]){ (uint64_t)offset, len, (uintptr_t)p }, 24);
-        request(fd, &r, NULL, -1, NULL, NULL, NULL);
+        npk_request(fd, &r, NULL, -1, NULL, NULL, NULL);
         pthread_mutex_lock(&mappings.lock);
         if (mappings.n < MAX_MAPPINGS) {
                 mappings.at[mappings.n].address = (uintptr_t)p;
@@ -575,7 +377,7 @@ EXPORT void *mmap(void *address, size_t len, int prot, int flags, int fd, off_t 
 {
         if (mappings.n > 0 && flags & MAP_FIXED)
                 forget(address, len);
-        if (fd >= 0 && !(flags & MAP_ANONYMOUS) && is_ours(fd))
+        if (fd >= 0 && !(flags & MAP_ANONYMOUS) && npk_is_ours(fd))
                 return map_ours(address, len, prot, flags, fd, offset);
         return map(address, len, prot, flags, fd, offset);
 }
@@ -596,8 +398,8 @@ EXPORT int munmap(void *address, size_t len)
 
 static int open_at(int at, const char *path, int flags, mode_t mode)
 {
-        if (directory() && path && strcmp(path, NODE) == 0 && !(flags & O_PATH))
-                return open_node(HERE(path), flags);
+        if (npk_directory() && path && strcmp(path, NODE) == 0 && !(flags & O_PATH))
+                return npk_open(HERE(path), flags);
         return (int)syscall(SYS_openat, at, HERE(path), flags, mode);
 }
 
@@ -702,7 +504,7 @@ static int find(int (*real_glob)(const char *, int, int (*)(const char *, int), 
 
         if (r != 0 || here == pattern)
                 return r;
-        n = (size_t)snprintf(tree, sizeof(tree), "%s/" NPK_TREE, directory());
+        n = (size_t)snprintf(tree, sizeof(tree), "%s/" NPK_TREE, npk_directory());
         for (size_t i = (flags & GLOB_DOOFFS ? found->gl_offs : 0) + before; found->gl_pathv[i]; i++)
                 if (strncmp(found->gl_pathv[i], tree, n) == 0)
                         memmove(found->gl_pathv[i], found->gl_pathv[i] + n, strlen(found->gl_pathv[i] + n) + 1);
@@ -735,7 +537,7 @@ static char *resolve(const char *path, char *resolved)
         p = REAL(realpath)(here, resolved);
         if (!p || here == path)
                 return p;
-        snprintf(tree, sizeof(tree), "%s/" NPK_TREE, directory());
+        snprintf(tree, sizeof(tree), "%s/" NPK_TREE, npk_directory());
         real_tree = REAL(realpath)(tree, NULL);
         n = real_tree ? strlen(real_tree) : 0;
         if (n > 0 && strncmp(p, real_tree, n) == 0)
