@@ -146,7 +146,7 @@ struct tdm_fleet_worker {
         bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
         bool retrying;  /* quarantined: this life shows whether it can come back */
-        bool no_device; /* said so itself: another try would say the same */
+        bool no_device; /* said so itself and never had one: another try would say the same */
         bool abandoned; /* SIGKILL did not end it */
         bool had_step;  /* of its own, in this life */
 
