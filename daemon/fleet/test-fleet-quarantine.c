@@ -146,15 +146,22 @@ static void back_from_quarantine(void **state)
  * quarantine. */
 static void device_comes_back(void **state)
 {
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
         const struct tdm_fleet_config config = {
+                .worker_dir = dir,
                 .requested = { "host", "host" },
                 .n_threads = 1,
                 .hang_min_ns = HANG_NS,
                 .quarantine_ns = 50 * TDM_NSEC_PER_MSEC,
         };
-        struct rig *rig = rig_new_with(&config);
-        struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        struct tdm_fleet_worker *npu;
+        struct rig *rig;
 
+        assert_non_null(mkdtemp(dir));
+        link_worker(dir, "tandem-npu-worker");
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, is_whole(rig));
         for (unsigned i = 0; i < 2; i++) {
                 strcpy(npu->device, "none"); /* what it is asked for in its next life */
@@ -170,6 +177,11 @@ static void device_comes_back(void **state)
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
         }
         rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
 }
 
 /* Both at once, with work in flight: it waits for the first one that comes back. */
