@@ -241,14 +241,14 @@ def through_kernel(want, build, profile, name, kind, n_commands):
               f"submissions, {calls.get(WAIT, 0)} waits, {synced} syncs; xrt-smi saw {seen['smi']}", flush=True)
 
 
-def faults(want, build, n):
+def faults(want, build, n, kinds=FAULTS):
     """Each fault strikes n times under four jobs: their ids stay, and nothing is left at the end."""
     with Kernel(build, "--timeout-ms", "500") as kernel:
         env = {"TANDEM_NPU": "xrt", "TANDEM_GPU": "host",
                "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", "programs"), **kernel.env}
         with Daemon(env=env) as d:
             wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
-            for fault in FAULTS:
+            for fault in kinds:
                 longest = 0.0
                 for _ in range(n):
                     jobs = [d.start_job(**fields(i)) for i in range(4)]
@@ -335,7 +335,9 @@ def main():
              "faults": lambda: faults(want["programs bf16"], build, 20),
              "restarts": lambda: restarts(want["programs bf16"], build, 1000),
              "profiles": lambda: profiles(want, build)}
-    for name in sys.argv[4:] or steps:
+    for kind in FAULTS:
+        steps["fault-" + kind] = lambda kind=kind: faults(want["programs bf16"], build, 20, (kind,))
+    for name in sys.argv[4:] or [name for name in steps if not name.startswith("fault-")]:
         steps[name]()
 
 
