@@ -311,7 +311,7 @@ int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, 
                     struct tdm_error *err)
 {
         const struct tdm_xrt_front *xrt = npu->xrt;
-        struct tdm_npu_instructions *instructions;
+        struct tdm_npu_instructions *instructions = NULL;
         int r = tdm_npu_instructions(npu, program, &instructions, err);
 
         if (r != 0)

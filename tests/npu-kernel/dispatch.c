@@ -26,6 +26,8 @@ void refuse(const char *format, ...)
         vsnprintf(kernel.last_error, sizeof(kernel.last_error), format, args);
         va_end(args);
         kernel.n.refused++;
+        if (kernel.control)
+                atomic_fetch_add(&kernel.control->n_refused, 1);
 }
 
 bool kernel_set_profile(const char *name)
@@ -144,7 +146,7 @@ static void counters(char *ret, size_t size)
 static int control(const char *line, struct answer *answer)
 {
         static const char *const faults[N_FAULTS] = { "none", "error",   "hang",   "context", "gone",
-                                                      "slow", "suspend", "asleep", "removed" };
+                                                      "slow", "suspend", "asleep", "removed", "firmware" };
         char *out = (char *)answer->extra;
 
         out[0] = 0;

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "common/util.h"
+#include "npu-worker/emulated/control.h"
 #include "tests/npu-kernel/protocol.h"
 #include "tests/npu-kernel/uapi.h"
 
@@ -111,14 +112,15 @@ struct pending { /* a reply that is not due yet */
 
 enum fault {
         FAULT_NONE,
-        FAULT_ERROR,   /* the command ends with an error */
-        FAULT_HANG,    /* it does not end: the watchdog stops the context */
-        FAULT_CONTEXT, /* the context is lost */
-        FAULT_GONE,    /* each call fails until the file is opened anew */
-        FAULT_SLOW,    /* it takes 0.3 s longer */
-        FAULT_SUSPEND, /* the machine sleeps for half a second; the driver makes the contexts anew, as in tree */
-        FAULT_ASLEEP,  /* the same, and no context wakes up */
-        FAULT_REMOVED, /* gone, and there is no device for a second */
+        FAULT_ERROR,    /* the command ends with an error */
+        FAULT_HANG,     /* it does not end: the watchdog stops the context */
+        FAULT_CONTEXT,  /* the context is lost */
+        FAULT_GONE,     /* each call fails until the file is opened anew */
+        FAULT_SLOW,     /* it takes 0.3 s longer */
+        FAULT_SUSPEND,  /* the machine sleeps for half a second; the driver makes the contexts anew, as in tree */
+        FAULT_ASLEEP,   /* the same, and no context wakes up */
+        FAULT_REMOVED,  /* gone, and there is no device for a second */
+        FAULT_FIRMWARE, /* neither command nor watchdog ever ends */
         N_FAULTS
 };
 
@@ -135,8 +137,9 @@ struct kernel {
         uint64_t next_offset;
         uint8_t power_mode, force_preempt, frame_preempt;
         enum fault fault;
-        bool heap_is_full;        /* for the next device buffer */
-        uint64_t absent_until_ns; /* of the device */
+        bool heap_is_full;                    /* for the next device buffer */
+        uint64_t absent_until_ns;             /* of the device */
+        struct tdm_emulated_control *control; /* faults and counters of a test; or NULL */
         int listener;
         int wake_fd; /* the firmware's thread to the loop: something ended */
         char last_error[256];

@@ -375,6 +375,8 @@ static void *map_ours(void *address, size_t len, int prot, int flags, int fd, of
 
 EXPORT void *mmap(void *address, size_t len, int prot, int flags, int fd, off_t offset)
 {
+        if (npk_is_kernel())
+                return map(address, len, prot, flags, fd, offset);
         if (mappings.n > 0 && flags & MAP_FIXED)
                 forget(address, len);
         if (fd >= 0 && !(flags & MAP_ANONYMOUS) && npk_is_ours(fd))
@@ -389,7 +391,7 @@ EXPORT void *mmap64(void *address, size_t len, int prot, int flags, int fd, off_
 
 EXPORT int munmap(void *address, size_t len)
 {
-        if (mappings.n > 0)
+        if (mappings.n > 0 && !npk_is_kernel())
                 forget(address, len);
         return (int)syscall(SYS_munmap, address, len);
 }

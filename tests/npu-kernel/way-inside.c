@@ -17,7 +17,26 @@
 #define MAX_FILES 64u
 #define POLL_NS 5000000L /* how late a signal of another thread may be seen */
 
-static struct client *files[MAX_FILES]; /* under the kernel's lock */
+static struct client *files[MAX_FILES];
+static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER; /* taken before the kernel's, or alone */
+static _Thread_local bool in_kernel;
+
+bool npk_is_kernel(void)
+{
+        return in_kernel;
+}
+
+static void enter(void)
+{
+        in_kernel = true;
+        pthread_mutex_lock(&kernel.lock);
+}
+
+static void leave(void)
+{
+        pthread_mutex_unlock(&kernel.lock);
+        in_kernel = false;
+}
 
 const char *npk_directory(void)
 {
@@ -37,20 +56,25 @@ const char *npk_directory(void)
 
 static struct client *client_of(int fd)
 {
-        for (size_t i = 0; fd >= 0 && i < MAX_FILES; i++)
+        struct client *client = NULL;
+
+        pthread_mutex_lock(&files_lock);
+        for (size_t i = 0; fd >= 0 && i < MAX_FILES && !client; i++)
                 if (files[i] && files[i]->fd == fd)
-                        return files[i];
-        return NULL;
+                        client = files[i];
+        pthread_mutex_unlock(&files_lock);
+        return client;
 }
 
 bool npk_is_ours(int fd)
 {
-        bool ours;
+        return client_of(fd) != NULL;
+}
 
-        pthread_mutex_lock(&kernel.lock);
-        ours = client_of(fd) != NULL;
-        pthread_mutex_unlock(&kernel.lock);
-        return ours;
+static void *firmware(void *unused)
+{
+        in_kernel = true;
+        return firmware_thread(unused);
 }
 
 static void map_control(void)
@@ -70,14 +94,14 @@ static void map_control(void)
 
 static int start(void)
 {
-        pthread_t firmware;
+        pthread_t thread;
 
         if (kernel.profile)
                 return 0;
         kernel_set_profile(NULL);
         map_control();
         kernel.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* nobody reads it: waits have the condition */
-        return kernel.wake_fd < 0 ? -errno : -pthread_create(&firmware, NULL, firmware_thread, NULL);
+        return kernel.wake_fd < 0 ? -errno : -pthread_create(&thread, NULL, firmware, NULL);
 }
 
 int npk_open(const char *stand_in, int flags)
@@ -88,7 +112,8 @@ int npk_open(const char *stand_in, int flags)
 
         (void)stand_in;
         (void)flags;
-        pthread_mutex_lock(&kernel.lock);
+        pthread_mutex_lock(&files_lock);
+        enter();
         if (r == 0)
                 r = start();
         while (r == 0 && i < MAX_FILES && files[i])
@@ -110,7 +135,8 @@ int npk_open(const char *stand_in, int flags)
         } else {
                 free(client);
         }
-        pthread_mutex_unlock(&kernel.lock);
+        leave();
+        pthread_mutex_unlock(&files_lock);
         if (r < 0) {
                 errno = -r;
                 return -1;
@@ -122,16 +148,30 @@ __attribute__((visibility("default"))) int close(int fd)
 {
         struct client *client = NULL;
 
-        pthread_mutex_lock(&kernel.lock);
+        if (in_kernel)
+                return (int)syscall(SYS_close, fd);
+        pthread_mutex_lock(&files_lock);
         for (size_t i = 0; i < MAX_FILES && !client; i++)
                 if (files[i] && files[i]->fd == fd) {
                         client = files[i];
                         files[i] = NULL;
-                        kernel_close(client);
                 }
-        pthread_mutex_unlock(&kernel.lock);
+        if (client) {
+                enter();
+                kernel_close(client);
+                leave();
+        }
+        pthread_mutex_unlock(&files_lock);
         free(client);
         return (int)syscall(SYS_close, fd);
+}
+
+/* A namespace that dlmopen() made has no list of what is global, and glibc does not expect that. */
+__attribute__((visibility("default"))) void *dlopen(const char *path, int flags)
+{
+        void *(*real)(const char *, int) = (void *(*)(const char *, int))(uintptr_t)dlsym(RTLD_NEXT, "dlopen");
+
+        return real(path, flags & ~RTLD_GLOBAL);
 }
 
 static void sleep_until_something_ended(uint64_t deadline_ns)
@@ -159,8 +199,8 @@ int npk_request(int fd, struct npk_request *r, const void *extra, int send_fd, u
                 return -ENOMEM;
         if (r->n_extra > 0)
                 memcpy(room, extra, r->n_extra);
-        pthread_mutex_lock(&kernel.lock);
         client = client_of(fd);
+        enter();
         for (;;) {
                 result = client ? kernel_answer(client, r, room, send_fd, &answer) : -EBADF;
                 if (result != -EAGAIN || !kernel_may_wait(r))
@@ -170,11 +210,10 @@ int npk_request(int fd, struct npk_request *r, const void *extra, int send_fd, u
                         break;
                 }
                 sleep_until_something_ended(deadline);
-                client = client_of(fd);
         }
         if (result == 0 && answer.fd >= 0 && ret_fd)
                 *ret_fd = answer.close_fd ? answer.fd : fcntl(answer.fd, F_DUPFD_CLOEXEC, 0);
-        pthread_mutex_unlock(&kernel.lock);
+        leave();
         if (result == 0 && ret_n_extra)
                 *ret_n_extra = answer.n_extra;
         if (result == 0 && ret_extra)

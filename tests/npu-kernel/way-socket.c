@@ -22,6 +22,11 @@ const char *npk_directory(void)
         return getenv(NPK_ENV);
 }
 
+bool npk_is_kernel(void)
+{
+        return false;
+}
+
 #define N_PAIRS 16u
 #ifndef SO_PEERNAME
 #define SO_PEERNAME 28

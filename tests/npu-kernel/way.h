@@ -9,6 +9,8 @@
 /* Where what stands for /sys and /dev lies, in NPK_TREE. NULL: there is no device. */
 const char *npk_directory(void);
 bool npk_is_ours(int fd);
+/* This thread is in the emulated driver: what it maps and closes is its own. */
+bool npk_is_kernel(void);
 /* A file of the device, or -1 and errno. stand_in: what open() would open in the tree. */
 int npk_open(const char *stand_in, int flags);
 /* 0 or -errno. extra is read up to r->n_extra; what comes back goes to ret_extra [NPK_MAX_EXTRA], and the reply's arg
