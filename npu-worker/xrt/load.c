@@ -45,8 +45,10 @@ int tdm_xrt_program_path(const char *relative, char *ret, size_t size)
  * in a namespace of its own. */
 static int load_emulated_kernel(const char *path, Lmid_t *ret, struct tdm_error *err)
 {
-        void *kernel = dlmopen(LM_ID_NEWLM, path, RTLD_NOW | RTLD_LOCAL);
+        static void *kernel; /* there are few namespaces, and one device: once a process */
 
+        if (!kernel)
+                kernel = dlmopen(LM_ID_NEWLM, path, RTLD_NOW | RTLD_LOCAL);
         if (!kernel || dlinfo(kernel, RTLD_DI_LMID, ret) != 0) {
                 const char *why = dlerror();
 

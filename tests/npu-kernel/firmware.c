@@ -31,7 +31,7 @@ struct range {
         uint64_t address, len;
         uint8_t *at;
         struct bo *bo;
-        bool output;
+        bool output, input; /* a cache is both */
 };
 
 static bool user_copy(const struct client *client, const struct range *range, bool in)
@@ -59,7 +59,7 @@ static bool find(struct client *client, struct range *range)
                 return false;
         }
         if (range->bo->user_va)
-                return range->output || user_copy(client, range, true);
+                return !range->input || user_copy(client, range, true);
         if (!range->output && range->bo->device != range->bo->host) {
                 const uint8_t *host = range->bo->host + (range->at - range->bo->device);
 
@@ -135,6 +135,7 @@ static uint32_t start_cu(struct client *client, struct context *context, const u
                 memcpy(&range->address, args + 6 + 2 * i, 8);
                 range->len = needed[i];
                 range->output = i == 2 || i == 4;
+                range->input = i != 2;
                 if (range->address % 64 != 0) {
                         refuse("argument %u at 0x%llx, which is not aligned", i, (unsigned long long)range->address);
                         return ERT_ERROR;

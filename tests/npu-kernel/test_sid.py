@@ -22,7 +22,7 @@ def main():
     for missing, why in ((os.environ.get("TANDEM_TEST_SANITIZER"), "programs with a sanitizer need its library in sid"),
                          (os.geteuid() != 0, "making a root of Debian sid needs root"),
                          (not shutil.which("mmdebstrap"), "mmdebstrap is missing (apt-get install mmdebstrap)"),
-                         (not os.path.exists(os.path.join(BUILD, "lib", "npu-emulated", "programs")),
+                         (not os.path.exists(os.path.join(BUILD, "lib", "npu-emulated", "lib", "libxrt_core.so.2")),
                           "the emulated NPU, which needs XRT 2.13, is not in this build")):
         if missing:
             print(f"skipped: {why}")
