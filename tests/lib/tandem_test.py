@@ -519,7 +519,7 @@ def golden(name):
 
 
 def golden_distances(d, model):
-    """Of score against the golden file: mean and worst distance, share of equal first choices, worst difference of nll."""
+    """Of score against the golden file: mean and worst distance, equal first choices, worst difference of nll."""
     worst, first, n, nll = [], 0, 0, 0.0
     for g in golden(model):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as f:

@@ -1,5 +1,5 @@
-/* What the emulated driver does with a request, whoever brought it: the server's socket (server.c) or a call from the same
- * process (way-inside.c). */
+/* What the emulated driver does with a request, whoever brought it: the server's socket (server.c) or a call from the
+ * same process (way-inside.c). */
 #include "tests/npu-kernel/kernel.h"
 
 #include <stdarg.h>

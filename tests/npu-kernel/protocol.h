@@ -1,7 +1,7 @@
 /* What the preloaded library and the server say to each other, over a SOCK_SEQPACKET socket in the directory that
  * TANDEM_NPU_KERNEL names. A connection is an open file of /dev/accel/accel0, but for those of tests, and for the one
- * that a program makes before it has a sandbox, to open files by later. The descriptor that open() returns is the socket
- * itself, so that dup(), fork(), passing it on and the end of a process mean what they mean to a driver.
+ * that a program makes before it has a sandbox, to open files by later. The descriptor that open() returns is the
+ * socket itself, so that dup(), fork(), passing it on and the end of a process mean what they mean to a driver.
  *
  * Each request carries the end of a socket pair for its reply, so that threads and processes that share the file never
  * take each other's replies and a wait blocks nobody else. The library copies what the arguments of an ioctl point to:

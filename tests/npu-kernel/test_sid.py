@@ -23,7 +23,7 @@ def main():
                          (os.geteuid() != 0, "making a root of Debian sid needs root"),
                          (not shutil.which("mmdebstrap"), "mmdebstrap is missing (apt-get install mmdebstrap)"),
                          (not os.path.exists(os.path.join(BUILD, "lib", "npu-emulated", "lib", "libxrt_core.so.2")),
-                          "the emulated NPU, which needs XRT 2.13, is not in this build")):
+                          "the emulator of XRT 2.13, which it compares with, is not in this build")):
         if missing:
             print(f"skipped: {why}")
             sys.exit(77)
