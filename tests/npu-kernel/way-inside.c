@@ -1,6 +1,6 @@
 /* The way of libnpu-kernel-inside.so: the emulated driver lives in the program that uses it, for TANDEM_NPU=emulated
- * with today's XRT. What it has is gone with the process, so no other process's view of it is emulated: tests of that have
- * the server. A file of the device is an eventfd whose number is remembered until it is closed.
+ * with today's XRT. What it has is gone with the process, so no other process's view of it is emulated: tests of that
+ * have the server. A file of the device is an eventfd whose number is remembered until it is closed.
  *
  * Faults and counters are those of npu-worker/emulated/control.h, as with 2.13's emulator. */
 #include "tests/npu-kernel/way.h"
