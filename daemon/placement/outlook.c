@@ -29,7 +29,7 @@
 #define UNKNOWN_MANY 8u
 #define MAX_AGAIN (SURE + 2u)
 /* So many probes, of which the shortest is taken for undisturbed. */
-#define SURE 6u
+#define SURE 4u
 #define MAX_LOST 3u
 /* The longest probe while a job waits. */
 #define LONGEST_NS (250 * TDM_NSEC_PER_MSEC)
