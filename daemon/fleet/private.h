@@ -147,10 +147,11 @@ struct tdm_fleet_worker {
         uint32_t accused_epoch; /* the newest in which it reported a ring */
         bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
-        bool retrying;  /* quarantined: this life shows whether it can come back */
-        bool no_device; /* said so itself: another try would say the same */
-        bool abandoned; /* SIGKILL did not end it */
-        bool had_step;  /* of its own, in this life */
+        bool retrying;    /* quarantined: this life shows whether it can come back */
+        bool no_device;   /* said so itself and never had one: another try would say the same */
+        bool device_gone; /* this life found none, and an earlier one had it */
+        bool abandoned;   /* SIGKILL did not end it */
+        bool had_step;    /* of its own, in this life */
 
         /* over its lives */
         bool ever_started;
