@@ -52,6 +52,11 @@ class Usage(unittest.TestCase):
         self.usage("status", "x", names="'x'")
         self.usage("nope", names="nope")
         self.assertIn("did you mean generate?", self.usage("genrate"))
+        for said, meant in (("run", "chat"), ("list", "models"), ("ps", "status"), ("stop", "unload")):
+            self.assertIn(f"did you mean {meant}?", self.usage(said))
+        for said, meant in (("--temperature", "temp"), ("--num_predict", "max-tokens"), ("--tmep", "temp")):
+            self.assertIn(f"did you mean --{meant}?", self.usage("generate", said, "1", "x"))
+        self.assertIn("the text is given without one", self.usage("generate", "-p", "x"))
         self.assertIn("did you mean --temp?", self.usage("generate", "--tepm", "1", "x"))
         self.assertNotIn("did you mean", self.usage("generate", "--nope", "x") + self.usage("launch"))
         self.usage("trace", names="trace")
@@ -78,8 +83,10 @@ class Usage(unittest.TestCase):
                         ["bench"]):
             r = tandem("--socket", "/nonexistent/socket", *command, socket=False)
             self.assertEqual((r.returncode, r.stdout), (1, b""))
-            start = b"`systemctl start tandemd`" if os.geteuid() == 0 else b"`systemctl --user start tandemd`"
-            for text in (b"/nonexistent/socket", b"`tandemd --user &`", start):
+            # In a build folder it is the program beside the command.
+            beside = os.path.join(os.path.dirname(os.path.realpath(TANDEM)), "tandemd")
+            start = f"`{beside} --user &`" if os.path.exists(beside) else "`tandemd --user &`"
+            for text in (b"/nonexistent/socket", start.encode()):
                 self.assertIn(text, r.stderr)
         r = tandem("status", socket=False, TANDEM_SOCKET="/nonexistent/other")
         self.assertIn(b"/nonexistent/other", r.stderr)

@@ -18,11 +18,41 @@ static int usage(const char *fmt, ...)
         return EXIT_USAGE;
 }
 
+/* What people say who come from elsewhere, and what it is here. */
+static const struct {
+        const char *said, *is, *more;
+} synonyms[] = {
+        { "run", "chat", "" },
+        { "list", "models", "" },
+        { "ls", "models", "" },
+        { "ps", "status", "" },
+        { "stop", "unload", " (of a model; tandemd itself ends by kill, or `sudo systemctl stop tandemd`)" },
+        { "serve", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
+        { "start", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
+        { "delete", "rm", "" },
+        { "remove", "rm", "" },
+        { "download", "pull", "" },
+        { "fetch", "pull", "" },
+        { "get", "pull", "" },
+        { "import", "add", "" },
+        { "create", "add", "" },
+        { "info", "show", "" },
+        { "complete", "generate", "" },
+        { "ask", "generate", " (with --chat)" },
+        { "kill", "cancel", "" },
+        { "embeddings", "embed", "" },
+        { "version", "--version", "" },
+};
+
 static int no_command(const char *name)
 {
         struct tdm_suggestion near = tdm_suggest_for(name);
         const char *meant;
 
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(synonyms); i++)
+                if (strcmp(name, synonyms[i].said) == 0)
+                        return usage("there is no command '%s'; did you mean %s?%s", name, synonyms[i].is,
+                                     synonyms[i].more);
         for (size_t i = 0; i < n_commands; i++)
                 tdm_suggest(&near, commands[i]->name);
         meant = tdm_suggest_best(&near);
@@ -35,7 +65,7 @@ int main(int argc, char **argv)
 {
         const struct command *command;
         _cleanup_(buf_freep) struct buf help = { 0 };
-        struct cli cli = { 0 };
+        struct cli cli = { .program = argc > 0 ? argv[0] : "tandem" };
         int i, fd;
 
         /* A file opened later must not become standard output because the caller had closed it. */

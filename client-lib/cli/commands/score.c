@@ -87,7 +87,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 options.text = input.data;
                 options.text_size = input.size;
         }
-        options.model = progress.model = given.model;
+        progress.model = given.model;
         options.top = given.top;
         progress.off = false;
         tandem_callbacks_init(&callbacks);
@@ -96,6 +96,7 @@ static int run(struct cli *cli, int argc, char **argv)
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
+        options.model = cli_model(tandem, given.model);
         if (tandem_score(tandem, &options, &callbacks, &progress, &job, &err) != TANDEM_OK)
                 return complain_error(&err);
         outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
@@ -105,7 +106,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 return out_finish();
         result = tandem_job_result(job);
         if (result->reason == TANDEM_REASON_ERROR)
-                return complain_error(&result->error);
+                return complain_model(&result->error, given.model);
         if (result->reason == TANDEM_REASON_CANCELLED)
                 return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
         print_scores(tandem_job_scores(job));
