@@ -403,6 +403,12 @@ class Others(unittest.TestCase):
         self.assertNotIn("device_use", status["workers"][1])
         self.assertIn("no GPU", status["workers"][1]["reason"])
         text = tandem("status").stdout.decode()
+        self.assertLess(len(text.splitlines()), 10)
+        for line in ("npu worker: ", "gpu worker: ", "model tale: loaded, the default, ", "-v tells more."):
+            self.assertIn(line, text)
+        for word in ("epoch", "rows", "landlock"):
+            self.assertNotIn(word, text)
+        text = tandem("status", "-v").stdout.decode()
         for line in ("plan     tale: 12 of 12",
                      "90.0% of its blocks' multiplications on the device; 15 submissions of 15 commands in 7 blocks; "
                      "after faults 1 sent again, 1 contexts made anew",
@@ -411,8 +417,7 @@ class Others(unittest.TestCase):
             self.assertIn(line, text)
         self.assertNotIn("degrees", text)
         self.assertEqual(status["models"][0]["name"], "tale")
-        r = tandem("status")
-        text = r.stdout.decode()
+        text = tandem("status", "-v").stdout.decode()
         self.assertRegex(text, r"npu worker: ready, pid 4000")
         self.assertRegex(text, r"(?s)npu worker.*attention +120 blocks +4000 rows.*gpu worker.*ffn +121 blocks")
         self.assertRegex(text, r"model tale: loaded, the default")

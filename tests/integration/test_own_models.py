@@ -38,7 +38,8 @@ def a_name_of_ones_own():
         p = Person(d)
         p.cli("add", p.file("story.gguf"))
         equal(p.rows()["story"][1], "available", "listed before it is used")
-        for args in (("generate", "-m", "story", "-n", "3", "Once"), ("generate", "-m", "story", "--chat", "-n", "3", "x"),
+        for args in (("generate", "-m", "story", "-n", "3", "Once"),
+                     ("generate", "-m", "story", "-n", "3", "--chat", "x"),
                      ("score", "-m", "story", "--text", "-"), ("tokenize", "-m", "story", "a"), ("show", "-m", "story"),
                      ("bench", "-m", "story", "-p", "8", "-n", "4", "-b", "1"), ("show", "story")):
             p.cli(*args, input=b"Once upon")
