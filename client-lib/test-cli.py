@@ -62,6 +62,7 @@ class Usage(unittest.TestCase):
         self.usage("trace", names="trace")
         self.usage("--nope", names="--nope")
         self.usage("help", "nope", names="nope")
+        self.assertIn("did you mean chat?", self.usage("help", "caht"))
         self.usage()
 
     def test_help(self):
@@ -492,6 +493,8 @@ class Others(unittest.TestCase):
                                                 "top": [[[1000, -0.100000001], [1001, -0.200000003]]] * 3})
         got = json.loads(tandem("score", "--text", "-", stdin=b"xx").stdout)
         self.assertEqual((len(got["ids"]), len(got["nll"]), got["top"]), (3, 2, [[], [], []]))
+        self.assertEqual(json.loads(tandem("score", "xx").stdout), got)
+        self.assertEqual(json.loads(tandem("score", "-", stdin=b"xx").stdout), got)
         r = tandem("score", "--ids", "-", stdin=b"[1,2,x]")
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"standard input, byte 5: a token id", r.stderr)

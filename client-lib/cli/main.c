@@ -1,6 +1,5 @@
 /* tandem: the command line. A client of libtandem and nothing more: what it can do, every program can. */
 #include "client-lib/cli/cli.h"
-#include "common/suggest.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -16,49 +15,6 @@ static int usage(const char *fmt, ...)
         va_end(args);
         fputs(" (see `tandem help`)\n", stderr);
         return EXIT_USAGE;
-}
-
-/* What people say who come from elsewhere, and what it is here. */
-static const struct {
-        const char *said, *is, *more;
-} synonyms[] = {
-        { "run", "chat", "" },
-        { "list", "models", "" },
-        { "ls", "models", "" },
-        { "ps", "status", "" },
-        { "stop", "unload", " (of a model; tandemd itself ends by kill, or `sudo systemctl stop tandemd`)" },
-        { "serve", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
-        { "start", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
-        { "delete", "rm", "" },
-        { "remove", "rm", "" },
-        { "download", "pull", "" },
-        { "fetch", "pull", "" },
-        { "get", "pull", "" },
-        { "import", "add", "" },
-        { "create", "add", "" },
-        { "info", "show", "" },
-        { "complete", "generate", "" },
-        { "ask", "generate", " (with --chat)" },
-        { "kill", "cancel", "" },
-        { "embeddings", "embed", "" },
-        { "version", "--version", "" },
-};
-
-static int no_command(const char *name)
-{
-        struct tdm_suggestion near = tdm_suggest_for(name);
-        const char *meant;
-
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(synonyms); i++)
-                if (strcmp(name, synonyms[i].said) == 0)
-                        return usage("there is no command '%s'; did you mean %s?%s", name, synonyms[i].is,
-                                     synonyms[i].more);
-        for (size_t i = 0; i < n_commands; i++)
-                tdm_suggest(&near, commands[i]->name);
-        meant = tdm_suggest_best(&near);
-        if (meant)
-                return usage("there is no command '%.60s'; did you mean %s?", name, meant);
-        return usage("there is no command '%.60s'", name);
 }
 
 int main(int argc, char **argv)
@@ -102,5 +58,5 @@ int main(int argc, char **argv)
         command = command_find(argv[i]);
         if (command)
                 return command->run(&cli, argc - i, argv + i);
-        return no_command(argv[i]);
+        return command_complain_unknown(argv[i]);
 }

@@ -640,8 +640,9 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                         continue;
                 found = true;
                 if (model->n_jobs > 0 || model->load)
-                        return tdm_error_set(err, TDM_E_BUSY, "model %s is in use by %u jobs; cancel them first", name,
-                                             model->n_jobs);
+                        return tdm_error_set(err, TDM_E_BUSY, "model %s is in use by %u job%s; cancel %s first", name,
+                                             model->n_jobs, model->n_jobs == 1 ? "" : "s",
+                                             model->n_jobs == 1 ? "it" : "them");
         }
         if (!found)
                 return tdm_error_set(err, TDM_E_NO_MODEL, "model %.*s is not loaded", TDM_UTF8_CUT(name, 200));

@@ -58,21 +58,27 @@ static int run(struct cli *cli, int argc, char **argv)
         const struct tandem_result *result;
         struct tandem_error err;
         enum run_outcome outcome;
+        const char *text = NULL;
         size_t n_ids = 0, at;
         unsigned n;
         int status;
 
-        if (cli_parse(cli, &command_score, argc, argv, &given, NULL, 0, &n, &status))
+        if (cli_parse(cli, &command_score, argc, argv, &given, &text, 1, &n, &status))
                 return status;
-        if (given.ids_file && given.text_file)
-                return args_usage_error(argv[0], "--ids and --text exclude each other");
-        if (!given.ids_file && !given.text_file) {
+        if ((given.ids_file != NULL) + (given.text_file != NULL) + (text != NULL) > 1)
+                return args_usage_error(argv[0], "TEXT, --ids and --text exclude each other");
+        if (text && strcmp(text, "-") == 0) {
+                given.text_file = text;
+                text = NULL;
+        }
+        if (!text && !given.ids_file && !given.text_file) {
                 if (term_stdin_tty)
-                        return args_usage_error(argv[0],
-                                                "one of --ids FILE and --text FILE is needed (- is standard input)");
+                        return args_usage_error(argv[0], "there is no TEXT (give a text, --text FILE or --ids FILE)");
                 given.text_file = "-";
         }
-        if (!read_all(given.ids_file ? given.ids_file : given.text_file, MAX_INPUT_BYTES, &input))
+        if (text)
+                buf_puts(&input, text);
+        else if (!read_all(given.ids_file ? given.ids_file : given.text_file, MAX_INPUT_BYTES, &input))
                 return EXIT_FAILED;
         tandem_score_options_init(&options);
         if (given.ids_file) {
@@ -146,7 +152,7 @@ static const struct arg args[] = {
 const struct command command_score = {
         .name = "score",
         .summary = "how likely a model finds a text",
-        .usage = "[-m MODEL] [--top K] [--ids FILE | --text FILE]",
+        .usage = "[-m MODEL] [--top K] [--ids FILE | --text FILE | TEXT|-]",
         .about = "Prints how likely a model finds a text, as one JSON object: "
                  "{\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is -log p(ids[i+1]), so it has "
                  "one entry less than ids; top[i] is the distribution after ids[0..i].",
