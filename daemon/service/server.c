@@ -580,6 +580,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
         _cleanup_(tdm_strv_freep) char **dirs = NULL;
         struct tdm_models_config models = {
                 .files = (const char *const *)config->models,
+                .default_name = config->default_model,
                 .precision = config->precision,
                 .kv_type = config->kv_type,
                 .kv_bytes = config->kv_bytes,

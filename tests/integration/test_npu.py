@@ -88,7 +88,7 @@ def shown(d):
     use = w["device_use"]
     check("tale: 12 of 12 attention layers on the NPU in " in w["plan"] and "rows " in w["plan"], "the plan in status",
           w["plan"])
-    text = d.cli("status").stdout.decode()
+    text = d.cli("status", "-v").stdout.decode()
     check(w["plan"] in text, "the plan in the text", text)
     check(f"{100 * use['share']:.1f}% of its blocks' multiplications on the device" in text, "the share in the text",
           text)
