@@ -284,6 +284,11 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                         needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
                                                     "hidden rows" };
         }
+        if (m->shorter) {
+                needs[n++] = (struct need){ &m->early_slot.step, step_bytes, TDM_VK_SHARED_MEMORY, "steps" };
+                needs[n++] = (struct need){ &m->early_slot.hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
+                                            "hidden rows" };
+        }
         if (!m->activations_buffer.buffer)
                 needs[n++] = (struct need){ &m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows" };
         return n;
@@ -443,6 +448,8 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
                 tdm_vk_buffer_deinit(device, &m->slots[i].step);
                 tdm_vk_buffer_deinit(device, &m->slots[i].hidden_buffer);
         }
+        tdm_vk_buffer_deinit(device, &m->early_slot.step);
+        tdm_vk_buffer_deinit(device, &m->early_slot.hidden_buffer);
         tdm_vk_buffer_deinit(device, &m->activations_buffer);
         tdm_vk_buffer_deinit(device, &m->y);
         tdm_vk_buffer_deinit(device, &m->partial);

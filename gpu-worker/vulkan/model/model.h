@@ -174,6 +174,10 @@ struct tdm_vk_model {
 
         /* step/ */
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
+        /* early.c: NULL where every layer has keys of its own */
+        struct tdm_shorter *shorter;
+        struct tdm_vk_slot early_slot;
+        VkBufferCopy *early_copies;          /* [max_seqs] */
         struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
         uint64_t clock;
         uint32_t submission_row_blocks; /* rows times blocks of a submission: bounds how long the device is busy */
