@@ -383,7 +383,8 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *m, const struct tdm_d
 int tdm_vk_buffers_angles(struct tdm_vk_model *m, struct tdm_error *err)
 {
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++) {
-                const struct tdm_rope_recipe *rope = m->kinds[kind].used ? &m->recipe.ropes[m->kinds[kind].rope] : NULL;
+                bool turns = m->kinds[kind].used && m->kinds[kind].rope != TDM_ROPE_NONE;
+                const struct tdm_rope_recipe *rope = turns ? &m->recipe.ropes[m->kinds[kind].rope] : NULL;
                 const struct tdm_weights_tensor *divisors =
                         rope && rope->has_divisors ? tdm_weights_find(m->weights, TDM_TENSOR_ROPE_FREQS, 0) : NULL;
                 int r = rope ? tdm_rope_init(&m->rope[kind], rope, m->hp.n_ctx,

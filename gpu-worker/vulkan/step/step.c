@@ -217,6 +217,21 @@ static void fill_input(void *arg, unsigned row, unsigned thread)
                              job->to + (size_t)row * job->width);
 }
 
+/* cos, then sin. Where nothing is turned, the angle that changes nothing. */
+static void row_angles(const struct tdm_vk_model *m, unsigned kind, uint32_t position, float *ret)
+{
+        uint32_t half = m->kinds[kind].head_dim / 2;
+
+        if (m->kinds[kind].rope != TDM_ROPE_NONE) {
+                tdm_rope_row(&m->rope[kind], position, ret, ret + half);
+                return;
+        }
+        for (uint32_t i = 0; i < half; i++) {
+                ret[i] = 1;
+                ret[half + i] = 0;
+        }
+}
+
 void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step)
 {
         struct tdm_vk_step_layout layout;
@@ -278,7 +293,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                 for (uint32_t i = 0; i < step->head.n_rows; i++) {
                         float angles[TDM_VK_HEAD_DIM_MAX]; /* so that all of a row goes over PCIe at once */
 
-                        tdm_rope_row(&m->rope[kind], step->rows[i].position, angles, angles + head_dim / 2);
+                        row_angles(m, kind, step->rows[i].position, angles);
                         memcpy((float *)(base + layout.angles[kind]) + (size_t)i * head_dim, angles,
                                head_dim * sizeof(float));
                 }
