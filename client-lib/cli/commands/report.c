@@ -149,6 +149,7 @@ static int run(struct cli *cli, int argc, char **argv)
         if (text.failed)
                 return complain("no memory");
 
+        out_wrap(false);
         out_text(text.data, text.size);
         if (out_finish() != 0)
                 return EXIT_FAILED;
