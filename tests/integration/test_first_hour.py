@@ -50,6 +50,17 @@ def columns_of_wide_names():
 
 
 @test
+def where_it_looked():
+    """A name that nobody knows: each folder that was searched is named, and no other."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Daemon(env={"TANDEM_MODEL_PATH": folder}) as d:
+            said = d.cli("generate", "-m", "xyzzy", "x", check_exit=1).stderr.decode()
+            named = re.search(r"no xyzzy\.gguf in ([^()]*) \(", said)[1].split(", ")
+            equal(named[:3], [folder, os.path.join(d.dir, "data/tandem/models"), "/var/lib/tandem/models"], "folders")
+            check(os.path.join(TREE, "models") in named or not BIN.startswith(TREE), "the build's own", named)
+
+
+@test
 def an_empty_file():
     """It is no model that somebody could take."""
     with tempfile.TemporaryDirectory() as folder:

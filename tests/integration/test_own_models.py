@@ -84,6 +84,9 @@ def a_private_daemon_opens_it_itself():
             d.cli("generate", "-m", "tale", "-n", "3", "Once", check_exit=0)
             m = d.model("tale")
             check(m["is_default"] and m["path"].endswith("data/tandem/models/tale.gguf"), "by name", m)
+        d.cli("rm", "tale", check_exit=0)
+        shown = d.cli("models", check_exit=0).stdout.decode()
+        check("tale.gguf (removed; unload it to forget it)" in shown, "a loaded model whose file has gone", shown)
 
 
 @test
