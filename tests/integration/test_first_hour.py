@@ -61,6 +61,14 @@ def where_it_looked():
 
 
 @test
+def why_it_ends():
+    """A text that breaks off in a sentence says why."""
+    with Daemon() as d:
+        said = d.cli("generate", "-v", "-n", "3", "Once", check_exit=0).stderr.decode()
+        check(", cut off at -n 3\n" in said, "the summary", said)
+
+
+@test
 def an_empty_file():
     """It is no model that somebody could take."""
     with tempfile.TemporaryDirectory() as folder:
