@@ -16,7 +16,7 @@ from tandem_test import *  # noqa: E402,F403
 # Of tale's shape, for which the emulated NPU has programs.
 MODELS = (("llama", "q8_0"), ("qwen2", "q4_0"), ("qwen3", "q4_k"), ("qwen3moe", "q4_k"), ("gpt-oss", "mxfp4"),
           ("smollm3", "q8_0"))
-# Whose rows come from the file, and whose rows without logits stop early. test_file_rows.py has them on the host device.
+# Whose rows come from the file, and whose rows without logits stop early. On the host device: test_file_rows.py.
 FILE_ROWS = (("gemma3n", "a", "q4_0"), ("gemma4", "e", "q8_0"))
 PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs")
 N = times(40, 100, 24)
