@@ -39,6 +39,7 @@ SIZES = {
                           {"experts": (32, 4, 576), "window": 128, "yarn": (32.0, 4096)}),
     # tale's shape, for which an emulated NPU has programs
     ("llama", "npu"): (4, 256, 4, 1, 64, 704, 1024, 5e5, True, {"llama3": (8.0, 64)}),
+    ("smollm3", "npu"): (4, 256, 4, 1, 64, 704, 1024, 5e6, True, {}),
     ("qwen2", "npu"): (4, 256, 4, 1, 64, 704, 1024, 1e6, True, {}),
     ("qwen3", "npu"): (4, 256, 4, 1, 64, 704, 1024, 1e6, True, {}),
     ("qwen3moe", "npu"): (4, 256, 4, 1, 64, 512, 1024, 1e6, False, {"experts": (16, 4, 256)}),

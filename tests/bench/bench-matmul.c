@@ -134,7 +134,8 @@ int main(int argc, char **argv)
         for (uint64_t at = 0; at < rotate_bytes && tdm_hugepage_make(memory + at, 1) == 0; at += TDM_HUGEPAGE_BYTES)
                 ;
         for (uint64_t i = 0; i < TDM_MAX(rotate_bytes, MATRIX_BYTES_MAX); i++)
-                memory[i] = (uint8_t)(i * 7 % 61); /* any byte pair is a small f16 */
+                /* any byte pair is a small f16, any byte of MXFP4 a scale that makes no denormal */
+                memory[i] = (uint8_t)(i * 7 % 61 + (type == TDM_TYPE_MXFP4 ? 100 : 0));
         printf("%s, %u threads, activations %s\n", kernels->describe, tdm_pool_n_threads(pool), act_names[act]);
         for (size_t s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
                 for (size_t r = 0; r < TDM_ARRAY_SIZE(all_rows); r++)

@@ -14,10 +14,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 # Of tale's shape, for which the emulated NPU has programs.
-MODELS = (("llama", "q8_0"), ("qwen2", "q4_0"), ("qwen3", "q4_k"), ("qwen3moe", "q4_k"), ("gpt-oss", "mxfp4"))
+MODELS = (("llama", "q8_0"), ("qwen2", "q4_0"), ("qwen3", "q4_k"), ("qwen3moe", "q4_k"), ("gpt-oss", "mxfp4"),
+          ("smollm3", "q8_0"))
+# Whose rows come from the file, and whose rows without logits stop early. On the host device: test_file_rows.py.
+FILE_ROWS = (("gemma3n", "a", "q4_0"), ("gemma4", "e", "q8_0"))
 PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs")
 N = times(40, 100, 24)
-N_VOCAB = 2304
+N_VOCAB = 2048  # the smallest
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "27"))
 
 
@@ -139,8 +142,8 @@ def on_vulkan():
     shaders = os.path.join(os.environ.get("TANDEM_TEST_CACHE", tempfile.gettempdir()), "shaders")
     os.makedirs(shaders, exist_ok=True)
     env = {"TANDEM_GPU": "vulkan", "TANDEM_NPU": "host", "MESA_SHADER_CACHE_DIR": shaders}
-    for kind in MODELS:
-        path = path_of(*kind)
+    paths = [path_of(*kind) for kind in MODELS] + [make_model(size, t, arch=arch) for arch, size, t in FILE_ROWS]
+    for path in paths:
         model = name_of(path)
         with Daemon(models=[path], env=env, hang_ms=60000, placement="gpu") as d:
             d.wait_ready(600)
