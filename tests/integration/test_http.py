@@ -446,6 +446,8 @@ def guesses():
         for path in ("/v1/completions", "/v1/chat/completions"):
             details = g.post(path, dict(places)[path])["usage"]["completion_tokens_details"]
             equal((details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]), (4, 3), path)
+        # How many there are depends on the time, so an answer that nobody asked them of is without.
+        equal(g.post("/v1/completions", GREEDY)["usage"]["completion_tokens_details"], {"reasoning_tokens": 0}, "usage")
     with Daemon(models=[TALE, SPROUT], placement=None, env={"TANDEM_GUESSES": "all"}) as d, Gateway(d) as g:
         def text(want=200, **more):
             return g.post("/v1/completions", dict(GREEDY, **more), want)
