@@ -78,12 +78,14 @@ static struct blocks *open_block(struct exchange *x, struct choice *c, enum bloc
         return b;
 }
 
-/* message_start's input_tokens are those that are known by then; message_delta has the final ones. */
+/* message_start's input_tokens are those that are known by then; message_delta has the final ones. Whether the first
+ * token is there already is chance, so none is counted. */
 static void messages_begin(struct exchange *x)
 {
-        sse_add(&x->out, "message_start",
-                json_pack("{s:s, s:o}", "type", "message_start", "message",
-                          message(x, json_array(), json_null(), json_null())));
+        json_t *start = message(x, json_array(), json_null(), json_null());
+
+        json_object_set_new(json_object_get(start, "usage"), "output_tokens", json_integer(0));
+        sse_add(&x->out, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", start));
         if (!x->generation->request->options.tools)
                 open_block(x, &x->generation->choices[0], TEXT_BLOCK, NULL);
         sse_add(&x->out, "ping", json_pack("{s:s}", "type", "ping"));

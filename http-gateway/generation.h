@@ -46,6 +46,7 @@ struct generation_request {
         unsigned n;             /* choices for each prompt */
         uint32_t context_limit; /* prompt and answer together; 0: none of ours */
         bool stream, with_usage, with_logprobs;
+        bool with_guesses;  /* it asked for them, so it is told how they were */
         bool count_only;    /* only how many tokens the prompt has */
         bool name_the_stop; /* which stop text it was matters */
         bool relayed;       /* another gateway's: it sees to the rest if this daemon dies */

@@ -201,6 +201,7 @@ int request_take_speculation(struct generation_request *r, const json_t *from, c
                 return failure_set(f, 400, "invalid_value", name, "'%s' has to be auto, off, lookup or draft", name);
         r->options.speculation = (enum tandem_speculation)i;
         r->options.draft_max = (uint32_t)json_get_integer(from, "draft_max", 0);
+        r->with_guesses = json_get(from, "speculation") || *draft || r->options.draft_max > 0;
         if (!*draft)
                 return 0;
         snprintf(name, sizeof(name), "%sdraft", prefix);

@@ -24,7 +24,7 @@ json_t *openai_usage(const struct generation *g)
                          "prompt_tokens_details", "cached_tokens", (json_int_t)cached, "completion_tokens_details",
                          "reasoning_tokens", 0);
         details = json_object_get(json, "completion_tokens_details");
-        if (drafted > 0) {
+        if (g->request->with_guesses && drafted > 0) {
                 json_object_set_new(details, "accepted_prediction_tokens", json_integer((json_int_t)accepted));
                 json_object_set_new(details, "rejected_prediction_tokens",
                                     json_integer((json_int_t)(drafted - accepted)));

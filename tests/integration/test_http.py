@@ -34,15 +34,16 @@ def lists():
     with Daemon(models=[TALE, SPROUT], placement=None) as d, Gateway(d) as g:
         equal(g.get("/health"), {"status": "ok"}, "health")
         models = g.get("/v1/models")
-        equal((models["object"], [m["id"] for m in models["data"]]), ("list", ["tale", "sprout"]), "models")
+        # Behind those that were named come others of the tree's folder.
+        equal((models["object"], [m["id"] for m in models["data"]][:2]), ("list", ["tale", "sprout"]), "models")
         equal(g.get("/v1/models/tale")["object"], "model", "one model")
         equal(g.get("/v1/models/nope", 404)["error"]["code"], "model_not_found", "unknown model")
         check(re.fullmatch(r"\d+\.\d+\.\d+", g.get("/api/version")["version"]), "a bare version")
         tags = g.get("/api/tags")["models"]
-        equal([m["name"] for m in tags], ["tale:latest", "sprout:latest"], "tags")
+        equal([m["name"] for m in tags][:2], ["tale:latest", "sprout:latest"], "tags")
         check(all(re.fullmatch("[0-9a-f]{64}", m["digest"]) for m in tags), "Ollama's program cuts it to 12", tags)
         check(tags[0]["digest"] != tags[1]["digest"], "identities differ", tags)
-        equal([m["details"]["families"] for m in tags], [[], []], "families before a file was read")
+        check(not any(m["details"]["families"] for m in tags), "families before a file was read", tags)
         equal(g.get("/api/ps"), {"models": []}, "none is loaded yet")
         g.post("/v1/completions", GREEDY)
         loaded = g.get("/api/ps")["models"]
@@ -446,6 +447,8 @@ def guesses():
         for path in ("/v1/completions", "/v1/chat/completions"):
             details = g.post(path, dict(places)[path])["usage"]["completion_tokens_details"]
             equal((details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]), (4, 3), path)
+        # How many there are depends on the time, so an answer that nobody asked them of is without.
+        equal(g.post("/v1/completions", GREEDY)["usage"]["completion_tokens_details"], {"reasoning_tokens": 0}, "usage")
     with Daemon(models=[TALE, SPROUT], placement=None, env={"TANDEM_GUESSES": "all"}) as d, Gateway(d) as g:
         def text(want=200, **more):
             return g.post("/v1/completions", dict(GREEDY, **more), want)

@@ -265,9 +265,8 @@ def user_units(m):
         return
     runtime = f"/run/user/{uid}"
 
-    def own(*args, may_fail=False):
-        return m.run("env", f"XDG_RUNTIME_DIR={runtime}", "HOME=/home/alice", *args, user="alice", may_fail=may_fail,
-                     timeout=120)
+    def own(*args, **more):
+        return m.run("env", f"XDG_RUNTIME_DIR={runtime}", "HOME=/home/alice", *args, user="alice", timeout=120, **more)
     own("systemctl", "--user", "start", "tandemd.socket")
     equal(m.run("stat", "-c", "%a %U", runtime + "/tandem/socket").stdout.strip(), "600 alice", "the socket")
     equal(own("systemctl", "--user", "is-active", "tandemd.service", may_fail=True).stdout.strip(), "inactive",
@@ -293,9 +292,48 @@ def user_units(m):
         same_ids(got, want, what)
         check(done["recoveries"] >= 1, what, done)
         print(f"     {what}: same ids", flush=True)
+    user_gateway(m, own)
     own("systemctl", "--user", "stop", "tandemd.socket", "tandemd.service")
     m.run("systemctl", "stop", f"user@{uid}.service")
     m.wait(lambda: m.run("pgrep", "-u", "alice", "tandem", may_fail=True).stdout == "", "nothing of alice's runs")
+
+
+def user_gateway(m, own):
+    """The gateway of alice's manager behind its walls: namespaces of its own, keys as a credential, the rest hidden."""
+    m.run("ip", "link", "set", "lo", "up", may_fail=True)
+    drop_in = "/home/alice/.config/systemd/user/tandem-http.service.d"
+    own("sh", "-c", f"mkdir -p {drop_in}; umask 077; cat >/home/alice/http-keys; printf '[Service]\n"
+                    "LoadCredential=keys:%%h/http-keys\nEnvironment=\"TANDEM_HTTP_OPTIONS=--api-key-file %%d/keys\"\n'"
+                    f" >{drop_in}/keys.conf", input=KEYS)
+    own("systemctl", "--user", "daemon-reload")
+    own("systemctl", "--user", "start", "tandem-http.socket")
+    equal(ask_http(m, "GET", "/health"), (200, '{"status":"ok"}'), "alice's gateway")
+    equal(ask_http(m, "GET", "/v1/models")[0], 401, "without a key")
+    equal(ask_http(m, "GET", "/v1/models", key="alices-key-0123")[0], 200, "with one")
+    pid = own("systemctl", "--user", "show", "-P", "MainPID", "tandem-http.service").stdout.strip()
+
+    def inside(*args):
+        return m.run("nsenter", "-t", pid, "-m", "-n", *args).stdout.split()
+    equal(inside("ls", "-A", "/home", "/root"), ["/home:", "/root:"], "no home")
+    uid = m.run("id", "-u", "alice").stdout.strip()
+    equal(sorted(inside("ls", f"/run/user/{uid}")), ["credentials", "systemd", "tandem"], "of the runtime directory")
+    # Devices that a container has and a service with PrivateDevices= has not.
+    gone = set(m.run("ls", "/dev").stdout.split()) - set(inside("ls", "/dev"))
+    check(gone, "no devices but the harmless ones", inside("ls", "/dev"))
+    for kind in ("net", "user", "mnt", "ipc", "uts"):
+        check(m.run("readlink", f"/proc/{pid}/ns/{kind}").stdout != m.run("readlink", f"/proc/1/ns/{kind}").stdout,
+              f"a {kind} namespace of its own")
+    bounding = m.run("grep", "CapBnd", f"/proc/{pid}/status").stdout.split()
+    equal(bounding[1].strip("0"), "", "no capabilities, in its own namespace either")
+    own("systemctl", "--user", "restart", "tandemd.service")
+    equal(ask_http(m, "GET", "/v1/models", key="alices-key-0123")[0], 200, "after tandemd was restarted")
+    own("ln", "-s", "/dev/null", drop_in + "/10-namespaces.conf")
+    own("systemctl", "--user", "daemon-reload")
+    own("systemctl", "--user", "restart", "tandem-http.service")
+    equal(ask_http(m, "GET", "/health")[0], 200, "with the walls masked")
+    own("systemctl", "--user", "stop", "tandem-http.socket", "tandem-http.service")
+    m.run("rm", "-r", "/home/alice/.config", "/home/alice/http-keys")
+    print("     alice's gateway: walls of namespaces", flush=True)
 
 
 KEYS = "alice alices-key-0123\nbob bobs-key-0123\n"
