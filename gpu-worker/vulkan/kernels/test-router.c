@@ -1,6 +1,6 @@
-/* The router's kernel against matvec, on any Vulkan device: the same bits for any number of rows, and the sums that they
- * should be. Of a few rows and of hundreds, since each has its own kernel; of experts that fill no panel and columns
- * that fill no segment. What lies behind the last row and output must stay. */
+/* The router's kernel against matvec, on any Vulkan device: the same bits for any number of rows, and the sums that
+ * they should be. Of a few rows and of hundreds, since each has its own kernel; of experts that fill no panel and
+ * columns that fill no segment. What lies behind the last row and output must stay. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
