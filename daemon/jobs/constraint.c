@@ -24,7 +24,8 @@ struct tdm_constraint {
         struct tdm_matcher *matcher; /* NULL: not compiled */
         size_t n_accepted;           /* tokens that the matcher has */
         size_t n_masked;             /* 1 + how many tokens the last mask follows; 0: there is none */
-        const uint64_t *words;       /* that mask */
+        const uint64_t *words;       /* that mask: the matcher's, or kept */
+        uint64_t *kept;              /* [n_words]; NULL: no guesses yet */
         uint32_t n_words;
         struct tdm_account *account;
         uint64_t charged_bytes;
@@ -33,7 +34,7 @@ struct tdm_constraint {
 static uint64_t bytes_of(const struct tdm_constraint *c)
 {
         return CONSTRAINT_BYTES + c->source_size + (c->grammar ? tdm_grammar_bytes(c->grammar) : 0) +
-               (c->matcher ? tdm_matcher_bytes(c->matcher) : 0);
+               (c->matcher ? tdm_matcher_bytes(c->matcher) : 0) + (c->kept ? c->n_words * sizeof(*c->kept) : 0);
 }
 
 int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
@@ -146,6 +147,7 @@ void tdm_constraint_destroy(struct tdm_constraint *c)
         tdm_grammar_unref(c->grammar);
         if (c->source)
                 explicit_bzero(c->source, c->source_size);
+        free(c->kept);
         free(c->source);
         free(c->choice);
         free(c);
@@ -301,6 +303,74 @@ int tdm_constraint_mask(struct tdm_constraint *c, const uint32_t *ids, size_t n_
                 return -ENODATA;
         *ret_words = c->words;
         return 0;
+}
+
+/* The last mask outlives other calls of the matcher. It may have to be published again, when it came too late. */
+static int keep_mask(struct tdm_constraint *c)
+{
+        if (!c->kept)
+                c->kept = calloc(c->n_words, sizeof(*c->kept));
+        if (!c->kept)
+                return -ENOMEM;
+        if (c->n_masked > 0 && c->words != c->kept) {
+                memcpy(c->kept, c->words, c->n_words * sizeof(*c->kept));
+                c->words = c->kept;
+        }
+        return 0;
+}
+
+/* Accepts as many as it takes; the matcher then has n_ids + *ret_n tokens, the last of which are to be taken back. */
+static int accept_ahead(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, const uint32_t *ahead,
+                        size_t n_ahead, uint32_t *ret_n, struct tdm_error *err)
+{
+        int r = 1;
+
+        *ret_n = 0;
+        if (keep_mask(c) < 0)
+                return -ENOMEM;
+        if (c->n_accepted < n_ids)
+                c->n_masked = 0;
+        if (catch_up(c, ids, n_ids, err) != 0)
+                return -EAGAIN;
+        while (*ret_n < n_ahead && r == 1) {
+                r = tdm_matcher_accept(c->matcher, ahead[*ret_n]);
+                *ret_n += r == 1;
+        }
+        return r;
+}
+
+int tdm_constraint_mask_ahead(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, const uint32_t *ahead,
+                              size_t n_ahead, enum tdm_constraint_effort effort, uint64_t *ret_words,
+                              struct tdm_error *err)
+{
+        const uint64_t *words;
+        uint32_t n;
+        int r;
+
+        tdm_matcher_set_max_steps(c->matcher, effort == TDM_CONSTRAINT_FULL ? UINT64_MAX : QUICK_STEPS);
+        r = accept_ahead(c, ids, n_ids, ahead, n_ahead, &n, err);
+        if (r == 1)
+                r = tdm_matcher_mask(c->matcher, &words);
+        else if (r == 0)
+                r = -ENODATA;
+        if (r == 0 && is_empty(words, c->n_words))
+                r = -ENODATA;
+        if (r == 0)
+                memcpy(ret_words, words, c->n_words * sizeof(*words));
+        return tdm_matcher_rollback(c->matcher, n) < 0 ? -EIO : r;
+}
+
+size_t tdm_constraint_n_allowed(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, const uint32_t *ahead,
+                                size_t n_ahead)
+{
+        struct tdm_error err;
+        uint32_t n = 0;
+
+        if (!c->matcher || n_ahead == 0)
+                return 0;
+        tdm_matcher_set_max_steps(c->matcher, QUICK_STEPS);
+        accept_ahead(c, ids, n_ids, ahead, n_ahead, &n, &err);
+        return tdm_matcher_rollback(c->matcher, n) < 0 ? 0 : n;
 }
 
 bool tdm_constraint_is_whole(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids)

@@ -51,6 +51,14 @@ enum tdm_constraint_effort {
  * TDM_E_UNSUPPORTED: it takes more than the limits allow, or a token is not allowed. */
 int tdm_constraint_mask(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,
                         enum tdm_constraint_effort effort, const uint64_t **ret_words, struct tdm_error *err);
+/* The same with tokens behind ids that may never become text: ahead [n_ahead], n_ahead > 0. ret_words: as many words as
+ * a mask has. Not with TDM_CONSTRAINT_LOOKUP. */
+int tdm_constraint_mask_ahead(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,
+                              const uint32_t *ahead, size_t n_ahead, enum tdm_constraint_effort effort,
+                              uint64_t *ret_words, struct tdm_error *err);
+/* How many of the tokens in ahead may follow ids, one after the other, as far as a quick look tells. */
+size_t tdm_constraint_n_allowed(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,
+                                const uint32_t *ahead, size_t n_ahead);
 /* Whether a text of these ids satisfies it. False also where that takes more than a quick look. */
 bool tdm_constraint_is_whole(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids);
 /* Charges what it takes now. Loop only. TDM_E_QUOTA, TDM_E_BUSY: after its caches were emptied in vain. */

@@ -38,9 +38,12 @@
 #define GAIN_LEAST 1.02f
 /* How good a companion might be that seems not to pay. */
 #define PROBE_CHANCE 0.8f
-/* A job begins with what was counted of others, as if it were so many guesses of its own; of the first one half of them
- * are right. */
+/* A job begins with what was counted of others, as if it were some guesses of its own: at least so many, of which half
+ * are right for the first job, and so many at most. It comes back to that while it makes none, by such a part with each
+ * token: a run of wrong guesses says little about the text that follows. */
 #define PRIOR_GUESSES 6.0f
+#define PRIOR_GUESSES_MOST 16.0f
+#define BACK_PART 0.01f
 /* What is left of what was counted with each job that leaves. */
 #define RECORD_DECAY 0.8f
 /* Steps of drafts that may kill workers or fail, in so many good ones. */
@@ -102,7 +105,7 @@ int tdm_draft_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model
                 q->draft.why = TDM_UNGUESSED_DRAFT_MISSING;
                 return 0;
         }
-        q->draft.used = used && s->config.draft_max > 0 && !job->constraint;
+        q->draft.used = used && s->config.draft_max > 0;
         q->draft.why = q->draft.used ? TDM_UNGUESSED_DRAFT_LOADING : TDM_UNGUESSED_NOT;
         return 0;
 }
@@ -178,16 +181,15 @@ void tdm_draft_retire(struct tdm_scheduler *s, struct sequence *q)
         tdm_draft_drop(q);
 }
 
-/* What is expected of the first guesses. */
-static void expect(struct draft *d, const struct lane *lane)
+/* What was counted of a job becomes what is expected of the first guesses, by a part; 1: wholly. */
+static void expect(struct draft *d, const struct lane *lane, float part)
 {
-        if (d->begun)
-                return;
-        d->begun = true;
         for (uint32_t i = 0; i < TDM_MAX_GUESSES; i++) {
                 const struct guess_record *r = &lane->draft_records[i];
+                float n = TDM_MIN(TDM_MAX(r->n, PRIOR_GUESSES), PRIOR_GUESSES_MOST);
 
-                d->records[i] = (struct guess_record){ PRIOR_GUESSES, PRIOR_GUESSES * tdm_scheduler_chance(r) };
+                d->records[i].n += part * (n - d->records[i].n);
+                d->records[i].n_right += part * (n * tdm_scheduler_chance(r) - d->records[i].n_right);
         }
 }
 
@@ -401,8 +403,9 @@ struct costs {
         const struct lane *lane;
         struct lane *draft_lane;
         uint32_t n, n_drafted; /* sequences in a step, and those that get guesses */
-        float step, draft;     /* ns, of a step without guesses, and of one of the companions' */
-        float draft_expected;  /* ns, of the latter by the sizes of the models alone */
+        float step;            /* ns, of a step without guesses */
+        float draft_expected;  /* ns, of a pass of the companions, by the sizes of the models alone */
+        bool hopes;            /* a chain takes no longer than expected */
 };
 
 static struct costs costs_of(const struct lane *lane, struct lane *draft)
@@ -413,10 +416,16 @@ static struct costs costs_of(const struct lane *lane, struct lane *draft)
         c.step = tdm_scheduler_step_cost(lane, c.n, c.n);
         c.draft_expected = c.step * (float)draft->model->metadata->weights_bytes /
                            (float)TDM_MAX(lane->model->metadata->weights_bytes, UINT64_C(1));
-        c.draft = tdm_scheduler_step_cost(draft, c.n_drafted, c.n_drafted);
-        if (c.draft == 0)
-                c.draft = c.draft_expected;
         return c;
+}
+
+/* ns, of k guesses for each. */
+static float draft_cost(const struct costs *c, uint32_t k)
+{
+        float expected = (float)k * c->draft_expected;
+        float ns = tdm_scheduler_chain_cost(c->draft_lane, c->n_drafted, k);
+
+        return ns == 0 || (c->hopes && ns > expected) ? expected : ns;
 }
 
 /* The number of guesses with the most expected tokens a second, where all that have a draft have as many. What they
@@ -424,10 +433,10 @@ static struct costs costs_of(const struct lane *lane, struct lane *draft)
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
         float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n;
-        uint32_t best = 0;
+        uint32_t best = 0, most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
 
-        for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= TDM_MAX_STEP_LOGITS; k++) {
-                float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + (float)k * c->draft;
+        for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= most_rows; k++) {
+                float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + draft_cost(c, k);
 
                 reach *= likely > 0 ? likely : tdm_scheduler_chance(&d->records[k - 1]);
                 tokens += (float)c->n_drafted * reach;
@@ -449,10 +458,10 @@ static bool is_worth_a_try(const struct draft *d, const struct costs *c, uint32_
 
         if (best_number(d, c, most, PROBE_CHANCE) > 0)
                 return true;
-        hoped.draft = TDM_MIN(c->draft, c->draft_expected);
+        hoped.hopes = true;
         if (best_number(d, &hoped, most, PROBE_CHANCE) == 0)
                 return false;
-        tdm_scheduler_forget_cost(c->draft_lane, c->n_drafted);
+        tdm_scheduler_forget_chains(c->draft_lane, c->n_drafted);
         return true;
 }
 
@@ -473,6 +482,8 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
                 return n;
         }
         d->why = TDM_UNGUESSED_COST;
+        if (c->draft_lane->draft_records[0].n > PRIOR_GUESSES)
+                expect(d, c->draft_lane, BACK_PART);
         if (q->job->n_ids >= d->retry_at && is_worth_a_try(d, c, most)) {
                 d->n_probes = TDM_MIN(d->n_probes + 1, 4u);
                 d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
@@ -538,7 +549,7 @@ int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
 static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
 {
         struct draft *d = &q->draft;
-        float most_ns = 2 * (float)d->n_wanted * c->draft + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
+        float most_ns = 2 * draft_cost(c, d->n_wanted) + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
 
         d->why = TDM_UNGUESSED_DRAFT_BEHIND;
         if (is_behind(d->seq) || q->job->n_ids < d->patient_at || q->suspects || tdm_draft_must_yield(s))
@@ -584,7 +595,9 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         }
         if (d->seq && d->seq->in_flight == 0 && catch_up(d->seq) < 0)
                 tdm_draft_lose(d->seq, TDM_UNGUESSED_DRAFT_MEMORY);
-        expect(d, draft);
+        if (!d->begun)
+                expect(d, draft, 1);
+        d->begun = true;
         c = costs_of(lane, draft);
         if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
                 return;

@@ -154,12 +154,18 @@ bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, con
         return true;
 }
 
-/* The mask of one row of a step that is in flight. quick: there is time to make it here. */
-static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, struct flight_seq *fs, bool quick)
+static void publish(struct lane *lane, const struct flight *f, uint32_t logits, const uint64_t *words)
 {
         struct tdm_model *model = lane->model;
         uint32_t slot = (uint32_t)(f - lane->flights);
-        uint32_t mask = tdm_steps_logits(model->steps->base, &model->layout, slot)[fs->first_logits].mask - 1;
+        uint32_t mask = tdm_steps_logits(model->steps->base, &model->layout, slot)[logits].mask - 1;
+
+        tdm_steps_publish(model->steps->base, &model->layout, slot, mask, f->step_id, words);
+}
+
+/* The mask of the first row of a step that is in flight. quick: there is time to make it here. */
+static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, struct flight_seq *fs, bool quick)
+{
         struct tdm_job *job = fs->seq->job;
         const uint64_t *words = NULL;
         struct tdm_error err = { 0 };
@@ -170,12 +176,31 @@ static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, s
         else
                 r = tdm_constraint_mask(job->constraint, generated_ids(job), job->generated,
                                         quick ? TDM_CONSTRAINT_QUICK : TDM_CONSTRAINT_LOOKUP, &words, &err);
-        tdm_steps_publish(model->steps->base, &model->layout, slot, mask, f->step_id, r == 0 ? words : NULL);
+        publish(lane, f, fs->first_logits, r == 0 ? words : NULL);
         s->stats.masks++;
         if (r == -EAGAIN)
                 start_making(s, job);
         else if (r != -ECANCELED)
                 settle(job, r, &err);
+}
+
+/* Those of the rows of its guesses. One that takes too long is left out, and ends the guesses: they must not cost a job
+ * anything. */
+static void make_ahead(struct tdm_scheduler *s, struct lane *lane, struct flight *f, struct flight_seq *fs,
+                       uint64_t until_ns)
+{
+        struct tdm_job *job = fs->seq->job;
+        bool made = true;
+
+        for (uint32_t i = 1; i <= fs->n_guesses; i++) {
+                struct tdm_error err;
+
+                made = made && !job->finished && !job->masking && tdm_now_ns() < until_ns &&
+                       tdm_constraint_mask_ahead(job->constraint, generated_ids(job), job->generated, fs->guesses, i,
+                                                 TDM_CONSTRAINT_QUICK, lane->mask, &err) == 0;
+                publish(lane, f, fs->first_logits + i, made ? lane->mask : NULL);
+                s->stats.masks++;
+        }
 }
 
 void tdm_scheduler_make_masks(struct tdm_scheduler *s)
@@ -194,27 +219,30 @@ void tdm_scheduler_make_masks(struct tdm_scheduler *s)
                         for (uint32_t k = 0; k < f->n_seqs; k++)
                                 if (f->seqs[k].masked == MASK_WANTED)
                                         make(s, lane, f, &f->seqs[k], tdm_now_ns() < until_ns);
+                        for (uint32_t k = 0; k < f->n_seqs; k++)
+                                if (f->seqs[k].masked != MASK_NONE)
+                                        make_ahead(s, lane, f, &f->seqs[k], until_ns);
                         f->wants_masks = false;
                 }
         }
 }
 
 bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, const struct flight_seq *fs,
-                               uint32_t token)
+                               uint32_t logits, uint32_t token)
 {
         const struct tdm_model *model = lane->model;
-        uint32_t slot = (uint32_t)(f - lane->flights);
-        const struct tdm_step_logits *l = &tdm_steps_logits(model->steps->base, &model->layout, slot)[fs->first_logits];
+        uint32_t slot = (uint32_t)(f - lane->flights), mask;
         const uint64_t *words;
 
         if (fs->masked == MASK_NONE || fs->n_logits == 0)
                 return token != TDM_NO_TOKEN;
         if (token == TDM_NO_TOKEN) /* right where the mask came after the step, and so may have come too late */
-                return fs->masked != MASK_EARLY;
+                return fs->masked != MASK_EARLY || logits > fs->first_logits;
         if (token >= tdm_model_hparams(model)->n_vocab)
                 return false;
-        words = tdm_steps_mask(model->steps->base, &model->layout, slot, l->mask - 1);
-        return atomic_load_explicit(tdm_steps_published(model->steps->base, &model->layout, slot, l->mask - 1),
+        mask = tdm_steps_logits(model->steps->base, &model->layout, slot)[logits].mask - 1;
+        words = tdm_steps_mask(model->steps->base, &model->layout, slot, mask);
+        return atomic_load_explicit(tdm_steps_published(model->steps->base, &model->layout, slot, mask),
                                     memory_order_relaxed) == f->step_id &&
                (words[token / 64] >> token % 64 & 1);
 }

@@ -6,7 +6,7 @@
  *   masks.c      grammars of jobs           lookup.[ch]    guesses from a job's own text
  *   speculate.c  how many guesses a step checks   guess-file.[ch]  guesses of tests
  *   encode.c     texts on a thread            draft.c        draft models and their companions
- *   device-time.c  what users are charged, how long steps may be
+ *   device-time.c  what users are charged, how long steps may be   step-cost.c  how long steps take
  *   probe.c      what placements cost now, and which one a new job takes */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
@@ -26,7 +26,8 @@ struct flight_seq {
         uint32_t guesses[TDM_MAX_GUESSES];
         uint32_t n_chained;     /* of a companion: tokens to draw behind its last row's (engine/step/chain.c) */
         uint32_t first_chained; /* of the results */
-        /* Of the row whose token is drawn: whether it has a mask, and when that was published. */
+        /* Of the first row whose token is drawn: whether it has a mask, and when that was published. Rows of guesses
+         * have masks too then, which are made when the step is on its way. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
 };
 
@@ -39,6 +40,7 @@ struct flight {
         bool charged;     /* its time is shared out */
         bool relays;      /* another may follow it */
         bool wants_masks; /* some of its masks are still to be made */
+        uint32_t n_masks; /* that its rows name */
         bool paced;       /* its worker has no other step */
         bool probes;      /* it belongs to no job: n_seqs is 0 */
         uint32_t table;   /* of a probe: its page table, and its pages */
@@ -69,8 +71,15 @@ struct bits {
 /* What a step of so many rows took, of sequences that generate only. */
 #define N_COSTS 96u
 struct cost {
-        float ns;       /* the mean, in which older steps count less; 0: no such step yet */
+        float part;     /* log2 of its time on the scale of the lane's level */
+        float var;      /* how uncertain that is; 0: no such step yet */
         uint64_t stamp; /* how many steps were measured when this one was */
+};
+
+/* What chains of so many drafts took: sums over them, of passes (x) and of ns (y). */
+#define N_CHAIN_COSTS 16u
+struct chain_cost {
+        float n, sum_x, sum_y, sum_xx, sum_xy;
 };
 
 /* What the scheduler keeps for a model that is ready. */
@@ -81,6 +90,7 @@ struct lane {
         struct bits bits[TDM_N_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
+        uint64_t *mask;   /* [mask_words]: scratch */
         struct flight flights[TDM_STEP_SLOTS];
         uint32_t n_flights;
         uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
@@ -101,10 +111,13 @@ struct lane {
         /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
         uint64_t single_ns;
         uint32_t fit_rows;
-        struct cost costs[N_COSTS]; /* speculate.c */
+        struct cost costs[N_COSTS]; /* step-cost.c */
         uint64_t n_costs;
+        float cost_level, last_ns_log; /* log2 of ns: now, and of the last step */
+        uint32_t last_cost;            /* its index */
         /* Of drafts in this model. */
-        uint64_t draft_stamp;    /* when steps of them last had a turn */
+        struct chain_cost chains[N_CHAIN_COSTS]; /* step-cost.c */
+        uint64_t draft_stamp;                    /* when steps of them last had a turn */
         uint32_t n_draft_deaths; /* steps of them that killed a worker or failed, since so many were good */
         uint32_t n_draft_steps;
         struct guess_record draft_records[TDM_MAX_GUESSES]; /* of jobs that have left, by place */
@@ -165,7 +178,7 @@ struct tdm_scheduler {
         uint32_t n_in_flight;
         uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
         uint64_t interactive_ns;      /* when an interactive job last was about to get rows; 0: never */
-        bool draining;
+        bool draining, held;
         struct tdm_background *background; /* tokenizes long prompts */
         struct tdm_grammar_cache grammars;
         struct tdm_guess_file *guess_file; /* of tests */
@@ -273,9 +286,9 @@ bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, con
 void tdm_scheduler_make_masks(struct tdm_scheduler *s); /* those of the steps that were submitted just now */
 /* The job has a new token. */
 void tdm_scheduler_follow(struct tdm_scheduler *s, struct tdm_job *job);
-/* Whether it can be the token that a worker drew. */
+/* Whether it can be the token that a worker drew for these logits. */
 bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, const struct flight_seq *fs,
-                               uint32_t token);
+                               uint32_t logits, uint32_t token);
 
 /* speculate.c */
 /* Chooses how many guesses each of the first n_decode candidates gets, which all generate: at most n_rows together.
@@ -284,17 +297,6 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
                                 bool reads);
 /* The sequence's next tokens are known: ids [n], behind those that it had when its guesses were made. */
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n);
-/* A step took so long. */
-void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns);
-
-/* The expected time of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
- * lately. */
-float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
-/* The next step of so many rows counts as the first. */
-void tdm_scheduler_forget_cost(struct lane *lane, uint32_t n_rows);
-/* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
- * before it, and one without guesses takes base. */
-bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base);
 /* How likely the next guess is right, where n were and n_right of these were. */
 float tdm_scheduler_chance(const struct guess_record *r);
 uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job);
@@ -302,6 +304,22 @@ enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s,
 /* Whether lookup has guesses for the sequence that are likelier to be right than so. If not, what it has is compared
  * with what comes. */
 bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, float chance);
+
+/* step-cost.c */
+/* A step took so long. */
+void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns);
+/* The expected time of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
+ * lately. */
+float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
+/* The rows of the next step at most: what is not known is approached by steps. */
+uint32_t tdm_scheduler_most_rows(const struct lane *lane, uint32_t base);
+/* The expected time of a chain of n_seqs drafts; 0: not known. */
+float tdm_scheduler_chain_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes);
+/* The next chain of so many counts as the first. */
+void tdm_scheduler_forget_chains(struct lane *lane, uint32_t n_seqs);
+/* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
+ * before it, and one without guesses takes base. */
+bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base);
 
 /* draft.c */
 /* The draft that the job names, or the configuration for its model. To be called before the job is known. */

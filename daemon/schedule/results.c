@@ -66,7 +66,7 @@ static int take_result(struct tdm_scheduler *s, const struct lane *lane, const s
         memcpy(to->top, from + offsetof(struct tdm_result, top), to->n_top * sizeof(to->top[0]));
         __asm__ volatile("" ::: "memory");
         return result_makes_sense(to, tdm_model_hparams(model)->n_vocab, target) &&
-                               tdm_scheduler_check_token(lane, f, fs, to->token) ?
+                               tdm_scheduler_check_token(lane, f, fs, index, to->token) ?
                        0 :
                        -EPROTO;
 }
@@ -122,6 +122,11 @@ static void take_tokens(struct tdm_scheduler *s, const struct flight_seq *fs, ui
         bool right = true;
 
         while (right && !job->finished) {
+                /* The mask of a guess's row did not come in time, so its row runs again. */
+                if (results[n].token == TDM_NO_TOKEN) {
+                        q->n_committed--;
+                        break;
+                }
                 ids[n] = results[n].token;
                 e.first = job->generated;
                 if (tdm_job_take_token(job, ids[n], results[n].logprob, now, &e.token)) {

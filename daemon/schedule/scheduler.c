@@ -78,6 +78,7 @@ static void lane_free(struct tdm_scheduler *s, struct lane *lane)
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
                 free(lane->flights[i].seqs);
         free(lane->table_used);
+        free(lane->mask);
         tdm_model_unref(lane->model);
         free(lane);
 }
@@ -99,7 +100,8 @@ static int lane_new(struct tdm_scheduler *s, struct tdm_model *model)
         tdm_list_append(&s->lanes, &lane->node);
         lane->model = tdm_model_ref(model);
         lane->table_used = calloc(s->config.max_sequences, sizeof(*lane->table_used));
-        ok = lane->table_used;
+        lane->mask = calloc(model->layout.limits.mask_words + 1, sizeof(*lane->mask));
+        ok = lane->table_used && lane->mask;
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 lane->flights[i].seqs = calloc(s->config.max_sequences, sizeof(*lane->flights[i].seqs));
                 ok = ok && lane->flights[i].seqs;
@@ -727,6 +729,12 @@ void tdm_scheduler_drain(struct tdm_scheduler *s)
                 if (q->job->evictions == 0) /* the others had begun */
                         tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
         }
+        tdm_source_schedule(s->work);
+}
+
+void tdm_scheduler_hold(struct tdm_scheduler *s, bool held)
+{
+        s->held = held;
         tdm_source_schedule(s->work);
 }
 

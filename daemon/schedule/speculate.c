@@ -8,129 +8,19 @@
  *
  * Both are measured. How likely a guess is right is counted for each job, by the number of tokens that agreed before it
  * (lookup.h). Guesses are made and compared with the text also while none is checked, so a job that becomes easy to
- * guess is noticed. How long a step takes is the mean of the last ones with as many rows. It is measured again when it
- * is old: without guesses by leaving them out once, with guesses by trusting the steps of fewer and of more rows.
+ * guess is noticed. How long a step takes is in step-cost.c. It is measured again when it is old: without guesses by
+ * leaving them out once, with guesses by trusting the steps of fewer and of more rows.
  *
  * A step that reads a prompt has no guesses, because the prompt waits for it. */
 #include "daemon/schedule/private.h"
 
-/* A measurement counts for so many later steps. */
-#define COST_STEPS 256u
-/* What a new measurement counts in the mean, where the mean is recent; and what it counts where that is old. */
-#define COST_WEIGHT 0.125f
-#define COST_WEIGHT_OLD 0.5f
-/* One step more than so many times as long as the mean was disturbed. */
-#define COST_OUTLIER 2.0f
-/* Until it is measured: what a row more costs, in parts of a step without guesses. It is low, because a low estimate is
- * corrected by the first step and a high one never is. */
-#define ROW_PART (1.0f / 16)
-/* A step gets at most so many times the rows of the largest one that was measured, and at least so many more. */
-#define GROW_ROWS 2u
-#define GROW_LEAST 4u
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
-/* So many times as long may a step take with guesses, where some of its sequences have none. */
-#define OTHERS_WAIT 1.03f
 /* Less likely ones are not checked. */
 #define REACH_LEAST 0.02f
 /* What is left of an older guess's count with each newer one, and what a job begins with. */
 #define RECORD_DECAY 0.95f
 #define RECORD_FIRST 0.5f
-
-/* ---- the time of steps ---- */
-
-/* One for each number of rows up to 32, then for each eight. */
-static uint32_t cost_index(uint32_t n_rows)
-{
-        return TDM_MIN(n_rows <= 32 ? n_rows : 32 + (n_rows - 25) / 8, N_COSTS - 1);
-}
-
-static uint32_t cost_rows(uint32_t index)
-{
-        return index <= 32 ? index : 32 + 8 * (index - 32);
-}
-
-static bool is_recent(const struct lane *lane, uint32_t index)
-{
-        return lane->costs[index].ns > 0 && lane->n_costs - lane->costs[index].stamp <= COST_STEPS;
-}
-
-void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns)
-{
-        /* With chains: of one pass. Most have a row for each sequence. */
-        uint32_t index = cost_index(f->n_passes > 1 ? f->n_seqs : f->n_rows);
-        struct cost *c = &lane->costs[index];
-        float took = (float)TDM_MAX(ns / f->n_passes, UINT64_C(1));
-
-        if (f->reads)
-                return;
-        lane->n_costs++;
-        if (c->ns == 0)
-                c->ns = took;
-        else if (is_recent(lane, index))
-                c->ns += COST_WEIGHT * (TDM_MIN(took, COST_OUTLIER * c->ns) - c->ns);
-        else
-                c->ns += COST_WEIGHT_OLD * (took - c->ns);
-        c->stamp = lane->n_costs;
-}
-
-/* The expected time of a step of n_rows, of which base has been measured. */
-static float cost_of(const struct lane *lane, uint32_t n_rows, uint32_t base)
-{
-        uint32_t index = cost_index(n_rows), below = index, above = index + 1, before;
-        float slope = ROW_PART * lane->costs[cost_index(base)].ns / (float)base, ns;
-
-        while (below > cost_index(base) && !is_recent(lane, below))
-                below--;
-        ns = lane->costs[below].ns;
-        if (below == index)
-                return ns;
-        while (above < N_COSTS && !is_recent(lane, above))
-                above++;
-        if (above < N_COSTS)
-                return ns + (lane->costs[above].ns - ns) * (float)(n_rows - cost_rows(below)) /
-                                    (float)(cost_rows(above) - cost_rows(below));
-        for (before = below; before > cost_index(base);) {
-                before--;
-                if (is_recent(lane, before)) {
-                        float measured = (ns - lane->costs[before].ns) / (float)(cost_rows(below) - cost_rows(before));
-
-                        slope = TDM_MAX(slope / 4, measured);
-                        break;
-                }
-        }
-        return ns + slope * (float)(n_rows - TDM_MIN(n_rows, cost_rows(below)));
-}
-
-float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base)
-{
-        return is_recent(lane, cost_index(base)) ? cost_of(lane, n_rows, base) : 0;
-}
-
-void tdm_scheduler_forget_cost(struct lane *lane, uint32_t n_rows)
-{
-        lane->costs[cost_index(n_rows)].ns = 0;
-}
-
-bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base)
-{
-        /* A guess at what rows cost keeps no step from being tried. */
-        for (uint32_t i = cost_index(n_rows); i < N_COSTS; i++)
-                if (is_recent(lane, i))
-                        return ns > OTHERS_WAIT * base;
-        return false;
-}
-
-/* The rows of the next step at most: what is not known is approached by steps. */
-static uint32_t most_rows(const struct lane *lane, uint32_t base)
-{
-        uint32_t known = base;
-
-        for (uint32_t i = cost_index(base); i < N_COSTS; i++)
-                if (is_recent(lane, i))
-                        known = TDM_MAX(known, cost_rows(i));
-        return TDM_MAX(GROW_ROWS * known, known + GROW_LEAST);
-}
 
 /* ---- guesses ---- */
 
@@ -220,6 +110,19 @@ bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, flo
         return false;
 }
 
+/* Of guesses at a text with a grammar only those can be right that it allows. */
+static enum tdm_unguessed keep_allowed(struct sequence *q)
+{
+        struct tdm_job *job = q->job;
+        struct guesses *g = &q->guesses;
+
+        if (!job->constraint || g->n_found == 0)
+                return TDM_UNGUESSED_NOT;
+        g->n_found = (uint32_t)tdm_constraint_n_allowed(job->constraint, job->ids + job->prompt_tokens, job->generated,
+                                                        g->ids, g->n_found);
+        return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_GRAMMAR;
+}
+
 static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q)
 {
         struct guesses *g = &q->guesses;
@@ -230,7 +133,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
         g->n = g->n_found = g->n_tried = 0;
         if (s->config.draft_max == 0 || mode == TDM_SPECULATION_OFF)
                 return TDM_UNGUESSED_OFF;
-        if (job->constraint)
+        if (job->constraint && (job->turn || job->slow_masks))
                 return TDM_UNGUESSED_GRAMMAR;
         if (q->suspects)
                 return TDM_UNGUESSED_SUSPECT;
@@ -277,8 +180,8 @@ static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, floa
 
 static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows)
 {
-        float tokens = (float)n_decode, base = cost_of(lane, n_decode, n_decode), best_rate;
-        uint32_t n = 0, n_best = 0, n_without = n_decode, most = most_rows(lane, n_decode);
+        float tokens = (float)n_decode, base = tdm_scheduler_step_cost(lane, n_decode, n_decode), best_rate;
+        uint32_t n = 0, n_best = 0, n_without = n_decode, most = tdm_scheduler_most_rows(lane, n_decode);
 
         n_rows = TDM_MIN(TDM_MIN(n_rows, TDM_MAX_STEP_LOGITS), most - n_decode);
         best_rate = GAIN_LEAST * tokens / base;
@@ -294,7 +197,7 @@ static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t 
                 n_without -= s->candidates[i]->guesses.n_tried++ == 0;
                 s->guess_order[n++] = (uint16_t)i;
                 tokens += reach;
-                ns = cost_of(lane, n_decode + n, n_decode);
+                ns = tdm_scheduler_step_cost(lane, n_decode + n, n_decode);
                 if (n_without > 0 && tdm_scheduler_others_wait(lane, n_decode + n, ns, base))
                         continue;
                 if (tokens / ns > best_rate) {
@@ -327,6 +230,8 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
                 struct sequence *q = s->candidates[i];
 
                 q->job->unguessed = find(s, q);
+                if (q->job->unguessed == TDM_UNGUESSED_NOT)
+                        q->job->unguessed = keep_allowed(q);
                 q->job->n_guesses = 0;
                 n_found += q->guesses.n_found;
         }
@@ -336,7 +241,7 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
                 take_all(s, n_decode, n_rows);
         else if (reads)
                 why = TDM_UNGUESSED_PROMPT;
-        else if (!is_recent(lane, cost_index(n_decode)))
+        else if (tdm_scheduler_step_cost(lane, n_decode, n_decode) == 0)
                 why = TDM_UNGUESSED_MEASURING;
         else
                 choose_lengths(s, lane, n_decode, n_rows);

@@ -229,6 +229,7 @@ struct build {
         uint32_t *history;
         struct tdm_logit_bias *biases;
         uint32_t n_rows, n_history, n_biases, n_chained;
+        uint32_t n_left; /* candidates that may get rows yet, this one included */
 };
 
 /* What the penalties of a row look back on, up to the row's own token, and the job's biases. Some of the tokens may be
@@ -272,7 +273,7 @@ static void add_logits(struct build *b, const struct sequence *q, uint32_t row, 
                 add_past(b, q, position, l);
         if (job->constraint) {
                 b->flight->seqs[b->flight->n_seqs].masked = MASK_WANTED;
-                l->mask = 1 + b->flight->n_seqs;
+                l->mask = ++b->flight->n_masks;
         }
         b->rows[row].logits = b->flight->n_logits++;
 }
@@ -382,10 +383,19 @@ static uint32_t guess_rows(const struct build *b, uint32_t n_decode)
         return most - TDM_MIN(most, n_decode);
 }
 
-/* How many of its guesses the sequence has pages for, behind its n_positions. */
+/* Guesses of a text with a grammar need a mask each, of which a step has as many as sequences. The others' first. */
+static uint32_t most_masks(const struct build *b, const struct sequence *q)
+{
+        const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
+        uint32_t n = b->flight->n_masks + b->n_left;
+
+        return q->job->constraint ? limits->max_seqs - TDM_MIN(n, limits->max_seqs) : UINT32_MAX;
+}
+
+/* How many of its guesses the sequence has pages and masks for, behind its n_positions. */
 static uint32_t grow_for_guesses(const struct build *b, struct sequence *q, uint32_t n_positions)
 {
-        uint32_t n = q->guesses.n;
+        uint32_t n = TDM_MIN(q->guesses.n, most_masks(b, q));
 
         if (n > 0) {
                 n = tdm_scheduler_grow_spare(b->lane, q, n_positions + n);
@@ -415,6 +425,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 struct sequence *q = s->candidates[i];
                 uint32_t n, first, most = q->job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
 
+                b->n_left = n_candidates - i;
                 /* A sequence before it in this step may have taken its pages. */
                 if (q->table == UINT32_MAX || !has_work(q) || rows_for(b, q, most) == 0)
                         continue;
@@ -542,7 +553,7 @@ static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
         while (lane->flights[b.slot].used)
                 b.slot++;
         b.flight = &lane->flights[b.slot];
-        b.flight->n_passes = 0;
+        b.flight->n_passes = b.flight->n_masks = 0;
         b.rows = tdm_steps_rows(base, &model->layout, b.slot);
         b.seqs = tdm_steps_seqs(base, &model->layout, b.slot);
         b.logits = tdm_steps_logits(base, &model->layout, b.slot);
@@ -590,8 +601,7 @@ static void publish_masks(struct tdm_scheduler *s, struct lane *lane, struct fli
                         continue;
                 if (tdm_scheduler_publish_known(s, lane, f, fs->first_logits, fs->seq->job))
                         fs->masked = MASK_EARLY;
-                else
-                        f->wants_masks = true;
+                f->wants_masks = f->wants_masks || fs->masked == MASK_WANTED || fs->n_guesses > 0;
         }
 }
 
@@ -732,7 +742,7 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
         unsigned n_tried = 0;
         struct step_class c;
 
-        if (!s->fleet || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
+        if (!s->fleet || s->held || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
                 return false;
         while (n_tried < MAX_TRIED && pick_class(s, tried, n_tried, &c)) {
                 struct tdm_route routes[2];

@@ -142,6 +142,54 @@ static void test_same_ids(void **state)
         assert_true(n_late > 100);
 }
 
+/* Guesses from what the job will say; of some the second or a later one is wrong, at times by what no grammar allows.
+ */
+static uint32_t guess_of(void *data, const struct tdm_job *job, uint32_t most, uint32_t *ret)
+{
+        const struct client_job *want = (const struct client_job *)data + (job->ids[0] - 400) / 100;
+        uint32_t n = TDM_MIN(most, 1 + (job->generated * 7 + (uint32_t)job->id) % 5);
+        uint32_t wrong_at = job->generated * 5 % 7;
+
+        n = TDM_MIN(n, want->n_got - TDM_MIN(want->n_got, job->generated));
+        for (uint32_t i = 0; i < n; i++)
+                ret[i] = want->got[job->generated + i];
+        if (wrong_at < n)
+                ret[wrong_at] = job->generated % 2 ? 300 : want->got[(job->generated + 3) % want->n_got];
+        return n;
+}
+
+/* With guesses each row has the mask behind the guesses before it: the same ids, also where such masks are late. */
+static void test_guesses(void **state)
+{
+        struct client_job want[8];
+        struct tdm_scheduler_config config = plain;
+        uint64_t n_accepted = 0, n_wrong = 0;
+
+        for (unsigned i = 0; i < 8; i++)
+                alone(&want[i], schemas[i % N_SCHEMAS], NULL, 60, i);
+        config.guess = guess_of;
+        config.guess_data = want;
+        config.draft_max = 8;
+        for (unsigned round = 0; round < 40; round++) {
+                struct world w;
+
+                config.steps_in_flight = 1 + round % 3;
+                config.max_sequences = round % 2 ? 4 : 16; /* masks of a step, too */
+                world_open(&w, 100 + round, 64, 64, &config);
+                w.fleet.late = round % 4;
+                for (unsigned i = 0; i < 8; i++)
+                        add(&w, schemas[i % N_SCHEMAS], NULL, 60, i);
+                drive(&w, round % 3 == 0 ? 0 : 10);
+                for (unsigned i = 0; i < 8; i++)
+                        check_same(&w, &w.jobs[i], &want[i]);
+                n_accepted += w.s->stats.accepted;
+                n_wrong += w.s->stats.drafted - w.s->stats.accepted;
+                world_close(&w);
+        }
+        print_message("%llu right, %llu wrong\n", (unsigned long long)n_accepted, (unsigned long long)n_wrong);
+        assert_true(n_accepted > 400 && n_wrong > 100);
+}
+
 /* A job that gives its pages back and reads its tokens again goes on where its grammar is. */
 static void test_pushed_out(void **state)
 {
@@ -347,7 +395,7 @@ int main(void)
                 cmocka_unit_test(test_alone),      cmocka_unit_test(test_same_ids), cmocka_unit_test(test_hard),
                 cmocka_unit_test(test_pushed_out), cmocka_unit_test(test_length),   cmocka_unit_test(test_refused),
                 cmocka_unit_test(test_several),    cmocka_unit_test(test_charged),  cmocka_unit_test(test_liars),
-                cmocka_unit_test(test_kept),
+                cmocka_unit_test(test_kept),       cmocka_unit_test(test_guesses),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

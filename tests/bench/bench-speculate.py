@@ -4,7 +4,7 @@
 usage: TANDEM_BIN=build/bin bench-speculate.py MODEL.gguf [--draft DRAFT.gguf] [--rounds N] [--tokens N] [--json]
        [--gpu] [--only greedy,sampled,8,32,lookup,edit,others]
 
-  greedy   three texts, one after the other
+  greedy   twelve texts, one after the other
   sampled  the same at temperature 0.8, top-k 40
   8, 32    so many together
   lookup   greedy with lookup alone
@@ -33,7 +33,16 @@ from tandem_test import Daemon, same_ids, together  # noqa: E402
 OFF, AUTO, LOOKUP = 1, 0, 2
 TEXTS = ("Once upon a time there was a king who had three sons, and the youngest of them was called Simpleton.",
          "There was once a miller who was poor, but he had a beautiful daughter.",
-         "A fox met a wolf in the forest, and the wolf said, I am so hungry that I could eat you.")
+         "A fox met a wolf in the forest, and the wolf said, I am so hungry that I could eat you.",
+         "The old woman lived alone in a little house at the edge of the wood.",
+         "Far out in the sea, where the water is as blue as the cornflower, there stood a castle.",
+         "There was a soldier who had served the king for many years, and now he was sent away.",
+         "The children walked all day, and when the evening came they were so tired that they sat down under a tree.",
+         "In a village near the mountains there lived a tailor with his wife.",
+         "The princess looked out of the window and saw a ship with white sails.",
+         "One morning the mouse said to the bird, Today I shall stay at home and you shall fetch the wood.",
+         "When the giant heard this he was very angry, and he struck the table with his fist.",
+         "A man had an ass which had carried the sacks to the mill for many a long year.")
 ALL = "greedy,sampled,8,32,lookup,edit"
 
 

@@ -264,4 +264,4 @@ def main():
     print("done", time.time() - t0)
 
 
-main()
+if __name__ == "__main__": main()

@@ -183,6 +183,7 @@ void tdm_vk_cache_save(struct tdm_vk_device *device);
 /* Since the device was opened: see struct tdm_vulkan_counters. */
 struct tdm_vk_counters {
         uint64_t allocations, pipelines, recordings, submissions, hidden_copies, logit_blocks, kv_restored_bytes;
+        uint64_t rows_spared;
 };
 
 struct tdm_vk_device {
