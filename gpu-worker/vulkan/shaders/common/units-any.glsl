@@ -65,8 +65,10 @@ FLOATS load_floats(spirv_by_reference vec4 from, int major, uint stride, spirv_l
 #define LOAD_WEIGHTS(m, at)                                                                                            \
         m = load_weights(s_weights[at], gl_CooperativeMatrixLayoutColumnMajor, W_STRIDE, NON_PRIVATE);
 // Elements of a row, or of a column, are one number of an array.
-#define LOAD_BY_ROW(m, array, at) m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutColumnMajor, 0, NON_PRIVATE);
-#define LOAD_BY_COLUMN(m, array, at) m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutRowMajor, 0, NON_PRIVATE);
+#define LOAD_BY_ROW(m, array, at)                                                                                      \
+        m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutColumnMajor, 0, NON_PRIVATE);
+#define LOAD_BY_COLUMN(m, array, at)                                                                                   \
+        m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutRowMajor, 0, NON_PRIVATE);
 #define MULTIPLY_ADD(x, w, sum) sum = coopMatMulAdd(x, w, sum);
 #define STORE(m, at) coopMatStore(m, s_weights, at, N / 4, gl_CooperativeMatrixLayoutRowMajor);
 

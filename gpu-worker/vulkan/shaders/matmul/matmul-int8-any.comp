@@ -54,7 +54,8 @@ const bool PADDED = HALVES && K == 32;
 const uint W_UNITS = PADDED ? 2 : 32 / K, X_UNITS = 32 / K, SUM_UNITS = W_UNITS / N_SUMS; // of a block, of a sum
 // Times 16 bytes, of an output and a row in shared memory: no bank twice.
 const uint W_BLOCK = PADDED ? 4 : 2, W_STRIDE = BLOCKS * W_BLOCK + 1, X_STRIDE = BLOCKS * 2 + 1;
-const uint W_LOADS = OUTS * BLOCKS / THREADS, X_LOADS = ROWS * BLOCKS * 2 / THREADS; // of a thread
+const uint X_ITEMS = ROWS * BLOCKS * 2; // of 16 bytes
+const uint W_LOADS = OUTS * BLOCKS / THREADS, X_LOADS = (X_ITEMS + THREADS - 1) / THREADS; // of a thread
 const uint SCALE_LOADS = (ROWS * BLOCKS + THREADS - 1) / THREADS;
 
 #include "gpu-worker/vulkan/shaders/common/units-any.glsl"
@@ -212,8 +213,9 @@ void put(uint b)
                 [[unroll]] for (uint i = 0; i < X_LOADS; i++) {
                         uint at = i * THREADS + thread;
 
-                        s_rows[(plane * ROWS + at / (2 * BLOCKS)) * X_STRIDE + at % (2 * BLOCKS)] =
-                                rows[plane * X_LOADS + i];
+                        if (X_ITEMS % THREADS == 0 || at < X_ITEMS)
+                                s_rows[(plane * ROWS + at / (2 * BLOCKS)) * X_STRIDE + at % (2 * BLOCKS)] =
+                                        rows[plane * X_LOADS + i];
                 }
         [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++) {
                 uint at = i * THREADS + thread;
@@ -233,7 +235,8 @@ void put(uint b)
 
                 if (ACT == TDM_VK_ACT_I16)
                         sum = sum16(sum * TDM_VK_I16_STEP, rows[X_LOADS + i]);
-                NUMBER(s_row_sums, at % (2 * BLOCKS) * ROWS + at / (2 * BLOCKS)) = sum_of(half_scales[i], sum);
+                if (X_ITEMS % THREADS == 0 || at < X_ITEMS)
+                        NUMBER(s_row_sums, at % (2 * BLOCKS) * ROWS + at / (2 * BLOCKS)) = sum_of(half_scales[i], sum);
         }
 #endif
 }
