@@ -166,12 +166,11 @@ void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_ma
                       uint32_t ret[2])
 {
         const struct tdm_subblock_info info = tdm_subblock_info(a->type);
-        uint32_t few = TDM_VK_TILES_M(device->any_units) < TDM_PANEL_ROWS ? 2 : 1, /* tiles in 16 rows */
-                most = (info.has_min && (a->act == TDM_ACT_I16 || info.sub_values == 16)) ||
-                                       (a->type == TDM_TYPE_Q3_K && a->act == TDM_ACT_I16) ?
-                               3 :
-                               4,
-                 tiles = few * (n_rows <= 64 ? 2 : most), groups = n_rows <= 32 ? 1 : 2;
+        uint32_t most = (info.has_min && (a->act == TDM_ACT_I16 || info.sub_values == 16)) ||
+                                        (a->type == TDM_TYPE_Q3_K && a->act == TDM_ACT_I16) ?
+                                3 :
+                                4,
+                 tiles = n_rows <= 64 ? 2 : most, groups = n_rows <= 32 ? 1 : 2;
 
         ret[0] = TDM_VK_TILES(tiles, 2u, groups, ANY_BLOCKS) | device->any_units;
         ret[1] = 4 * groups * TDM_VK_TILES_SUBGROUP(device->any_units);
