@@ -263,7 +263,7 @@ static bool look(struct making *m, size_t at, struct function *f)
                                      ID_VALUE;
                 if (result->is == ID_POINTER || m->failed)
                         continue;
-                if (n_slots > 4096 || p->n_slots > 1u << 22)
+                if (n_slots > SLOTS_MAX || p->n_slots > 1u << 22)
                         return refuse(m, "too many slots");
                 if (same_slots(m, op, w, n, &result->at))
                         continue;

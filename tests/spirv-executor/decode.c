@@ -381,7 +381,7 @@ static bool decode_access(struct making *m, uint32_t pointer, uint32_t value_typ
 
         if (!pointer_of(m, pointer, &p))
                 return false;
-        if (t->n_slots > 4096)
+        if (t->n_slots > SLOTS_MAX)
                 return refuse(m, "a value of too many slots is loaded or stored");
         i = add_insn(m);
         i->pointer = p;
@@ -440,7 +440,7 @@ static bool decode_variable(struct making *m, const uint32_t *w, uint32_t n)
         const struct type *t = pointee_of(m, w[2]), *of_value;
         struct insn *i;
 
-        if (n < 4 || w[3] != STORAGE_FUNCTION || t->n_slots > 4096)
+        if (n < 4 || w[3] != STORAGE_FUNCTION || t->n_slots > SLOTS_MAX)
                 return refuse(m, "a variable of a function");
         result->pointer = (struct pointer){ SPACE_SLOTS, p->n_slots, NO_REF, p->n_slots, p->n_slots + t->n_slots };
         p->n_slots += t->n_slots;

@@ -4,7 +4,8 @@
  *   sums      the same of a result (a row's neighbour and the eighth output)
  *   quad      a thread takes t % 2 where it should take t % 4
  *   chunk     where a chunk of K lies: c * 32 of what should be c * 64
- *   layout    what is loaded from shared memory has rows for columns */
+ *   layout    what is loaded from shared memory has rows for columns
+ * With "attend:" before it only in attention, whose shaders are those that have exponentials. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,7 +130,7 @@ static bool plant(const struct look *k, uint32_t *words, size_t n, uint32_t *w, 
 bool plant_fault(uint32_t *words, size_t n, const char *fault)
 {
         struct look k = { .bound = n >= 5 ? words[3] : 0 };
-        bool found = false, has_matrices = false;
+        bool found = false, has_matrices = false, has_exponentials = false, attends = strncmp(fault, "attend:", 7) == 0;
 
         if (k.bound == 0 || k.bound > 1u << 20)
                 return false;
@@ -146,9 +147,12 @@ bool plant_fault(uint32_t *words, size_t n, const char *fault)
                                                      w[2];
 
                 has_matrices |= op == OP_TYPE_MATRIX;
+                has_exponentials |= op == OP_EXT_INST && w[4] == GLSL_EXP2;
                 if (id > 0 && id < k.bound && !k.by_id[id])
                         k.by_id[id] = w;
         }
+        has_matrices = has_matrices && (!attends || has_exponentials);
+        fault += attends ? 7 : 0;
         for (size_t at = 5; has_matrices && at < n && words[at] >> 16; at += words[at] >> 16)
                 found |= plant(&k, words, n, words + at, fault);
         free(k.by_id);

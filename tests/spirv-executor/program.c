@@ -180,7 +180,7 @@ static bool make_composite(struct making *m, const uint32_t *w, uint32_t n)
                 const struct id *part = id_of(m, w[i]);
                 uint32_t n_slots = type_of(m, part->type)->n_slots;
 
-                if (part->is != ID_VALUE || part->at >= 0 || n_slots > 4096 ||
+                if (part->is != ID_VALUE || part->at >= 0 || n_slots > SLOTS_MAX ||
                     (t->kind != KIND_MATRIX && done + n_slots > t->n_slots))
                         return refuse(m, "a composite constant's parts");
                 if (t->kind == KIND_MATRIX) { /* one for all */
@@ -238,7 +238,7 @@ static bool make_variable(struct making *m, const uint32_t *w, uint32_t n)
                        refuse(m, "%u bytes of shared memory, of %u", p->shared_bytes, SHARED_BYTES_MAX);
         case STORAGE_INPUT:
         case STORAGE_PRIVATE:
-                if (t->n_slots > 4096)
+                if (t->n_slots > SLOTS_MAX)
                         return refuse(m, "a variable without values");
                 result->pointer =
                         (struct pointer){ SPACE_SLOTS, p->n_slots, NO_REF, p->n_slots, p->n_slots + t->n_slots };

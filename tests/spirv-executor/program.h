@@ -18,6 +18,7 @@
 #define LANES 32u
 #define ALL_LANES 0xffffffffu
 #define PUSH_BYTES 256u
+#define SLOTS_MAX 4096u              /* of a value */
 #define SHARED_BYTES_MAX (48u << 10) /* what the device says it has */
 
 struct slot {

@@ -30,8 +30,8 @@ static bool add_leaves(struct making *m, struct type *t, const struct type *part
 {
         struct leaf *leaves = keep(m->program, (t->n_leaves + part->n_leaves + 1) * sizeof(*leaves));
 
-        if (t->n_slots + part->n_slots > 4096)
-                return refuse(m, "a value has more than 4096 slots");
+        if (t->n_slots + part->n_slots > SLOTS_MAX)
+                return refuse(m, "a value has more than %u slots", SLOTS_MAX);
         if (t->n_leaves)
                 memcpy(leaves, t->leaves, t->n_leaves * sizeof(*leaves));
         for (uint32_t i = 0; i < part->n_leaves; i++)
@@ -58,8 +58,8 @@ static bool make_array(struct making *m, struct type *t, uint32_t id, const uint
         t->stride =
                 m->ids[id].stride ? m->ids[id].stride : ALIGN_UP(element->bytes, element->align ? element->align : 1);
         t->bytes = t->stride * t->n;
-        if (t->n > 1024) { /* of shared memory, then: never a value */
-                t->n_slots = UINT32_MAX;
+        if (element->n_slots > SLOTS_MAX || (uint64_t)t->n * element->n_slots > SLOTS_MAX) {
+                t->n_slots = UINT32_MAX; /* of shared memory, then: never a value */
                 return true;
         }
         for (uint32_t i = 0; i < t->n; i++)

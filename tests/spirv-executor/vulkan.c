@@ -379,6 +379,7 @@ CALL(CreateShaderModule)
         m->words = made(info->codeSize + 4);
         memcpy(m->words, info->pCode, info->codeSize);
         if (fault && *fault && !plant_fault(m->words, m->n, fault)) {
+                fprintf(stderr, "spirv-executor: no place for the fault %s\n", fault);
                 free(m->words);
                 free(m);
                 return VK_ERROR_UNKNOWN;

@@ -50,6 +50,12 @@ static const uint32_t matvec_gelu_unchained_code[] =
 static const uint32_t matvec_subblock_unchained_code[] =
 #include "matvec-subblock-unchained.inc"
         ;
+static const uint32_t router_unchained_code[] =
+#include "router-unchained.inc"
+        ;
+static const uint32_t matvec_experts_unchained_code[] =
+#include "matvec-experts-unchained.inc"
+        ;
 static const uint32_t matmul_int8_wide_code[] = /* see shaders/matmul-int8-wide.comp for how it is made */
 #include "gpu-worker/vulkan/shaders/compiled/matmul-int8-wide.inc"
         ;
@@ -212,6 +218,9 @@ static const struct shader unchained_shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_MATVEC_SUBBLOCK] = { "matvec-subblock", matvec_subblock_unchained_code,
                                      sizeof(matvec_subblock_unchained_code) },
         [TDM_VK_ATTEND] = { "attend", attend_unchained_code, sizeof(attend_unchained_code) },
+        [TDM_VK_ROUTER] = { "router", router_unchained_code, sizeof(router_unchained_code) },
+        [TDM_VK_MATVEC_EXPERTS] = { "matvec-experts", matvec_experts_unchained_code,
+                                    sizeof(matvec_experts_unchained_code) },
 };
 
 struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);

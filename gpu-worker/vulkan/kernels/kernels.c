@@ -160,14 +160,17 @@ static struct tdm_vk_pipeline *int8_wide_kernel(struct tdm_vk_device *device, co
 #define ANY_ROWS_MIN 17u /* fewer are one workgroup's of matvec, which loads weights once as well */
 #define ANY_BLOCKS 2u    /* of 32 columns in shared memory at once */
 
-/* Registers hold four tiles of rows a subgroup; where blocks have minima beside 16-bit input or halves, three. */
+/* Registers hold four tiles of rows a subgroup; where blocks have minima beside 16-bit input or halves, or Q3_K's many
+ * words of scales beside 16-bit input, three. */
 void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_rows,
                       uint32_t ret[2])
 {
         const struct tdm_subblock_info info = tdm_subblock_info(a->type);
-        uint32_t few = TDM_VK_TILES_M(device->any_units) < TDM_PANEL_ROWS ? 2 : 1, /* tiles in 16 rows */
-                most = info.has_min && (a->act == TDM_ACT_I16 || info.sub_values == 16) ? 3 : 4,
-                 tiles = few * (n_rows <= 64 ? 2 : most), groups = n_rows <= 32 ? 1 : 2;
+        uint32_t most = (info.has_min && (a->act == TDM_ACT_I16 || info.sub_values == 16)) ||
+                                        (a->type == TDM_TYPE_Q3_K && a->act == TDM_ACT_I16) ?
+                                3 :
+                                4,
+                 tiles = n_rows <= 64 ? 2 : most, groups = n_rows <= 32 ? 1 : 2;
 
         ret[0] = TDM_VK_TILES(tiles, 2u, groups, ANY_BLOCKS) | device->any_units;
         ret[1] = 4 * groups * TDM_VK_TILES_SUBGROUP(device->any_units);

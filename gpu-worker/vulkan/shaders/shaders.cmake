@@ -60,6 +60,8 @@ set(TANDEM_SHADERS
   "router              experts/router.comp              build"
   "group               experts/group.comp               build"
   "matvec-experts      experts/matvec-experts.comp      build"
+  "router-unchained            experts/router.comp           build  -DUNCHAINED"
+  "matvec-experts-unchained    experts/matvec-experts.comp   build  -DUNCHAINED"
   "sum-experts         experts/sum-experts.comp         build"
   "logits              sampling/logits.comp             build"
   "gather              sampling/gather.comp             build")

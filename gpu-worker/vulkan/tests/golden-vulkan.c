@@ -360,6 +360,7 @@ int main(int argc, char **argv)
                o.plan                ? " swapped" :
                                        "",
                mean, d.worst, first, d.n, passed ? "within limits" : "LIMITS MISSED");
+        printf("%s\n", drive_describe(drive, 0));
 end:
         drive_destroy(drive);
         runner_model_unload(&model);

@@ -21,9 +21,9 @@ const uint ELEMENTS = M * N / SUBGROUP;
 #define SET(m, from) [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = from[e_];
 #define LOAD_INPUT(m, at) m = at;
 #define LOAD_WEIGHTS(m, at) m = at;
-#define LOAD_BY_ROW(m, array, at) [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = array[(at) + UNIT_ROW(e_)];
+#define LOAD_BY_ROW(m, array, at) [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) + UNIT_ROW(e_));
 #define LOAD_BY_COLUMN(m, array, at)                                                                                   \
-        [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = array[(at) + UNIT_COLUMN(e_)];
+        [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) + UNIT_COLUMN(e_));
 #define MULTIPLY_ADD(x, w, sum)                                                                                        \
         for (uint e_ = 0; e_ < ELEMENTS; e_++)                                                                         \
                 for (uint k_ = 0; k_ < K / 4; k_++)                                                                    \
@@ -55,7 +55,7 @@ INPUT load_input(spirv_by_reference uvec4 from, int major, uint stride, spirv_li
 spirv_instruction(COOPERATIVE)
 WEIGHTS load_weights(spirv_by_reference uvec4 from, int major, uint stride, spirv_literal int operands);
 spirv_instruction(COOPERATIVE)
-FLOATS load_floats(spirv_by_reference float from, int major, uint stride, spirv_literal int operands);
+FLOATS load_floats(spirv_by_reference vec4 from, int major, uint stride, spirv_literal int operands);
 #define SHARED_BARRIER                                                                                                 \
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared,                                \
                        gl_SemanticsAcquireRelease | gl_SemanticsMakeVisible);
@@ -65,8 +65,10 @@ FLOATS load_floats(spirv_by_reference float from, int major, uint stride, spirv_
 #define LOAD_WEIGHTS(m, at)                                                                                            \
         m = load_weights(s_weights[at], gl_CooperativeMatrixLayoutColumnMajor, W_STRIDE, NON_PRIVATE);
 // Elements of a row, or of a column, are one number of an array.
-#define LOAD_BY_ROW(m, array, at) m = load_floats(array[at], gl_CooperativeMatrixLayoutColumnMajor, 0, NON_PRIVATE);
-#define LOAD_BY_COLUMN(m, array, at) m = load_floats(array[at], gl_CooperativeMatrixLayoutRowMajor, 0, NON_PRIVATE);
+#define LOAD_BY_ROW(m, array, at)                                                                                      \
+        m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutColumnMajor, 0, NON_PRIVATE);
+#define LOAD_BY_COLUMN(m, array, at)                                                                                   \
+        m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutRowMajor, 0, NON_PRIVATE);
 #define MULTIPLY_ADD(x, w, sum) sum = coopMatMulAdd(x, w, sum);
 #define STORE(m, at) coopMatStore(m, s_weights, at, N / 4, gl_CooperativeMatrixLayoutRowMajor);
 

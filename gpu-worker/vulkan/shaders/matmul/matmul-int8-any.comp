@@ -54,7 +54,8 @@ const bool PADDED = HALVES && K == 32;
 const uint W_UNITS = PADDED ? 2 : 32 / K, X_UNITS = 32 / K, SUM_UNITS = W_UNITS / N_SUMS; // of a block, of a sum
 // Times 16 bytes, of an output and a row in shared memory: no bank twice.
 const uint W_BLOCK = PADDED ? 4 : 2, W_STRIDE = BLOCKS * W_BLOCK + 1, X_STRIDE = BLOCKS * 2 + 1;
-const uint W_LOADS = OUTS * BLOCKS / THREADS, X_LOADS = ROWS * BLOCKS * 2 / THREADS; // of a thread
+const uint X_ITEMS = ROWS * BLOCKS * 2; // of 16 bytes
+const uint W_LOADS = OUTS * BLOCKS / THREADS, X_LOADS = (X_ITEMS + THREADS - 1) / THREADS; // of a thread
 const uint SCALE_LOADS = (ROWS * BLOCKS + THREADS - 1) / THREADS;
 
 #include "gpu-worker/vulkan/shaders/common/units-any.glsl"
@@ -62,10 +63,13 @@ const uint SUMS = ROW_TILES * OUT_TILES * ELEMENTS; // of a thread
 
 shared uvec4 s_weights[OUTS * W_STRIDE]; // [output][block]
 shared uvec4 s_rows[PLANES * ROWS * X_STRIDE];
-shared float s_weight_scales[BLOCKS * N_SUMS * OUTS], s_row_scales[BLOCKS * ROWS];
+// Of numbers: four each, since a unit loads them from where 16 bytes begin.
+shared vec4 s_weight_scales[BLOCKS * N_SUMS * OUTS / 4], s_row_scales[BLOCKS * ROWS / 4];
 #ifdef SUBBLOCK
-shared float s_weight_mins[HAS_MIN ? BLOCKS * N_SUMS * OUTS : 1], s_row_sums[HAS_MIN ? BLOCKS * N_SUMS * ROWS : 1];
+shared vec4 s_weight_mins[HAS_MIN ? BLOCKS * N_SUMS * OUTS / 4 : 1],
+        s_row_sums[HAS_MIN ? BLOCKS * N_SUMS * ROWS / 4 : 1];
 #endif
+#define NUMBER(array, i) array[(i) / 4][(i) % 4]
 
 // On their way: blocks of an output, halves of blocks of a row.
 uvec4 rows[X_LOADS * PLANES];
@@ -181,9 +185,9 @@ void put(uint b)
                 low = uvec4(slice.word[0], slice.word[1], slice.word[2], slice.word[3]);
                 high = uvec4(slice.word[4], slice.word[5], slice.word[6], slice.word[7]);
                 [[unroll]] for (uint h = 0; h < N_SUMS; h++) {
-                        s_weight_scales[scale_to + h * OUTS] = slice.scale[h];
+                        NUMBER(s_weight_scales, scale_to + h * OUTS) = slice.scale[h];
                         if (HAS_MIN)
-                                s_weight_mins[scale_to + h * OUTS] = slice.min[h];
+                                NUMBER(s_weight_mins, scale_to + h * OUTS) = slice.min[h];
                 }
 #else
                 if (TYPE == TDM_VK_Q4_0 && ACT == TDM_VK_ACT_I8) { // as tdm_weights4()
@@ -198,7 +202,7 @@ void put(uint b)
                         low = w_low[i] ^ 0x80808080u;
                         high = w_high[i] ^ 0x80808080u;
                 }
-                s_weight_scales[scale_to] = tdm_f16(uint(w_scale[i])) * WEIGHTS_SCALE;
+                NUMBER(s_weight_scales, scale_to) = tdm_f16(uint(w_scale[i])) * WEIGHTS_SCALE;
 #endif
                 s_weights[to] = low;
                 if (PADDED)
@@ -209,18 +213,19 @@ void put(uint b)
                 [[unroll]] for (uint i = 0; i < X_LOADS; i++) {
                         uint at = i * THREADS + thread;
 
-                        s_rows[(plane * ROWS + at / (2 * BLOCKS)) * X_STRIDE + at % (2 * BLOCKS)] =
-                                rows[plane * X_LOADS + i];
+                        if (X_ITEMS % THREADS == 0 || at < X_ITEMS)
+                                s_rows[(plane * ROWS + at / (2 * BLOCKS)) * X_STRIDE + at % (2 * BLOCKS)] =
+                                        rows[plane * X_LOADS + i];
                 }
         [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++) {
                 uint at = i * THREADS + thread;
 
                 if (ROWS * BLOCKS % THREADS != 0 && at >= ROWS * BLOCKS)
                         break;
-                s_row_scales[at % BLOCKS * ROWS + at / BLOCKS] = uintBitsToFloat(row_scales[i]);
+                NUMBER(s_row_scales, at % BLOCKS * ROWS + at / BLOCKS) = uintBitsToFloat(row_scales[i]);
 #ifdef SUBBLOCK
                 if (HAS_MIN && !HALVES)
-                        s_row_sums[at % BLOCKS * ROWS + at / BLOCKS] = sum_of(row_scales[i], int(row_sums[i]));
+                        NUMBER(s_row_sums, at % BLOCKS * ROWS + at / BLOCKS) = sum_of(row_scales[i], int(row_sums[i]));
 #endif
         }
 #ifdef SUBBLOCK
@@ -230,7 +235,8 @@ void put(uint b)
 
                 if (ACT == TDM_VK_ACT_I16)
                         sum = sum16(sum * TDM_VK_I16_STEP, rows[X_LOADS + i]);
-                s_row_sums[at % (2 * BLOCKS) * ROWS + at / (2 * BLOCKS)] = sum_of(half_scales[i], sum);
+                if (X_ITEMS % THREADS == 0 || at < X_ITEMS)
+                        NUMBER(s_row_sums, at % (2 * BLOCKS) * ROWS + at / (2 * BLOCKS)) = sum_of(half_scales[i], sum);
         }
 #endif
 }
