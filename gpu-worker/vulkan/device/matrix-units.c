@@ -64,8 +64,8 @@ uint32_t tdm_vk_matrix_units_any(const struct tdm_vk_device *device, uint32_t su
                 const struct cooperative_properties *p = &list[i];
                 uint32_t product = p->m * p->n * p->k;
 
-                /* A tile of outputs is a panel, and a subgroup stores a result by 16 bytes. Units of 8 rows are Intel's,
-                 * whose registers have no room for these tiles (docs/gpu-compilers.md). */
+                /* A tile of outputs is a panel, and a subgroup stores a result by 16 bytes. Units of 8 rows are
+                 * Intel's, whose registers have no room for these tiles (docs/gpu-compilers.md). */
                 if (!takes(p, COMPONENT_SINT8, COMPONENT_SINT32) || p->m != 16 || p->n != 16 ||
                     (p->k != 16 && p->k != 32) || p->m * p->n / 4 % subgroup != 0 || product <= most)
                         continue;

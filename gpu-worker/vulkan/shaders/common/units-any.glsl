@@ -21,7 +21,8 @@ const uint ELEMENTS = M * N / SUBGROUP;
 #define SET(m, from) [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = from[e_];
 #define LOAD_INPUT(m, at) m = at;
 #define LOAD_WEIGHTS(m, at) m = at;
-#define LOAD_BY_ROW(m, array, at) [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) + UNIT_ROW(e_));
+#define LOAD_BY_ROW(m, array, at)                                                                                      \
+        [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) + UNIT_ROW(e_));
 #define LOAD_BY_COLUMN(m, array, at)                                                                                   \
         [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) + UNIT_COLUMN(e_));
 #define MULTIPLY_ADD(x, w, sum)                                                                                        \
