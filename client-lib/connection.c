@@ -14,6 +14,7 @@
 #include <sys/un.h>
 
 #define READS_PER_DISPATCH 256
+#define SYSTEM_SOCKET "/run/tandem/socket"
 
 struct budget {
         ProtobufCAllocator allocator;
@@ -122,9 +123,8 @@ static void fail_lost(struct tandem *t, const char *how)
 {
         struct tandem_error err;
 
-        lib_error(&err, TANDEM_E_DAEMON_LOST,
-                  "tandemd at %s is gone: %s (did it crash or stop? its log says why: journalctl --user -u tandemd)",
-                  t->socket_path, how);
+        lib_error(&err, TANDEM_E_DAEMON_LOST, "tandemd at %s is gone: %s (did it crash or stop? its log says why%s)",
+                  t->socket_path, how, strcmp(t->socket_path, SYSTEM_SOCKET) == 0 ? ": journalctl -u tandemd" : "");
         fail(t, &err, false);
 }
 
@@ -427,13 +427,51 @@ static const char *connect_failure(int k)
         }
 }
 
+static bool is_installed(const char *unit)
+{
+        static const char *const folders[] = { "/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd",
+                                               "/lib/systemd" };
+        char path[128];
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(folders); i++) {
+                snprintf(path, sizeof(path), "%s/%s", folders[i], unit);
+                if (access(path, F_OK) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* How to start a daemon here: the service that is installed; the program beside this one, in a build folder say; or
+ * what PATH has. */
+static const char *how_to_start(char *to, size_t size)
+{
+        char exe[4096], *slash;
+        ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 16);
+        bool beside = false;
+
+        if (n > 0) {
+                exe[n] = '\0';
+                slash = strrchr(exe, '/');
+                memcpy(slash, "/tandemd", sizeof("/tandemd"));
+                beside = strncmp(exe, "/usr/", 5) != 0 && access(exe, X_OK) == 0;
+        }
+        if (beside)
+                snprintf(to, size, "`%.300s --user &`", exe);
+        else if (is_installed("system/tandemd.socket"))
+                snprintf(to, size, "`%ssystemctl start tandemd.socket`, or one for yourself with `tandemd --user &`",
+                         geteuid() == 0 ? "" : "sudo ");
+        else
+                snprintf(to, size, "`tandemd --user &`");
+        return to;
+}
+
 static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct tandem_error *err)
 {
         char user_path[4096];
         const char *chosen = path ? path : getenv("TANDEM_SOCKET");
         const char *candidates[2];
         unsigned n_candidates = 0;
-        char tried[640] = "";
+        char tried[640] = "", start[400];
         size_t used = 0;
         int k = -ENOENT, e;
         bool denied = false;
@@ -443,7 +481,7 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
         } else {
                 if (tdm_user_socket(user_path, sizeof(user_path), false) == 0)
                         candidates[n_candidates++] = user_path;
-                candidates[n_candidates++] = "/run/tandem/socket";
+                candidates[n_candidates++] = SYSTEM_SOCKET;
         }
         for (unsigned i = 0; i < n_candidates; i++) {
                 k = connect_path(candidates[i], ret_fd);
@@ -460,11 +498,14 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
                 if (e > 0)
                         used = TDM_MIN(used + (size_t)e, sizeof(tried) - 1);
         }
-        return lib_error(
-                err, denied ? TANDEM_E_DENIED : TANDEM_E_NO_DAEMON,
-                "no tandemd answers; tried %s. Start it with `tandemd --user &` or `systemctl %sstart tandemd`, "
-                "or name its socket with --socket or $TANDEM_SOCKET",
-                tried, geteuid() == 0 ? "" : "--user ");
+        if (denied)
+                return lib_error(err, TANDEM_E_DENIED,
+                                 "there is a tandemd that this user may not use; tried %s. One for yourself: %s", tried,
+                                 how_to_start(start, sizeof(start)));
+        return lib_error(err, TANDEM_E_NO_DAEMON,
+                         "no tandemd answers; tried %s. Start it with %s, or name its socket with --socket or "
+                         "$TANDEM_SOCKET",
+                         tried, how_to_start(start, sizeof(start)));
 }
 
 static int greet(struct tandem *t, const char *label, struct tandem_error *err)
@@ -485,8 +526,10 @@ static int greet(struct tandem *t, const char *label, struct tandem_error *err)
         if (code == TANDEM_E_TIMEOUT)
                 return lib_error(err, code,
                                  "tandemd at %s accepted the connection but did not greet within %d s: it seems to be "
-                                 "stuck (systemctl --user restart tandemd)",
-                                 t->socket_path, LIB_HELLO_TIMEOUT_MS / 1000);
+                                 "stuck (%s)",
+                                 t->socket_path, LIB_HELLO_TIMEOUT_MS / 1000,
+                                 strcmp(t->socket_path, SYSTEM_SOCKET) == 0 ? "sudo systemctl restart tandemd" :
+                                                                              "end it and start it anew");
         if (code != TANDEM_OK)
                 return code;
         if (reply->hello->protocol != LIB_PROTOCOL)

@@ -52,7 +52,7 @@ class Chat(unittest.TestCase):
         t.until(b"turn 1 upon a time.\r\n")
         t.until(b"212 tokens/s")
         t.type(b"/help\n")
-        t.until(b"/reset               forget")
+        t.until(b"/reset, /clear       forget")
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
 
@@ -113,7 +113,13 @@ class Chat(unittest.TestCase):
         for keys, shown in ((b"/save %s\r" % path.encode(), b"Saved."), (b"/reset\r", b"A new conversation."),
                             (b"/rest\r", b"did you mean /reset?"), (b"/save\r", b"/save needs FILE"),
                             (b"/load /none\r", b"cannot open /none"), (b"/set temp hot\r", b"'hot' is not"),
-                            (b"/set temp 0.25\r", b"Set."), (b"/model %s\r" % b"tale", b"goes to this model"),
+                            (b"/set temp 0.25\r", b"Set."), (b"/model %s\r" % b"tale", b"Now: tale."),
+                            (b"/clear\r", b"A new conversation."),
+                            (b"/set\r", b"repeat-penalty"), (b"/set n 40\r", b"Set."),
+                            (b"/set parameter temperature 0.25\r", b"did you mean temp?"),
+                            (b"/set tokens 60\r", b"did you mean max-tokens?"), (b"/list\r", b"* tale, loaded"),
+                            (b"/set parameter temp 0.25\r", b"Set."),
+                            (b"/show\r", b"`tandem show MODEL`"), (b"/model nobody\r", b"no-model"),
                             (b"/load %s\r" % path.encode(), b"Loaded"), (b"/stats\r", b"No line about")):
             t.output = b""
             t.type(keys)
@@ -256,7 +262,24 @@ class Chat(unittest.TestCase):
         t.until(b"> ")
         t.type(b"hello\n")
         t.until(b"daemon-lost")
+        t.until(b"the next message connects again")
+        t.until_prompt()
+        # The prompt stays, and the next message, after another model was named, goes to a new connection.
+        since = len(support.fake.requests())
+        t.type(b"/model tale\r")
+        t.until(b"tandemd was restarted meanwhile")
+        t.until_prompt()
+        self.assertEqual(self.ask(t, b"again\r"), "again")
+        support.fake.wait_for(lambda r: r.get("request") == "generate", since)
+        t.type(b"exit\r")
+        self.assertEqual(t.finish(), 0)
+
+    def test_wrong_model(self):
+        """A name that nobody knows is told before a message is typed."""
+        t = Terminal("chat", "-m", "nobody")
         self.assertEqual(t.finish(), 1)
+        self.assertIn(b"no-model", t.output)
+        self.assertNotIn(b"/help lists", t.output)
 
 
 class OnATerminal(unittest.TestCase):

@@ -52,11 +52,17 @@ class Usage(unittest.TestCase):
         self.usage("status", "x", names="'x'")
         self.usage("nope", names="nope")
         self.assertIn("did you mean generate?", self.usage("genrate"))
+        for said, meant in (("run", "chat"), ("list", "models"), ("ps", "status"), ("stop", "unload")):
+            self.assertIn(f"did you mean {meant}?", self.usage(said))
+        for said, meant in (("--temperature", "temp"), ("--num_predict", "max-tokens"), ("--tmep", "temp")):
+            self.assertIn(f"did you mean --{meant}?", self.usage("generate", said, "1", "x"))
+        self.assertIn("the text is given without one", self.usage("generate", "-p", "x"))
         self.assertIn("did you mean --temp?", self.usage("generate", "--tepm", "1", "x"))
         self.assertNotIn("did you mean", self.usage("generate", "--nope", "x") + self.usage("launch"))
         self.usage("trace", names="trace")
         self.usage("--nope", names="--nope")
         self.usage("help", "nope", names="nope")
+        self.assertIn("did you mean chat?", self.usage("help", "caht"))
         self.usage()
 
     def test_help(self):
@@ -78,8 +84,10 @@ class Usage(unittest.TestCase):
                         ["bench"]):
             r = tandem("--socket", "/nonexistent/socket", *command, socket=False)
             self.assertEqual((r.returncode, r.stdout), (1, b""))
-            start = b"`systemctl start tandemd`" if os.geteuid() == 0 else b"`systemctl --user start tandemd`"
-            for text in (b"/nonexistent/socket", b"`tandemd --user &`", start):
+            # In a build folder it is the program beside the command.
+            beside = os.path.join(os.path.dirname(os.path.realpath(TANDEM)), "tandemd")
+            start = f"`{beside} --user &`" if os.path.exists(beside) else "`tandemd --user &`"
+            for text in (b"/nonexistent/socket", start.encode()):
                 self.assertIn(text, r.stderr)
         r = tandem("status", socket=False, TANDEM_SOCKET="/nonexistent/other")
         self.assertIn(b"/nonexistent/other", r.stderr)
@@ -396,6 +404,12 @@ class Others(unittest.TestCase):
         self.assertNotIn("device_use", status["workers"][1])
         self.assertIn("no GPU", status["workers"][1]["reason"])
         text = tandem("status").stdout.decode()
+        self.assertLess(len(text.splitlines()), 10)
+        for line in ("npu worker: ", "gpu worker: ", "model tale: loaded, the default, ", "-v tells more."):
+            self.assertIn(line, text)
+        for word in ("epoch", "rows", "landlock"):
+            self.assertNotIn(word, text)
+        text = tandem("status", "-v").stdout.decode()
         for line in ("plan     tale: 12 of 12",
                      "90.0% of its blocks' multiplications on the device; 15 submissions of 15 commands in 7 blocks; "
                      "after faults 1 sent again, 1 contexts made anew",
@@ -404,8 +418,7 @@ class Others(unittest.TestCase):
             self.assertIn(line, text)
         self.assertNotIn("degrees", text)
         self.assertEqual(status["models"][0]["name"], "tale")
-        r = tandem("status")
-        text = r.stdout.decode()
+        text = tandem("status", "-v").stdout.decode()
         self.assertRegex(text, r"npu worker: ready, pid 4000")
         self.assertRegex(text, r"(?s)npu worker.*attention +120 blocks +4000 rows.*gpu worker.*ffn +121 blocks")
         self.assertRegex(text, r"model tale: loaded, the default")
@@ -480,6 +493,8 @@ class Others(unittest.TestCase):
                                                 "top": [[[1000, -0.100000001], [1001, -0.200000003]]] * 3})
         got = json.loads(tandem("score", "--text", "-", stdin=b"xx").stdout)
         self.assertEqual((len(got["ids"]), len(got["nll"]), got["top"]), (3, 2, [[], [], []]))
+        self.assertEqual(json.loads(tandem("score", "xx").stdout), got)
+        self.assertEqual(json.loads(tandem("score", "-", stdin=b"xx").stdout), got)
         r = tandem("score", "--ids", "-", stdin=b"[1,2,x]")
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"standard input, byte 5: a token id", r.stderr)

@@ -645,6 +645,8 @@ static void got_request(struct conn *c, const uint8_t *data, size_t size, const 
         case TANDEM__REQUEST__KIND_TOKENIZE:
                 if (strcmp(r->tokenize->model->name, "wrongkind") == 0)
                         send_ok(c, r->id);
+                else if (strcmp(r->tokenize->model->name, "nobody") == 0)
+                        send_error(c, r->id, "no-model", "no model is named nobody");
                 else if (strcmp(r->tokenize->model->name, "deaf") != 0)
                         got_tokenize(c, r->id, r->tokenize);
                 break;

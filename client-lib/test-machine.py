@@ -180,6 +180,8 @@ class Doctor(Case):
 
     def npu(self, driver="amdxdna"):
         self.device("/sys/class/accel/accel0/device", "0x1022", "0x17f0", driver, fw_version="1.5.2.380")
+        self.write("/usr/lib/x86_64-linux-gnu/libxrt_driver_xdna.so.2")
+        self.write("/usr/share/tandem/npu/strix/manifest")
         return self.write("/dev/accel/accel0")
 
     def doctor(self, status=0, **more):
@@ -200,6 +202,29 @@ class Doctor(Case):
         self.assertIn("AMD (1002:150e), driver amdgpu, /dev/dri/renderD128", out)
         self.assertIn("computes on the GPU by Vulkan", out)
         self.assertIn("nothing to mend", out)
+
+    def test_npu_software(self):
+        self.npu()
+        self.assertIn("ok    NPU programs /usr/share/tandem/npu/strix", self.doctor())
+        os.unlink(self.dir + "/usr/share/tandem/npu/strix/manifest")
+        self.assertIn("has no set of programs", self.doctor())
+        os.unlink(self.dir + "/usr/lib/x86_64-linux-gnu/libxrt_driver_xdna.so.2")
+        out = self.doctor(status=1)
+        self.assertIn("sudo apt install libxrt-npu2", out)
+        os.unlink(self.dir + "/dev/accel/accel0")
+        self.assertIn("has the driver amdxdna, which made no node", self.doctor(status=1))
+
+    def test_memlock(self):
+        """The NPU's driver library locks 64 MiB. Without an NPU the limit matters to nobody."""
+        self.write("/proc/self/limits", "Limit   Soft Limit   Hard Limit   Units\n"
+                                        "Max locked memory         8388608              8388608              bytes\n")
+        self.assertNotIn("MEND", self.doctor())
+        self.npu()
+        out = self.doctor(status=1)
+        self.assertIn("MEND  memlock      8.0 MiB may be locked, and the NPU's driver library locks 64 MiB", out)
+        self.assertIn("memlock unlimited", out)
+        self.write("/proc/self/limits", "Max locked memory         unlimited            unlimited            bytes\n")
+        self.assertIn("ok    memlock      no limit", self.doctor())
 
     def test_lavapipe(self):
         self.write("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json")

@@ -19,6 +19,8 @@ import unittest
 TANDEM = os.path.abspath(sys.argv[1])
 BODY = b"GGUF" + bytes(i * 7 % 251 for i in range(400_000))
 SHA256 = hashlib.sha256(BODY).hexdigest()
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "sprout.gguf"), "rb") as _f:
+    MODEL = _f.read()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -461,7 +463,7 @@ class HuggingFace(Case):
 
 
 class Add(Case):
-    def model(self, path, data=BODY):
+    def model(self, path, data=MODEL):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as f:
             f.write(data)
@@ -476,7 +478,8 @@ class Add(Case):
         self.assertFalse(os.path.islink(self.models + "/y.gguf"))
         other = self.model(self.dir + "/else/x.gguf")
         self.assertIn("another", self.tandem("add", other, status=1))
-        self.assertIn("no GGUF file", self.tandem("add", self.model(self.dir + "/text.gguf", b"hello"), status=1))
+        self.assertIn("it is not a GGUF file",
+                      self.tandem("add", self.model(self.dir + "/text.gguf", b"hello " * 9), status=1))
         self.assertIn("cannot open", self.tandem("add", self.dir + "/none.gguf", status=1))
         self.assertIn("its file stays", self.tandem("rm", "x"))
         self.assertIn("did you mean y?", self.tandem("rm", "z", status=1))
@@ -486,6 +489,29 @@ class Add(Case):
         self.tandem("rm", "../x", status=2)
         self.tandem("add", status=2)
         self.tandem("add", "--from", "ollama", path, status=2)
+
+    def test_damaged(self):
+        """What the daemon would refuse is refused here."""
+        cut = self.model(self.dir + "/cut.gguf", MODEL[:len(MODEL) // 2])
+        self.assertIn("truncated download?", self.tandem("add", cut, status=1))
+        other = MODEL.replace(b"gemma3", b"gemma9")
+        self.assertIn("gemma9", self.tandem("add", self.model(self.dir + "/other.gguf", other), status=1))
+        self.tandem("add", self.model(self.dir + "/empty.gguf", b""), status=1)
+        self.assertEqual(self.files(), [])
+
+    def test_system_folder(self):
+        """The service follows no link into a home: nothing is linked there, and the option that helps is named."""
+        folder = "/var/lib/tandem/models"
+        there = os.path.exists(folder + "/x.gguf")
+        said = self.tandem("add", "--to", folder, self.model(self.dir + "/x.gguf"), status=1)
+        self.assertIn("--copy copies instead", said)
+        said = self.tandem("add", "--from", "ollama", "--to", folder + "/", status=1)
+        self.assertIn("--copy copies instead", said)
+        self.assertEqual(os.path.exists(folder + "/x.gguf"), there)
+
+    def test_rm_elsewhere(self):
+        """A name that only the daemon knows: rm says where it is."""
+        self.assertIn("--to names another folder", self.tandem("rm", "x", status=1))
 
     def test_from_others(self):
         digest = "ab" * 32

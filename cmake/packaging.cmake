@@ -25,6 +25,20 @@ install(FILES ${completions}/_tandem DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/ve
 install(FILES ${completions}/tandem.fish
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT daemon)
 
+# What an installed person reads: messages and manual pages name these.
+install(FILES ${CMAKE_SOURCE_DIR}/docs/http-api.md ${CMAKE_SOURCE_DIR}/docs/dbus-api.md
+  ${CMAKE_SOURCE_DIR}/docs/structured-output.md ${CMAKE_SOURCE_DIR}/docs/sandboxed-apps.md
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
+
+# All that is installed and nothing else, no tests: what `./bootstrap demo` builds, so that installing works after it.
+set(installed tandemd tandem tandem-pull tandem-npu-worker tandem-gpu-worker tandem-http libtandem completions)
+foreach(maybe tandem-xrt man-pages)
+  if(TARGET ${maybe})
+    list(APPEND installed ${maybe})
+  endif()
+endforeach()
+add_custom_target(programs DEPENDS ${installed})
+
 # Every package has its own copyright and changelog; gzip -n leaves times out, so that two builds are equal.
 find_program(GZIP gzip)
 configure_file(${debian}/changelog.in ${made}/changelog @ONLY)

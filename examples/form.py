@@ -8,7 +8,10 @@ import json
 import os
 import sys
 
-from gi.repository import Gio, GLib
+try:
+    from gi.repository import Gio, GLib
+except ImportError:
+    sys.exit("this example needs python3-gi (Debian: sudo apt install python3-gi)")
 
 NAME, PATH = "dev.tandem.Tandem1", "/dev/tandem/Tandem1"
 FORM = {

@@ -1,6 +1,9 @@
 /* A story on the terminal with libtandem: one connection, one job, tokens as they come, Ctrl-C cancels.
  *
- *     cc story.c $(pkg-config --cflags --libs libtandem) -o story && ./story "Once upon a time" */
+ *     cc story.c $(pkg-config --cflags --libs libtandem) -o story && ./story "Once upon a time"
+ *
+ * Where Tandem is in a prefix of its own, /opt/tandem say: PKG_CONFIG_PATH names its pkgconfig folder; then add
+ * -Wl,-rpath,$(pkg-config --variable=libdir libtandem), or LD_LIBRARY_PATH names its lib folder. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,10 @@ plain reading and nobody else on the bus sees it; the job ends when this program
 import os
 import sys
 
-from gi.repository import Gio, GLib
+try:
+    from gi.repository import Gio, GLib
+except ImportError:
+    sys.exit("this example needs python3-gi (Debian: sudo apt install python3-gi)")
 
 NAME, PATH = "dev.tandem.Tandem1", "/dev/tandem/Tandem1"
 

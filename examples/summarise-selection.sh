@@ -14,8 +14,10 @@ name=dev.tandem.Tandem1
 if [ "${1:-}" = - ]; then
         text=$(cat)
 elif [ -n "${WAYLAND_DISPLAY:-}" ]; then
+        command -v wl-paste >/dev/null || { echo "this needs wl-paste (Debian: wl-clipboard)" >&2; exit 1; }
         text=$(wl-paste --primary --no-newline)
 else
+        command -v xclip >/dev/null || { echo "this needs xclip (Debian: xclip)" >&2; exit 1; }
         text=$(xclip -o -selection primary)
 fi
 tell() {

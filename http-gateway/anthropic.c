@@ -207,7 +207,7 @@ void anthropic_messages(struct exchange *x)
                 return;
         if (!json_get(r->json, "max_tokens"))
                 failure_set(&f, 400, "missing_required_parameter", "max_tokens", "'max_tokens' is missing");
-        else
+        else if (request_take_speculation(r, r->json, "", &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop_sequences"), "stop_sequences", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

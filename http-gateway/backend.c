@@ -3,12 +3,16 @@
 #include "common/background.h"
 #include "common/log.h"
 
-#define MAX_KEPT 16u
+/* As many as ran at once a moment ago, so that the next wave of requests need not connect; a few of them for long. */
+#define MAX_KEPT 64u
+#define MAX_KEPT_LONG 16u
+#define KEPT_NS (30 * TDM_NSEC_PER_SEC)
 #define QUESTION_TIMEOUT_MS 10000
 
 struct kept {
         struct tandem *tandem;
         const char *label;
+        uint64_t since_ns;
 };
 
 struct backend {
@@ -71,11 +75,13 @@ void backend_keep(struct backend *b, struct tandem *t, const char *label)
         }
         if (b->n_kept == MAX_KEPT)
                 tandem_close(remove_kept(b, 0));
-        b->kept[b->n_kept++] = (struct kept){ t, label };
+        b->kept[b->n_kept++] = (struct kept){ t, label, tdm_now_ns() };
 }
 
 void backend_tick(struct backend *b)
 {
+        while (b->n_kept > MAX_KEPT_LONG && tdm_now_ns() - b->kept[0].since_ns > KEPT_NS)
+                tandem_close(remove_kept(b, 0));
         for (unsigned i = b->n_kept; i-- > 0;)
                 if (tandem_dispatch(b->kept[i].tandem, 0) != TANDEM_OK)
                         tandem_close(remove_kept(b, i));

@@ -19,7 +19,7 @@ struct exchange;
 
 int backend_new(struct backend **ret, struct tdm_loop *loop, const char *socket);
 void backend_free(struct backend *b); /* NULL is fine */
-/* Lets go of kept connections that the daemon has closed. */
+/* Lets go of kept connections that the daemon has closed, and of many that have long been idle. */
 void backend_tick(struct backend *b);
 
 /* Puts a connection that has no open job back. */

@@ -52,11 +52,13 @@ static const struct {
 
 int failure_from_tandem(struct failure *f, const struct tandem_error *err, const char *model)
 {
-        if (err->code == TANDEM_E_NO_MODEL)
+        bool of_draft = strncmp(err->message, "draft: ", strlen("draft: ")) == 0;
+
+        if (err->code == TANDEM_E_NO_MODEL && !of_draft)
                 return failure_set(f, 404, "model_not_found", "model",
                                    "the model '%.200s' does not exist; GET /v1/models lists those that do",
                                    model ? model : "");
-        failure_set(f, 500, "internal", NULL, "%s", err->message);
+        failure_set(f, 500, "internal", of_draft ? "draft" : NULL, "%s", err->message);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(table); i++)
                 if (table[i].tandem == err->code) {
                         f->status = table[i].status;

@@ -43,6 +43,7 @@ void generation_request_free(struct generation_request *r)
         free(r->model);
         free(r->schema);
         free(r->logit_bias);
+        free(r->draft);
         request_tools_free(&r->tools);
         free(r);
 }
@@ -342,6 +343,8 @@ static void take_done(struct choice *c, const struct tandem_result *result)
                 return;
         }
         c->cached_tokens = result->cached_tokens;
+        c->drafted = result->drafted;
+        c->accepted_guesses = TDM_MIN(result->accepted, result->drafted);
         if (!c->cut) {
                 c->reason = result->reason;
                 c->generated_tokens = result->generated_tokens;

@@ -33,6 +33,7 @@ struct generation_request {
         char *model;                            /* owned, as the daemon knows it */
         char *schema;                           /* owned: of options, where it is not a constant */
         char *logit_bias;                       /* owned: of options */
+        char *draft;                            /* owned: of options */
         struct tandem_message *messages;        /* owned, and their texts; or: */
         size_t n_messages;
         struct request_tools tools;
@@ -66,6 +67,7 @@ struct choice {
         enum tandem_reason reason;
         int stop; /* index of the stop text that was found here; -1 */
         uint32_t prompt_tokens, cached_tokens, generated_tokens;
+        uint64_t drafted, accepted_guesses;
         double prefill_s, decode_s, load_s;
         uint64_t last_token_ns;
         struct told *told; /* [n_told], where there are peers: what the client has */

@@ -24,17 +24,24 @@ struct generation_request *request_read(struct exchange *x, const struct param_t
         return NULL;
 }
 
+/* As the daemon knows it. NULL: out of memory. */
+static char *model_name(const char *given)
+{
+        size_t n = strlen(given);
+
+        if (n > 7 && strcmp(given + n - 7, ":latest") == 0)
+                n -= 7;
+        return strndup(given, n);
+}
+
 int request_take_model(struct generation_request *r, struct failure *f)
 {
         const char *model = json_get_string(r->json, "model", "");
-        size_t n = strlen(model);
 
-        if (n == 0)
+        if (!*model)
                 return failure_set(f, 400, "missing_required_parameter", "model",
                                    "'model' is missing; GET /v1/models lists what there is");
-        if (n > 7 && strcmp(model + n - 7, ":latest") == 0)
-                n -= 7;
-        r->model = strndup(model, n);
+        r->model = model_name(model);
         return r->model ? 0 : failure_set(f, 503, "no_memory", NULL, "no memory for this request");
 }
 
@@ -174,6 +181,37 @@ void request_take_sampling(struct generation_request *r, const json_t *from)
         o->presence_penalty = (float)json_get_number(from, "presence_penalty", 0);
         if (json_get(from, "seed"))
                 o->seed = (uint64_t)json_get_integer(from, "seed", 0);
+}
+
+int request_take_speculation(struct generation_request *r, const json_t *from, const char *prefix, struct failure *f)
+{
+        static const char *const modes[] = { [TANDEM_SPECULATION_AUTO] = "auto",
+                                             [TANDEM_SPECULATION_OFF] = "off",
+                                             [TANDEM_SPECULATION_LOOKUP] = "lookup",
+                                             [TANDEM_SPECULATION_DRAFT] = "draft" };
+        const char *mode = json_get_string(from, "speculation", modes[TANDEM_SPECULATION_AUTO]),
+                   *draft = json_get_string(from, "draft", "");
+        char name[32];
+        size_t i = 0;
+
+        while (i < TDM_ARRAY_SIZE(modes) && strcmp(modes[i], mode) != 0)
+                i++;
+        snprintf(name, sizeof(name), "%sspeculation", prefix);
+        if (i == TDM_ARRAY_SIZE(modes))
+                return failure_set(f, 400, "invalid_value", name, "'%s' has to be auto, off, lookup or draft", name);
+        r->options.speculation = (enum tandem_speculation)i;
+        r->options.draft_max = (uint32_t)json_get_integer(from, "draft_max", 0);
+        if (!*draft)
+                return 0;
+        snprintf(name, sizeof(name), "%sdraft", prefix);
+        r->draft = model_name(draft);
+        if (!r->draft)
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+        if (!model_is_a_name(r->draft))
+                return failure_set(f, 404, "model_not_found", name, "'%s' names no model that there is: '%.200s'", name,
+                                   draft);
+        r->options.draft = r->draft;
+        return 0;
 }
 
 /* {"ID": BIAS, …} as the list that libtandem takes. Names are token ids in digits. */

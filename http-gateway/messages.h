@@ -21,6 +21,8 @@ int request_add_message(struct generation_request *r, const char *role, const js
 int request_take_stops(struct generation_request *r, const json_t *stops, const char *name, struct failure *f);
 /* temperature, top_p, top_k, min_p, seed, where the table lets them through; else what options hold. */
 void request_take_sampling(struct generation_request *r, const json_t *from);
+/* speculation, draft, draft_max. prefix: in front of a name in messages, "" or "options." */
+int request_take_speculation(struct generation_request *r, const json_t *from, const char *prefix, struct failure *f);
 int request_take_logit_bias(struct generation_request *r, struct failure *f);
 void request_take_stream_options(struct generation_request *r);
 

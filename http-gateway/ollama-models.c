@@ -1,6 +1,8 @@
-/* Ollama's lists. Names get the ":latest" that its clients expect. What Tandem does not know (a digest, when a file was
- * changed) is given as nothing rather than made up. */
+/* Ollama's lists. Names get the ":latest" that its clients expect. What Tandem does not know (when a file was changed)
+ * is given as nothing rather than made up. */
 #include "http-gateway/ollama.h"
+
+#include <inttypes.h>
 
 /* Clients compare it with the versions that brought what they use: this is the API's age, not Tandem's. */
 #define OLLAMA_API_VERSION "0.6.4"
@@ -12,17 +14,42 @@ void ollama_version(struct exchange *x)
         exchange_answer_json(x, 200, json_pack("{s:s}", "version", OLLAMA_API_VERSION));
 }
 
+/* The architecture is not known before the head of the file was read. */
 static json_t *details(const struct tandem_model *m)
 {
-        return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf", "family",
-                         m->architecture, "families", m->architecture, "parameter_size", "", "quantization_level",
+        json_t *families = m->architecture[0] ? json_pack("[s]", m->architecture) : json_array();
+
+        return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s}", "parent_model", "", "format", "gguf", "family",
+                         m->architecture, "families", families, "parameter_size", "", "quantization_level",
                          m->quantisation);
+}
+
+static uint64_t fnv1a(uint64_t hash, const void *data, size_t size)
+{
+        for (const uint8_t *p = data; size > 0; size--)
+                hash = (hash ^ *p++) * UINT64_C(0x100000001b3);
+        return hash;
+}
+
+/* An identity of 64 digits, from the model's name and its file's size. It is no digest of the file, which would have
+ * to be read whole for it. Ollama's own program shows the first 12 digits and does not expect fewer. */
+static json_t *identity(const struct tandem_model *m)
+{
+        char text[65];
+
+        for (unsigned i = 0; i < 4; i++) {
+                uint64_t hash = fnv1a(UINT64_C(0xcbf29ce484222325) + i, m->name, strlen(m->name) + 1);
+
+                hash = fnv1a(hash, &m->file_bytes, sizeof(m->file_bytes));
+                snprintf(text + 16 * i, sizeof(text) - 16 * i, "%016" PRIx64, hash);
+        }
+        return json_string(text);
 }
 
 static json_t *entry(const struct tandem_model *m)
 {
-        return json_pack("{s:s+, s:s+, s:I, s:s, s:o}", "name", m->name, ":latest", "model", m->name, ":latest", "size",
-                         (json_int_t)m->file_bytes, "digest", "", "details", details(m));
+        return json_pack("{s:s+, s:s+, s:I, s:o, s:o}", "name", m->name, ":latest", "model", m->name, ":latest", "size",
+                         (json_int_t)m->file_bytes, "digest", identity(m), "details", details(m));
 }
 
 static void answer_tags(struct exchange *x, struct ask *ask)
@@ -55,6 +82,8 @@ static void answer_ps(struct exchange *x, struct ask *ask)
                         continue;
                 json = entry(m);
                 json_object_set_new(json, "expires_at", json_string(FAR_AWAY));
+                /* Both are what is in memory. Clients make shares of CPU and GPU of them; there is one memory here. */
+                json_object_set_new(json, "size", json_integer((json_int_t)m->weights_bytes));
                 json_object_set_new(json, "size_vram", json_integer((json_int_t)m->weights_bytes));
                 json_object_set_new(json, "context_length", json_integer(m->context));
                 json_array_append_new(models, json);

@@ -64,6 +64,26 @@ static void ollama_text(struct exchange *x, struct choice *c, const struct tande
                 add_line(x, line(x, model_of(x), text, size, false));
 }
 
+/* "think": false hides them; whether a model has thoughts is its template's affair. */
+static void add_thinking(struct exchange *x, json_t *line, const char *text, size_t size)
+{
+        if (size > 0 && !json_is_false(json_get(x->generation->request->json, "think")))
+                json_object_set_new(is_chat(x) ? json_object_get(line, "message") : line, "thinking",
+                                    json_text(text, size));
+}
+
+/* Calls are told at the end, whole. */
+static void ollama_thinking(struct exchange *x, struct choice *c, const struct tandem_token *token)
+{
+        json_t *json;
+
+        if (token->thinking_size == 0 || json_is_false(json_get(x->generation->request->json, "think")))
+                return;
+        json = line(x, model_of(x), "", 0, false);
+        add_thinking(x, json, token->thinking, token->thinking_size);
+        add_line(x, json);
+}
+
 /* {"function": {"name", "arguments"}} of each whole call, and nothing beside it: some clients take one member only. */
 static json_t *tool_calls(const struct choice *c)
 {
@@ -103,8 +123,10 @@ static void ollama_end(struct exchange *x)
         bool stream = g->request->stream;
         json_t *json = line(x, model_of(x), stream ? "" : c->text.data, stream ? 0 : c->text.size, true);
 
-        if (json && !stream)
+        if (json && !stream) {
+                add_thinking(x, json, c->thinking.data, c->thinking.size);
                 add_tool_calls(json, c);
+        }
         if (json) {
                 json_object_set_new(json, "done_reason",
                                     json_string(c->reason == TANDEM_REASON_LENGTH ? "length" : "stop"));
@@ -129,6 +151,7 @@ static void ollama_error(struct exchange *x, const struct failure *f)
 static const struct generation_ops ollama_ops = { .content_type = NDJSON_CONTENT_TYPE,
                                                   .begin = ollama_begin,
                                                   .text = ollama_text,
+                                                  .calls = ollama_thinking,
                                                   .choice_end = ollama_choice_end,
                                                   .end = ollama_end,
                                                   .error = ollama_error };
@@ -156,6 +179,8 @@ static int take_options(struct generation_request *r, struct failure *f)
         predict = json_get_integer(given, "num_predict", -1);
         o->max_tokens = predict > 0 ? (uint32_t)predict : 0;
         r->context_limit = (uint32_t)json_get_integer(given, "num_ctx", 0);
+        if (request_take_speculation(r, given, "options.", f) != 0)
+                return f->status;
         return request_take_stops(r, json_get(given, "stop"), "options.stop", f);
 }
 
@@ -283,6 +308,9 @@ void ollama_generate(struct exchange *x)
         has_prompt = prompt && json_string_length(prompt) > 0;
         if (request_take_model(r, &f) == 0 && has_prompt) {
                 if (json_get_bool(r->json, "raw", false)) {
+                        if (system && json_string_length(system) > 0)
+                                failure_set(&f, 400, "unsupported_parameter", "system",
+                                            "'system' has no place in a raw prompt");
                         r->prompts[0].text = json_string_value(prompt);
                         r->prompts[0].size = json_string_length(prompt);
                         r->n_prompts = 1;

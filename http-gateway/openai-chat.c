@@ -11,13 +11,25 @@ const char *openai_finish_reason(const struct choice *c)
 
 json_t *openai_usage(const struct generation *g)
 {
-        uint64_t prompt, cached, generated;
+        uint64_t prompt, cached, generated, drafted = 0, accepted = 0;
+        json_t *json, *details;
 
         generation_usage(g, &prompt, &cached, &generated);
-        return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:i}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                drafted += g->choices[i].drafted;
+                accepted += g->choices[i].accepted_guesses;
+        }
+        json = json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:i}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
                          (json_int_t)generated, "total_tokens", (json_int_t)(prompt + generated),
                          "prompt_tokens_details", "cached_tokens", (json_int_t)cached, "completion_tokens_details",
                          "reasoning_tokens", 0);
+        details = json_object_get(json, "completion_tokens_details");
+        if (drafted > 0) {
+                json_object_set_new(details, "accepted_prediction_tokens", json_integer((json_int_t)accepted));
+                json_object_set_new(details, "rejected_prediction_tokens",
+                                    json_integer((json_int_t)(drafted - accepted)));
+        }
+        return json;
 }
 
 void openai_add_text(struct exchange *x, struct choice *c, openai_chunk_fn *chunk, const char *text, size_t size)
@@ -247,7 +259,7 @@ void openai_chat(struct exchange *x)
             request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, &f) == 0 &&
             request_check_messages(r, "messages", &f) == 0 && request_take_response_format(r, &f) == 0 &&
             request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0 &&
-            request_take_openai_tools(r, &f) == 0)
+            request_take_speculation(r, r->json, "", &f) == 0 && request_take_openai_tools(r, &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

@@ -198,7 +198,8 @@ void openai_completions(struct exchange *x)
         if (!r)
                 return;
         if (request_take_model(r, &f) == 0 && take_prompts(r, &f) == 0 && request_take_response_format(r, &f) == 0 &&
-            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0)
+            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0 &&
+            request_take_speculation(r, r->json, "", &f) == 0)
                 request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

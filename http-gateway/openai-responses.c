@@ -199,7 +199,8 @@ void openai_responses(struct exchange *x)
         x->free_state = response_free;
         if (!x->state)
                 failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
-        else if (request_take_model(r, &f) == 0 && take_input(r, &f) == 0)
+        else if (request_take_model(r, &f) == 0 && take_input(r, &f) == 0 &&
+                 request_take_speculation(r, r->json, "", &f) == 0)
                 request_take_nested_format(r, "text", &f);
         if (f.status != 0) {
                 exchange_fail(x, &f);

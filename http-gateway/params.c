@@ -24,6 +24,12 @@
 #define OWN_TOOLS "tools run at the client"
 #define ONE_MODALITY "models read and write text only"
 
+/* Of every API that makes text. In OpenAI's and Anthropic's beside the others, in Ollama's among its options. */
+#define SPECULATION                                                                                                    \
+        HONOURED("speculation", PARAM_STRING, 0, 0, "an extension; auto, off, lookup, draft"),                         \
+                HONOURED("draft", PARAM_STRING, 0, 0, "an extension; the model that guesses"),                         \
+                HONOURED("draft_max", PARAM_INTEGER, 0, 16, "an extension; guesses in a step; 0: as configured")
+
 /* What both of OpenAI's older endpoints share. */
 #define OPENAI_COMMON                                                                                                  \
         HONOURED("model", PARAM_STRING, 0, 0, "required"), HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"), \
@@ -41,7 +47,7 @@
                 HONOURED("frequency_penalty", PARAM_NUMBER, -2, 2, "0, off; the last 256 tokens of the answer count"), \
                 HONOURED("presence_penalty", PARAM_NUMBER, -2, 2, "0, off; the last 256 tokens of the answer count"),  \
                 HONOURED("logit_bias", PARAM_OBJECT, 0, 0, "biases from -100 to 100 by token id; up to 512"),          \
-                HARMLESS("user", "who asks; not used"), HARMLESS("metadata", "not kept"),                              \
+                SPECULATION, HARMLESS("user", "who asks; not used"), HARMLESS("metadata", "not kept"),                 \
                 HARMLESS("service_tier", "there is one tier"), HARMLESS("store", "nothing is kept"),                   \
                 HARMLESS("safety_identifier", "not used"), HARMLESS("prompt_cache_key", "every prompt is cached"),     \
                 HARMLESS("prompt_cache_retention", "the cache decides itself")
@@ -104,6 +110,7 @@ static const struct param response_rows[] = {
         HONOURED("top_p", PARAM_NUMBER, 0, 1, "1"),
         HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
+        SPECULATION,
         HARMLESS("stream_options", "nothing is obfuscated"),
         HARMLESS("store", "nothing is kept"),
         HARMLESS("metadata", "repeated in the answer"),
@@ -147,6 +154,7 @@ static const struct param anthropic_rows[] = {
         HONOURED("top_p", PARAM_NUMBER, 0, 1, "off"),
         HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "off"),
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
+        SPECULATION,
         HONOURED("stop_sequences", PARAM_ARRAY, 0, 0, "up to 16"),
         HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
         REFUSED("container", NEUTRAL_EMPTY, OWN_TOOLS),
@@ -175,6 +183,7 @@ TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", a
                 HARMLESS("truncate", "a prompt that is too long is refused"),                                          \
                 HARMLESS("shift", "an answer ends with the context"),                                                  \
                 REFUSED("logprobs", NEUTRAL_FALSE, "not reported here"),                                               \
+                REFUSED("_debug_render_only", NEUTRAL_FALSE, "prompts are not shown"),                                 \
                 REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet")
 
 static const struct param ollama_chat_rows[] = {
@@ -209,6 +218,7 @@ static const struct param ollama_option_rows[] = {
         HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),
         HONOURED("frequency_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
         HONOURED("presence_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
+        SPECULATION,
         REFUSED("typical_p", NEUTRAL_ONE, "not supported"),
         REFUSED("tfs_z", NEUTRAL_ONE, "not supported"),
         REFUSED("mirostat", NEUTRAL_ZERO, "not supported"),
@@ -225,6 +235,8 @@ static const struct param ollama_option_rows[] = {
         HARMLESS("low_vram", "the daemon decides"),
         HARMLESS("numa", "the daemon decides"),
         HARMLESS("f16_kv", "the daemon decides"),
+        HARMLESS("logits_all", "the daemon decides"),
+        REFUSED("vocab_only", NEUTRAL_FALSE, "a model without weights makes no text"),
 };
 TABLE(params_ollama_options, "Ollama's `options`", "options.", ollama_option_rows);
 

@@ -66,6 +66,7 @@ static json_t *ids_json(const struct prompt *p)
         return ids;
 }
 
+/* Guesses are not among its parts: they change no token, and the other machine may have no such draft. */
 json_t *relay_request(const struct generation_request *r, unsigned choice)
 {
         const struct tandem_generate_options *o = &r->options;

@@ -14,7 +14,13 @@ int main(int argc, char **argv)
         const struct tdm_worker_device devices[] = {
                 tdm_npu_missing() ? nothing : automatic,
                 { .name = "xrt", .ops = &tdm_xrt_device_ops, .needs_files = true, .makes_code = true },
-                { .name = "emulated", .ops = &tdm_emulated_device_ops, .needs_files = true },
+                { .name = "emulated",
+                  .ops = &tdm_emulated_device_ops,
+                  .needs_files = true,
+#ifdef TDM_NPU_EMULATED_KERNEL /* AMD's driver library works on */
+                  .makes_code = true
+#endif
+                },
                 { .name = "host", .ops = &tdm_host_device_ops },
         };
         const struct tdm_worker_program program = {

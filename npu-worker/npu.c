@@ -40,6 +40,24 @@ int tdm_npu_xrt_error(const struct tdm_npu *npu, int r, struct tdm_error *err, c
 
 /* ---- opening ---- */
 
+/* AMD's driver library maps its heap locked, so that a small limit shows as a mapping that fails. */
+#define HEAP_BYTES (UINT64_C(64) << 20)
+
+static int no_device(struct tdm_npu *npu, int r, struct tdm_error *err)
+{
+        char what[256];
+
+        if ((r != -EAGAIN && r != -ENOMEM) || npu->memlock_bytes >= HEAP_BYTES)
+                return tdm_npu_xrt_error(npu, r, err,
+                                         "XRT opens no NPU (is there one, is its driver amdxdna loaded, may this "
+                                         "user open /dev/accel/accel0?)");
+        snprintf(what, sizeof(what),
+                 "this process may lock %llu MiB, and AMD's driver library locks a heap of 64 MiB "
+                 "(LimitMEMLOCK=; see tandem doctor)",
+                 (unsigned long long)npu->memlock_bytes >> 20);
+        return tdm_npu_xrt_error(npu, r, err, what);
+}
+
 static int generation_of(struct tdm_npu *npu, bool emulated, const char **ret)
 {
         char name[128];
@@ -171,9 +189,7 @@ int tdm_npu_open(struct tdm_npu **ret, const struct tdm_npu_config *config, stru
                 r = npu->xrt->device_open(0, &npu->device);
                 if (r < 0) {
                         npu->device = NULL;
-                        r = tdm_npu_xrt_error(npu, r, err,
-                                              "XRT opens no NPU (is there one, is its driver amdxdna loaded, may this "
-                                              "user open /dev/accel/accel0?)");
+                        r = no_device(npu, r, err);
                 }
         }
         if (r == 0)
@@ -295,7 +311,7 @@ int tdm_npu_run_new(struct tdm_npu *npu, const struct tdm_npu_program *program, 
                     struct tdm_error *err)
 {
         const struct tdm_xrt_front *xrt = npu->xrt;
-        struct tdm_npu_instructions *instructions;
+        struct tdm_npu_instructions *instructions = NULL;
         int r = tdm_npu_instructions(npu, program, &instructions, err);
 
         if (r != 0)

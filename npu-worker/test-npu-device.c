@@ -384,6 +384,9 @@ static void test_auto(void **state)
         int status;
 
         assert_non_null(mkdtemp(directory));
+#ifdef TDM_NPU_EMULATED_KERNEL /* only "emulated" sees it: the other tests of XRT 2.25 have a server below all */
+        assert_non_null(strstr(reason_of_auto(NULL), "auto took the CPU: no xrt device: XRT opens no NPU"));
+#else
         /* A device of a generation that nobody here knows, then sets that are wrong for it. */
         assert_non_null(strstr(reason_of_auto(NULL),
                                "auto took the CPU: no xrt device: this NPU is of a generation that is not known"));
@@ -394,6 +397,7 @@ static void test_auto(void **state)
         assert_non_null(strstr(reason_of_auto(directory), "manifest:2: format: this program reads format 1"));
         copy_set(directory, "tale-qkv-bf16-8.insts", "abcd", 4);
         assert_string_equal(reason_of_auto(directory), "");
+#endif
         snprintf(command, sizeof(command), "rm -rf %s", directory);
         assert_int_equal(system(command), 0);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write a random-weight GGUF of a Llama, Qwen or gpt-oss shape, for parity and speed checks.
+"""Write a random-weight GGUF of a Llama, SmolLM, Qwen or gpt-oss shape, for parity and speed checks.
 
-usage: mkgguf_archs.py OUT --arch llama|qwen2|qwen3|qwen3moe|gpt-oss --size SIZE [--type T] [--more-type T]
+usage: mkgguf_archs.py OUT --arch llama|qwen2|qwen3|qwen3moe|gpt-oss|smollm3 --size SIZE [--type T] [--more-type T]
                        [--embd-type T] [--seed N] [--layers N] [--vocab N] [--fast]
 The small sizes (dev, k, yarn, linear, real) are those of the golden files in tests/golden/archs: the same seed gives
 the weights for which those values were computed. The others are of released models. --type is for the matrices (mxfp4:
@@ -44,6 +44,9 @@ SIZES = {
     ("qwen3moe", "npu"): (4, 256, 4, 1, 64, 512, 1024, 1e6, False, {"experts": (16, 4, 256)}),
     ("gpt-oss", "npu"): (4, 256, 4, 1, 64, 256, 1024, 1.5e5, False,
                          {"experts": (8, 2, 256), "window": 128, "yarn": (32.0, 128)}),
+    ("smollm3", "dev"): (6, 256, 8, 2, 64, 704, 4096, 5e6, True, {}),
+    ("smollm3", "k"): (4, 512, 8, 4, 64, 1280, 2048, 5e6, True, {}),
+    ("smollm3", "3b"): (36, 2048, 16, 4, 128, 11008, 65536, 5e6, True, {}),
     ("llama", "1b"): (16, 2048, 32, 8, 64, 8192, 131072, 5e5, True, {"llama3": (32.0, 8192)}),
     ("llama", "3b"): (28, 3072, 24, 8, 128, 8192, 131072, 5e5, True, {"llama3": (32.0, 8192)}),
     ("llama", "8b"): (32, 4096, 32, 8, 128, 14336, 131072, 5e5, False, {"llama3": (8.0, 8192)}),
@@ -141,7 +144,7 @@ def metadata(arch, size, name, n_layers, n_vocab, chat):
             key("attention.layer_norm_rms_epsilon", "f32", 1e-6 if arch.startswith("qwen") else 1e-5)]
     if arch != "qwen2":
         meta += [key("attention.key_length", "u32", head_dim), key("attention.value_length", "u32", head_dim)]
-    if arch == "llama":
+    if arch in ("llama", "smollm3"):
         meta += [key("vocab_size", "u32", n_vocab), key("rope.dimension_count", "u32", head_dim)]
     if "experts" in more:
         meta += [key("expert_count", "u32", more["experts"][0]), key("expert_used_count", "u32", more["experts"][1]),

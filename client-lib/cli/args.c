@@ -15,7 +15,10 @@ int args_usage_error(const char *command, const char *fmt, ...)
         va_start(args, fmt);
         vfprintf(stderr, fmt, args);
         va_end(args);
-        fprintf(stderr, " (see `tandem help %s`)\n", command);
+        if (command[0] == '/') /* of a chat */
+                fprintf(stderr, " (%s alone lists the options)\n", command);
+        else
+                fprintf(stderr, " (see `tandem help %s`)\n", command);
         return ARGS_USAGE;
 }
 
@@ -192,23 +195,60 @@ static const struct arg *find(const struct arg_group *groups, size_t n_groups, c
         return NULL;
 }
 
+/* What other programs call an option. */
+static const char *synonym(const char *name)
+{
+        static const char *const pairs[][2] = {
+                { "temperature", "temp" },
+                { "num-predict", "max-tokens" },
+                { "n-predict", "max-tokens" },
+                { "tokens", "max-tokens" },
+                { "max-length", "max-tokens" },
+                { "format", "schema" },
+                { "json-schema", "schema" },
+                { "keepalive", "keep-alive" },
+                { "repeat-last-n", "repeat-last" },
+                { "system-prompt", "system" },
+                { "sys", "system" },
+                { "host", "socket" },
+                { "grammar-file", "grammar" },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(pairs); i++)
+                if (strcmp(name, pairs[i][0]) == 0)
+                        return pairs[i][1];
+        return NULL;
+}
+
 static int no_option(const struct arg_group *groups, size_t n_groups, const char *command, const char *word,
                      bool takes_text)
 {
         char name[TDM_SUGGEST_MAX + 1];
         struct tdm_suggestion near = tdm_suggest_for(name);
-        const char *hint = takes_text ? "; text that begins with '-' goes behind --" : "", *meant = NULL;
+        const char *meant = NULL, *other, *marks = command[0] == '/' ? "" : "--";
+        char *base;
 
-        if (strncmp(word, "--", 2) == 0) {
-                snprintf(name, sizeof(name), "%.*s", (int)strcspn(word + 2, "="), word + 2);
+        if (command[0] == '/') /* typed without */
+                word += strspn(word, "-");
+        else if (takes_text && (strcmp(word, "-p") == 0 || strcmp(word, "--prompt") == 0))
+                return args_usage_error(command, "there is no option %s: the text is given without one", word);
+        if (strncmp(word, "--", 2) == 0 || command[0] == '/') {
+                const char *from = word + strspn(word, "-");
+
+                snprintf(name, sizeof(name), "%.*s", (int)strcspn(from, "="), from);
+                for (char *p = name; *p; p++)
+                        *p = *p == '_' ? '-' : *p;
+                other = synonym(name);
                 for (size_t g = 0; g < n_groups; g++)
                         for (size_t a = 0; a < groups[g].n_args; a++)
                                 tdm_suggest(&near, groups[g].args[a].name);
-                meant = tdm_suggest_best(&near);
+                meant = other && find(groups, n_groups, other, strlen(other), 0, &base) ? other :
+                                                                                          tdm_suggest_best(&near);
         }
         if (meant)
-                return args_usage_error(command, "there is no option %.60s; did you mean --%s?%s", word, meant, hint);
-        return args_usage_error(command, "there is no option %.60s%s", word, hint);
+                return args_usage_error(command, "there is no option %.60s; did you mean %s%s?", word, marks, meant);
+        return args_usage_error(command, "there is no option %.60s%s", word,
+                                takes_text ? "; text that begins with '-' goes behind --" : "");
 }
 
 int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char **argv, const char **positional,
@@ -227,7 +267,7 @@ int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char *
                 if (!options || word[0] != '-' || !word[1]) {
                         if (n_positional == max_positional)
                                 return args_usage_error(command, "'%.60s' is one argument too many%s", word,
-                                                        max_positional ? " (quote text that has spaces)" : "");
+                                                        max_positional ? "; quote text that has spaces" : "");
                         positional[n_positional++] = word;
                         continue;
                 }

@@ -12,7 +12,8 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 /* What came in front of the command. */
 struct cli {
-        const char *socket; /* NULL: where the library looks; an option behind the command wins */
+        const char *program; /* as it was called: for commands in messages */
+        const char *socket;  /* NULL: where the library looks; an option behind the command wins */
 };
 
 /* Parses what a command takes into its options, whose defaults are set first (those of its struct job_args are set by
@@ -34,6 +35,25 @@ void buf_freep(struct buf *buf);
 /* A whole file ("-": standard input), at most max_bytes. Complains and returns false. */
 bool read_all(const char *path, size_t max_bytes, struct buf *ret);
 #define MAX_INPUT_BYTES ((size_t)64 << 20)
+
+/* ---- own-model.c: models of the caller's own folder ---- */
+
+/* What to ask the library for: the name as it is, or the file in the caller's own folder where the daemon does not look
+ * there. The library hands that over. The text is valid until the next call. */
+const char *cli_model(struct tandem *tandem, const char *name);
+/* complain_error() of what was asked for with a model; of a name that nobody knows, what was meant in that folder. */
+int complain_model(const struct tandem_error *err, const char *name);
+
+#define MODEL_LISTING_MAX 256u
+/* The daemon's list and what the caller's own folder has beside it. */
+struct model_listing {
+        struct tandem_model_list list;
+        const struct tandem_model **all;
+        struct tandem_model *own;
+        size_t n_own;
+};
+bool model_listing_make(struct model_listing *to, const struct tandem_model_list *from); /* which outlives it */
+void model_listing_free(struct model_listing *listing);
 
 /* ---- run.c ---- */
 

@@ -1,5 +1,8 @@
 /* The commands there are, in the order of the list in CMakeLists.txt, which commands.inc is made from. */
 #include "client-lib/cli/command.h"
+#include "common/suggest.h"
+
+#include <stdarg.h>
 
 #define COMMAND(name) extern const struct command command_##name;
 #include "client-lib/cli/commands.inc"
@@ -19,4 +22,60 @@ const struct command *command_find(const char *name)
                 if (strcmp(commands[i]->name, name) == 0)
                         return commands[i];
         return NULL;
+}
+
+static int unknown(const char *fmt, ...) _printf_(1, 2);
+static int unknown(const char *fmt, ...)
+{
+        va_list args;
+
+        fputs("tandem: ", stderr);
+        va_start(args, fmt);
+        vfprintf(stderr, fmt, args);
+        va_end(args);
+        fputs(" (`tandem help` lists them)\n", stderr);
+        return ARGS_USAGE;
+}
+
+/* What people say who come from elsewhere, and what it is here. */
+static const struct {
+        const char *said, *is, *more;
+} synonyms[] = {
+        { "run", "chat", "" },
+        { "list", "models", "" },
+        { "ls", "models", "" },
+        { "ps", "status", "" },
+        { "stop", "unload", " (of a model; tandemd itself ends by kill, or `sudo systemctl stop tandemd`)" },
+        { "serve", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
+        { "start", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
+        { "delete", "rm", "" },
+        { "remove", "rm", "" },
+        { "download", "pull", "" },
+        { "fetch", "pull", "" },
+        { "get", "pull", "" },
+        { "import", "add", "" },
+        { "create", "add", "" },
+        { "info", "show", "" },
+        { "complete", "generate", "" },
+        { "ask", "generate", " (with --chat)" },
+        { "kill", "cancel", "" },
+        { "embeddings", "embed", "" },
+        { "version", "--version", "" },
+};
+
+int command_complain_unknown(const char *name)
+{
+        struct tdm_suggestion near = tdm_suggest_for(name);
+        const char *meant;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(synonyms); i++)
+                if (strcmp(name, synonyms[i].said) == 0)
+                        return unknown("there is no command '%s'; did you mean %s?%s", name, synonyms[i].is,
+                                       synonyms[i].more);
+        for (size_t i = 0; i < n_commands; i++)
+                tdm_suggest(&near, commands[i]->name);
+        meant = tdm_suggest_best(&near);
+        if (meant)
+                return unknown("there is no command '%.60s'; did you mean %s?", name, meant);
+        return unknown("there is no command '%.60s'", name);
 }

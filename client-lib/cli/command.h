@@ -36,6 +36,9 @@ extern const size_t n_commands;
 
 const struct command *command_find(const char *name); /* NULL: there is none */
 
+/* Says that there is none of this name, and what was meant; an exit status. */
+int command_complain_unknown(const char *name);
+
 /* help.c */
 extern const struct arg args_of_all[]; /* the options that every command has */
 extern const size_t n_args_of_all;

@@ -8,10 +8,11 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <stdarg.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 enum { MAX_DEVICES = 16 };
+
+#define NPU_HEAP_BYTES (UINT64_C(64) << 20)
 
 /* A device that a worker could use, as its bus and its driver's class show it. */
 struct device {
@@ -220,21 +221,55 @@ static void look_at_kernel(struct doctor *d, unsigned *ret_version)
                 ok(d, "kernel", "Linux %s", release);
 }
 
+/* Soft limit of locked memory; UINT64_MAX: none. From the file and not by getrlimit(), so that a folder can stand for a
+ * machine. */
+static bool read_memlock(const struct doctor *d, uint64_t *ret)
+{
+        char path[4096], text[256];
+        bool found = false;
+        FILE *f;
+
+        path_of(d, path, sizeof(path), "/proc/self/limits");
+        f = fopen(path, "re");
+        while (f && !found && fgets(text, sizeof(text), f)) {
+                const char *value = text + sizeof("Max locked memory") - 1;
+
+                if (strncmp(text, "Max locked memory", sizeof("Max locked memory") - 1) != 0)
+                        continue;
+                found = true;
+                value += strspn(value, " ");
+                *ret = strncmp(value, "unlimited", 9) == 0 ? UINT64_MAX : strtoull(value, NULL, 10);
+        }
+        if (f)
+                fclose(f);
+        return found;
+}
+
 static void look_at_limits(struct doctor *d)
 {
-        struct rlimit locked;
+        uint64_t locked;
         char path[4096];
         int fd;
 
-        if (!d->root[0] && getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
-                if (locked.rlim_cur == RLIM_INFINITY)
-                        ok(d, "memlock", "no limit of locked memory");
-                else
-                        note(d, "memlock",
-                             "%s may be locked; the system service has no limit, and a daemon of your own copies for "
-                             "an NPU what it may not lock (ulimit -l, or LimitMEMLOCK= in its unit)",
-                             human_bytes(locked.rlim_cur));
-        }
+        if (!read_memlock(d, &locked))
+                ;
+        else if (locked == UINT64_MAX)
+                ok(d, "memlock", "no limit of locked memory");
+        else if (d->npu_ready && locked < NPU_HEAP_BYTES)
+                problem(d,
+                        "echo \"$USER - memlock unlimited\" | sudo tee /etc/security/limits.d/90-tandem.conf   (then "
+                        "log "
+                        "in anew)",
+                        "memlock",
+                        "%s may be locked, and the NPU's driver library locks 64 MiB: a daemon of your own finds no "
+                        "NPU "
+                        "(the system service has no limit)",
+                        human_bytes(locked));
+        else
+                note(d, "memlock",
+                     "%s may be locked; the system service has no limit, and a daemon of your own copies for "
+                     "an NPU what it may not lock (ulimit -l, or LimitMEMLOCK= in its unit)",
+                     human_bytes(locked));
         path_of(d, path, sizeof(path), "/dev/udmabuf");
         fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
         if (fd >= 0) {
@@ -405,6 +440,40 @@ static void judge_gpu(struct doctor *d, const struct device *g)
         }
 }
 
+static bool exists(const struct doctor *d, const char *folder, const char *file)
+{
+        char path[4096];
+
+        path_of(d, path, sizeof(path), "%s/%s", folder, file);
+        return access(path, F_OK) == 0;
+}
+
+/* Of an NPU that opens: what lies between it and the worker. */
+static void look_at_npu_software(struct doctor *d, const struct device *n)
+{
+        static const char *const places[] = { "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib",
+                                              "/opt/xilinx/xrt/lib" };
+        const char *generation = n->product == 0x1502 ? "phoenix" : "strix";
+        bool library = false;
+        char folder[64];
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(places); i++)
+                library |= exists(d, places[i], "libxrt_driver_xdna.so.2");
+        if (!library)
+                problem(d, "sudo apt install libxrt-npu2   (Debian sid; elsewhere AMD's XRT with its xdna driver)",
+                        "NPU driver",
+                        "AMD's library libxrt_driver_xdna.so.2 is not installed: the NPU worker uses the "
+                        "CPU");
+        snprintf(folder, sizeof(folder), "/usr/share/tandem/npu/%s", generation);
+        if (!exists(d, folder, "manifest"))
+                note(d, "NPU programs",
+                     "%s has no set of programs: the NPU worker uses the CPU (docs/npu-kernels.md says how to build "
+                     "one)",
+                     folder);
+        else
+                ok(d, "NPU programs", "%s", folder);
+}
+
 static void judge_npu(struct doctor *d, const struct device *n, unsigned kernel)
 {
         bool amd = n->vendor == 0x1022;
@@ -422,6 +491,10 @@ static void judge_npu(struct doctor *d, const struct device *n, unsigned kernel)
                          n->name, n->driver, module, n->name, module);
                 problem(d, mend, "NPU", "%s (%04x:%04x) belongs to the driver %s, not to %s", vendor_name(n->vendor),
                         n->vendor, n->product, n->driver, module);
+        } else if (!n->has_node && n->driver[0]) {
+                problem(d, "sudo dmesg | grep -i amdxdna   (its firmware is missing or too old: update linux-firmware)",
+                        "NPU", "%s (%04x:%04x) has the driver %s, which made no node in /dev/accel",
+                        vendor_name(n->vendor), n->vendor, n->product, n->driver);
         } else if (!n->has_node) {
                 snprintf(mend, sizeof(mend), "sudo modprobe %s", module);
                 problem(d, mend, "NPU", "%s (%04x:%04x) at %s has no driver", vendor_name(n->vendor), n->vendor,
@@ -435,6 +508,7 @@ static void judge_npu(struct doctor *d, const struct device *n, unsigned kernel)
                 ok(d, "NPU", "%s (%04x:%04x), driver %s, firmware %s, /dev/accel/%s", vendor_name(n->vendor), n->vendor,
                    n->product, n->driver, n->firmware[0] ? n->firmware : "unknown", n->name);
                 d->npu_ready = true;
+                look_at_npu_software(d, n);
         }
 }
 

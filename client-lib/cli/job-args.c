@@ -75,10 +75,14 @@ void job_args_init(struct job_args *args)
 static bool read_file(struct job_args *args, size_t which)
 {
         const struct tdm_job_option *row = &tdm_job_options[which];
-        const char **text = (const char **)(void *)((char *)args + places[which].at), *path = *text;
         struct buf *file = &args->files[which];
+        const char **text, *path;
 
-        if (!row->from_file || !path)
+        if (!row->from_file)
+                return true; /* and what is there is no text */
+        text = (const char **)(void *)((char *)args + places[which].at);
+        path = *text;
+        if (!path)
                 return true;
         if (!read_all(path, (size_t)row->range.max, file))
                 return false;

@@ -63,10 +63,11 @@ static bool fill(struct line_reader *r, int timeout_ms)
                 r->at = 0;
         }
         for (;;) {
+                bool lost = tandem_connection_error(r->tandem) != NULL;
                 struct pollfd fds[] = {
                         { .fd = STDIN_FILENO, .events = POLLIN },
                         { .fd = signal_fd(), .events = POLLIN },
-                        { .fd = tandem_fd(r->tandem), .events = tandem_events(r->tandem) },
+                        { .fd = lost ? -1 : tandem_fd(r->tandem), .events = lost ? 0 : tandem_events(r->tandem) },
                 };
                 int n = poll(fds, TDM_ARRAY_SIZE(fds), timeout_ms);
                 ssize_t got;
@@ -77,13 +78,8 @@ static bool fill(struct line_reader *r, int timeout_ms)
                 }
                 if (n == 0)
                         return false;
-                if (fds[2].revents && tandem_dispatch(r->tandem, 0) != TANDEM_OK) {
-                        if (term_stdin_tty && term_stdout_tty)
-                                out_puts("\n");
-                        complain_error(tandem_connection_error(r->tandem));
-                        r->why = LINE_FAILED;
-                        return false;
-                }
+                if (fds[2].revents)
+                        (void)tandem_dispatch(r->tandem, 0);
                 if (!fds[0].revents)
                         continue;
                 got = read(STDIN_FILENO, r->bytes + r->end, sizeof(r->bytes) - r->end);
@@ -293,6 +289,11 @@ void line_reader_free(struct line_reader *r)
         }
         free(r->history_path);
         free(r);
+}
+
+void line_reader_set_connection(struct line_reader *r, struct tandem *tandem)
+{
+        r->tandem = tandem;
 }
 
 bool line_was_begun(const struct line_reader *r)

@@ -1,6 +1,7 @@
 /* Lines of standard input: typed on a terminal, with editing and a history (libedit), or from a pipe.
  *
- * While it waits it watches the connection and signals too, so Ctrl-C and the daemon's end are noticed at once. */
+ * While it waits it serves the connection and watches signals too, so Ctrl-C is noticed at once. A connection that ends
+ * meanwhile ends no line: whoever asks next finds it out. */
 #ifndef TANDEM_CLI_LINE_READER_H
 #define TANDEM_CLI_LINE_READER_H
 
@@ -27,6 +28,8 @@ void line_reader_free(struct line_reader *reader); /* puts the terminal back; NU
 /* Adds one line without its newline to *to. prompt is shown where people type. A text pasted in one piece is one line,
  * with its newlines in it. */
 enum line line_read(struct line_reader *reader, const char *prompt, struct buf *to);
+/* Another connection instead of one that was lost. */
+void line_reader_set_connection(struct line_reader *reader, struct tandem *tandem);
 /* Whether something had been typed when the last line was interrupted. */
 bool line_was_begun(const struct line_reader *reader);
 /* The text becomes the newest entry of the history. */

@@ -1,6 +1,5 @@
 /* tandem: the command line. A client of libtandem and nothing more: what it can do, every program can. */
 #include "client-lib/cli/cli.h"
-#include "common/suggest.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -18,24 +17,11 @@ static int usage(const char *fmt, ...)
         return EXIT_USAGE;
 }
 
-static int no_command(const char *name)
-{
-        struct tdm_suggestion near = tdm_suggest_for(name);
-        const char *meant;
-
-        for (size_t i = 0; i < n_commands; i++)
-                tdm_suggest(&near, commands[i]->name);
-        meant = tdm_suggest_best(&near);
-        if (meant)
-                return usage("there is no command '%.60s'; did you mean %s?", name, meant);
-        return usage("there is no command '%.60s'", name);
-}
-
 int main(int argc, char **argv)
 {
         const struct command *command;
         _cleanup_(buf_freep) struct buf help = { 0 };
-        struct cli cli = { 0 };
+        struct cli cli = { .program = argc > 0 ? argv[0] : "tandem" };
         int i, fd;
 
         /* A file opened later must not become standard output because the caller had closed it. */
@@ -72,5 +58,5 @@ int main(int argc, char **argv)
         command = command_find(argv[i]);
         if (command)
                 return command->run(&cli, argc - i, argv + i);
-        return no_command(argv[i]);
+        return command_complain_unknown(argv[i]);
 }

@@ -1,7 +1,9 @@
 /* tandem-pull: what `tandem pull` runs to fetch a model. A program of its own, since loading libcurl and its 30
  * libraries takes longer than most commands do. `tandem pull` has checked the arguments; this interface is between the
- * two alone: tandem-pull FOLDER WHAT NAME SHA256 CONNECTIONS, an empty text for what was not given. */
+ * two alone: tandem-pull FOLDER WHAT NAME SHA256 CONNECTIONS TANDEM, an empty text for what was not given. TANDEM is
+ * how the command was called, where the model lies in a folder that it looks into. */
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/model-file.h"
 #include "client-lib/fetch/download.h"
 #include "client-lib/fetch/source.h"
 #include "client-lib/store/folder.h"
@@ -92,6 +94,29 @@ static int pull_file(const struct source *source, size_t i, const struct pull_op
         return EXIT_OK;
 }
 
+/* What to do with it now; what Tandem cannot run is told here, not by the first prompt. */
+static void say_what_next(const char *path, const char *name, const char *tandem)
+{
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
+        struct tdm_model_description d = { 0 };
+        struct tdm_gguf_string template;
+        struct tdm_error err;
+        uint32_t n_parts;
+        uint64_t bytes;
+        bool chats;
+
+        if (model_file_open(path, &gguf, &n_parts, &bytes, &err) != 0 || tdm_model_describe(gguf, &d, &err) != 0) {
+                complain("Tandem cannot run %s: %s", name, err.message);
+                return;
+        }
+        tdm_model_description_deinit(&d);
+        chats = tdm_gguf_get_string(gguf, "tokenizer.chat_template", &template) == 0;
+        if (term_stdout_tty)
+                out_printf("Try it: %s %s -m %s%s\n", *tandem ? term_safe(tandem) : "tandem",
+                           chats ? "chat" : "generate", term_safe(*tandem ? name : path),
+                           chats ? "" : " \"Once upon a time\"");
+}
+
 int main(int argc, char **argv)
 {
         struct pull_options options = { 0 };
@@ -99,7 +124,7 @@ int main(int argc, char **argv)
         struct tdm_error err;
         int status = EXIT_OK, r;
 
-        if (argc != 6) {
+        if (argc != 7) {
                 fputs("tandem-pull: a part of `tandem pull`, which runs it\n", stderr);
                 return EXIT_USAGE;
         }
@@ -119,9 +144,17 @@ int main(int argc, char **argv)
                                           source.n_files);
         for (size_t i = 0; i < source.n_files && status == EXIT_OK; i++)
                 status = pull_file(&source, i, &options, argv[1]);
-        if (status == EXIT_OK && term_stdout_tty)
-                out_printf("Try it: tandem generate -m %s --chat \"Hello!\"\n",
-                           term_safe(options.name ? options.name : source.files[0].name));
+        if (status == EXIT_OK) {
+                _cleanup_(freep) char *name = strdup(options.name ? options.name : source.files[0].name);
+                _cleanup_(freep) char *path = name ? folder_file(argv[1], name) : NULL;
+                unsigned part, n_parts;
+                size_t stem;
+
+                if (name && folder_is_part(name, &stem, &part, &n_parts))
+                        name[stem] = '\0';
+                if (path)
+                        say_what_next(path, name, argv[6]);
+        }
         source_free(&source);
         return out_finish() != 0 && status == EXIT_OK ? EXIT_FAILED : status;
 }

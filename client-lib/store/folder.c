@@ -123,3 +123,34 @@ void folder_each(const char *folder, bool (*fn)(const char *path, uint64_t size_
         if (d)
                 closedir(d);
 }
+
+struct finding {
+        const char *name;
+        char *path; /* found; owned */
+        struct tdm_suggestion *near;
+};
+
+static bool find_one(const char *path, uint64_t size_bytes, void *userdata)
+{
+        struct finding *f = userdata;
+        _cleanup_(freep) char *name = folder_name_of(path);
+        size_t stem, n_name = strlen(f->name);
+        unsigned part, n;
+
+        if (!name)
+                return false;
+        if (folder_is_part(name, &stem, &part, &n) && part == 1 && n_name == stem && strncmp(name, f->name, stem) == 0)
+                name[stem] = '\0';
+        tdm_suggest(f->near, name);
+        if (strcmp(name, f->name) == 0)
+                f->path = strdup(path);
+        return f->path == NULL;
+}
+
+char *folder_find(const char *folder, const char *name, struct tdm_suggestion *near)
+{
+        struct finding f = { .name = name, .near = near };
+
+        folder_each(folder, find_one, &f);
+        return f.path;
+}

@@ -3,6 +3,7 @@
 #define TANDEM_STORE_FOLDER_H
 
 #include "common/error.h"
+#include "common/suggest.h"
 
 #define SYSTEM_MODEL_FOLDER "/var/lib/tandem/models"
 
@@ -23,5 +24,9 @@ bool folder_is_part(const char *name, size_t *ret_stem, unsigned *ret_part, unsi
 
 /* fn gets each .gguf file of the folder: its path and its size. Stops when fn returns false. */
 void folder_each(const char *folder, bool (*fn)(const char *path, uint64_t size_bytes, void *userdata), void *userdata);
+
+/* The file of a model's name in the folder; of a model in parts the first one. The names there go to near. NULL: there
+ * is none, or no memory; else the caller's. */
+char *folder_find(const char *folder, const char *name, struct tdm_suggestion *near);
 
 #endif

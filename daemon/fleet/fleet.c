@@ -396,7 +396,10 @@ void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
 
 void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason)
 {
-        w->no_device = true;
+        /* A device that was there may come back: it sleeps, or its driver is loaded anew. So this life counts as one
+         * that ended, and the next is tried as usual. A device that never was would say the same again. */
+        w->no_device = !w->pinned;
+        w->device_gone = w->pinned;
         tdm_fleet_worker_lost(w, false, "%s", reason);
 }
 

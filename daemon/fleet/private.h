@@ -48,6 +48,8 @@ enum tdm_fleet_phase {
 
 /* What the threads of a silent worker had of the CPUs when they were last looked at. */
 #define TDM_FLEET_THREADS 64u
+/* A worker that does nothing for so long hangs, whatever its own figures say of how long its blocks take. */
+#define TDM_FLEET_HANG_MAX_NS (60 * TDM_NSEC_PER_SEC)
 struct tdm_fleet_sample {
         uint64_t at_ns;
         uint64_t forgiven_ns; /* in this silence */
@@ -145,10 +147,11 @@ struct tdm_fleet_worker {
         uint32_t accused_epoch; /* the newest in which it reported a ring */
         bool restart_wanted;    /* tdm_fleet_restart() */
         char restart_reason[64];
-        bool retrying;  /* quarantined: this life shows whether it can come back */
-        bool no_device; /* said so itself: another try would say the same */
-        bool abandoned; /* SIGKILL did not end it */
-        bool had_step;  /* of its own, in this life */
+        bool retrying;    /* quarantined: this life shows whether it can come back */
+        bool no_device;   /* said so itself and never had one: another try would say the same */
+        bool device_gone; /* this life found none, and an earlier one had it */
+        bool abandoned;   /* SIGKILL did not end it */
+        bool had_step;    /* of its own, in this life */
 
         /* over its lives */
         bool ever_started;
@@ -343,6 +346,8 @@ void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
 /* Adds the counters of this life to the past; its segment is kept for traces. */
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w);
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
+/* For how long it may keep silent in such a block: many times what its slowest blocks took, by its own figures. */
+uint64_t tdm_fleet_hang_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kind);
 
 /* ---- starved.c ---- */
 /* How much of elapsed_ns, the time since the last call, the process was kept from running. The first call of a silence

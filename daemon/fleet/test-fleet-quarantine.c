@@ -142,6 +142,48 @@ static void back_from_quarantine(void **state)
         rmdir(dir);
 }
 
+/* A worker whose device is gone says so. Its device was there before, so it is tried again: soon, then as after any
+ * quarantine. */
+static void device_comes_back(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        const struct tdm_fleet_config config = {
+                .worker_dir = dir,
+                .requested = { "host", "host" },
+                .n_threads = 1,
+                .hang_min_ns = HANG_NS,
+                .quarantine_ns = 50 * TDM_NSEC_PER_MSEC,
+        };
+        struct tdm_fleet_worker *npu;
+        struct rig *rig;
+
+        assert_non_null(mkdtemp(dir));
+        link_worker(dir, "tandem-npu-worker");
+        link_worker(dir, "tandem-gpu-worker");
+        rig = rig_new_with(&config);
+        npu = &rig->fleet->workers[TDM_WORKER_NPU];
+        wait_for(rig, is_whole(rig));
+        for (unsigned i = 0; i < 2; i++) {
+                strcpy(npu->device, "none"); /* what it is asked for in its next life */
+                kill(npu->pid, SIGKILL);
+                wait_for(rig, strstr(npu->last_exit, "there is no device") != NULL);
+                if (i == 1) {
+                        wait_for(rig, npu->state == TDM_WORKER_QUARANTINED);
+                        assert_true(npu->try_at_ns > 0);
+                }
+                assert_false(npu->no_device);
+                strcpy(npu->device, "host");
+                wait_for(rig, npu->state == TDM_WORKER_READY && is_whole(rig));
+                run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        }
+        rig_free(rig);
+        snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/tandem-gpu-worker", dir);
+        unlink(path);
+        rmdir(dir);
+}
+
 /* Both at once, with work in flight: it waits for the first one that comes back. */
 static void both_back_from_quarantine(void **state)
 {
@@ -299,6 +341,7 @@ int main(void)
                 cmocka_unit_test(not_ready_before_the_survivor),
                 cmocka_unit_test(survivor),
                 cmocka_unit_test(back_from_quarantine),
+                cmocka_unit_test(device_comes_back),
                 cmocka_unit_test(both_back_from_quarantine),
         };
 

@@ -344,13 +344,47 @@ static void lying_counters(void **state)
         rig_free(rig);
 }
 
+/* It says that its blocks take minutes, or that there were none, or more than can be counted. */
+static void slow_by_its_own_figures(void **state)
+{
+        struct rig *rig = rig_new();
+        struct tdm_fleet_worker *w;
+        struct tdm_progress *p;
+        uint64_t honest_ns;
+
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        w = &rig->fleet->workers[TDM_WORKER_GPU];
+        p = w->progress;
+        honest_ns = tdm_fleet_hang_ns(w, TDM_BLOCK_FFN);
+        assert_true(honest_ns >= rig->fleet->hang_min_ns && honest_ns < TDM_FLEET_HANG_MAX_NS);
+        for (unsigned i = 0; i < TDM_PROGRESS_BUCKETS; i++) {
+                uint64_t lied_ns;
+
+                atomic_store(&p->kinds[TDM_BLOCK_FFN].histogram[i], UINT32_MAX);
+                lied_ns = tdm_fleet_hang_ns(w, TDM_BLOCK_FFN);
+                assert_true(lied_ns >= rig->fleet->hang_min_ns && lied_ns <= TDM_FLEET_HANG_MAX_NS);
+        }
+        assert_int_equal(tdm_fleet_hang_ns(w, TDM_BLOCK_FFN), TDM_FLEET_HANG_MAX_NS);
+        for (unsigned i = 0; i < TDM_PROGRESS_BUCKETS; i++)
+                atomic_store(&p->kinds[TDM_BLOCK_FFN].histogram[i], 0);
+        assert_int_equal(tdm_fleet_hang_ns(w, TDM_BLOCK_FFN), rig->fleet->hang_min_ns);
+        rig_free(rig);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(scribbled),        cmocka_unit_test(scribbled_often), cmocka_unit_test(false_progress),
-                cmocka_unit_test(woken_early),      cmocka_unit_test(scribbling_peer), cmocka_unit_test(lying_counters),
-                cmocka_unit_test(fails_of_another), cmocka_unit_test(gpu_lies),        cmocka_unit_test(npu_lies),
+                cmocka_unit_test(scribbled),
+                cmocka_unit_test(scribbled_often),
+                cmocka_unit_test(false_progress),
+                cmocka_unit_test(woken_early),
+                cmocka_unit_test(scribbling_peer),
+                cmocka_unit_test(lying_counters),
+                cmocka_unit_test(fails_of_another),
+                cmocka_unit_test(gpu_lies),
+                cmocka_unit_test(npu_lies),
                 cmocka_unit_test(gpu_cries),
+                cmocka_unit_test(slow_by_its_own_figures),
         };
 
         return rig_run_tests("test-fleet-rings", tests, TDM_ARRAY_SIZE(tests));

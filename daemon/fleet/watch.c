@@ -13,7 +13,6 @@
 #define TICK_MAX_NS (100 * TDM_NSEC_PER_MSEC)
 #define TICK_MIN_NS (5 * TDM_NSEC_PER_MSEC)
 #define HANG_P99_FACTOR 20u
-#define HANG_MAX_NS (60 * TDM_NSEC_PER_SEC) /* p99 is the worker's own word */
 /* The deadline for answers to messages: a device comes up, a model is mapped and checked. */
 #ifdef TANDEM_SANITIZED
 #define CONTROL_NS (60 * TDM_NSEC_PER_SEC)
@@ -206,9 +205,9 @@ static uint64_t p99_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kin
         return 0;
 }
 
-static uint64_t hang_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kind)
+uint64_t tdm_fleet_hang_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kind)
 {
-        uint64_t ns = TDM_MIN(HANG_P99_FACTOR * p99_ns(w, kind), HANG_MAX_NS);
+        uint64_t ns = TDM_MIN(HANG_P99_FACTOR * p99_ns(w, kind), TDM_FLEET_HANG_MAX_NS);
 
         return TDM_MAX(w->fleet->hang_min_ns, ns);
 }
@@ -254,7 +253,7 @@ static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         w->step_silence_ns += elapsed_ns - tdm_fleet_starved_ns(&w->sample, w->pid, elapsed_ns);
         if (entry) {
                 kind = tdm_block_kind(&entry->model.hparams, block);
-                deadline_ns = hang_ns(w, kind);
+                deadline_ns = tdm_fleet_hang_ns(w, kind);
         }
         if (was_not_given(w, of_peer, deadline_ns)) {
                 w->step_silence_ns = 0;

@@ -16,6 +16,7 @@
 
 #define BACKOFF_FIRST_MS 50u
 #define BACKOFF_MAX_MS 5000u
+#define DEVICE_GONE_MS 500u /* a driver that is loaded anew, a machine that wakes */
 #define RETRY_NS TDM_NSEC_PER_SEC
 /* A worker that lived this long starts its count of deaths anew. */
 #define LONG_LIFE_NS (10 * TDM_NSEC_PER_SEC)
@@ -84,6 +85,9 @@ static void schedule_start(struct tdm_fleet_worker *w)
 
         if (deaths > 1)
                 ms = TDM_MIN((uint64_t)BACKOFF_FIRST_MS << TDM_MIN(deaths - 2, 16u), BACKOFF_MAX_MS);
+        if (w->device_gone)
+                ms = TDM_MAX(ms, DEVICE_GONE_MS);
+        w->device_gone = false;
         w->start_at_ns = ms ? tdm_now_ns() + ms * TDM_NSEC_PER_MSEC : 0;
         tdm_fleet_pump_soon(w->fleet);
 }

@@ -126,6 +126,11 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         }
         tdm_list_init(&m->list);
         tdm_list_init(&m->left);
+        if (config->default_name) {
+                m->default_name = strdup(config->default_name);
+                if (!m->default_name)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
         r = copy_dirs(m, config->dirs);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_models_on_tick, m, &m->tick);
@@ -177,6 +182,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 free(m->files[i].path);
         }
         tdm_strv_freep(&m->dirs);
+        free(m->default_name);
         tdm_account_unref(m->root);
         free(m);
 }
@@ -634,8 +640,9 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                         continue;
                 found = true;
                 if (model->n_jobs > 0 || model->load)
-                        return tdm_error_set(err, TDM_E_BUSY, "model %s is in use by %u jobs; cancel them first", name,
-                                             model->n_jobs);
+                        return tdm_error_set(err, TDM_E_BUSY, "model %s is in use by %u job%s; cancel %s first", name,
+                                             model->n_jobs, model->n_jobs == 1 ? "" : "s",
+                                             model->n_jobs == 1 ? "it" : "them");
         }
         if (!found)
                 return tdm_error_set(err, TDM_E_NO_MODEL, "model %.*s is not loaded", TDM_UTF8_CUT(name, 200));
@@ -655,5 +662,5 @@ struct tdm_list *tdm_models_list(struct tdm_models *m)
 
 const char *tdm_models_default_name(const struct tdm_models *m)
 {
-        return m->n_files ? m->files[0].name : DEFAULT_NAME;
+        return m->n_files ? m->files[0].name : m->default_name ? m->default_name : DEFAULT_NAME;
 }

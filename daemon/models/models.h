@@ -121,6 +121,7 @@ struct tdm_model {
 struct tdm_models_config {
         const char *const *dirs;  /* in order of preference, NULL-terminated */
         const char *const *files; /* --model, NULL-terminated; the first is the default */
+        const char *default_name; /* where there are no files; NULL: tale */
         enum tdm_precision precision;
         enum tdm_kv_type kv_type; /* wanted; 0: f16 */
         uint64_t kv_bytes;        /* 0: a quarter of what is free */

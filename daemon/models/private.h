@@ -28,6 +28,7 @@ struct tdm_models {
         char **dirs;
         struct named_file files[TDM_MAX_MODEL_FILES];
         unsigned n_files;
+        char *default_name; /* where there are no files; NULL: DEFAULT_NAME */
         enum tdm_precision precision;
         enum tdm_kv_type kv_type;
         uint64_t kv_bytes;

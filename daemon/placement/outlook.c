@@ -27,7 +27,9 @@
 #define NEAR 3.0
 /* Times as long as with one row, where nothing is known. */
 #define UNKNOWN_MANY 8u
-#define MAX_AGAIN 4u
+#define MAX_AGAIN (SURE + 2u)
+/* So many probes, of which the shortest is taken for undisturbed. */
+#define SURE 4u
 #define MAX_LOST 3u
 /* The longest probe while a job waits. */
 #define LONGEST_NS (250 * TDM_NSEC_PER_MSEC)
@@ -105,7 +107,7 @@ static bool is_hopeless(const struct tdm_outlook *o, unsigned i)
 
 /* ---- rounds ---- */
 
-/* The time with many rows, where it would be too long to find out: in proportion to the time with one, as it was
+/* The time with many rows, where it would take too long to find out: in proportion to the time with one, as it was
  * before, or as it is for the present placement. */
 static void guess_many(struct tdm_outlook *o, unsigned i)
 {
@@ -113,10 +115,10 @@ static void guess_many(struct tdm_outlook *o, unsigned i)
         unsigned own = index_of(o->found);
         double times = o->many_rows;
 
-        if (value(o, i, 1) > 0 && c->took_ns[0][1] > 0)
-                times = (double)value(o, i, 1) / (double)c->took_ns[0][1];
-        else if (own < TDM_N_CANDIDATES && is_known(o, own))
-                times = (double)value(o, own, 1) / (double)value(o, own, 0);
+        if (c->times > 0)
+                times = c->times;
+        else if (own < TDM_N_CANDIDATES && o->of[own].times > 0)
+                times = o->of[own].times;
         memset(c->took_ns[1], 0, sizeof(c->took_ns[1]));
         c->old[1] = false;
         c->took_ns[1][0] = (uint64_t)(TDM_MIN(times, (double)o->many_rows) * (double)value(o, i, 0));
@@ -143,17 +145,19 @@ static bool is_worth_it(struct tdm_outlook *o, unsigned i, bool many, bool idle)
                 return one == 0 || own || rarely || (!is_hopeless(o, i) && (idle || one <= LONGEST_NS));
         if (one == 0)
                 return false; /* it was void */
-        if (is_hopeless(o, i) || (!idle && (value(o, i, 1) ?: UNKNOWN_MANY * one) > LONGEST_NS)) {
+        /* What made a device slower made many rows slower, too. The next round that is not urgent looks. */
+        if (is_hopeless(o, i) || (o->urgent && c->times > 0) ||
+            (!idle && (value(o, i, 1) ?: UNKNOWN_MANY * one) > LONGEST_NS)) {
                 guess_many(o, i);
                 return false;
         }
         return true;
 }
 
-/* It was probed at least twice as things are now. */
+/* It was probed so often, as things are now, that one of the times was hardly disturbed. */
 static bool is_sure(const struct tdm_outlook *o, unsigned i)
 {
-        return is_known(o, i) && !o->of[i].old[0] && o->of[i].took_ns[0][1] > 0;
+        return is_known(o, i) && !o->of[i].old[0] && o->of[i].took_ns[0][SURE - 1] > 0;
 }
 
 static void end_round(struct tdm_outlook *o, uint64_t now_ns)
@@ -168,6 +172,7 @@ static void end_round(struct tdm_outlook *o, uint64_t now_ns)
             (own == TDM_N_CANDIDATES || o->of[own].n_lost >= MAX_LOST ||
              (is_sure(o, own) && cost(o, best, 1) < BETTER * cost(o, own, 1))))
                 o->found = candidates[best];
+        o->again = o->again || (o->urgent && own < TDM_N_CANDIDATES && !is_sure(o, own));
         o->urgent = o->again && o->n_again < MAX_AGAIN;
         o->n_again = o->urgent ? o->n_again + 1 : 0;
         o->due_ns = now_ns + (o->urgent ? GAP_NS : gap);
@@ -238,6 +243,8 @@ void tdm_outlook_took(struct tdm_outlook *o, const struct tdm_probe *probe, uint
         }
         memmove(&took[1], &took[0], (TDM_N_TIMES - 1) * sizeof(*took));
         took[0] = ns;
+        if (c->took_ns[0][2] > 0 && c->took_ns[1][2] > 0) /* of fewer the shortest may be a disturbed one */
+                c->times = (double)value(o, probe->candidate, 1) / (double)value(o, probe->candidate, 0);
         c->at_ns = now_ns;
         go_on(o, ns + held_ns, now_ns);
 }

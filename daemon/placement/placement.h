@@ -161,7 +161,7 @@ void tdm_placement_trial_describe(const struct tdm_placement_trial *trial, char 
  * or faster. Probes take at most a tenth of the time while a round lasts (a quarter once a change was seen), and a
  * fiftieth over many rounds. All zero: nothing is known, and a round is due. */
 #define TDM_N_CANDIDATES 6u
-#define TDM_N_TIMES 6u
+#define TDM_N_TIMES 12u
 #define TDM_PROBE_TABLES 2u /* page tables that its steps need */
 struct tdm_probe {
         unsigned candidate; /* index in struct tdm_outlook */
@@ -174,6 +174,7 @@ struct tdm_outlook {
         struct tdm_candidate {
                 /* With one row, with many: the last times, newest first; 0: not known. The shortest counts. */
                 uint64_t took_ns[2][TDM_N_TIMES];
+                double times;    /* as long as with one row it takes with many, as last probed; 0: not known */
                 bool old[2];     /* jobs' steps have changed since: the next time replaces all of them */
                 uint64_t at_ns;  /* when it was probed last */
                 unsigned n_lost; /* probes that killed a worker or failed */

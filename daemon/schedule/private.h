@@ -179,7 +179,7 @@ struct tdm_scheduler {
         uint32_t n_in_flight;
         uint32_t load[TDM_N_WORKERS]; /* steps in flight with blocks on that worker */
         uint64_t interactive_ns;      /* when an interactive job last was about to get rows; 0: never */
-        bool draining;
+        bool draining, held;
         struct tdm_background *background; /* tokenizes long prompts */
         struct tdm_grammar_cache grammars;
         struct tdm_guess_file *guess_file; /* of tests */

@@ -290,7 +290,7 @@ void tdm_scheduler_probe(struct tdm_scheduler *s)
         struct lane *lane;
         bool idle;
 
-        if (!s->fleet || s->config.placement != TDM_PLACEMENT_ANY || !tdm_fleet_is_ready(s->fleet))
+        if (!s->fleet || s->held || s->config.placement != TDM_PLACEMENT_ANY || !tdm_fleet_is_ready(s->fleet))
                 return;
         tdm_fleet_placement_workers(s->fleet, &workers);
         if (workers.equal_bits)

@@ -732,6 +732,12 @@ void tdm_scheduler_drain(struct tdm_scheduler *s)
         tdm_source_schedule(s->work);
 }
 
+void tdm_scheduler_hold(struct tdm_scheduler *s, bool held)
+{
+        s->held = held;
+        tdm_source_schedule(s->work);
+}
+
 bool tdm_scheduler_is_idle(const struct tdm_scheduler *s)
 {
         return tdm_list_empty(&s->sequences);

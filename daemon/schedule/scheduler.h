@@ -79,6 +79,8 @@ struct tdm_list *tdm_scheduler_jobs(struct tdm_scheduler *scheduler); /* of stru
 enum tdm_placement tdm_scheduler_placement(const struct tdm_scheduler *scheduler);
 void tdm_scheduler_stats(const struct tdm_scheduler *scheduler, struct tdm_scheduler_stats *ret);
 
+/* No new steps, for as long as it is held; those in flight end. */
+void tdm_scheduler_hold(struct tdm_scheduler *scheduler, bool held);
 /* No new jobs; those that do not run yet end with TDM_E_DRAINING. */
 void tdm_scheduler_drain(struct tdm_scheduler *scheduler);
 bool tdm_scheduler_is_idle(const struct tdm_scheduler *scheduler);

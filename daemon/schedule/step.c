@@ -742,7 +742,7 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
         unsigned n_tried = 0;
         struct step_class c;
 
-        if (!s->fleet || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
+        if (!s->fleet || s->held || s->n_in_flight >= most || !tdm_fleet_is_ready(s->fleet))
                 return false;
         while (n_tried < MAX_TRIED && pick_class(s, tried, n_tried, &c)) {
                 struct tdm_route routes[2];

@@ -505,109 +505,6 @@ static void test_caps_of_a_user(void **state)
         world_close(&w);
 }
 
-/* Three users with models of very different cost, each with work all the time, one of them with four times as many
- * jobs: each gets a third of the device's time, and no step holds the device for long. */
-static void share_device_time(bool prompts)
-{
-        static const uint64_t step_ns[] = { 1000000, 5000000, 50000000 }, row_ns[] = { 100000, 2000000, 60000000 };
-        struct tdm_scheduler_config config = plain;
-        uint64_t all = 0, begin[N_WORLD_MODELS];
-        uint32_t next[6] = { 0 };
-        struct world w;
-
-        config.max_rows = config.prefill_rows = 32;
-        config.clock_ns = world_now;
-        world_clock = TDM_NSEC_PER_SEC;
-        world_open(&w, 4, 64, 64, &config);
-        for (uint32_t m = 0; m < N_WORLD_MODELS; m++) {
-                w.fleet.step_ns[m] = step_ns[m];
-                w.fleet.row_ns[m] = row_ns[m];
-        }
-        for (bool measuring = false; world_clock < 300 * TDM_NSEC_PER_SEC;) {
-                struct fake_step *s;
-
-                /* Jobs 0 to 3 are the first user's, of the cheapest model; when one ends, another begins. */
-                for (uint32_t i = 0; i < TDM_ARRAY_SIZE(next); i++) {
-                        struct client_job *c = &w.jobs[i];
-
-                        if (c->job && !c->done)
-                                continue;
-                        tdm_job_unref(c->job);
-                        make_prompt(&w, c, prompts ? 250 : 4, prompts ? 2 : 60);
-                        submit(&w, c, i < 4 ? 0 : i - 3, i < 4 ? 100 : 97 + i, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY,
-                               0);
-                        w.n_arrived = TDM_MAX(w.n_arrived, i + 1);
-                }
-                turn(&w);
-                s = some_step(&w);
-                assert_non_null(s);
-                finish_step(&w, s);
-                if (!measuring && world_clock > 20 * TDM_NSEC_PER_SEC) {
-                        measuring = true;
-                        w.fleet.longest_ns = 0;
-                        memcpy(begin, w.fleet.took_ns, sizeof(begin));
-                }
-        }
-        for (uint32_t m = 0; m < N_WORLD_MODELS; m++)
-                all += w.fleet.took_ns[m] - begin[m];
-        for (uint32_t m = 0; m < N_WORLD_MODELS; m++) {
-                double share = (double)(w.fleet.took_ns[m] - begin[m]) / (double)all;
-
-                assert_true(share > 0.85 / 3 && share < 1.15 / 3);
-        }
-        assert_true(w.fleet.longest_ns <= 300 * TDM_NSEC_PER_MSEC);
-        drive(&w);
-        world_close(&w);
-}
-
-static void test_device_time_of_prompts(void **state)
-{
-        share_device_time(true);
-}
-
-static void test_device_time_of_answers(void **state)
-{
-        share_device_time(false);
-}
-
-/* A user who leaves for a moment after each job is not new each time. */
-static void test_comes_and_goes(void **state)
-{
-        struct tdm_scheduler_config config = plain;
-        struct client_job *slow, *quick[2];
-        struct world w;
-
-        config.clock_ns = world_now;
-        world_clock = TDM_NSEC_PER_SEC;
-        world_open(&w, 4, 64, 64, &config);
-        w.fleet.row_ns[0] = 100000;
-        w.fleet.row_ns[1] = 100000000; /* a thousand times as much */
-        slow = &w.jobs[0];
-        quick[0] = &w.jobs[1];
-        quick[1] = &w.jobs[2];
-        w.n_arrived = 3;
-        while (world_clock < 60 * TDM_NSEC_PER_SEC) {
-                for (unsigned i = 0; i < 2; i++) {
-                        if (quick[i]->job && !quick[i]->done)
-                                continue;
-                        tdm_job_unref(quick[i]->job);
-                        make_prompt(&w, quick[i], 8, 150 + 80 * i);
-                        submit(&w, quick[i], 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
-                }
-                if (!slow->job || slow->done) {
-                        tdm_job_unref(slow->job);
-                        make_prompt(&w, slow, 1, 1);
-                        submit(&w, slow, 1, 2, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
-                }
-                turn(&w);
-                finish_step(&w, some_step(&w));
-                turn(&w);
-        }
-        assert_true((double)w.fleet.took_ns[0] > 0.85 * (double)w.fleet.took_ns[1]);
-        drive(&w);
-        world_close(&w);
-}
-
 static void test_deadline(void **state)
 {
         struct tdm_scheduler_config config = plain;
@@ -713,9 +610,6 @@ int main(void)
                 cmocka_unit_test(test_shares),
                 cmocka_unit_test(test_results_that_cannot_be),
                 cmocka_unit_test(test_caps_of_a_user),
-                cmocka_unit_test(test_device_time_of_prompts),
-                cmocka_unit_test(test_device_time_of_answers),
-                cmocka_unit_test(test_comes_and_goes),
                 cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_interactive_takes_room),
                 cmocka_unit_test(test_model_changed),

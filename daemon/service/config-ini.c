@@ -36,6 +36,7 @@ static const struct key {
         { "daemon", "log", KIND_LOG, offsetof(struct tdm_config, log_level), 0, 0 },
         { "daemon", "socket", KIND_STRING, offsetof(struct tdm_config, socket), 0, 0 },
         { "daemon", "models", KIND_DIRS, offsetof(struct tdm_config, model_dirs), 0, 0 },
+        { "daemon", "default-model", KIND_STRING, offsetof(struct tdm_config, default_model), 0, 0 },
         { "daemon", "max-jobs", KIND_NUMBER, offsetof(struct tdm_config, max_jobs), 1, 65536 },
         { "daemon", "max-jobs-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_jobs_per_user), 1, 65536 },
         { "daemon", "max-running-per-user", KIND_NUMBER, offsetof(struct tdm_config, max_running_per_user), 0, 65536 },

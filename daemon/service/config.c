@@ -75,6 +75,7 @@ void tdm_config_deinit(struct tdm_config *c)
         free(c->bus);
         free(c->file);
         free(c->gateway_user);
+        free(c->default_model);
         strv_free(c->models);
         strv_free(c->model_dirs);
         strv_free(c->drafts);
@@ -280,7 +281,6 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
                 { "check-config", no_argument, NULL, OPT_CHECK },  { "version", no_argument, NULL, OPT_VERSION },
                 { "help", no_argument, NULL, OPT_HELP },           { 0 },
         };
-        bool user = false;
         int opt, r = 0;
 
         optind = 0; /* begins anew: tests call this more than once */
@@ -288,7 +288,7 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
         while (r == 0 && (opt = getopt_long(argc, argv, ":", options, NULL)) != -1)
                 switch (opt) {
                 case OPT_USER:
-                        user = true;
+                        c->user = true;
                         break;
                 case OPT_SYSTEM:
                         c->system = true;
@@ -326,7 +326,7 @@ static int read_flags(struct tdm_config *c, int argc, char **argv, struct tdm_er
         if (optind < argc)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "tandemd takes no argument \"%.100s\"; see tandemd --help",
                                      argv[optind]);
-        if (user && c->system)
+        if (c->user && c->system)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "--user and --system exclude each other");
         if (c->bus && strcmp(c->bus, "session") != 0 && strcmp(c->bus, "system") != 0 && strcmp(c->bus, "none") != 0 &&
             !strchr(c->bus, ':'))
@@ -350,6 +350,9 @@ static int default_socket(struct tdm_config *c, struct tdm_error *err)
                 snprintf(path, sizeof(path), "/run/tandem/socket");
         else if (getenv("LISTEN_FDS") && !getenv("XDG_RUNTIME_DIR"))
                 path[0] = '\0'; /* the service manager has opened the socket */
+        else if (geteuid() == 0 && !c->user && !c->check && !getenv("XDG_RUNTIME_DIR"))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "root has to say whom to serve: --system everybody, --user root alone");
         else if ((r = tdm_user_socket(path, sizeof(path), !c->check)) == -ENOENT)
                 snprintf(path, sizeof(path),
                          "/run/tandem/socket"); /* root without a login session; clients look there */

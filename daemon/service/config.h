@@ -3,7 +3,8 @@
  * The file (INI): --config, else /etc/tandem/tandem.conf (--system) or $XDG_CONFIG_HOME/tandem/tandem.conf, where they
  * exist; then the drop-ins FILE.d/<name>.conf (--system: of /usr/lib/tandem/tandem.conf.d too), sorted by name.
  *   [daemon]  log = error|warning|info|debug
- *             socket = PATH              models = DIR:DIR…          max-jobs = N    max-jobs-per-user = N
+ *             socket = PATH              models = DIR:DIR…          default-model = NAME
+ *             max-jobs = N               max-jobs-per-user = N
  *             max-running-per-user = N   max-tokens-per-user = N (0: as many as there is room for)
  *             gateway-user = NAME|UID    (tandem-http; of --system: who may speak for others)
  *   [engine]  threads = N (0: all)       precision = default|precise|f32
@@ -29,15 +30,16 @@
 #include "engine/device/device.h"
 
 struct tdm_config {
-        bool system;
+        bool system, user; /* as the flags say */
         bool help, version;
         bool check; /* --check-config */
         char *socket;
         char *bus;
-        char *file;        /* --config */
-        char **models;     /* --model, NULL-terminated */
-        char **model_dirs; /* of the file, NULL-terminated; may be NULL */
-        char **files;      /* that were read, in order; may be NULL */
+        char *file;          /* --config */
+        char **models;       /* --model, NULL-terminated */
+        char **model_dirs;   /* of the file, NULL-terminated; may be NULL */
+        char *default_model; /* name; NULL: tale */
+        char **files;        /* that were read, in order; may be NULL */
         uint32_t n_warnings;
         int argc; /* borrowed, to read everything again */
         char **argv;

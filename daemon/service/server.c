@@ -20,6 +20,7 @@
 #include "daemon/service/notify.h"
 #include "daemon/service/pressure.h"
 #include "daemon/service/reload.h"
+#include "daemon/service/sleep.h"
 #include "daemon/service/watchdog.h"
 #include "daemon/service/worker-dir.h"
 
@@ -51,6 +52,7 @@ struct server {
         struct tdm_face *face;
         struct tdm_dbus *dbus; /* NULL: no bus is wanted */
         struct tdm_fleet *fleet;
+        struct tdm_sleep *sleep; /* NULL: no bus is wanted */
         struct tdm_watchdog *watchdog;
         struct tdm_pressure *pressure; /* NULL: not watched */
         struct tdm_source *sigterm, *sigint, *sighup;
@@ -578,6 +580,7 @@ static int set_up_models(struct server *s, const struct tdm_config *config, stru
         _cleanup_(tdm_strv_freep) char **dirs = NULL;
         struct tdm_models_config models = {
                 .files = (const char *const *)config->models,
+                .default_name = config->default_model,
                 .precision = config->precision,
                 .kv_type = config->kv_type,
                 .kv_bytes = config->kv_bytes,
@@ -677,12 +680,18 @@ static int set_up_bus(struct server *s, const struct tdm_config *config, struct 
         int r = tdm_dbus_new(&s->dbus, s->loop, s->models, s->scheduler, &bus, err);
 
         tdm_dbus_set_fleet(s->dbus, s->fleet);
+        if (r == 0 && !(config->bus && strcmp(config->bus, "none") == 0)) {
+                r = tdm_sleep_new(&s->sleep, s->loop, s->scheduler, s->fleet);
+                if (r < 0)
+                        r = tdm_error_set(err, r, "cannot watch for the machine's sleep: %s", strerror(-r));
+        }
         return r;
 }
 
 static void server_deinit(struct server *s)
 {
         tdm_watchdog_destroyp(&s->watchdog);
+        tdm_sleep_destroyp(&s->sleep);
         tdm_listener_destroyp(&s->listener);
         if (s->models)
                 tdm_models_set_fleet(s->models, NULL);

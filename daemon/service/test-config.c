@@ -54,7 +54,7 @@ static void test_file(void **state)
 
         write_file("# a comment\n[daemon]\nsocket = /run/x\nmodels = /a:/b\nmax-jobs = "
                    "7\nmax-jobs-per-user=3\nmax-running-per-user = 2\n"
-                   "max-tokens-per-user = 1000\ngateway-user = web\nnew-key = 1\n"
+                   "max-tokens-per-user = 1000\ngateway-user = web\ndefault-model = gemma\nnew-key = 1\n"
                    "[engine]\nthreads = 2\nprecision = precise\nplacement = split\nkv-memory = 3M\nmax-rows = 64\n"
                    "draft = a=b, c=d e=f\nkv-type = q8_0\nprefix-cache = off\nidle-unload = 10min\n"
                    "prefill-rows = 32\nmax-sequences = 8\nsteps-in-flight = 2\nhang-ms = 900\n");
@@ -71,6 +71,7 @@ static void test_file(void **state)
         assert_int_equal(c.max_running_per_user, 2);
         assert_int_equal(c.max_tokens_per_user, 1000);
         assert_string_equal(c.gateway_user, "web");
+        assert_string_equal(c.default_model, "gemma");
         assert_int_equal(c.threads, 2);
         assert_int_equal(c.precision, TDM_PRECISION_PRECISE);
         assert_int_equal(c.kv_type, TDM_KV_Q8_0);

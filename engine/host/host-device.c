@@ -574,7 +574,7 @@ static int host_run(struct tdm_device_model *public, const struct tdm_step *step
                 float *rows = hidden;
                 int r;
 
-                if (tdm_host_early_has(model->early, &model->hp, block))
+                if (tdm_host_early_has(model->early, block))
                         shorter = tdm_host_early_begin(model->early, step, hidden, &rows);
                 r = run_block(model, shorter ? shorter : step, block, rows, results, err);
                 if (shorter)

@@ -153,6 +153,46 @@ OP void v16_store_i8(int8_t *x, struct v16 a)
                          _mm_packs_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
 
+struct v16i {
+        __m256i v[2];
+};
+
+#define EACH_I(expression)                                                                                             \
+        ({                                                                                                             \
+                struct v16i each_;                                                                                     \
+                _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) each_.v[j] = (expression);                         \
+                each_;                                                                                                 \
+        })
+
+OP struct v16i v16i_set1(int32_t x)
+{
+        return EACH_I(_mm256_set1_epi32(x));
+}
+OP struct v16i v16i_load_u8(const uint8_t *x)
+{
+        return EACH_I(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(x + 8 * j))));
+}
+OP struct v16i v16i_load_i8(const int8_t *x)
+{
+        return EACH_I(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(x + 8 * j))));
+}
+OP struct v16i v16i_and(struct v16i a, struct v16i b)
+{
+        return EACH_I(_mm256_and_si256(a.v[j], b.v[j]));
+}
+OP struct v16i v16i_right(struct v16i a, unsigned bits)
+{
+        return EACH_I(_mm256_srli_epi32(a.v[j], (int)bits));
+}
+OP struct v16i v16i_add_product(struct v16i c, struct v16i a, struct v16i b)
+{
+        return EACH_I(_mm256_add_epi32(c.v[j], _mm256_madd_epi16(a.v[j], b.v[j])));
+}
+OP struct v16 v16i_to_float(struct v16i a)
+{
+        return EACH(_mm256_cvtepi32_ps(a.v[j]));
+}
+
 /* 16 registers: at most 8 of sums, 4 of keys or values. */
 #define V16_MAX_QUERIES 4
 #define V16_SCORE_GROUPS(n) ((n) == 4 ? 1 : 2)

@@ -124,6 +124,39 @@ OP void v16_store_i8(int8_t *x, struct v16 a)
         _mm_storeu_si128((__m128i *)x, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
 
+struct v16i {
+        __m512i v;
+};
+
+OP struct v16i v16i_set1(int32_t x)
+{
+        return (struct v16i){ _mm512_set1_epi32(x) };
+}
+OP struct v16i v16i_load_u8(const uint8_t *x)
+{
+        return (struct v16i){ _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)x)) };
+}
+OP struct v16i v16i_load_i8(const int8_t *x)
+{
+        return (struct v16i){ _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)x)) };
+}
+OP struct v16i v16i_and(struct v16i a, struct v16i b)
+{
+        return (struct v16i){ _mm512_and_si512(a.v, b.v) };
+}
+OP struct v16i v16i_right(struct v16i a, unsigned bits)
+{
+        return (struct v16i){ _mm512_srli_epi32(a.v, bits) };
+}
+OP struct v16i v16i_add_product(struct v16i c, struct v16i a, struct v16i b)
+{
+        return (struct v16i){ _mm512_dpwssd_epi32(c.v, a.v, b.v) };
+}
+OP struct v16 v16i_to_float(struct v16i a)
+{
+        return (struct v16){ _mm512_cvtepi32_ps(a.v) };
+}
+
 /* Of 32 registers at most 16 hold sums, and at least 8 so that the adders' latency is hidden. */
 #define V16_MAX_QUERIES 8
 #define V16_SCORE_GROUPS(n) ((n) >= 4 ? 2 : (n) == 2 ? 4 : 8)

@@ -244,14 +244,33 @@ static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, 
         }
 }
 
-static void add_columns(const struct tdm_columns *c, bool has_lo, uint32_t n_rows, float *y)
+static int32_t column_weight(uint32_t type, const uint8_t *w, uint32_t r)
+{
+        return type == TDM_TYPE_Q4_0 ? (w[r / 32 * 16 + r % 16] >> r % 32 / 16 * 4 & 15) - 8 : (int8_t)w[r];
+}
+
+static void add_columns(const struct tdm_columns *c, uint32_t n_rows, float *y)
 {
         for (uint32_t r = 0; r < n_rows; r++) {
                 int32_t isum = 0;
 
                 for (uint32_t i = 0; i < c->n; i++)
-                        isum += c->w[i][r] * (has_lo ? 256 * c->hi[i] + c->lo[i] : c->hi[i]);
+                        isum += column_weight(c->type, c->w[i], r) * c->q[i];
                 y[r] = fmaf((float)isum, tdm_f16_to_f32(c->scales[r]) * c->x_scale, y[r]);
+        }
+}
+
+/* In each block a row has block_bytes / 4 pieces of 4 bytes, 16 rows apart. */
+static void interleave(const uint8_t *const *rows, uint32_t n_blocks, uint32_t block_bytes, uint8_t *scales,
+                       uint8_t *quants)
+{
+        size_t bytes = (size_t)n_blocks * block_bytes;
+
+        for (size_t lane = 0; lane < TDM_PANEL_ROWS; lane++) {
+                for (size_t at = 0; at < bytes; at += 4)
+                        memcpy(quants + at * TDM_PANEL_ROWS + lane * 4, rows[lane] + at, 4);
+                for (size_t b = 0; b < n_blocks; b++)
+                        memcpy(scales + (b * TDM_PANEL_ROWS + lane) * 2, rows[lane] + bytes + b * 2, 2);
         }
 }
 
@@ -270,6 +289,7 @@ void tdm_kernels_c_matmul_fill(struct tdm_kernels *kernels)
         i16[tdm_kernels_type_index(TDM_TYPE_Q8_0)] = matmul_i16_q8_0;
         i16[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i16_q4_0;
         kernels->add_columns = add_columns;
+        kernels->interleave = interleave;
         kernels->quantise_i8 = quantise_i8;
         kernels->quantise_i16 = quantise_i16;
 }

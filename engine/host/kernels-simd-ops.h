@@ -105,35 +105,6 @@ static float mean_square(const float *x, uint32_t n)
         return v16_fold_add(s) / (float)n;
 }
 
-/* Sums of products of 8 bits are exact in f32, as is 256 times one; so one fma gives the integer sum as C rounds it. */
-TDM_INLINE void add_columns_of(const struct tdm_columns *c, bool has_lo, uint32_t n_rows, float *y)
-{
-        struct v16 x_scale = v16_set1(c->x_scale);
-
-        for (uint32_t r = 0; r < n_rows; r += 16) {
-                struct v16 hi = v16_zero(), lo = v16_zero();
-
-                for (uint32_t i = 0; i < c->n; i++) {
-                        struct v16 w = v16_load_i8(c->w[i] + r);
-
-                        hi = v16_fma(w, v16_set1((float)c->hi[i]), hi);
-                        if (has_lo)
-                                lo = v16_fma(w, v16_set1((float)c->lo[i]), lo);
-                }
-                if (has_lo)
-                        hi = v16_fma(hi, v16_set1(256), lo);
-                v16_store(y + r, v16_fma(hi, v16_mul(v16_load_f16(c->scales + r), x_scale), v16_load(y + r)));
-        }
-}
-
-static void add_columns(const struct tdm_columns *c, bool has_lo, uint32_t n_rows, float *y)
-{
-        if (has_lo)
-                add_columns_of(c, true, n_rows, y);
-        else
-                add_columns_of(c, false, n_rows, y);
-}
-
 static void cut_below(float *x, uint32_t n, float scale)
 {
         struct v16 s = v16_zero(), mean, cut;
@@ -242,6 +213,7 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t head_dim
 }
 
 #include "engine/host/kernels-simd-attend.h"
+#include "engine/host/kernels-simd-sparse.h"
 
 static void fill(struct tdm_kernels *kernels)
 {
@@ -250,6 +222,7 @@ static void fill(struct tdm_kernels *kernels)
         kernels->mean_square = mean_square;
         kernels->cut_below = cut_below;
         kernels->add_columns = add_columns;
+        kernels->interleave = interleave;
         kernels->gelu_mul = gelu_mul;
         kernels->silu_mul = silu_mul;
         kernels->swiglu_clamped = swiglu_clamped;

@@ -88,12 +88,13 @@ struct tdm_attend_span {
 #define TDM_ATTEND_SCRATCH(head_dim)                                                                                   \
         (8u * TDM_ATTENTION_SPAN + ((head_dim) + 31u) / 32u * TDM_ATTENTION_SPAN + (head_dim))
 
-/* Columns of one block of 32 of a matrix that lies column by column, and the row's numbers that meet them: q = 256 hi +
- * lo. */
+/* Columns of one block of 32 of a matrix that lies column by column, and the row's numbers that meet them. Of Q8_0 a
+ * column is signed bytes. Of Q4_0 it is nibbles, plus 8: in each 16 bytes rows 0 to 15 are low, rows 16 to 31 high. */
 struct tdm_columns {
-        uint32_t n;          /* 1 … 32 */
-        const int8_t *w[32]; /* [n_rows] each, of Q4_0 or Q8_0 */
-        int8_t hi[32], lo[32];
+        uint32_t type;
+        uint32_t n; /* 1 … 32 */
+        const uint8_t *w[TDM_BLOCK_VALUES];
+        int16_t q[TDM_BLOCK_VALUES];
         const uint16_t *scales; /* [n_rows] f16 */
         float x_scale;
 };
@@ -106,9 +107,11 @@ struct tdm_kernels {
         tdm_matmul_fn matmul[TDM_N_ACTS][TDM_N_MATMUL_TYPES];
 
         /* One block's part of a matrix product for one row, of the columns that are not zero in it: ORDER as the matrix
-         * kernels', y[r] = fmaf((float)isum_r, scale_r * x_scale, y[r]). has_lo: I16, else I8. n_rows is a multiple of
-         * 16. */
-        void (*add_columns)(const struct tdm_columns *columns, bool has_lo, uint32_t n_rows, float *y);
+         * kernels', y[r] = fmaf((float)isum_r, scale_r * x_scale, y[r]). n_rows is a multiple of 16, of Q4_0 of 32. */
+        void (*add_columns)(const struct tdm_columns *columns, uint32_t n_rows, float *y);
+        /* 16 rows as a panel. Each lies by itself: its quants, then its scales. */
+        void (*interleave)(const uint8_t *const *rows, uint32_t n_blocks, uint32_t block_bytes, uint8_t *scales,
+                           uint8_t *quants);
 
         /* Quantise one row of cols values (a multiple of 32). Non-finite input saturates: NaN → 0, inf → amax FLT_MAX.
          */

@@ -10,7 +10,6 @@
 #define LIVE_SHARE 4u      /* a row with more than one live neuron in so many runs densely */
 #define DOWN_ROWS_MIN 256u /* of down, in a chunk: a column's piece is then whole cache lines */
 #define CHUNKS_PER_THREAD 1u
-#define ROWS_AHEAD 4u    /* fetched while others are gathered */
 #define COLUMNS_AHEAD 6u /* the same */
 
 struct tdm_sparse {
@@ -36,6 +35,11 @@ static uint64_t row_bytes(const struct tdm_matrix *m)
         return (uint64_t)m->cols / BLOCK * (quant_bytes(m->type) + 2);
 }
 
+static uint32_t column_bytes(const struct tdm_matrix *m)
+{
+        return m->rows / BLOCK * quant_bytes(m->type);
+}
+
 bool tdm_sparse_can(const struct tdm_sparse_layer *l)
 {
         const struct tdm_matrix *m[] = { &l->up, &l->down };
@@ -44,6 +48,8 @@ bool tdm_sparse_can(const struct tdm_sparse_layer *l)
                 if ((m[i]->type != TDM_TYPE_Q4_0 && m[i]->type != TDM_TYPE_Q8_0) || m[i]->rows % LANES ||
                     m[i]->cols % BLOCK)
                         return false;
+        if (l->down.rows % BLOCK) /* a column of nibbles */
+                return false;
         return l->up_act != TDM_ACT_F32 && l->down_act != TDM_ACT_F32 && l->up.rows == l->down.cols;
 }
 
@@ -80,7 +86,7 @@ static uint64_t layer_bytes(const struct tdm_sparse_layer *l, uint64_t *ret_scal
         *ret_scales_at = TDM_ALIGN_UP(l->up.rows * row_bytes(&l->up), (uint64_t)ALIGNMENT);
         *ret_columns_at =
                 TDM_ALIGN_UP(*ret_scales_at + (uint64_t)l->down.cols / BLOCK * l->down.rows * 2, (uint64_t)ALIGNMENT);
-        return *ret_columns_at + (uint64_t)l->down.cols * l->down.rows;
+        return *ret_columns_at + (uint64_t)l->down.cols * column_bytes(&l->down);
 }
 
 int64_t tdm_sparse_layer_init(struct tdm_sparse_layer *l)
@@ -90,9 +96,10 @@ int64_t tdm_sparse_layer_init(struct tdm_sparse_layer *l)
 
         if (memory == MAP_FAILED)
                 return -ENOMEM;
+        (void)madvise(memory, bytes, MADV_HUGEPAGE); /* what is read lies far apart: fewer translations */
         l->rows = memory;
         l->scales = (uint16_t *)(memory + scales_at);
-        l->columns = (int8_t *)(memory + columns_at);
+        l->columns = memory + columns_at;
         return (int64_t)bytes;
 }
 
@@ -124,29 +131,37 @@ static void fill_rows(void *arg, unsigned panel, unsigned thread)
         }
 }
 
-/* A panel of down: its 16 rows' part of every column. */
-static void fill_columns(void *arg, unsigned panel, unsigned thread)
+/* Of a column of nibbles: 16 rows are the lower half of 16 bytes, the next 16 the upper one. Two panels are filled by
+ * one thread, so that no byte is another's too. */
+static void fill_columns_of(const struct tdm_sparse_layer *l, uint32_t panel)
 {
-        const struct tdm_sparse_layer *l = arg;
         const uint8_t *from = l->down.data + panel * l->down.panel_bytes, *quants = from + scales_bytes(l->down.cols);
-        uint32_t d = l->down.rows;
+        bool is_q4 = l->down.type == TDM_TYPE_Q4_0;
+        uint32_t d = l->down.rows, at_row = is_q4 ? panel / 2 * LANES : panel * LANES;
 
         for (uint32_t b = 0; b < l->down.cols / BLOCK; b++, quants += LANES * quant_bytes(l->down.type)) {
                 memcpy(l->scales + (size_t)b * d + panel * LANES, from + (size_t)b * LANES * 2, LANES * 2);
                 for (uint32_t k = 0; k < BLOCK; k++) {
-                        int8_t *column = l->columns + ((size_t)b * BLOCK + k) * d + panel * LANES;
+                        uint8_t *column = l->columns + ((size_t)b * BLOCK + k) * column_bytes(&l->down) + at_row;
 
                         for (uint32_t lane = 0; lane < LANES; lane++) {
-                                uint32_t at = (k / 4 * LANES + lane) * 4 + k % 4;
+                                uint32_t at = (k / 4 * LANES + lane) * 4 + k % 4, nibble;
 
-                                if (l->down.type == TDM_TYPE_Q8_0)
-                                        column[lane] = (int8_t)(quants[at] ^ 0x80);
-                                else
-                                        column[lane] =
-                                                (int8_t)((at < 256 ? quants[at] & 15 : quants[at - 256] >> 4) - 8);
+                                if (!is_q4) {
+                                        column[lane] = quants[at] ^ 0x80;
+                                        continue;
+                                }
+                                nibble = at < 256 ? quants[at] & 15 : quants[at - 256] >> 4;
+                                column[lane] = (uint8_t)(panel % 2 ? column[lane] | nibble << 4 : nibble);
                         }
                 }
         }
+}
+
+static void fill_columns(void *arg, unsigned pair, unsigned thread)
+{
+        fill_columns_of(arg, 2 * pair);
+        fill_columns_of(arg, 2 * pair + 1);
 }
 
 /* ---- up ---- */
@@ -154,47 +169,58 @@ static void fill_columns(void *arg, unsigned panel, unsigned thread)
 struct up_job {
         const struct tdm_sparse *s;
         const struct tdm_sparse_layer *l;
+        const struct tdm_kernels *kernels;
         const struct tdm_act_row *row;
         tdm_matmul_fn fn;
         float *up;
+        unsigned n_threads, n_chunks;
 };
 
-static void fetch(const void *from, size_t bytes)
+/* Inline, all of them: a function that only fetches ahead has no effect for a compiler, which leaves out its calls. */
+#define INLINE static inline __attribute__((always_inline))
+INLINE void fetch(const void *from, size_t bytes)
 {
         for (size_t at = 0; at < bytes; at += ALIGNMENT)
                 __builtin_prefetch((const uint8_t *)from + at);
 }
 
-static void gather(const struct tdm_sparse_layer *l, const uint32_t *live, uint32_t n, uint8_t *panel)
+/* The rows of 16 live neurons. The last panel's lanes that are none have the last one again. Returns how many live. */
+static uint32_t list_rows(const struct up_job *job, unsigned chunk, const uint8_t **rows)
 {
-        uint32_t n_blocks = l->up.cols / BLOCK, n_pieces = n_blocks * quant_bytes(l->up.type) / 4;
-        uint8_t *quants = panel + scales_bytes(l->up.cols);
+        const uint32_t *live = job->s->live + chunk * LANES;
+        uint32_t n = TDM_MIN(job->s->n_live - chunk * LANES, LANES);
 
-        for (uint32_t lane = 0; lane < n && lane < ROWS_AHEAD; lane++)
-                fetch(l->rows + live[lane] * row_bytes(&l->up), row_bytes(&l->up));
-        for (uint32_t lane = 0; lane < n; lane++) {
-                const uint8_t *row = l->rows + live[lane] * row_bytes(&l->up);
-
-                if (lane + ROWS_AHEAD < n)
-                        fetch(l->rows + live[lane + ROWS_AHEAD] * row_bytes(&l->up), row_bytes(&l->up));
-                for (uint32_t i = 0; i < n_pieces; i++)
-                        memcpy(quants + ((size_t)i * LANES + lane) * 4, row + 4 * (size_t)i, 4);
-                for (uint32_t b = 0; b < n_blocks; b++)
-                        memcpy(panel + ((size_t)b * LANES + lane) * 2, row + 4 * (size_t)n_pieces + 2 * (size_t)b, 2);
-        }
+        for (uint32_t lane = 0; lane < LANES; lane++)
+                rows[lane] = job->l->rows + live[TDM_MIN(lane, n - 1)] * row_bytes(&job->l->up);
+        return n;
 }
 
-/* 16 live neurons. The last panel's lanes that are none hold what was there: finite or not, nobody reads their sums. */
+INLINE void fetch_rows(const struct up_job *job, unsigned chunk)
+{
+        const uint8_t *rows[LANES];
+        uint32_t n = list_rows(job, chunk, rows);
+
+        for (uint32_t lane = 0; lane < n; lane++)
+                fetch(rows[lane], row_bytes(&job->l->up));
+}
+
+/* 16 live neurons. Meanwhile the rows of those that are probably this thread's next ones come. */
 static void up_chunk(void *arg, unsigned chunk, unsigned thread)
 {
         const struct up_job *job = arg;
         const uint32_t *live = job->s->live + chunk * LANES;
-        uint32_t n = TDM_MIN(job->s->n_live - chunk * LANES, LANES);
         uint8_t *panel = job->s->panels + thread * job->s->panel_bytes;
         struct tdm_matrix matrix = { panel, job->s->panel_bytes, job->l->up.type, LANES, job->l->up.cols };
+        const uint8_t *rows[LANES];
+        uint32_t n = list_rows(job, chunk, rows);
         float y[LANES];
 
-        gather(job->l, live, n, panel);
+        if (chunk < job->n_threads)
+                fetch_rows(job, chunk);
+        if (chunk + job->n_threads < job->n_chunks)
+                fetch_rows(job, chunk + job->n_threads);
+        job->kernels->interleave(rows, job->l->up.cols / BLOCK, quant_bytes(job->l->up.type), panel,
+                                 panel + scales_bytes(job->l->up.cols));
         job->fn(&matrix, job->row, 1, 0, 1, y, LANES);
         for (uint32_t lane = 0; lane < n; lane++)
                 job->up[live[lane]] = y[lane];
@@ -211,15 +237,21 @@ struct down_job {
         float *y;
 };
 
+/* From row `first` on. */
+static const uint8_t *column(const struct tdm_sparse_layer *l, uint32_t neuron, uint32_t first)
+{
+        return l->columns + (size_t)neuron * column_bytes(&l->down) + first / BLOCK * quant_bytes(l->down.type);
+}
+
 /* Of a chunk's rows, what the i-th live column needs: hardware does not guess which column is next. */
-static void fetch_column(const struct down_job *job, uint32_t i, uint32_t first, uint32_t n_rows)
+INLINE void fetch_column(const struct down_job *job, uint32_t i, uint32_t first, uint32_t n_rows)
 {
         const struct tdm_sparse_layer *l = job->l;
         const uint32_t *live = job->s->live;
 
         if (i >= job->s->n_live)
                 return;
-        fetch(l->columns + (size_t)live[i] * l->down.rows + first, n_rows);
+        fetch(column(l, live[i], first), n_rows / BLOCK * quant_bytes(l->down.type));
         if (i == 0 || live[i] / BLOCK != live[i - 1] / BLOCK)
                 fetch(l->scales + (size_t)(live[i] / BLOCK) * l->down.rows + first, 2 * (size_t)n_rows);
 }
@@ -238,16 +270,18 @@ static void down_chunk(void *arg, unsigned chunk, unsigned thread)
                 fetch_column(job, i, first, n_rows);
         for (uint32_t i = 0; i < job->s->n_live;) {
                 uint32_t b = live[i] / BLOCK;
-                struct tdm_columns columns = { .scales = l->scales + (size_t)b * l->down.rows + first,
+                struct tdm_columns columns = { .type = l->down.type,
+                                               .scales = l->scales + (size_t)b * l->down.rows + first,
                                                .x_scale = job->row->scale[b] };
 
                 for (; i < job->s->n_live && live[i] / BLOCK == b; i++) {
                         fetch_column(job, i + COLUMNS_AHEAD, first, n_rows);
-                        columns.w[columns.n] = l->columns + (size_t)live[i] * l->down.rows + first;
-                        columns.hi[columns.n] = job->row->hi[live[i]];
-                        columns.lo[columns.n++] = has_lo ? job->row->lo[live[i]] : 0;
+                        columns.w[columns.n] = column(l, live[i], first);
+                        columns.q[columns.n++] =
+                                (int16_t)(has_lo ? 256 * job->row->hi[live[i]] + job->row->lo[live[i]] :
+                                                   job->row->hi[live[i]]);
                 }
-                job->kernels->add_columns(&columns, has_lo, n_rows, y);
+                job->kernels->add_columns(&columns, n_rows, y);
         }
 }
 
@@ -269,8 +303,9 @@ bool tdm_sparse_run(struct tdm_sparse *s, struct tdm_sparse_layer *l, struct tdm
                     struct tdm_acts *mid, float *y)
 {
         uint32_t n = l->up.rows, n_parts = CHUNKS_PER_THREAD * tdm_pool_n_threads(pool);
-        struct up_job up_job = { s, l, acts->rows[l->up_act],
-                                 kernels->matmul[l->up_act][tdm_kernels_type_index(l->up.type)], up };
+        struct up_job up_job = {
+                s, l, kernels, acts->rows[l->up_act], kernels->matmul[l->up_act][tdm_kernels_type_index(l->up.type)], up
+        };
         struct down_job down_job = { s,
                                      l,
                                      kernels,
@@ -284,11 +319,12 @@ bool tdm_sparse_run(struct tdm_sparse *s, struct tdm_sparse_layer *l, struct tdm
                 return false;
         if (!l->filled) {
                 tdm_pool_run(pool, l->up.rows / LANES, fill_rows, l);
-                tdm_pool_run(pool, l->down.rows / LANES, fill_columns, l);
+                tdm_pool_run(pool, l->down.rows / BLOCK, fill_columns, l);
                 l->filled = true;
         }
         memset(up, 0, n * sizeof(*up)); /* of dead neurons: the gate's zero times anything finite */
-        tdm_pool_run(pool, TDM_DIV_UP(s->n_live, LANES), up_chunk, &up_job);
+        up_job.n_chunks = TDM_DIV_UP(s->n_live, LANES);
+        tdm_pool_run(pool, up_job.n_chunks, up_chunk, &up_job);
         kernels->gelu_mul(gate, up, n, gate);
         tdm_acts_prepare_row(mid, kernels, 0, gate, n);
         tdm_pool_run(pool, TDM_DIV_UP(l->down.rows, down_job.chunk_rows), down_chunk, &down_job);

@@ -19,7 +19,7 @@ struct tdm_sparse_layer {
         bool filled;
         uint8_t *rows;    /* [up.rows][row bytes] */
         uint16_t *scales; /* [down.cols / 32][down.rows]: f16 */
-        int8_t *columns;  /* [down.cols][down.rows] */
+        uint8_t *columns; /* [down.cols][column bytes]: as kernels.h says */
 };
 
 struct tdm_sparse;

@@ -126,7 +126,7 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
 
 /* Each has a file of its own, which defines tdm_architecture_<name>. */
 #define TDM_ARCHITECTURES(X)                                                                                           \
-        X(gemma3) X(gemma3n) X(gemma4) X(gemma_embedding) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss)
+        X(gemma3) X(gemma3n) X(gemma4) X(gemma_embedding) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss) X(smollm3)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

@@ -224,6 +224,7 @@ static const struct tdm_pretokenizer pretokenizers[] = {
           .stages = { &default_symbols, &gpt2, &default_numbers, &default_digits } },
         { NAMES("smollm", "starcoder", "refact"), .stages = { &digit, &gpt2 } },
         { NAMES("llama-bpe", "llama3", "llama-v3"), .whole_words = true, .add_bos = true, .stages = { &llama3 } },
+        { NAMES("smaug-bpe"), .stages = { &llama3 } },
         { NAMES("qwen2", "deepseek-r1-qwen"), .nfc = true, .stages = { &qwen2 } },
         { NAMES("qwen35"), .nfc = true, .stages = { &qwen35 } },
         { NAMES("gpt-4o"), .stages = { &gpt4o } },

@@ -112,7 +112,8 @@ void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_coun
                                              .submissions = counters->submissions,
                                              .hidden_copies = counters->hidden_copies,
                                              .logit_blocks = counters->logit_blocks,
-                                             .kv_restored_bytes = counters->kv_restored_bytes };
+                                             .kv_restored_bytes = counters->kv_restored_bytes,
+                                             .rows_spared = counters->rows_spared };
 }
 
 void tdm_vulkan_profile(struct tdm_device *device, bool on)

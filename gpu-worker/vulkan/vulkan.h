@@ -25,6 +25,7 @@ struct tdm_vulkan_counters {
         uint64_t hidden_copies; /* of hidden rows between the step's memory and the device's */
         uint64_t logit_blocks;  /* of TDM_SAMPLE_MAX_BLOCK, that were chosen to come to the host for the sampler */
         uint64_t kv_restored_bytes;
+        uint64_t rows_spared; /* of the blocks that rows without logits do not need, summed over blocks */
 };
 void tdm_vulkan_counters(const struct tdm_device *device, struct tdm_vulkan_counters *ret);
 

@@ -6,10 +6,11 @@
  * matrix as it lies (columns), int8 in AIE2's tiles.
  *
  * With --attention the set also has whole attention blocks over the paged cache, for the two shipped models. With
- * --strix the set says that it is for a Strix, and its xclbin has what XRT of an NPU asks for beyond 2.13: a partition
- * of columns with the image of its compute unit. The emulated kernel driver (tests/npu-kernel/) runs such a set.
+ * --partition its xclbin has what XRT of an NPU asks for beyond 2.13: a partition of columns with the image of its
+ * compute unit. The emulated kernel driver (tests/npu-kernel/) runs such a set. With --strix the set also says that it
+ * is for a Strix.
  *
- * usage: make-npu-programs [--attention] [--strix] DIRECTORY */
+ * usage: make-npu-programs [--attention] [--partition|--strix] DIRECTORY */
 #include <assert.h>
 #if __has_include(<xrt/xclbin.h>)
 #include <xrt/xclbin.h>
@@ -142,19 +143,19 @@ static_assert(sizeof(partition.head) == 184 && sizeof(partition.pdi) == 96 && si
               "XRT's layout");
 
 /* The kernel's entry of an NPU also says which image it needs. */
-static size_t xml_for(bool strix, char *ret, size_t size)
+static size_t xml_for(bool partitioned, char *ret, size_t size)
 {
         const char *port = strstr(xml, "<port ");
 
         return (size_t)snprintf(
                 ret, size, "%.*s%s%s", (int)(port - xml), xml,
-                strix ? "<extended-data subtype=\"DPU\" functional=\"0\" dpu_kernel_id=\"0x901\"/>" : "", port);
+                partitioned ? "<extended-data subtype=\"DPU\" functional=\"0\" dpu_kernel_id=\"0x901\"/>" : "", port);
 }
 
-static void write_xclbin(const char *directory, bool strix)
+static void write_xclbin(const char *directory, bool partitioned)
 {
         char text[8192];
-        size_t text_bytes = xml_for(strix, text, sizeof(text));
+        size_t text_bytes = xml_for(partitioned, text, sizeof(text));
         /* xclbin.h's own structs end in an array of one. */
         static struct {
                 int32_t n, pad;
@@ -185,7 +186,7 @@ static void write_xclbin(const char *directory, bool strix)
                 { ASK_GROUP_CONNECTIVITY, "group conn.", &connections, sizeof(connections) },
                 { AIE_PARTITION_KIND, "partition", &partition, sizeof(partition) },
         };
-        const uint32_t n = TDM_ARRAY_SIZE(sections) - !strix;
+        const uint32_t n = TDM_ARRAY_SIZE(sections) - !partitioned;
         size_t head = offsetof(struct axlf, m_sections),
                at = TDM_ALIGN_UP(head + n * sizeof(struct axlf_section_header), (size_t)8);
         static uint8_t file[65536];
@@ -199,7 +200,7 @@ static void write_xclbin(const char *directory, bool strix)
                 memcpy(memory.data[i].m_tag, i == 0 ? "HOST" : "SRAM", 5);
         }
         ip.data[0].m_type = IP_KERNEL;
-        if (strix) {
+        if (partitioned) {
                 ip.data[0].m_type = IP_PS_KERNEL;
                 ip.data[0].properties = 1u | DPU_KERNEL << 16; /* a DPU's, and which */
                 ip.data[0].m_base_address = UINT64_MAX;
@@ -287,22 +288,24 @@ static void add_block(const char *directory, FILE *manifest, size_t which, uint3
 
 int main(int argc, char **argv)
 {
-        bool attention = false, strix = false;
+        bool attention = false, partitioned = false, strix = false;
         char path[4096];
         FILE *manifest;
 
         for (; argc > 2; argc--, argv++)
                 if (strcmp(argv[1], "--attention") == 0)
                         attention = true;
+                else if (strcmp(argv[1], "--partition") == 0)
+                        partitioned = true;
                 else if (strcmp(argv[1], "--strix") == 0)
-                        strix = true;
+                        partitioned = strix = true;
                 else
                         break;
         if (argc != 2) {
-                fprintf(stderr, "usage: make-npu-programs [--attention] [--strix] DIRECTORY\n");
+                fprintf(stderr, "usage: make-npu-programs [--attention] [--partition|--strix] DIRECTORY\n");
                 return 2;
         }
-        write_xclbin(argv[1], strix);
+        write_xclbin(argv[1], partitioned);
         snprintf(path, sizeof(path), "%s/manifest", argv[1]);
         manifest = fopen(path, "we");
         if (!manifest)

@@ -10,6 +10,11 @@
 #include <sys/stat.h>
 
 #define MODULE "tandem-xrt.so"
+#ifdef TDM_NPU_EMULATED_KERNEL
+#define EMULATED_KERNEL true
+#else
+#define EMULATED_KERNEL false
+#endif
 
 /* struct axlf of xclbin.h, the parts that lead to others. */
 #define XCLBIN_MAGIC "xclbin2"
@@ -36,19 +41,39 @@ int tdm_xrt_program_path(const char *relative, char *ret, size_t size)
         return snprintf(ret, size, "%s/%s", exe, relative) < (int)size ? 0 : -ENAMETOOLONG;
 }
 
-static int point_at_emulation(struct tdm_error *err)
+/* Today's XRT is emulated below AMD's driver library: by a library that takes libc's place for what is loaded after it,
+ * in a namespace of its own. */
+static int load_emulated_kernel(const char *path, Lmid_t *ret, struct tdm_error *err)
+{
+        static void *kernel; /* there are few namespaces, and one device: once a process */
+
+        if (!kernel)
+                kernel = dlmopen(LM_ID_NEWLM, path, RTLD_NOW | RTLD_LOCAL);
+        if (!kernel || dlinfo(kernel, RTLD_DI_LMID, ret) != 0) {
+                const char *why = dlerror();
+
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the emulated NPU cannot be loaded: %s",
+                                     why ? why : "no reason given");
+        }
+        return 0;
+}
+
+static int point_at_emulation(Lmid_t *ret, struct tdm_error *err)
 {
         char root[4096], library[4200];
         int r = tdm_xrt_program_path("../lib/npu-emulated", root, sizeof(root));
 
         if (r < 0)
                 return tdm_error_set(err, r, "cannot tell where this program lies: %s", strerror(-r));
+        snprintf(library, sizeof(library), "%s/lib/libnpu-kernel-inside.so", root);
+        if (EMULATED_KERNEL && access(library, R_OK) == 0)
+                return load_emulated_kernel(library, ret, err);
         snprintf(library, sizeof(library), "%s/lib/libxrt_core.so.2", root);
         if (access(library, R_OK) < 0)
                 return tdm_error_set(
                         err, TDM_E_UNSUPPORTED,
                         "the emulated NPU is not in this build (%s is missing): it is never installed, and building "
-                        "it needs XRT 2.13's development files (Debian 12: libxrt-dev) when CMake configures",
+                        "it needs XRT's development files (Debian: libxrt-dev) when CMake configures",
                         library);
         /* XRT takes its device layer from here; an emulation mode of its own would take another one. */
         setenv("XILINX_XRT", root, 1);
@@ -61,11 +86,12 @@ int tdm_xrt_load(bool emulated, const struct tdm_xrt_front **ret, struct tdm_err
         static const char *const places[] = { MODULE, "../lib/" MODULE };
         const struct tdm_xrt_front *front;
         char path[4096] = MODULE;
+        Lmid_t space = LM_ID_BASE;
         void *module = NULL;
         int r;
 
         if (emulated) {
-                r = point_at_emulation(err);
+                r = point_at_emulation(&space, err);
                 if (r != 0)
                         return r;
         }
@@ -80,7 +106,7 @@ int tdm_xrt_load(bool emulated, const struct tdm_xrt_front **ret, struct tdm_err
                                 "files (Debian 12: libxrt-dev)",
                                 MODULE);
         }
-        module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        module = dlmopen(space, path, RTLD_NOW | RTLD_LOCAL);
         if (!module) {
                 const char *why = dlerror();
 

@@ -1,5 +1,6 @@
 /* How fast the host device runs a model in process: a prompt, then tokens one by one, then several sequences together;
- * and where the time goes, by kind of block. No daemon, no rings: the difference to `tandem bench` is what those cost.
+ * and where the time goes, by kind of block. Each sequence has ids of its own, since equal rows would share their
+ * experts. No daemon, no rings: the difference to `tandem bench` is what those cost.
  *
  * usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS [PRECISION]]]]] */
 #include <time.h>
@@ -74,7 +75,7 @@ int main(int argc, char **argv)
         struct runner_part parts[RUNNER_TABLES];
         struct runner_model model;
         struct runner *runner;
-        uint32_t *ids, n_ids;
+        uint32_t *ids, *of_table, n_ids;
         uint64_t begin_ns;
         char what[64];
 
@@ -88,20 +89,22 @@ int main(int argc, char **argv)
         n_ids = n_prompt + 2 * n_steps + 2;
         options.max_positions = n_ids;
         runner_model_load(&model, argv[1]);
-        ids = malloc(n_ids * sizeof(*ids));
-        for (uint32_t i = 0; i < n_ids; i++)
-                ids[i] = 300 + i * 7919 % (model.hp->n_vocab - 300);
+        ids = malloc((size_t)n_batch * n_ids * sizeof(*ids));
         runner = runner_new(&model, &options);
         printf("%s, %s, %s\n", argv[1], runner_describe(runner), tdm_precision_name(options.precision));
-        for (uint32_t t = 0; t < n_batch; t++)
+        for (uint32_t t = 0; t < n_batch; t++) {
+                of_table = ids + (size_t)t * n_ids;
+                for (uint32_t i = 0; i < n_ids; i++)
+                        of_table[i] = 300 + (i * 7919 + t) % (model.hp->n_vocab - 300);
                 parts[t] = (struct runner_part){
                         .table = t,
-                        .ids = ids,
+                        .ids = of_table,
                         .n_ids = n_ids,
                         .n = 1,
                         .n_logits = 1,
                         .sampling = { .temperature = 0.8f, .top_k = 40, .top_p = 1, .repeat_penalty = 1 }
                 };
+        }
         runner_step(runner, parts, 1, NULL, NULL); /* pages touched, threads awake */
         runner_reset_seconds(runner);
 

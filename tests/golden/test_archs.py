@@ -1,6 +1,6 @@
-"""Llama, Qwen and gpt-oss against float64: random models (tools/mkgguf_archs.py), whose reference values another
-program computed, stay within a stated distance of them, on the host device and on Vulkan; and what a sequence gets on
-the host device is the same bits in every company.
+"""Llama, SmolLM3, Qwen and gpt-oss against float64: random models (tools/mkgguf_archs.py), whose reference values
+another program computed, stay within a stated distance of them, on the host device and on Vulkan; and what a sequence
+gets on the host device is the same bits in every company.
 
 usage: test_archs.py distance GOLDEN_HOST | bits GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
 """
@@ -17,6 +17,8 @@ from tandem_test import TREE, Skip, make_model  # noqa: E402
 MODELS = {
     ("llama", "dev", "f32"): (1, 0.005), ("llama", "dev", "q8_0"): (1, 0.0596), ("llama", "dev", "q4_0"): (1, 0.0672),
     ("llama", "k", "q4_k"): (3, 0.0915), ("llama", "k", "q6_k"): (3, 0.0892), ("llama", "linear", "f32"): (4, 0.005),
+    ("smollm3", "dev", "f32"): (1, 0.005), ("smollm3", "dev", "q8_0"): (1, 0.0805),
+    ("smollm3", "dev", "q4_0"): (1, 0.0821), ("smollm3", "k", "q4_k"): (3, 0.0944),
     ("qwen2", "dev", "f32"): (1, 0.005), ("qwen2", "dev", "q8_0"): (1, 0.0515), ("qwen2", "dev", "q4_0"): (1, 0.0544),
     ("qwen2", "k", "q4_k"): (3, 0.0785), ("qwen2", "k", "q6_k"): (3, 0.0795),
     ("qwen3", "dev", "f32"): (1, 0.005), ("qwen3", "dev", "q8_0"): (1, 0.0596), ("qwen3", "dev", "q4_0"): (1, 0.0600),
@@ -33,10 +35,11 @@ BY_MEDIAN = (("gpt-oss", "dev", "f32"),)
 # Whose reference rounds YaRN's range.
 ROUNDED = (("gpt-oss", "dev", "bf16"),)
 F32_LIMIT = 0.001  # in precision f32, of any file
-VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"),
-          ("qwen3", "yarn", "f32"), ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
-EXACT = (("llama", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "k", "q4_k"), ("qwen3moe", "dev", "q4_0"),
-         ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"))
+VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
+          ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
+          ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
+EXACT = (("llama", "dev", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "k", "q4_k"),
+         ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"))
 
 
 def model(arch, size, kind):

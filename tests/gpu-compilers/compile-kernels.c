@@ -26,7 +26,7 @@
 static const char *folder;
 static FILE *table;
 static struct tdm_vk_device *device;
-static char seen[NAMES_MAX][40];
+static char seen[NAMES_MAX][48];
 static unsigned n_seen;
 
 static _Noreturn void fail(const char *what, const char *why)

@@ -18,10 +18,13 @@ WAIT = re.compile(r"^s_wait(?!_idle|_event)")
 SCRATCH = re.compile(r"^scratch_")
 UNITS_CYCLES = 32  # in which a matrix operation of 16 by 16 by 16 is issued
 
+LANES = 32  # products are counted for as many: 8 of four bytes each are 8 * 4 * 32 = 1,024
+
 # Intel's: one line is an instruction for a subgroup, in parentheses how many lanes at once.
 INTEL_LINE = re.compile(r"^(?:\([^)]*\)\s*)?([a-z][a-z0-9.]*)\((\d+)\)")
 
 Loop = collections.namedtuple("Loop", "dots units vector loads lds waits")
+PATTERNS = (DOT, UNITS, VECTOR, LOAD, LDS, WAIT)
 
 
 def instructions(text):
@@ -39,25 +42,38 @@ def instructions(text):
     return lines
 
 
+def spans(lines):
+    """{begin: end} of what lies between a label and the last branch back to it."""
+    where = {label: i for i, (label, _) in enumerate(lines) if label}
+    found = {}
+    for i, (_, word) in enumerate(lines):
+        to = BRANCH.match(word)
+        if to and where.get(to[1], i) < i:  # of two that begin together the longer one is the whole loop
+            found[where[to[1]]] = max(i, found.get(where[to[1]], 0))
+    return found
+
+
+def counted(lines, begin, end):
+    return Loop(*(sum(1 for _, word in lines[begin:end] if pattern.match(word)) for pattern in PATTERNS))
+
+
 def loops(text):
     """Inner loops of RDNA code as Loop, the one with the most products first."""
     lines = instructions(text)
-    where = {label: i for i, (label, _) in enumerate(lines) if label}
-    found = []
-    for i, (_, word) in enumerate(lines):
-        to = BRANCH.match(word)
-        if to and where.get(to[1], i) < i:
-            found.append((where[to[1]], i))
-    spans = {}
-    for begin, end in found:  # of two that begin together the longer one is the whole loop
-        spans[begin] = max(end, spans.get(begin, 0))
-
-    def count(begin, end, pattern):
-        return sum(1 for _, word in lines[begin:end] if pattern.match(word))
-    work = [(b, e) for b, e in spans.items() if count(b, e, DOT) + count(b, e, UNITS)]
+    work = [span for span in spans(lines).items() if any(counted(lines, *span)[:2])]
     inner = [(b, e) for b, e in work if not any((b2, e2) != (b, e) and b <= b2 and e2 <= e for b2, e2 in work)]
-    result = [Loop(*(count(b, e, pattern) for pattern in (DOT, UNITS, VECTOR, LOAD, LDS, WAIT))) for b, e in inner]
-    return sorted(result, key=lambda loop: -(loop.dots + loop.units))
+    return sorted((counted(lines, b, e) for b, e in inner), key=lambda loop: -(loop.dots + loop.units))
+
+
+def stage(text, times):
+    """Of a kernel for matrix units: its inner loop so many times, and once what the loop around it does besides."""
+    lines = instructions(text)
+    work = sorted((span for span in spans(lines).items() if counted(lines, *span).units), key=lambda s: s[1] - s[0])
+    if not work:
+        return None
+    inner = counted(lines, *work[0])
+    around = counted(lines, *work[1]) if len(work) > 1 else inner
+    return Loop(*(n * times + m - n for n, m in zip(inner, around)))
 
 
 class Kernel:
@@ -106,10 +122,30 @@ class Kernel:
         found = loops(self.code)
         return found[0] if found else None
 
-    def vector_for_8(self):
-        """Vector instructions, these included, for 8 dot products of the loop that has most of them; None: no loop."""
+    def work(self):
+        """What its loop does, and how often 1,024 products of bytes; None: no loop of products. Of a kernel for matrix
+        units with what brings rows and weights into shared memory."""
+        if self.shader.startswith("matmul-int8-any"):
+            loop = stage(self.code, self.constants[2] >> 12 & 15)
+            return loop and (loop, loop.units * 16 ** 3 / 1024)
         loop = self.loop()
-        return loop.vector * 8 / loop.dots if loop and loop.dots else None
+        return (loop, loop.dots * self.subgroup / LANES / 8) if loop and loop.dots else None
+
+    def per_8(self):
+        """{what: how often for 8 dot products of 32 lanes, in them}. cycles: in which a SIMD issues that."""
+        work = self.work()
+        if not work:
+            return {}
+        loop, n = work
+        wide = self.subgroup / LANES  # a subgroup of 64 is issued in two passes
+        others = loop.vector - loop.units
+        return {"vector": others * wide / n, "units": loop.units / n, "loads": loop.loads * wide / n,
+                "shared": loop.lds * wide / n, "waits": loop.waits * wide / n,
+                "cycles": (others * wide + loop.units * UNITS_CYCLES) / n}
+
+    def vector_for_8(self):
+        """Vector instructions, dot products included and matrix operations not, for 8 dot products; None: no loop."""
+        return self.per_8().get("vector")
 
 
 def read(folder):

@@ -52,7 +52,7 @@ GPUS = [Gpu("gfx1103", "25.0", ["phoenix"], 512), Gpu("gfx1150", "25.0", ["gfx11
 INTELS = [Gpu("Xe-LPG", "25.0", [], 0, intel="mtl"), Gpu("Xe2", "25.0", [], 0, intel="lnl")]
 
 # Kernels of the table: words, shader, what the first constants are, and at most how many vector instructions 8 dot
-# products take. Of several shapes that with the fewest.
+# products take, those included, matrix operations not. Of several shapes that with the fewest.
 Q4_0, Q8_0, Q4_K, Q6_K, TURNED, I8, I16 = 2, 8, 12, 14, 64, 1, 2
 ROWS = [("Q4_0, 1 row", "matvec", (Q4_0, I8, 1), 32),
         ("Q4_0 turned, 1 row", "matvec", (Q4_0 | TURNED, I8, 1), 32),
@@ -63,6 +63,13 @@ ROWS = [("Q4_0, 1 row", "matvec", (Q4_0, I8, 1), 32),
         ("Q4_K, 16 rows", "matvec-subblock", (Q4_K, I8, 16), 20),
         ("Q6_K, 16-bit, 1 row", "matvec-subblock", (Q6_K, I16, 1), None),
         ("Q6_K, 16-bit, 16 rows", "matvec-subblock", (Q6_K, I16, 16), None),
+        ("Q4_0, prompt", "matmul-int8-any", (Q4_0, I8), 3),
+        ("Q4_0, 16-bit, prompt", "matmul-int8-any", (Q4_0, I16), 3),
+        ("Q8_0, prompt", "matmul-int8-any", (Q8_0, I8), 3),
+        ("Q4_K, prompt", "matmul-int8-any-subblock", (Q4_K, I8), 3),
+        ("Q4_K, 16-bit, prompt", "matmul-int8-any-subblock", (Q4_K, I16), 3),
+        ("Q6_K, prompt", "matmul-int8-any-subblock", (Q6_K, I8), None),
+        ("Q6_K, 16-bit, prompt", "matmul-int8-any-subblock", (Q6_K, I16), 3),
         ("attention, 1 row", "attend", (256, 1, 1), None),
         ("attention, 4 rows", "attend", (256, 1, 4), None),
         ("logits chosen", "gather", (), None)]
@@ -94,12 +101,10 @@ def figures_of(kernels, gpu):
         if not found:
             continue
         k = min(found, key=lambda k: (k.vector_for_8() or 0, -k.code_bytes))
-        loop = k.loop()
+        per_8 = k.per_8()
         result[words] = {"registers": k.registers, "spills": k.spills, "code": k.code_bytes, "lds": k.lds,
                          "subgroups": waves_of(k, gpu) if gpu.registers else 0}
-        if loop and loop.dots:
-            result[words].update({"vector": round(k.vector_for_8(), 1), "loads": round(loop.loads * 8 / loop.dots, 1),
-                                  "waits": round(loop.waits * 8 / loop.dots, 1)})
+        result[words].update({name: round(value, 2 if per_8["units"] else 1) for name, value in per_8.items()})
     return result
 
 
@@ -165,8 +170,9 @@ def mend_page(figures):
         page = f.read()
     lines = []
     for key, kernels in figures.items():
-        lines += [f"### {key}", "", "| kernel | registers | spilled | subgroups | code, bytes | instructions | loads |",
-                  "|---|---|---|---|---|---|---|"]
+        lines += [f"### {key}", "",
+                  "| kernel | registers | spilled | subgroups | code, bytes | instructions | cycles | loads | shared | "
+                  "waits |", "|---|---|---|---|---|---|---|---|---|---|"]
 
         def cell(kernel, name):
             now, before = kernel["now"].get(name), (kernel.get("before") or {}).get(name)
@@ -175,7 +181,7 @@ def mend_page(figures):
             return f"{now:g}" if before is None else f"{before:g} → {now:g}"
         for words, kernel in kernels.items():
             lines.append(f"| {words} | " + " | ".join(cell(kernel, name) for name in (
-                "registers", "spills", "subgroups", "code", "vector", "loads")) + " |")
+                "registers", "spills", "subgroups", "code", "vector", "cycles", "loads", "shared", "waits")) + " |")
         lines.append("")
     begin, end = "<!-- figures, written by test_compilers.py --record -->\n", "<!-- end of figures -->"
     page = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: begin + "\n" + "\n".join(lines) + end, page,

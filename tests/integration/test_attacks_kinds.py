@@ -3,7 +3,8 @@ bystander asks for status. ATTACKS is the table: kind, attack, what must hold. B
 bystander's status within 200 ms at p99 and its generation served. Needs root, to be several users.
 
 The kinds of workers (7: false accusations, 12: figures that cannot be) need a hostile worker. Their further attacks are
-in daemon/fleet/test-rings.c (gpu_cries, false_progress) and tests/hostile (lying-worker), which this table names."""
+in daemon/fleet/test-fleet-rings.c (gpu_cries, false_progress) and tests/hostile (lying-worker), which this table
+names."""
 import os
 import random
 import socket

@@ -142,8 +142,7 @@ def costs(log):
 def emulated_npu_and_host():
     """The host device is a third quicker than the emulated NPU, then half as quick as it was."""
     if not os.path.exists(os.path.join(tandem_test.BIN, "..", "lib", "npu-emulated", "programs", "manifest")):
-        raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build "
-                   "(Debian 12 and 13: libxrt-dev, uuid-dev)")
+        raise Skip("the emulated NPU is not in this build (Debian: libxrt-dev, uuid-dev)")
     private = PrivateBin(faulty=True)
     gpu = Speed()
     try:

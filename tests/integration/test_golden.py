@@ -22,29 +22,10 @@ LIMITS = {  # precision: {model: (mean distance, share of equal first choices)}
 }
 
 
-def distances(d, model):
-    worst, first, n, nll = [], 0, 0, 0.0
-    for g in golden(model):
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
-            json.dump(g["ids"], f)
-            f.flush()
-            got = d.cli_json("score", "-m", model, "--top", "64", "--ids", f.name, timeout=120)[0]
-        same_ids(got["ids"], g["ids"], "ids that score gives back")
-        nll = max([nll] + [abs(a - b) for a, b in zip(got["nll"], g["nll"])])
-        for i, want in enumerate(g["top"]):
-            have = dict((int(k), v) for k, v in got["top"][g["prompt_len"] - 1 + i])
-            missing = [k for k, _ in want if k not in have]
-            check(not missing, f"golden top ten within {model}'s top 64 at position {i}", missing)
-            worst.append(max(abs(have[k] - v) for k, v in want))
-            first += max(have, key=have.get) == want[0][0]
-            n += 1
-    return sum(worst) / n, max(worst), first / n, nll
-
-
 def one(precision, env=None, kv_type="f16"):
     for model, path in (("tale", TALE), ("sprout", SPROUT)):
         with Daemon(models=[path], env=env or {}) as d:
-            mean, worst, first, nll = distances(d, model)
+            mean, worst, first, nll = golden_distances(d, model)
             equal(d.model(model).get("precision"), precision, "precision shown in status")
             equal(d.model(model).get("kv_type"), kv_type, "KV type shown in status")
             print(f"FIGURE golden {model} {precision} KV {kv_type}: mean {mean:.5f}, worst {worst:.4f}, "

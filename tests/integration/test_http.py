@@ -38,10 +38,16 @@ def lists():
         equal(g.get("/v1/models/tale")["object"], "model", "one model")
         equal(g.get("/v1/models/nope", 404)["error"]["code"], "model_not_found", "unknown model")
         check(re.fullmatch(r"\d+\.\d+\.\d+", g.get("/api/version")["version"]), "a bare version")
-        equal([m["name"] for m in g.get("/api/tags")["models"]], ["tale:latest", "sprout:latest"], "tags")
+        tags = g.get("/api/tags")["models"]
+        equal([m["name"] for m in tags], ["tale:latest", "sprout:latest"], "tags")
+        check(all(re.fullmatch("[0-9a-f]{64}", m["digest"]) for m in tags), "Ollama's program cuts it to 12", tags)
+        check(tags[0]["digest"] != tags[1]["digest"], "identities differ", tags)
+        equal([m["details"]["families"] for m in tags], [[], []], "families before a file was read")
         equal(g.get("/api/ps"), {"models": []}, "none is loaded yet")
         g.post("/v1/completions", GREEDY)
-        equal([m["model"] for m in g.get("/api/ps")["models"]], ["tale:latest"], "the loaded one")
+        loaded = g.get("/api/ps")["models"]
+        equal([(m["model"], m["digest"]) for m in loaded], [("tale:latest", tags[0]["digest"])], "the loaded one")
+        equal(loaded[0]["size"], loaded[0]["size_vram"], "one memory")
         show = g.post("/api/show", {"model": "tale"})
         equal((show["model_info"]["gemma3.context_length"], show["capabilities"]), (4096, ["completion"]), "show")
         equal(g.post("/api/show", {"name": "nope"}, 404)["error"][:17], "the model 'nope' ", "show of none")
@@ -336,6 +342,8 @@ def ollama():
         chat = g.post("/api/chat", {"model": "tale", "stream": False, "options": options, "messages": [
             {"role": "system", "content": "y"}, {"role": "user", "content": "x"}]})
         equal(system["response"], chat["message"]["content"], "generate applies the template")
+        error = g.post("/api/generate", {"model": "tale", "prompt": "x", "raw": True, "system": "y"}, 400)
+        check("'system'" in error["error"], "a raw prompt has no system message", error)
         # num_ctx: prompt and answer together
         out = g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "stream": False,
                                        "options": dict(options, num_ctx=9)})
@@ -417,6 +425,70 @@ def responses():
         for bad in ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, {"input": []},
                     {"input": 5}, {"previous_response_id": "resp_1"}, {"text": {"format": {"type": "yaml"}}}):
             g.post("/v1/responses", dict(body, **bad), 400)
+
+
+@test
+def guesses():
+    """speculation, draft and draft_max of each API reach the daemon, and change no text."""
+    want = {"speculation": "SPECULATION_DRAFT", "draft": "sprout", "draft_max": 5}
+    ask = {"speculation": "draft", "draft": "sprout:latest", "draft_max": 5}
+    chat = {"model": "tale", "messages": HI, "max_tokens": 8}
+    places = [("/v1/chat/completions", dict(chat, **ask)), ("/v1/completions", dict(GREEDY, **ask)),
+              ("/v1/responses", dict({"model": "tale", "input": "x"}, **ask)), ("/v1/messages", dict(chat, **ask)),
+              ("/api/chat", {"model": "tale", "messages": HI, "stream": False, "options": ask}),
+              ("/api/generate", {"model": "tale", "prompt": "x", "stream": False, "options": ask})]
+    with FakeDaemon([{"text": b"Hm"}], drafted=7, accepted=4) as fake, Gateway(fake) as g:
+        for path, body in places:
+            g.post(path, body)
+            equal({k: fake.asked[-1].get(k) for k in want}, want, path)
+        g.post("/v1/completions", GREEDY)
+        equal([fake.asked[-1].get(k, 0) for k in want], [0, 0, 0], "none of them by default")
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            details = g.post(path, dict(places)[path])["usage"]["completion_tokens_details"]
+            equal((details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]), (4, 3), path)
+    with Daemon(models=[TALE, SPROUT], placement=None, env={"TANDEM_GUESSES": "all"}) as d, Gateway(d) as g:
+        def text(want=200, **more):
+            return g.post("/v1/completions", dict(GREEDY, **more), want)
+        off = text(speculation="off")
+        check("accepted_prediction_tokens" not in off["usage"]["completion_tokens_details"], "no guesses", off)
+        for more in ({"draft": "tale"}, {"draft": "sprout", "draft_max": 3}, {"speculation": "lookup"}, {}):
+            equal(text(**more)["choices"], off["choices"], str(more))
+        own = text(draft="tale", max_tokens=60)["usage"]["completion_tokens_details"]
+        check(own["accepted_prediction_tokens"] > 0, "the model's own guesses are right", own)
+        equal(own["rejected_prediction_tokens"], 0, "all of them")
+        for more, status, code, name in (({"speculation": "yes"}, 400, "invalid_value", "speculation"),
+                                         ({"draft_max": 17}, 400, "invalid_value", "draft_max"),
+                                         ({"draft": "/etc/passwd"}, 404, "model_not_found", "draft"),
+                                         ({"draft": "nope"}, 404, "model_not_found", "draft")):
+            error = text(status, **more)["error"]
+            equal((error["code"], error["param"]), (code, name), str(more))
+        error = g.post("/api/chat", {"model": "tale", "messages": HI, "options": {"draft": "../x"}}, 404)["error"]
+        check("'options.draft'" in error, "by its name", error)
+
+
+@test
+def thoughts():
+    """What a model thinks before it answers or calls a tool. No model of the tests does by itself."""
+    tokens = [{"text": b"", "thinking": "Hm, ä".encode()}, {"text": b"", "thinking": b" king."}, {"text": b"Yes"}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    with FakeDaemon(tokens) as fake, Gateway(fake) as g:
+        body = {"model": "tale", "messages": HI, "tools": tools}
+        message = g.post("/v1/chat/completions", body)["choices"][0]["message"]
+        equal((message["reasoning_content"], message["content"]), ("Hm, ä king.", "Yes"), "OpenAI's")
+        deltas = [e["choices"][0]["delta"] for _, e in g.events("/v1/chat/completions", body) if isinstance(e, dict)]
+        equal(["".join(x.get(k) or "" for x in deltas) for k in ("reasoning_content", "content")],
+              ["Hm, ä king.", "Yes"], "OpenAI's stream")
+        message = g.post("/api/chat", dict(body, stream=False))["message"]
+        equal((message["thinking"], message["content"]), ("Hm, ä king.", "Yes"), "Ollama's")
+        lines = [e["message"] for e in g.lines("/api/chat", body)]
+        equal(["".join(m.get(k) or "" for m in lines) for k in ("thinking", "content")], ["Hm, ä king.", "Yes"],
+              "Ollama's stream")
+        for stream in (False, True):
+            hidden = g.lines("/api/chat", dict(body, think=False, stream=stream)) if stream else [
+                g.post("/api/chat", dict(body, think=False, stream=stream))]
+            check(not any("thinking" in e["message"] for e in hidden), "not where they are not wanted", hidden)
+        answer = g.post("/v1/messages", dict(body, max_tokens=9, tools=[{"name": "f", "input_schema": {}}]))
+        equal(answer["content"], [{"type": "text", "text": "Yes"}], "Anthropic's has no block for them")
 
 
 @test

@@ -58,8 +58,7 @@ class Control:
 
 def need_emulated():
     if not os.path.exists(os.path.join(PROGRAMS, "manifest")):
-        raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build "
-                   "(Debian 12 and 13: libxrt-dev, uuid-dev)")
+        raise Skip("the emulated NPU is not in this build (Debian: libxrt-dev, uuid-dev)")
 
 
 def daemon(control=None, **env):
@@ -89,7 +88,7 @@ def shown(d):
     use = w["device_use"]
     check("tale: 12 of 12 attention layers on the NPU in " in w["plan"] and "rows " in w["plan"], "the plan in status",
           w["plan"])
-    text = d.cli("status").stdout.decode()
+    text = d.cli("status", "-v").stdout.decode()
     check(w["plan"] in text, "the plan in the text", text)
     check(f"{100 * use['share']:.1f}% of its blocks' multiplications on the device" in text, "the share in the text",
           text)
@@ -148,7 +147,7 @@ def runs_on_the_npu():
     with daemon(control) as d:
         w = d.wait_ready()["npu"]
         equal(w["device"], "emulated", "device")
-        check("bf16 programs, XRT 2.13" in w["detail"], "what it says of itself", w["detail"])
+        check("bf16 programs, XRT " in w["detail"], "what it says of itself", w["detail"])
         r = d.generate(n=30)
         check("emulated-1-bf16-" in r.done["numerics_id"], "numerics id", r.done["numerics_id"])
         w, use = shown(d)

@@ -98,7 +98,7 @@ def lavapipe_sprout():
 @full_only
 def emulated_npu_tale():
     if not os.path.exists(os.path.join(BIN, "..", "lib", "npu-emulated", "programs", "manifest")):
-        raise Skip("the emulated NPU is not in this build (Debian 12: libxrt-dev, uuid-dev)")
+        raise Skip("the emulated NPU is not in this build (Debian: libxrt-dev, uuid-dev)")
     env = {"TANDEM_NPU": "emulated", "TANDEM_GPU": "host"}
     run(Daemon(env=env), "emulated NPU, tale",
         jobs(24, chunks=(0, 33), placements=("npu",), samplings=("greedy", "sampled", "filtered")))

@@ -158,8 +158,7 @@ def no_device():
 @full_only
 def emulated_npu():
     if not os.path.exists(os.path.join(BIN, "..", "lib", "npu-emulated", "programs", "manifest")):
-        raise Skip("the emulated NPU, which needs XRT 2.13, is not in this build "
-                   "(Debian 12 and 13: libxrt-dev, uuid-dev)")
+        raise Skip("the emulated NPU is not in this build (Debian: libxrt-dev, uuid-dev)")
     with Daemon(env={"TANDEM_NPU": "emulated", "TANDEM_GPU": "host"}) as d:
         d.generate(n=4)
         out = doctor(d)
@@ -184,6 +183,38 @@ def lavapipe():
         check(r.returncode == 0, "exit status", r.returncode, r.stderr)
         check(re.search(r"^- GPU: .*: [\d.]+ GB/s of its memory", r.stdout, re.M), "its memory", r.stdout)
         check(re.search(r"^ok +gpu worker +ready on vulkan", r.stdout, re.M), "what the doctor said", r.stdout)
+
+
+@test
+def stopped_by_hand():
+    """It says how long it takes. Ctrl-C under load ends the measuring; what there is can still be written."""
+    with Daemon(placement=None) as d:
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(d.dir)
+            os.execve(os.path.join(BIN, "tandem"), ["tandem", "--socket", d.socket, "report", "--minutes", "5"],
+                      dict(d.environment(), TERM="xterm"))
+        seen = b""
+
+        def until(text, limit=120):
+            nonlocal seen
+            end = time.monotonic() + limit * SLOW
+            while text not in seen:
+                check(time.monotonic() < end, f"{text} comes", seen[-600:])
+                if select.select([terminal], [], [], 0.2)[0]:
+                    seen += os.read(terminal, 65536)
+
+        until(b"this takes about 6 minutes")
+        until(b"under load for")
+        os.write(terminal, b"\x03")
+        until(b"Stopped here by hand")
+        until(b"[y/N]")
+        os.write(terminal, b"n\n")
+        until(b"nothing was written")
+        _, status = os.waitpid(pid, 0)
+        equal(os.waitstatus_to_exitcode(status), 0, "exit status")
+        os.close(terminal)
+        check(b"jobs at once" in seen, "the load up to there", seen[-1500:])
 
 
 main()

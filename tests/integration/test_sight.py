@@ -392,7 +392,8 @@ def why_auto_took_it():
         w = d.wait_ready()["gpu"]
         check(re.match(r"auto took (the CPU|vulkan): \w", w["reason"]), "the reason", w)
         equal("the CPU" in w["reason"], w["device"] == "host", "it is about the device that runs")
-        check(f"because  {w['reason']}\n" in d.cli("status", check_exit=0).stdout.decode(), "tandem status shows it", w)
+        shown = d.cli("status", "-v", check_exit=0).stdout.decode()
+        check(f"because  {w['reason']}\n" in shown, "tandem status shows it", w)
         os.kill(d.worker_pid("gpu"), signal.SIGKILL)
         wait_for(lambda: d.workers()["gpu"].get("restarts") and d.workers()["gpu"]["state"] == "ready", "a new one")
         equal(d.workers()["gpu"]["reason"], w["reason"], "the reason after a restart")

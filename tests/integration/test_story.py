@@ -80,7 +80,7 @@ def command_line():
         equal(piped.stdout, out.stdout, "the prompt from stdin")
         status = d.cli_json("status", "--json")[0]
         check(len(status["workers"]) == 2, "workers in status --json", status)
-        human = d.cli("status", check_exit=0).stdout.decode()
+        human = d.cli("status", "-v", check_exit=0).stdout.decode()
         check("npu" in human and "gpu" in human and "attention" in human and "ffn" in human, "status for people", human)
         models = d.cli("models", check_exit=0).stdout.decode()
         check("tale" in models, "models", models)

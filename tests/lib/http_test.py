@@ -3,12 +3,16 @@ import http.client
 import json
 import os
 import re
+import shutil
 import socket
+import struct
 import subprocess
+import tempfile
 import threading
 import time
 
 from tandem_test import BIN, REPORT, SLOW, Skip, check, equal, wait_for
+from tandem_wire import SCHEMA
 
 PATIENCE = 60.0 * SLOW
 
@@ -125,6 +129,57 @@ class Gateway:
             except OSError:
                 pass
             return read_all(s)
+
+
+class FakeDaemon:
+    """Answers each job with the same tokens (dicts of a Token's fields), and keeps what was asked: for what no model of
+    the tests says by itself. Use it in a `with`, the gateway inside."""
+
+    def __init__(self, tokens, **done):
+        self.tokens, self.done, self.asked = tokens, done, []
+
+    def __enter__(self):
+        self.dir = tempfile.mkdtemp(prefix="tandem-test-")
+        self.socket = os.path.join(self.dir, "socket")
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.socket)
+        self.listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc):
+        self.listener.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def environment(self):
+        return {k: os.environ[k] for k in ("PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS",
+                                           "LD_LIBRARY_PATH") if k in os.environ}
+
+    def _accept(self):
+        while True:
+            try:
+                s, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(s,), daemon=True).start()
+
+    def _serve(self, s):
+        def reply(request, kind, values):
+            data = SCHEMA.encode("Reply", {"id": request["id"], kind: values})
+            s.sendall(struct.pack("<I", len(data)) + data)
+
+        with s, s.makefile("rb") as f:
+            while size := f.read(4):
+                request = SCHEMA.decode("Request", f.read(struct.unpack("<I", size)[0]))
+                if "hello" in request:
+                    reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20})
+                if "generate" in request:
+                    self.asked.append(request["generate"])
+                    n = len(self.tokens)
+                    reply(request, "accepted", {"job": 1, "prompt_tokens": 3, "model": "tale", "max_tokens": n})
+                    for i, token in enumerate(self.tokens):
+                        reply(request, "tokens", {"job": 1, "index": i, "tokens": [dict({"id": i + 1}, **token)]})
+                    reply(request, "done", dict({"job": 1, "prompt_tokens": 3, "generated_tokens": n}, **self.done))
 
 
 def read_all(s):

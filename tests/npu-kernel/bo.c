@@ -169,8 +169,8 @@ static int device_new(struct client *client, uint64_t size, struct bo **ret)
                 refuse("a device buffer in a heap that is not mapped");
                 return kernel.profile->growth ? -EAGAIN : -EINVAL;
         }
-        if (kernel.fault == FAULT_HEAP) {
-                kernel.fault = FAULT_NONE;
+        if (kernel.heap_is_full) {
+                kernel.heap_is_full = false;
                 kernel.n.faults++;
                 return -ENOSPC;
         }

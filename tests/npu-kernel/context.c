@@ -117,6 +117,8 @@ int context_create(struct client *client, struct npk_request *r, const uint8_t *
         client->contexts = context;
         c->handle = context->id;
         c->doorbell = 0;
+        if (kernel.control)
+                atomic_fetch_add(&kernel.control->n_contexts, 1);
         return 0;
 }
 

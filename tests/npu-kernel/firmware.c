@@ -13,6 +13,7 @@
 
 #define PDI_MAGIC UINT32_C(0x49445054) /* "TPDI", then the number of the set */
 #define OPCODE_INSTRUCTIONS 3u
+#define SLEEP_MS 500u
 #define MAX_WORDS 19u /* of a command's arguments that firmware takes */
 
 bool firmware_pdi(const void *pdi, uint64_t size, uint32_t *ret_program)
@@ -30,14 +31,20 @@ struct range {
         uint64_t address, len;
         uint8_t *at;
         struct bo *bo;
-        bool output;
+        bool output, input; /* a cache is both */
 };
 
 static bool user_copy(const struct client *client, const struct range *range, bool in)
 {
         struct iovec local = { range->at, range->len }, remote = { (void *)(uintptr_t)range->address, range->len };
-        ssize_t n = in ? process_vm_readv(client->pid, &local, 1, &remote, 1, 0) :
-                         process_vm_writev(client->pid, &local, 1, &remote, 1, 0);
+        ssize_t n;
+
+        if (client->pid == getpid()) { /* a process that is no other's needs no right to itself */
+                memcpy(in ? local.iov_base : remote.iov_base, in ? remote.iov_base : local.iov_base, range->len);
+                return true;
+        }
+        n = in ? process_vm_readv(client->pid, &local, 1, &remote, 1, 0) :
+                 process_vm_writev(client->pid, &local, 1, &remote, 1, 0);
 
         return n == (ssize_t)range->len;
 }
@@ -52,7 +59,7 @@ static bool find(struct client *client, struct range *range)
                 return false;
         }
         if (range->bo->user_va)
-                return range->output || user_copy(client, range, true);
+                return !range->input || user_copy(client, range, true);
         if (!range->output && range->bo->device != range->bo->host) {
                 const uint8_t *host = range->bo->host + (range->at - range->bo->device);
 
@@ -128,6 +135,7 @@ static uint32_t start_cu(struct client *client, struct context *context, const u
                 memcpy(&range->address, args + 6 + 2 * i, 8);
                 range->len = needed[i];
                 range->output = i == 2 || i == 4;
+                range->input = i != 2;
                 if (range->address % 64 != 0) {
                         refuse("argument %u at 0x%llx, which is not aligned", i, (unsigned long long)range->address);
                         return ERT_ERROR;
@@ -157,6 +165,10 @@ static uint32_t start_cu(struct client *client, struct context *context, const u
         if (ok) {
                 kernel.n.commands++;
                 kernel.n.macs += tdm_emulated_program_macs(&program);
+                if (kernel.control) {
+                        atomic_fetch_add(&kernel.control->n_commands, 1);
+                        atomic_fetch_add(&kernel.control->n_macs, tdm_emulated_program_macs(&program));
+                }
         }
         return ok ? ERT_COMPLETED : ERT_ERROR;
 }
@@ -218,17 +230,44 @@ static void pause_for(const struct context *context, unsigned ms)
                 ;
 }
 
+static void lose_all(bool files)
+{
+        for (struct client *client = kernel.clients; client; client = client->next) {
+                client->dead = client->dead || files;
+                for (struct context *c = client->contexts; c; c = c->next)
+                        c->lost = true;
+        }
+}
+
+/* The next one for a command, if any: from a line to the server, or from the page of tests. */
+static enum fault take_fault(void)
+{
+        static const enum fault of_page[TDM_EMULATED_N_FAULTS] = {
+                [TDM_EMULATED_FAULT_ERROR] = FAULT_ERROR,       [TDM_EMULATED_FAULT_HANG] = FAULT_HANG,
+                [TDM_EMULATED_FAULT_CONTEXT] = FAULT_CONTEXT,   [TDM_EMULATED_FAULT_GONE] = FAULT_GONE,
+                [TDM_EMULATED_FAULT_FIRMWARE] = FAULT_FIRMWARE, [TDM_EMULATED_FAULT_SLOW] = FAULT_SLOW,
+                [TDM_EMULATED_FAULT_SUSPEND] = FAULT_ASLEEP,
+        };
+        enum fault fault = kernel.fault;
+        uint32_t asked = kernel.control ? atomic_exchange(&kernel.control->fault, 0) : 0;
+
+        kernel.fault = FAULT_NONE;
+        if (asked > 0 && asked < TDM_EMULATED_N_FAULTS) {
+                fault = of_page[asked];
+                atomic_fetch_add(&kernel.control->n_faults, 1);
+        }
+        if (fault != FAULT_NONE)
+                kernel.n.faults++;
+        return fault;
+}
+
 static uint32_t run(struct context *context, struct job *job)
 {
-        enum fault fault = kernel.fault;
+        enum fault fault = context->lost ? FAULT_NONE : take_fault();
         uint32_t header = *(const uint32_t *)job->command->host;
 
         if (context->lost)
                 return ERT_ABORT;
-        if (fault != FAULT_NONE && fault != FAULT_HEAP) {
-                kernel.fault = FAULT_NONE;
-                kernel.n.faults++;
-        }
         switch (fault) {
         case FAULT_ERROR:
                 return ERT_ERROR;
@@ -243,13 +282,23 @@ static uint32_t run(struct context *context, struct job *job)
         case FAULT_CONTEXT:
                 context->lost = true;
                 return ERT_ABORT;
-        case FAULT_GONE:
-                for (struct client *client = kernel.clients; client; client = client->next) {
-                        client->dead = true;
-                        for (struct context *c = client->contexts; c; c = c->next)
-                                c->lost = true;
-                }
+        case FAULT_FIRMWARE:
+                while (!context->lost && !kernel.quitting)
+                        pause_for(context, 1000);
                 return ERT_ABORT;
+        case FAULT_REMOVED:
+                kernel.absent_until_ns = tdm_now_ns() + TDM_NSEC_PER_SEC;
+                __attribute__((fallthrough));
+        case FAULT_GONE:
+                lose_all(true);
+                return ERT_ABORT;
+        case FAULT_ASLEEP:
+                pause_for(context, SLEEP_MS);
+                lose_all(false);
+                return ERT_ABORT;
+        case FAULT_SUSPEND:
+                pause_for(context, SLEEP_MS);
+                break;
         case FAULT_SLOW:
                 pause_for(context, 300);
                 break;

@@ -160,6 +160,8 @@ int info_get(struct client *client, struct npk_request *r, const uint8_t *extra,
         case XDNA_INFO_POWER_MODE:
                 state[0] = kernel.power_mode;
                 return give(r, state, sizeof(state), answer);
+        case XDNA_INFO_SENSORS: /* none in tree; to ask is no wrong use */
+                return -EOPNOTSUPP;
         default:
                 break;
         }

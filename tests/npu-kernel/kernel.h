@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "common/util.h"
+#include "npu-worker/emulated/control.h"
 #include "tests/npu-kernel/protocol.h"
 #include "tests/npu-kernel/uapi.h"
 
@@ -87,7 +88,7 @@ struct client {
         int fd;
         pid_t pid;
         uid_t uid;
-        bool control, dead; /* dead: the device went while it was open */
+        bool control, dead; /* control: no file of the device; dead: the device went while it was open */
         struct table bos, syncobjs;
         struct context *contexts;
         uint32_t last_context;
@@ -109,7 +110,19 @@ struct pending { /* a reply that is not due yet */
         struct pending *next;
 };
 
-enum fault { FAULT_NONE, FAULT_ERROR, FAULT_HANG, FAULT_CONTEXT, FAULT_GONE, FAULT_SLOW, FAULT_HEAP };
+enum fault {
+        FAULT_NONE,
+        FAULT_ERROR,    /* the command ends with an error */
+        FAULT_HANG,     /* it does not end: the watchdog stops the context */
+        FAULT_CONTEXT,  /* the context is lost */
+        FAULT_GONE,     /* each call fails until the file is opened anew */
+        FAULT_SLOW,     /* it takes 0.3 s longer */
+        FAULT_SUSPEND,  /* the machine sleeps for half a second; the driver makes the contexts anew, as in tree */
+        FAULT_ASLEEP,   /* the same, and no context wakes up */
+        FAULT_REMOVED,  /* gone, and there is no device for a second */
+        FAULT_FIRMWARE, /* neither command nor watchdog ever ends */
+        N_FAULTS
+};
 
 struct kernel {
         pthread_mutex_t lock;
@@ -124,10 +137,14 @@ struct kernel {
         uint64_t next_offset;
         uint8_t power_mode, force_preempt, frame_preempt;
         enum fault fault;
+        bool heap_is_full;                    /* for the next device buffer */
+        uint64_t absent_until_ns;             /* of the device */
+        struct tdm_emulated_control *control; /* faults and counters of a test; or NULL */
+        int listener;
         int wake_fd; /* the firmware's thread to the loop: something ended */
         char last_error[256];
         struct {
-                uint64_t ioctls[256], commands, chains, macs, refused, opens, faults, unsynced;
+                uint64_t ioctls[256], commands, chains, macs, refused, faults, unsynced;
         } n;
 };
 
@@ -139,8 +156,15 @@ struct answer {
         uint32_t n_extra;
         int fd;
         bool close_fd; /* after it was sent */
-        bool later;    /* see struct pending */
 };
+
+/* dispatch.c */
+bool kernel_set_profile(const char *name); /* NULL: the newest */
+/* 0 or -errno; -EAGAIN where kernel_may_wait() says so: not yet, ask again when something ended. With the lock. */
+int kernel_answer(struct client *client, struct npk_request *r, uint8_t *extra, int fd, struct answer *answer);
+bool kernel_may_wait(const struct npk_request *r);
+uint64_t kernel_deadline(const struct npk_request *r);
+void kernel_close(struct client *client);
 
 /* table.c */
 int table_add(struct table *table, void *p, uint32_t *ret_handle);

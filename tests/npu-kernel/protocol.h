@@ -1,5 +1,6 @@
 /* What the preloaded library and the server say to each other, over a SOCK_SEQPACKET socket in the directory that
- * TANDEM_NPU_KERNEL names. A connection is an open file of /dev/accel/accel0: the descriptor that open() returns is the
+ * TANDEM_NPU_KERNEL names. A connection is an open file of /dev/accel/accel0, but for those of tests, and for the one
+ * that a program makes before it has a sandbox, to open files by later. The descriptor that open() returns is the
  * socket itself, so that dup(), fork(), passing it on and the end of a process mean what they mean to a driver.
  *
  * Each request carries the end of a socket pair for its reply, so that threads and processes that share the file never
@@ -22,6 +23,8 @@ enum npk_kind {
         NPK_MAPPED,   /* arg: offset, length, address */
         NPK_UNMAPPED, /* arg: address, length */
         NPK_CONTROL, /* extra: a line of a test's; the reply's extra is the answer. The first request of a connection */
+        NPK_CHANNEL, /* this connection is no open file, but one that opens others */
+        NPK_OPEN,    /* arg: i32 pid; the reply's descriptor is a new open file */
 };
 
 struct npk_request {

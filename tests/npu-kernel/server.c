@@ -1,6 +1,7 @@
 /* The emulated kernel driver's process: connections, requests, what tests ask of it.
  *
  * usage: npu-kernel [--profile first|import|userptr] [--shadow] [--timeout-ms N] [--ready-fd N] DIRECTORY
+ *        npu-kernel --tree DIRECTORY             writes what stands for /sys and /dev, and ends
  *
  * DIRECTORY gets a socket and what stands for /sys and /dev; a program below libnpu-kernel-preload.so that finds it in
  * TANDEM_NPU_KERNEL has an NPU. Ends at SIGTERM, and when the pipe of --ready-fd breaks. */
@@ -9,37 +10,12 @@
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
 #define MAX_CONNECTIONS 256u
-
-struct kernel kernel = {
-        .lock = PTHREAD_MUTEX_INITIALIZER,
-        .work = PTHREAD_COND_INITIALIZER,
-        .idle = PTHREAD_COND_INITIALIZER,
-        .timeout_ms = 2000,
-        .next_offset = UINT64_C(0x100000000), /* where DRM's offsets begin */
-};
-
-static const struct profile profiles[] = {
-        { .name = "first" },
-        { .name = "import", .import = true },
-        { .name = "userptr", .import = true, .user_pointers = true, .growth = true },
-};
-
-void refuse(const char *format, ...)
-{
-        va_list args;
-
-        va_start(args, format);
-        vsnprintf(kernel.last_error, sizeof(kernel.last_error), format, args);
-        va_end(args);
-        kernel.n.refused++;
-}
 
 /* ---- replies ---- */
 
@@ -69,165 +45,7 @@ static void reply(int fd, const struct npk_request *r, int result, const struct 
         sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* ---- requests ---- */
-
-static int dispatch(struct client *client, struct npk_request *r, const uint8_t *extra, int fd, struct answer *answer)
-{
-        if (client->dead)
-                return -ENODEV;
-        if (r->nr < TDM_ARRAY_SIZE(kernel.n.ioctls))
-                kernel.n.ioctls[r->nr]++;
-        switch (r->nr) {
-        case DRM_NR_VERSION:
-                return info_version(r, answer);
-        case DRM_NR_GET_CAP:
-                return info_cap(r);
-        case DRM_NR_GEM_CLOSE:
-                return bo_close(client, r);
-        case DRM_NR_PRIME_EXPORT:
-                return bo_export(client, r, answer);
-        case DRM_NR_PRIME_IMPORT:
-                return bo_import(client, r, fd);
-        case XDNA_NR_CREATE_CONTEXT:
-                return context_create(client, r, extra);
-        case XDNA_NR_DESTROY_CONTEXT:
-                return context_destroy(client, r);
-        case XDNA_NR_CONFIG_CONTEXT:
-                return context_config(client, r, extra);
-        case XDNA_NR_CREATE_BO:
-                return bo_create(client, r, extra);
-        case XDNA_NR_BO_INFO:
-                return bo_info(client, r);
-        case XDNA_NR_SYNC_BO:
-                return bo_sync(client, r);
-        case XDNA_NR_EXECUTE:
-                return context_execute(client, r, extra);
-        case XDNA_NR_GET_INFO:
-                return info_get(client, r, extra, answer);
-        case XDNA_NR_GET_ARRAY:
-                return info_array(client, r, extra, answer);
-        case XDNA_NR_SET_STATE:
-                return info_set(client, r, extra);
-        case DRM_NR_SYNCOBJ_CREATE:
-                return syncobj_create(client, r);
-        case DRM_NR_SYNCOBJ_DESTROY:
-                return syncobj_destroy(client, r);
-        case DRM_NR_SYNCOBJ_EXPORT:
-                return syncobj_export(client, r, answer);
-        case DRM_NR_SYNCOBJ_IMPORT:
-                return syncobj_import(client, r, fd);
-        case DRM_NR_TIMELINE_WAIT:
-                return syncobj_wait(client, r, extra);
-        case DRM_NR_TIMELINE_QUERY:
-                return syncobj_query(client, r, extra, answer);
-        case DRM_NR_TIMELINE_SIGNAL:
-                return syncobj_signal(client, r, extra);
-        default:
-                refuse("ioctl 0x%x, which this kernel does not have", r->nr);
-                return -EINVAL;
-        }
-}
-
-static uint64_t table_count(const struct table *table)
-{
-        uint64_t n = 0;
-
-        for (uint32_t i = 0; i < table->n; i++)
-                n += table->entry[i] != NULL;
-        return n;
-}
-
-static void counters(char *ret, size_t size)
-{
-        uint64_t n_files = 0, n_handles = 0, n_mappings = 0, n_bos = 0, bytes = 0, heap = 0, n_syncobjs = 0;
-        size_t at;
-
-        for (const struct client *client = kernel.clients; client; client = client->next) {
-                n_files += !client->control;
-                n_handles += table_count(&client->bos);
-                n_syncobjs += table_count(&client->syncobjs);
-                heap += client->heap_used;
-                for (const struct mapping *m = client->mappings; m; m = m->next)
-                        n_mappings++;
-        }
-        for (const struct bo *bo = kernel.bos; bo; bo = bo->next) {
-                n_bos++;
-                bytes += bo->size;
-        }
-        at = (size_t)snprintf(
-                ret, size,
-                "{\"profile\": \"%s\", \"files\": %llu, \"handles\": %llu, \"buffers\": %llu, \"bytes\": %llu, "
-                "\"heap_used\": %llu, \"mappings\": %llu, \"syncobjs\": %llu, \"contexts\": %u, \"opens\": %llu, "
-                "\"commands\": %llu, \"chains\": %llu, \"macs\": %llu, \"refused\": %llu, \"unsynced\": %llu, "
-                "\"faults\": %llu, \"ioctls\": {",
-                kernel.profile->name, (unsigned long long)n_files, (unsigned long long)n_handles,
-                (unsigned long long)n_bos, (unsigned long long)bytes, (unsigned long long)heap,
-                (unsigned long long)n_mappings, (unsigned long long)n_syncobjs, context_count(),
-                (unsigned long long)kernel.n.opens, (unsigned long long)kernel.n.commands,
-                (unsigned long long)kernel.n.chains, (unsigned long long)kernel.n.macs,
-                (unsigned long long)kernel.n.refused, (unsigned long long)kernel.n.unsynced,
-                (unsigned long long)kernel.n.faults);
-        for (unsigned i = 0, first = 1; i < TDM_ARRAY_SIZE(kernel.n.ioctls) && at + 40 < size; i++)
-                if (kernel.n.ioctls[i]) {
-                        at += (size_t)snprintf(ret + at, size - at, "%s\"0x%02x\": %llu", first ? "" : ", ", i,
-                                               (unsigned long long)kernel.n.ioctls[i]);
-                        first = 0;
-                }
-        snprintf(ret + at, size - at, "}}");
-}
-
-/* A line of a test's: "counters", "why" (the last refusal), "fault NAME". */
-static int control(const char *line, struct answer *answer)
-{
-        static const char *const faults[] = { "none", "error", "hang", "context", "gone", "slow", "heap" };
-        char *out = (char *)answer->extra;
-
-        out[0] = 0;
-        if (strcmp(line, "counters") == 0) {
-                counters(out, NPK_MAX_EXTRA);
-        } else if (strcmp(line, "why") == 0) {
-                snprintf(out, NPK_MAX_EXTRA, "%s", kernel.last_error);
-        } else if (strncmp(line, "fault ", 6) == 0) {
-                unsigned i = 0;
-
-                while (i < TDM_ARRAY_SIZE(faults) && strcmp(line + 6, faults[i]) != 0)
-                        i++;
-                if (i == TDM_ARRAY_SIZE(faults))
-                        return -EINVAL;
-                kernel.fault = (enum fault)i;
-        } else {
-                return -EINVAL;
-        }
-        answer->n_extra = (uint32_t)strlen(out) + 1;
-        return 0;
-}
-
-static int answer_to(struct client *client, struct npk_request *r, uint8_t *extra, int fd, struct answer *answer)
-{
-        switch (r->kind) {
-        case NPK_IOCTL:
-                return dispatch(client, r, extra, fd, answer);
-        case NPK_MMAP:
-                return client->dead ? -ENODEV : bo_mmap(client, r, answer);
-        case NPK_MAPPED:
-                return bo_mapped(client, r);
-        case NPK_UNMAPPED:
-                return bo_unmapped(client, r);
-        case NPK_CONTROL:
-                client->control = true;
-                extra[r->n_extra] = 0;
-                return control((const char *)extra, answer);
-        default:
-                return -EINVAL;
-        }
-}
-
-static uint64_t deadline_of(const struct npk_request *r)
-{
-        int64_t timeout = ((const struct drm_timeline_wait *)(const void *)r->arg)->timeout_ns;
-
-        return r->nr != DRM_NR_TIMELINE_WAIT ? UINT64_MAX : timeout < 0 ? 0 : (uint64_t)timeout;
-}
+/* ---- waits ---- */
 
 /* Takes reply_fd. */
 static void keep_for_later(struct client *client, const struct npk_request *r, const uint8_t *extra, int reply_fd)
@@ -245,7 +63,7 @@ static void keep_for_later(struct client *client, const struct npk_request *r, c
         p->client = client;
         p->request = *r;
         p->reply_fd = reply_fd;
-        p->deadline_ns = deadline_of(r);
+        p->deadline_ns = kernel_deadline(r);
         while (*last)
                 last = &(*last)->next;
         *last = p;
@@ -291,36 +109,56 @@ static void client_free(struct client *client)
                 free(p->extra);
                 free(p);
         }
-        context_destroy_all(client);
-        for (struct client **p = &kernel.clients; *p; p = &(*p)->next)
-                if (*p == client) {
-                        *p = client->next;
-                        break;
-                }
-        bo_close_all(client);
+        kernel_close(client);
         close(client->fd);
         free(client);
 }
 
-static void client_new(int listener)
+static struct client *client_new(int listener)
 {
         struct client *client = calloc(1, sizeof(*client));
         struct ucred peer;
         socklen_t size = sizeof(peer);
 
         if (!client)
-                return;
+                return NULL;
         client->fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (client->fd < 0 || getsockopt(client->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0) {
                 closep(&client->fd);
                 free(client);
-                return;
+                return NULL;
         }
         client->pid = peer.pid;
         client->uid = peer.uid;
         client->next = kernel.clients;
         kernel.clients = client;
-        kernel.n.opens++;
+        return client;
+}
+
+/* For a program that cannot connect: this process does it, since only a connection to the bound name bears it. */
+static int open_for(const struct client *opener, const struct npk_request *r, struct answer *answer)
+{
+        struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = NPK_SOCKET };
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        struct client *client;
+
+        if (tdm_now_ns() < kernel.absent_until_ns || fd < 0 ||
+            connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+                closep(&fd);
+                return -ENODEV;
+        }
+        do /* others may have come before */
+                client = client_new(kernel.listener);
+        while (client && client->pid != getpid());
+        if (!client) {
+                close(fd);
+                return -ENOMEM;
+        }
+        memcpy(&client->pid, r->arg, sizeof(int32_t));
+        client->uid = opener->uid;
+        answer->fd = fd;
+        answer->close_fd = true;
+        return 0;
 }
 
 /* False: the last process closed the file. */
@@ -351,13 +189,15 @@ static bool serve(struct client *client)
                 closep(&fds[1]);
                 return true;
         }
-        result = answer_to(client, &r, extra, fds[1], &answer);
+        result = r.kind == NPK_OPEN ? open_for(client, &r, &answer) : kernel_answer(client, &r, extra, fds[1], &answer);
         closep(&fds[1]);
-        if (result == -EAGAIN && r.kind == NPK_IOCTL && (r.nr == DRM_NR_TIMELINE_WAIT || r.nr == XDNA_NR_EXECUTE)) {
+        if (result == -EAGAIN && kernel_may_wait(&r)) {
                 keep_for_later(client, &r, extra, fds[0]);
                 return true;
         }
         reply(fds[0], &r, result, &answer);
+        if (answer.close_fd)
+                close(answer.fd);
         close(fds[0]);
         return true;
 }
@@ -381,10 +221,10 @@ static void on_signal(int number)
         terminated = number;
 }
 
-static void loop(int listener, int ready_fd)
+static void loop(int ready_fd)
 {
         while (!terminated) {
-                struct pollfd fds[MAX_CONNECTIONS + 3] = { { .fd = listener, .events = POLLIN },
+                struct pollfd fds[MAX_CONNECTIONS + 3] = { { .fd = kernel.listener, .events = POLLIN },
                                                            { .fd = kernel.wake_fd, .events = POLLIN },
                                                            { .fd = ready_fd } };
                 struct client *of[MAX_CONNECTIONS];
@@ -411,7 +251,7 @@ static void loop(int listener, int ready_fd)
                                 client_free(of[i]);
                 serve_pending();
                 if (fds[0].revents)
-                        client_new(listener);
+                        client_new(kernel.listener);
                 pthread_mutex_unlock(&kernel.lock);
         }
 }
@@ -422,38 +262,43 @@ static int fail(const char *what, int r)
         return 1;
 }
 
+static int usage(void)
+{
+        fprintf(stderr, "usage: npu-kernel [--profile first|import|userptr] [--shadow] [--timeout-ms N] [--ready-fd N] "
+                        "DIRECTORY\n       npu-kernel --tree DIRECTORY\n");
+        return 2;
+}
+
 int main(int argc, char **argv)
 {
-        static const struct option options[] = { { "profile", required_argument, NULL, 'p' },
-                                                 { "shadow", no_argument, NULL, 's' },
-                                                 { "timeout-ms", required_argument, NULL, 't' },
-                                                 { "ready-fd", required_argument, NULL, 'r' },
-                                                 {} };
+        static const struct option options[] = {
+                { "profile", required_argument, NULL, 'p' },    { "shadow", no_argument, NULL, 's' },
+                { "timeout-ms", required_argument, NULL, 't' }, { "ready-fd", required_argument, NULL, 'r' },
+                { "tree", required_argument, NULL, 'w' },       {}
+        };
         struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = NPK_SOCKET };
-        int c, listener, ready_fd = -1, r;
+        int c, ready_fd = -1, r;
         pthread_t firmware;
 
-        kernel.profile = &profiles[TDM_ARRAY_SIZE(profiles) - 1];
+        kernel_set_profile(NULL);
         while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
                 if (c == 'p') {
-                        kernel.profile = NULL;
-                        for (size_t i = 0; i < TDM_ARRAY_SIZE(profiles); i++)
-                                if (strcmp(profiles[i].name, optarg) == 0)
-                                        kernel.profile = &profiles[i];
+                        if (!kernel_set_profile(optarg))
+                                return usage();
                 } else if (c == 's') {
                         kernel.shadow = true;
                 } else if (c == 't') {
                         kernel.timeout_ms = (unsigned)atoi(optarg);
                 } else if (c == 'r') {
                         ready_fd = atoi(optarg);
+                } else if (c == 'w') {
+                        r = tree_write(optarg);
+                        return r < 0 ? fail(optarg, r) : 0;
                 } else {
                         return 2;
                 }
-        if (!kernel.profile || optind + 1 != argc) {
-                fprintf(stderr, "usage: npu-kernel [--profile first|import|userptr] [--shadow] [--timeout-ms N] "
-                                "[--ready-fd N] DIRECTORY\n");
-                return 2;
-        }
+        if (optind + 1 != argc)
+                return usage();
         signal(SIGPIPE, SIG_IGN);
         signal(SIGTERM, on_signal);
         signal(SIGINT, on_signal);
@@ -463,17 +308,18 @@ int main(int argc, char **argv)
         if (r < 0)
                 return fail(NPK_TREE, r);
         unlink(NPK_SOCKET);
-        listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        kernel.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         kernel.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (listener < 0 || kernel.wake_fd < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-            chmod(address.sun_path, 0666) < 0 || listen(listener, 64) < 0)
+        if (kernel.listener < 0 || kernel.wake_fd < 0 ||
+            bind(kernel.listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+            chmod(address.sun_path, 0666) < 0 || listen(kernel.listener, 64) < 0)
                 return fail(address.sun_path, -errno);
         r = pthread_create(&firmware, NULL, firmware_thread, NULL);
         if (r != 0)
                 return fail("thread", -r);
         if (ready_fd >= 0 && write(ready_fd, "r", 1) != 1)
                 return fail("ready", -errno);
-        loop(listener, ready_fd);
+        loop(ready_fd);
         unlink(address.sun_path);
         _exit(0);
 }

@@ -490,6 +490,7 @@ def purge(m, before):
     mine = {"/var/lib/tandem", "/var/lib/tandem/models", "/var/lib/tandem/models/mine.gguf"}
     equal(sorted(files(m) - before[0] - mine), [], "files that purge leaves behind")
     equal(m.run("cmp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf").stdout, "", "a model that purge keeps")
+    equal(m.run("stat", "-c", "%U", "/var/lib/tandem/models/mine.gguf").stdout, "root\n", "whose it is then")
     m.run("rm", "-r", "/var/lib/tandem")
     # render and kvm are udev's groups, which a bare root without udev lacks: others may own devices by them now.
     equal(sorted(names(m) - before[1] - {"render", "kvm"}), [], "users and groups that purge leaves behind")

@@ -52,21 +52,37 @@ def verify():
             equal((r.returncode, ours), (0, []), f"verify of the {flavour} units")
 
 
+def exposure_of(path):
+    r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", path], stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, text=True, timeout=60)
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", r.stdout)
+    check(found, "a score", r.stdout[-400:], r.stderr)
+    return float(found[1]), r
+
+
 @test
 def exposure():
     """Of each of the four, its drop-ins included. The one that hears from a network is held to less."""
     need("systemd-analyze")
     for unit, most in (("tandemd", MOST), ("tandem-npu-worker", MOST), ("tandem-gpu-worker", MOST),
                        ("tandem-http", 1.0)):
-        r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
-                            os.path.join(UNITS, "system", unit + ".service")],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
-        found = re.search(rf"Overall exposure level for {unit}.service: ([\d.]+)", r.stdout)
-        check(found, "a score", r.stdout[-400:], r.stderr)
+        found, r = exposure_of(os.path.join(UNITS, "system", unit + ".service"))
         if unit.endswith("worker"):
             check("char-accel" in r.stdout or "char-drm" in r.stdout, "the drop-ins are counted", r.stdout[-2000:])
-        print(f"exposure of {unit}.service: {found[1]}")
-        check(float(found[1]) <= most, f"exposure of {unit} {found[1]}, at most {most}")
+        print(f"exposure of {unit}.service: {found}")
+        check(found <= most, f"exposure of {unit} {found}, at most {most}")
+    # The ruler takes a user's unit for one of root's. A copy that names another user is measured beside it.
+    with tempfile.TemporaryDirectory() as d:
+        unit = os.path.join(d, "tandem-http.service")
+        shutil.copytree(os.path.join(UNITS, "user", "tandem-http.service.d"), unit + ".d")
+        with open(os.path.join(UNITS, "user", "tandem-http.service")) as f:
+            whole = f.read()
+        for user, most in (("", 1.2), ("User=alice\n", 1.0)):
+            with open(unit, "w") as f:
+                f.write(whole.replace("[Service]\n", "[Service]\n" + user))
+            found, _ = exposure_of(unit)
+            print(f"exposure of the user's tandem-http.service{' as a user' if user else ''}: {found}")
+            check(found <= most, f"exposure of the user's gateway {found}, at most {most}")
 
 
 @test
@@ -109,6 +125,9 @@ def http():
         unit = text(flavour, "tandem-http.service.in")
         for line in ("RestrictAddressFamilies=AF_UNIX", "NoNewPrivileges=yes", "MemoryDenyWriteExecute=yes"):
             check(line + "\n" in unit, f"{flavour}: {line}")
+    walls = text("user", "tandem-http.service.d", "10-namespaces.conf.in")
+    for line in ("PrivateUsers=yes", "PrivateNetwork=yes", "CapabilityBoundingSet=", "ProtectHome=tmpfs"):
+        check(line + "\n" in walls, f"user: {line}")
     unit = text("system", "tandem-http.service.in")
     for line in ("PrivateNetwork=yes", "PrivateUsers=yes", "CapabilityBoundingSet=", "ProcSubset=pid"):
         check(line + "\n" in unit, line)

@@ -18,8 +18,8 @@ static const char sample_text[] =
         "songs about winter, the price of salt. She had never been happier.";
 
 struct bench_options {
-        struct job_args job; /* first: command.h */
-        const char *model;
+        struct job_args job;       /* first: command.h */
+        const char *model, *asked; /* asked: what the library is asked for */
         uint32_t n_prompt, n_tokens;
         struct arg_u32_list batches;
         bool json;
@@ -135,7 +135,7 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
         tandem_callbacks_init(&callbacks);
         callbacks.on_token = on_token;
         callbacks.on_progress = on_progress;
-        options.model = given->model;
+        options.model = given->asked;
         options.prompt_ids = prompt;
         options.n_prompt_ids = n_prompt;
         options.max_tokens = n_tokens;
@@ -170,7 +170,7 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
                 double ttft_ms = (double)(jobs[b].first_token_ns - jobs[b].start_ns) / 1e6;
 
                 if (result->reason == TANDEM_REASON_ERROR)
-                        status = complain_error(&result->error);
+                        status = complain_model(&result->error, given->model);
                 else if (result->reason == TANDEM_REASON_CANCELLED)
                         status = complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
                 else if (jobs[b].n_tokens == 0)
@@ -260,9 +260,10 @@ static int run(struct cli *cli, int argc, char **argv)
         if (!tandem)
                 return EXIT_FAILED;
         progress_show("loading the model…");
-        if (tandem_tokenize(tandem, given.model, sample_text, sizeof(sample_text) - 1, 0, &vocabulary, &n_vocabulary,
+        given.asked = cli_model(tandem, given.model);
+        if (tandem_tokenize(tandem, given.asked, sample_text, sizeof(sample_text) - 1, 0, &vocabulary, &n_vocabulary,
                             &err) != TANDEM_OK)
-                return complain_error(&err);
+                return complain_model(&err, given.model);
         progress_clear();
         if (n_vocabulary == 0) {
                 tandem_free(vocabulary);

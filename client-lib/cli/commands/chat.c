@@ -99,7 +99,7 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
         out_flush();
 }
 
-static void explain_error(const struct tandem_error *err)
+static void explain_error(const struct chat *chat, const struct tandem_error *err)
 {
         if (err->code == TANDEM_E_TOO_LONG)
                 complain("%s: %s. The conversation has outgrown the model's context: /reset begins a new one",
@@ -107,12 +107,31 @@ static void explain_error(const struct tandem_error *err)
         else if (err->code == TANDEM_E_UNSUPPORTED)
                 complain("%s: %s (a model without a chat template: `tandem generate` continues raw text)", err->name,
                          err->message);
+        else if (tandem_connection_error(chat->tandem) && with_person())
+                complain("%s: %s. The conversation is kept; the next message connects again", err->name, err->message);
         else
-                complain_error(err);
+                complain_model(err, chat->given.model);
+}
+
+/* A daemon that was restarted knows nothing of the conversation, and need not: every turn sends the whole of it. */
+static bool be_connected(struct chat *chat, struct tandem_error *err)
+{
+        struct tandem *anew;
+
+        if (!tandem_connection_error(chat->tandem) || !with_person())
+                return true;
+        if (tandem_connect(&anew, chat->cli->socket, err) != TANDEM_OK)
+                return false;
+        tandem_close(chat->tandem);
+        chat->tandem = anew;
+        line_reader_set_connection(chat->reader, anew);
+        complain("tandemd was restarted meanwhile; the conversation goes on");
+        return true;
 }
 
 static void show_stats(const struct chat *chat, const struct tandem_result *result)
 {
+        const char *stopped = result->reason == TANDEM_REASON_CANCELLED ? "stopped; " : "";
         const struct tandem_generate_options *options = &chat->given.job.options;
         char rate[32];
 
@@ -125,7 +144,7 @@ static void show_stats(const struct chat *chat, const struct tandem_result *resu
         } else if (chat->stats && result->generated_tokens > 1) {
                 format_rate(rate, sizeof(rate), result->decode_tps);
                 term_style(TERM_DIM);
-                out_printf("%" PRIu32 " tokens, %s tokens/s", result->generated_tokens, rate);
+                out_printf("%s%" PRIu32 " tokens, %s tokens/s", stopped, result->generated_tokens, rate);
                 if (result->recoveries > 0)
                         out_printf(", %" PRIu32 " %s", result->recoveries,
                                    result->recoveries == 1 ? "recovery" : "recoveries");
@@ -163,6 +182,9 @@ static enum run_outcome ask(struct chat *chat, struct tandem_job **ret_job, stru
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = on_progress;
         callbacks.on_token = on_token;
+        *ret_job = NULL;
+        if (!be_connected(chat, err))
+                return RUN_DONE;
         if (tandem_generate(chat->tandem, options, &callbacks, chat, ret_job, err) != TANDEM_OK) {
                 *ret_job = NULL;
                 return RUN_DONE;
@@ -195,7 +217,7 @@ static int answer(struct chat *chat)
                         if (out_mid_line())
                                 out_puts("\n");
                         conversation_cut(&chat->said, chat->said.n - 1);
-                        explain_error(&err);
+                        explain_error(chat, &err);
                         return EXIT_FAILED;
                 }
                 tandem_job_free(job);
@@ -204,7 +226,7 @@ static int answer(struct chat *chat)
 
         markdown_end(&chat->markdown);
         out_text(result->tail, result->tail_size);
-        if (out_mid_line() || result->generated_tokens == 0)
+        if (out_mid_line() || result->generated_tokens == 0 || outcome == RUN_INTERRUPTED) /* behind the ^C */
                 out_puts("\n");
         out_flush();
         text = tandem_job_text(job, &size);
@@ -247,14 +269,63 @@ static const char *keep_text(struct chat *chat, const char *text)
         return copy;
 }
 
+/* Finds the model and has the daemon read its head, so that a wrong name or file is told before a message is typed.
+ * name: NULL means the default one. */
+static bool take_model(struct chat *chat, const char *name)
+{
+        const char *asked = cli_model(chat->tandem, name), *shown = name ? strrchr(name, '/') : NULL;
+        struct tandem_error err;
+        uint32_t *ids;
+        size_t n;
+
+        if (term_stdin_tty) {
+                progress_show("looking for %s…", shown ? term_safe(shown + 1) : name ? term_safe(name) : "the model");
+                if (tandem_tokenize(chat->tandem, asked, "", 0, 0, &ids, &n, &err) != TANDEM_OK) {
+                        complain_model(&err, name);
+                        return false;
+                }
+                progress_clear();
+                tandem_free(ids);
+        }
+        if (asked && asked != name)
+                asked = keep_text(chat, asked);
+        chat->given.job.options.model = asked;
+        chat->given.model = chat->progress.model = name;
+        return true;
+}
+
 static void set_model(struct chat *chat, const char *name)
 {
         const char *kept = keep_text(chat, name);
+        struct tandem_error err;
 
         if (!kept)
                 return;
-        chat->given.job.options.model = chat->given.model = chat->progress.model = kept;
-        say("The next message goes to this model.\n");
+        if (!be_connected(chat, &err))
+                complain_error(&err);
+        else if (take_model(chat, kept) && term_stdin_tty)
+                out_printf("Now: %s. The next message goes to this model.\n", term_safe(name));
+        out_flush();
+}
+
+static void list_models(struct chat *chat, const char *unused)
+{
+        struct tandem_model_list *answer;
+        struct model_listing listing;
+        struct tandem_error err;
+
+        if (!be_connected(chat, &err) || tandem_list_models(chat->tandem, &answer, &err) != TANDEM_OK) {
+                complain_error(&err);
+                return;
+        }
+        if (model_listing_make(&listing, answer)) {
+                for (size_t i = 0; i < listing.list.n_models; i++)
+                        out_printf("%s %s, %s\n", listing.list.models[i]->is_default ? "*" : " ",
+                                   term_safe(listing.list.models[i]->name), term_safe(listing.list.models[i]->state));
+                model_listing_free(&listing);
+        }
+        tandem_model_list_free(answer);
+        out_flush();
 }
 
 static void set_system(struct chat *chat, const char *text)
@@ -263,18 +334,53 @@ static void set_system(struct chat *chat, const char *text)
                 say(*text ? "The system message is set.\n" : "There is no system message now.\n");
 }
 
-/* "temp 0.2": an option of a job, by the name and range that the command line has. */
+/* What can be set, and what of it has been set here. */
+static void list_options(struct chat *chat)
+{
+        _cleanup_(buf_freep) struct buf text = { 0 };
+        size_t n;
+        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
+
+        for (size_t i = 0; i < n; i++) {
+                char name[64];
+
+                snprintf(name, sizeof(name), "%s%s%s", args[i].name, args[i].value ? " " : "",
+                         args[i].value ? args[i].value : "");
+                text.size = 0;
+                help_write_option(&text, &args[i]);
+                buf_add(&text, "", 1);
+                if (text.failed)
+                        return;
+                out_printf("%-22s %s\n", name, text.data);
+        }
+        out_flush();
+}
+
+/* "temp 0.2": an option of a job, by the name and range that the command line has. Ollama says "parameter temperature
+ * 0.2" and "system TEXT". */
 static void set_option(struct chat *chat, const char *text)
 {
         struct arg_group group = { .base = &chat->given.job };
-        const char *value = strchr(text, ' ');
+        const char *value;
         _cleanup_(freep) char *flag = NULL;
-        char *words[3] = { (char *)(uintptr_t) "chat" };
+        char *words[3] = { (char *)(uintptr_t) "/set" };
         unsigned n_positional;
         int n_words = 2;
 
+        if (strncmp(text, "parameter ", 10) == 0)
+                text += 10 + strspn(text + 10, " ");
+        if (strncmp(text, "system ", 7) == 0) {
+                set_system(chat, text + 7);
+                return;
+        }
+        if (!*text) {
+                list_options(chat);
+                return;
+        }
+        value = strchr(text, ' ');
         group.args = job_args_table(JOB_ARGS_ALL, &group.n_args);
-        if (asprintf(&flag, "--%.*s", (int)(value ? value - text : (ptrdiff_t)strlen(text)), text) < 0) {
+        if (asprintf(&flag, "%s%.*s", text[1] == ' ' || !text[1] ? "-" : "--",
+                     (int)(value ? value - text : (ptrdiff_t)strlen(text)), text) < 0) {
                 flag = NULL;
                 return;
         }
@@ -322,14 +428,19 @@ static const struct chat_command {
         void (*run)(struct chat *chat, const char *value); /* NULL: leaves */
 } chat_commands[] = {
         { { "/help", "/?" }, NULL, false, "this text", chat_help },
-        { { "/reset" }, NULL, false, "forget the conversation (the system message stays)", reset },
+        { { "/reset", "/clear" }, NULL, false, "forget the conversation (the system message stays)", reset },
         { { "/save" }, "FILE", false, "keep the conversation in a file", save },
         { { "/load" }, "FILE", false, "go on with a conversation that was saved", load },
         { { "/system" }, "TEXT", true, "a system message before the conversation; without TEXT: none", set_system },
+        { { "/models", "/list" }, NULL, false, "the models there are", list_models },
         { { "/model" }, "MODEL", false, "talk to another model, with the same conversation", set_model },
-        { { "/set" }, "OPTION VALUE", false, "an option as on the command line: /set temp 0.2", set_option },
+        { { "/set" },
+          "OPTION VALUE",
+          true,
+          "an option as on the command line: /set temp 0.2; alone: all options",
+          set_option },
         { { "/stats" }, NULL, false, "show the speed after each answer, or stop showing it", toggle_stats },
-        { { "/quit", "/bye", "/exit" }, NULL, false, "leave (Ctrl-D does, too)", NULL },
+        { { "/bye", "/quit", "/exit" }, NULL, false, "leave (Ctrl-D does, too)", NULL },
 };
 
 static void chat_help(struct chat *chat, const char *unused)
@@ -380,8 +491,12 @@ static bool run_command(struct chat *chat, const char *line)
                         return true;
                 }
         meant = tdm_suggest_best(&near);
-        complain("there is no command %s%s%s%s; /help lists them (// begins a text with /)", name,
-                 meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+        if (strcmp(name, "/show") == 0)
+                complain("there is no command %s; `tandem show MODEL` in a shell says what a model is", name);
+        else if (meant)
+                complain("there is no command %s; did you mean %s?", name, meant);
+        else
+                complain("there is no command %s; /help lists them, and // begins a text with /", name);
         return true;
 }
 
@@ -400,7 +515,7 @@ static bool interrupted(struct chat *chat)
         if (chat->warned)
                 return true;
         chat->warned = true;
-        complain("Ctrl-C once more leaves (so does Ctrl-D or /quit)");
+        complain("Ctrl-C once more leaves (so does Ctrl-D or /bye)");
         return false;
 }
 
@@ -434,6 +549,8 @@ static int converse(struct chat *chat)
                 if (size == 0)
                         continue;
                 line_remember(chat->reader, text);
+                if (with_person() && (strcmp(text, "exit") == 0 || strcmp(text, "quit") == 0))
+                        return EXIT_OK; /* what is meant, where a shell stands behind the prompt */
                 if (text[0] == '/' && text[1] != '/') {
                         if (!run_command(chat, text))
                                 return EXIT_OK;
@@ -447,7 +564,7 @@ static int converse(struct chat *chat)
                 if (status == EXIT_INTERRUPTED)
                         return out_broken() ? out_finish() : EXIT_INTERRUPTED;
                 /* A script stops at its first failure, a person decides. */
-                if (status != EXIT_OK && (!term_stdin_tty || tandem_connection_error(chat->tandem)))
+                if (status != EXIT_OK && (!term_stdin_tty || (tandem_connection_error(chat->tandem) && !with_person())))
                         return status;
         }
 }
@@ -464,10 +581,11 @@ static int run(struct cli *cli, int argc, char **argv)
         status = EXIT_FAILED;
         if (!job_args_finish(&chat.given.job))
                 goto out;
-        chat.given.job.options.model = chat.progress.model = chat.given.model;
         chat.stats = with_person();
         chat.tandem = cli_connect(cli);
         if (!chat.tandem)
+                goto out;
+        if (!take_model(&chat, chat.given.model))
                 goto out;
         chat.reader = line_reader_new(chat.tandem);
         if (!chat.reader)
@@ -475,7 +593,7 @@ static int run(struct cli *cli, int argc, char **argv)
         if (chat.given.system && !conversation_set_system(&chat.said, chat.given.system))
                 goto out;
         if (with_person())
-                out_puts("/help lists commands, /quit or Ctrl-D leaves.\n");
+                out_puts("/help lists commands, /bye or Ctrl-D leaves.\n");
         status = converse(&chat);
         if (out_finish() != 0 && status == EXIT_OK)
                 status = EXIT_FAILED;

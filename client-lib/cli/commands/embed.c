@@ -7,7 +7,7 @@
 #define MAX_TEXTS 4096u
 
 struct embed_options {
-        const char *model;
+        const char *model, *asked; /* asked: what the library is asked for */
         uint32_t dimensions;
 };
 
@@ -45,7 +45,7 @@ static int embed(struct tandem *tandem, const struct embed_options *given, const
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = run_show_progress;
         tandem_embed_options_init(&options);
-        options.model = given->model;
+        options.model = given->asked;
         options.dimensions = given->dimensions;
         options.text_size = size;
         for (size_t i = 0; i < n; i++) {
@@ -65,7 +65,7 @@ static int embed(struct tandem *tandem, const struct embed_options *given, const
                 const struct tandem_result *result = tandem_job_result(jobs[i]);
 
                 if (result->reason == TANDEM_REASON_ERROR)
-                        status = complain_error(&result->error);
+                        status = complain_model(&result->error, given->model);
                 else if (result->reason == TANDEM_REASON_CANCELLED)
                         status = complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
                 else
@@ -91,6 +91,7 @@ static int run(struct cli *cli, int argc, char **argv)
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
+        given.asked = cli_model(tandem, given.model);
         if (n == 0 || (n == 1 && strcmp(texts[0], "-") == 0)) {
                 if (!read_all("-", MAX_INPUT_BYTES, &input))
                         return EXIT_FAILED;

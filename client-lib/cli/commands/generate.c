@@ -159,7 +159,7 @@ static int fail(const struct generate *g, const struct tandem_error *err)
 
         if (g->json)
                 print_done(g, NULL, 0, &result);
-        return complain_error(err);
+        return complain_model(err, g->progress.model);
 }
 
 static void print_summary(const struct generate *g, const struct tandem_result *r, bool verbose)
@@ -246,7 +246,7 @@ static int report(struct generate *g, const struct tandem_job *job, enum run_out
         if (outcome == RUN_INTERRUPTED)
                 return EXIT_INTERRUPTED;
         if (result->reason == TANDEM_REASON_ERROR)
-                return complain_error(&result->error);
+                return complain_model(&result->error, g->progress.model);
         if (result->incomplete && result->reason != TANDEM_REASON_CANCELLED)
                 fprintf(stderr,
                         "tandem: the text is incomplete: it ended by %s before it satisfied the schema or grammar\n",
@@ -355,7 +355,6 @@ static int run(struct cli *cli, int argc, char **argv)
 
         if (!job_args_finish(&given.job))
                 goto out_args;
-        options->model = given.model;
         if (given.chat) {
                 if (given.system)
                         messages[n_messages++] =
@@ -381,6 +380,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 status = fail(&g, &err);
                 goto out_args;
         }
+        options->model = cli_model(tandem, given.model);
         if (tandem_generate(tandem, options, &callbacks, &g, &job, &err) != TANDEM_OK) {
                 status = fail(&g, &err);
         } else {

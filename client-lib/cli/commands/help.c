@@ -14,7 +14,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 return status;
         command = name ? command_find(name) : NULL;
         if (name && !command)
-                return args_usage_error(argv[0], "there is no command '%.60s'", name);
+                return command_complain_unknown(name);
         return help_print(command);
 }
 

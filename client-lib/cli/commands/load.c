@@ -17,8 +17,8 @@ static int run(struct cli *cli, int argc, char **argv)
                 return EXIT_FAILED;
         slash = strrchr(model, '/');
         progress_show("loading %s…", term_safe(slash && slash[1] ? slash + 1 : model));
-        if (tandem_load_model(tandem, model, &err) != TANDEM_OK)
-                return complain_error(&err);
+        if (tandem_load_model(tandem, cli_model(tandem, model), &err) != TANDEM_OK)
+                return complain_model(&err, model);
         progress_clear();
         out_printf("%s: loaded\n", term_safe(model));
         return out_finish();

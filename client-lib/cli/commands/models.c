@@ -7,27 +7,39 @@ struct models_options {
 
 extern const struct command command_models;
 
+/* Paths below the home are shorter with ~, which a shell takes, too. */
+static void print_file(const struct tandem_model *m)
+{
+        const char *home = getenv("HOME");
+        size_t n = home ? strlen(home) : 0;
+        bool at_home = n > 1 && strncmp(m->path, home, n) == 0 && m->path[n] == '/';
+        bool gone = strchr(m->path, '/') && access(m->path, F_OK) < 0 && errno == ENOENT;
+
+        out_printf("%s%s%s%s%s\n", at_home ? "~" : "", term_safe(m->path + (at_home ? n : 0)),
+                   gone ? " (removed; unload it to forget it)" : "", *m->error ? ": " : "", term_safe(m->error));
+}
+
 static void print_models(const struct tandem_model_list *list)
 {
         int width = 4;
 
         if (list->n_models == 0) {
-                out_puts("no models (put .gguf files into a model directory, or name a file: -m ./model.gguf)\n");
+                out_puts("no models (tandem pull fetches one, tandem add takes a file; or name it: -m ./model.gguf)\n");
                 return;
         }
         for (size_t i = 0; i < list->n_models; i++)
                 width = TDM_MAX(width, TDM_MIN(text_columns(term_safe(list->models[i]->name)), 40));
-        out_printf("%-*s  %-9s  %10s  %-12s  %s\n", width, "NAME", "STATE", "SIZE", "TYPE", "FILE");
+        out_printf("  %-*s  %-9s  %10s  %s\n", width, "NAME", "STATE", "SIZE", "FILE");
         for (size_t i = 0; i < list->n_models; i++) {
                 const struct tandem_model *m = list->models[i];
 
                 const char *name = term_safe(m->name);
 
-                out_printf("%s%*s  %-9s  %10s  %-12s  %s%s%s%s\n", name, TDM_MAX(width - text_columns(name), 0), "",
-                           term_safe(m->state), human_bytes(m->file_bytes), term_safe(m->quantisation),
-                           term_safe(m->path), m->is_default ? " (default)" : "", *m->error ? ": " : "",
-                           term_safe(m->error));
+                out_printf("%s %s%*s  %-9s  %10s  ", m->is_default ? "*" : " ", name,
+                           TDM_MAX(width - text_columns(name), 0), "", term_safe(m->state), human_bytes(m->file_bytes));
+                print_file(m);
         }
+        out_puts("* is taken where no -m names a model (default-model in tandem.conf)\n");
 }
 
 static int run(struct cli *cli, int argc, char **argv)
@@ -36,6 +48,7 @@ static int run(struct cli *cli, int argc, char **argv)
         _cleanup_(buf_freep) struct buf b = { 0 };
         struct models_options options = { 0 };
         struct tandem_model_list *answer;
+        struct model_listing listing;
         struct tandem_error err;
         unsigned n;
         int status;
@@ -47,15 +60,18 @@ static int run(struct cli *cli, int argc, char **argv)
                 return EXIT_FAILED;
         if (tandem_list_models(tandem, &answer, &err) != TANDEM_OK)
                 return complain_error(&err);
-        if (options.json) {
+        if (!model_listing_make(&listing, answer)) {
+                status = complain("no memory for the list");
+        } else if (options.json) {
                 buf_puts(&b, "{");
-                json_models(&b, answer);
+                json_models(&b, &listing.list);
                 buf_puts(&b, "}");
                 status = print_json(&b);
         } else {
-                print_models(answer);
+                print_models(&listing.list);
                 status = out_finish();
         }
+        model_listing_free(&listing);
         tandem_model_list_free(answer);
         return status;
 }
@@ -67,7 +83,10 @@ const struct command command_models = {
         .name = "models",
         .summary = "the models there are",
         .usage = "[--json]",
-        .about = "Lists the models in the daemon's model directories and those that clients handed over.",
+        .about = "Lists the models in the daemon's model directories, those in your own folder, which is "
+                 "~/.local/share/tandem/models, and those that clients handed over as files. A * stands before the "
+                 "model "
+                 "that is taken where none is named.",
         COMMAND_ARGS(args),
         .run = run,
 };

@@ -35,7 +35,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 return complain("cannot find the program tandem-pull (%s): the installation is incomplete", program);
         snprintf(connections, sizeof(connections), "%u", options.connections);
         execl(program, "tandem-pull", folder, what, options.name ? options.name : "",
-              options.sha256 ? options.sha256 : "", connections, NULL);
+              options.sha256 ? options.sha256 : "", connections, options.to ? "" : cli->program, NULL);
         return complain("cannot run %s: %s", program, strerror(errno));
 }
 

@@ -5,6 +5,7 @@
 #include "client-lib/cli/roofline.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <time.h>
 
 struct report_options {
@@ -98,6 +99,21 @@ static bool agreed(const char *path)
         return fgets(line, sizeof(line), stdin) && (line[0] == 'y' || line[0] == 'Y');
 }
 
+/* It takes longer than any other command: that is said first. */
+static void announce(const struct report_options *given)
+{
+        char rest[64] = "";
+
+        if (!term_stderr_tty)
+                return;
+        if (given->minutes >= 2)
+                snprintf(rest, sizeof(rest), " (--minutes 1 is shorter)");
+        fprintf(stderr,
+                "tandem: this takes about %.0f minutes%s. The report is shown before it is written, and is sent\n"
+                "nowhere: whoever wants to help attaches it to an issue of the project. Ctrl-C stops measuring.\n",
+                ceil((double)given->minutes + 1), rest);
+}
+
 static int run(struct cli *cli, int argc, char **argv)
 {
         struct report_options given = { .jobs = 4, .minutes = 10 };
@@ -117,13 +133,18 @@ static int run(struct cli *cli, int argc, char **argv)
         else if (!given.yes && !(term_stdin_tty && term_stdout_tty))
                 return args_usage_error(argv[0], "--output without a terminal to ask on needs --yes");
 
+        announce(&given);
         buf_printf(&text, "# Tandem %s on this machine, %s\n\n## What was found\n\n```\n", tandem_version(), date);
         n_problems = doctor_write(&text, cli, given.root ? given.root : "", !given.root);
         buf_printf(&text, "%u to mend\n```\n\n## What this machine can do\n\n", n_problems);
         write_roofline(&text);
         status = ask_daemon(&text, cli, &given);
-        if (status != EXIT_OK)
+        if (status == EXIT_INTERRUPTED && term_stderr_tty) {
+                complain("stopped: what was measured so far follows; Ctrl-C once more throws it away");
+                buf_puts(&text, "\nStopped here by hand.\n");
+        } else if (status != EXIT_OK) {
                 return status;
+        }
         report_redact(&text);
         if (text.failed)
                 return complain("no memory");
@@ -147,7 +168,7 @@ static const struct arg args[] = {
                 .default_value = 10,
                 .value = "M",
                 .brief = "how long the load lasts",
-                .more = "0: no load; otherwise 10",
+                .more = "0: no load",
         },
         {
                 .name = "jobs",
@@ -156,7 +177,6 @@ static const struct arg args[] = {
                 .default_value = 4,
                 .value = "N",
                 .brief = "how many jobs run at once under load",
-                .more = "otherwise 4",
         },
         {
                 .name = "llama",

@@ -56,12 +56,50 @@ static bool remove_if_meant(const char *path, uint64_t size_bytes, void *userdat
         return true;
 }
 
+/* The daemon is asked only for what else to say of the name; where none answers, nothing is said. */
+static struct tandem_model_list *models_of_daemon(struct cli *cli)
+{
+        _cleanup_(tandem_closep) struct tandem *tandem = NULL;
+        struct tandem_model_list *list = NULL;
+        struct tandem_error err;
+
+        if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK)
+                tandem = NULL;
+        else if (tandem_list_models(tandem, &list, &err) != TANDEM_OK)
+                list = NULL;
+        return list;
+}
+
+static const struct tandem_model *listed(const struct tandem_model_list *list, const char *name)
+{
+        for (size_t i = 0; list && i < list->n_models; i++)
+                if (strcmp(list->models[i]->name, name) == 0)
+                        return list->models[i];
+        return NULL;
+}
+
+static int complain_none(const char *folder, const char *name, const struct tandem_model *elsewhere,
+                         const struct tdm_suggestion *near)
+{
+        const char *meant = tdm_suggest_best(near);
+
+        if (elsewhere && strchr(elsewhere->path, '/'))
+                return complain("there is no model %s in %s; the daemon has it from %s, and rm touches only your own "
+                                "folder, or that of --to",
+                                name, folder, elsewhere->path);
+        if (meant)
+                return complain("there is no model %s in %s; did you mean %s?", name, folder, meant);
+        return complain("there is no model %s in %s (--to names another folder)", name, folder);
+}
+
 static int run(struct cli *cli, int argc, char **argv)
 {
         struct rm_options options = { 0 };
         struct removing removing = { 0 };
         _cleanup_(freep) char *folder = NULL, *bare = NULL;
-        const char *name = NULL, *meant;
+        struct tandem_model_list *list;
+        const struct tandem_model *m;
+        const char *name = NULL;
         struct tdm_error err;
         unsigned n;
         int status;
@@ -80,11 +118,16 @@ static int run(struct cli *cli, int argc, char **argv)
         removing.name = bare;
         removing.near = tdm_suggest_for(bare);
         folder_each(folder, remove_if_meant, &removing);
-        if (removing.n_removed + removing.n_failed == 0) {
-                meant = tdm_suggest_best(&removing.near);
-                return complain("there is no model %s in %s%s%s%s", bare, folder, meant ? "; did you mean " : "",
-                                meant ? meant : " (--to names another folder)", meant ? "?" : "");
-        }
+        list = models_of_daemon(cli);
+        m = listed(list, bare);
+        status = EXIT_OK;
+        if (removing.n_removed + removing.n_failed == 0)
+                status = complain_none(folder, bare, m, &removing.near);
+        else if (removing.n_removed > 0 && m && strcmp(m->state, "loaded") == 0)
+                out_printf("The daemon still has it in memory: `tandem unload %s` gives that back.\n", term_safe(bare));
+        tandem_model_list_free(list);
+        if (status != EXIT_OK)
+                return status;
         return out_finish() != 0 || removing.n_failed > 0 ? EXIT_FAILED : EXIT_OK;
 }
 

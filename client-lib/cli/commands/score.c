@@ -58,21 +58,27 @@ static int run(struct cli *cli, int argc, char **argv)
         const struct tandem_result *result;
         struct tandem_error err;
         enum run_outcome outcome;
+        const char *text = NULL;
         size_t n_ids = 0, at;
         unsigned n;
         int status;
 
-        if (cli_parse(cli, &command_score, argc, argv, &given, NULL, 0, &n, &status))
+        if (cli_parse(cli, &command_score, argc, argv, &given, &text, 1, &n, &status))
                 return status;
-        if (given.ids_file && given.text_file)
-                return args_usage_error(argv[0], "--ids and --text exclude each other");
-        if (!given.ids_file && !given.text_file) {
+        if ((given.ids_file != NULL) + (given.text_file != NULL) + (text != NULL) > 1)
+                return args_usage_error(argv[0], "TEXT, --ids and --text exclude each other");
+        if (text && strcmp(text, "-") == 0) {
+                given.text_file = text;
+                text = NULL;
+        }
+        if (!text && !given.ids_file && !given.text_file) {
                 if (term_stdin_tty)
-                        return args_usage_error(argv[0],
-                                                "one of --ids FILE and --text FILE is needed (- is standard input)");
+                        return args_usage_error(argv[0], "there is no TEXT (give a text, --text FILE or --ids FILE)");
                 given.text_file = "-";
         }
-        if (!read_all(given.ids_file ? given.ids_file : given.text_file, MAX_INPUT_BYTES, &input))
+        if (text)
+                buf_puts(&input, text);
+        else if (!read_all(given.ids_file ? given.ids_file : given.text_file, MAX_INPUT_BYTES, &input))
                 return EXIT_FAILED;
         tandem_score_options_init(&options);
         if (given.ids_file) {
@@ -87,7 +93,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 options.text = input.data;
                 options.text_size = input.size;
         }
-        options.model = progress.model = given.model;
+        progress.model = given.model;
         options.top = given.top;
         progress.off = false;
         tandem_callbacks_init(&callbacks);
@@ -96,6 +102,7 @@ static int run(struct cli *cli, int argc, char **argv)
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
+        options.model = cli_model(tandem, given.model);
         if (tandem_score(tandem, &options, &callbacks, &progress, &job, &err) != TANDEM_OK)
                 return complain_error(&err);
         outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
@@ -105,7 +112,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 return out_finish();
         result = tandem_job_result(job);
         if (result->reason == TANDEM_REASON_ERROR)
-                return complain_error(&result->error);
+                return complain_model(&result->error, given.model);
         if (result->reason == TANDEM_REASON_CANCELLED)
                 return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
         print_scores(tandem_job_scores(job));
@@ -145,7 +152,7 @@ static const struct arg args[] = {
 const struct command command_score = {
         .name = "score",
         .summary = "how likely a model finds a text",
-        .usage = "[-m MODEL] [--top K] [--ids FILE | --text FILE]",
+        .usage = "[-m MODEL] [--top K] [--ids FILE | --text FILE | TEXT|-]",
         .about = "Prints how likely a model finds a text, as one JSON object: "
                  "{\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is -log p(ids[i+1]), so it has "
                  "one entry less than ids; top[i] is the distribution after ids[0..i].",

@@ -1,16 +1,16 @@
 /* tandem show: what a model file is, and what this machine can do with it. The daemon has no part in it. */
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/model-file.h"
 #include "client-lib/cli/roofline.h"
 #include "client-lib/store/folder.h"
 #include "common/suggest.h"
-#include "engine/model/model.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 
 #define MAX_SETS 16u
 
 struct show_options {
+        const char *model;
         bool json;
 };
 
@@ -38,90 +38,26 @@ struct shown {
 
 /* ---- finding the file ---- */
 
-struct looking {
-        const char *name;
-        char *path; /* found; owned */
-        struct tdm_suggestion near;
-};
-
-static bool look(const char *path, uint64_t size_bytes, void *userdata)
-{
-        struct looking *l = userdata;
-        _cleanup_(freep) char *name = folder_name_of(path);
-        size_t stem;
-        unsigned part, n;
-
-        if (!name)
-                return false;
-        tdm_suggest(&l->near, name);
-        if (strcmp(name, l->name) == 0 || (folder_is_part(name, &stem, &part, &n) && part == 1 &&
-                                           strlen(l->name) == stem && strncmp(name, l->name, stem) == 0))
-                l->path = strdup(path);
-        return l->path == NULL;
-}
-
 /* A path as it is; a name in the user's folder and in that of the system service. */
 static char *find(const char *model)
 {
         _cleanup_(freep) char *own = NULL;
-        struct looking l = { .name = model, .near = tdm_suggest_for(model) };
+        struct tdm_suggestion near = tdm_suggest_for(model);
+        char *path = NULL;
         struct tdm_error err;
         const char *meant;
 
         if (strchr(model, '/') || access(model, R_OK) == 0)
                 return strdup(model);
         if (folder_of_user(&own, &err) == 0)
-                folder_each(own, look, &l);
-        if (!l.path)
-                folder_each(SYSTEM_MODEL_FOLDER, look, &l);
-        meant = tdm_suggest_best(&l.near);
-        if (!l.path)
+                path = folder_find(own, model, &near);
+        if (!path)
+                path = folder_find(SYSTEM_MODEL_FOLDER, model, &near);
+        meant = tdm_suggest_best(&near);
+        if (!path)
                 complain("there is no model %s in %s%s" SYSTEM_MODEL_FOLDER "%s%s%s", model, own ? own : "",
                          own ? " or " : "", meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
-        return l.path;
-}
-
-static int open_one(const char *path, struct tdm_gguf **ret, struct tdm_error *err)
-{
-        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-
-        if (fd < 0)
-                return tdm_error_set(err, -errno, "cannot open %s: %s", path, strerror(errno));
-        return tdm_gguf_open(ret, fd, path, err);
-}
-
-/* The other parts lie beside the first, under names that differ in their number alone. */
-static int open_parts(const char *path, struct tdm_gguf *first, uint32_t n, uint64_t *file_bytes, struct tdm_error *err)
-{
-        struct tdm_gguf *others[64] = { 0 };
-        _cleanup_(freep) char *name = folder_name_of(path);
-        const char *slash = strrchr(path, '/');
-        size_t stem;
-        unsigned part, n_named;
-        int r = 0;
-
-        if (!name || !folder_is_part(name, &stem, &part, &n_named) || part != 1 || n_named != n ||
-            n - 1 > TDM_ARRAY_SIZE(others))
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s is one of %u parts: name the first of them", path, n);
-        for (unsigned i = 0; r == 0 && i + 1 < n; i++) {
-                _cleanup_(freep) char *other = NULL;
-
-                if (asprintf(&other, "%.*s%.*s-%05u-of-%05u.gguf", slash ? (int)(slash - path + 1) : 0, path, (int)stem,
-                             name, i + 2, n) < 0) {
-                        other = NULL;
-                        r = -ENOMEM;
-                        break;
-                }
-                r = open_one(other, &others[i], err);
-                if (r == 0)
-                        *file_bytes += tdm_gguf_file_size(others[i]);
-        }
-        if (r == 0)
-                r = tdm_gguf_join(first, others, n - 1, err);
-        if (r != 0)
-                for (size_t i = 0; i < TDM_ARRAY_SIZE(others); i++)
-                        tdm_gguf_close(others[i]);
-        return r;
+        return path;
 }
 
 /* ---- what it is ---- */
@@ -290,10 +226,11 @@ static void print_fit(const struct shown *s)
         else
                 out_printf("%-14syes, with a context of %" PRIu64 " tokens (%s of %s are available)\n", "fits here",
                            context, human_bytes(m->available_bytes), human_bytes(m->total_bytes));
-        out_printf("%-14sat most %s tokens/s for one job from this machine's memory: a token reads %s of\n"
-                   "%-14sweights, and %u thread%s read %s/s just now; a card with memory of its own makes more\n",
+        out_printf("%-14sabout %s tokens/s for one job, as far as memory is the limit: a token reads %s of\n"
+                   "%-14sweights, and %u thread%s read %s/s just now. A model that fits the CPU's caches, and a\n"
+                   "%-14scard with memory of its own, make more\n",
                    "speed", rate, human_bytes(s->bytes_per_token), "", m->n_threads, m->n_threads == 1 ? "" : "s",
-                   human_bytes((uint64_t)m->memory_bytes_per_s));
+                   human_bytes((uint64_t)m->memory_bytes_per_s), "");
 }
 
 static void print_shown(const struct shown *s)
@@ -330,8 +267,9 @@ static void print_shown(const struct shown *s)
         out_printf("%-14s%u tokens", "context", hp->n_ctx);
         if (hp->window)
                 out_printf(", of which layers with a window see %u", hp->window);
-        out_printf("; %s a token, %s in all\n", human_bytes(s->kv_bytes_per_token),
-                   human_bytes(s->kv_bytes_per_token * hp->n_ctx + s->kv_bytes_of_windows));
+        if (s->kv_bytes_per_token)
+                out_printf("; %s a token", human_bytes(s->kv_bytes_per_token));
+        out_printf("; %s for all of it\n", human_bytes(s->kv_bytes_per_token * hp->n_ctx + s->kv_bytes_of_windows));
         print_fit(s);
 }
 
@@ -389,28 +327,24 @@ static int run(struct cli *cli, int argc, char **argv)
         _cleanup_(freep) char *path = NULL;
         const char *model = NULL;
         struct tdm_error err;
-        uint32_t no, n_parts = 1;
+        uint32_t n_parts = 1;
         unsigned n;
         int status, r;
 
         if (cli_parse(cli, &command_show, argc, argv, &options, &model, 1, &n, &status))
                 return status;
         if (n == 0)
-                return args_usage_error(argv[0], "MODEL is missing: a name or a file");
+                model = options.model;
+        if (!model || (n == 1 && options.model))
+                return args_usage_error(argv[0],
+                                        model ? "MODEL was given twice" : "MODEL is missing: a name or a file");
         path = find(model);
         if (!path)
                 return EXIT_FAILED;
         s = calloc(1, sizeof(*s));
         if (!s)
                 return complain("no memory");
-        r = open_one(path, &gguf, &err);
-        if (r == 0)
-                r = tdm_gguf_part(gguf, &no, &n_parts, &err);
-        if (r == 0) {
-                s->file_bytes = tdm_gguf_file_size(gguf);
-                if (n_parts > 1)
-                        r = open_parts(path, gguf, n_parts, &s->file_bytes, &err);
-        }
+        r = model_file_open(path, &gguf, &n_parts, &s->file_bytes, &err);
         if (r != 0)
                 return complain("%s", err.message);
         snprintf(s->path, sizeof(s->path), "%s", path);
@@ -428,6 +362,15 @@ static int run(struct cli *cli, int argc, char **argv)
 
 static const struct arg args[] = {
         ARG_JSON(struct show_options, json, "one JSON object"),
+        {
+                .letter = 'm',
+                .name = "model",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct show_options, model),
+                .value = "MODEL",
+                .brief = "the same as MODEL without -m",
+                .offer = OFFER_MODELS,
+        },
 };
 
 const struct command command_show = {
@@ -436,8 +379,9 @@ const struct command command_show = {
         .usage = "[--json] MODEL",
         .about = "Reads a model's file: architecture, weight types, tokenizer, template, context, and tensors that are "
                  "not used. Says whether it fits this machine's memory, and how many tokens per second the memory "
-                 "allows at most: each token reads all weights that it uses, so the speed of memory is the limit for "
-                 "one job. The memory is measured for a fifth of a second. No daemon is needed.\n"
+                 "allows: each token reads all weights that it uses, so the speed of memory is the limit for one job, "
+                 "unless they fit the CPU's caches. The memory is measured for a fifth of a second. No daemon is "
+                 "needed.\n"
                  "\n"
                  "The exit status is 1 for a model that Tandem cannot run; the reason is shown.",
         .examples = "  tandem show gemma3-1b\n"

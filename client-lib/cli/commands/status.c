@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 struct status_options {
-        bool json;
+        bool json, verbose;
 };
 
 extern const struct command command_status;
@@ -29,6 +29,12 @@ static void print_use(const struct tandem_device_use *use)
         if (use->temperature_c >= 0)
                 out_printf(", %.0f degrees C", use->temperature_c);
         out_printf(" (%.0f s ago)\n", use->age_s);
+}
+
+/* "host" is what the workers call the CPU. */
+static const char *device_name(const char *device)
+{
+        return strcmp(device, "host") == 0 ? "the CPU" : *device ? term_safe(device) : "nothing";
 }
 
 static void print_worker(const struct tandem_worker *w)
@@ -91,6 +97,41 @@ static void print_model(const struct tandem_model *m)
                    m->kv_pages_full_used, m->kv_pages_full, m->kv_pages_window_used, m->kv_pages_window);
 }
 
+/* What a person asks first: does it run, on what, with which models. */
+static void print_short(const struct tandem_status *s)
+{
+        char uptime[32];
+
+        format_duration(uptime, sizeof(uptime), s->uptime_s);
+        out_printf("tandemd %s, up %s, on %s%s\n", term_safe(s->version), uptime, term_safe(s->socket),
+                   s->draining ? ", shutting down" : "");
+        out_printf("jobs: %" PRIu32 " running, %" PRIu32 " queued, %" PRIu64 " done, %" PRIu64 " cancelled, %" PRIu64
+                   " failed; %" PRIu64 " tokens generated\n",
+                   s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed,
+                   s->tokens_generated);
+        for (size_t i = 0; i < s->n_workers; i++) {
+                const struct tandem_worker *w = s->workers[i];
+
+                out_printf("%s worker: %s, on %s", term_safe(w->name), term_safe(w->state), device_name(w->device));
+                if (strcmp(w->device, "host") != 0 && *w->detail)
+                        out_printf(" (%s)", term_safe(w->detail));
+                if (w->restarts > 0)
+                        out_printf(", %" PRIu32 " %s, the last: %s", w->restarts,
+                                   w->restarts == 1 ? "restart" : "restarts",
+                                   *w->last_exit ? term_safe(w->last_exit) : "as asked");
+                out_puts("\n");
+        }
+        for (size_t i = 0; i < s->n_models; i++) {
+                const struct tandem_model *m = s->models[i];
+
+                out_printf("model %s: %s%s%s%s, %s\n", term_safe(m->name), term_safe(m->state), *m->error ? ": " : "",
+                           term_safe(m->error), m->is_default ? ", the default" : "", human_bytes(m->resident_bytes));
+        }
+        if (s->n_models == 0)
+                out_puts("no model in memory: the first job loads one\n");
+        out_puts("-v tells more.\n");
+}
+
 static void print_status(const struct tandem_status *s)
 {
         char uptime[32];
@@ -102,9 +143,9 @@ static void print_status(const struct tandem_status *s)
                    " failed\n",
                    s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed);
         out_printf("tokens: %" PRIu64 " read, %" PRIu64 " generated in %" PRIu64 " steps; %" PRIu64
-                   " recoveries (epoch %" PRIu32 "); shared memory %s\n",
-                   s->prompt_tokens, s->tokens_generated, s->steps_done, s->recoveries, s->epoch,
-                   human_bytes(s->arena_bytes));
+                   " %s (epoch %" PRIu32 "); shared memory %s\n",
+                   s->prompt_tokens, s->tokens_generated, s->steps_done, s->recoveries,
+                   s->recoveries == 1 ? "recovery" : "recoveries", s->epoch, human_bytes(s->arena_bytes));
         for (size_t i = 0; i < s->n_workers; i++)
                 print_worker(s->workers[i]);
         for (size_t i = 0; i < s->n_models; i++)
@@ -132,22 +173,32 @@ static int run(struct cli *cli, int argc, char **argv)
                 json_status(&b, answer);
                 status = print_json(&b);
         } else {
-                print_status(answer);
+                if (options.verbose)
+                        print_status(answer);
+                else
+                        print_short(answer);
                 status = out_finish();
         }
         tandem_status_free(answer);
         return status;
 }
 
-static const struct arg args[] = { ARG_JSON(struct status_options, json,
-                                            "one JSON object, with the field names of tandem.proto") };
+static const struct arg args[] = {
+        ARG_JSON(struct status_options, json, "one JSON object, with the field names of tandem.proto"),
+        {
+                .letter = 'v',
+                .name = "verbose",
+                .at = offsetof(struct status_options, verbose),
+                .brief = "all that is known of workers, models and memory",
+        },
+};
 
 const struct command command_status = {
         .name = "status",
         .summary = "the daemon, its workers, its models",
-        .usage = "[--json]",
-        .about = "Shows the daemon, each worker (device, state, process, restarts, what it ran), the loaded "
-                 "models with their memory, jobs and recoveries.",
+        .usage = "[-v|--json]",
+        .about = "Shows whether the daemon and its workers run, on what, and the models in memory. With -v: each "
+                 "worker's device and why, process, restarts and what it ran, the models' memory, recoveries.",
         COMMAND_ARGS(args),
         .run = run,
 };

@@ -34,11 +34,11 @@ static int run(struct cli *cli, int argc, char **argv)
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
-        if (tandem_tokenize(tandem, options.model, input.data, input.size,
+        if (tandem_tokenize(tandem, cli_model(tandem, options.model), input.data, input.size,
                             (options.special ? TANDEM_TOKENIZE_SPECIAL : 0) |
                                     (options.no_bos ? TANDEM_TOKENIZE_NO_BOS : 0),
                             &ids, &n_ids, &err) != TANDEM_OK)
-                return complain_error(&err);
+                return complain_model(&err, options.model);
         json_ids(&line, ids, n_ids);
         tandem_free(ids);
         if (line.failed)

@@ -208,7 +208,7 @@ int report_load(struct buf *to, struct tandem *tandem, const char *model, double
         signal_set_mode(SIGNAL_EXIT);
         for (unsigned i = 0; i < n_jobs; i++)
                 tandem_job_free(load.jobs[i].job);
-        if (status == EXIT_OK) {
+        if (status == EXIT_OK || status == EXIT_INTERRUPTED) {
                 write_result(to, &load, n_jobs, (double)(now - begin) / 1e9);
                 sensors_write(&sensors, to);
         }

@@ -37,6 +37,18 @@ int tdm_dbus_ask_load(struct tdm_dbus *bus, pid_t pid, uint64_t start_time, uid_
 void tdm_dbus_forget_question(struct tdm_dbus_question *question); /* answer is not called */
 /* Asks systemd on this bus to kill what runs as this unit; on the system's bus a polkit rule of ours allows it. */
 void tdm_dbus_kill_unit(struct tdm_dbus *bus, const char *unit);
+
+/* Sleep, as systemd-logind announces it on the system's bus. Tried again, less and less often, where there is none. */
+struct tdm_logind;
+struct tdm_logind_callbacks {
+        void (*sleeping)(void *userdata); /* soon: it waits for tdm_logind_may_sleep(), but not for long */
+        void (*awake)(void *userdata);
+};
+int tdm_logind_new(struct tdm_logind **ret, struct tdm_loop *loop, const struct tdm_logind_callbacks *callbacks,
+                   void *userdata);
+void tdm_logind_may_sleep(struct tdm_logind *logind);
+void tdm_logind_destroy(struct tdm_logind *logind); /* NULL is fine */
+
 void tdm_dbus_set_draining(struct tdm_dbus *bus);
 /* Everything that was said has left, pipes included. */
 bool tdm_dbus_is_drained(const struct tdm_dbus *bus);

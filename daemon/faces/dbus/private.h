@@ -1,6 +1,6 @@
 /* What the files of the D-Bus face share: bus.c (the connection), peer.c (who calls), polkit.c (may they),
  * objects.c (which object and method is meant), manager.c, options.c, job.c and job-object.c (jobs),
- * stream.c (pipes), units.c (systemd), status.c (workers and models), writer.c (making messages). */
+ * stream.c (pipes), units.c (systemd), logind.c (sleep), status.c (workers and models), writer.c (making messages). */
 #ifndef TDM_DAEMON_FACES_DBUS_PRIVATE_H
 #define TDM_DAEMON_FACES_DBUS_PRIVATE_H
 

@@ -24,9 +24,7 @@
  * small kernels every instruction runs once. Within attention, items of a row wait for each other in the same way: the
  * last one merges what the others leave, flagged with the step's serial and the layer. That needs a device that starts
  * a dispatch's workgroups in order. */
-#include "gpu-worker/vulkan/device/gpu.h"
-
-#define VENDOR_NVIDIA 0x10deu
+#include "gpu-worker/vulkan/device/gpu-private.h"
 
 bool tdm_vk_chain_wanted(const struct tdm_vk_device *device)
 {
@@ -34,7 +32,7 @@ bool tdm_vk_chain_wanted(const struct tdm_vk_device *device)
 
         if (wanted && *wanted)
                 return strcmp(wanted, "off") != 0;
-        return !device->is_cpu && device->properties.vendorID == VENDOR_NVIDIA;
+        return !device->is_cpu && device->properties.vendorID == TDM_VK_VENDOR_NVIDIA;
 }
 
 /* Workgroups of the probe's dispatches: more than a device holds at once, one alone, and between. */

@@ -4,6 +4,8 @@
 
 #include "gpu-worker/vulkan/device/gpu.h"
 
+#define TDM_VK_VENDOR_NVIDIA 0x10deu
+
 /* ---- matrix-units.c ---- */
 
 struct tdm_vk_matrix_features {
@@ -17,6 +19,9 @@ enum tdm_vk_units {
         TDM_VK_UNITS_F16,  /* 16 by 8 by 16, to f32 */
 };
 bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units units);
+/* Of the device's own list the units of bytes with the largest product, of a shape that matmul-int8-any.comp takes, in
+ * subgroups of so many: TDM_VK_TILES_UNIT; 0: there are none. */
+uint32_t tdm_vk_matrix_units_any(const struct tdm_vk_device *device, uint32_t subgroup);
 /* What to enable with the extension whose name it returns. */
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);
 

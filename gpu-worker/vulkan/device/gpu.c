@@ -198,15 +198,39 @@ static int choose_queue(struct tdm_vk_device *device)
         return found;
 }
 
-/* Subgroups are always of 32. TANDEM_VULKAN_MATRICES=off says no, for comparisons. */
+/* TANDEM_VULKAN_MATRICES: off: no matrix units, for comparisons; any: those of MATMUL_INT8_ANY, where others would be
+ * chosen. */
+static bool matrices_are(const char *word)
+{
+        const char *wanted = getenv("TANDEM_VULKAN_MATRICES");
+
+        return wanted && strcmp(wanted, word) == 0;
+}
+
+#define ANY_SUBGROUP 32u /* of MATMUL_INT8_ANY */
+
+/* Whether subgroups of 32 can be had: all are, or the device lets a kernel ask for them. */
+static uint32_t any_units(const struct tdm_vk_device *device, const VkPhysicalDeviceVulkan13Features *features)
+{
+        VkPhysicalDeviceVulkan13Properties p13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES };
+        VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13 };
+
+        device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
+        if (!features->subgroupSizeControl || !features->computeFullSubgroups || p13.minSubgroupSize > ANY_SUBGROUP ||
+            p13.maxSubgroupSize < ANY_SUBGROUP || !(p13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) ||
+            p.properties.limits.maxComputeSharedMemorySize < 48 << 10 || matrices_are("off"))
+                return 0;
+        return tdm_vk_matrix_units_any(device, ANY_SUBGROUP);
+}
+
+/* Subgroups are always of 32. */
 static bool is_fixed_at_32(const struct tdm_vk_device *device)
 {
         VkPhysicalDeviceVulkan13Properties p13 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES };
         VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13 };
-        const char *off = getenv("TANDEM_VULKAN_MATRICES");
 
         device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
-        return p13.minSubgroupSize == 32 && p13.maxSubgroupSize == 32 && !(off && strcmp(off, "off") == 0) &&
+        return p13.minSubgroupSize == 32 && p13.maxSubgroupSize == 32 && !matrices_are("off") && !matrices_are("any") &&
                p.properties.limits.maxComputeSharedMemorySize >= 48 << 10;
 }
 
@@ -230,6 +254,14 @@ static bool adds_in_subgroups(const struct tdm_vk_device *device)
                p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
 }
 
+/* Whether a queue can be asked to come after others'. */
+static bool is_offered_low(const VkPhysicalDeviceProperties *properties, const VkExtensionProperties *extensions,
+                           uint32_t n)
+{
+        return has_extension(extensions, n, VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME) &&
+               properties->vendorID != TDM_VK_VENDOR_NVIDIA;
+}
+
 static int create_device(struct tdm_vk_device *device, const VkPhysicalDeviceProperties *properties,
                          struct tdm_error *err)
 {
@@ -240,14 +272,19 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                                  .pNext = &f12 };
         VkPhysicalDeviceFeatures2 features = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11 };
         const float priority = 1;
-        const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                                .queueFamilyIndex = device->queue_family,
-                                                .queueCount = 1,
-                                                .pQueuePriorities = &priority };
+        const VkDeviceQueueGlobalPriorityCreateInfoKHR low = {
+                .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR,
+                .globalPriority = VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR,
+        };
+        VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                          .queueFamilyIndex = device->queue_family,
+                                          .queueCount = 1,
+                                          .pQueuePriorities = &priority };
         _cleanup_(freep) VkExtensionProperties *extensions = NULL;
         struct tdm_vk_matrix_features matrix_features;
-        bool has_memory_model, has_f16, emulates;
-        const char *names[6];
+        bool has_memory_model, has_f16, has_matrices, emulates;
+        uint32_t units;
+        const char *names[7];
         VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                     .pNext = &features,
                                     .queueCreateInfoCount = 1,
@@ -294,6 +331,9 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         has_f16 = f12.shaderFloat16 && keeps_small_f16(device);
         emulates = tdm_vk_emulated_code && f12.shaderFloat16;
         has_memory_model = f12.vulkanMemoryModel && f12.vulkanMemoryModelDeviceScope;
+        names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
+        has_matrices = has_memory_model && has_extension(extensions, n, names[info.enabledExtensionCount]);
+        units = has_matrices ? any_units(device, &f13) : 0;
         /* Only what is used: a feature may cost. */
         features.features = (VkPhysicalDeviceFeatures){ .shaderInt64 = VK_TRUE, .shaderInt16 = VK_TRUE };
         f11 = (VkPhysicalDeviceVulkan11Features){ .sType = f11.sType,
@@ -307,23 +347,34 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType,
                                                   .shaderIntegerDotProduct = VK_TRUE,
                                                   .maintenance4 = VK_TRUE };
-        names[info.enabledExtensionCount] = tdm_vk_matrix_feature(&matrix_features);
-        device->matrix_units = has_memory_model && is_fixed_at_32(device) &&
-                               has_extension(extensions, n, names[info.enabledExtensionCount]) &&
-                               tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
+        device->matrix_units = has_matrices && is_fixed_at_32(device) && tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
+        device->any_units = device->matrix_units ? 0 : units;
         device->f16_units = device->matrix_units && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
         device->emulates_units = emulates && !device->f16_units;
         if (device->emulates_units) {
                 device->f16_units = true;
+                device->any_units = TDM_VK_TILES_UNIT(16, 16, 16, ANY_SUBGROUP);
                 f12.shaderFloat16 = VK_TRUE;
         }
-        if (device->matrix_units) {
+        if (device->any_units && !device->emulates_units)
+                f13.subgroupSizeControl = f13.computeFullSubgroups = VK_TRUE;
+        if (device->matrix_units || (device->any_units && !device->emulates_units)) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;
                 f12.shaderFloat16 = device->f16_units;
                 f12.vulkanMemoryModel = f12.vulkanMemoryModelDeviceScope = VK_TRUE;
         }
+        /* What draws the screen goes first. NVIDIA's GPUs are left as they were measured. */
+        if (is_offered_low(properties, extensions, n)) {
+                names[info.enabledExtensionCount++] = VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME;
+                queue.pNext = &low;
+        }
         r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
+        if (r != VK_SUCCESS && queue.pNext) {
+                info.enabledExtensionCount--;
+                queue.pNext = NULL;
+                r = device->vk.CreateDevice(device->physical, &info, NULL, &device->vk.device);
+        }
         if (r != VK_SUCCESS) {
                 device->vk.device = VK_NULL_HANDLE;
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot open %s: %s", properties->deviceName,
@@ -427,7 +478,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         device->few_kernels = device->is_cpu && !(kernels && strcmp(kernels, "all") == 0);
-        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-7/%.80s/%.40s/%.60s", properties.deviceName,
+        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-8/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;
         tdm_vk_cache_open(device, sane);
@@ -443,9 +494,9 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
                  "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
                  (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
-                 device->f16_units    ? ", int8 and f16 matrices" :
-                 device->matrix_units ? ", int8 matrices" :
-                                        "",
+                 device->f16_units                         ? ", int8 and f16 matrices" :
+                 device->matrix_units || device->any_units ? ", int8 matrices" :
+                                                             "",
                  p12.driverInfo);
         return 0;
 }

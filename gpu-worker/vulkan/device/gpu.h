@@ -18,6 +18,7 @@
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 #include "gpu-worker/vulkan/shaders/common/shared-side.h"
 #include "gpu-worker/vulkan/shaders/common/shared-streams.h"
+#include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 
 struct tdm_vk_device;
 
@@ -70,6 +71,7 @@ enum tdm_vk_shader {
         TDM_VK_MATVEC_SUBBLOCK,  /* of the types of engine/weights/subblock.h */
         TDM_VK_MATMUL_INT8,      /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATMUL_INT8_WIDE, /* and for hundreds */
+        TDM_VK_MATMUL_INT8_ANY,  /* the same on units of a shape that the device names, of other types too */
         TDM_VK_BOUND,
         TDM_VK_MATVEC_F16,         /* a single row of f16, where the device has f16 matrix units */
         TDM_VK_MATMUL_F16,         /* up to 32 */
@@ -105,9 +107,9 @@ static inline bool tdm_vk_experts_f16_kernel(enum tdm_vk_shader shader)
 /* For matrix units: only used where it is proven, and not missed where it cannot be compiled. */
 static inline bool tdm_vk_matrix_kernel(enum tdm_vk_shader shader)
 {
-        return shader == TDM_VK_MATMUL_INT8 || shader == TDM_VK_MATMUL_INT8_WIDE || shader == TDM_VK_MATVEC_F16 ||
-               shader == TDM_VK_MATMUL_F16 || shader == TDM_VK_MATMUL_F16_WIDE || tdm_vk_experts_f16_kernel(shader) ||
-               shader == TDM_VK_ATTEND_F16 || shader == TDM_VK_ATTEND_F16_WIDE;
+        return shader == TDM_VK_MATMUL_INT8 || shader == TDM_VK_MATMUL_INT8_WIDE || shader == TDM_VK_MATMUL_INT8_ANY ||
+               shader == TDM_VK_MATVEC_F16 || shader == TDM_VK_MATMUL_F16 || shader == TDM_VK_MATMUL_F16_WIDE ||
+               tdm_vk_experts_f16_kernel(shader) || shader == TDM_VK_ATTEND_F16 || shader == TDM_VK_ATTEND_F16_WIDE;
 }
 
 struct tdm_vk_pipeline {
@@ -116,12 +118,12 @@ struct tdm_vk_pipeline {
         VkPipeline pipeline;
         bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device
                              * (proof/) */
-        char name[40];      /* for profiles */
+        char name[48];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
-/* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl), of a MATVEC_F16, MATMUL_F16
- * or MATMUL_F16_WIDE, or of one for experts. Where it is set before a device is opened that has no such units, the
- * device uses it. */
+/* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl, units-any.glsl), of a
+ * MATVEC_F16, MATMUL_F16 or MATMUL_F16_WIDE, of one for experts, or of a MATMUL_INT8_ANY. Where it is set before a
+ * device is opened that has no such units, the device uses it. */
 struct tdm_vk_code {
         const uint32_t *words;
         size_t size_bytes;
@@ -147,7 +149,7 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, e
 /* A kernel for matrix units, where it is proven; else NULL. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                                uint32_t c1, uint32_t c2, uint32_t c3);
-/* Panels and rows that one workgroup of a MATMUL_INT8 or MATMUL_INT8_WIDE pipeline makes. */
+/* Panels and rows that one workgroup of a MATMUL_INT8, MATMUL_INT8_WIDE or MATMUL_INT8_ANY pipeline makes. */
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows);
 /* Destroys those from the first-th on. None of them is in use. */
 void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
@@ -181,6 +183,7 @@ void tdm_vk_cache_save(struct tdm_vk_device *device);
 /* Since the device was opened: see struct tdm_vulkan_counters. */
 struct tdm_vk_counters {
         uint64_t allocations, pipelines, recordings, submissions, hidden_copies, logit_blocks, kv_restored_bytes;
+        uint64_t rows_spared;
 };
 
 struct tdm_vk_device {
@@ -232,6 +235,7 @@ struct tdm_vk_device {
         bool profiling;
         bool chained;             /* kernels follow each other without barriers: chain.c */
         bool matrix_units;        /* there are some that MATMUL_INT8 and MATMUL_INT8_WIDE can use */
+        uint32_t any_units;       /* that MATMUL_INT8_ANY can use: TDM_VK_TILES_UNIT; 0: none */
         bool f16_units;           /* and MATMUL_F16 and MATMUL_F16_WIDE */
         bool emulates_units;      /* f16_units, by tdm_vk_emulated_code */
         struct tdm_pool *threads; /* copies and sampling */

@@ -56,6 +56,12 @@ static const uint32_t matmul_int8_wide_code[] = /* see shaders/matmul-int8-wide.
 static const uint32_t matmul_int8_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/matmul-int8.inc"
         ;
+static const uint32_t matmul_int8_any_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-int8-any.inc"
+        ;
+static const uint32_t matmul_int8_any_subblock_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matmul-int8-any-subblock.inc"
+        ;
 static const uint32_t bound_code[] =
 #include "bound.inc"
         ;
@@ -156,6 +162,7 @@ static const struct shader shaders[TDM_VK_N_SHADERS] = {
         [TDM_VK_MATVEC_SUBBLOCK] = { "matvec-subblock", matvec_subblock_code, sizeof(matvec_subblock_code) },
         [TDM_VK_MATMUL_INT8_WIDE] = { "matmul-int8-wide", matmul_int8_wide_code, sizeof(matmul_int8_wide_code) },
         [TDM_VK_MATMUL_INT8] = { "matmul-int8", matmul_int8_code, sizeof(matmul_int8_code) },
+        [TDM_VK_MATMUL_INT8_ANY] = { "matmul-int8-any", matmul_int8_any_code, sizeof(matmul_int8_any_code) },
         [TDM_VK_BOUND] = { "bound", bound_code, sizeof(bound_code) },
         [TDM_VK_MATVEC_F16] = { "matvec-f16", matvec_f16_code, sizeof(matvec_f16_code) },
         [TDM_VK_MATMUL_F16] = { "matmul-f16", matmul_f16_code, sizeof(matmul_f16_code) },
@@ -184,6 +191,8 @@ static const struct shader shaders[TDM_VK_N_SHADERS] = {
 };
 /* The same kernels for weights of the types of engine/weights/subblock.h. */
 static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
+        [TDM_VK_MATMUL_INT8_ANY] = { "matmul-int8-any-subblock", matmul_int8_any_subblock_code,
+                                     sizeof(matmul_int8_any_subblock_code) },
         [TDM_VK_MATVEC_F16] = { "matvec-f16-subblock", matvec_f16_subblock_code, sizeof(matvec_f16_subblock_code) },
         [TDM_VK_MATMUL_F16] = { "matmul-f16-subblock", matmul_f16_subblock_code, sizeof(matmul_f16_subblock_code) },
         [TDM_VK_MATMUL_F16_WIDE] = { "matmul-f16-wide-subblock", matmul_f16_wide_subblock_code,
@@ -269,7 +278,16 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_proven(struct tdm_vk_device *device, enu
 void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_panels, uint32_t *ret_rows)
 {
         bool wide = pipeline->shader == TDM_VK_MATMUL_INT8_WIDE;
+        const uint32_t shape = pipeline->constants[2];
 
+        if (pipeline->shader == TDM_VK_MATMUL_INT8_ANY) {
+                uint32_t row_groups = TDM_VK_TILES_ROW_GROUPS(shape),
+                         out_groups = pipeline->constants[3] / TDM_VK_TILES_SUBGROUP(shape) / row_groups;
+
+                *ret_panels = out_groups * TDM_VK_TILES_OUTS(shape) * TDM_VK_TILES_N(shape) / TDM_PANEL_ROWS;
+                *ret_rows = row_groups * TDM_VK_TILES_ROWS(shape) * TDM_VK_TILES_M(shape);
+                return;
+        }
         *ret_panels = wide ? 8 : pipeline->constants[3];
         *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
 }
@@ -295,8 +313,16 @@ static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader,
                            .pSpecializationInfo = &specialization },
                 .layout = device->layout,
         };
+        const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup = {
+                .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+                .requiredSubgroupSize = TDM_VK_TILES_SUBGROUP(constants[2]),
+        };
         VkResult r;
 
+        if (shader == TDM_VK_MATMUL_INT8_ANY && !emulated) {
+                info.stage.pNext = &subgroup;
+                info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+        }
         for (uint32_t i = 0; i < TDM_VK_N_CONSTANTS; i++)
                 entries[i] = (VkSpecializationMapEntry){ i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t) };
         r = device->vk.CreateShaderModule(device->vk.device, &module_info, NULL, &info.stage.module);

@@ -155,6 +155,43 @@ static struct tdm_vk_pipeline *int8_wide_kernel(struct tdm_vk_device *device, co
                        tdm_vk_pipeline_proven(device, TDM_VK_MATMUL_INT8_WIDE, a->type, a->act, WIDE_THREADS, 0);
 }
 
+/* ---- units of a shape that the device names ---- */
+
+#define ANY_ROWS_MIN 17u /* fewer are one workgroup's of matvec, which loads weights once as well */
+#define ANY_BLOCKS 2u    /* of 32 columns in shared memory at once */
+
+/* Registers hold four tiles of rows a subgroup; where blocks have minima beside 16-bit input or halves, three. */
+void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_rows,
+                      uint32_t ret[2])
+{
+        const struct tdm_subblock_info info = tdm_subblock_info(a->type);
+        uint32_t few = TDM_VK_TILES_M(device->any_units) < TDM_PANEL_ROWS ? 2 : 1, /* tiles in 16 rows */
+                most = info.has_min && (a->act == TDM_ACT_I16 || info.sub_values == 16) ? 3 : 4,
+                 tiles = few * (n_rows <= 64 ? 2 : most), groups = n_rows <= 32 ? 1 : 2;
+
+        ret[0] = TDM_VK_TILES(tiles, 2u, groups, ANY_BLOCKS) | device->any_units;
+        ret[1] = 4 * groups * TDM_VK_TILES_SUBGROUP(device->any_units);
+}
+
+static bool any_takes(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a)
+{
+        uint32_t type = a->type & ~TDM_VK_DEINTERLEAVED;
+
+        return device->any_units && a->act != TDM_ACT_F32 && !tdm_vk_is_f16(a) &&
+               a->cols >= ANY_BLOCKS * TDM_BLOCK_VALUES &&
+               (type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type));
+}
+
+static struct tdm_vk_pipeline *any_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_rows)
+{
+        uint32_t shape[2];
+
+        if (n_rows < ANY_ROWS_MIN || !any_takes(device, a))
+                return NULL;
+        tdm_vk_any_shape(device, a, n_rows, shape);
+        return tdm_vk_pipeline_proven(device, TDM_VK_MATMUL_INT8_ANY, a->type, a->act, shape[0], shape[1]);
+}
+
 struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                              uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
                                              uint32_t *ret_rows)
@@ -170,6 +207,8 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
                 pipeline = int8_wide_kernel(device, a, n_panels, n_rows);
         if (!pipeline && n_rows >= INT8_ROWS_MIN && n_rows <= TDM_VK_INT8_ROWS_MAX)
                 pipeline = int8_kernel(device, a, n_panels, n_rows);
+        if (!pipeline)
+                pipeline = any_kernel(device, a, n_rows);
         if (pipeline) {
                 tdm_vk_matrix_tile(pipeline, ret_panels, ret_rows);
                 return pipeline;
@@ -218,8 +257,15 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
 /* Not being able to compile one is no error here. */
 static int need_units(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, uint32_t n_panels, struct tdm_error *err)
 {
-        uint32_t type = a->type & ~TDM_VK_DEINTERLEAVED;
+        static const uint32_t any_rows[] = { 32, 64, 128 };
+        uint32_t type = a->type & ~TDM_VK_DEINTERLEAVED, shape[2];
 
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(any_rows) && any_takes(m->device, a); i++) {
+                tdm_vk_any_shape(m->device, a, any_rows[i], shape);
+                need(m, TDM_VK_MATMUL_INT8_ANY, a->type, a->act, shape[0], shape[1], NULL);
+        }
+        if (any_takes(m->device, a))
+                return tdm_vk_prove_need(m->device, a->type, a->act, err);
         if (!m->device->matrix_units || (type != TDM_TYPE_Q4_0 && type != TDM_TYPE_Q8_0) || a->act == TDM_ACT_F32)
                 return 0;
         need(m, TDM_VK_MATMUL_INT8_WIDE, a->type, a->act, WIDE_THREADS, 0, NULL);

@@ -1,9 +1,11 @@
 /* The kernels for f16 matrix units, every type of weights in each, on any Vulkan device: where it has no such units
  * they are emulated (tests/emulated-units.h). What shows that a kernel is right is what shows it at load
  * (proof/prove-f16.c): the plainest must give the products of random weights and rows, every other its bits. The bound
- * of the former, 2e-5 of the root of the sum of the products' squares, is a few last places of f32. Of one type,
- * which the first argument names. MATMUL_F16_WIDE with GELU is not here: emulated it gives other bits, and on a GPU it
- * is proven at load. */
+ * of the former, 2e-5 of the root of the sum of the products' squares, is a few last places of f32.
+ *
+ * usage: test-f16-units [few] [TYPE ...]
+ * few: some of the kernels. Without types: all of them. MATMUL_F16_WIDE with GELU is not here where units are emulated:
+ * then it gives other bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,6 +48,8 @@ static void need_all(uint32_t type)
         need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 2, 0), 64, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0), 64, 0);
+        if (!device->emulates_units)
+                need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 1), 64, 0);
         need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 0), 8 * 32, 4);
         need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 3), 8 * 32, 4);
         need(TDM_VK_MATMUL_F16_EXPERTS, type, TDM_VK_MATMUL_F16_SHAPE(1, 4, 2, 0), 8 * 32, 0);
@@ -53,19 +57,45 @@ static void need_all(uint32_t type)
         need(TDM_VK_MATMUL_F16_WIDE_EXPERTS, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 1, 0), 64, 0);
 }
 
-static uint32_t wanted = TDM_TYPE_Q4_0;
+static const uint32_t types[] = {
+#define TYPE(name, type, kind) TDM_TYPE_##type,
+        TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_SUBBLOCK_TYPES(TYPE)
+};
+static bool wanted[TDM_ARRAY_SIZE(types)], few;
 
-static void proven(void **state)
+/* One of each source file, and one for experts: types take turns with those. */
+static void need_few(uint32_t type)
+{
+        static unsigned turn;
+        struct tdm_error err = {};
+
+        assert_int_equal(tdm_vk_prove_f16_need(device, type, 1, &err), 0);
+        need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(2, 2, 7, 2, 1), 4 * 32, 4);
+        need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0);
+        need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, device->emulates_units ? 0 : 1), 64, 0);
+        switch (turn++ % 3) {
+        case 0:
+                need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 0), 8 * 32, 4);
+                break;
+        case 1:
+                need(TDM_VK_MATMUL_F16_EXPERTS, type, TDM_VK_MATMUL_F16_SHAPE(1, 4, 2, 0), 8 * 32, 0);
+                break;
+        default:
+                need(TDM_VK_MATMUL_F16_WIDE_EXPERTS, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 1, 0), 64, 0);
+        }
+}
+
+static void prove_type(uint32_t type)
 {
         struct tdm_error err = {};
-        unsigned n_proven = 0, n_kernels = 0;
+        unsigned n_proven = 0, n_kernels = 0, begin = device->n_pipelines;
 
         device->deferring = true;
-        need_all(wanted);
+        (few ? need_few : need_all)(type);
         assert_int_equal(tdm_vk_pipelines_compile(device, &err), 0);
         device->deferring = false;
         assert_int_equal(tdm_vk_prove_f16(device, &err), 0);
-        for (unsigned i = 0; i < device->n_pipelines; i++) {
+        for (unsigned i = begin; i < device->n_pipelines; i++) {
                 const struct tdm_vk_pipeline *p = &device->pipelines[i];
 
                 if (!tdm_vk_matrix_kernel(p->shader))
@@ -76,7 +106,15 @@ static void proven(void **state)
                 n_kernels++;
         }
         assert_int_equal(n_proven, n_kernels);
-        assert_int_equal(n_kernels, 13);
+        assert_int_equal(n_kernels, few ? 5 : device->emulates_units ? 13 : 14);
+        tdm_vk_pipelines_forget(device, begin);
+}
+
+static void proven(void **state)
+{
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++)
+                if (wanted[i])
+                        prove_type(types[i]);
 }
 
 int main(int argc, char **argv)
@@ -87,9 +125,12 @@ int main(int argc, char **argv)
         struct tdm_error err = {};
         int r;
 
-        for (uint32_t i = 0; i <= TDM_TYPE_BF16 && argc > 1; i++)
-                if (tdm_type_info(i) && strcmp(tdm_type_info(i)->name, argv[1]) == 0)
-                        wanted = i;
+        few = argc > 1 && strcmp(argv[1], "few") == 0;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
+                wanted[i] = argc == 1 + few;
+                for (int k = 1 + few; k < argc; k++)
+                        wanted[i] |= strcmp(tdm_type_info(types[i])->name, argv[k]) == 0;
+        }
         emulate_units();
         if (tdm_vulkan_device_ops.open(&opened, &config, &err) != 0) {
                 fprintf(stderr, "skipped: %s\n", err.message);

@@ -284,6 +284,11 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                         needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
                                                     "hidden rows" };
         }
+        if (m->shorter) {
+                needs[n++] = (struct need){ &m->early_slot.step, step_bytes, TDM_VK_SHARED_MEMORY, "steps" };
+                needs[n++] = (struct need){ &m->early_slot.hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
+                                            "hidden rows" };
+        }
         if (!m->activations_buffer.buffer)
                 needs[n++] = (struct need){ &m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows" };
         return n;
@@ -378,7 +383,8 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *m, const struct tdm_d
 int tdm_vk_buffers_angles(struct tdm_vk_model *m, struct tdm_error *err)
 {
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++) {
-                const struct tdm_rope_recipe *rope = m->kinds[kind].used ? &m->recipe.ropes[m->kinds[kind].rope] : NULL;
+                bool turns = m->kinds[kind].used && m->kinds[kind].rope != TDM_ROPE_NONE;
+                const struct tdm_rope_recipe *rope = turns ? &m->recipe.ropes[m->kinds[kind].rope] : NULL;
                 const struct tdm_weights_tensor *divisors =
                         rope && rope->has_divisors ? tdm_weights_find(m->weights, TDM_TENSOR_ROPE_FREQS, 0) : NULL;
                 int r = rope ? tdm_rope_init(&m->rope[kind], rope, m->hp.n_ctx,
@@ -443,6 +449,8 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
                 tdm_vk_buffer_deinit(device, &m->slots[i].step);
                 tdm_vk_buffer_deinit(device, &m->slots[i].hidden_buffer);
         }
+        tdm_vk_buffer_deinit(device, &m->early_slot.step);
+        tdm_vk_buffer_deinit(device, &m->early_slot.hidden_buffer);
         tdm_vk_buffer_deinit(device, &m->activations_buffer);
         tdm_vk_buffer_deinit(device, &m->y);
         tdm_vk_buffer_deinit(device, &m->partial);

@@ -174,6 +174,10 @@ struct tdm_vk_model {
 
         /* step/ */
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
+        /* early.c: NULL where every layer has keys of its own */
+        struct tdm_shorter *shorter;
+        struct tdm_vk_slot early_slot;
+        VkBufferCopy *early_copies;          /* [max_seqs] */
         struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
         uint64_t clock;
         uint32_t submission_row_blocks; /* rows times blocks of a submission: bounds how long the device is busy */
@@ -224,6 +228,9 @@ static inline bool tdm_vk_owns_kv(const struct tdm_vk_model *m, uint32_t layer)
 /* Which of the model's kinds a layer is of. */
 static inline uint32_t tdm_vk_kind_of(const struct tdm_vk_model *m, uint32_t layer)
 {
+        /* Where no layer has a window, those that turn nothing are the other kind. */
+        if (!m->recipe.is_bidirectional && !m->kv.n_layers[TDM_KV_WINDOW])
+                return m->recipe.layers[layer].rope == TDM_ROPE_NONE;
         return m->recipe.is_bidirectional ? m->recipe.layers[layer].reach != 0 :
                                             (uint32_t)tdm_kv_group_of(&m->hp, layer);
 }

@@ -21,6 +21,8 @@ set(TANDEM_SHADERS
   "matvec-gelu-unchained      matmul/matvec-gelu.comp       build  -DUNCHAINED"
   "matmul-int8         matmul/matmul-int8.comp          kept"
   "matmul-int8-wide    matmul/matmul-int8-wide.comp     kept"
+  "matmul-int8-any     matmul/matmul-int8-any.comp      kept"
+  "matmul-int8-any-subblock  matmul/matmul-int8-any.comp  kept  -DSUBBLOCK"
   "matvec-f16          matmul/matvec-f16.comp           kept"
   "matmul-f16          matmul/matmul-f16.comp           kept"
   "matmul-f16-wide     matmul/matmul-f16-wide.comp      kept"
@@ -33,6 +35,8 @@ set(TANDEM_SHADERS
   "matvec-f16-subblock-experts       matmul/matvec-f16.comp        kept   -DEXPERTS -DSUBBLOCK"
   "matmul-f16-subblock-experts       matmul/matmul-f16.comp        kept   -DEXPERTS -DSUBBLOCK"
   "matmul-f16-wide-subblock-experts  matmul/matmul-f16-wide.comp   kept   -DEXPERTS -DSUBBLOCK"
+  "matmul-int8-any-emulated           matmul/matmul-int8-any.comp   test   -DEMULATED"
+  "matmul-int8-any-subblock-emulated  matmul/matmul-int8-any.comp   test   -DEMULATED -DSUBBLOCK"
   "matvec-f16-emulated       matmul/matvec-f16.comp        test   -DEMULATED"
   "matmul-f16-emulated       matmul/matmul-f16.comp        test   -DEMULATED"
   "matmul-f16-wide-emulated  matmul/matmul-f16-wide.comp   test   -DEMULATED"
@@ -66,7 +70,8 @@ set(TANDEM_SHADER_HEADERS
   common/acts.glsl common/common.glsl common/f16-experts.glsl common/f16-subblock.glsl
   common/f16.glsl common/fragments-subblock.glsl
   common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h common/shared-side.h
-  common/shared-streams.h
-  common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-emulated.glsl common/units.glsl
+  common/shared-streams.h common/shared-tiles.h
+  common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-any.glsl
+  common/units-emulated.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

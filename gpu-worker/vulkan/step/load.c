@@ -10,7 +10,7 @@
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
-        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |                    \
+        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |     \
          BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) |      \
          BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |        \
          BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) |    \
@@ -241,6 +241,8 @@ int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_
         m->submission_row_blocks =
                 submission && *submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
         r = tdm_vk_kv_init(&m->cache, device, &m->hp, &m->kv, &m->limits);
+        if (r == 0)
+                r = tdm_vk_early_init(m);
         m->cache.base = config->kv_base; /* counted in what the device must hold; set when the model is loaded */
         if (r != 0)
                 r = tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
@@ -372,6 +374,7 @@ void tdm_vk_model_unload(struct tdm_device_model *public)
         }
         tdm_vk_kv_deinit(&m->cache);
         tdm_vk_buffers_deinit(m);
+        tdm_vk_early_deinit(m);
         free(m->layers);
         free(m);
 }

@@ -58,6 +58,7 @@ static void barrier_all(const struct recorder *r)
 static bool can_chain(const struct recorder *r, const struct tdm_vk_pipeline *pipeline)
 {
         return r->device->chained && !r->device->profiling && pipeline->shader != TDM_VK_MATMUL_INT8_WIDE &&
+               pipeline->shader != TDM_VK_MATMUL_INT8_ANY &&
                ((pipeline->shader != TDM_VK_MATMUL_F16_WIDE && pipeline->shader != TDM_VK_MATMUL_F16_WIDE_EXPERTS) ||
                 r->rows <= TDM_VK_F16_ROWS_MAX) &&
                r->chain_index + 1 < TDM_VK_CHAIN_WORDS;

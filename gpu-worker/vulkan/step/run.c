@@ -243,7 +243,7 @@ static int settle(struct run *run, struct tdm_error *err)
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
                 m->device->counters.hidden_copies++;
         }
-        if (submission->n_layers) {
+        if (submission->n_layers && run->slot != &m->early_slot) {
                 if (run->made_logits && run->n_begun - run->n_done == 1 &&
                     run->step->head.n_logits >= STAY_AWAKE_LOGITS)
                         tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
@@ -395,6 +395,76 @@ static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
         return attends && run->slot->attention_layers == 0 ? tdm_vk_kv_begin(&m->cache, run->step, err) : 0;
 }
 
+/* Blocks first … end - 1, none of which makes logits, on the shorter step. The slot is prepared. */
+static int run_shorter(struct run *run, const struct tdm_step *shorter, const uint32_t *from, uint32_t first,
+                       uint32_t end, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = run->m;
+        struct run late = { .m = m,
+                            .slot = &m->early_slot,
+                            .step = shorter,
+                            .end = end,
+                            .on_block = run->on_block,
+                            .userdata = run->userdata };
+        int r;
+
+        m->device->counters.rows_spared += (uint64_t)(end - first) * (run->step->head.n_rows - shorter->head.n_rows);
+        for (uint32_t block = first; block < end; block++)
+                run->slot->attention_layers += tdm_block_kind(&m->hp, block) == TDM_BLOCK_ATTENTION;
+        if (shorter->head.n_rows > 0) {
+                r = hand_over(m, tdm_dmabuf_to_device, err);
+                if (r == 0)
+                        r = tdm_vk_early_begin(m, run->slot, shorter, from, run->hidden, err);
+                if (r == 0)
+                        r = hand_over(m, tdm_dmabuf_to_cpu, err);
+                if (r == 0)
+                        r = run_all(&late, first, err);
+                if (r == 0)
+                        r = hand_over(m, tdm_dmabuf_to_device, err);
+                if (r == 0)
+                        r = tdm_vk_early_end(m, run->slot, shorter, from, err);
+                if (r == 0)
+                        r = hand_over(m, tdm_dmabuf_to_cpu, err);
+                if (r != 0)
+                        return r;
+        }
+        for (uint32_t block = first; block < end && shorter->head.n_rows == 0 && run->on_block; block++)
+                run->on_block(block, run->userdata);
+        end_cache(run);
+        return 0;
+}
+
+/* Blocks first … run->end - 1, those in the middle on a shorter step where some rows need them not. */
+static int run_blocks(struct run *run, uint32_t first, struct tdm_error *err)
+{
+        struct tdm_vk_model *m = run->m;
+        uint32_t end = run->end, late_first = end, late_end = end;
+        const struct tdm_step *shorter = NULL;
+        bool bring_back = run->bring_back;
+        const uint32_t *from;
+        int r = 0;
+
+        if (m->shorter) {
+                tdm_shorter_blocks(m->shorter, &late_first, &late_end);
+                late_first = TDM_MAX(late_first, first);
+                late_end = TDM_MIN(late_end, end);
+                shorter = late_first < late_end ? tdm_shorter_make(m->shorter, run->step, &from) : NULL;
+        }
+        if (!shorter)
+                return run_all(run, first, err);
+        run->bring_back = false;
+        run->end = late_first;
+        if (first < late_first)
+                r = run_all(run, first, err);
+        if (r == 0)
+                r = run_shorter(run, shorter, from, late_first, late_end, err);
+        run->bring_back = bring_back;
+        run->end = end;
+        if (r == 0 && late_end < end)
+                return run_all(run, late_end, err);
+        return r == 0 && bring_back ? tdm_vk_early_bring(m, run->slot, run->hidden, err) : r;
+}
+
 int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
                struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
                struct tdm_error *err)
@@ -417,7 +487,7 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
                          (m->pooling && end >= n_blocks - 1);
         r = prepare(&run, first, err);
         if (r == 0 && first < run.end)
-                r = run_all(&run, first, err);
+                r = run_blocks(&run, first, err);
         if (r == 0 && end == n_blocks) {
                 if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device && !m->pooling)
                         return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");

@@ -2,6 +2,7 @@
 #ifndef TDM_GPU_WORKER_VULKAN_STEP_STEP_PRIVATE_H
 #define TDM_GPU_WORKER_VULKAN_STEP_STEP_PRIVATE_H
 
+#include "engine/step/shorter.h"
 #include "gpu-worker/vulkan/kernels/kernels.h"
 #include "gpu-worker/vulkan/step/step.h"
 
@@ -23,6 +24,20 @@ void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, cons
 #define TDM_VK_WANTED_STRIDE (TDM_VK_WANTED_HEAD + TDM_MAX_MOVED + 1u)
 /* Offset of a VkDispatchIndirectCommand. */
 uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, uint32_t kind);
+
+/* ---- early.c ---- */
+
+/* What the model's later blocks need, if it has such: before buffers are made. -ENOMEM. */
+int tdm_vk_early_init(struct tdm_vk_model *model);
+void tdm_vk_early_deinit(struct tdm_vk_model *model);
+/* The shorter step into model->early_slot, with its rows of the slot's, which lie there or in `hidden`. */
+int tdm_vk_early_begin(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
+                       const uint32_t *from, const float *hidden, struct tdm_error *err);
+/* The rows into the slot's again. */
+int tdm_vk_early_end(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
+                     const uint32_t *from, struct tdm_error *err);
+/* A slot's rows into `hidden`, for the other worker. */
+int tdm_vk_early_bring(struct tdm_vk_model *model, struct tdm_vk_slot *slot, float *hidden, struct tdm_error *err);
 
 /* ---- record.c ---- */
 

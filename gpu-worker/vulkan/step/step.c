@@ -217,6 +217,21 @@ static void fill_input(void *arg, unsigned row, unsigned thread)
                              job->to + (size_t)row * job->width);
 }
 
+/* cos, then sin. Where nothing is turned, the angle that changes nothing. */
+static void row_angles(const struct tdm_vk_model *m, unsigned kind, uint32_t position, float *ret)
+{
+        uint32_t half = m->kinds[kind].head_dim / 2;
+
+        if (m->kinds[kind].rope != TDM_ROPE_NONE) {
+                tdm_rope_row(&m->rope[kind], position, ret, ret + half);
+                return;
+        }
+        for (uint32_t i = 0; i < half; i++) {
+                ret[i] = 1;
+                ret[half + i] = 0;
+        }
+}
+
 void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step)
 {
         struct tdm_vk_step_layout layout;
@@ -230,7 +245,9 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         slot->n_rows = step->head.n_rows;
         slot->n_logits = step->head.n_logits;
         slot->n_tiles = TDM_DIV_UP(step->head.n_rows, m->tile_rows);
-        slot->many = step->head.n_rows > step->head.n_seqs;
+        slot->many = false; /* a sequence of a shorter step may have no row */
+        for (uint32_t i = 0; i < step->head.n_seqs; i++)
+                slot->many = slot->many || step->seqs[i].n_rows > 1;
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
                 slot->item_heads[kind] =
                         slot->many ? m->kinds[kind].queries_heads : item_heads(m, step, &m->kinds[kind]);
@@ -259,8 +276,11 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                         continue;
                 for (uint32_t seq = 0; seq < step->head.n_seqs; seq++) {
                         const struct tdm_step_seq *s = &step->seqs[seq];
-                        uint32_t n = (step->rows[s->first_row].position + s->n_rows - 1) / TDM_KV_PAGE_TOKENS + 1;
+                        uint32_t n;
 
+                        if (!s->n_rows) /* of a shorter step */
+                                continue;
+                        n = (step->rows[s->first_row].position + s->n_rows - 1) / TDM_KV_PAGE_TOKENS + 1;
                         memcpy(tables + (size_t)seq * m->limits.table_entries,
                                step->tables[group] + (size_t)seq * step->table_entries, n * sizeof(uint32_t));
                 }
@@ -273,7 +293,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                 for (uint32_t i = 0; i < step->head.n_rows; i++) {
                         float angles[TDM_VK_HEAD_DIM_MAX]; /* so that all of a row goes over PCIe at once */
 
-                        tdm_rope_row(&m->rope[kind], step->rows[i].position, angles, angles + head_dim / 2);
+                        row_angles(m, kind, step->rows[i].position, angles);
                         memcpy((float *)(base + layout.angles[kind]) + (size_t)i * head_dim, angles,
                                head_dim * sizeof(float));
                 }

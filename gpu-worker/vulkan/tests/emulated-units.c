@@ -39,6 +39,13 @@ static const uint32_t wide_subblock_experts[] =
 #include "matmul-f16-wide-subblock-experts-emulated.inc"
         ;
 
+static const uint32_t any[] =
+#include "matmul-int8-any-emulated.inc"
+        ;
+static const uint32_t any_subblock[] =
+#include "matmul-int8-any-subblock-emulated.inc"
+        ;
+
 static struct tdm_vk_code code(enum tdm_vk_shader shader, bool subblock)
 {
 #define CODE(name)                                                                                                     \
@@ -47,6 +54,8 @@ static struct tdm_vk_code code(enum tdm_vk_shader shader, bool subblock)
                 name, sizeof(name)                                                                                     \
         }
         switch (shader) {
+        case TDM_VK_MATMUL_INT8_ANY:
+                return subblock ? CODE(any_subblock) : CODE(any);
         case TDM_VK_MATVEC_F16:
                 return subblock ? CODE(matvec_subblock) : CODE(matvec);
         case TDM_VK_MATMUL_F16:

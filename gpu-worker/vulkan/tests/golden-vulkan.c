@@ -6,7 +6,7 @@
  * LIMIT] [--first PERCENT] [--exact]
  *
  * --split: attention on the host device; --swapped: all else on it. --exact: no distance, but the first text's results
- * are the same bits in chunks of 1, 7 and 64, and beside other rows.
+ * are the same bits in chunks of 1, 7 and 64, beside other rows, and in a prompt whose other rows want no logits.
  *
  * Of a model that makes vectors the distance is that of cosines, and the limit is of the worst text. Then the texts are
  * run again, all in one step: each vector must be the same bits. */
@@ -134,6 +134,27 @@ static uint32_t score_vectors(struct drive *drive, const struct golden_file *fil
 #define EXACT_ROWS 96u
 #define COMPANY_ROWS 33u
 
+/* The result of the last position alone, of a prompt whose other rows want no logits. apart: it comes in a step of its
+ * own. */
+static void make_last(struct drive *drive, const struct golden_case *c, uint32_t n_rows, uint32_t chunk, bool apart,
+                      struct tdm_result *ret)
+{
+        for (uint32_t first = 0, n; first < n_rows; first += n) {
+                struct drive_part part = { .ids = c->ids,
+                                           .n_ids = c->n_ids,
+                                           .first = first,
+                                           .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = TDM_MAX_TOP } };
+
+                n = TDM_MIN(chunk, n_rows - first);
+                if (apart && first < n_rows - 1)
+                        n = TDM_MIN(n, n_rows - 1 - first);
+                part.n = n;
+                part.n_logits = first + n == n_rows;
+                drive_step(drive, &part, 1, NULL, ret);
+        }
+        drive_forget(drive, 0);
+}
+
 /* Results of every position. chunk_other: rows of the other text in each step, which begin at another position. */
 static void make_results(struct drive *drive, const struct golden_case *c, uint32_t n_rows, uint32_t chunk,
                          uint32_t chunk_other, struct tdm_result *ret)
@@ -173,6 +194,7 @@ static void make_results(struct drive *drive, const struct golden_case *c, uint3
 
 static bool is_exact(struct drive *drive, const struct golden_case *c)
 {
+        static const uint32_t prompts[] = { EXACT_ROWS, 64, 7, 1 };
         static const uint32_t chunks[][2] = { { 1, 0 }, { 7, 0 }, { 64, 0 }, { COMPANY_ROWS, 40 }, { 1, 3 } };
         uint32_t n_rows = TDM_MIN(c->n_ids, EXACT_ROWS);
         struct tdm_result *whole = calloc(n_rows, sizeof(*whole)), *cut = calloc(n_rows, sizeof(*cut));
@@ -186,9 +208,29 @@ static bool is_exact(struct drive *drive, const struct golden_case *c)
                 printf("chunks of %u beside %u rows: other bits\n", chunks[i][0], chunks[i][1]);
                 same = false;
         }
+        for (unsigned i = 0; i < 2 * TDM_ARRAY_SIZE(prompts); i++) {
+                make_last(drive, c, n_rows, prompts[i / 2], i % 2, cut);
+                if (memcmp(whole + n_rows - 1, cut, sizeof(*cut)) == 0)
+                        continue;
+                printf("a prompt in chunks of %u%s: other bits\n", prompts[i / 2], i % 2 ? ", its last row apart" : "");
+                same = false;
+        }
         free(whole);
         free(cut);
         return same;
+}
+
+/* Whether rows without logits stopped early, where some layers have no keys of their own, and only there. */
+static bool spares(struct drive *drive, const struct tdm_hparams *hp)
+{
+        bool wanted = hp->layers[hp->n_layers - 1].kv_layer != hp->n_layers - 1;
+        struct tdm_vulkan_counters counters;
+
+        tdm_vulkan_counters(drive_device(drive, 0), &counters);
+        if ((counters.rows_spared > 0) == wanted)
+                return true;
+        printf("rows without logits %s\n", wanted ? "did not stop early" : "stopped early where none may");
+        return false;
 }
 
 static int usage(void)
@@ -291,6 +333,7 @@ int main(int argc, char **argv)
                        o.plan                ? " swapped" :
                                                "",
                        passed ? "the same bits" : "OTHER BITS");
+                passed = spares(drive, model.hp) && passed;
                 goto end;
         }
         if (recipe->pooling != TDM_POOLING_NONE) {

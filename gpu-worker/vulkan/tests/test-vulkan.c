@@ -566,7 +566,7 @@ static void refused(void **state)
         setenv("TANDEM_VULKAN_MEMORY", "copy", 1);
         assert_int_equal(ops->open(&device, &config, &err), 0);
         assert_non_null(strstr(ops->describe(device), "memory copied"));
-        assert_non_null(strstr(ops->numerics_id(device), "vulkan-7/"));
+        assert_non_null(strstr(ops->numerics_id(device), "vulkan-8/"));
         assert_int_equal(tdm_kv_geometry_init(&good.kv, hp, TDM_KV_F16, 4, 4), 0);
 
         bad = good;

@@ -1,8 +1,9 @@
 #version 460
 // matvec.comp for the types of engine/weights/subblock.h, whose blocks have one or two scales and perhaps minima: the
-// same workgroups and segments. ORDER in a segment: of a quantised block's 32 or twice 16 columns acc =
-// fma(float(isum), w_scale * x_scale, acc) and, with a minimum, acc = fma(min, x_scale * float(xsum), acc); of float
-// activations acc = fma(w, x, acc) for each column.
+// same workgroups and segments. ORDER in a segment: of a block of one scale acc = fma(float(isum), w_scale * x_scale,
+// acc); of one of two, each of 16 columns, acc = fma(fma(float(isum1), w_scale1, float(isum0) * w_scale0), x_scale,
+// acc); then, with a minimum, acc = fma(min, x_scale * float(xsum), acc) for each scale. Of float activations acc =
+// fma(w, x, acc) for each column.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 layout(local_size_x = 256) in;
@@ -83,13 +84,20 @@ void main()
                                 if (tdm_subblock_has_min(TYPE))
                                         xsum[0] = int(TDM_AT(Act32s, 4, x[r] + TDM_VK_ACT_SUMS(ACT, p.cols), b, 0));
                         }
-                        [[unroll]] for (uint h = 0; h < 2; h++) {
-                                if (h == 1 && !tdm_subblock_sub16(TYPE))
-                                        continue;
-                                precise float scale = block.scale[h] * x_scale, sum = x_scale * float(xsum[h]);
+                        if (tdm_subblock_sub16(TYPE)) {
+                                precise float weighted = float(isum[0]) * block.scale[0];
+                                precise float both = fma(float(isum[1]), block.scale[1], weighted);
 
-                                acc[r] = fma(float(isum[h]), scale, acc[r]);
-                                if (tdm_subblock_has_min(TYPE))
+                                acc[r] = fma(both, x_scale, acc[r]);
+                        } else {
+                                precise float scale = block.scale[0] * x_scale;
+
+                                acc[r] = fma(float(isum[0]), scale, acc[r]);
+                        }
+                        [[unroll]] for (uint h = 0; h < 2; h++) {
+                                precise float sum = x_scale * float(xsum[h]);
+
+                                if (tdm_subblock_has_min(TYPE) && (h == 0 || tdm_subblock_sub16(TYPE)))
                                         acc[r] = fma(block.min[h], sum, acc[r]);
                         }
                 }

@@ -1,0 +1,161 @@
+/* Models of the caller's own folder. A daemon that serves everybody does not look into a home, nor may it: so a name
+ * that is found there goes to it as an open file. Here names and files become what the library is asked for. */
+#include "client-lib/cli/cli.h"
+#include "client-lib/store/folder.h"
+#include "common/suggest.h"
+
+/* FOLDER/NAME.gguf of the caller's own; NULL: there is none. */
+static char *own_file(const char *name, struct tdm_suggestion *near)
+{
+        _cleanup_(freep) char *folder = NULL;
+        struct tdm_error err;
+
+        return folder_of_user(&folder, &err) == 0 ? folder_find(folder, name, near) : NULL;
+}
+
+static bool is_plain_name(const char *name)
+{
+        size_t n = name ? strlen(name) : 0;
+
+        return n > 0 && !strchr(name, '/') && !(n > 5 && strcmp(name + n - 5, ".gguf") == 0 && access(name, F_OK) == 0);
+}
+
+static bool daemon_knows(struct tandem *tandem, const char *name)
+{
+        struct tandem_error err;
+        uint32_t *ids;
+        size_t n;
+
+        if (tandem_tokenize(tandem, name, "", 0, 0, &ids, &n, &err) != TANDEM_OK)
+                return err.code != TANDEM_E_NO_MODEL;
+        tandem_free(ids);
+        return true;
+}
+
+/* Whether the daemon looks into the folder itself. What it lists as available it found there. What is loaded from
+ * there may have been handed over. */
+static bool daemon_finds(struct tandem *tandem, const char *name, const char *path)
+{
+        struct tandem_model_list *list;
+        struct tandem_error err;
+        const char *state = NULL;
+        bool found;
+
+        if (tandem_list_models(tandem, &list, &err) != TANDEM_OK)
+                return true; /* the next request says what is wrong */
+        for (size_t i = 0; i < list->n_models && !state; i++)
+                if (strcmp(list->models[i]->path, path) == 0)
+                        state = list->models[i]->state;
+        found = state && (strcmp(state, "available") == 0 || daemon_knows(tandem, name));
+        tandem_model_list_free(list);
+        return found;
+}
+
+const char *cli_model(struct tandem *tandem, const char *name)
+{
+        static char kept[4352];
+        struct tdm_suggestion near = tdm_suggest_for(name ? name : "");
+        _cleanup_(freep) char *path = is_plain_name(name) ? own_file(name, &near) : NULL;
+
+        if (!path || strlen(path) >= sizeof(kept) || daemon_finds(tandem, name, path))
+                return name;
+        memcpy(kept, path, strlen(path) + 1);
+        return kept;
+}
+
+int complain_model(const struct tandem_error *err, const char *name)
+{
+        struct tdm_suggestion near = tdm_suggest_for(name ? name : "");
+        const char *meant;
+
+        if (err->code == TANDEM_E_NO_MODEL && is_plain_name(name) && !strstr(err->message, "did you mean")) {
+                free(own_file(name, &near));
+                meant = tdm_suggest_best(&near);
+                if (meant)
+                        return complain("%s: no model is named %s; did you mean %s?", err->name, name, meant);
+        }
+        return complain_error(err);
+}
+
+/* ---- `tandem models` ---- */
+
+struct merging {
+        struct model_listing *to;
+        const struct tandem_model_list *from;
+};
+
+static bool add_own(const char *path, uint64_t size_bytes, void *userdata)
+{
+        struct merging *m = userdata;
+        _cleanup_(freep) char *name = folder_name_of(path);
+        struct tandem_model *own;
+        size_t stem;
+        unsigned part, n_parts;
+
+        if (!name)
+                return false;
+        if (folder_is_part(name, &stem, &part, &n_parts) && n_parts > 1) {
+                if (part > 1)
+                        return true;
+                name[stem] = '\0';
+        }
+        for (size_t i = 0; i < m->from->n_models; i++) {
+                const struct tandem_model *listed = m->from->models[i];
+                const char *slash = strrchr(path, '/');
+
+                /* Of files that were handed over, others see the name alone. */
+                if (strcmp(listed->path, path) == 0 || (slash && strcmp(listed->path, slash + 1) == 0))
+                        return true;
+        }
+        if (m->to->n_own == MODEL_LISTING_MAX)
+                return false;
+        own = &m->to->own[m->to->n_own];
+        *own = (struct tandem_model){ .name = steal_ptr(&name),
+                                      .path = strdup(path),
+                                      .state = "available",
+                                      .error = "",
+                                      .architecture = "",
+                                      .quantisation = "",
+                                      .file_bytes = size_bytes,
+                                      .placement = "",
+                                      .precision = "",
+                                      .chat = "",
+                                      .kv_type = "",
+                                      .capabilities = "" };
+        m->to->n_own++;
+        return own->path != NULL;
+}
+
+bool model_listing_make(struct model_listing *to, const struct tandem_model_list *from)
+{
+        struct merging m = { .to = to, .from = from };
+        _cleanup_(freep) char *folder = NULL;
+        struct tdm_error err;
+
+        *to = (struct model_listing){ .own = calloc(MODEL_LISTING_MAX, sizeof(*to->own)) };
+        to->all = calloc(from->n_models + MODEL_LISTING_MAX, sizeof(*to->all));
+        if (!to->own || !to->all) {
+                model_listing_free(to);
+                return false;
+        }
+        if (folder_of_user(&folder, &err) == 0)
+                folder_each(folder, add_own, &m);
+        for (size_t i = 0; i < from->n_models; i++)
+                to->all[to->list.n_models++] = from->models[i];
+        for (size_t i = 0; i < to->n_own; i++)
+                if (to->own[i].path)
+                        to->all[to->list.n_models++] = &to->own[i];
+        to->list.models = to->all;
+        return true;
+}
+
+void model_listing_free(struct model_listing *listing)
+{
+        for (size_t i = 0; i < listing->n_own; i++) {
+                free((char *)(uintptr_t)listing->own[i].name);
+                free((char *)(uintptr_t)listing->own[i].path);
+        }
+        free(listing->own);
+        free(listing->all);
+        *listing = (struct model_listing){ 0 };
+}

@@ -1,0 +1,130 @@
+/* The blocks that run on a shorter step (engine/step/shorter.h): it is a step in a slot of its own, to which the hidden
+ * rows are copied, and from which they come back. Rows that are left out stay as they were. */
+#include "gpu-worker/vulkan/step/step-private.h"
+
+int tdm_vk_early_init(struct tdm_vk_model *m)
+{
+        if (tdm_shorter_new(&m->shorter, &m->hp, m->recipe.pooling != TDM_POOLING_NONE, m->limits.max_rows,
+                            &m->limits) < 0)
+                return -ENOMEM;
+        if (!m->shorter)
+                return 0;
+        m->early_copies = calloc(m->limits.max_seqs, sizeof(*m->early_copies));
+        return m->early_copies ? 0 : -ENOMEM;
+}
+
+void tdm_vk_early_deinit(struct tdm_vk_model *m)
+{
+        tdm_shorter_free(m->shorter);
+        free(m->early_copies);
+}
+
+/* A slot's hidden rows. */
+static VkBuffer rows_of(const struct tdm_vk_model *m, const struct tdm_vk_slot *slot, uint64_t *ret_offset)
+{
+        *ret_offset = slot->in_place ? slot->hidden - m->activations_buffer.address : 0;
+        return slot->in_place ? m->activations_buffer.buffer : slot->hidden_buffer.buffer;
+}
+
+static void copy(struct tdm_vk_device *device, VkCommandBuffer commands, VkBuffer from, VkBuffer to,
+                 const VkBufferCopy *pieces, uint32_t n)
+{
+        device->vk.CmdCopyBuffer(commands, from, to, n, pieces);
+        tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+                       VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT |
+                               VK_PIPELINE_STAGE_HOST_BIT,
+                       VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                               VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT);
+}
+
+/* What a step's rows are in the shorter one: in each sequence they are consecutive, so there is a piece for each. */
+static uint32_t list_pieces(struct tdm_vk_model *m, const struct tdm_step *shorter, const uint32_t *from,
+                            uint64_t offset, bool back)
+{
+        uint64_t bytes = (uint64_t)m->hp.residual_width * sizeof(float);
+        uint32_t n = 0;
+
+        for (uint32_t seq = 0; seq < shorter->head.n_seqs; seq++) {
+                const struct tdm_step_seq *s = &shorter->seqs[seq];
+                uint64_t far, near = s->first_row * bytes;
+
+                if (!s->n_rows)
+                        continue;
+                far = offset + from[s->first_row] * bytes;
+                m->early_copies[n++] = (VkBufferCopy){ back ? near : far, back ? far : near, s->n_rows * bytes };
+        }
+        return n;
+}
+
+int tdm_vk_early_begin(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
+                       const uint32_t *from, const float *hidden, struct tdm_error *err)
+{
+        const char *what = "copying hidden rows";
+        const VkBufferCopy all = { .size = (uint64_t)slot->n_rows * m->hp.residual_width * sizeof(float) };
+        bool upload = !slot->in_place && !slot->on_device;
+        struct tdm_vk_slot *early = &m->early_slot;
+        VkCommandBuffer commands;
+        uint64_t offset;
+        VkBuffer rows = rows_of(m, slot, &offset);
+        int r = 0;
+
+        if (m->step_serial + 1 >= TDM_VK_SERIALS)
+                r = tdm_vk_partial_clear(m, err);
+        if (r == 0)
+                r = tdm_vk_once_begin(m->device, &commands, what, err);
+        if (r != 0)
+                return r;
+        if (upload) {
+                memcpy(m->hidden_host.map, hidden, all.size);
+                m->device->counters.hidden_copies++;
+                copy(m->device, commands, m->hidden_host.buffer, rows, &all, 1);
+        }
+        copy(m->device, commands, rows, early->hidden_buffer.buffer, m->early_copies,
+             list_pieces(m, shorter, from, offset, false));
+        r = tdm_vk_once_end(m->device, what, err);
+        if (r != 0)
+                return r;
+        slot->on_device = true;
+        early->hidden = early->hidden_buffer.address;
+        tdm_vk_step_fill(m, early, shorter);
+        early->on_device = true;
+        return 0;
+}
+
+int tdm_vk_early_end(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
+                     const uint32_t *from, struct tdm_error *err)
+{
+        const char *what = "copying hidden rows back";
+        VkCommandBuffer commands;
+        uint64_t offset;
+        VkBuffer rows = rows_of(m, slot, &offset);
+        int r = tdm_vk_once_begin(m->device, &commands, what, err);
+
+        if (r != 0)
+                return r;
+        copy(m->device, commands, m->early_slot.hidden_buffer.buffer, rows, m->early_copies,
+             list_pieces(m, shorter, from, offset, true));
+        return tdm_vk_once_end(m->device, what, err);
+}
+
+int tdm_vk_early_bring(struct tdm_vk_model *m, struct tdm_vk_slot *slot, float *hidden, struct tdm_error *err)
+{
+        const char *what = "bringing hidden rows";
+        const VkBufferCopy all = { .size = (uint64_t)slot->n_rows * m->hp.residual_width * sizeof(float) };
+        VkCommandBuffer commands;
+        int r;
+
+        if (slot->in_place || !slot->on_device)
+                return 0;
+        r = tdm_vk_once_begin(m->device, &commands, what, err);
+        if (r != 0)
+                return r;
+        copy(m->device, commands, slot->hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
+        r = tdm_vk_once_end(m->device, what, err);
+        if (r != 0)
+                return r;
+        memcpy(hidden, m->hidden_host.map, all.size);
+        m->device->counters.hidden_copies++;
+        slot->on_device = false;
+        return 0;
+}

@@ -1,0 +1,119 @@
+"""A daemon that serves everybody does not look into a home: the command finds the models of its user's own folder and
+hands them over. The first thing that a person does with an installed service."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+
+class Person:
+    """Somebody whose home is not that of the daemon."""
+
+    def __init__(self, daemon):
+        self.d = daemon
+        self.home = os.path.join(daemon.dir, "person")
+        os.makedirs(self.home)
+        self.env = {"HOME": self.home, "XDG_DATA_HOME": os.path.join(self.home, "share")}
+
+    def file(self, name, source=SPROUT):
+        return shutil.copyfile(source, os.path.join(self.home, name))
+
+    def cli(self, *args, status=0, input=None):
+        r = self.d.cli(*args, env=self.env, check_exit=status, input=input)
+        return r.stdout.decode() + r.stderr.decode()
+
+    def rows(self):
+        lines = [line[2:].split() for line in self.cli("models").splitlines()[1:] if not line.startswith("* is")]
+        return {line[0]: line for line in lines}
+
+
+@test
+def a_name_of_ones_own():
+    with Daemon(system=True) as d:
+        p = Person(d)
+        p.cli("add", p.file("story.gguf"))
+        equal(p.rows()["story"][1], "available", "listed before it is used")
+        for args in (("generate", "-m", "story", "-n", "3", "Once"),
+                     ("generate", "-m", "story", "-n", "3", "--chat", "x"),
+                     ("score", "-m", "story", "--text", "-"), ("tokenize", "-m", "story", "a"), ("show", "-m", "story"),
+                     ("bench", "-m", "story", "-p", "8", "-n", "4", "-b", "1"), ("show", "story")):
+            p.cli(*args, input=b"Once upon")
+        said = p.cli("chat", "-m", "story", "-n", "3", input=b"hello\n")
+        check(said.strip(), "chat answers")
+        rows = p.rows()
+        equal(rows["story"][1], "loaded", "one row, loaded")
+        check("did you mean story?" in p.cli("generate", "-m", "stroy", "x", status=1), "what was meant")
+        check("did you mean story?" in p.cli("chat", "-m", "stroy", status=1, input=b"x\n"), "chat, too")
+        check("no model is named" in d.cli("generate", "-m", "story", "x", check_exit=1).stderr.decode(),
+              "for somebody else there is no such name")
+        check("still has it in memory" in p.cli("rm", "story"), "rm says that it is loaded")
+        p.cli("unload", "story")
+        check("story" not in p.rows(), "gone", p.rows())
+        check("the daemon has it from" in p.cli("rm", "tale", status=1), "rm says where a model of the service is")
+
+
+@test
+def embeds_too():
+    with Daemon(system=True) as d:
+        p = Person(d)
+        p.cli("add", p.file("story.gguf"))
+        said = p.cli("embed", "-m", "story", "x", status=1)
+        check("no model is named" not in said and "pooling" in said, "it was found, and embeds nothing", said)
+
+
+@test
+def a_private_daemon_opens_it_itself():
+    """Where the daemon looks into the same folder the name goes to it: the model is its own, and may be its default."""
+    with Daemon(models=()) as d:
+        path = shutil.copyfile(SPROUT, os.path.join(d.dir, "tale.gguf"))
+        d.cli("add", path, check_exit=0)
+        for _ in range(2):
+            d.cli("generate", "-m", "tale", "-n", "3", "Once", check_exit=0)
+            m = d.model("tale")
+            check(m["is_default"] and m["path"].endswith("data/tandem/models/tale.gguf"), "by name", m)
+
+
+@test
+def ones_own_goes_first():
+    """The same name in both: the caller's own."""
+    with Daemon(system=True) as d:
+        p = Person(d)
+        p.cli("add", p.file("tale.gguf"))
+        text = p.cli("generate", "-m", "tale", "-n", "8", "--temp", "0", "Once")
+        equal(text, p.cli("generate", "-m", os.path.join(p.home, "tale.gguf"), "-n", "8", "--temp", "0", "Once"), "own")
+        d.cli("generate", "-m", "tale", "-n", "8", "--temp", "0", "Once", check_exit=0)
+        shown = [m["file_bytes"] for m in d.status()["models"] if m["name"] == "tale"]
+        equal(sorted(shown), sorted([os.path.getsize(SPROUT), os.path.getsize(TALE)]), "both are loaded")
+
+
+@test
+def the_default():
+    """default-model in tandem.conf is taken where no model is named, and has the mark in the list."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as f:
+        f.write("[daemon]\ndefault-model = sprout\n")
+        f.flush()
+        with Daemon(models=(), args=("--config", f.name)) as d:
+            d.cli("generate", "-n", "3", "Once", check_exit=0)
+            equal([m["name"] for m in d.status()["models"]], ["sprout"], "what is loaded")
+            lines = d.cli("models", check_exit=0).stdout.decode().splitlines()
+            equal([line.split()[1] for line in lines if re.match(r"\* \w+ +(loaded|available)", line)], ["sprout"],
+                  "the mark")
+
+
+@test
+def root_says_whom_to_serve():
+    """`sudo tandemd` would take the system service's place and serve root alone."""
+    if os.geteuid() != 0:
+        raise Skip("it is root who has to say it")
+    r = subprocess.run([os.path.join(BIN, "tandemd")], env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL,
+                       capture_output=True, timeout=30 * SLOW)
+    equal(r.returncode, 2, "exit status")
+    check(b"--system everybody" in r.stderr, "what it says", r.stderr)
+
+
+main()

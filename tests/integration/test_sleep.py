@@ -1,0 +1,216 @@
+"""The machine sleeps: running steps end before it does, nothing runs meanwhile, devices are opened anew afterwards, and
+the jobs go on with the same ids. systemd-logind is played by this file, on a private bus; nothing here sleeps really.
+"""
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_bus import Bus  # noqa: E402
+from tandem_test import *  # noqa: E402,F403
+
+NAME = "org.freedesktop.login1"
+PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs", "manifest")
+
+
+class Logind:
+    """A process that owns logind's name. Each answer tells what it saw."""
+
+    def __init__(self, bus):
+        try:
+            import gi  # noqa: F401
+        except ImportError:
+            raise Skip("python3-gi is missing") from None
+        self.process = subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), "--logind", bus.address],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        equal(self.process.stdout.readline(), "ready\n", "the test's logind")
+
+    def ask(self, what):
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def inhibited(self):
+        return wait_for(lambda: self.ask("look")["open"] > 0, "the inhibitor", 20)
+
+    def sleep(self):
+        """Seconds until nobody held the sleep up."""
+        begin = time.monotonic()
+        self.ask("sleep")
+        wait_for(lambda: self.ask("look")["open"] == 0, "the inhibitor is given up", 8, 0.002)
+        return time.monotonic() - begin
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def logind(address):
+    import gi
+    gi.require_version("Gio", "2.0")
+    from gi.repository import Gio, GLib
+    flags = Gio.DBusConnectionFlags
+    c = Gio.DBusConnection.new_for_address_sync(address, flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
+                                                None, None)
+    c.set_exit_on_close(True)  # with the test's bus, however the test ended
+    xml = f"""<node><interface name="{NAME}.Manager"><method name="Inhibit">
+      <arg type="s" direction="in"/><arg type="s" direction="in"/><arg type="s" direction="in"/>
+      <arg type="s" direction="in"/><arg type="h" direction="out"/></method></interface></node>"""
+    held, asked = [], []
+
+    def on_call(connection, sender, path, interface, method, args, invocation):
+        asked.append(list(args.unpack()))
+        mine, theirs = os.pipe()
+        held.append(mine)
+        fds = Gio.UnixFDList.new()
+        fds.append(theirs)
+        os.close(theirs)
+        invocation.return_value_with_unix_fd_list(GLib.Variant("(h)", (0,)), fds)
+
+    def answer(channel, condition):
+        line = sys.stdin.readline().strip()
+        if not line:
+            loop.quit()
+            return False
+        for fd in [fd for fd in held if select.select([fd], [], [], 0)[0]]:  # its other end was closed
+            os.close(fd)
+            held.remove(fd)
+        if line in ("sleep", "wake"):
+            c.emit_signal(None, "/org/freedesktop/login1", NAME + ".Manager", "PrepareForSleep",
+                          GLib.Variant("(b)", (line == "sleep",)))
+            c.flush_sync(None)
+        print(json.dumps({"open": len(held), "asked": asked}), flush=True)
+        return True
+
+    c.register_object("/org/freedesktop/login1", Gio.DBusNodeInfo.new_for_xml(xml).interfaces[0], on_call, None, None)
+    c.call_sync("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName",
+                GLib.Variant("(su)", (NAME, 0)), None, Gio.DBusCallFlags.NONE, -1, None)
+    loop = GLib.MainLoop()
+    GLib.io_add_watch(sys.stdin.fileno(), GLib.IO_IN | GLib.IO_HUP, answer)
+    print("ready", flush=True)
+    loop.run()
+
+
+def daemon(bus):
+    device = "emulated" if os.path.exists(PROGRAMS) else "host"
+    return bus.daemon(env={"TANDEM_NPU": device, "TANDEM_GPU": "host", "DBUS_SYSTEM_BUS_ADDRESS": bus.address},
+                      placement="split")
+
+
+def wanted():
+    return [{"prompt": PROMPT + " and" * i, "n": times(120, 600, 40), "temp": (0.0, 0.8)[i % 2], "seed": i}
+            for i in range(4)]
+
+
+def n_tokens(jobs):
+    """Of all that came so far."""
+    for job in jobs:
+        while job.result.reason is None and job.wire.socket and select.select([job.wire.socket], [], [], 0)[0]:
+            if not job.step(1):
+                break
+    return sum(len(job.result.ids) for job in jobs)
+
+
+@test
+def jobs_go_on():
+    with Bus() as bus:
+        fake = Logind(bus)
+        with daemon(bus) as d:
+            d.wait_ready()
+            want = [d.generate(**q) for q in wanted()]
+            fake.inhibited()
+            equal(fake.ask("look")["asked"][0][0::3], ["sleep", "delay"], "what is inhibited, and how")
+            jobs = [d.start_job(**q) for q in wanted()]
+            for n in range(2):
+                for job in jobs:
+                    job.until(10 * (n + 1))
+                pid = d.worker_pid("npu")
+                took = fake.sleep()
+                time.sleep(0.1)
+                equal(d.status().get("steps_in_flight", 0), 0, "steps that run while the machine sleeps")
+                steps = d.status()["steps_done"]
+                time.sleep(0.5)
+                equal(d.status()["steps_done"], steps, "steps done while the machine sleeps")
+                check(d.status()["jobs_running"] > 0, "jobs wait", d.status())
+                fake.ask("wake")
+                fake.inhibited()
+                wait_for(lambda: d.status()["steps_done"] > steps, "the jobs go on", 20)
+                if os.path.exists(PROGRAMS):
+                    wait_for(lambda: d.worker_pid("npu") not in (0, pid), "the NPU is opened anew", 20)
+                print(f"    the machine could sleep after {1e3 * took:.0f} ms", flush=True)
+            for job, w in zip(jobs, want):
+                r = job.wait()
+                same_ids(r.ids, w.ids, "ids")
+                same_ids(r.logprobs, w.logprobs, "log-probabilities")
+        fake.end()
+
+
+@test
+def what_hangs_does_not_keep_it_awake():
+    """A step that does not end holds the sleep up for 4 s, not for ever."""
+    with Bus() as bus:
+        fake = Logind(bus)
+        with daemon(bus) as d:
+            d.wait_ready()
+            fake.inhibited()
+            want = d.generate(**wanted()[1])
+            job = d.start_job(**wanted()[1])
+            job.until(10)
+            pid = d.worker_pid("gpu")
+            send_signal(pid, signal.SIGSTOP)
+            begin = time.monotonic()
+            fake.ask("sleep")
+            wait_for(lambda: fake.ask("look")["open"] == 0, "the inhibitor is given up", 8)
+            check(time.monotonic() - begin < 6 * SLOW, "seconds until the machine may sleep", time.monotonic() - begin)
+            try:
+                send_signal(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass  # the daemon has noticed and ended it
+            fake.ask("wake")
+            same_ids(job.wait().ids, want.ids, "ids")
+        fake.end()
+
+
+@test
+def others_are_not_believed():
+    """A signal that is not logind's changes nothing; a logind that is started anew is asked again."""
+    with Bus() as bus:
+        fake = Logind(bus)
+        with daemon(bus) as d:
+            d.wait_ready()
+            fake.inhibited()
+            connection = bus.connect()
+            names = [str(n) for n in connection.list_names() if str(n).startswith(":")]
+            for name in names:
+                code, _, err = bus.run("dbus-send", "--system", "--type=signal", f"--dest={name}",
+                                       "/org/freedesktop/login1", NAME + ".Manager.PrepareForSleep", "boolean:true")
+                equal(code, 0, f"dbus-send: {err}")
+            time.sleep(0.3)
+            check(fake.ask("look")["open"] > 0, "the inhibitor is still held")
+            d.generate(n=8)
+            fake.end()
+            fake = Logind(bus)
+            fake.inhibited()
+            d.generate(n=8)
+            connection.close()
+        fake.end()
+
+
+@test
+def without_logind():
+    """Neither a bus without it nor no bus keeps the daemon from its work."""
+    with Bus() as bus:
+        with daemon(bus) as d:
+            d.generate(n=8)
+            bus.stop()
+            d.generate(n=8)
+
+
+if len(sys.argv) > 2 and sys.argv[1] == "--logind":
+    logind(sys.argv[2])
+else:
+    main()
