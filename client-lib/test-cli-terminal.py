@@ -3,6 +3,7 @@
 test-cli-terminal.py TANDEM FAKE_DAEMON [--full] [TEST…]."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -308,6 +309,38 @@ class OnATerminal(unittest.TestCase):
         finally:
             del os.environ["NO_COLOR"]
         self.assertTrue(out.startswith(b"xOnce upon"), out)
+
+    def test_words_stay_whole(self):
+        """Lines break between words, though words come in pieces; what is copied has every character."""
+        import fcntl
+        import struct
+        import termios
+        for columns in (10, 13, 20, 40):
+            t = Terminal("chat")
+            t.until_prompt()
+            fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            t.output = b""
+            t.type(b"/model tale\r")
+            t.until(b"Now: tale")
+            t.until_prompt()
+            t.output = b""
+            t.type(b"x\r")
+            t.until(b"tokens/s")
+            shown = re.search(rb"turn 1.*?time\.", re.sub(rb"\r", b"", t.output), re.S)
+            self.assertTrue(shown, t.output)
+            lines = [""]
+            for m in re.finditer(r"\x1b\[(\d*)([DKm])|(\n)|(.)", shown[0].decode()):
+                if m[2] == "D":
+                    lines[-1] = lines[-1][:len(lines[-1]) - int(m[1])]
+                elif m[3]:
+                    lines.append("")
+                elif m[4]:
+                    lines[-1] += m[4]
+            self.assertTrue(all(len(line.rstrip()) < columns for line in lines), (columns, lines))
+            self.assertEqual(" ".join(" ".join(lines).split()), "turn 1 upon a time.")
+            self.assertEqual(len(lines) > 1, columns < 20, (columns, lines))
+            t.type(b"/bye\r")
+            self.assertEqual(t.finish(), 0)
 
     def test_progress(self):
         for model, text in (("loading", "loading loading… 43%"), ("reading", "reading prompt… 1024/1718 tokens"),

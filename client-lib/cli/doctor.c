@@ -266,15 +266,14 @@ static void look_at_limits(struct doctor *d)
                         "(the system service has no limit)",
                         human_bytes(locked));
         else
-                note(d, "memlock",
-                     "%s may be locked; the system service has no limit, and a daemon of your own copies for "
-                     "an NPU what it may not lock (ulimit -l, or LimitMEMLOCK= in its unit)",
-                     human_bytes(locked));
+                ok(d, "memlock", "%s of memory may be locked; only an NPU would need more", human_bytes(locked));
         path_of(d, path, sizeof(path), "/dev/udmabuf");
         fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
         if (fd >= 0) {
                 close(fd);
                 ok(d, "udmabuf", "opens: a GPU can share the daemon's memory");
+        } else if (!d->gpu_ready) {
+                ok(d, "udmabuf", "not there or not open to this user; only a GPU would need it");
         } else if (errno == ENOENT) {
                 note(d, "udmabuf", "there is no /dev/udmabuf: rows are copied to a GPU (sudo modprobe udmabuf)");
         } else {
@@ -301,8 +300,11 @@ static void look_at_groups(struct doctor *d)
                 to = member ? in : out;
                 snprintf(to + strlen(to), sizeof(in) - strlen(to), "%s%s", *to ? ", " : "", wanted[i]);
         }
-        ok(d, "groups", "%s is in %s%s%s", geteuid() == 0 ? "root" : "this user",
-           in[0] ? in : "none of the device groups", out[0] ? ", not in " : "", out);
+        if (d->n_gpus + d->n_npus == 0)
+                ok(d, "groups", "render, video, kvm: only a GPU or an NPU would need them");
+        else
+                ok(d, "groups", "%s is in %s%s%s", geteuid() == 0 ? "root" : "this user",
+                   in[0] ? in : "none of the device groups", out[0] ? ", not in " : "", out);
 }
 
 /* ---- devices ---- */
@@ -546,21 +548,37 @@ static void say_what_runs(struct doctor *d)
              d->gpu_ready ? "computes on the GPU by Vulkan" : "computes on the CPU: no GPU can be used");
 }
 
-static void ask(struct doctor *d, struct cli *cli)
+/* What the daemon says is left out where the devices above say it already. */
+static void tell_worker(struct doctor *d, const char *what, const struct tandem_worker *w)
+{
+        bool npu = strcmp(w->name, "npu") == 0, expected = (npu ? d->n_npus : d->n_gpus) == 0;
+
+        if (strcmp(w->device, "host") == 0 && expected && strcmp(w->requested, "auto") == 0) {
+                ok(d, what, "%s on the CPU, as there is no %s", w->state, npu ? "NPU" : "GPU");
+                return;
+        }
+        ok(d, what, "%s%s%s%s%s", w->state, w->device[0] ? " on " : "",
+           strcmp(w->device, "host") == 0 ? "the CPU" : w->device, w->detail[0] ? ": " : "", w->detail);
+        if (w->reason[0])
+                note(d, what, "%s", w->reason);
+}
+
+/* False: no daemon said what its workers do. */
+static bool ask(struct doctor *d, struct cli *cli)
 {
         struct tandem *tandem;
         struct tandem_status *status;
         struct tandem_error err;
 
         if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK) {
-                problem(d, "systemctl start tandemd   (or, for yourself: tandemd --user &)", "daemon", "%s",
+                problem(d, "sudo systemctl start tandemd.socket   (or, for yourself: tandemd --user &)", "daemon", "%s",
                         err.message);
-                return;
+                return false;
         }
         if (tandem_get_status(tandem, &status, &err) != TANDEM_OK) {
-                problem(d, "systemctl restart tandemd", "daemon", "%s", err.message);
+                problem(d, "sudo systemctl restart tandemd", "daemon", "%s", err.message);
                 tandem_close(tandem);
-                return;
+                return false;
         }
         ok(d, "daemon", "%s runs", status->version);
         for (size_t i = 0; i < status->n_workers; i++) {
@@ -578,14 +596,12 @@ static void ask(struct doctor *d, struct cli *cli)
                                 snprintf(mend, sizeof(mend), "tandem restart %.8s", w->name);
                         problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts, w->last_exit);
                 } else {
-                        ok(d, what, "%s%s%s%s%s%s", w->state, w->device[0] ? " on " : "", w->device,
-                           w->detail[0] ? ": " : "", w->detail, w->reason[0] ? "" : "");
-                        if (w->reason[0])
-                                note(d, what, "%s", w->reason);
+                        tell_worker(d, what, w);
                 }
         }
         tandem_status_free(status);
         tandem_close(tandem);
+        return true;
 }
 
 unsigned doctor_write(struct buf *to, struct cli *cli, const char *root, bool ask_daemon)
@@ -599,8 +615,7 @@ unsigned doctor_write(struct buf *to, struct cli *cli, const char *root, bool as
         look_at_devices(&d, kernel);
         look_at_groups(&d);
         look_at_limits(&d);
-        say_what_runs(&d);
-        if (ask_daemon)
-                ask(&d, cli);
+        if (!ask_daemon || !ask(&d, cli))
+                say_what_runs(&d);
         return d.n_problems;
 }

@@ -22,6 +22,7 @@ static void flush_marks(struct markdown *m, char next)
                 begins = !m->fenced;
                 ends = m->fenced;
                 m->fenced = !m->fenced;
+                out_wrap(!m->fenced); /* lines of code stay whole for who copies them */
                 m->bold = m->code = false;
         } else if (tick && n == 1 && !m->fenced) {
                 begins = !m->code;
@@ -78,5 +79,6 @@ void markdown_end(struct markdown *m)
         flush_marks(m, 0);
         if (m->bold || m->code || m->fenced)
                 term_style(0);
+        out_wrap(true);
         *m = (struct markdown){ 0 };
 }

@@ -66,9 +66,13 @@ const char *cli_model(struct tandem *tandem, const char *name)
 int complain_model(const struct tandem_error *err, const char *name)
 {
         struct tdm_suggestion near = tdm_suggest_for(name ? name : "");
+        _cleanup_(freep) char *here = NULL;
         const char *meant;
 
         if (err->code == TANDEM_E_NO_MODEL && is_plain_name(name) && !strstr(err->message, "did you mean")) {
+                here = folder_file(".", name);
+                if (here && access(here, R_OK) == 0)
+                        return complain("%s: no model is named %s; did you mean the file %s?", err->name, name, here);
                 free(own_file(name, &near));
                 meant = tdm_suggest_best(&near);
                 if (meant)
@@ -89,7 +93,7 @@ static bool add_own(const char *path, uint64_t size_bytes, void *userdata)
         struct merging *m = userdata;
         _cleanup_(freep) char *name = folder_name_of(path);
         struct tandem_model *own;
-        size_t stem;
+        size_t stem, at = 0;
         unsigned part, n_parts;
 
         if (!name)
@@ -99,20 +103,13 @@ static bool add_own(const char *path, uint64_t size_bytes, void *userdata)
                         return true;
                 name[stem] = '\0';
         }
-        for (size_t i = 0; i < m->from->n_models; i++) {
-                const struct tandem_model *listed = m->from->models[i];
-                const char *slash = strrchr(path, '/');
-
-                /* Of files that were handed over, others see the name alone. */
-                if (strcmp(listed->path, path) == 0 || (slash && strcmp(listed->path, slash + 1) == 0))
+        for (size_t i = 0; i < m->from->n_models; i++)
+                if (strcmp(m->from->models[i]->path, path) == 0)
                         return true;
-        }
         if (m->to->n_own == MODEL_LISTING_MAX)
                 return false;
-        own = &m->to->own[m->to->n_own];
-        *own = (struct tandem_model){ .name = steal_ptr(&name),
-                                      .path = strdup(path),
-                                      .state = "available",
+        own = &m->to->own[m->to->n_own++];
+        *own = (struct tandem_model){ .state = "available",
                                       .error = "",
                                       .architecture = "",
                                       .quantisation = "",
@@ -122,8 +119,17 @@ static bool add_own(const char *path, uint64_t size_bytes, void *userdata)
                                       .chat = "",
                                       .kv_type = "",
                                       .capabilities = "" };
-        m->to->n_own++;
-        return own->path != NULL;
+        /* Of a file that was handed over the daemon tells the name alone: it is this one. */
+        while (at < m->from->n_models && strcmp(m->from->models[at]->path, strrchr(path, '/') + 1) != 0)
+                at++;
+        if (at < m->from->n_models)
+                *own = *m->from->models[at];
+        own->name = steal_ptr(&name);
+        own->path = strdup(path);
+        if (!own->path)
+                return false;
+        m->to->all[at < m->from->n_models ? at : m->to->list.n_models++] = own;
+        return true;
 }
 
 bool model_listing_make(struct model_listing *to, const struct tandem_model_list *from)
@@ -138,13 +144,10 @@ bool model_listing_make(struct model_listing *to, const struct tandem_model_list
                 model_listing_free(to);
                 return false;
         }
-        if (folder_of_user(&folder, &err) == 0)
-                folder_each(folder, add_own, &m);
         for (size_t i = 0; i < from->n_models; i++)
                 to->all[to->list.n_models++] = from->models[i];
-        for (size_t i = 0; i < to->n_own; i++)
-                if (to->own[i].path)
-                        to->all[to->list.n_models++] = &to->own[i];
+        if (folder_of_user(&folder, &err) == 0)
+                folder_each(folder, add_own, &m);
         to->list.models = to->all;
         return true;
 }

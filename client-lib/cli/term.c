@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
+#include <wchar.h>
 
 #define OUT_BUFFER_BYTES 8192u
 #define CANCEL_GRACE_US 70000
@@ -23,6 +24,14 @@ static char out_buffer[OUT_BUFFER_BYTES];
 static size_t out_used;
 static int out_error;
 static bool out_at_line_start = true;
+
+/* Where the model's text stands on the terminal's line, and the word that it ends in. */
+static struct {
+        unsigned column, columns_of_word;
+        size_t bytes_of_word;
+        char word[192];
+        bool off;
+} wrap;
 
 static bool term_dumb, term_colours;
 static bool progress_on, progress_below;
@@ -78,6 +87,8 @@ void out_write(const void *data, size_t size)
 
         if (size > 0)
                 out_at_line_start = p[size - 1] == '\n';
+        if (out_at_line_start)
+                wrap.column = wrap.columns_of_word = 0, wrap.bytes_of_word = 0;
         while (size > 0 && !out_error) {
                 size_t n = TDM_MIN(size, OUT_BUFFER_BYTES - out_used);
 
@@ -110,29 +121,103 @@ void out_printf(const char *fmt, ...)
                 out_puts(text);
 }
 
+void out_wrap(bool on)
+{
+        wrap.off = !on;
+}
+
+/* One column less than there are: at the very edge terminals differ in where the cursor is. 0: nothing is wrapped. */
+static unsigned wrap_width(void)
+{
+        struct winsize size = { 0 };
+
+        if (term_dumb || wrap.off || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < 10)
+                return 0;
+        return size.ws_col - 1u;
+}
+
+static unsigned columns_of(const char *text, size_t size)
+{
+        mbstate_t state = { 0 };
+        unsigned columns = 0;
+        wchar_t c;
+
+        for (size_t i = 0, n; i < size; i += n) {
+                n = mbrtowc(&c, text + i, size - i, &state);
+                if (n == 0 || n > size - i)
+                        return columns + 1;
+                columns += (unsigned)TDM_MAX(wcwidth(c), 0);
+        }
+        return columns;
+}
+
+/* One character as it is shown. Where a word does not fit the line's rest, it is taken back and begins the next one: so
+ * it can be shown as it comes, piece by piece. */
+static void out_character(const char *text, size_t size, unsigned width)
+{
+        unsigned columns = columns_of(text, size);
+        bool blank = size == 1 && (*text == ' ' || *text == '\t' || *text == '\n');
+
+        if (width > 0 && *text == ' ' && wrap.column >= width) {
+                out_puts("\n"); /* in the place of the space */
+                return;
+        }
+        if (width > 0 && !blank && wrap.column + columns > width && wrap.column > 0) {
+                size_t bytes = wrap.bytes_of_word;
+                unsigned moved = wrap.columns_of_word;
+
+                if (bytes > 0 && moved < wrap.column && moved <= width / 2) {
+                        char word[sizeof(wrap.word)];
+
+                        memcpy(word, wrap.word, bytes);
+                        out_printf("\033[%uD\033[K\n", moved);
+                        out_write(word, bytes);
+                        memcpy(wrap.word, word, bytes);
+                        wrap.bytes_of_word = bytes;
+                        wrap.column = wrap.columns_of_word = moved;
+                } else {
+                        out_puts("\n");
+                }
+        }
+        out_write(text, size);
+        if (*text == '\n')
+                return;
+        wrap.column = *text == '\t' ? (wrap.column / 8 + 1) * 8 : wrap.column + columns;
+        if (blank || wrap.bytes_of_word + size > sizeof(wrap.word)) {
+                wrap.bytes_of_word = wrap.columns_of_word = 0;
+        } else {
+                memcpy(wrap.word + wrap.bytes_of_word, text, size);
+                wrap.bytes_of_word += size;
+                wrap.columns_of_word += columns;
+        }
+}
+
 void out_text(const char *text, size_t size)
 {
+        unsigned width;
+
         const unsigned char *s = (const unsigned char *)text;
 
         if (!term_stdout_tty) {
                 out_write(text, size);
                 return;
         }
+        width = wrap_width();
         for (size_t i = 0; i < size;) {
                 size_t n = utf8_char_bytes(s + i, size - i);
                 char escaped[8];
 
                 if (n == 0) {
-                        out_puts("\xef\xbf\xbd");
+                        out_character("\xef\xbf\xbd", 3, width);
                         n = 1;
                 } else if ((s[i] < 0x20 && s[i] != '\n' && s[i] != '\t') || s[i] == 0x7f) {
                         snprintf(escaped, sizeof(escaped), "\\x%02x", s[i]);
-                        out_puts(escaped);
+                        out_character(escaped, strlen(escaped), width);
                 } else if (n == 2 && s[i] == 0xc2 && s[i + 1] < 0xa0) { /* C1, which some terminals obey */
                         snprintf(escaped, sizeof(escaped), "\\u%04x", s[i + 1]);
-                        out_puts(escaped);
+                        out_character(escaped, strlen(escaped), width);
                 } else {
-                        out_write(s + i, n);
+                        out_character(text + i, n, width);
                 }
                 i += n;
         }

@@ -16,6 +16,8 @@ void out_puts(const char *text);
 void out_printf(const char *fmt, ...) _printf_(1, 2);
 /* A model's text: as it is, but on a terminal control characters other than \n and \t become \x1b and the like. */
 void out_text(const char *text, size_t size);
+/* On a terminal lines of such text break between words, unless it is switched off. */
+void out_wrap(bool on);
 /* Text from here on looks so: several of the enum, 0 for plain. Nothing unless the terminal has colours and NO_COLOR is
  * not set. */
 enum term_style { TERM_BOLD = 1, TERM_DIM = 2 };

@@ -240,7 +240,8 @@ int tdm_models_scan(struct tdm_models *m,
         if (!s)
                 return -ENOMEM;
         for (unsigned i = 0; i < m->n_files; i++)
-                if (stat(m->files[i].path, &st) == 0 && S_ISREG(st.st_mode) && scan_add(s, m->files[i].name))
+                if (stat(m->files[i].path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+                    scan_add(s, m->files[i].name))
                         fn(m->files[i].name, m->files[i].path,
                            (uint64_t)st.st_size + tdm_size_of_other_parts(m->files[i].path), userdata);
         for (char **dir = m->dirs; *dir; dir++) {
@@ -262,7 +263,7 @@ int tdm_models_scan(struct tdm_models *m,
                                 continue;
                         snprintf(name, sizeof(name), "%.*s", (int)(is_part ? name_bytes : len - 5), e->d_name);
                         snprintf(path, sizeof(path), "%.4096s/%s", *dir, e->d_name);
-                        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && scan_add(s, name))
+                        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 && scan_add(s, name))
                                 fn(name, path, (uint64_t)st.st_size + tdm_size_of_other_parts(path), userdata);
                 }
                 if (d)

@@ -46,8 +46,16 @@ def a_name_of_ones_own():
         said = p.cli("chat", "-m", "story", "-n", "3", input=b"hello\n")
         check(said.strip(), "chat answers")
         rows = p.rows()
-        equal(rows["story"][1], "loaded", "one row, loaded")
+        equal((rows["story"][1], rows["story"][-1]), ("loaded", "~/share/tandem/models/story.gguf"), "one row, loaded")
         check("did you mean story?" in p.cli("generate", "-m", "stroy", "x", status=1), "what was meant")
+        p.cli("generate", "-m", p.file("other.gguf", TALE), "-n", "2", "x")
+        check("other.gguf (handed over as a file" in " ".join(p.rows()["other"]), "what was handed over is marked")
+        here = subprocess.run([os.path.join(BIN, "tandem"), "--socket", d.socket, "generate", "-m", "other", "x"],
+                              cwd=p.home, env=dict(d.environment(), **p.env), stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=60 * SLOW)
+        check(b"did you mean the file ./other.gguf?" in here.stderr, "a file of the current folder", here.stderr)
+        for wrong in ("Tale", "tale.gguf"):
+            check("did you mean tale?" in p.cli("generate", "-m", wrong, "x", status=1), wrong)
         check("did you mean story?" in p.cli("chat", "-m", "stroy", status=1, input=b"x\n"), "chat, too")
         check("no model is named" in d.cli("generate", "-m", "story", "x", check_exit=1).stderr.decode(),
               "for somebody else there is no such name")
@@ -76,6 +84,9 @@ def a_private_daemon_opens_it_itself():
             d.cli("generate", "-m", "tale", "-n", "3", "Once", check_exit=0)
             m = d.model("tale")
             check(m["is_default"] and m["path"].endswith("data/tandem/models/tale.gguf"), "by name", m)
+        d.cli("rm", "tale", check_exit=0)
+        shown = d.cli("models", check_exit=0).stdout.decode()
+        check("tale.gguf (removed; unload it to forget it)" in shown, "a loaded model whose file has gone", shown)
 
 
 @test

@@ -186,6 +186,18 @@ def lavapipe():
 
 
 @test
+def told_once():
+    """Where the daemon answers, what its workers do is not guessed beside that."""
+    with Daemon(placement=None) as d:
+        d.wait_ready()
+        out = doctor(d)
+        for name in ("npu", "gpu"):
+            lines = re.findall(rf"^(\w+) +{name} worker +(.*)$", out, re.M)
+            check(len(lines) == 1 or lines[1][0] == "note", "one line, and a reason where that is news", lines)
+            check(" on host" not in lines[0][1] and lines[0][1].startswith("ready on "), "words", lines)
+
+
+@test
 def stopped_by_hand():
     """It says how long it takes. Ctrl-C under load ends the measuring; what there is can still be written."""
     with Daemon(placement=None) as d:

@@ -37,6 +37,7 @@ def any_prefix():
         r = subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True, timeout=300)
         check(r.returncode == 0, "cmake --install", r.stderr[-1500:])
+        r_install = r
         with open(os.path.join(BUILD, "install_manifest.txt")) as f:
             outside = [p for p in f.read().split("\n") if p and not p.startswith(prefix + "/")]
         equal(outside, [], "files outside the prefix")
@@ -60,6 +61,33 @@ def any_prefix():
                     check(program.startswith(prefix + "/") and os.access(program, os.X_OK) or
                           not re.search("tandem", program), "a program that a unit names", unit, program)
         check(os.path.exists(prefix + "/etc/tandem/tandem.conf"), "configuration in the prefix")
+        check(os.path.exists(prefix + "/share/doc/tandem/http-api.md"), "the page that messages of HTTP name")
+        if shutil.which("scdoc"):
+            check(os.path.exists(prefix + "/share/man/man1/tandem.1.gz"), "manual pages")
+        else:
+            check("no manual pages" in r_install.stderr, "it says that there are no manual pages", r_install.stderr)
+
+
+@test
+def the_demo_builds_what_is_installed():
+    """README installs what `./bootstrap demo` built, which is the target `programs`."""
+    if not shutil.which("ninja") or not os.path.exists(os.path.join(BUILD, "build.ninja")):
+        raise Skip("no ninja here, or another generator's build")
+    check("build release programs" in read("bootstrap"), "what the demo builds")
+
+    def ninja(*args):
+        return subprocess.run(["ninja", "-C", BUILD, "-t", *args], stdout=subprocess.PIPE, text=True, check=True,
+                              timeout=120).stdout
+
+    made = set(re.findall(r"^(\S+): ", ninja("targets", "all"), re.M))
+    covered = set(re.findall(r'label="([^"]+)"', ninja("graph", "programs")))
+    installed = set()
+    for path in glob.glob(BUILD + "/**/cmake_install.cmake", recursive=True):
+        with open(path) as f:
+            for rule in re.findall(r"file\(INSTALL .*", f.read()):
+                installed.update(os.path.relpath(p, BUILD) for p in re.findall(rf'"({re.escape(BUILD)}/[^"]+)"', rule))
+    check({"bin/tandem", "client-lib/cli/completions/tandem.bash"} <= installed & made, "what is installed", installed)
+    equal(sorted(installed & made - covered), [], "installed, and not built by the demo")
 
 
 @test

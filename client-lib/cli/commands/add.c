@@ -9,6 +9,7 @@
 
 struct add_options {
         const char *to, *name, *from;
+        const char *program; /* as it was called */
         bool copy;
 };
 
@@ -100,10 +101,11 @@ static int place_file(const struct add_options *options, const char *path, const
 
 /* What the daemon would refuse when it loads the model is refused here: a file that is damaged, cut off, or of a kind
  * that Tandem does not know. */
-static int examine(const char *file, uint32_t *ret_n_parts, uint64_t *ret_bytes)
+static int examine(const char *file, uint32_t *ret_n_parts, uint64_t *ret_bytes, bool *ret_chats)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
         struct tdm_model_description d = { 0 };
+        struct tdm_gguf_string template;
         struct tdm_error err;
         int r = model_file_open(file, &gguf, ret_n_parts, ret_bytes, &err);
 
@@ -113,6 +115,7 @@ static int examine(const char *file, uint32_t *ret_n_parts, uint64_t *ret_bytes)
         if (r != 0)
                 return complain("%s: Tandem cannot run it: %s", file, err.message);
         tdm_model_description_deinit(&d);
+        *ret_chats = tdm_gguf_get_string(gguf, "tokenizer.chat_template", &template) == 0;
         return EXIT_OK;
 }
 
@@ -120,7 +123,7 @@ static int add_one(const struct add_options *options, const char *folder, const 
 {
         uint32_t n_parts = 1;
         uint64_t bytes = 0;
-        bool is_there = false;
+        bool is_there = false, chats = false;
         struct tdm_error err;
         size_t stem;
         unsigned part, n;
@@ -128,7 +131,7 @@ static int add_one(const struct add_options *options, const char *folder, const 
 
         if (folder_check_name(name, &err) != 0)
                 return complain("%s", err.message);
-        k = examine(file, &n_parts, &bytes);
+        k = examine(file, &n_parts, &bytes, &chats);
         for (uint32_t i = 1; k == EXIT_OK && i <= n_parts; i++) {
                 _cleanup_(freep) char *from = NULL, *path = NULL, *of_part = NULL;
 
@@ -150,6 +153,9 @@ static int add_one(const struct add_options *options, const char *folder, const 
                 out_printf("%s is there already\n", term_safe(name));
         else
                 out_printf("%s: %s, %s\n", term_safe(name), human_bytes(bytes), options->copy ? "copied" : "linked");
+        if (term_stdout_tty && !options->from && !options->to)
+                out_printf("Try it: %s %s -m %s%s\n", term_safe(options->program), chats ? "chat" : "generate",
+                           term_safe(name), chats ? "" : " \"Once upon a time\"");
         return EXIT_OK;
 }
 
@@ -176,7 +182,7 @@ static int make_folder(const struct add_options *options, char **ret)
 
 static int run(struct cli *cli, int argc, char **argv)
 {
-        struct add_options options = { 0 };
+        struct add_options options = { .program = cli->program };
         struct adding adding = { .options = &options };
         const char *file = NULL, *closed;
         _cleanup_(freep) char *folder = NULL, *name = NULL, *whole = NULL;

@@ -23,6 +23,7 @@ struct generate {
         struct run_progress progress; /* first: run_show_progress() */
         bool json;
         uint64_t seed;
+        uint32_t max_tokens;    /* as asked for */
         uint32_t prompt_tokens; /* from acceptance, for a last line without the daemon's */
         const char *echo;       /* shown before the first token; NULL: nothing is */
         size_t echo_size;
@@ -181,6 +182,9 @@ static void print_summary(const struct generate *g, const struct tandem_result *
                 fprintf(stderr, ", degraded (a worker is out of service: `tandem status`)");
         if (r->reason == TANDEM_REASON_CANCELLED)
                 fprintf(stderr, ", cancelled");
+        else if (r->reason == TANDEM_REASON_LENGTH)
+                fprintf(stderr, g->max_tokens ? ", cut off at -n %" PRIu32 : ", cut off: the context is full",
+                        g->max_tokens);
         fprintf(stderr, "\n");
         if (verbose) {
                 format_rate(prefill, sizeof(prefill), r->prefill_tps);
@@ -366,7 +370,10 @@ static int run(struct cli *cli, int argc, char **argv)
                 options->prompt = input.data;
                 options->prompt_size = input.size;
         }
-        g = (struct generate){ .progress = { .model = given.model }, .json = given.json, .seed = options->seed };
+        g = (struct generate){ .progress = { .model = given.model },
+                               .json = given.json,
+                               .seed = options->seed,
+                               .max_tokens = options->max_tokens };
         if (!given.chat && !given.json && term_stdout_tty) {
                 g.echo = input.data;
                 g.echo_size = input.size;

@@ -16,7 +16,10 @@ static void print_file(const struct tandem_model *m)
         bool gone = strchr(m->path, '/') && access(m->path, F_OK) < 0 && errno == ENOENT;
 
         out_printf("%s%s%s%s%s\n", at_home ? "~" : "", term_safe(m->path + (at_home ? n : 0)),
-                   gone ? " (removed; unload it to forget it)" : "", *m->error ? ": " : "", term_safe(m->error));
+                   gone                 ? " (removed; unload it to forget it)" :
+                   strchr(m->path, '/') ? "" :
+                                          " (handed over as a file; no name for others)",
+                   *m->error ? ": " : "", term_safe(m->error));
 }
 
 static void print_models(const struct tandem_model_list *list)

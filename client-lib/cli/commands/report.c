@@ -136,7 +136,11 @@ static int run(struct cli *cli, int argc, char **argv)
         announce(&given);
         buf_printf(&text, "# Tandem %s on this machine, %s\n\n## What was found\n\n```\n", tandem_version(), date);
         n_problems = doctor_write(&text, cli, given.root ? given.root : "", !given.root);
-        buf_printf(&text, "%u to mend\n```\n\n## What this machine can do\n\n", n_problems);
+        if (n_problems)
+                buf_printf(&text, "%u to mend", n_problems);
+        else
+                buf_puts(&text, "nothing to mend");
+        buf_puts(&text, "\n```\n\n## What this machine can do\n\n");
         write_roofline(&text);
         status = ask_daemon(&text, cli, &given);
         if (status == EXIT_INTERRUPTED && term_stderr_tty) {
@@ -149,6 +153,7 @@ static int run(struct cli *cli, int argc, char **argv)
         if (text.failed)
                 return complain("no memory");
 
+        out_wrap(false);
         out_text(text.data, text.size);
         if (out_finish() != 0)
                 return EXIT_FAILED;

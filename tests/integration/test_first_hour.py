@@ -1,0 +1,110 @@
+"""What newcomers stumbled over in their first hour and no other test holds: the log in a file, counts that agree with
+what was written, names that are wider than their bytes, root's first command, and the installed service's advice."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+
+@test
+def a_log_in_a_file():
+    """The journal's marks of a line's level are for the journal alone."""
+    with Daemon() as d:
+        d.generate(n=3)
+        lines = d.log().splitlines()
+        check(lines and not any(line.startswith("<") for line in lines), "no marks", lines)
+
+
+@test
+def a_trace_says_what_it_has():
+    with Daemon() as d:
+        d.wait_ready()
+        job = d.start_job(n=200)
+        check(job.until(3), "tokens")
+        path = os.path.join(d.dir, "t.json")
+        said = d.cli("trace", "-o", path, "--seconds", "0.2", check_exit=0).stderr.decode()
+        job.cancel()
+        with open(path) as f:
+            events = [e for e in json.load(f)["traceEvents"] if e["ph"] != "M"]
+        equal(int(re.search(r"(\d+) events", said)[1]), len(events), "events, as said and as written")
+
+
+@test
+def columns_of_wide_names():
+    """A name's columns are not its bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("märchen", "日本", "plain"):
+            shutil.copyfile(SPROUT, os.path.join(folder, name + ".gguf"))
+        with Daemon(env={"TANDEM_MODEL_PATH": folder}) as d:
+            lines = d.cli("models", check_exit=0).stdout.decode().splitlines()
+            at = {sum(2 if ord(c) > 0x2e80 else 1 for c in line[:line.index("available")])
+                  for line in lines if folder in line}
+            equal(len(at), 1, f"the columns of STATE in {lines}")
+
+
+@test
+def where_it_looked():
+    """A name that nobody knows: each folder that was searched is named, and no other."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Daemon(env={"TANDEM_MODEL_PATH": folder}) as d:
+            said = d.cli("generate", "-m", "xyzzy", "x", check_exit=1).stderr.decode()
+            named = re.search(r"no xyzzy\.gguf in ([^()]*) \(", said)[1].split(", ")
+            equal(named[:3], [folder, os.path.join(d.dir, "data/tandem/models"), "/var/lib/tandem/models"], "folders")
+            check(os.path.join(TREE, "models") in named or not BIN.startswith(TREE), "the build's own", named)
+
+
+@test
+def why_it_ends():
+    """A text that breaks off in a sentence says why."""
+    with Daemon() as d:
+        said = d.cli("generate", "-v", "-n", "3", "Once", check_exit=0).stderr.decode()
+        check(", cut off at -n 3\n" in said, "the summary", said)
+
+
+@test
+def an_empty_file():
+    """It is no model that somebody could take."""
+    with tempfile.TemporaryDirectory() as folder:
+        open(os.path.join(folder, "keep.gguf"), "w").close()
+        with Daemon(env={"TANDEM_MODEL_PATH": folder}) as d:
+            check("keep" not in d.cli("models", check_exit=0).stdout.decode(), "not listed")
+            check("0 bytes" in d.cli("generate", "-m", "keep", "x", check_exit=1).stderr.decode(), "and why not")
+
+
+@test
+def the_first_command():
+    """README's first line, as whoever runs this, root too, without a session: it serves, and the command finds it."""
+    with tempfile.TemporaryDirectory() as home:
+        env = {"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": home}
+        daemon = subprocess.Popen([os.path.join(BIN, "tandemd"), "--user", "--bus", "none"], env=env,
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            wait_for(lambda: os.path.exists(home + "/tandem/socket"), "the socket", 20 * SLOW)
+            r = subprocess.run([os.path.join(BIN, "tandem"), "status"], env=env, stdin=subprocess.DEVNULL,
+                               capture_output=True, timeout=30 * SLOW)
+            check(r.returncode == 0 and r.stdout.startswith(b"tandemd "), "status", r)
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            equal(daemon.wait(30 * SLOW), 0, "its end, as README's kill %1")
+            daemon.stderr.close()
+
+
+@test
+def who_asked():
+    with Daemon() as d:
+        d.wait_ready()
+        d.cli("restart", "gpu", check_exit=0)
+        wait_for(lambda: d.workers()["gpu"].get("restarts") == 1, "the restart")
+        by = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
+        said = d.cli("status", check_exit=0).stdout.decode()
+        check(f"1 restart, the last: asked for by {by}\n" in said, "who asked", said)
+
+
+main()
