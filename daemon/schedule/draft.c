@@ -20,8 +20,10 @@
 #include <assert.h>
 #include "common/log.h"
 
-/* Rows that a companion may be behind when its sequence waits for it. */
+/* Rows that a companion may be behind when its sequence waits for it; or as many as one of its steps has, where that
+ * takes no longer than such a part of the sequence's own. */
 #define BEHIND_ROWS 16u
+#define BEHIND_PART 0.1f
 /* Of a companion that reads, in one step. */
 #define READ_ROWS 128u
 /* What a sequence waits at most, beside twice the time that the companion's steps should take: this, or a part of its
@@ -546,13 +548,23 @@ int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
         return 0;
 }
 
+/* It catches up in one step, which takes a small part of the sequence's. */
+static bool reads_soon(const struct sequence *companion, const struct costs *c)
+{
+        uint32_t n = companion->owner->job->n_ids - companion->n_issued;
+
+        return n <= READ_ROWS && c->draft_lane->read_row_ns > 0 &&
+               (float)n * c->draft_lane->read_row_ns <= BEHIND_PART * c->step;
+}
+
 static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
 {
         struct draft *d = &q->draft;
         float most_ns = 2 * draft_cost(c, d->n_wanted) + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
 
         d->why = TDM_UNGUESSED_DRAFT_BEHIND;
-        if (is_behind(d->seq) || q->job->n_ids < d->patient_at || q->suspects || tdm_draft_must_yield(s))
+        if ((is_behind(d->seq) && !reads_soon(d->seq, c)) || q->job->n_ids < d->patient_at || q->suspects ||
+            tdm_draft_must_yield(s))
                 return;
         d->waits = d->seq->in_flight > 0 || n_ahead(d->seq) < d->n_wanted;
         if (!d->waits)

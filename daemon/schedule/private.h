@@ -117,6 +117,7 @@ struct lane {
         uint32_t last_cost;            /* its index */
         /* Of drafts in this model. */
         struct chain_cost chains[N_CHAIN_COSTS]; /* step-cost.c */
+        float read_row_ns;                       /* of a step with many rows; 0: none yet */
         uint64_t draft_stamp;                    /* when steps of them last had a turn */
         uint32_t n_draft_deaths; /* steps of them that killed a worker or failed, since so many were good */
         uint32_t n_draft_steps;

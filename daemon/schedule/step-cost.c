@@ -38,6 +38,8 @@
 #define GROW_LEAST 4u
 /* So many times as long may a step take with guesses, where some of its sequences have none. */
 #define OTHERS_WAIT 1.03f
+/* What a step of a draft that reads counts in its mean. */
+#define READ_WEIGHT 0.25f
 /* What is left of what was counted of chains with each newer one; from how many on one that takes so many times as long
  * was disturbed; and how much their lengths have to vary to tell a pass from the trip. */
 #define CHAIN_DECAY 0.95f
@@ -205,11 +207,14 @@ void tdm_scheduler_forget_chains(struct lane *lane, uint32_t n_seqs)
 
 void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns)
 {
-        float took = (float)TDM_MAX(ns, UINT64_C(1));
+        bool is_draft = f->n_seqs > 0 && f->seqs[0].seq->is_draft;
+        float took = (float)TDM_MAX(ns, UINT64_C(1)), row_ns = took / (float)TDM_MAX(f->n_rows, 1u);
 
+        if (f->reads && is_draft)
+                lane->read_row_ns += (lane->read_row_ns > 0 ? READ_WEIGHT : 1) * (row_ns - lane->read_row_ns);
         if (f->reads)
                 return;
-        if (f->n_seqs > 0 && f->seqs[0].seq->is_draft)
+        if (is_draft)
                 note_chain(chain_of(lane, f->n_seqs), (float)TDM_MAX(f->n_passes, 1u), took);
         else
                 note_step(lane, cost_index(f->n_rows), took);

@@ -497,6 +497,45 @@ static void test_cost(void **state)
         world_close(&w);
 }
 
+/* A draft that reads a prompt in a small part of a step is waited for: already the second step has all guesses. The
+ * first job shows how long it takes. */
+static void test_reads_soon(void **state)
+{
+        for (unsigned slow = 0; slow < 2; slow++) {
+                struct tdm_scheduler_config config = plain();
+                struct client_job *c;
+
+                config.all_guesses = false;
+                config.clock_ns = world_now;
+                world_open(&w, 7, 200, 200, &config);
+                w.fleet.step_ns[0] = 1000000;
+                w.fleet.row_ns[0] = 1000;
+                w.fleet.step_ns[1] = 10000;
+                w.fleet.row_ns[1] = slow ? 10000 : 100;
+                w.fleet.models[0]->metadata->weights_bytes = 1000000;
+                w.fleet.models[1]->metadata->weights_bytes = 10000;
+                start("draft", 60, 100, false);
+                drive();
+                start("draft", 60, 100, false);
+                w.n_jobs = w.n_arrived;
+                c = &w.jobs[1];
+                for (uint32_t i = 0; i < 1000 && c->job->n_drafted == 0; i++) {
+                        struct fake_step *s = some_step(&w);
+
+                        if (s)
+                                finish_step(&w, s);
+                        turn(&w);
+                }
+                if (!slow)
+                        assert_true(c->job->n_drafted > 1);
+                else
+                        assert_int_equal(c->job->n_drafted, 1);
+                drive();
+                check_all();
+                world_close(&w);
+        }
+}
+
 /* ---- names ---- */
 
 static void test_names(void **state)
@@ -529,10 +568,11 @@ static void test_names(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_patterns),  cmocka_unit_test(test_faults),   cmocka_unit_test(test_losses),
-                cmocka_unit_test(test_hostile),   cmocka_unit_test(test_unloaded), cmocka_unit_test(test_late),
-                cmocka_unit_test(test_few_pages), cmocka_unit_test(test_places),   cmocka_unit_test(test_cost),
-                cmocka_unit_test(test_names),     cmocka_unit_test(test_chains),   cmocka_unit_test(test_liars),
+                cmocka_unit_test(test_patterns),   cmocka_unit_test(test_faults),   cmocka_unit_test(test_losses),
+                cmocka_unit_test(test_hostile),    cmocka_unit_test(test_unloaded), cmocka_unit_test(test_late),
+                cmocka_unit_test(test_few_pages),  cmocka_unit_test(test_places),   cmocka_unit_test(test_cost),
+                cmocka_unit_test(test_reads_soon), cmocka_unit_test(test_names),    cmocka_unit_test(test_chains),
+                cmocka_unit_test(test_liars),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

@@ -2,7 +2,7 @@
 """What speculation gains and costs: pairs of off and auto, in turns, on one daemon, medians of N.
 
 usage: TANDEM_BIN=build/bin bench-speculate.py MODEL.gguf [--draft DRAFT.gguf] [--rounds N] [--tokens N] [--json]
-       [--gpu] [--only greedy,sampled,8,32,lookup,edit,others]
+       [--gpu] [--only greedy,sampled,8,32,lookup,edit,others,steps]
 
   greedy   twelve texts, one after the other
   sampled  the same at temperature 0.8, top-k 40
@@ -10,6 +10,8 @@ usage: TANDEM_BIN=build/bin bench-speculate.py MODEL.gguf [--draft DRAFT.gguf] [
   lookup   greedy with lookup alone
   edit     the model writes its text, and the guesses are copied from that text with every 16th token replaced
            (TANDEM_GUESSES, daemon/schedule/guess-file.h), as by lookup in a text that is to be edited
+  steps    no times: how many tokens a step has where a draft always makes k guesses, of the same texts, greedy and at
+           temperature 0.8, top-k 40
   others   a job with guesses beside one without: the gap between that one's tokens, and the time to the first token of
            jobs that come, each at p95
 
@@ -30,7 +32,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import Daemon, same_ids, together  # noqa: E402
 
-OFF, AUTO, LOOKUP = 1, 0, 2
+OFF, AUTO, LOOKUP, DRAFT = 1, 0, 2, 3
 TEXTS = ("Once upon a time there was a king who had three sons, and the youngest of them was called Simpleton.",
          "There was once a miller who was poor, but he had a beautiful daughter.",
          "A fox met a wolf in the forest, and the wolf said, I am so hungry that I could eat you.",
@@ -127,8 +129,20 @@ class Bench:
                 "first": p95(firsts[AUTO]) / p95(firsts[OFF]), "n": [len(gaps[AUTO]), len(firsts[AUTO])]}
 
 
+    def steps(self, n_tokens):
+        """Tokens a step by k. All guesses are checked (TANDEM_GUESSES=all)."""
+        out = {}
+        for name, sampling in (("greedy", {"temp": 0.0}), ("sampled", {"temp": 0.8, "top_k": 40})):
+            for k in (1, 2, 3, 4, 6, 8):
+                got = together(self.daemon, [dict(q, seed=i, draft=self.draft, draft_max=k, speculation=DRAFT)
+                                             for i, q in enumerate(self.requests(1, n_tokens, **sampling))])
+                tokens, right = sum(len(r.ids) for r in got), sum(r.done.get("accepted", 0) for r in got)
+                out.setdefault(name, {})[k] = round(tokens / (tokens - right), 3)
+        return out
+
+
 def show(name, f, as_json):
-    if as_json:
+    if as_json or name == "steps":
         print(json.dumps({"case": name, **f}), flush=True)
     elif "gap" in f:
         print(f"{name}: gap {f['gap_off_ms']:.2f} ms off, {f['gap_on_ms']:.2f} auto, {f['gap']:.3f} times; first token "
@@ -174,6 +188,10 @@ def main():
         job = b.requests(1, 3 * args.tokens, temp=0.0)[:1]
         if "edit" in wanted:
             text = d.generate(**dict(job[0], **b.options(OFF))).ids
+    if "steps" in wanted and draft:
+        with Daemon(models=models, threads=0, placement=placement, env=dict(env, TANDEM_GUESSES="all")) as d:
+            d.generate(model=draft, n=1)
+            show("steps", Bench(d, draft, args.rounds, args.gpu).steps(args.tokens), args.json)
     if text:
         with tempfile.NamedTemporaryFile("w", suffix=".ids") as f:
             f.write(" ".join(str(300 + i if i % 16 == 15 else id) for i, id in enumerate(text)))
