@@ -62,6 +62,8 @@ def conditions(preset, build):
         out.add("no-npm-ajv")
     if not glob.glob("/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation*.json"):
         out.add("no-validation-layer")
+    if not os.path.exists("/usr/share/vulkan/icd.d/radeon_icd.x86_64.json"):
+        out.add("no-mesa-22")
     if not clang_format.find():
         out.add("no-clang-format-14")
     if has_newer_xrt(build):
