@@ -5,7 +5,8 @@
 #include <glob.h>
 #include <sys/ioctl.h>
 
-#define NODES "/dev/accel/accel*"
+/* Not the folder of the nodes: the sandbox lets the worker open nodes, and list /sys. */
+#define DEVICES "/sys/class/accel/accel*"
 #define DRIVER "amdxdna"
 #define PERIOD_NS TDM_NSEC_PER_SEC
 #define MAX_SENSORS 16u
@@ -17,13 +18,13 @@ static int real_ioctl(int fd, unsigned long request, void *arg)
 }
 
 /* The numbers of the ioctls are each driver's own: another one's would mean something else. */
-static bool is_ours(const char *node)
+static bool is_ours(const char *device)
 {
         char link[128], target[512];
-        const char *name = strrchr(node, '/') + 1, *driver;
+        const char *driver;
         ssize_t n;
 
-        snprintf(link, sizeof(link), "/sys/class/accel/%.32s/device/driver", name);
+        snprintf(link, sizeof(link), "%.96s/device/driver", device);
         n = readlink(link, target, sizeof(target) - 1);
         if (n < 0)
                 return false;
@@ -34,14 +35,17 @@ static bool is_ours(const char *node)
 
 void tdm_npu_telemetry_open(struct tdm_npu_telemetry *t)
 {
+        char node[64];
         glob_t found;
 
         *t = (struct tdm_npu_telemetry){ .fd = -1, .ioctl = real_ioctl, .pid = getpid() };
-        if (glob(NODES, 0, NULL, &found) != 0)
+        if (glob(DEVICES, 0, NULL, &found) != 0)
                 return;
         for (size_t i = 0; i < found.gl_pathc && t->fd < 0; i++)
-                if (is_ours(found.gl_pathv[i]))
-                        t->fd = open(found.gl_pathv[i], O_RDWR | O_CLOEXEC);
+                if (is_ours(found.gl_pathv[i])) {
+                        snprintf(node, sizeof(node), "/dev/accel/%.32s", strrchr(found.gl_pathv[i], '/') + 1);
+                        t->fd = open(node, O_RDWR | O_CLOEXEC);
+                }
         globfree(&found);
 }
 

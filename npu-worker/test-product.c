@@ -117,7 +117,10 @@ static void test_product(void **state)
                         }
                 for (uint32_t first = 0, n = 1; first < N_X; first += n, n = n % 11 + 2) {
                         n = TDM_MIN(n, N_X - first);
-                        atomic_store(&control->fault, n == 3 ? TDM_EMULATED_FAULT_CONTEXT : TDM_EMULATED_FAULT_NONE);
+                        /* Slow: longer than one look at a submission of several commands. */
+                        atomic_store(&control->fault, n == 3 ? TDM_EMULATED_FAULT_CONTEXT :
+                                                      n == 5 ? TDM_EMULATED_FAULT_SLOW :
+                                                               TDM_EMULATED_FAULT_NONE);
                         run(product, weights, first, n, again + first * ROWS);
                 }
                 assert_memory_equal(y, again, N_X * ROWS * sizeof(float));

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <xrt/xrt_bo.h>
@@ -295,24 +296,38 @@ enum tdm_xrt_state wait_one(const xrt::run &run, std::chrono::milliseconds left)
         return state_of(run.state());
 }
 
+#ifdef TDM_XRT_HAS_CONTEXTS
+// A wait whose time is up throws as if a command had failed, in a state that is none of failure (2.25). Each further
+// one says at once that all is done. So it is called for its first answer, and the list's own state has the last word.
+int wait_list(const xrt::runlist &list, std::chrono::milliseconds timeout)
+{
+        auto end = std::chrono::steady_clock::now() + timeout;
+
+        try {
+                list.wait(timeout);
+        } catch (const xrt::runlist::command_error &e) {
+                last_error = e.what();
+                if (state_of(e.get_command_state()) != TDM_XRT_RUNNING)
+                        return state_of(e.get_command_state());
+        }
+        for (;;) {
+                int state = state_of(list.state());
+
+                if (state != TDM_XRT_RUNNING || std::chrono::steady_clock::now() >= end)
+                        return state;
+                std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+}
+#endif
+
 int wait(struct tdm_xrt_context *context, struct tdm_xrt_run *const *runs, unsigned n_runs, unsigned timeout_ms)
 {
         auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
         int worst = TDM_XRT_DONE;
 
 #ifdef TDM_XRT_HAS_CONTEXTS
-        if (context->list) // the states of its runs mean nothing: how it failed is in what it throws
-                return guard([&]() -> int {
-                        try {
-                                if (context->list->wait(std::chrono::milliseconds(timeout_ms)) ==
-                                    std::cv_status::timeout)
-                                        return TDM_XRT_RUNNING;
-                        } catch (const xrt::runlist::command_error &e) {
-                                last_error = e.what();
-                                return state_of(e.get_command_state());
-                        }
-                        return TDM_XRT_DONE;
-                });
+        if (context->list) // the states of its runs mean nothing
+                return guard([&] { return wait_list(*context->list, std::chrono::milliseconds(timeout_ms)); });
 #endif
         for (unsigned i = 0; i < n_runs; i++) {
                 if (i >= context->started.size() || !context->started[i])

@@ -187,11 +187,14 @@ def decode_step(build):
               f"else", flush=True)
 
 
+def sync_by_ioctl(wanted):
+    with open(os.path.join(BIN, "xrt.ini"), "w") as f:  # where XRT looks: beside the program
+        f.write(f"[Debug]\nforce_driver_sync={'true' if wanted else 'false'}\n")
+
+
 def through_kernel(want, build, profile, name, kind, n_commands):
     what = f"{name} {kind} on kernel {' '.join(profile)}"
-    ini = os.path.join(BIN, "xrt.ini")  # where XRT looks: beside the program
-    with open(ini, "w") as f:
-        f.write(f"[Debug]\nforce_driver_sync={'true' if '--shadow' in profile else 'false'}\n")
+    sync_by_ioctl("--shadow" in profile)
     with Kernel(build, "--profile", *profile) as kernel:
         shown = kernel.smi()
         check(DEVICE in shown and "RyzenAI-npu4" in shown and "6x8" in shown, "xrt-smi shows the device", shown)
@@ -338,6 +341,7 @@ def main():
     for kind in FAULTS:
         steps["fault-" + kind] = lambda kind=kind: faults(want["programs bf16"], build, 20, (kind,))
     for name in sys.argv[4:] or [name for name in steps if not name.startswith("fault-")]:
+        sync_by_ioctl(False)
         steps[name]()
 
 
