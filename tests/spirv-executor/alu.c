@@ -240,14 +240,24 @@ FOR_VECTORS static bool comparisons(const struct insn *i, struct slot *own, stru
                 COMPARED_FLOATS(x < y || x > y)
         case OP_F_UNORD_NOT_EQUAL:
                 COMPARED_FLOATS(x != y)
+        case OP_F_UNORD_EQUAL:
+                COMPARED_FLOATS(!(x < y || x > y))
         case OP_F_LESS:
                 COMPARED_FLOATS(x < y)
+        case OP_F_UNORD_LESS:
+                COMPARED_FLOATS(!(x >= y))
         case OP_F_GREATER:
                 COMPARED_FLOATS(x > y)
+        case OP_F_UNORD_GREATER:
+                COMPARED_FLOATS(!(x <= y))
         case OP_F_LESS_EQUAL:
                 COMPARED_FLOATS(x <= y)
+        case OP_F_UNORD_LESS_EQUAL:
+                COMPARED_FLOATS(!(x > y))
         case OP_F_GREATER_EQUAL:
                 COMPARED_FLOATS(x >= y)
+        case OP_F_UNORD_GREATER_EQUAL:
+                COMPARED_FLOATS(!(x < y))
         case OP_IS_NAN:
                 COMPARED_FLOATS(x != x)
         case OP_IS_INF:
@@ -559,7 +569,7 @@ bool compute(const struct insn *i, struct slot *own, struct slot *consts, uint32
         default:
                 break;
         }
-        if (i->op >= OP_I_EQUAL && i->op <= OP_F_GREATER_EQUAL)
+        if (i->op >= OP_I_EQUAL && i->op <= OP_F_UNORD_GREATER_EQUAL)
                 return comparisons(i, own, consts, mask);
         if (i->op == OP_IS_NAN || i->op == OP_IS_INF)
                 return comparisons(i, own, consts, mask);
