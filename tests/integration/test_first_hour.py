@@ -30,7 +30,7 @@ def a_trace_says_what_it_has():
         check(job.until(3), "tokens")
         path = os.path.join(d.dir, "t.json")
         said = d.cli("trace", "-o", path, "--seconds", "0.2", check_exit=0).stderr.decode()
-        job.cancel()
+        job.wait()  # it may have ended before
         with open(path) as f:
             events = [e for e in json.load(f)["traceEvents"] if e["ph"] != "M"]
         equal(int(re.search(r"(\d+) events", said)[1]), len(events), "events, as said and as written")
