@@ -10,7 +10,7 @@
 #define LIVE_SHARE 4u      /* a row with more than one live neuron in so many runs densely */
 #define DOWN_ROWS_MIN 256u /* of down, in a chunk: a column's piece is then whole cache lines */
 #define CHUNKS_PER_THREAD 1u
-#define COLUMNS_AHEAD 6u /* the same */
+#define COLUMNS_AHEAD 6u /* fetched while others are added */
 
 struct tdm_sparse {
         uint32_t *live; /* [d_ff] */
@@ -323,6 +323,7 @@ bool tdm_sparse_run(struct tdm_sparse *s, struct tdm_sparse_layer *l, struct tdm
                 l->filled = true;
         }
         memset(up, 0, n * sizeof(*up)); /* of dead neurons: the gate's zero times anything finite */
+        up_job.n_threads = tdm_pool_n_threads(pool);
         up_job.n_chunks = TDM_DIV_UP(s->n_live, LANES);
         tdm_pool_run(pool, up_job.n_chunks, up_chunk, &up_job);
         kernels->gelu_mul(gate, up, n, gate);

@@ -2,7 +2,7 @@
  * name. Weights in a GGUF pair neighbours, as Llama's. */
 #include "engine/model/private.h"
 
-#define PLAIN_EVERY 4u
+#define NO_ROPE_EVERY 4u
 
 static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
@@ -11,7 +11,7 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         if (r != 0)
                 return r;
         tdm_plain_recipe(g, "smollm3", hp, TDM_ROPE_NEIGHBOURS, 0, recipe);
-        for (uint32_t i = PLAIN_EVERY - 1; i < hp->n_layers; i += PLAIN_EVERY)
+        for (uint32_t i = NO_ROPE_EVERY - 1; i < hp->n_layers; i += NO_ROPE_EVERY)
                 recipe->layers[i].rope = TDM_ROPE_NONE;
         return 0;
 }

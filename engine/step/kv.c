@@ -64,15 +64,6 @@ bool tdm_kv_geometry_equal(const struct tdm_kv_geometry *a, const struct tdm_kv_
                memcmp(a->layers, b->layers, sizeof(a->layers)) == 0;
 }
 
-const struct tdm_rope_recipe *tdm_kv_group_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
-                                                enum tdm_kv_group group)
-{
-        for (uint32_t l = 0; l < hp->n_layers; l++)
-                if (tdm_kv_group_of(hp, l) == group)
-                        return recipe->layers[l].rope == TDM_ROPE_NONE ? NULL : &recipe->ropes[recipe->layers[l].rope];
-        return NULL;
-}
-
 uint32_t tdm_kv_first_layer(const struct tdm_hparams *hp, enum tdm_kv_group group)
 {
         uint32_t i = 0;

@@ -75,10 +75,6 @@ static inline enum tdm_kv_group tdm_kv_group_of(const struct tdm_hparams *hp, ui
 {
         return hp->layers[layer].window == 0 ? TDM_KV_FULL : TDM_KV_WINDOW;
 }
-/* How the layers of a group turn queries and keys: as its first layer does. NULL: the group has no layers, or they do
- * not turn them. Where they differ (TDM_FEATURE_ROPE_BY_LAYER) a device must not ask this. */
-const struct tdm_rope_recipe *tdm_kv_group_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe,
-                                                enum tdm_kv_group group);
 /* The first layer of the group, which has keys and values of its own; n_layers: the group has none. */
 uint32_t tdm_kv_first_layer(const struct tdm_hparams *hp, enum tdm_kv_group group);
 static inline uint64_t tdm_kv_page_offset(const struct tdm_kv_geometry *kv, enum tdm_kv_group group, uint32_t page)

@@ -205,7 +205,7 @@ def judge(gpu, kernels, known):
                 wrong.append(f"{gpu.key}: {words}: no such kernel was compiled")
             continue
         print(f"FIGURE {gpu.key}: {words}: " + ", ".join(f"{k} {v}" for k, v in f.items()), flush=True)
-        if most and not gpu.intel and not f.get("vector"):
+        if (most or "prompt" in words) and not gpu.intel and not f.get("vector"):
             wrong.append(f"{gpu.key}: {words}: its code has no loop of dot products")
         if most and f.get("vector", 0) > most:
             wrong.append(f"{gpu.key}: {words}: {f['vector']} vector instructions, at most {most} are allowed")

@@ -82,12 +82,13 @@ static inline uint8_t *reach(struct run *r, const struct insn *i, const struct s
         uint64_t address = (uint64_t)p->at + at + (dynamic ? dynamic[0].v[l] | (uint64_t)dynamic[1].v[l] << 32 : 0);
 
         if (p->space == SPACE_PHYSICAL) {
-                if ((address >= r->last.begin && address + bytes <= r->last.end) || find_memory(r, address, bytes))
+                if ((address >= r->last.begin && address <= r->last.end && bytes <= r->last.end - address) ||
+                    find_memory(r, address, bytes))
                         return (uint8_t *)(uintptr_t)address;
                 fail(r, i, "address 0x%" PRIx64 " of lane %u is in no buffer", address, l);
                 return (uint8_t *)r->nowhere;
         }
-        if (address < p->begin || address + bytes > p->end) {
+        if (address < p->begin || address > p->end || bytes > p->end - address) {
                 fail(r, i, "byte %" PRId64 " of a variable of %u", (int64_t)(address - p->begin), p->end - p->begin);
                 return (uint8_t *)r->nowhere;
         }

@@ -123,13 +123,18 @@ int main(int argc, char **argv)
         const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
         struct tdm_device *opened;
         struct tdm_error err = {};
-        int r;
+        int n_wanted = 0, r;
 
         few = argc > 1 && strcmp(argv[1], "few") == 0;
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
                 wanted[i] = argc == 1 + few;
                 for (int k = 1 + few; k < argc; k++)
                         wanted[i] |= strcmp(tdm_type_info(types[i])->name, argv[k]) == 0;
+                n_wanted += wanted[i];
+        }
+        if (argc > 1 + few && n_wanted != argc - 1 - few) {
+                fprintf(stderr, "a type of weights that is not known\n");
+                return 2;
         }
         emulate_units();
         if (tdm_vulkan_device_ops.open(&opened, &config, &err) != 0) {
@@ -137,6 +142,10 @@ int main(int argc, char **argv)
                 return 77;
         }
         device = (struct tdm_vk_device *)opened;
+        if (!device->f16_units && getenv("TANDEM_TEST_SHIPPED_KERNELS")) {
+                fprintf(stderr, "the device has no matrix units that the kernels take\n");
+                return 1;
+        }
         if (!device->f16_units) {
                 fprintf(stderr, "skipped: the device has neither matrix units nor shaderFloat16\n");
                 return 77;

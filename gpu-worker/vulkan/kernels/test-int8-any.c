@@ -107,6 +107,10 @@ int main(int argc, char **argv)
                         if (tdm_type_info(i) && strcmp(tdm_type_info(i)->name, argv[k]) == 0)
                                 types[n_types++] = i;
         quick = argc == 1;
+        if (n_types != (unsigned)argc - 1) {
+                fprintf(stderr, "a type of weights that is not known\n");
+                return 2;
+        }
         if (quick) {
                 types[n_types++] = TDM_TYPE_Q4_0;
                 types[n_types++] = TDM_TYPE_Q4_K;
@@ -120,6 +124,10 @@ int main(int argc, char **argv)
         }
         if (r != 0)
                 return r;
+        if (!device->any_units && getenv("TANDEM_TEST_SHIPPED_KERNELS")) {
+                fprintf(stderr, "the device has no matrix units that the kernels take\n");
+                return 1;
+        }
         if (!device->any_units) {
                 fprintf(stderr, "skipped: the device has neither matrix units nor shaderFloat16\n");
                 return 77;
