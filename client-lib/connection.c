@@ -442,8 +442,8 @@ static bool is_installed(const char *unit)
 }
 
 /* How to start a daemon here: the service that is installed; the program beside this one, in a build folder say; or
- * what PATH has. */
-static const char *how_to_start(char *to, size_t size)
+ * what PATH has. own: one that this user may use in any case. */
+static const char *how_to_start(char *to, size_t size, bool own)
 {
         char exe[4096], *slash;
         ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 16);
@@ -457,7 +457,7 @@ static const char *how_to_start(char *to, size_t size)
         }
         if (beside)
                 snprintf(to, size, "`%.300s --user &`", exe);
-        else if (is_installed("system/tandemd.socket"))
+        else if (!own && is_installed("system/tandemd.socket"))
                 snprintf(to, size, "`%ssystemctl start tandemd.socket`, or one for yourself with `tandemd --user &`",
                          geteuid() == 0 ? "" : "sudo ");
         else
@@ -501,11 +501,11 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
         if (denied)
                 return lib_error(err, TANDEM_E_DENIED,
                                  "there is a tandemd that this user may not use; tried %s. One for yourself: %s", tried,
-                                 how_to_start(start, sizeof(start)));
+                                 how_to_start(start, sizeof(start), true));
         return lib_error(err, TANDEM_E_NO_DAEMON,
                          "no tandemd answers; tried %s. Start it with %s, or name its socket with --socket or "
                          "$TANDEM_SOCKET",
-                         tried, how_to_start(start, sizeof(start)));
+                         tried, how_to_start(start, sizeof(start), false));
 }
 
 static int greet(struct tandem *t, const char *label, struct tandem_error *err)

@@ -66,6 +66,10 @@ def obey_modes():
             os._exit(99)
 
 
+# Where this build's NPU worker looks.
+PROGRAMS = os.environ.get("TANDEM_TEST_NPU_PROGRAMS", "/usr/share/tandem/npu")
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="tandem-test-machine-")
@@ -181,7 +185,7 @@ class Doctor(Case):
     def npu(self, driver="amdxdna"):
         self.device("/sys/class/accel/accel0/device", "0x1022", "0x17f0", driver, fw_version="1.5.2.380")
         self.write("/usr/lib/x86_64-linux-gnu/libxrt_driver_xdna.so.2")
-        self.write("/usr/share/tandem/npu/strix/manifest")
+        self.write(PROGRAMS + "/strix/manifest")
         return self.write("/dev/accel/accel0")
 
     def doctor(self, status=0, **more):
@@ -205,8 +209,8 @@ class Doctor(Case):
 
     def test_npu_software(self):
         self.npu()
-        self.assertIn("ok    NPU programs /usr/share/tandem/npu/strix", self.doctor())
-        os.unlink(self.dir + "/usr/share/tandem/npu/strix/manifest")
+        self.assertIn(f"ok    NPU programs {PROGRAMS}/strix", self.doctor())
+        os.unlink(self.dir + PROGRAMS + "/strix/manifest")
         self.assertIn("has no set of programs", self.doctor())
         os.unlink(self.dir + "/usr/lib/x86_64-linux-gnu/libxrt_driver_xdna.so.2")
         out = self.doctor(status=1)

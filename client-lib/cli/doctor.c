@@ -457,7 +457,7 @@ static void look_at_npu_software(struct doctor *d, const struct device *n)
                                               "/opt/xilinx/xrt/lib" };
         const char *generation = n->product == 0x1502 ? "phoenix" : "strix";
         bool library = false;
-        char folder[64];
+        char folder[512];
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(places); i++)
                 library |= exists(d, places[i], "libxrt_driver_xdna.so.2");
@@ -466,7 +466,7 @@ static void look_at_npu_software(struct doctor *d, const struct device *n)
                         "NPU driver",
                         "AMD's library libxrt_driver_xdna.so.2 is not installed: the NPU worker uses the "
                         "CPU");
-        snprintf(folder, sizeof(folder), "/usr/share/tandem/npu/%s", generation);
+        snprintf(folder, sizeof(folder), "%s/%s", TDM_NPU_PROGRAMS_DIR, generation);
         if (!exists(d, folder, "manifest"))
                 note(d, "NPU programs",
                      "%s has no set of programs: the NPU worker uses the CPU (docs/npu-kernels.md says how to build "

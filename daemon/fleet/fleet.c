@@ -109,6 +109,10 @@ static void pump_requests(struct tdm_fleet *f)
                         tdm_fleet_worker_lost(w, false, "cannot send it a message: %s", strerror(-w->send_error));
                         w->send_error = 0;
                 }
+                if (w->reopen_wanted && !w->restart_wanted && w->state != TDM_WORKER_QUARANTINED &&
+                    (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP))
+                        tdm_fleet_worker_leave(w, w->restart_reason);
+                w->reopen_wanted = false;
                 if (!w->restart_wanted)
                         continue;
                 w->restart_wanted = false;
@@ -766,4 +770,15 @@ int tdm_fleet_restart(struct tdm_fleet *f, enum tdm_worker_index worker, const c
         snprintf(w->restart_reason, sizeof(w->restart_reason), "%s", reason ? reason : "restart asked for");
         tdm_fleet_pump_soon(f);
         return 0;
+}
+
+void tdm_fleet_reopen(struct tdm_fleet *f, enum tdm_worker_index worker, const char *reason)
+{
+        struct tdm_fleet_worker *w = &f->workers[worker];
+
+        if (w->state == TDM_WORKER_OFF || w->restart_wanted)
+                return;
+        w->reopen_wanted = true;
+        snprintf(w->restart_reason, sizeof(w->restart_reason), "%s", reason);
+        tdm_fleet_pump_soon(f);
 }

@@ -146,6 +146,7 @@ struct tdm_fleet_worker {
         bool bad_results;       /* the same */
         uint32_t accused_epoch; /* the newest in which it reported a ring */
         bool restart_wanted;    /* tdm_fleet_restart() */
+        bool reopen_wanted;     /* tdm_fleet_reopen() */
         char restart_reason[64];
         bool retrying;    /* quarantined: this life shows whether it can come back */
         bool no_device;   /* said so itself and never had one: another try would say the same */

@@ -732,6 +732,11 @@ void tdm_scheduler_drain(struct tdm_scheduler *s)
         tdm_source_schedule(s->work);
 }
 
+bool tdm_scheduler_is_held(const struct tdm_scheduler *s)
+{
+        return s->held;
+}
+
 void tdm_scheduler_hold(struct tdm_scheduler *s, bool held)
 {
         s->held = held;

@@ -81,6 +81,7 @@ void tdm_scheduler_stats(const struct tdm_scheduler *scheduler, struct tdm_sched
 
 /* No new steps, for as long as it is held; those in flight end. */
 void tdm_scheduler_hold(struct tdm_scheduler *scheduler, bool held);
+bool tdm_scheduler_is_held(const struct tdm_scheduler *scheduler);
 /* No new jobs; those that do not run yet end with TDM_E_DRAINING. */
 void tdm_scheduler_drain(struct tdm_scheduler *scheduler);
 bool tdm_scheduler_is_idle(const struct tdm_scheduler *scheduler);

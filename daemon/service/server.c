@@ -449,6 +449,8 @@ static bool has_work(void *userdata)
 
         if (!s->fleet || !tdm_fleet_is_ready(s->fleet))
                 return false; /* the workers start; the fleet watches that by itself */
+        if (tdm_scheduler_is_held(s->scheduler))
+                return false; /* the machine is about to sleep, or wakes: no step may run */
         tdm_scheduler_stats(s->scheduler, &stats);
         tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
                 if (job->finished || job->paused || job->encoding)

@@ -26,7 +26,10 @@ static int on_look(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 tdm_source_arm(source, now_ns + LOOK_NS);
                 return 0;
         }
-        tdm_log_info("the machine may sleep: %u steps run", stats.n_in_flight);
+        if (stats.n_in_flight > 0)
+                tdm_log_info("the machine may sleep, though steps still run: %u", stats.n_in_flight);
+        else
+                tdm_log_info("the machine may sleep: no step runs");
         tdm_logind_may_sleep(s->logind);
         return 0;
 }
@@ -50,7 +53,7 @@ static void on_awake(void *userdata)
 
                 tdm_fleet_worker_status(s->fleet, i, &status);
                 if (status.state != TDM_WORKER_OFF && strcmp(status.device, "host") != 0)
-                        tdm_fleet_restart(s->fleet, i, "the machine slept");
+                        tdm_fleet_reopen(s->fleet, i, "the machine slept");
         }
         tdm_scheduler_hold(s->scheduler, false);
 }

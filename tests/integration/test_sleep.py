@@ -210,6 +210,23 @@ def without_logind():
             d.generate(n=8)
 
 
+@test
+def logind_dies_meanwhile():
+    """Nobody is left to say that the machine is awake, and a new logind knows nothing of it."""
+    with Bus() as bus:
+        fake = Logind(bus)
+        with daemon(bus) as d:
+            d.wait_ready()
+            for comes_back in (True, False):
+                fake.inhibited()
+                fake.sleep()
+                fake.end()
+                if comes_back:
+                    fake = Logind(bus)
+                    fake.inhibited()
+                d.generate(n=8)
+
+
 if len(sys.argv) > 2 and sys.argv[1] == "--logind":
     logind(sys.argv[2])
 else:

@@ -182,9 +182,10 @@ static void print_summary(const struct generate *g, const struct tandem_result *
                 fprintf(stderr, ", degraded (a worker is out of service: `tandem status`)");
         if (r->reason == TANDEM_REASON_CANCELLED)
                 fprintf(stderr, ", cancelled");
+        else if (r->reason == TANDEM_REASON_LENGTH && g->max_tokens > 0 && r->generated_tokens >= g->max_tokens)
+                fprintf(stderr, ", cut off at -n %" PRIu32, g->max_tokens);
         else if (r->reason == TANDEM_REASON_LENGTH)
-                fprintf(stderr, g->max_tokens ? ", cut off at -n %" PRIu32 : ", cut off: the context is full",
-                        g->max_tokens);
+                fprintf(stderr, ", cut off: %s", g->max_tokens > 0 ? "the context is full" : "-n asks for more");
         fprintf(stderr, "\n");
         if (verbose) {
                 format_rate(prefill, sizeof(prefill), r->prefill_tps);

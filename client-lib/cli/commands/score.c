@@ -104,7 +104,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 return EXIT_FAILED;
         options.model = cli_model(tandem, given.model);
         if (tandem_score(tandem, &options, &callbacks, &progress, &job, &err) != TANDEM_OK)
-                return complain_error(&err);
+                return complain_model(&err, given.model);
         outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
         if (outcome == RUN_INTERRUPTED)
                 return EXIT_INTERRUPTED;

@@ -15,6 +15,8 @@
 #define SYSTEM_BUS "unix:path=/run/dbus/system_bus_socket"
 #define CALL_TIMEOUT_MS 20000
 #define RETRY_MIN_NS (5 * TDM_NSEC_PER_SEC)
+#define RECEIVED_MAX (64 * 1024)
+#define FDS_MAX 4
 #define RETRY_MAX_NS (600 * TDM_NSEC_PER_SEC)
 
 struct tdm_logind {
@@ -146,7 +148,7 @@ static void wake(struct tdm_logind *logind)
 static void retry_later(struct tdm_logind *logind)
 {
         forget(logind);
-        wake(logind); /* nobody else will say it */
+        wake(logind); /* logind cannot say it here any more */
         tdm_source_arm(logind->retry, tdm_now_ns() + logind->retry_ns);
         logind->retry_ns = TDM_MIN(2 * logind->retry_ns, RETRY_MAX_NS);
 }
@@ -283,8 +285,10 @@ static DBusHandlerResult on_message(DBusConnection *connection, DBusMessage *mes
                    dbus_message_has_sender(message, DBUS_SERVICE_DBUS) &&
                    dbus_message_get_args(message, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_STRING, &before,
                                          DBUS_TYPE_STRING, &after, DBUS_TYPE_INVALID) &&
-                   strcmp(name, LOGIND_NAME) == 0 && after[0] != '\0') {
-                inhibit(logind); /* a new one knows nothing of us */
+                   strcmp(name, LOGIND_NAME) == 0) {
+                wake(logind); /* who announced the sleep cannot announce its end any more */
+                if (after[0] != '\0')
+                        inhibit(logind); /* a new one knows nothing of us */
         } else if (dbus_message_is_signal(message, LOGIND_MANAGER, "PrepareForSleep") &&
                    is_from_logind(logind, message) &&
                    dbus_message_get_args(message, NULL, DBUS_TYPE_BOOLEAN, &sleeps, DBUS_TYPE_INVALID)) {
@@ -313,8 +317,13 @@ static int on_retry(struct tdm_source *source, uint64_t now_ns, void *userdata)
         /* Only connect() is waited for, which does not wait on a Unix socket. */
         c = strncmp(address, "unix:", 5) == 0 ? dbus_connection_open_private(address, NULL) : NULL;
         logind->connection = c;
-        if (c)
+        if (c) {
                 dbus_connection_set_exit_on_disconnect(c, FALSE);
+                /* Any user may send messages here. logind's are small, and one has a descriptor. */
+                dbus_connection_set_max_received_size(c, RECEIVED_MAX);
+                dbus_connection_set_max_message_unix_fds(c, 1);
+                dbus_connection_set_max_received_unix_fds(c, FDS_MAX);
+        }
         if (!c || !dbus_connection_set_watch_functions(c, add_watch, remove_watch, toggle_watch, logind, NULL) ||
             !dbus_connection_set_timeout_functions(c, add_timeout, remove_timeout, toggle_timeout, logind, NULL) ||
             !dbus_connection_add_filter(c, on_message, logind, NULL)) {
