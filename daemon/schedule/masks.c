@@ -203,9 +203,9 @@ static void make_ahead(struct tdm_scheduler *s, struct lane *lane, struct flight
         }
 }
 
-void tdm_scheduler_make_masks(struct tdm_scheduler *s)
+/* Of all steps that want masks: those of first rows, then those of guesses. */
+static void make_all(struct tdm_scheduler *s, bool of_guesses, uint64_t until_ns)
 {
-        uint64_t until_ns = 0;
         struct lane *lane;
 
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
@@ -214,17 +214,24 @@ void tdm_scheduler_make_masks(struct tdm_scheduler *s)
 
                         if (!f->used || !f->wants_masks)
                                 continue;
-                        if (until_ns == 0)
-                                until_ns = tdm_now_ns() + ROUND_NS;
-                        for (uint32_t k = 0; k < f->n_seqs; k++)
-                                if (f->seqs[k].masked == MASK_WANTED)
-                                        make(s, lane, f, &f->seqs[k], tdm_now_ns() < until_ns);
-                        for (uint32_t k = 0; k < f->n_seqs; k++)
-                                if (f->seqs[k].masked != MASK_NONE)
+                        for (uint32_t k = 0; k < f->n_seqs; k++) {
+                                if (of_guesses && f->seqs[k].masked != MASK_NONE)
                                         make_ahead(s, lane, f, &f->seqs[k], until_ns);
-                        f->wants_masks = false;
+                                else if (!of_guesses && f->seqs[k].masked == MASK_WANTED)
+                                        make(s, lane, f, &f->seqs[k], tdm_now_ns() < until_ns);
+                        }
+                        if (of_guesses)
+                                f->wants_masks = false;
                 }
         }
+}
+
+void tdm_scheduler_make_masks(struct tdm_scheduler *s)
+{
+        uint64_t until_ns = tdm_now_ns() + ROUND_NS;
+
+        make_all(s, false, until_ns);
+        make_all(s, true, until_ns);
 }
 
 bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, const struct flight_seq *fs,

@@ -16,6 +16,8 @@
 
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
+/* So long may one step's guesses be held against grammars. */
+#define ALLOWED_NS (2 * TDM_NSEC_PER_MSEC)
 /* Less likely ones are not checked. */
 #define REACH_LEAST 0.02f
 /* What is left of an older guess's count with each newer one, and what a job begins with. */
@@ -110,16 +112,20 @@ bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, flo
         return false;
 }
 
-/* Of guesses at a text with a grammar only those can be right that it allows. */
-static enum tdm_unguessed keep_allowed(struct sequence *q)
+/* Of guesses at a text with a grammar only those can be right that it allows. The loop waits for this, and so does the
+ * step: what is not known in time has none. */
+static enum tdm_unguessed keep_allowed(struct sequence *q, uint64_t until_ns)
 {
         struct tdm_job *job = q->job;
         struct guesses *g = &q->guesses;
 
         if (!job->constraint || g->n_found == 0)
                 return TDM_UNGUESSED_NOT;
-        g->n_found = (uint32_t)tdm_constraint_n_allowed(job->constraint, job->ids + job->prompt_tokens, job->generated,
-                                                        g->ids, g->n_found);
+        if (tdm_now_ns() >= until_ns)
+                g->n_found = 0;
+        else
+                g->n_found = (uint32_t)tdm_constraint_n_allowed(job->constraint, job->ids + job->prompt_tokens,
+                                                                job->generated, g->ids, g->n_found);
         return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_GRAMMAR;
 }
 
@@ -224,24 +230,28 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
                                 bool reads)
 {
         enum tdm_unguessed why = TDM_UNGUESSED_COST;
+        bool all = s->config.guess || s->config.all_guesses;
+        bool measured = tdm_scheduler_step_cost(lane, n_decode, n_decode) > 0;
+        bool wanted = all || (!reads && measured);
+        uint64_t until_ns = tdm_now_ns() + ALLOWED_NS;
         uint32_t n_found = 0;
 
         for (uint32_t i = 0; i < n_decode; i++) {
                 struct sequence *q = s->candidates[i];
 
                 q->job->unguessed = find(s, q);
-                if (q->job->unguessed == TDM_UNGUESSED_NOT)
-                        q->job->unguessed = keep_allowed(q);
+                if (wanted && q->job->unguessed == TDM_UNGUESSED_NOT)
+                        q->job->unguessed = keep_allowed(q, until_ns);
                 q->job->n_guesses = 0;
                 n_found += q->guesses.n_found;
         }
         if (n_found == 0)
                 return;
-        if (s->config.guess || s->config.all_guesses)
+        if (all)
                 take_all(s, n_decode, n_rows);
         else if (reads)
                 why = TDM_UNGUESSED_PROMPT;
-        else if (tdm_scheduler_step_cost(lane, n_decode, n_decode) == 0)
+        else if (!measured)
                 why = TDM_UNGUESSED_MEASURING;
         else
                 choose_lengths(s, lane, n_decode, n_rows);
