@@ -238,9 +238,10 @@ class Chat(unittest.TestCase):
         t.type(b"half a line")
         t.until(b"> half a line")
         t.type(b"\x03")  # drops the line, and the warning
-        settle(0.2, t.process)
+        t.until_prompt()
         t.type(b"\x03")
-        settle(0.2, t.process)
+        t.until(b"Ctrl-C once more leaves", times=2)
+        t.until_prompt()
         self.assertIsNone(t.process.poll())
         t.type(b"\x03")
         self.assertEqual(t.finish(), 130)

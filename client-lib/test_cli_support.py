@@ -178,9 +178,9 @@ class Terminal:
             self.output += data
             return True
 
-    def until(self, text, limit=PATIENCE):
+    def until(self, text, limit=PATIENCE, times=1):
         end = time.monotonic() + limit
-        while text not in self.output:
+        while self.output.count(text) < times:
             if time.monotonic() > end or not self.read(end - time.monotonic()):
                 raise AssertionError("%r never came, only %r" % (text, self.output))
 

@@ -6,6 +6,7 @@
 # A text that was cut at the limit is no form. The done event says so, and then nothing is printed.
 set -eu
 [ $# -eq 1 ] || { echo "usage: $0 E-MAIL" >&2; exit 2; }
+[ -r "$1" ] || { echo "$0: cannot read $1" >&2; exit 1; }
 schema=$(mktemp)
 answer=$(mktemp)
 trap 'rm -f "$schema" "$answer"' EXIT

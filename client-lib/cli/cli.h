@@ -41,6 +41,8 @@ bool read_all(const char *path, size_t max_bytes, struct buf *ret);
 /* What to ask the library for: the name as it is, or the file in the caller's own folder where the daemon does not look
  * there. The library hands that over. The text is valid until the next call. */
 const char *cli_model(struct tandem *tandem, const char *name);
+/* The file of a name that a daemon lists, if one answers and this user may read it. NULL: not so. */
+char *cli_listed_file(struct cli *cli, const char *name);
 /* complain_error() of what was asked for with a model; of a name that nobody knows, what was meant in that folder. */
 int complain_model(const struct tandem_error *err, const char *name);
 

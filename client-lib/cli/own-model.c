@@ -63,6 +63,26 @@ const char *cli_model(struct tandem *tandem, const char *name)
         return kept;
 }
 
+char *cli_listed_file(struct cli *cli, const char *name)
+{
+        _cleanup_(tandem_closep) struct tandem *tandem = NULL;
+        struct tandem_model_list *list = NULL;
+        struct tandem_error err;
+        char *path = NULL;
+
+        if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK ||
+            tandem_list_models(tandem, &list, &err) != TANDEM_OK)
+                return NULL;
+        for (size_t i = 0; i < list->n_models && !path; i++) {
+                const struct tandem_model *m = list->models[i];
+
+                if (strcmp(m->name, name) == 0 && m->path[0] == '/' && access(m->path, R_OK) == 0)
+                        path = strdup(m->path);
+        }
+        tandem_model_list_free(list);
+        return path;
+}
+
 int complain_model(const struct tandem_error *err, const char *name)
 {
         struct tdm_suggestion near = tdm_suggest_for(name ? name : "");

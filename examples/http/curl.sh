@@ -3,11 +3,12 @@
 # usage: curl.sh [MODEL]        TANDEM_URL names another gateway than 127.0.0.1:11434, TANDEM_KEY an API key
 set -eu
 url=${TANDEM_URL:-http://127.0.0.1:11434}
-model=${1:-$(curl -sf -H "Authorization: Bearer ${TANDEM_KEY:-none}" "$url/v1/models" |
+model=${1:-$(curl -sS --fail-with-body -H "Authorization: Bearer ${TANDEM_KEY:-none}" "$url/v1/models" |
         sed -n 's/.*"data":\[{"id":"\([^"]*\)".*/\1/p')}
+[ -n "$model" ] || { echo "$0: no model at $url; is tandem-http running?" >&2; exit 1; }
 
 ask() { # PATH JSON
-        curl -sf --no-buffer "$url$1" -H "Authorization: Bearer ${TANDEM_KEY:-none}" \
+        curl -sS --fail-with-body --no-buffer "$url$1" -H "Authorization: Bearer ${TANDEM_KEY:-none}" \
                 -H 'Content-Type: application/json' -d "$2"
         echo
 }

@@ -1,4 +1,5 @@
-/* tandem show: what a model file is, and what this machine can do with it. The daemon has no part in it. */
+/* tandem show: what a model file is, and what this machine can do with it. A daemon is asked only for where the file
+ * is, if it is in none of the usual folders. */
 #include "client-lib/cli/cli.h"
 #include "client-lib/cli/model-file.h"
 #include "client-lib/cli/roofline.h"
@@ -38,8 +39,8 @@ struct shown {
 
 /* ---- finding the file ---- */
 
-/* A path as it is; a name in the user's folder and in that of the system service. */
-static char *find(const char *model)
+/* A path as it is; a name in the user's folder, in that of the system service, and as the daemon lists it. */
+static char *find(struct cli *cli, const char *model)
 {
         _cleanup_(freep) char *own = NULL;
         struct tdm_suggestion near = tdm_suggest_for(model);
@@ -53,6 +54,8 @@ static char *find(const char *model)
                 path = folder_find(own, model, &near);
         if (!path)
                 path = folder_find(SYSTEM_MODEL_FOLDER, model, &near);
+        if (!path)
+                path = cli_listed_file(cli, model);
         meant = tdm_suggest_best(&near);
         if (!path)
                 complain("there is no model %s in %s%s" SYSTEM_MODEL_FOLDER "%s%s%s", model, own ? own : "",
@@ -338,7 +341,7 @@ static int run(struct cli *cli, int argc, char **argv)
         if (!model || (n == 1 && options.model))
                 return args_usage_error(argv[0],
                                         model ? "MODEL was given twice" : "MODEL is missing: a name or a file");
-        path = find(model);
+        path = find(cli, model);
         if (!path)
                 return EXIT_FAILED;
         s = calloc(1, sizeof(*s));
