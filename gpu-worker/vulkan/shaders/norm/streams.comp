@@ -17,6 +17,10 @@ layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Num
 const float SQRT_HALF = 0.70710678;
 const float LEAST = 1.0e-5; // of a stream's mean square, where it is divided by
 
+// A constant, not gather's own 0: lavapipe of Mesa 26.2 loads through an address of the whole workgroup before it asks
+// whether that is 0.
+const bool GATHERS = OP == TDM_VK_STREAMS_GATHER || OP == TDM_VK_STREAMS_FOLD;
+
 #define EACH_COLUMN(col) for (uint col = gl_LocalInvocationID.x * 4; col < p.n; col += WORKERS * 4)
 
 // Sum of (x - from)², or of x.
@@ -156,7 +160,7 @@ void main()
 
         tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
 
-        uint from = p.gather != 0 ? U32s(p.gather).v[row] : row;
+        uint from = GATHERS ? U32s(p.gather).v[row] : row;
         uint64_t h = p.hidden + uint64_t(from) * p.hidden_stride * 4, x = p.x + uint64_t(row) * p.x_stride * 4,
                  y = p.y + uint64_t(row) * p.y_stride * 4;
 
