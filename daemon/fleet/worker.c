@@ -1,7 +1,7 @@
 /* One worker's process: started, watched by a pidfd, killed, reaped, started again.
  *
  * A life ends in two moments. The worker is lost when it exits, hangs, or sends nonsense: tandemd then expects nothing
- * of it any more, ends the epoch and kills it. It may still write into the segments that it has mapped. It is reaped
+ * of it any more, kills it and ends the epoch. It may still write into the segments that it has mapped. It is reaped
  * when the process is gone. Only then do its models count as unloaded, and only then may the fleet be ready again. */
 #include "daemon/fleet/private.h"
 
@@ -18,7 +18,7 @@
 #define BACKOFF_MAX_MS 5000u
 #define DEVICE_GONE_MS 500u /* a driver that is loaded anew, a machine that wakes */
 #define RETRY_NS TDM_NSEC_PER_SEC
-/* A worker that lived this long starts its count of deaths anew. */
+/* A worker that lived this long starts its counts of deaths in reserve and of quarantines anew. */
 #define LONG_LIFE_NS (10 * TDM_NSEC_PER_SEC)
 #define QUARANTINE_MAX_NS (600 * TDM_NSEC_PER_SEC)
 #define QUIT_GRACE_NS TDM_NSEC_PER_SEC
