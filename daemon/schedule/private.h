@@ -149,10 +149,10 @@ struct emit {
 struct user {
         uint64_t login;
         uint32_t n_jobs, n_running;
-        uint64_t n_tokens;  /* charged */
-        uint64_t served;    /* ns of device time, on a scale that begins with the least served user who has work */
-        bool wants, wanted; /* had work when steps were last given out, and the time before */
-        uint64_t admitted;  /* stamp of the last admission */
+        uint64_t n_tokens;       /* charged */
+        uint64_t served;         /* ns of device time, on a scale that begins with the least served user who has work */
+        bool has_work, had_work; /* when steps were last given out, and the time before */
+        uint64_t admitted;       /* stamp of the last admission */
 };
 
 /* A user without jobs who had some lately. One that had much does not become new by leaving. */

@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 
+/* One death may have another cause than the job. Each further one costs all jobs a pause. */
 #define MAX_DEATHS_ALONE 2u
 
 void tdm_suspects_unref(struct suspects *g)
@@ -140,6 +141,7 @@ void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         q->draft.waits = false;
+                        /* Of all admitted jobs, in flight or not: none gets rows until the fleet is ready again. */
                         q->job->recoveries++;
                         if (!q->job->finished)
                                 q->job->state = TDM_JOB_RECOVERING;
