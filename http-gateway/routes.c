@@ -3,7 +3,7 @@
 #include "http-gateway/ollama.h"
 #include "http-gateway/openai.h"
 #include "http-gateway/page.h"
-#include "http-gateway/relay.h"
+#include "http-gateway/takeover.h"
 
 /* Whether a request needs one of the keys, where the gateway has keys. */
 enum { NEEDS_KEY = false, NO_KEY = true };
@@ -13,7 +13,7 @@ static const struct route routes[] = {
         { "/health", "GET", DIALECT_OPENAI, NO_KEY, question_health },
         { "/metrics", "GET", DIALECT_OPENAI, NEEDS_KEY, question_metrics },
         { "/tokenize", "POST", DIALECT_OPENAI, NEEDS_KEY, question_tokenize },
-        { RELAY_PATH, "POST", DIALECT_OPENAI, NEEDS_KEY, relay_generate },
+        { TAKEOVER_PATH, "POST", DIALECT_OPENAI, NEEDS_KEY, takeover_generate },
 
         { "/v1/models", "GET", DIALECT_OPENAI, NEEDS_KEY, openai_models },
         { "/v1/models/", "GET", DIALECT_OPENAI, NEEDS_KEY, openai_model },
