@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+/* A daemon that writes without end does not keep a caller's event loop in here: the rest is read at the next call. */
 #define READS_PER_DISPATCH 256
 #define SYSTEM_SOCKET "/run/tandem/socket"
 

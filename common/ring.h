@@ -18,7 +18,7 @@
 
 enum tdm_desc_kind {
         TDM_DESC_NONE = 0,
-        TDM_DESC_STEP = 1, /* run the step in `slot` from block `block` on; rows of the hidden slot are ready */
+        TDM_DESC_STEP = 1, /* run the step in `slot` from block `block` on; its hidden rows are ready */
         TDM_DESC_DONE = 2, /* worker → tandemd: the step is finished, results are written */
         /* 3 is not used: a worker that cannot run a step sends StepFailed, which has room for a text */
         TDM_DESC_MARK = 4, /* worker → worker: the step, which stays there, has done all blocks before `block` */
@@ -31,7 +31,7 @@ struct tdm_desc {
         uint64_t step_id;  /* never reused within a daemon's life */
         uint32_t model_id; /* as told in worker.proto LOAD */
         uint32_t slot;     /* step slot of that model */
-        uint32_t block;    /* next block to run (engine/model/model.h numbering) */
+        uint32_t block;    /* next block to run (engine/model/hparams.h numbers them) */
         uint32_t n_rows;
         uint64_t posted_ns; /* CLOCK_MONOTONIC when posted: hand-over time is measured from it */
         uint32_t reserved[6];

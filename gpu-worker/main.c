@@ -1,4 +1,5 @@
-/* tandem-gpu-worker: the process that owns the GPU; by default it runs embedding, FFN, head and sampling.
+/* tandem-gpu-worker: the process that owns the GPU. Under the placement `split` it runs embedding, FFN, head and
+ * sampling.
  * Its devices: a GPU through Vulkan, where this build has it, and the host's CPU. "auto" takes Vulkan on a real GPU
  * only. A device that is asked for and not there is said to be missing, it is never replaced silently. Everything else
  * is the worker loop's (engine/worker/). */

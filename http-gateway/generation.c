@@ -111,7 +111,7 @@ static bool may_go_on(const struct generation *g)
 {
         const struct generation_request *r = g->request;
 
-        return g->x->server->config->n_peers > 0 && !r->relayed && !r->inputs && !r->count_only;
+        return g->x->server->config->n_peers > 0 && !r->taken_over && !r->inputs && !r->count_only;
 }
 
 /* The daemon has gone, or is about to, and not for something that is wrong with the request. */
@@ -405,19 +405,19 @@ static int start_choices(struct generation *g, struct tandem_error *err)
 static void look(struct generation *g);
 
 /* A peer tells the job from its first token on: what the client has is compared, what is new goes to the client. */
-static void on_peer(struct choice *c, const struct relay_line *line, const char *why)
+static void on_peer(struct choice *c, const struct takeover_line *line, const char *why)
 {
         struct generation *g = c->generation;
 
         if (!line) {
                 tdm_log_info("%s: no peer can go on with it: %s", g->x->id, why);
                 g->failed = true;
-        } else if (line->kind == RELAY_ACCEPTED) {
+        } else if (line->kind == TAKEOVER_ACCEPTED) {
                 c->prompt_tokens = line->prompt_tokens;
                 if (!c->accepted)
                         g->n_accepted++;
                 c->accepted = true;
-        } else if (line->kind == RELAY_TOKEN && c->n_again < c->n_told) {
+        } else if (line->kind == TAKEOVER_TOKEN && c->n_again < c->n_told) {
                 const struct told *was = &c->told[c->n_again++];
 
                 if (was->id != line->token.id ||
@@ -426,7 +426,7 @@ static void on_peer(struct choice *c, const struct relay_line *line, const char 
                         handoff_next(c->handoff, "it tells other tokens; its model or its arithmetic is another one");
                 }
                 return;
-        } else if (line->kind == RELAY_TOKEN) {
+        } else if (line->kind == TAKEOVER_TOKEN) {
                 struct tandem_token token = line->token;
 
                 token.index = (uint32_t)c->n_told;
@@ -436,7 +436,7 @@ static void on_peer(struct choice *c, const struct relay_line *line, const char 
                         take_done(c, &(struct tandem_result){ .reason = TANDEM_REASON_CANCELLED,
                                                               .prompt_tokens = c->prompt_tokens,
                                                               .tail = "" });
-        } else if (line->kind == RELAY_DONE) {
+        } else if (line->kind == TAKEOVER_DONE) {
                 struct tandem_result result = line->result;
 
                 if (c->n_again < c->n_told) {
@@ -447,7 +447,7 @@ static void on_peer(struct choice *c, const struct relay_line *line, const char 
                 result.tail = c->tail.data ? c->tail.data : "";
                 result.tail_size = c->tail.size;
                 take_done(c, &result);
-        } else if (line->kind == RELAY_NOTHING && line->result.tail_size > 0) {
+        } else if (line->kind == TAKEOVER_NOTHING && line->result.tail_size > 0) {
                 buffer_add(&c->tail, line->result.tail, line->result.tail_size);
                 return;
         }
@@ -475,7 +475,7 @@ static void go_on_elsewhere(struct generation *g)
                                                               .tail = "" });
                         continue;
                 }
-                request = relay_request(g->request, i);
+                request = takeover_request(g->request, i);
                 if (!request || handoff_new(&c->handoff, g->x, c, request, on_peer) < 0)
                         g->failed = true;
         }

@@ -49,7 +49,7 @@ struct generation_request {
         bool with_guesses;  /* it asked for them, so it is told how they were */
         bool count_only;    /* only how many tokens the prompt has */
         bool name_the_stop; /* which stop text it was matters */
-        bool relayed;       /* another gateway's: it sees to the rest if this daemon dies */
+        bool taken_over;    /* another gateway's: it sees to the rest if this daemon dies */
 };
 
 struct handoff;

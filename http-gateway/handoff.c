@@ -47,7 +47,7 @@ static int call(struct handoff *h, const struct peer_address *peer)
         h->peer = peer;
         h->heard_ns = tdm_now_ns();
         buffer_printf(&h->out,
-                      "POST " RELAY_PATH " HTTP/1.0\r\nHost: %s\r\nContent-Type: application/json\r\n"
+                      "POST " TAKEOVER_PATH " HTTP/1.0\r\nHost: %s\r\nContent-Type: application/json\r\n"
                       "Content-Length: %zu\r\n%s%s%s\r\n",
                       peer->name, h->body.size, peer->key[0] ? "Authorization: Bearer " : "", peer->key,
                       peer->key[0] ? "\r\n" : "");
@@ -63,7 +63,7 @@ static int call(struct handoff *h, const struct peer_address *peer)
         return r;
 }
 
-static void tell(struct handoff *h, const struct relay_line *line, const char *why)
+static void tell(struct handoff *h, const struct takeover_line *line, const char *why)
 {
         h->depth++;
         h->told(h->c, line, why);
@@ -213,19 +213,19 @@ static const char *read_lines(struct handoff *h)
                 const char *data = h->in.data + h->in.start;
                 size_t size = buffer_left(&h->in);
                 const char *end = size > 0 ? memchr(data, '\n', size) : NULL;
-                struct relay_line line;
+                struct takeover_line line;
 
                 if (!end)
                         return size > MAX_LINE_BYTES ? "it sends a line without an end" : NULL;
-                relay_read(&line, data, (size_t)(end - data));
+                takeover_read(&line, data, (size_t)(end - data));
                 h->in.start += (size_t)(end - data) + 1;
-                if (line.kind == RELAY_BROKEN) {
-                        relay_line_free(&line);
+                if (line.kind == TAKEOVER_BROKEN) {
+                        takeover_line_free(&line);
                         return "its job has failed, or it sends what is no line of a job";
                 }
-                if (line.kind != RELAY_NOTHING)
+                if (line.kind != TAKEOVER_NOTHING)
                         tell(h, &line, NULL);
-                relay_line_free(&line);
+                takeover_line_free(&line);
         }
         return NULL;
 }

@@ -3,39 +3,42 @@
 #include "http-gateway/ollama.h"
 #include "http-gateway/openai.h"
 #include "http-gateway/page.h"
-#include "http-gateway/relay.h"
+#include "http-gateway/takeover.h"
+
+/* Whether a request needs one of the keys, where the gateway has keys. */
+enum { NEEDS_KEY = false, NO_KEY = true };
 
 static const struct route routes[] = {
-        { "/", "GET", DIALECT_OLLAMA, true, page_root },
-        { "/health", "GET", DIALECT_OPENAI, true, question_health },
-        { "/metrics", "GET", DIALECT_OPENAI, false, question_metrics },
-        { "/tokenize", "POST", DIALECT_OPENAI, false, question_tokenize },
-        { RELAY_PATH, "POST", DIALECT_OPENAI, false, relay_generate },
+        { "/", "GET", DIALECT_OLLAMA, NO_KEY, page_root },
+        { "/health", "GET", DIALECT_OPENAI, NO_KEY, question_health },
+        { "/metrics", "GET", DIALECT_OPENAI, NEEDS_KEY, question_metrics },
+        { "/tokenize", "POST", DIALECT_OPENAI, NEEDS_KEY, question_tokenize },
+        { TAKEOVER_PATH, "POST", DIALECT_OPENAI, NEEDS_KEY, takeover_generate },
 
-        { "/v1/models", "GET", DIALECT_OPENAI, false, openai_models },
-        { "/v1/models/", "GET", DIALECT_OPENAI, false, openai_model },
-        { "/v1/chat/completions", "POST", DIALECT_OPENAI, false, openai_chat },
-        { "/chat/completions", "POST", DIALECT_OPENAI, false, openai_chat }, /* of clients that leave out /v1 */
-        { "/v1/completions", "POST", DIALECT_OPENAI, false, openai_completions },
-        { "/v1/responses", "POST", DIALECT_OPENAI, false, openai_responses },
-        { "/v1/embeddings", "POST", DIALECT_OPENAI, false, openai_embeddings },
+        { "/v1/models", "GET", DIALECT_OPENAI, NEEDS_KEY, openai_models },
+        { "/v1/models/", "GET", DIALECT_OPENAI, NEEDS_KEY, openai_model },
+        { "/v1/chat/completions", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_chat },
+        { "/chat/completions", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_chat }, /* of clients that leave out /v1 */
+        { "/v1/completions", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_completions },
+        { "/v1/responses", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_responses },
+        { "/v1/embeddings", "POST", DIALECT_OPENAI, NEEDS_KEY, openai_embeddings },
 
-        { "/v1/messages", "POST", DIALECT_ANTHROPIC, false, anthropic_messages },
-        { "/v1/messages/count_tokens", "POST", DIALECT_ANTHROPIC, false, anthropic_count_tokens },
+        { "/v1/messages", "POST", DIALECT_ANTHROPIC, NEEDS_KEY, anthropic_messages },
+        { "/v1/messages/count_tokens", "POST", DIALECT_ANTHROPIC, NEEDS_KEY, anthropic_count_tokens },
 
-        { "/api/version", "GET", DIALECT_OLLAMA, false, ollama_version },
-        { "/api/tags", "GET", DIALECT_OLLAMA, false, ollama_tags },
-        { "/api/show", "POST", DIALECT_OLLAMA, false, ollama_show },
-        { "/api/ps", "GET", DIALECT_OLLAMA, false, ollama_ps },
-        { "/api/chat", "POST", DIALECT_OLLAMA, false, ollama_chat },
-        { "/api/generate", "POST", DIALECT_OLLAMA, false, ollama_generate },
-        { "/api/embed", "POST", DIALECT_OLLAMA, false, ollama_embed },
-        { "/api/embeddings", "POST", DIALECT_OLLAMA, false, ollama_embed },
-        { "/api/pull", "POST", DIALECT_OLLAMA, false, ollama_manage },
-        { "/api/push", "POST", DIALECT_OLLAMA, false, ollama_manage },
-        { "/api/create", "POST", DIALECT_OLLAMA, false, ollama_manage },
-        { "/api/copy", "POST", DIALECT_OLLAMA, false, ollama_manage },
-        { "/api/delete", "DELETE", DIALECT_OLLAMA, false, ollama_manage },
+        { "/api/version", "GET", DIALECT_OLLAMA, NEEDS_KEY, ollama_version },
+        { "/api/tags", "GET", DIALECT_OLLAMA, NEEDS_KEY, ollama_tags },
+        { "/api/show", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_show },
+        { "/api/ps", "GET", DIALECT_OLLAMA, NEEDS_KEY, ollama_ps },
+        { "/api/chat", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_chat },
+        { "/api/generate", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_generate },
+        { "/api/embed", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_embed },
+        { "/api/embeddings", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_embed },
+        { "/api/pull", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_manage },
+        { "/api/push", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_manage },
+        { "/api/create", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_manage },
+        { "/api/copy", "POST", DIALECT_OLLAMA, NEEDS_KEY, ollama_manage },
+        { "/api/delete", "DELETE", DIALECT_OLLAMA, NEEDS_KEY, ollama_manage },
 };
 
 static bool matches(const struct route *r, const char *path, char arg[256])

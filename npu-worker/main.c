@@ -1,4 +1,4 @@
-/* tandem-npu-worker: the process that owns the NPU; by default it runs attention.
+/* tandem-npu-worker: the process that owns the NPU. Under the placement `split` it runs attention.
  * What auto means depends on the machine and is found out here, before the sandbox: with no NPU in sight it is the host
  * device, which needs no files and gets the whole sandbox. A device that is asked for by name and cannot be had is said
  * to be missing, it is never replaced silently. Everything else is the worker loop's (engine/worker/). */

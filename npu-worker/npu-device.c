@@ -1,4 +1,4 @@
-/* The NPU behind engine/device/device.h: see device.h for what runs where.
+/* The NPU behind engine/device/device.h: see npu-device.h for what runs where.
  *
  * Which layers go to the NPU follows from the budget and the model alone, and the numerics id names everything that
  * could change a bit: kind of device, type, the set of programs, the budget. */

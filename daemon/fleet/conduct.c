@@ -67,7 +67,7 @@ void tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...)
         va_end(args);
         tdm_utf8_mend(text);
         tdm_fleet_charge(w, TDM_FLEET_CHARGE_BREACH);
-        tdm_fleet_worker_lost(w, false, "%s", text);
+        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s", text);
 }
 
 void tdm_fleet_bad_results(struct tdm_fleet *f, enum tdm_worker_index worker)
@@ -133,8 +133,8 @@ static void dispute(struct tdm_fleet_worker *w, const char *text)
         cut_link(f);
         tdm_log_warning("%s, %u times; restarting both, and cutting the link for %.1f s", text,
                         TDM_FLEET_MAX_RING_FAULTS, (double)(f->link_until_ns - now) / 1e9);
-        tdm_fleet_worker_lost(w, false, "it accuses the %s worker again and again", other->name);
-        tdm_fleet_worker_lost(other, false, "the %s worker accuses it again and again", w->name);
+        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "it accuses the %s worker again and again", other->name);
+        tdm_fleet_worker_lost(other, TDM_FLEET_NO_BLAME, "the %s worker accuses it again and again", w->name);
 }
 
 void tdm_fleet_on_false_claim(struct tdm_fleet_worker *w)

@@ -106,7 +106,8 @@ static void pump_requests(struct tdm_fleet *f)
                         tdm_fleet_worker_breach(w, "its results make no sense");
                 }
                 if (w->send_error != 0) {
-                        tdm_fleet_worker_lost(w, false, "cannot send it a message: %s", strerror(-w->send_error));
+                        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "cannot send it a message: %s",
+                                              strerror(-w->send_error));
                         w->send_error = 0;
                 }
                 if (w->reopen_wanted && !w->restart_wanted && w->state != TDM_WORKER_QUARANTINED &&
@@ -404,7 +405,7 @@ void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason)
          * that ended, and the next is tried as usual. A device that never was would say the same again. */
         w->no_device = !w->pinned;
         w->device_gone = w->pinned;
-        tdm_fleet_worker_lost(w, false, "%s", reason);
+        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s", reason);
 }
 
 void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, uint32_t n_chunks)
@@ -450,7 +451,7 @@ void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int
         /* A failure to map the KV segment comes here too. The model is loaded then. */
         if (!entry->leaving && (entry->on[w->index].load == TDM_FLEET_LOADED ? entry->kv_proved : entry->announced)) {
                 /* A worker has mapped this segment before, so the fault is this process's, not the model's. */
-                tdm_fleet_worker_lost(w, false, "%s", message);
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s", message);
                 return;
         }
         if (entry->on[w->index].load == TDM_FLEET_LOADING)

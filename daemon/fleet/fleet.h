@@ -150,7 +150,7 @@ struct tdm_worker_status {
         const char *reason; /* why "auto" took this device */
         char plan[1024];    /* "MODEL: what runs where", of each model it has */
         struct tdm_device_use {
-                /* device-counters.h */
+                /* engine/device/counters.h */
                 uint64_t device_macs, host_macs, blocks, submissions, commands, repeats, contexts;
                 uint64_t sampled_ns, context_errors;
                 uint32_t power_mw, utilisation_permille, temperature_mc, n_contexts;

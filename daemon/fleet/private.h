@@ -27,9 +27,11 @@
 #include "engine/worker/abi.h"
 
 #define TDM_FLEET_MODELS TDM_PROGRESS_MODELS
-/* So many deaths without a finished step between them put a worker into quarantine. */
+/* So many deaths without a finished step between them put a worker into quarantine. More than MAX_DEATHS_ALONE of the
+ * scheduler, so that a lone job that kills its worker is ended first. */
 #define TDM_FLEET_MAX_DEATHS 5u
-/* So many bad rings of one worker without a finished step between them restart it. */
+/* So many bad rings of one worker without a finished step between them restart it. One costs a new epoch only, but
+ * without end they would keep all jobs from going on. So many disputes in a row cut the link (conduct.c). */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
 /* What a worker is charged (conduct.c): somebody else ended it; it died; its ring is bad; it broke a rule. */
 #define TDM_FLEET_CHARGE_LOSS 1u
@@ -285,8 +287,9 @@ void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id);
 /* ---- worker.c ---- */
 /* Starts the process; a failure counts as a death of it. */
 void tdm_fleet_worker_start(struct tdm_fleet_worker *w);
-/* Kills the worker and ends the epoch. blame: the step that it was in is suspected. */
-void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...);
+/* Kills the worker and ends the epoch. BLAME_STEP: the step that it was in is suspected. */
+enum tdm_fleet_blame { TDM_FLEET_NO_BLAME, TDM_FLEET_BLAME_STEP };
+void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blame, const char *fmt, ...);
 /* Asks the worker to leave. This does not count as a death. */
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason);
 void tdm_fleet_worker_kill(struct tdm_fleet_worker *w);

@@ -77,12 +77,12 @@ void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
         snprintf(text, sizeof(text), "bad ring of the %s worker: %s", guilty->name, reason);
         tdm_utf8_mend(text);
         if (tdm_fleet_charge(guilty, TDM_FLEET_CHARGE_RING)) {
-                tdm_fleet_worker_lost(guilty, false, "%s, too often", text);
+                tdm_fleet_worker_lost(guilty, TDM_FLEET_NO_BLAME, "%s, too often", text);
                 return;
         }
         if (++guilty->ring_faults >= TDM_FLEET_MAX_RING_FAULTS) {
                 guilty->ring_faults = 0;
-                tdm_fleet_worker_lost(guilty, false, "%s, %u times with no finished step between", text,
+                tdm_fleet_worker_lost(guilty, TDM_FLEET_NO_BLAME, "%s, %u times with no finished step between", text,
                                       TDM_FLEET_MAX_RING_FAULTS);
                 return;
         }

@@ -143,8 +143,8 @@ static int on_greeting(struct tdm_source *source, int fd, uint32_t events, void 
                 return 0;
         if (r <= 0 || who.pid <= 0) { /* this process is no worker of ours, so we may not kill it */
                 closep(&w->pidfd);
-                tdm_fleet_worker_lost(w, false, "%s left before it said who it is; see journalctl -u %s", w->unit,
-                                      w->unit);
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s left before it said who it is; see journalctl -u %s",
+                                      w->unit, w->unit);
                 return 0;
         }
         w->pid = who.pid;
@@ -152,7 +152,7 @@ static int on_greeting(struct tdm_source *source, int fd, uint32_t events, void 
                 w->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0);
                 if (w->pidfd < 0 || hung_up(fd)) {
                         closep(&w->pidfd);
-                        tdm_fleet_worker_lost(w, false, "%s left right after it had started", w->unit);
+                        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s left right after it had started", w->unit);
                         return 0;
                 }
         }
@@ -163,7 +163,7 @@ static int on_greeting(struct tdm_source *source, int fd, uint32_t events, void 
         fd = steal_fd(&w->greeting_fd);
         r = tdm_fleet_worker_talk(w, fd);
         if (r < 0)
-                tdm_fleet_worker_lost(w, false, "cannot be set up: %s", strerror(-r));
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "cannot be set up: %s", strerror(-r));
         return 0;
 }
 

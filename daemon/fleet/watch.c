@@ -264,21 +264,23 @@ static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         if (w->step_silence_ns <= deadline_ns)
                 return;
         if (!entry) {
-                tdm_fleet_worker_lost(w, false, "no answer to a %s for %llu ms%s", owes_ack(w) ? "new epoch" : "ping",
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "no answer to a %s for %llu ms%s",
+                                      owes_ack(w) ? "new epoch" : "ping",
                                       (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
                                       tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
                 return;
         }
         if (kind == TDM_BLOCK_ATTENTION || kind == TDM_BLOCK_FFN)
-                tdm_fleet_worker_lost(w, !tdm_fleet_worker_is_stopped(w), "no progress for %llu ms in %s %u%s",
+                tdm_fleet_worker_lost(w, tdm_fleet_worker_is_stopped(w) ? TDM_FLEET_NO_BLAME : TDM_FLEET_BLAME_STEP,
+                                      "no progress for %llu ms in %s %u%s",
                                       (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
                                       tdm_block_kind_name(kind), tdm_block_layer(block),
                                       tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
         else
-                tdm_fleet_worker_lost(w, !tdm_fleet_worker_is_stopped(w), "no progress for %llu ms in %s%s",
-                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
-                                      tdm_block_kind_name(kind),
-                                      tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
+                tdm_fleet_worker_lost(
+                        w, tdm_fleet_worker_is_stopped(w) ? TDM_FLEET_NO_BLAME : TDM_FLEET_BLAME_STEP,
+                        "no progress for %llu ms in %s%s", (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                        tdm_block_kind_name(kind), tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
 }
 
 /* ---- messages, and dying ---- */
@@ -290,7 +292,7 @@ static void watch_control(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         if (w->conn_lost) {
                 w->control_silence_ns += elapsed_ns;
                 if (w->control_silence_ns > CONN_LOST_NS)
-                        tdm_fleet_worker_lost(w, false, "it closed its control socket");
+                        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "it closed its control socket");
                 return;
         }
         if (!tdm_fleet_owes_control(w)) {
@@ -299,13 +301,13 @@ static void watch_control(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         }
         w->control_silence_ns += elapsed_ns;
         if (w->control_silence_ns > w->fleet->hang_min_ns && tdm_fleet_worker_is_stopped(w)) {
-                tdm_fleet_worker_lost(w, false, "no answer for %llu ms (stopped by a signal)",
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "no answer for %llu ms (stopped by a signal)",
                                       (unsigned long long)(w->control_silence_ns / TDM_NSEC_PER_MSEC));
                 return;
         }
         deadline_ns = CONTROL_NS + owed_bytes(w) / CONTROL_BYTES_PER_SEC * TDM_NSEC_PER_SEC;
         if (w->control_silence_ns > deadline_ns)
-                tdm_fleet_worker_lost(w, false, "no answer for %llu s while %s",
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "no answer for %llu s while %s",
                                       (unsigned long long)(w->control_silence_ns / TDM_NSEC_PER_SEC),
                                       w->phase == TDM_FLEET_PROCESS_STARTING ? "starting" : "taking a model");
 }

@@ -1,7 +1,7 @@
 /* One worker's process: started, watched by a pidfd, killed, reaped, started again.
  *
  * A life ends in two moments. The worker is lost when it exits, hangs, or sends nonsense: tandemd then expects nothing
- * of it any more, ends the epoch and kills it. It may still write into the segments that it has mapped. It is reaped
+ * of it any more, kills it and ends the epoch. It may still write into the segments that it has mapped. It is reaped
  * when the process is gone. Only then do its models count as unloaded, and only then may the fleet be ready again. */
 #include "daemon/fleet/private.h"
 
@@ -18,7 +18,7 @@
 #define BACKOFF_MAX_MS 5000u
 #define DEVICE_GONE_MS 500u /* a driver that is loaded anew, a machine that wakes */
 #define RETRY_NS TDM_NSEC_PER_SEC
-/* A worker that lived this long starts its count of deaths anew. */
+/* A worker that lived this long starts its counts of deaths in reserve and of quarantines anew. */
 #define LONG_LIFE_NS (10 * TDM_NSEC_PER_SEC)
 #define QUARANTINE_MAX_NS (600 * TDM_NSEC_PER_SEC)
 #define QUIT_GRACE_NS TDM_NSEC_PER_SEC
@@ -109,8 +109,7 @@ static void schedule_retry(struct tdm_fleet_worker *w)
                               w->name, w->last_exit, (double)ns / 1e9, w->name);
         else
                 tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks "
-                              "go to the "
-                              "other one until it is tried again, in %.1f s or with `tandem restart %s`",
+                              "go to the other one until it is tried again, in %.1f s or with `tandem restart %s`",
                               w->name, w->deaths, w->last_exit, (double)ns / 1e9, w->name);
         tdm_fleet_pump_soon(w->fleet);
 }
@@ -167,7 +166,7 @@ void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si)
                 describe_exit(si, text, sizeof(text));
         else
                 snprintf(text, sizeof(text), "ended, this kernel does not say how; see journalctl -u %s", w->unit);
-        tdm_fleet_worker_lost(w, !si || exit_is_own_fault(si), "%s", text);
+        tdm_fleet_worker_lost(w, !si || exit_is_own_fault(si) ? TDM_FLEET_BLAME_STEP : TDM_FLEET_NO_BLAME, "%s", text);
         tdm_log_debug("%s worker (pid %d) reaped: %s", w->name, (int)w->pid, text);
         life_is_over(w);
 }
@@ -181,7 +180,7 @@ static int on_process_exit(struct tdm_source *source, int fd, uint32_t events, v
                 return tdm_fleet_unit_exited(w);
         if (waitid(P_PIDFD, (id_t)fd, &si, WEXITED | WNOHANG) < 0) {
                 tdm_log_error("cannot reap the %s worker: %m", w->name); /* ECHILD: reaped elsewhere */
-                tdm_fleet_worker_lost(w, false, "gone, and nobody knows how");
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "gone, and nobody knows how");
                 life_is_over(w);
                 return 0;
         }
@@ -239,7 +238,7 @@ static void count_death(struct tdm_fleet_worker *w)
                 w->deaths++;
 }
 
-void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *fmt, ...)
+void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blame, const char *fmt, ...)
 {
         uint64_t guilty = 0;
         char reason[128];
@@ -250,11 +249,11 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, bool blame, const char *f
         va_start(args, fmt);
         vsnprintf(reason, sizeof(reason), fmt, args);
         va_end(args);
-        if (blame && w->progress)
+        if (blame == TDM_FLEET_BLAME_STEP && w->progress)
                 guilty = tdm_progress_step(atomic_load_explicit(&w->progress->running, memory_order_relaxed));
 
         count_death(w);
-        tdm_fleet_charge(w, blame ? TDM_FLEET_CHARGE_DEATH : TDM_FLEET_CHARGE_LOSS);
+        tdm_fleet_charge(w, blame == TDM_FLEET_BLAME_STEP ? TDM_FLEET_CHARGE_DEATH : TDM_FLEET_CHARGE_LOSS);
         tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
         if (tdm_fleet_may_log(w, TDM_FLEET_LOG_LOST))
                 tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->pid, reason);
@@ -473,7 +472,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 return;
         }
         if (w->exit_source) { /* it runs, but no message reaches it; its exit is handled like any other */
-                tdm_fleet_worker_lost(w, false, "cannot be set up: %s", strerror(-r));
+                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "cannot be set up: %s", strerror(-r));
                 return;
         }
         snprintf(w->last_exit, sizeof(w->last_exit), "cannot be started: %s%s%s", w->socket_path ? w->socket_path : "",

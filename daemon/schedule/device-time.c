@@ -62,20 +62,20 @@ void tdm_scheduler_level(struct tdm_scheduler *s)
         struct sequence *q;
 
         for (uint32_t i = 0; i < s->n_users; i++) {
-                s->users[i].wanted = s->users[i].wants;
-                s->users[i].wants = false;
+                s->users[i].had_work = s->users[i].has_work;
+                s->users[i].has_work = false;
         }
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 if (!q->job->finished && !q->job->paused && q->job->accepted)
-                        tdm_scheduler_user(s, q->job->login)->wants = true;
+                        tdm_scheduler_user(s, q->job->login)->has_work = true;
         }
         for (uint32_t i = 0; i < s->n_users; i++) {
                 struct user *u = &s->users[i];
 
-                if (!u->wants)
+                if (!u->has_work)
                         continue;
                 n_wanting++;
-                if (!u->wanted)
+                if (!u->had_work)
                         u->served = TDM_MAX(u->served, with_credit(s));
                 least = TDM_MIN(least, u->served);
         }

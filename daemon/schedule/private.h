@@ -1,13 +1,23 @@
 /* What the files of the scheduler share:
  *
- *   scheduler.c  jobs in and out          sequence.[ch]  a job as the scheduler sees it
- *   step.c       building steps, results  prefix.c       known beginnings
- *   room.c       memory                   recover.c      losses
- *   masks.c      grammars of jobs           lookup.[ch]    guesses from a job's own text
- *   speculate.c  how many guesses a step checks   guess-file.[ch]  guesses of tests
- *   encode.c     texts on a thread            draft.c        draft models and their companions
- *   device-time.c  what users are charged, how long steps may be   step-cost.c  how long steps take
- *   probe.c      what placements cost now, and which one a new job takes */
+ *   scheduler.c    jobs in and out
+ *   sequence.[ch]  a job as the scheduler sees it
+ *   encode.c       texts become ids, on a thread
+ *   step.c         builds steps, takes them out of flight
+ *   results.c      what steps give: checked, committed
+ *   room.c         memory: who is admitted, who is pushed out
+ *   prefix.c       beginnings of prompts that the cache knows
+ *   recover.c      losses of workers, suspects
+ *   masks.c        grammars of jobs
+ *   lookup.[ch]    guesses from a job's own text
+ *   draft.c        guesses from draft models: companions
+ *   speculate.c    how many guesses a step checks
+ *   guess-file.[ch]  guesses of tests
+ *   device-time.c  what users are charged, how long steps may be
+ *   step-cost.c    how long steps take
+ *   probe.c        what placements cost now, and which one a new job takes
+ *
+ * The words of these files are in docs/serving.md. */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
 
@@ -139,10 +149,10 @@ struct emit {
 struct user {
         uint64_t login;
         uint32_t n_jobs, n_running;
-        uint64_t n_tokens;  /* charged */
-        uint64_t served;    /* ns of device time, on a scale that begins with the least served user who has work */
-        bool wants, wanted; /* had work when steps were last given out, and the time before */
-        uint64_t admitted;  /* stamp of the last admission */
+        uint64_t n_tokens;       /* charged */
+        uint64_t served;         /* ns of device time, on a scale that begins with the least served user who has work */
+        bool has_work, had_work; /* when steps were last given out, and the time before */
+        uint64_t admitted;       /* stamp of the last admission */
 };
 
 /* A user without jobs who had some lately. One that had much does not become new by leaving. */
@@ -193,7 +203,8 @@ struct tdm_scheduler {
         struct tdm_scheduler_stats stats;
 };
 
-/* Sequences that may share a step: one model, one placement, one group of suspects (or none). */
+/* Sequences that may share a step: one model, one placement (the job's, or the one that it keeps), one group of
+ * suspects (or none), drafts apart. */
 struct step_class {
         struct lane *lane;
         enum tdm_placement placement;
@@ -264,7 +275,7 @@ void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q);
  * follows it is void too. */
 void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed);
 
-/* Finishes the flights that the workers are done with, and that wait for no other one. */
+/* results.c: finishes the flights that the workers are done with, and that wait for no other one. */
 void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id);
 
 /* probe.c */
@@ -382,6 +393,6 @@ void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane);
 /* recover.c */
 void tdm_suspects_unref(struct suspects *suspects);
 void tdm_scheduler_acquit(struct sequence *q);
-void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool device_healthy, const char *reason);
+void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool worker_lives, const char *reason);
 
 #endif

@@ -4,11 +4,14 @@
  * fleet is ready. The sequences of a step that killed its worker become suspects. They run again, but share steps only
  * with each other, so the other sequences go on. When their step kills again, they are split into halves, and so on,
  * until each part is one sequence. A sequence that kills its worker twice while it runs alone is the culprit: its
- * job ends with an error. A finished step acquits every sequence in it. */
+ * job ends with an error. A step that only fails, while its worker lives (worker_lives), says clearly whose fault it
+ * is: its sequences are split at once, and the job of one that was alone in it ends the first time. A finished step
+ * acquits every sequence in it. */
 #include "daemon/schedule/private.h"
 
 #include "common/log.h"
 
+/* One death may have another cause than the job. Each further one costs all jobs a pause. */
 #define MAX_DEATHS_ALONE 2u
 
 void tdm_suspects_unref(struct suspects *g)
@@ -54,11 +57,11 @@ static void end_culprit(struct sequence *q, const char *reason, unsigned n)
         tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
 }
 
-static void blame_one(struct tdm_scheduler *s, struct sequence *q, bool device_healthy, const char *reason)
+static void blame_one(struct tdm_scheduler *s, struct sequence *q, bool worker_lives, const char *reason)
 {
         struct suspects *g = q->suspects;
 
-        if (device_healthy) {
+        if (worker_lives) {
                 end_culprit(q, reason, 1);
                 return;
         }
@@ -85,7 +88,7 @@ static void put_into_group(struct tdm_scheduler *s, struct flight *f, uint32_t f
         tdm_suspects_unref(g);
 }
 
-void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool device_healthy, const char *reason)
+void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool worker_lives, const char *reason)
 {
         struct lane *lane = tdm_scheduler_lane(s, f->seqs[0].seq->job->model->id);
         bool again = false;
@@ -97,8 +100,8 @@ void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool device_
         for (uint32_t i = 0; i < f->n_seqs; i++)
                 again = again || f->seqs[i].seq->suspects;
         if (f->n_seqs == 1)
-                blame_one(s, f->seqs[0].seq, device_healthy, reason);
-        else if (again || device_healthy) {
+                blame_one(s, f->seqs[0].seq, worker_lives, reason);
+        else if (again || worker_lives) {
                 put_into_group(s, f, 0, f->n_seqs / 2);
                 put_into_group(s, f, f->n_seqs / 2, f->n_seqs);
         } else
@@ -138,6 +141,7 @@ void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         q->draft.waits = false;
+                        /* Of all admitted jobs, in flight or not: none gets rows until the fleet is ready again. */
                         q->job->recoveries++;
                         if (!q->job->finished)
                                 q->job->state = TDM_JOB_RECOVERING;

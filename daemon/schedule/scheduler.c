@@ -9,7 +9,8 @@
 #include "common/log.h"
 
 #define PROGRESS_NS (100 * TDM_NSEC_PER_MSEC)
-/* When a job waits for memory, at most so many smaller jobs pass it; then the queue stops. */
+/* When a job waits for memory, at most so many smaller jobs pass it; then the queue stops. So free pages
+ * are used meanwhile, and a large job waits for a bounded number of small ones. */
 #define MAX_BYPASSED 16u
 
 static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdata);

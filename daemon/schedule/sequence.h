@@ -26,20 +26,24 @@ struct guess_record {
 struct guesses {
         struct tdm_lookup *lookup; /* NULL: not needed yet */
         uint32_t ids[TDM_MAX_GUESSES];
-        uint32_t n_found;                /* of ids; also where none is to be checked they show how good guesses are */
-        uint32_t length;                 /* tokens that agreed */
-        bool drafted;                    /* they are those of a draft model */
-        uint32_t other_id, other_length; /* what lookup guessed then; length 0: nothing */
-        uint32_t n;                      /* of ids, for the next step */
-        float reach;                     /* while lengths are chosen: the chance that all so far are right */
-        uint32_t n_tried;                /* the same: how many so far */
+        /* How many ids there are. Of them n go into the next step. The others are compared with the tokens that come,
+         * too: that shows how good guesses are while none is worth a row. */
+        uint32_t n_found, n;
+        uint32_t length; /* of a guess of lookup: how many tokens before it agreed with the place that it is from */
+        bool drafted;    /* the ids come from a draft model */
+        /* While a draft model guesses: lookup's first guess and its length, to be compared. Length 0: it had none. */
+        uint32_t other_id, other_length;
+        /* While a step's guesses are dealt out (speculate.c): how many this sequence has, and the chance that these are
+         * all right. */
+        uint32_t n_tried;
+        float reach;
         struct guess_record records[N_AGREEMENTS];
 };
 
 /* What a sequence has of a draft model (draft.c). */
 struct draft {
         struct tdm_model *model; /* referenced; NULL: none */
-        bool used;               /* its guesses are wanted: not only checked for its vocabulary */
+        bool used;               /* its guesses are wanted; false: it was only checked that the vocabularies fit */
         bool waits;              /* the sequence gets no rows until its companion has made its guesses … */
         uint64_t until_ns;       /* … or until then */
         struct sequence *seq;    /* the companion; NULL: there is none now */
@@ -78,7 +82,7 @@ struct sequence {
         struct draft draft;
         bool is_draft;          /* it is a companion: it reads what another sequence has, and guesses what comes next */
         struct sequence *owner; /* of a companion: that one; NULL: it has left */
-        uint32_t n_synced;      /* of a companion: the first so many tokens are the owner's */
+        uint32_t n_synced; /* of a companion: its first n_synced tokens are the owner's, those behind its guesses */
 
         /* On workers that differ in bits: the placement that its first step had. It keeps it for its bits. Not cleared
          * by tdm_sequence_reset(). TDM_PLACEMENT_ANY: it has none yet, or needs none. */

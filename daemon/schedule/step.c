@@ -4,12 +4,14 @@
  * work take turns: first the one with the user who had the least device time, then the one that has waited longest.
  * Several steps may be in flight. A sequence is in one of them only, unless it is a prompt in a relay. Where the
  * placement runs several steps at once, each takes its share of the class's sequences (collect()).
- * In a step every generating sequence that it took has one row, and one more for each guess at what comes next
+ *
+ * Every generating sequence that a step takes has one row in it, and one more for each guess at what comes next
  * (speculate.c). Each of these draws a token as if it were the last row. The guesses up to the first that differs from
  * the token drawn before it are text (results.c); the rows behind it are void, and their positions are written again.
- * Prompts get the rest of the row budget: interactive
- * ones first, then those of the user who had the least device time, then in order of arrival. Background prompts get
- * only a small part of the budget while an interactive job has work. device-time.c bounds how long a step takes.
+ *
+ * Prompts get the rest of the row budget: interactive ones first, then those of the user who had the least device time,
+ * then in order of arrival. Background prompts get only a small part of the budget while an interactive job has work.
+ * device-time.c bounds how long a step takes.
  *
  * A relay: a prompt is in two steps at once, one piece on each worker. The later piece follows one layer behind
  * (engine/worker/relay.c). The pieces are committed in order. When the earlier one fails, the later one is void too.
@@ -24,7 +26,7 @@
 #define INTERACTIVE_NS (10 * TDM_NSEC_PER_SEC)
 /* The longest step of prompts, while no sequence generates. */
 #define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
-/* At most so many classes are tried for one step. */
+/* At most so many classes are tried for one step: each try walks over a model's sequences, while workers wait. */
 #define MAX_TRIED 16u
 
 /* The sequence has rows for a step now. A second step of one sequence has to follow the first one on the other worker.
@@ -135,7 +137,7 @@ static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, con
                         const struct tdm_share *share, const struct flight **before)
 {
         uint32_t n = 0, n_class = 0, n_decode = 0, n_drop;
-        const uint8_t home = (uint8_t)(1 + route->worker);
+        const uint8_t home = (uint8_t)(1 + route->worker), preferred = route->whole ? home : 0; /* 0: none */
         struct sequence *q;
 
         tdm_list_for_each(q, &c->lane->active, struct sequence, active) {
@@ -148,7 +150,7 @@ static uint32_t collect(struct tdm_scheduler *s, const struct step_class *c, con
                         continue;
                 n_decode += sequence_is_decoding(q);
                 q->user_served = tdm_scheduler_user(s, q->job->login)->served;
-                for (i = n++; i > 0 && goes_before(q, s->candidates[i - 1], route->whole ? home : 0); i--)
+                for (i = n++; i > 0 && goes_before(q, s->candidates[i - 1], preferred); i--)
                         s->candidates[i] = s->candidates[i - 1];
                 s->candidates[i] = q;
         }
@@ -520,9 +522,8 @@ static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int 
 
         if (r == -EHOSTDOWN)
                 tdm_error_set(&err, TDM_E_NO_WORKER,
-                              "no worker can run model %s%s%s: off or quarantined (see `tandem status`; `tandem "
-                              "restart` ends a "
-                              "quarantine)",
+                              "no worker can run model %s%s%s: off or quarantined (see `tandem status`; "
+                              "`tandem restart` ends a quarantine)",
                               c->lane->model->name, placement[0] ? " with placement " : "", placement);
         else
                 tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name,
@@ -680,6 +681,9 @@ static struct tdm_share share_of(struct tdm_scheduler *s, const struct step_clas
 
 /* 1: a step was submitted, or the class has failed and others may be tried. 0: nothing to do on this route. -EAGAIN:
  * not now. */
+/* NO_ROWS: no sequence of the class can use this route now. HAD_TURN: a step was submitted, or the class or its model
+ * has failed. -EAGAIN: the worker's ring is full. */
+enum { NO_ROWS, HAD_TURN };
 static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
 {
         struct tdm_model *model = c->lane->model;
@@ -691,7 +695,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
 
         if (route->error < 0) {
                 fail_class(s, c, route->error);
-                return 1;
+                return HAD_TURN;
         }
         b = build_begin(s, c->lane);
         head = tdm_steps_head(model->steps->base, &model->layout, b.slot);
@@ -705,7 +709,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
                 fill_rows(&b, n_candidates);
         }
         if (b.flight->n_seqs == 0)
-                return 0;
+                return NO_ROWS;
         /* The sequence that is in the flight before may have got no rows. Then this step follows none. */
         for (uint32_t i = 0; before; i++) {
                 if (i == b.flight->n_seqs)
@@ -720,7 +724,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
                 drop_flight(b.flight);
         tdm_model_step_end(model);
         if (r != 0)
-                return 1;
+                return HAD_TURN;
         write_head(&b, before, head);
         publish_masks(s, c->lane, b.flight, head->step_id);
         r = tdm_fleet_submit(s->fleet, model->id, b.slot);
@@ -729,10 +733,10 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
                 if (r == -EAGAIN)
                         return r;
                 fail_class(s, c, r);
-                return 1;
+                return HAD_TURN;
         }
         take_off(s, c, &b, route, head);
-        return 1;
+        return HAD_TURN;
 }
 
 bool tdm_scheduler_issue(struct tdm_scheduler *s)
@@ -754,7 +758,7 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
 
                         if (r < 0)
                                 return false;
-                        if (r > 0) {
+                        if (r == HAD_TURN) {
                                 *c.stamp = ++s->stamp;
                                 return true;
                         }

@@ -26,11 +26,10 @@
 
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
-/* Freed memory that the heap keeps, at which it is given back; and how often to look while there is work. */
-#define TRIM_BYTES ((size_t)512 << 10) /* of freed memory in heaps */
-#define MMAP_BYTES (128 << 10)
-#define MAX_HEAPS 2 /* the loop's, and one that the threads beside it share */
-#define TRIM_NS (2 * TDM_NSEC_PER_SEC)
+#define TRIM_BYTES ((size_t)512 << 10) /* when heaps keep so much freed memory, it goes back to the system */
+#define TRIM_NS (2 * TDM_NSEC_PER_SEC) /* how often that is looked at while there is work */
+#define MMAP_BYTES (128 << 10)         /* larger allocations are mappings, which go back when they are freed */
+#define MAX_HEAPS 2                    /* the loop's, and one that the threads beside it share */
 /* More than the accounts give out: they say no first, and to the one who has too much. */
 #define MAX_PENDING_BYTES (UINT64_C(256) << 20)
 

@@ -124,7 +124,7 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
 
 /* ---- architectures ---- */
 
-/* Each has a file of its own, which defines tdm_architecture_<name>. */
+/* A file of this folder defines each as tdm_architecture_<name>. */
 #define TDM_ARCHITECTURES(X)                                                                                           \
         X(gemma3) X(gemma3n) X(gemma4) X(gemma_embedding) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss) X(smollm3)
 

@@ -45,8 +45,7 @@ struct tdm_step_seq {
         uint32_t table; /* sequence slot: which page tables */
         uint32_t first_row;
         uint32_t n_rows;
-        uint32_t
-                n_chained; /* tokens to draw behind that of its last row, each from a row of the one before (chain.c) */
+        uint32_t n_chained; /* tokens to draw behind its last row's, each from a row of the one before (chain.c) */
 };
 
 /* One row whose logits are wanted: sampled, and/or scored against a target. */

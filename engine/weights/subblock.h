@@ -21,6 +21,10 @@
  *                            for the 5th and 6th, [2 a]: bits 2 t, 2 t + 1 of group 4 a + t
  *           Q2_K, Q3_K:      [2 a]: bits 2 t, 2 t + 1 of group 4 a + t; then, for Q3_K's 3rd bit, [1]: bit g of group g
  *
+ * In this, [v] and [a] count vectors of 64 bytes, 4 bytes for each of the 16 rows; t is 0 … 3. So of column 22 of a
+ * block of Q6_K (22 = 4 g + i with g = 5, i = 2) the low four bits are the high nibble of byte 2 of vector v = 1
+ * (g - 4), and the upper two are bits 2 and 3 (t = 1) of byte 2 of vector a = 1 behind the four v's (5 = 4 a + t).
+ *
  * Every vector of a group is then one or two shifts and masks away. Nothing here knows a file's tensors or a kernel. */
 #ifndef TDM_ENGINE_WEIGHTS_SUBBLOCK_H
 #define TDM_ENGINE_WEIGHTS_SUBBLOCK_H
@@ -91,7 +95,7 @@ static inline bool tdm_subblock_type(uint32_t type)
         return tdm_subblock_info(type).unit_values != 0;
 }
 
-/* In front, of a unit and 16 rows. */
+/* Bytes that one unit of 16 rows has in the front. */
 static inline __attribute__((always_inline)) size_t tdm_subblock_unit_front_bytes(const struct tdm_subblock_info *info)
 {
         return info->halves ? info->halves * TDM_PANEL_ROWS * 2 : TDM_PANEL_ROWS;

@@ -11,7 +11,7 @@
  *   Q4_0:  scales f16 [nb][16 rows]; quants [nb][4 v][16 rows][4]: low nibble k4 group v, high nibble group v + 4,
  *          each 0 … 15 meaning q - 8                                                                (256 bytes a block)
  *   F32, F16, BF16: [cols][16 rows], the file's element type
- *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS: engine/weights/subblock.h
+ *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS, MXFP4: engine/weights/subblock.h
  * Experts' matrices of a layer are one tensor, one below the other: an expert has whole panels, and none lies in two.
  * Layout ROWS: vectors (norm gains, biases), f32, as they are.
  * Layout FILE: nothing lies here. Rows stay in the file as it has them, panel_bytes each; tandemd reads those of a

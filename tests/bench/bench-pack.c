@@ -12,7 +12,7 @@
 #include "common/pool.h"
 #include "engine/weights/weights-private.h"
 
-#define CHUNK_BYTES (UINT64_C(1) << 14) /* as weights-build.c */
+#define CHUNK_BYTES (UINT64_C(1) << 14) /* as engine/weights/build.c */
 #define ROUNDS_MAX 99
 #define COPY UINT32_MAX
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from split_model import split  # noqa: E402
+from model_parts import split  # noqa: E402
 from tandem_test import Skip, make_model  # noqa: E402
 
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "27"))

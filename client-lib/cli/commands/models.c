@@ -88,8 +88,7 @@ const struct command command_models = {
         .usage = "[--json]",
         .about = "Lists the models in the daemon's model directories, those in your own folder, which is "
                  "~/.local/share/tandem/models, and those that clients handed over as files. A * stands before the "
-                 "model "
-                 "that is taken where none is named.",
+                 "model that is taken where none is named.",
         COMMAND_ARGS(args),
         .run = run,
 };

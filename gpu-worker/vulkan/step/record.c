@@ -23,14 +23,9 @@ struct recorder {
         uint32_t first_row, rows; /* of the tile */
         uint32_t at;              /* where in a row's residual a block reads and adds */
         bool acts_ready;          /* the next block's input was rounded by the end of the last one */
-        enum {
-                DONE,
-                UNDER_WAY,
-                CHAINED,
-                FLAGGED
-        } before; /* the dispatches before the next one: done for it; a barrier is needed; it
-            can wait for chain_groups of dispatch chain_index; it must read that one's
-            flagged words */
+        /* The dispatches before the next one. DONE: they are done for it. UNDER_WAY: it needs a barrier. CHAINED: it
+         * can wait for chain_groups of dispatch chain_index. FLAGGED: it must read that one's flagged words. */
+        enum { DONE, UNDER_WAY, CHAINED, FLAGGED } before;
         uint32_t chain_index, chain_groups;
         uint32_t hidden_index, hidden_groups; /* of the dispatch that last wrote hidden rows; 0: it is done */
         /* what a single row's kernels leave for the next one is flagged: chain.c */

@@ -1,6 +1,6 @@
 /* The request is written from a generation_request, and read into one again by the other gateway, so it has a member
  * for each of its parts. Nothing in it is trusted: the daemon checks what it gets, as from any client. */
-#include "http-gateway/relay.h"
+#include "http-gateway/takeover.h"
 
 #include "http-gateway/messages.h"
 
@@ -67,7 +67,7 @@ static json_t *ids_json(const struct prompt *p)
 }
 
 /* Guesses are not among its parts: they change no token, and the other machine may have no such draft. */
-json_t *relay_request(const struct generation_request *r, unsigned choice)
+json_t *takeover_request(const struct generation_request *r, unsigned choice)
 {
         const struct tandem_generate_options *o = &r->options;
         const struct prompt *p = &r->prompts[choice / r->n % MAX_PROMPTS];
@@ -233,7 +233,7 @@ static json_t *hex(const char *data, size_t size)
         return text.failed ? NULL : json_stringn(text.data ? text.data : "", text.size);
 }
 
-static void relay_begin(struct exchange *x)
+static void takeover_begin(struct exchange *x)
 {
         add_line(x, json_pack("{s:i}", "accepted", (int)x->generation->choices[0].prompt_tokens));
 }
@@ -247,8 +247,8 @@ static json_t *logprob_json(float logprob)
         return json_integer(bits);
 }
 
-static void relay_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
-                       size_t size)
+static void takeover_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
+                          size_t size)
 {
         json_t *json, *list;
 
@@ -280,36 +280,36 @@ static void relay_text(struct exchange *x, struct choice *c, const struct tandem
         add_line(x, json);
 }
 
-static void relay_choice_end(struct exchange *x, struct choice *c)
+static void takeover_choice_end(struct exchange *x, struct choice *c)
 {
         add_line(x, json_pack("{s:s, s:i, s:i, s:i}", "done", tandem_reason_name((int)c->reason), "prompt_tokens",
                               (int)c->prompt_tokens, "cached_tokens", (int)c->cached_tokens, "generated_tokens",
                               (int)c->generated_tokens));
 }
 
-static void relay_end(struct exchange *x)
+static void takeover_end(struct exchange *x)
 {
 }
 
-static void relay_error(struct exchange *x, const struct failure *f)
+static void takeover_error(struct exchange *x, const struct failure *f)
 {
         add_line(x, failure_json(f, DIALECT_OPENAI, x->id));
 }
 
-static void relay_ping(struct exchange *x)
+static void takeover_ping(struct exchange *x)
 {
         buffer_add_text(&x->out, "\n");
 }
 
-static const struct generation_ops relay_ops = { .content_type = NDJSON_CONTENT_TYPE,
-                                                 .begin = relay_begin,
-                                                 .text = relay_text,
-                                                 .choice_end = relay_choice_end,
-                                                 .end = relay_end,
-                                                 .error = relay_error,
-                                                 .ping = relay_ping };
+static const struct generation_ops takeover_ops = { .content_type = NDJSON_CONTENT_TYPE,
+                                                    .begin = takeover_begin,
+                                                    .text = takeover_text,
+                                                    .choice_end = takeover_choice_end,
+                                                    .end = takeover_end,
+                                                    .error = takeover_error,
+                                                    .ping = takeover_ping };
 
-void relay_generate(struct exchange *x)
+void takeover_generate(struct exchange *x)
 {
         _cleanup_(generation_request_freep) struct generation_request *r = NULL;
         struct failure f = { 0 };
@@ -325,8 +325,8 @@ void relay_generate(struct exchange *x)
                 return;
         }
         take_options(r);
-        r->relayed = true;
-        generation_start(x, steal_ptr(&r), &relay_ops);
+        r->taken_over = true;
+        generation_start(x, steal_ptr(&r), &takeover_ops);
 }
 
 /* ---- the answer, as it is read ---- */
@@ -345,7 +345,7 @@ static int digit(char c)
         return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static bool read_calls(struct relay_line *line, const json_t *calls)
+static bool read_calls(struct takeover_line *line, const json_t *calls)
 {
         size_t n = json_array_size(calls);
 
@@ -372,7 +372,7 @@ static bool read_calls(struct relay_line *line, const json_t *calls)
         return true;
 }
 
-static bool read_top(struct relay_line *line, const json_t *top, size_t size)
+static bool read_top(struct takeover_line *line, const json_t *top, size_t size)
 {
         size_t n = json_array_size(top), used = 0;
 
@@ -404,13 +404,13 @@ static bool read_top(struct relay_line *line, const json_t *top, size_t size)
         return true;
 }
 
-static bool read_token(struct relay_line *line, size_t size)
+static bool read_token(struct takeover_line *line, size_t size)
 {
         const json_t *text = json_object_get(line->json, "text"), *thinking = json_object_get(line->json, "thinking");
 
         if (!json_is_string(text))
                 return false;
-        line->kind = RELAY_TOKEN;
+        line->kind = TAKEOVER_TOKEN;
         line->token = (struct tandem_token){ .id = count_of(line->json, "id"),
                                              .logprob = logprob_of(line->json),
                                              .text = json_string_value(text),
@@ -421,11 +421,11 @@ static bool read_token(struct relay_line *line, size_t size)
                read_top(line, json_object_get(line->json, "top"), size);
 }
 
-static bool read_done(struct relay_line *line)
+static bool read_done(struct takeover_line *line)
 {
         const char *reason = json_get_string(line->json, "done", "");
 
-        line->kind = RELAY_DONE;
+        line->kind = TAKEOVER_DONE;
         line->result = (struct tandem_result){ .reason = TANDEM_REASON_STOP,
                                                .prompt_tokens = count_of(line->json, "prompt_tokens"),
                                                .cached_tokens = count_of(line->json, "cached_tokens"),
@@ -438,20 +438,20 @@ static bool read_done(struct relay_line *line)
         return true;
 }
 
-void relay_read(struct relay_line *line, const char *data, size_t size)
+void takeover_read(struct takeover_line *line, const char *data, size_t size)
 {
         struct failure f = { 0 };
         const json_t *tail;
         bool right = true;
 
-        *line = (struct relay_line){ .kind = RELAY_NOTHING };
+        *line = (struct takeover_line){ .kind = TAKEOVER_NOTHING };
         if (size == 0)
                 return; /* a sign of life */
         line->json = json_read_object(data, size, &f);
         if (!line->json) {
                 right = false;
         } else if (json_object_get(line->json, "accepted")) {
-                line->kind = RELAY_ACCEPTED;
+                line->kind = TAKEOVER_ACCEPTED;
                 line->prompt_tokens = count_of(line->json, "accepted");
         } else if (json_object_get(line->json, "done")) {
                 right = read_done(line);
@@ -463,15 +463,15 @@ void relay_read(struct relay_line *line, const char *data, size_t size)
                 right = read_token(line, size);
         }
         if (!right)
-                line->kind = RELAY_BROKEN;
+                line->kind = TAKEOVER_BROKEN;
 }
 
-void relay_line_free(struct relay_line *line)
+void takeover_line_free(struct takeover_line *line)
 {
         json_decref(line->json);
         free(line->bytes);
         free(line->deltas);
         free(line->calls);
         free(line->top);
-        *line = (struct relay_line){ .kind = RELAY_NOTHING };
+        *line = (struct takeover_line){ .kind = TAKEOVER_NOTHING };
 }

@@ -9,7 +9,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from split_model import part_name, split  # noqa: E402
+from model_parts import part_name, split  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 N = times(40, 60, 24)

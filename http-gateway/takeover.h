@@ -4,22 +4,22 @@
  * token on. Same model, same arithmetic, same seed: same tokens. So what the client has already is compared with what
  * comes, id by id and bit by bit of each log-probability, and only what is new goes on to the client. That is a proof
  * where a digest of the model and a name of the arithmetic would be promises. */
-#ifndef TDM_HTTP_RELAY_H
-#define TDM_HTTP_RELAY_H
+#ifndef TDM_HTTP_TAKEOVER_H
+#define TDM_HTTP_TAKEOVER_H
 
 #include "http-gateway/generation.h"
 
-#define RELAY_PATH "/tandem/generate"
+#define TAKEOVER_PATH "/tandem/generate"
 
 /* The request for one choice: an object. NULL: out of memory. */
-json_t *relay_request(const struct generation_request *r, unsigned choice);
-/* POST RELAY_PATH: lines of JSON. */
-void relay_generate(struct exchange *x);
+json_t *takeover_request(const struct generation_request *r, unsigned choice);
+/* POST TAKEOVER_PATH: lines of JSON. */
+void takeover_generate(struct exchange *x);
 
 /* What a line says. The rest is empty where it does not belong to the kind. */
-enum relay_kind { RELAY_NOTHING, RELAY_ACCEPTED, RELAY_TOKEN, RELAY_DONE, RELAY_BROKEN };
-struct relay_line {
-        enum relay_kind kind;
+enum takeover_kind { TAKEOVER_NOTHING, TAKEOVER_ACCEPTED, TAKEOVER_TOKEN, TAKEOVER_DONE, TAKEOVER_BROKEN };
+struct takeover_line {
+        enum takeover_kind kind;
         json_t *json; /* owned: the texts below lie in it */
         uint32_t prompt_tokens;
         struct tandem_token token; /* its arrays are owned */
@@ -29,8 +29,8 @@ struct relay_line {
         const struct tandem_call_delta **calls;
         struct tandem_alternative *top;
 };
-/* Whatever a line holds, it is taken apart within its size; what is no line of ours is RELAY_BROKEN. */
-void relay_read(struct relay_line *line, const char *data, size_t size);
-void relay_line_free(struct relay_line *line);
+/* Whatever a line holds, it is taken apart within its size; what is no line of ours is TAKEOVER_BROKEN. */
+void takeover_read(struct takeover_line *line, const char *data, size_t size);
+void takeover_line_free(struct takeover_line *line);
 
 #endif
