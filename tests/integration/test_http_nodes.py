@@ -128,6 +128,14 @@ class Balancer(Gateway):
         rows = [line.split(",") for line in self.command("show stat").splitlines() if line.startswith("nodes,")]
         return [r[1] for r in rows if r[1] in "abc" and r[17].startswith("UP")]
 
+    def at_rest(self):
+        """No request counts any more. One that does can send the next to another node, so that none has more than its
+        share; HAProxy counts one until a moment after its answer."""
+        def requests():
+            rows = [line.split(",") for line in self.command("show stat").splitlines() if line.startswith("nodes,")]
+            return sum(int(r[4]) for r in rows if r[1] in "abc")
+        wait_for(lambda: requests() == 0, "no request at the nodes", pause=0.01)
+
     def ask(self, body):
         """(node, text, seconds of this machine's time)"""
         watch = Stopwatch(own=False)
@@ -202,12 +210,14 @@ def one_dies_and_one_is_drained():
         home = {}
         for p in OPENERS: # a prompt has a node, and the same text wherever that is
             for _ in range(2):
+                balancer.at_rest()
                 node, text, _ = balancer.ask(completion(p, 60))
                 equal(text, alone[p], f"the text of {p!r} on {node}")
                 equal(home.setdefault(p, node), node, f"the node of {p!r}")
         chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell me of a king"}]
         said = set()
         for more in ([], [{"role": "assistant", "content": "A king."}, {"role": "user", "content": "And then?"}]):
+            balancer.at_rest()
             status, headers, data = balancer.request("POST", "/v1/chat/completions",
                                                      {"model": "tale", "messages": chat + more, "max_tokens": 4})
             equal(status, 200, f"chat: {data[:200]}")
