@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from model_parts import split  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 
@@ -100,6 +101,34 @@ def ones_own_goes_first():
         d.cli("generate", "-m", "tale", "-n", "8", "--temp", "0", "Once", check_exit=0)
         shown = [m["file_bytes"] for m in d.status()["models"] if m["name"] == "tale"]
         equal(sorted(shown), sorted([os.path.getsize(SPROUT), os.path.getsize(TALE)]), "both are loaded")
+
+
+@test
+def another_of_the_same_name():
+    """rm speaks of the model that it removed, not of the service's that has the same name."""
+    with Daemon(system=True) as d:
+        p = Person(d)
+        d.cli("generate", "-m", "tale", "-n", "3", "Once", check_exit=0)
+        p.cli("add", p.file("tale.gguf"))
+        check("in memory" not in p.cli("rm", "tale"), "nothing of the service's tale")
+
+
+@test
+def all_parts_or_none():
+    """One part's place is taken: half a model would have a name and not load."""
+    with Daemon(system=True) as d:
+        p = Person(d)
+        parts = split(SPROUT, p.home, "many", 3)
+        folder = os.path.join(p.home, "share", "tandem", "models")
+        os.makedirs(folder)
+        taken = shutil.copyfile(SPROUT, os.path.join(folder, os.path.basename(parts[2])))
+        check("already" in p.cli("add", parts[0], status=1), "it says why")
+        equal(os.listdir(folder), [os.path.basename(taken)], "what is there")
+        os.unlink(taken)
+        check("linked" in p.cli("add", parts[0]), "all are linked")
+        os.unlink(os.path.join(folder, os.path.basename(parts[0])))
+        check("linked" in p.cli("add", parts[0]), "the one that was missing")
+        check("already" in p.cli("add", parts[0]), "again")
 
 
 @test

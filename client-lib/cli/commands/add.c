@@ -82,12 +82,13 @@ static const char *closed_to_service(const char *whole)
 /* One file, under one name. *ret_there: it was there already. */
 static int place_file(const struct add_options *options, const char *path, const char *file, bool *ret_there)
 {
-        _cleanup_(freep) char *whole = realpath(file, NULL), *there = realpath(path, NULL);
         _cleanup_(closep) int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-        int r;
+        _cleanup_(freep) char *whole = fd < 0 ? NULL : realpath(file, NULL), *there = NULL;
+        int error = errno, r;
 
+        there = realpath(path, NULL);
         if (fd < 0 || !whole)
-                return complain("cannot open %s: %s", file, strerror(errno));
+                return complain("cannot open %s: %s", file, strerror(error));
         *ret_there = there && strcmp(there, whole) == 0;
         if (*ret_there)
                 return EXIT_OK;
@@ -119,34 +120,61 @@ static int examine(const char *file, uint32_t *ret_n_parts, uint64_t *ret_bytes,
         return EXIT_OK;
 }
 
+/* The path of part i, from 1, of a model that gets this name; NULL: no memory. */
+static char *place_of(const char *folder, const char *name, uint32_t i, uint32_t n_parts)
+{
+        _cleanup_(freep) char *of_part = NULL;
+        unsigned part, n;
+        size_t stem;
+
+        if (n_parts == 1)
+                return folder_file(folder, name);
+        if (!folder_is_part(name, &stem, &part, &n))
+                stem = strlen(name);
+        if (asprintf(&of_part, "%.*s-%05u-of-%05u", (int)stem, name, i, n_parts) < 0)
+                return NULL;
+        return folder_file(folder, of_part);
+}
+
+/* All parts or none: half a model has a name and does not load. *ret_there: all were there already. */
+static int place_all(const struct add_options *options, const char *folder, const char *name, const char *file,
+                     uint32_t n_parts, bool *ret_there)
+{
+        _cleanup_(freep) bool *made = calloc(n_parts, sizeof(*made));
+        int k = made ? EXIT_OK : complain("no memory");
+
+        *ret_there = true;
+        for (uint32_t i = 0; k == EXIT_OK && i < n_parts; i++) {
+                _cleanup_(freep) char *from = n_parts == 1 ? strdup(file) : model_file_part(file, i + 1, n_parts);
+                _cleanup_(freep) char *path = place_of(folder, name, i + 1, n_parts);
+                bool there = false;
+
+                k = from && path ? place_file(options, path, from, &there) : complain("no memory");
+                made[i] = k == EXIT_OK && !there;
+                *ret_there = *ret_there && there;
+        }
+        for (uint32_t i = 0; made && k != EXIT_OK && i < n_parts; i++) {
+                _cleanup_(freep) char *path = made[i] ? place_of(folder, name, i + 1, n_parts) : NULL;
+
+                if (path)
+                        unlink(path);
+        }
+        return k;
+}
+
 static int add_one(const struct add_options *options, const char *folder, const char *name, const char *file)
 {
         uint32_t n_parts = 1;
         uint64_t bytes = 0;
         bool is_there = false, chats = false;
         struct tdm_error err;
-        size_t stem;
-        unsigned part, n;
         int k;
 
         if (folder_check_name(name, &err) != 0)
                 return complain("%s", err.message);
         k = examine(file, &n_parts, &bytes, &chats);
-        for (uint32_t i = 1; k == EXIT_OK && i <= n_parts; i++) {
-                _cleanup_(freep) char *from = NULL, *path = NULL, *of_part = NULL;
-
-                if (n_parts == 1) {
-                        path = folder_file(folder, name);
-                        from = strdup(file);
-                } else {
-                        int stem_bytes = folder_is_part(name, &stem, &part, &n) ? (int)stem : (int)strlen(name);
-
-                        from = model_file_part(file, i, n_parts);
-                        if (asprintf(&of_part, "%.*s-%05u-of-%05u", stem_bytes, name, i, n_parts) >= 0)
-                                path = folder_file(folder, of_part);
-                }
-                k = from && path ? place_file(options, path, from, &is_there) : complain("no memory");
-        }
+        if (k == EXIT_OK)
+                k = place_all(options, folder, name, file, n_parts, &is_there);
         if (k != EXIT_OK)
                 return k;
         if (is_there)

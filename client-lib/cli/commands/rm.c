@@ -15,7 +15,14 @@ struct removing {
         const char *name;
         struct tdm_suggestion near;
         unsigned n_removed, n_failed;
+        char last[4096]; /* that was removed */
 };
+
+/* Another model may have the same name. Where the daemon tells no folder, the file was handed to it. */
+static bool is_the_removed(const struct removing *r, const struct tandem_model *m)
+{
+        return m && (m->path[0] != '/' || strcmp(m->path, r->last) == 0);
+}
 
 /* The file itself, and the other parts of a model whose name is that of a part or of all of them. */
 static bool means(const char *asked, const char *name)
@@ -53,6 +60,7 @@ static bool remove_if_meant(const char *path, uint64_t size_bytes, void *userdat
         else
                 out_printf("%s: removed, %s\n", term_safe(path), human_bytes(size_bytes));
         r->n_removed++;
+        snprintf(r->last, sizeof(r->last), "%s", path);
         return true;
 }
 
@@ -123,7 +131,7 @@ static int run(struct cli *cli, int argc, char **argv)
         status = EXIT_OK;
         if (removing.n_removed + removing.n_failed == 0)
                 status = complain_none(folder, bare, m, &removing.near);
-        else if (removing.n_removed > 0 && m && strcmp(m->state, "loaded") == 0)
+        else if (removing.n_removed > 0 && is_the_removed(&removing, m) && strcmp(m->state, "loaded") == 0)
                 out_printf("The daemon still has it in memory: `tandem unload %s` gives that back.\n", term_safe(bare));
         tandem_model_list_free(list);
         if (status != EXIT_OK)
