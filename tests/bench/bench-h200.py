@@ -9,7 +9,7 @@ usage: TANDEM_BIN=bin bench-h200.py [--models FOLDER] [--unit FOLDER] [--disk FO
                                     [--types q4_0,q4_k_m] [--json]
   --models  where weights are made and kept (24 GB; a tmpfs is best), /dev/shm by default
   --unit    where golden-vulkan and bench-upload lie; without it no golden distances, and no word of what PCIe gives
-  --disk    a folder on a disk with room for the 27B: loading is also measured from there, with an empty page cache
+  --disk    a folder on a disk with room for the models: loading is also measured from there, with an empty page cache
   --sizes   of Gemma 3, or ARCH:SIZE of tools/mkgguf_archs.py: llama:8b, qwen3moe:30b, gpt-oss:20b (needs numpy)
   --quick   fewer tokens
 
@@ -183,7 +183,7 @@ def loads(args, cache, out):
             seconds, load_s = load(path, cache)
             out["loads"].append(dict(size=size, type=kind, start_to_first_token_s=seconds, load_s=load_s, gb=gb,
                                      cold=False))
-        if not args.disk or size != "27b":
+        if not args.disk:
             continue
         cold = os.path.join(args.disk, os.path.basename(path))
         if not os.path.exists(cold):

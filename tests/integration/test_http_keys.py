@@ -84,7 +84,7 @@ def greet(d, label):
 @test
 def cached_prompts():
     """What one owner has asked is new to another; a name is one owner, whatever its key and through which gateway."""
-    with Daemon(placement=None) as d:
+    with Daemon() as d:  # one plan for all: pages of one are no use to another
         path = key_file(d)
         with Gateway(d, "--api-key-file", path) as g:
             equal(cached(g, ALICE), 0, "alice's first")
