@@ -55,6 +55,11 @@ int tdm_guess_file_open(struct tdm_guess_file **ret, const char *path)
         return 0;
 }
 
+bool tdm_guess_file_copies(const struct tdm_guess_file *file)
+{
+        return file->copies;
+}
+
 /* The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). */
 static uint64_t mix(uint64_t a, uint64_t b)
 {

@@ -147,6 +147,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
                 return TDM_UNGUESSED_LAST;
         if (s->config.guess) {
                 g->n_found = s->config.guess(s->config.guess_data, job, most, g->ids);
+                g->length = TDM_LOOKUP_LEAST;
                 return TDM_UNGUESSED_NOT;
         }
         g->n_found = tdm_draft_guesses(q, most, g->ids);
@@ -215,7 +216,13 @@ static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t 
                 s->candidates[s->guess_order[i]]->guesses.n++;
 }
 
-/* For tests: all are checked. */
+/* For tests: all are checked. Those that stand for lookup's are not: of them as many as pay. */
+static bool checks_all(const struct tdm_scheduler *s)
+{
+        return s->config.all_guesses ||
+               (s->config.guess && !(s->guess_file && tdm_guess_file_copies(s->guess_file)));
+}
+
 static void take_all(struct tdm_scheduler *s, uint32_t n_decode, uint32_t n_rows)
 {
         for (uint32_t i = 0; i < n_decode; i++) {
@@ -230,7 +237,7 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
                                 bool reads)
 {
         enum tdm_unguessed why = TDM_UNGUESSED_COST;
-        bool all = s->config.guess || s->config.all_guesses;
+        bool all = checks_all(s);
         bool measured = tdm_scheduler_step_cost(lane, n_decode, n_decode) > 0;
         bool wanted = all || (!reads && measured);
         uint64_t until_ns = tdm_now_ns() + ALLOWED_NS;

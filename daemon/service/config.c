@@ -55,7 +55,7 @@ int tdm_config_init(struct tdm_config *c)
                 .prefix_cache = true,
                 .idle_unload_s = 300,
                 .placement = TDM_PLACEMENT_ANY,
-                .draft_max = 8,
+                .draft_max = TDM_MAX_GUESSES,
                 .log_level = TDM_LOG_INFO,
         };
         c->models = calloc(1, sizeof(*c->models));

@@ -21,8 +21,10 @@
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
 
-/* What a tile of many rows fetches while it computes: its share of the panels after its own. A panel is read by the
- * first tile that needs it, and that one would wait for memory while the multipliers stand still. */
+/* What a tile of several rows fetches while it computes: its share of the panels after its own. A panel is read by the
+ * first tile that needs it, and that one would wait for memory while the multipliers stand still. A tile of one row
+ * computes too little to fetch so far ahead: it fetches a little of its own panels, and at their end the beginning of
+ * the next ones. */
 struct ahead {
         const uint8_t *from;
         size_t block_bytes; /* for each block of the tile's columns; 0: nothing */
@@ -36,6 +38,16 @@ INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
 INLINE const uint8_t *panel_data(const struct tdm_matrix *matrix, uint32_t panel)
 {
         return matrix->data + panel * matrix->panel_bytes;
+}
+
+/* Of a panel that comes next: fetches its first scales, and gives the quants that are to be fetched after them. There
+ * may be no such panel: fetching harms nothing. */
+INLINE const uint8_t *fetch_begin(const struct tdm_matrix *matrix, uint32_t panel)
+{
+        const uint8_t *data = panel_data(matrix, panel);
+
+        UNROLL for (unsigned at = 0; at < 256; at += 64) _mm_prefetch(data + at, _MM_HINT_T1);
+        return data + scales_bytes(matrix);
 }
 
 INLINE __m512i broadcast_4(const int8_t *p)
@@ -61,7 +73,7 @@ INLINE void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, __m512 
 
 /* isum += 32 columns of N_P panels times N_R rows of int8. */
 INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t type, const uint8_t *const *quants,
-                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS])
+                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS], const uint8_t *const *fetch)
 {
         const __m512i nibble = _mm512_set1_epi8(15);
         const unsigned n_v = type == TDM_TYPE_Q8_0 ? 8 : 4;
@@ -73,8 +85,8 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
                 UNROLL for (unsigned p = 0; p < N_P; p++)
                 {
                         w[p] = _mm512_load_si512(quants[p] + 64 * v);
-                        if (N_R <= FEW_ROWS)
-                                _mm_prefetch(quants[p] + 64 * v + PREFETCH_BYTES, _MM_HINT_T1);
+                        if (N_R == 1)
+                                _mm_prefetch(fetch[p] + 64 * v, _MM_HINT_T1);
                         if (type == TDM_TYPE_Q4_0) {
                                 w_high[p] = _mm512_and_si512(_mm512_srli_epi16(w[p], 4), nibble);
                                 w[p] = _mm512_and_si512(w[p], nibble);
@@ -105,12 +117,13 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
         const int32_t *start[MAX_TILE_ROWS];
         __m512 acc[4][MAX_TILE_ROWS];
         uint32_t nb = matrix->cols / BLOCK;
-        const uint8_t *fetch = ahead->from;
+        const uint8_t *fetch[4], *fetch_all = ahead->from;
 
         UNROLL for (unsigned p = 0; p < N_P; p++)
         {
                 scales[p] = panel_data(matrix, first_panel + p);
                 quants[p] = scales[p] + scales_bytes(matrix);
+                fetch[p] = quants[p] + PREFETCH_BYTES;
                 UNROLL for (unsigned r = 0; r < N_R; r++) acc[p][r] = _mm512_setzero_ps();
         }
         UNROLL for (unsigned r = 0; r < N_R; r++)
@@ -125,31 +138,34 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                 __m512i isum[4][MAX_TILE_ROWS];
                 __m512 w_scale[4];
 
-                if (N_R > FEW_ROWS) {
+                if (N_R > 1) {
                         for (size_t at = 0; at < ahead->block_bytes; at += 64)
-                                _mm_prefetch(fetch + at, _MM_HINT_T1);
-                        fetch += ahead->block_bytes;
+                                _mm_prefetch(fetch_all + at, _MM_HINT_T1);
+                        fetch_all += ahead->block_bytes;
+                } else if (b + PREFETCH_BYTES / block_bytes == nb && ahead->block_bytes > 0) {
+                        UNROLL for (unsigned p = 0; p < N_P; p++) fetch[p] = fetch_begin(matrix, first_panel + N_P + p);
                 }
                 if (act == TDM_ACT_I8) {
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift);
-                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
+                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch);
                 } else {
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_setzero_si512();
-                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum);
+                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch);
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
                                                  _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift));
                         /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for
                          * them. */
                         UNROLL for (unsigned p = 0; p < N_P; p++) __asm__("" : "+r"(quants[p]));
-                        block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum);
+                        block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum, fetch);
                 }
                 UNROLL for (unsigned p = 0; p < N_P; p++)
                 {
                         w_scale[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(scales[p] + b * LANES * 2)));
                         quants[p] += block_bytes;
+                        fetch[p] += block_bytes;
                 }
                 UNROLL for (unsigned r = 0; r < N_R; r++)
                 {
