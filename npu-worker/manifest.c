@@ -36,7 +36,9 @@ static const char *const ops[] = {
         [TDM_NPU_GEMM] = "gemm", [TDM_NPU_GEMV] = "gemv",       [TDM_NPU_RMSNORM] = "rmsnorm",
         [TDM_NPU_ROPE] = "rope", [TDM_NPU_SOFTMAX] = "softmax", [TDM_NPU_ATTENTION] = "attention",
 };
-static const char *const types[] = { [TDM_NPU_BF16] = "bf16", [TDM_NPU_INT8] = "int8" };
+static const char *const types[] = {
+        [TDM_NPU_BF16] = "bf16", [TDM_NPU_INT8] = "int8", [TDM_NPU_INT4] = "int4", [TDM_NPU_INT4A16] = "int4a16"
+};
 
 struct reader {
         const char *path;
@@ -128,8 +130,16 @@ static int parse_layout(const struct reader *r, const char *key, const char *val
                 rest = parse_number(value + 6, 256, 'x', &l.tile_rows);
                 if (!rest || !parse_number(rest, 256, 0, &l.tile_cols))
                         return wrong(r, "%s: \"%s\": a tile is written as 8x8, each side 1 to 256", key, value);
+        } else if (strncmp(value, "blocks ", 7) == 0) {
+                l.kind = TDM_NPU_BLOCKS;
+                rest = parse_number(value + 7, TDM_NPU_INT4_BLOCK, 'x', &l.tile_rows);
+                if (!rest || !parse_number(rest, TDM_NPU_INT4_BLOCK, 0, &l.tile_cols) ||
+                    TDM_NPU_INT4_BLOCK % l.tile_rows != 0 || TDM_NPU_INT4_BLOCK % l.tile_cols != 0)
+                        return wrong(r, "%s: \"%s\": what a block is cut into is written as 16x8, each side divides %u",
+                                     key, value, TDM_NPU_INT4_BLOCK);
         } else if (strcmp(value, "rows") != 0) {
-                return wrong(r, "%s: there is no layout \"%s\"; known are rows, columns and tiles RxC", key, value);
+                return wrong(r, "%s: there is no layout \"%s\"; known are rows, columns, tiles RxC and blocks RxC", key,
+                             value);
         }
         *ret = l;
         return 0;
@@ -188,7 +198,7 @@ static int parse_program_key(struct reader *r, enum key key, const char *value)
                 return 0;
         case KEY_TYPE:
                 if (tdm_npu_type_from_name(value) < 0)
-                        return wrong(r, "type: there is no \"%s\"; known are bf16 and int8", value);
+                        return wrong(r, "type: there is no \"%s\"; known are bf16, int8, int4 and int4a16", value);
                 p->type = (enum tdm_npu_type)tdm_npu_type_from_name(value);
                 return 0;
         case KEY_A:
@@ -280,6 +290,11 @@ static int check_program(const struct reader *r)
         if (p->b.kind == TDM_NPU_TILES && (p->k % p->b.tile_rows != 0 || p->n % p->b.tile_cols != 0))
                 return wrong_at(r, r->section_line, "[%s]: K and N of %ux%ux%u are not multiples of its tiles of %ux%u",
                                 p->name, p->m, p->k, p->n, p->b.tile_rows, p->b.tile_cols);
+        if (tdm_npu_type_is_int4(p->type) != (p->b.kind == TDM_NPU_BLOCKS))
+                return wrong_at(r, r->section_line, "[%s]: blocks are the layout of int4, which has no other", p->name);
+        if (tdm_npu_type_is_int4(p->type) && (p->k % TDM_NPU_INT4_PIECE != 0 || p->n % TDM_NPU_INT4_BLOCK != 0))
+                return wrong_at(r, r->section_line, "[%s]: of %ux%ux%u in int4 K is no multiple of %u or N of %u",
+                                p->name, p->m, p->k, p->n, TDM_NPU_INT4_PIECE, TDM_NPU_INT4_BLOCK);
         if (p->k % 8 != 0 || p->n % 8 != 0)
                 return wrong_at(r, r->section_line, "[%s]: K and N of %ux%ux%u are not multiples of 8", p->name, p->m,
                                 p->k, p->n);

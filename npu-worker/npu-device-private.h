@@ -24,7 +24,7 @@ struct tdm_npu_model {
         struct tdm_npu_layer *layers;        /* [n_layers] */
         uint32_t n_npu_layers;
         uint64_t npu_macs, host_macs;
-        char plan[384]; /* for people */
+        char plan[448]; /* for people */
 };
 
 void tdm_npu_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);

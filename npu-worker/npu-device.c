@@ -51,9 +51,9 @@ static int read_settings(struct tdm_npu_device *device, const struct tdm_device_
         unsigned long long mb = 0;
         char *end = NULL;
 
-        if (type < 0)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "number format %.32s for the NPU: there is bf16 and int8",
-                                     format);
+        if (type < 0 || type == TDM_NPU_INT4A16)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "number format %.32s for the NPU: there is bf16, int8 and int4", format);
         if (memory && *memory) {
                 errno = 0;
                 mb = strtoull(memory, &end, 10);
@@ -115,7 +115,8 @@ static int open_device(struct tdm_device **ret, const struct tdm_device_config *
         }
         manifest = tdm_npu_manifest(device->npu);
         for (uint32_t i = 0; i < manifest->n_programs; i++)
-                n += manifest->programs[i].type == device->type;
+                n += manifest->programs[i].type == device->type ||
+                     (device->type == TDM_NPU_INT4 && manifest->programs[i].type == TDM_NPU_INT4A16);
         if (asprintf(&device->description, "%s NPU, %u %s programs, %s; beside it %s", manifest->generation, n,
                      tdm_npu_type_name(device->type), tdm_npu_flavour(device->npu),
                      device->host->ops->describe(device->host)) < 0)
@@ -198,16 +199,16 @@ static void npu_unload(struct tdm_device_model *public)
 
 struct fill {
         const struct tdm_host_model *host;
-        struct tdm_npu_weights *weights;     /* of a product, or */
-        struct tdm_npu_block_weights *block; /* of a block: the output, or q, k and v */
-        bool out;
+        struct tdm_npu_weights *weights;             /* of a product, or */
+        struct tdm_npu_block_weights *block;         /* of a block: the output, or q, k and v */
+        bool out, q4;                                /* q4: numbers of 4 bits go as they are */
         const struct tdm_weights_tensor *tensors[3]; /* one below the other */
         unsigned n_tensors;
         float *rows; /* [n_threads][cols] */
         uint32_t cols;
 };
 
-#define FILL_ROWS 16u
+#define FILL_ROWS 16u /* even: two outputs of int4 share bytes */
 
 static void fill_rows(void *arg, unsigned chunk, unsigned thread)
 {
@@ -223,6 +224,14 @@ static void fill_rows(void *arg, unsigned chunk, unsigned thread)
 
                 while (row >= fill->tensors[t]->rows)
                         row -= fill->tensors[t++]->rows;
+                if (fill->q4) {
+                        int8_t *q = (int8_t *)values;
+                        uint16_t *scales = (uint16_t *)(values + fill->cols / 2);
+
+                        tdm_weights_row_q4_0(fill->host->weights, fill->tensors[t], row, q, scales);
+                        tdm_npu_weights_fill_q4(fill->weights, output, q, scales);
+                        continue;
+                }
                 tdm_weights_row(fill->host->weights, fill->tensors[t], row, values);
                 if (fill->block)
                         tdm_npu_block_weights_fill(fill->block, fill->out, output, values);
@@ -281,7 +290,7 @@ static int put_weights(struct tdm_npu_model *model, struct tdm_npu_product *prod
                        const enum tdm_tensor_kind *kinds, unsigned n_kinds, struct tdm_npu_weights **ret,
                        struct tdm_error *err)
 {
-        struct fill fill = { .host = model->host };
+        struct fill fill = { .host = model->host, .q4 = tdm_npu_type_is_int4(tdm_npu_product_type(product)) };
         int r = tdm_npu_weights_new(product, &fill.weights, err);
 
         if (r != 0)
@@ -323,13 +332,46 @@ static int load_layers(struct tdm_npu_model *model, struct tdm_error *err)
         return 0;
 }
 
-/* NULL: whole blocks run on the NPU; else why not, "" where the set has no programs for it. */
+/* Of a product's programs. int4 only where the file has the matrices in Q4_0: other weights would lose too much. Then
+ * rows are rounded as the host rounds them, so that an order of blocks32 gives the host's bits. */
+static enum tdm_npu_type product_type(const struct tdm_npu_device *device, const struct tdm_npu_model *model,
+                                      const enum tdm_tensor_kind *kinds, unsigned n_kinds)
+{
+        const struct tdm_host_model *host = model->host;
+        enum tdm_npu_type type = device->type;
+
+        for (uint32_t i = 0; type != TDM_NPU_BF16 && tdm_npu_type_is_int4(device->type) && i < host->hp.n_layers; i++) {
+                const struct tdm_host_layer *layer = &host->layers[i];
+                enum tdm_act act = kinds[0] == TDM_TENSOR_Q ? layer->q.act : layer->o.act;
+
+                if (act == TDM_ACT_I16)
+                        type = TDM_NPU_INT4A16;
+                for (unsigned k = 0; k < n_kinds; k++)
+                        if (tdm_weights_find(host->weights, kinds[k], i)->type != TDM_TYPE_Q4_0)
+                                type = TDM_NPU_BF16;
+        }
+        return type;
+}
+
+/* A set may have int4a16 alone, which is finer. */
+static int plan_product(const struct tdm_npu_device *device, enum tdm_npu_type type, uint32_t rows, uint32_t cols,
+                        struct tdm_npu_plan *ret, struct tdm_error *err)
+{
+        const struct tdm_npu_manifest *manifest = tdm_npu_manifest(device->npu);
+        int r = tdm_npu_plan_matrix(manifest, type, rows, cols, ret, err);
+
+        if (r == TDM_E_UNSUPPORTED && type == TDM_NPU_INT4)
+                r = tdm_npu_plan_matrix(manifest, TDM_NPU_INT4A16, rows, cols, ret, err);
+        return r;
+}
+
+/* NULL: whole blocks run on the NPU in bf16; else why not, "" where the set has no programs for it. */
 static const char *why_no_blocks(struct tdm_npu_device *device, const struct tdm_npu_model *model, uint32_t n_pages,
                                  struct tdm_npu_block_plan *ret)
 {
         const struct tdm_hparams *hp = &model->host->hp;
 
-        if (tdm_recipe_features(&model->host->recipe, hp) & ~BLOCK_FEATURES || device->type != TDM_NPU_BF16 ||
+        if (tdm_recipe_features(&model->host->recipe, hp) & ~BLOCK_FEATURES ||
             tdm_npu_plan_block(tdm_npu_manifest(device->npu), hp->d_model, hp->n_heads, hp->n_kv_heads, hp->head_dim,
                                n_pages, ret) != 0)
                 return "";
@@ -380,18 +422,21 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
 {
         const struct tdm_hparams *hp = &model->host->hp;
         uint32_t q_width = hp->n_heads * hp->head_dim, qkv_width = q_width + 2 * hp->n_kv_heads * hp->head_dim;
-        const struct tdm_npu_manifest *manifest = tdm_npu_manifest(device->npu);
         struct tdm_npu_block_plan blocks;
-        struct tdm_npu_plan qkv, out;
+        enum tdm_npu_type qkv_type, out_type;
+        struct tdm_npu_plan qkv = {}, out = {};
         struct tdm_error why = {};
-        const char *no_blocks;
+        const char *no_blocks = "";
         int r;
 
         if (tdm_recipe_check_device(&model->host->recipe, hp, PRODUCT_FEATURES, "npu", &why) != 0) {
                 say_why_on_cpu(model, why.message);
                 return 0;
         }
-        no_blocks = why_no_blocks(device, model, n_pages, &blocks);
+        qkv_type = product_type(device, model, qkv_kinds, TDM_ARRAY_SIZE(qkv_kinds));
+        out_type = product_type(device, model, out_kinds, TDM_ARRAY_SIZE(out_kinds));
+        if (qkv_type == TDM_NPU_BF16 && out_type == TDM_NPU_BF16)
+                no_blocks = why_no_blocks(device, model, n_pages, &blocks);
         if (!no_blocks) {
                 r = load_blocks(device, model, &blocks, &why);
                 if (r != TDM_E_NO_MEMORY || model->block)
@@ -400,9 +445,10 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         }
         if (no_blocks[0])
                 tdm_log_warning("npu: no attention over pages: %s", no_blocks);
-        r = tdm_npu_plan_matrix(manifest, device->type, qkv_width, hp->d_model, &qkv, &why);
+        r = plan_product(device, qkv_type, qkv_width, hp->d_model, &qkv, &why);
         if (r == 0)
-                r = tdm_npu_plan_matrix(manifest, device->type, hp->d_model, q_width, &out, &why);
+                r = plan_product(device, out_type, hp->d_model, q_width, &out, &why);
+        qkv.kernels = out.kernels = model->host->kernels;
         if (r == 0)
                 r = tdm_npu_product_new(device->npu, &qkv, model->host->tile_rows, &model->qkv, &why);
         if (r == 0)
@@ -417,11 +463,16 @@ static int load_npu(struct tdm_npu_device *device, struct tdm_npu_model *model, 
         if (r != 0)
                 return r;
         snprintf(model->plan, sizeof(model->plan),
-                 "%u of %u attention layers on the NPU in %s: qkv %u command%s of %ux%u, output %u "
+                 "%u of %u attention layers on the NPU in %s%s: qkv %u command%s of %ux%u, output %u "
                  "of %ux%u, up to %u rows; %llu of %llu MiB used; rows copied (rounded on the way)%s%s",
-                 model->n_npu_layers, hp->n_layers, tdm_npu_type_name(device->type), tdm_npu_plan_commands(&qkv),
-                 tdm_npu_plan_commands(&qkv) == 1 ? "" : "s", qkv.k, qkv.n, tdm_npu_plan_commands(&out), out.k, out.n,
-                 tdm_npu_product_rows(model->qkv),
+                 model->n_npu_layers, hp->n_layers, tdm_npu_type_name(qkv.type == out.type ? qkv.type : device->type),
+                 !tdm_npu_type_is_int4(device->type)              ? "" :
+                 qkv_type == out_type && out_type == TDM_NPU_BF16 ? " (int4 is for Q4_0)" :
+                 qkv_type == TDM_NPU_BF16                         ? " (qkv in bf16: not all of it is Q4_0)" :
+                 out_type == TDM_NPU_BF16                         ? " (output in bf16: not all of it is Q4_0)" :
+                                                                    "",
+                 tdm_npu_plan_commands(&qkv), tdm_npu_plan_commands(&qkv) == 1 ? "" : "s", qkv.k, qkv.n,
+                 tdm_npu_plan_commands(&out), out.k, out.n, tdm_npu_product_rows(model->qkv),
                  (unsigned long long)((tdm_npu_budget(device->npu) - tdm_npu_budget_left(device->npu)) >> 20),
                  (unsigned long long)(tdm_npu_budget(device->npu) >> 20), no_blocks[0] ? "; " : "", no_blocks);
         tdm_log_info("npu: %s", model->plan);

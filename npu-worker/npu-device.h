@@ -6,8 +6,8 @@
  * at its end what has run where, is logged; both are told to tandemd (plan(), counters) while it works.
  *
  * Settings come with struct tdm_device_config; where one is not set there, the environment is asked (tests):
- * TANDEM_NPU_FORMAT=bf16|int8 (bf16), TANDEM_NPU_MEMORY_MB (a quarter of RAM), TANDEM_NPU_PROGRAMS (a directory with a
- * manifest). Each is checked when the device is opened. */
+ * TANDEM_NPU_FORMAT=bf16|int8|int4 (bf16), TANDEM_NPU_MEMORY_MB (a quarter of RAM), TANDEM_NPU_PROGRAMS (a directory
+ * with a manifest). Each is checked when the device is opened. */
 #ifndef TDM_NPU_WORKER_DEVICE_H
 #define TDM_NPU_WORKER_DEVICE_H
 

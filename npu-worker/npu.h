@@ -52,11 +52,15 @@ int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, ui
                         struct tdm_npu_product **ret, struct tdm_error *err);
 void tdm_npu_product_destroy(struct tdm_npu_product *product);
 uint32_t tdm_npu_product_rows(const struct tdm_npu_product *product);
+enum tdm_npu_type tdm_npu_product_type(const struct tdm_npu_product *product);
 
 /* TDM_E_NO_MEMORY: over the budget. Filled by fill(), output for output, in any order and by any thread, then finish().
  */
 int tdm_npu_weights_new(struct tdm_npu_product *product, struct tdm_npu_weights **ret, struct tdm_error *err);
 void tdm_npu_weights_fill(struct tdm_npu_weights *weights, uint32_t output, const float *values); /* [cols] */
+/* The same where the product is in int4: q [cols], a scale for each 32 of them. Outputs 2 i and 2 i + 1 share bytes:
+ * one thread fills both. */
+void tdm_npu_weights_fill_q4(struct tdm_npu_weights *weights, uint32_t output, const int8_t *q, const uint16_t *scales);
 int tdm_npu_weights_finish(struct tdm_npu_weights *weights, struct tdm_error *err);
 void tdm_npu_weights_destroy(struct tdm_npu_weights *weights);
 

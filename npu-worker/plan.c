@@ -1,10 +1,12 @@
 /* The planner, and the conversion of f32 into what programs read: see plan.h. No device is touched here. */
 #include "npu-worker/plan.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 
 #include "common/f16.h"
+#include "engine/host/kernels.h"
 
 /* What a command costs beside its weights, in weights: a tenth of a millisecond, in which a decoding NPU reads about
  * two million. Only compared, so a round number does. */
@@ -168,6 +170,7 @@ float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, 
 {
         float scale = 1;
 
+        assert(!tdm_npu_type_is_int4(plan->type));
         if (plan->type == TDM_NPU_BF16) {
                 for (uint32_t k = 0; k < plan->k; k++)
                         ((uint16_t *)tile)[place(plan, k, column)] = k < n_values ? to_bf16(values[k]) : 0;
@@ -179,11 +182,62 @@ float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, 
         return scale;
 }
 
+void tdm_npu_put_q4(const struct tdm_npu_plan *plan, const int8_t *q, const uint16_t *scales, uint32_t n_values,
+                    uint32_t column, void *tile)
+{
+        enum { B = TDM_NPU_INT4_BLOCK };
+        uint32_t tr = plan->b.tile_rows, tc = plan->b.tile_cols, n = column % B;
+        uint8_t *block = (uint8_t *)tile + (size_t)(column / B) * (plan->k / B) * TDM_NPU_INT4_BLOCK_BYTES;
+
+        assert(tdm_npu_type_is_int4(plan->type) && plan->b.kind == TDM_NPU_BLOCKS && n_values % B == 0);
+        for (uint32_t first = 0; first < plan->k; first += B, block += TDM_NPU_INT4_BLOCK_BYTES) {
+                bool there = first < n_values;
+                uint16_t scale = there ? scales[first / B] : 0;
+                uint8_t *nibbles = block + 2 * B;
+
+                memcpy(block + 2 * n, &scale, sizeof(scale));
+                for (uint32_t k = 0; k < B; k++) {
+                        uint32_t at = (k / tr * (B / tc) + n / tc) * tr * tc + k % tr * tc + n % tc;
+                        unsigned shift = at % 2 * 4, value = there ? (unsigned)q[first + k] & 15 : 0;
+
+                        nibbles[at / 2] = (uint8_t)((nibbles[at / 2] & ~(15u << shift)) | value << shift);
+                }
+        }
+}
+
+/* A row of int4 programs: pieces of 128 values, each behind its four scales. */
+static void put_row_int4(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, uint8_t *row)
+{
+        enum { P = TDM_NPU_INT4_PIECE, N_SCALES = P / TDM_NPU_INT4_BLOCK };
+        uint32_t piece_bytes = tdm_npu_int4_piece_bytes(plan->type);
+
+        static_assert(TDM_NPU_INT4_BLOCK == TDM_BLOCK_VALUES, "the host's blocks");
+        assert(plan->kernels && n_values % TDM_BLOCK_VALUES == 0);
+        for (uint32_t first = 0; first < plan->k; first += P, row += piece_bytes) {
+                uint32_t n = first < n_values ? TDM_MIN(P, n_values - first) : 0;
+                int32_t start[N_SCALES], sum_16[2 * N_SCALES];
+                float scales[N_SCALES] = { 0 }, sum[N_SCALES];
+                _Alignas(64) int8_t high[P] = { 0 }, low[P] = { 0 };
+                const struct tdm_act_blocks blocks = { scales, start, sum, sum_16 };
+
+                if (n > 0 && plan->type == TDM_NPU_INT4)
+                        plan->kernels->quantise_i8(values + first, n, high, &blocks);
+                else if (n > 0)
+                        plan->kernels->quantise_i16(values + first, n, high, low, &blocks);
+                memcpy(row, scales, sizeof(scales));
+                memcpy(row + sizeof(scales), high, P);
+                if (plan->type == TDM_NPU_INT4A16)
+                        memcpy(row + sizeof(scales) + P, low, P);
+        }
+}
+
 float tdm_npu_put_row(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, void *row)
 {
         float scale = 1;
 
-        if (plan->type == TDM_NPU_BF16) {
+        if (tdm_npu_type_is_int4(plan->type)) {
+                put_row_int4(plan, values, n_values, row);
+        } else if (plan->type == TDM_NPU_BF16) {
                 uint16_t *to = row;
 
                 for (uint32_t k = 0; k < n_values; k++)

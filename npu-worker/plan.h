@@ -9,6 +9,8 @@
 
 #include "npu-worker/manifest.h"
 
+struct tdm_kernels; /* engine/host/kernels.h */
+
 #define TDM_NPU_MAX_VARIANTS 8u
 #define TDM_NPU_MAX_COMMANDS 256u /* for one product */
 
@@ -17,6 +19,7 @@ struct tdm_npu_plan {
         uint32_t k, n;       /* of the family */
         enum tdm_npu_type type;
         struct tdm_npu_layout b;
+        const struct tdm_kernels *kernels; /* round rows of int4 as the host device does; set by who plans */
         uint32_t n_tiles, n_segments;
         uint32_t n_variants;
         const struct tdm_npu_program *variants[TDM_NPU_MAX_VARIANTS]; /* by rows, ascending */
@@ -33,7 +36,7 @@ static inline uint32_t tdm_npu_plan_max_rows(const struct tdm_npu_plan *plan)
 /* Of one tile and segment of weights. */
 static inline uint64_t tdm_npu_plan_tile_bytes(const struct tdm_npu_plan *plan)
 {
-        return (uint64_t)plan->k * plan->n * tdm_npu_type_bytes(plan->type);
+        return tdm_npu_weights_bytes(plan->type, plan->k, plan->n);
 }
 /* The smallest variant for so many rows (at most max_rows). */
 uint32_t tdm_npu_plan_variant(const struct tdm_npu_plan *plan, uint32_t n_rows);
@@ -55,10 +58,15 @@ int tdm_npu_plan_block(const struct tdm_npu_manifest *manifest, uint32_t d_model
 
 /* Puts one output's weights into the buffer of its tile: output `column` (< n) of a tile, k values of a segment. bf16:
  * rounded to nearest even. int8: rint(x / scale), the scale is the largest |x| / 127, returned; else 1. Padding past
- * n_values is zero. */
+ * n_values is zero. Not for int4. */
 float tdm_npu_put_weights(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, uint32_t column,
                           void *tile);
-/* The same for one row of activations (layout: rows). */
+/* The same for int4: numbers from -8 to 7 and an f16 scale for each 32, as a file in Q4_0 has them. n_values is a
+ * multiple of 32. */
+void tdm_npu_put_q4(const struct tdm_npu_plan *plan, const int8_t *q, const uint16_t *scales, uint32_t n_values,
+                    uint32_t column, void *tile);
+/* One row of activations (layout: rows), rounded as weights are; of int4 by the host's kernels, n_values a multiple of
+ * 32. */
 float tdm_npu_put_row(const struct tdm_npu_plan *plan, const float *values, uint32_t n_values, void *row);
 
 #endif

@@ -12,7 +12,7 @@ struct tdm_npu_weights {
 
 static uint64_t a_bytes(const struct tdm_npu_product *p, uint32_t n_rows)
 {
-        return (uint64_t)n_rows * p->plan.k * tdm_npu_type_bytes(p->plan.type);
+        return n_rows * tdm_npu_row_bytes(p->plan.type, p->plan.k);
 }
 
 static uint64_t c_bytes(const struct tdm_npu_product *p, uint32_t n_rows)
@@ -129,6 +129,11 @@ uint32_t tdm_npu_product_rows(const struct tdm_npu_product *p)
         return p->max_rows;
 }
 
+enum tdm_npu_type tdm_npu_product_type(const struct tdm_npu_product *p)
+{
+        return p->plan.type;
+}
+
 /* ---- weights ---- */
 
 int tdm_npu_weights_new(struct tdm_npu_product *product, struct tdm_npu_weights **ret, struct tdm_error *err)
@@ -170,6 +175,18 @@ void tdm_npu_weights_fill(struct tdm_npu_weights *w, uint32_t output, const floa
                 w->scale[(size_t)s * plan->rows + output] = tdm_npu_put_weights(
                         plan, values + (size_t)s * plan->k, TDM_MIN(plan->k, plan->cols - s * plan->k),
                         output % plan->n, w->maps[tile * plan->n_segments + s]);
+}
+
+void tdm_npu_weights_fill_q4(struct tdm_npu_weights *w, uint32_t output, const int8_t *q, const uint16_t *scales)
+{
+        const struct tdm_npu_plan *plan = &w->product->plan;
+        uint32_t tile = output / plan->n;
+
+        assert(output < plan->rows);
+        for (uint32_t s = 0; s < plan->n_segments; s++)
+                tdm_npu_put_q4(plan, q + (size_t)s * plan->k, scales + (size_t)s * (plan->k / TDM_NPU_INT4_BLOCK),
+                               TDM_MIN(plan->k, plan->cols - s * plan->k), output % plan->n,
+                               w->maps[tile * plan->n_segments + s]);
 }
 
 int tdm_npu_weights_finish(struct tdm_npu_weights *w, struct tdm_error *err)
@@ -266,9 +283,9 @@ void tdm_npu_product_get(const struct tdm_npu_product *p, const struct tdm_npu_w
                         float x_scale = p->row_scale[(size_t)row * plan->n_segments + s];
 
                         for (uint32_t j = 0; j < end - i; j++) {
-                                float v = plan->type == TDM_NPU_BF16 ?
-                                                  ((const float *)c)[at + j] :
-                                                  (float)((const int32_t *)c)[at + j] * (scale[j] * x_scale);
+                                float v = plan->type == TDM_NPU_INT8 ?
+                                                  (float)((const int32_t *)c)[at + j] * (scale[j] * x_scale) :
+                                                  ((const float *)c)[at + j];
 
                                 y[i + j] = s == 0 ? v : y[i + j] + v;
                         }

@@ -44,6 +44,13 @@ static void test_good(void **state)
         assert_int_equal(m->programs[1].b.tile_cols, 8);
         assert_int_equal(m->programs[1].argument[2], 2);
         free(m);
+        assert_int_equal(parse(SET PROGRAM("64x128x96", "int4a16", "blocks 16x8", "blocks32"), NULL, &m, &err), 0);
+        assert_int_equal(m->programs[0].type, TDM_NPU_INT4A16);
+        assert_int_equal(m->programs[0].b.kind, TDM_NPU_BLOCKS);
+        assert_int_equal(m->programs[0].b.tile_rows * 100 + m->programs[0].b.tile_cols, 1608);
+        assert_int_equal(tdm_npu_row_bytes(TDM_NPU_INT4A16, 128), 272);
+        assert_int_equal(tdm_npu_weights_bytes(TDM_NPU_INT4A16, 128, 96), 128 * 96 * 9 / 16);
+        free(m);
         assert_int_equal(parse(SET BLOCK("256", "e d c b a", "heads = 2x1x64\npages = 64\n"), NULL, &m, &err), 0);
         assert_int_equal(m->programs[0].n_arguments, 5);
         assert_int_equal(m->programs[0].argument[4], 0);
@@ -87,6 +94,15 @@ static void test_wrong(void **state)
                 { SET BLOCK("256", "a b c d e", "heads = 2x1x64\npages = 0\n"), "pages: \"0\" is not a number" },
                 { SET PROGRAM("8x64x128", "f16", "columns", "lanes8"), "m:9: type: there is no \"f16\"" },
                 { SET PROGRAM("8x64x128", "bf16", "zigzag", "lanes8"), "m:11: b: there is no layout \"zigzag\"" },
+                { SET PROGRAM("8x128x128", "int4", "blocks 12x8", "blocks32"),
+                  "m:11: b: \"blocks 12x8\": what a block is cut into" },
+                { SET PROGRAM("8x128x128", "int4", "blocks 16x", "blocks32"), "m:11: b: \"blocks 16x\"" },
+                { SET PROGRAM("8x128x128", "int4", "columns", "blocks32"), "m:6: [p]: blocks are the layout of int4" },
+                { SET PROGRAM("8x128x128", "bf16", "blocks 16x8", "x"), "m:6: [p]: blocks are the layout of int4" },
+                { SET PROGRAM("8x64x128", "int4a16", "blocks 16x8", "blocks32"),
+                  "m:6: [p]: of 8x64x128 in int4 K is no multiple of 128" },
+                { SET PROGRAM("8x128x48", "int4", "blocks 16x8", "blocks32"), "or N of 32" },
+                { SET PROGRAM("8x128x128", "int4", "blocks 16x8", "exact"), "m:6: [p]: order \"exact\" is for int8" },
                 { SET PROGRAM("8x64x128", "bf16", "tiles 8", "lanes8"),
                   "m:11: b: \"tiles 8\": a tile is written as 8x8" },
                 { SET PROGRAM("8x64x128", "int8", "tiles 48x8", "exact"),

@@ -1,6 +1,6 @@
 /* The NPU as a device, on the emulated one: how far a model's distribution is from the reference in bf16 and in int8,
- * that rows get the same bits in every company and chunk and after every fault, that both sides' counters agree, and
- * that a budget too small leaves layers to the CPU. */
+ * that int4 gives the host's bits, that rows get the same bits in every company and chunk and after every fault, that
+ * both sides' counters agree, and that a budget too small leaves layers to the CPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include "common/f16.h"
+#include "engine/weights/weights.h"
 #include "npu-worker/npu-device.h"
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/xrt/load.h"
@@ -28,8 +30,69 @@
 #define MAX_ROWS 256u
 
 static struct tdm_emulated_control *control;
-static struct runner_model tale;
-static struct golden_file golden;
+static struct runner_model tale, tale4;    /* the second: its attention in Q4_0 */
+static struct golden_file golden, golden4; /* the second: of tale4, by the host in f32 */
+
+/* A row of a matrix whose place in the segment it takes. */
+static void put_q4_0_row(uint8_t *weights, const struct tdm_weights_tensor *t, uint32_t row, const float *values)
+{
+        uint8_t *panel = weights + t->offset + row / TDM_PANEL_ROWS * t->panel_bytes;
+        uint8_t *quants = panel + TDM_ALIGN_UP((size_t)t->cols / 32 * TDM_PANEL_ROWS * 2, (size_t)64);
+        uint32_t lane = row % TDM_PANEL_ROWS;
+
+        for (uint32_t b = 0; b < t->cols / 32; b++, values += 32, quants += 256) {
+                float most = 0, scale;
+                uint16_t half;
+
+                for (uint32_t i = 0; i < 32; i++)
+                        if (fabsf(values[i]) > fabsf(most))
+                                most = values[i];
+                half = tdm_f32_to_f16(most / -8);
+                scale = tdm_f16_to_f32(half);
+                memcpy(panel + (b * TDM_PANEL_ROWS + lane) * 2, &half, 2);
+                for (uint32_t i = 0; i < 16; i++) {
+                        unsigned two[2];
+
+                        for (uint32_t j = 0; j < 2; j++) {
+                                float q = scale != 0 ? rintf(values[i + 16 * j] / scale) : 0;
+
+                                two[j] = (unsigned)(fmaxf(fminf(q, 7), -8) + 8);
+                        }
+                        quants[i / 4 * 64 + 4 * lane + i % 4] = (uint8_t)(two[0] | two[1] << 4);
+                }
+        }
+}
+
+/* tale with Q4_0 in place of what its attention has: smaller, so that each matrix fits its place. */
+static void make_tale4(void)
+{
+        static const enum tdm_tensor_kind kinds[] = { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V, TDM_TENSOR_O };
+        size_t size = tdm_weights_header(tale.weights)->size_bytes;
+        struct tdm_error err = {};
+
+        tale4 = tale;
+        tale4.weights = aligned_alloc(4096, TDM_ALIGN_UP(size, (size_t)4096));
+        memcpy(tale4.weights, tale.weights, size);
+        tale4.hp = &tdm_weights_header(tale4.weights)->hparams;
+        for (uint32_t layer = 0; layer < tale.hp->n_layers; layer++)
+                for (size_t i = 0; i < TDM_ARRAY_SIZE(kinds); i++) {
+                        const struct tdm_weights_tensor *from = tdm_weights_find(tale.weights, kinds[i], layer);
+                        struct tdm_weights_tensor *to =
+                                (struct tdm_weights_tensor *)tdm_weights_find(tale4.weights, kinds[i], layer);
+                        float values[1024];
+
+                        to->type = TDM_TYPE_Q4_0;
+                        to->panel_bytes = tdm_weights_panel_bytes(TDM_TYPE_Q4_0, to->cols);
+                        to->size_bytes = TDM_DIV_UP(to->rows, TDM_PANEL_ROWS) * to->panel_bytes;
+                        assert_true(to->size_bytes <= from->size_bytes && to->cols <= 1024);
+                        for (uint32_t row = 0; row < to->rows; row++) {
+                                tdm_weights_row(tale.weights, from, row, values);
+                                put_q4_0_row(tale4.weights, to, row, values);
+                        }
+                }
+        if (tdm_weights_check(tale4.weights, size, size, &err) != 0)
+                fail_msg("%s", err.message);
+}
 
 static int setup(void **state)
 {
@@ -42,17 +105,20 @@ static int setup(void **state)
         snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
         setenv(TDM_EMULATED_CONTROL_ENV, path, 1);
         runner_model_load(&tale, "models/tale.gguf");
+        make_tale4();
         golden_file_read(&golden, "tests/golden/tale.golden.json");
+        golden_file_read(&golden4, "tests/golden/tale.golden.json");
         return 0;
 }
 
-/* "blocks": bf16, and a set of programs that has attention over pages. */
+/* "blocks": bf16, and a set of programs that has attention over pages. "host": no NPU; it and "int4" take Q4_0. */
 static struct runner *new_runner(const char *format, unsigned n_threads)
 {
-        const struct runner_options o = {
-                .ops = &tdm_emulated_device_ops, .n_threads = n_threads, .max_rows = MAX_ROWS, .max_positions = 2048
-        };
-
+        bool host = strcmp(format, "host") == 0, q4 = host || strcmp(format, "int4") == 0;
+        const struct runner_options o = { .ops = host ? NULL : &tdm_emulated_device_ops,
+                                          .n_threads = n_threads,
+                                          .max_rows = MAX_ROWS,
+                                          .max_positions = 2048 };
         char programs[4096];
 
         unsetenv("TANDEM_NPU_PROGRAMS");
@@ -63,7 +129,7 @@ static struct runner *new_runner(const char *format, unsigned n_threads)
                 format = "bf16";
         }
         setenv("TANDEM_NPU_FORMAT", format, 1);
-        return runner_new(&tale, &o);
+        return runner_new(q4 ? &tale4 : &tale, &o);
 }
 
 static double logprob_of(const struct tdm_result *result, uint32_t id)
@@ -74,15 +140,17 @@ static double logprob_of(const struct tdm_result *result, uint32_t id)
         return -INFINITY;
 }
 
-/* The mean over positions of the largest difference over the reference's top ten, as in golden-host.c. */
-static void distance(struct runner *runner, double *ret_mean, double *ret_first)
+/* The mean over positions of the largest difference over the reference's top ten, as in golden-host.c. With `make` the
+ * model's own distribution becomes the reference. */
+static void distance(struct runner *runner, const struct golden_file *reference, bool make, double *ret_mean,
+                     double *ret_first)
 {
         static struct tdm_result results[MAX_ROWS];
         double sum = 0;
         uint32_t n = 0, n_same = 0;
 
-        for (uint32_t i = 0; i < golden.n_cases; i++) {
-                const struct golden_case *c = &golden.cases[i];
+        for (uint32_t i = 0; i < reference->n_cases; i++) {
+                const struct golden_case *c = &reference->cases[i];
                 uint32_t n_rows = c->prompt_len - 1 + c->n_top;
 
                 if (n_rows > MAX_CASE_ROWS)
@@ -102,6 +170,10 @@ static void distance(struct runner *runner, double *ret_mean, double *ret_first)
 
                                 if (first + r + 1 < c->prompt_len || at >= c->n_top)
                                         continue;
+                                for (uint32_t k = 0; make && k < GOLDEN_TOP; k++) {
+                                        c->top[at][k].id = results[r].top[k].id;
+                                        c->top[at][k].logprob = results[r].top[k].logprob;
+                                }
                                 for (uint32_t k = 0; k < GOLDEN_TOP; k++)
                                         largest = fmax(largest, fabs(logprob_of(&results[r], c->top[at][k].id) -
                                                                      c->top[at][k].logprob));
@@ -129,7 +201,7 @@ static void test_distance(void **state)
                 struct tdm_npu_share share;
                 double mean, first;
 
-                distance(runner, &mean, &first);
+                distance(runner, &golden, false, &mean, &first);
                 tdm_npu_device_share(runner_device_model(runner), &share);
                 print_message("%s: mean %.5f, first choice %.2f%%; %.1f%% of attention's multiplications on the NPU, "
                               "%llu submissions\n",
@@ -191,7 +263,8 @@ static float *rows(const char *format, uint32_t chunk, uint32_t n_others, unsign
                 memcpy(all + (size_t)first * d, hidden + (size_t)before * d, (size_t)n * d * sizeof(float));
                 n_step++;
         }
-        tdm_npu_device_share(runner_device_model(runner), ret_share);
+        if (ret_share)
+                tdm_npu_device_share(runner_device_model(runner), ret_share);
         runner_destroy(runner);
         free(hidden);
         return all;
@@ -208,7 +281,7 @@ static void test_exact(void **state)
 {
         static const enum tdm_emulated_fault faults[] = { TDM_EMULATED_FAULT_ERROR, TDM_EMULATED_FAULT_CONTEXT,
                                                           TDM_EMULATED_FAULT_NONE, TDM_EMULATED_FAULT_CONTEXT };
-        const char *formats[] = { "bf16", "int8", "blocks" };
+        const char *formats[] = { "bf16", "int8", "blocks", "int4" };
         struct tdm_npu_share share;
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(formats); i++) {
@@ -227,6 +300,67 @@ static void test_exact(void **state)
                 assert_true(atomic_load(&control->n_faults) - n_faults >= 4);
                 free(want);
         }
+}
+
+/* Q4_0 in int4 programs: the CPU's bits, so its distance too, which is held against the CPU's in f32. */
+static void test_int4(void **state)
+{
+        struct runner *runner = runner_new(&tale4, &(struct runner_options){ .precision = TDM_PRECISION_F32,
+                                                                             .n_threads = 2,
+                                                                             .max_rows = MAX_ROWS,
+                                                                             .max_positions = 2048 });
+        double mean, first, host_mean, host_first;
+        struct tdm_npu_share share;
+        const char *plan;
+        float *want;
+
+        distance(runner, &golden4, true, &mean, &first);
+        assert_true(mean == 0 && first == 100);
+        runner_destroy(runner);
+        runner = new_runner("int4", 2);
+        plan = tdm_emulated_device_ops.plan(runner_device_model(runner));
+        if (!strstr(plan,
+                    "12 of 12 attention layers on the NPU in int4: qkv 1 command of 256x384, output 1 of 256x256"))
+                fail_msg("%s", plan);
+        distance(runner, &golden4, false, &mean, &first);
+        runner_destroy(runner);
+        runner = new_runner("host", 2);
+        distance(runner, &golden4, false, &host_mean, &host_first);
+        runner_destroy(runner);
+        print_message("int4: mean %.5f, first choice %.2f%%; the host with the same weights %.5f, %.2f%%\n", mean,
+                      first, host_mean, host_first);
+        assert_true(mean == host_mean && first == host_first);
+        if (MAX_CASE_ROWS == UINT32_MAX)
+                assert_true(mean > 0 && mean <= 0.1 && first >= 97);
+        want = rows("host", 7, 0, 1, NULL, 0, NULL);
+        assert_same(want, rows("int4", 64, 0, 2, NULL, 0, &share), "int4 and the host");
+        free(want);
+        assert_true(share.npu_macs > 3 * share.host_macs);
+}
+
+/* What is not Q4_0 stays in bf16, and the plan says so. */
+static void test_int4_of_others(void **state)
+{
+        struct tdm_weights_tensor *o = (struct tdm_weights_tensor *)tdm_weights_find(tale4.weights, TDM_TENSOR_O, 3);
+        struct tdm_weights_tensor q4_0 = *o, before = *tdm_weights_find(tale.weights, TDM_TENSOR_O, 3);
+        struct runner *runner;
+        char *saved = malloc(before.size_bytes);
+
+        memcpy(saved, tale4.weights + o->offset, before.size_bytes);
+        memcpy(tale4.weights + o->offset, tale.weights + before.offset, before.size_bytes);
+        *o = before;
+        runner = new_runner("int4", 1);
+        assert_non_null(strstr(tdm_emulated_device_ops.plan(runner_device_model(runner)),
+                               "in int4 (output in bf16: not all of it is Q4_0): qkv 1"));
+        runner_destroy(runner);
+        *o = q4_0;
+        memcpy(tale4.weights + o->offset, saved, before.size_bytes);
+        free(saved);
+        setenv("TANDEM_NPU_FORMAT", "int4", 1);
+        runner = runner_new(&tale, &(struct runner_options){ .ops = &tdm_emulated_device_ops, .n_threads = 1 });
+        assert_non_null(strstr(tdm_emulated_device_ops.plan(runner_device_model(runner)),
+                               "12 of 12 attention layers on the NPU in bf16 (int4 is for Q4_0): qkv 1"));
+        runner_destroy(runner);
 }
 
 /* The watchdog's two seconds: once. */
@@ -321,6 +455,33 @@ static void copy_set(const char *to, const char *file, const char *text, size_t 
         fclose(f);
 }
 
+/* A set that has int4 with rows of int16 alone, as programs for real NPUs do. */
+static void test_int4a16_alone(void **state)
+{
+        char directory[] = "/tmp/tandem-test-npu-XXXXXX", command[256];
+        const struct runner_options o = { .ops = &tdm_emulated_device_ops, .n_threads = 1 };
+        struct runner *runner;
+        const char *plan;
+
+        assert_non_null(mkdtemp(directory));
+        copy_set(directory, "tale-qkv-bf16-8.insts", "abcd", 4);
+        snprintf(
+                command, sizeof(command),
+                "cd %s && awk '/^\\[/ { left_out = /-(int4|bf16|int8)-/ } !left_out' manifest > new && mv new manifest",
+                directory);
+        assert_int_equal(system(command), 0);
+        setenv("TANDEM_NPU_PROGRAMS", directory, 1);
+        setenv("TANDEM_NPU_FORMAT", "int4", 1);
+        runner = runner_new(&tale4, &o);
+        unsetenv("TANDEM_NPU_PROGRAMS");
+        plan = tdm_emulated_device_ops.plan(runner_device_model(runner));
+        if (!strstr(plan, "12 of 12 attention layers on the NPU in int4a16: qkv 1 command of 256x384"))
+                fail_msg("%s", plan);
+        runner_destroy(runner);
+        snprintf(command, sizeof(command), "rm -rf %s", directory);
+        assert_int_equal(system(command), 0);
+}
+
 static void test_open_errors(void **state)
 {
         char directory[] = "/tmp/tandem-test-npu-XXXXXX",
@@ -332,7 +493,8 @@ static void test_open_errors(void **state)
 
         assert_non_null(mkdtemp(directory));
         assert_int_equal(open_with("TANDEM_NPU_FORMAT", "f16", &err), TDM_E_BAD_REQUEST);
-        assert_non_null(strstr(err.message, "number format f16 for the NPU: there is bf16 and int8"));
+        assert_non_null(strstr(err.message, "number format f16 for the NPU: there is bf16, int8 and int4"));
+        assert_int_equal(open_with("TANDEM_NPU_FORMAT", "int4a16", &err), TDM_E_BAD_REQUEST);
         assert_int_equal(open_with("TANDEM_NPU_MEMORY_MB", "lots", &err), TDM_E_BAD_REQUEST);
         assert_int_equal(open_with("TANDEM_NPU_PROGRAMS", "/nowhere", &err), -ENOENT);
         assert_non_null(strstr(err.message, "no emulated device: no NPU programs: cannot open /nowhere/manifest"));
@@ -422,9 +584,12 @@ static void test_auto(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_distance),    cmocka_unit_test(test_exact),  cmocka_unit_test(test_hang),
-                cmocka_unit_test(test_counters),    cmocka_unit_test(test_blocks), cmocka_unit_test(test_budget),
-                cmocka_unit_test(test_open_errors), cmocka_unit_test(test_auto),
+                cmocka_unit_test(test_distance),       cmocka_unit_test(test_int4),
+                cmocka_unit_test(test_int4_of_others), cmocka_unit_test(test_exact),
+                cmocka_unit_test(test_hang),           cmocka_unit_test(test_counters),
+                cmocka_unit_test(test_blocks),         cmocka_unit_test(test_budget),
+                cmocka_unit_test(test_open_errors),    cmocka_unit_test(test_auto),
+                cmocka_unit_test(test_int4a16_alone),
         };
 
         return cmocka_run_group_tests(tests, setup, NULL);

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "common/f16.h"
+#include "engine/host/kernels.h"
 #include "npu-worker/plan.h"
 
 static struct tdm_npu_manifest manifest;
@@ -130,12 +131,84 @@ static void test_rounding(void **state)
         assert_true(scale >= 0 && q[0] >= 0);
 }
 
+/* int4: every number of a block where the manifest's format says, beside numbers that stay. */
+static void test_int4_weights(void **state)
+{
+        enum { K = 256, N = 64, USED = 160, BLOCK = 32 * 2 + 32 * 32 / 2 };
+        static const struct tdm_npu_layout layouts[] = { { TDM_NPU_BLOCKS, 16, 8 },
+                                                         { TDM_NPU_BLOCKS, 32, 1 },
+                                                         { TDM_NPU_BLOCKS, 8, 16 } };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(layouts); i++) {
+                const struct tdm_npu_plan plan = { .k = K, .n = N, .type = TDM_NPU_INT4, .b = layouts[i] };
+                uint32_t tr = layouts[i].tile_rows, tc = layouts[i].tile_cols;
+                uint8_t tile[K / 32 * (N / 32) * BLOCK];
+
+                assert_int_equal(sizeof(tile), tdm_npu_plan_tile_bytes(&plan));
+                memset(tile, 0x5a, sizeof(tile));
+                for (uint32_t n = 0; n < N; n++) {
+                        int8_t q[USED];
+                        uint16_t scales[USED / 32];
+
+                        for (uint32_t k = 0; k < USED; k++)
+                                q[k] = (int8_t)((k * 3 + n * 5) % 16) - 8;
+                        for (uint32_t b = 0; b < USED / 32; b++)
+                                scales[b] = (uint16_t)(1 + n * 8 + b);
+                        tdm_npu_put_q4(&plan, q, scales, USED, n, tile);
+                }
+                for (uint32_t n = 0; n < N; n++)
+                        for (uint32_t k = 0; k < K; k++) {
+                                const uint8_t *block = tile + (n / 32 * (K / 32) + k / 32) * BLOCK;
+                                uint32_t at = (k % 32 / tr * (32 / tc) + n % 32 / tc) * tr * tc + k % tr * tc + n % tc;
+                                int got = (int8_t)(block[64 + at / 2] << (at % 2 ? 0 : 4)) >> 4;
+                                uint16_t scale;
+
+                                memcpy(&scale, block + n % 32 * 2, 2);
+                                assert_int_equal(got, k < USED ? (int)((k * 3 + n * 5) % 16) - 8 : 0);
+                                assert_int_equal(scale, k < USED ? 1 + n * 8 + k / 32 : 0);
+                        }
+        }
+}
+
+/* Rows are the host's, block by block. */
+static void test_int4_rows(void **state)
+{
+        enum { K = 256, USED = 160 };
+        struct tdm_npu_plan plan = { .k = K, .n = 32, .type = TDM_NPU_INT4, .kernels = tdm_kernels_choose(NULL) };
+        float values[USED];
+
+        assert_non_null(plan.kernels);
+        for (uint32_t k = 0; k < USED; k++)
+                values[k] = k < 32 ? 0 : sinf((float)k) * (float)(1 + k / 32);
+        for (; plan.type <= TDM_NPU_INT4A16; plan.type++) {
+                bool wide = plan.type == TDM_NPU_INT4A16;
+                uint8_t row[2 * 272];
+
+                memset(row, 0x77, sizeof(row));
+                assert_true(tdm_npu_put_row(&plan, values, USED, row) == 1);
+                assert_int_equal(tdm_npu_row_bytes(plan.type, K), wide ? 544 : 288);
+                for (uint32_t k = 0; k < K; k++) {
+                        const uint8_t *piece = row + k / 128 * (wide ? 272 : 144);
+                        int q = (int8_t)piece[16 + k % 128];
+                        float scale, x = k < USED ? values[k] : 0;
+
+                        if (wide)
+                                q = 256 * q + (int8_t)piece[16 + 128 + k % 128];
+                        memcpy(&scale, piece + k % 128 / 32 * 4, 4);
+                        assert_true(fabsf((float)q * scale - x) <= 0.5001f * scale);
+                        assert_true(x == 0 || scale > 0);
+                }
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup(test_shapes, setup),
                 cmocka_unit_test(test_layouts),
                 cmocka_unit_test(test_rounding),
+                cmocka_unit_test(test_int4_weights),
+                cmocka_unit_test(test_int4_rows),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

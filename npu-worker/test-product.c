@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <cmocka.h>
 
+#include "common/f16.h"
+#include "engine/host/kernels.h"
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/npu.h"
 
@@ -134,9 +136,87 @@ static void test_product(void **state)
         assert_true(budget - tdm_npu_budget_left(npu) < 16 * 4096 * 2);
 }
 
+/* What the manifest's format says of an output, over `n` inputs. */
+static float int4_output(enum tdm_npu_type type, const struct tdm_kernels *kernels, const float *values,
+                         const int8_t *q, const uint16_t *scales, uint32_t n)
+{
+        _Alignas(64) int8_t high[COLS], low[COLS] = { 0 };
+        float x_scale[COLS / 32], sums[COLS / 32], acc = 0;
+        int32_t start[COLS / 32], sum_16[COLS / 16];
+        const struct tdm_act_blocks blocks = { x_scale, start, sums, sum_16 };
+
+        if (type == TDM_NPU_INT4)
+                kernels->quantise_i8(values, n, high, &blocks);
+        else
+                kernels->quantise_i16(values, n, high, low, &blocks);
+        for (uint32_t b = 0; b < n / 32; b++) {
+                int32_t sum = 0;
+
+                for (uint32_t k = 32 * b; k < 32 * b + 32; k++)
+                        sum += q[k] * (type == TDM_NPU_INT4 ? high[k] : 256 * high[k] + low[k]);
+                acc = fmaf((float)sum, tdm_f16_to_f32(scales[b]) * x_scale[b], acc);
+        }
+        return acc;
+}
+
+/* int4 and int4a16, whole and cut into segments: bit for bit. */
+static void test_int4(void **state)
+{
+        static int8_t q[ROWS][COLS];
+        static uint16_t scales[ROWS][COLS / 32];
+        static const uint32_t cols[] = { 256, 512 };
+        const struct tdm_kernels *kernels = tdm_kernels_choose(NULL);
+        uint32_t random = 7;
+
+        for (uint32_t o = 0; o < ROWS; o++) {
+                for (uint32_t k = 0; k < COLS; k++)
+                        q[o][k] = (int8_t)((random = random * 1664525 + 1013904223) >> 28) - 8;
+                for (uint32_t b = 0; b < COLS / 32; b++)
+                        scales[o][b] = tdm_f32_to_f16(0.001f * (float)(1 + (o * 7 + b * 3) % 50));
+        }
+        for (enum tdm_npu_type type = TDM_NPU_INT4; type <= TDM_NPU_INT4A16; type++)
+                for (size_t i = 0; i < TDM_ARRAY_SIZE(cols); i++) {
+                        struct tdm_npu_product *product;
+                        struct tdm_npu_weights *weights;
+                        struct tdm_npu_plan plan;
+                        struct tdm_error err = {};
+
+                        assert_int_equal(tdm_npu_plan_matrix(tdm_npu_manifest(npu), type, ROWS, cols[i], &plan, &err),
+                                         0);
+                        assert_int_equal(tdm_npu_plan_commands(&plan), 2 * cols[i] / 256);
+                        plan.kernels = kernels;
+                        assert_int_equal(tdm_npu_product_new(npu, &plan, N_X, &product, &err), 0);
+                        assert_int_equal(tdm_npu_weights_new(product, &weights, &err), 0);
+                        for (uint32_t o = 0; o < ROWS; o++)
+                                tdm_npu_weights_fill_q4(weights, o, q[o], scales[o]);
+                        assert_int_equal(tdm_npu_weights_finish(weights, &err), 0);
+                        for (uint32_t n = 1; n <= N_X; n += 23) {
+                                float y[ROWS];
+
+                                for (uint32_t r = 0; r < n; r++)
+                                        tdm_npu_product_put(product, r, x[r]);
+                                tdm_npu_product_run(product, weights, n);
+                                tdm_npu_product_get(product, weights, n - 1, 0, ROWS, y);
+                                for (uint32_t o = 0; o < ROWS; o++) {
+                                        float want = int4_output(type, kernels, x[n - 1], q[o], scales[o], 256);
+
+                                        if (cols[i] > 256)
+                                                want += int4_output(type, kernels, x[n - 1] + 256, q[o] + 256,
+                                                                    scales[o] + 8, 256);
+                                        if (y[o] != want)
+                                                fail_msg("%s, %u inputs, output %u: %a, want %a",
+                                                         tdm_npu_type_name(type), cols[i], o, (double)y[o],
+                                                         (double)want);
+                                }
+                        }
+                        tdm_npu_weights_destroy(weights);
+                        tdm_npu_product_destroy(product);
+                }
+}
+
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_product) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_product), cmocka_unit_test(test_int4) };
 
         return cmocka_run_group_tests(tests, setup, teardown);
 }

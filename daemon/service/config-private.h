@@ -6,7 +6,7 @@
 
 #define TDM_CONFIG_MAX_THREADS 1024u
 #define TDM_CONFIG_MAX_HANG_MS 600000u
-#define TDM_CONFIG_NPU_FORMATS "bf16, int8"
+#define TDM_CONFIG_NPU_FORMATS "bf16, int8, int4"
 
 /* those of --config, --system, --user */
 int tdm_config_read_default_files(struct tdm_config *c, struct tdm_error *err);

@@ -31,7 +31,7 @@ const char tdm_config_help[] =
         "over the configuration file:\n"
         "  TANDEM_NPU_PROGRAMS   directory of NPU programs\n"
         "  TANDEM_NPU_MEMORY_MB  budget of the NPU's buffers\n"
-        "  TANDEM_NPU_FORMAT     bf16, int8: numbers in NPU programs\n"
+        "  TANDEM_NPU_FORMAT     bf16, int8, int4: numbers in NPU programs\n"
         "  TANDEM_GPU_DEVICE     which GPU: part of its name, or its number\n"
         "for tests, over the configuration file:\n"
         "  TANDEM_PRECISION      default, precise, f32\n"

@@ -68,7 +68,7 @@ struct tdm_config {
         char *requested[TDM_N_WORKERS]; /* TANDEM_NPU, TANDEM_GPU; NULL: auto */
         char *cpus[TDM_N_WORKERS];      /* checked by tdm_cpus_parse(); NULL: all */
         char *npu_programs;             /* directory of NPU programs; NULL: the installed ones */
-        char *npu_format;               /* "bf16", "int8"; NULL: bf16 */
+        char *npu_format;               /* "bf16", "int8", "int4"; NULL: bf16 */
         uint64_t npu_bytes;             /* of the NPU's buffers; 0: a quarter of memory */
         char *gpu_device;               /* part of a GPU's name, or its number; NULL: the best */
         uint64_t gpu_bytes;             /* of a GPU's own memory; 0: what its driver gives */

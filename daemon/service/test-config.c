@@ -116,7 +116,7 @@ static void test_npu_keys(void **state)
         tdm_config_deinit(&c);
         setenv("TANDEM_NPU_FORMAT", "f16", 1);
         assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), TDM_E_BAD_REQUEST);
-        assert_non_null(strstr(err.message, "bf16, int8"));
+        assert_non_null(strstr(err.message, "bf16, int8, int4"));
         tdm_config_deinit(&c);
         unsetenv("TANDEM_NPU_MEMORY_MB");
         unsetenv("TANDEM_NPU_FORMAT");
@@ -126,7 +126,7 @@ static void test_npu_keys(void **state)
                          TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu = aut\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\ngpu = xrt\n", ":2"), TDM_E_BAD_REQUEST);
-        assert_int_equal(refused("[engine]\nnpu-format = int4\n", "bf16, int8"), TDM_E_BAD_REQUEST);
+        assert_int_equal(refused("[engine]\nnpu-format = int2\n", "bf16, int8, int4"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nnpu-memory = lots\n", ":2"), TDM_E_BAD_REQUEST);
         assert_int_equal(refused("[engine]\nactivations = dmabuf\n", "auto, dma-buf, memfd"), TDM_E_BAD_REQUEST);
 }

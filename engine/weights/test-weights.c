@@ -9,6 +9,7 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include "common/f16.h"
 #include "common/sigbus.h"
 #include "common/test-hugepage.h"
 #include "engine/weights/weights-private.h"
@@ -311,6 +312,14 @@ static void check_values(const struct file *f, const uint8_t *base, uint64_t siz
                                 if (y[col] != want || tdm_weights_value(base, t, row, col) != want)
                                         fail_msg("tensor %u row %u column %u: %g, should be %g", i, row, col,
                                                  (double)y[col], want);
+                        }
+                        if (t->type == TDM_TYPE_Q4_0) {
+                                int8_t q[256];
+                                uint16_t scales[256 / 32];
+
+                                tdm_weights_row_q4_0(base, t, row, q, scales);
+                                for (uint32_t col = 0; col < t->cols; col++)
+                                        assert_true((float)q[col] * tdm_f16_to_f32(scales[col / 32]) == y[col]);
                         }
                 }
         }

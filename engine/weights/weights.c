@@ -423,6 +423,25 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
                                  tdm_bf16_to_f32(tdm_load_u16(data + (col * TDM_PANEL_ROWS + lane) * 2));
 }
 
+void tdm_weights_row_q4_0(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, int8_t *q,
+                          uint16_t *scales)
+{
+        const uint8_t *panel = base + tensor->offset + row / TDM_PANEL_ROWS * tensor->panel_bytes;
+        const uint8_t *quants = panel + tdm_weights_scales_bytes(tensor->cols);
+        uint32_t lane = row % TDM_PANEL_ROWS;
+
+        assert(row < tensor->rows && tensor->type == TDM_TYPE_Q4_0 && tensor->layout == TDM_LAYOUT_PANEL16);
+        for (uint32_t b = 0; b < tensor->cols / TDM_BLOCK_VALUES; b++, q += TDM_BLOCK_VALUES, quants += 256) {
+                scales[b] = tdm_load_u16(panel + ((uint64_t)b * TDM_PANEL_ROWS + lane) * 2);
+                for (uint32_t i = 0; i < TDM_BLOCK_VALUES / 2; i++) {
+                        uint8_t two = quants[i / 4 * 64 + 4 * lane + i % 4];
+
+                        q[i] = (int8_t)((two & 15) - 8);
+                        q[i + 16] = (int8_t)((two >> 4) - 8);
+                }
+        }
+}
+
 /* A panel of one row with the blocks that the columns touch, some at a time. */
 static void file_row_quantised(uint32_t type, const uint8_t *row, uint32_t first, uint32_t n, float *y)
 {

@@ -102,6 +102,9 @@ static inline const struct tdm_weights_header *tdm_weights_header(const uint8_t 
 float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col);
 /* One row, dequantised to f32: y [cols]. */
 void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, float *y);
+/* One row of a matrix in Q4_0 as it is: q [cols] from -8 to 7, scales f16 [cols / 32]. */
+void tdm_weights_row_q4_0(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, int8_t *q,
+                          uint16_t *scales);
 /* Columns first … first + n - 1 of a row as a file has it, dequantised: y [n]. type: a supported one. row: from column
  * 0 on, of which at least first + n, rounded up to a block, are there; of any alignment. */
 void tdm_weights_file_row(uint32_t type, const uint8_t *row, uint32_t first, uint32_t n, float *y);

@@ -3,7 +3,7 @@
  *
  * Shapes: each product of a Gemma 3 attention block (fused q, k, v; output) as it is, so that a block takes two
  * submissions, in 1, 8, 64 and 256 rows; and a general one of 256 x 256 for models of other sizes. bf16 takes a weight
- * matrix as it lies (columns), int8 in AIE2's tiles.
+ * matrix as it lies (columns), int8 in AIE2's tiles, int4 in its blocks.
  *
  * With --attention the set also has whole attention blocks over the paged cache, for the two shipped models. With
  * --partition its xclbin has what XRT of an NPU asks for beyond 2.13: a partition of columns with the image of its
@@ -237,26 +237,34 @@ static void write_xclbin(const char *directory, bool partitioned)
 static void add_program(const char *directory, FILE *manifest, const struct shape *s, uint32_t m,
                         enum tdm_emulated_type type)
 {
-        bool bf16 = type == TDM_EMULATED_BF16;
+        static const struct {
+                const char *name, *b, *order;
+                enum tdm_emulated_layout layout;
+        } types[] = {
+                [TDM_EMULATED_BF16] = { "bf16", "columns", "lanes8", TDM_EMULATED_COLUMNS },
+                [TDM_EMULATED_INT8] = { "int8", "tiles 8x8", "exact", TDM_EMULATED_TILES },
+                [TDM_EMULATED_INT4] = { "int4", "blocks 16x8", "blocks32", TDM_EMULATED_BLOCKS },
+                [TDM_EMULATED_INT4A16] = { "int4a16", "blocks 16x8", "blocks32", TDM_EMULATED_BLOCKS },
+        };
         const struct tdm_emulated_program program = {
                 .magic = TDM_EMULATED_MAGIC,
                 .op = TDM_EMULATED_OP_GEMM,
                 .type = type,
-                .b_layout = bf16 ? TDM_EMULATED_COLUMNS : TDM_EMULATED_TILES,
+                .b_layout = types[type].layout,
                 .m = m,
                 .k = s->k,
                 .n = s->n,
         };
         char name[64], file[80];
 
-        snprintf(name, sizeof(name), "%s-%s-%u", s->name, bf16 ? "bf16" : "int8", m);
+        snprintf(name, sizeof(name), "%s-%s-%u", s->name, types[type].name, m);
         snprintf(file, sizeof(file), "%s.insts", name);
         write_file(directory, file, &program, TDM_EMULATED_GEMM_WORDS * sizeof(uint32_t));
         fprintf(manifest,
                 "\n[%s]\nop = %s\nshape = %ux%ux%u\ntype = %s\na = rows\nb = %s\nc = rows\norder = %s\ncolumns = 4\n"
                 "instructions = %s\narguments = a b c\n",
-                name, m == 1 ? "gemv" : "gemm", m, s->k, s->n, bf16 ? "bf16" : "int8", bf16 ? "columns" : "tiles 8x8",
-                bf16 ? "lanes8" : "exact", file);
+                name, m == 1 ? "gemv" : "gemm", m, s->k, s->n, types[type].name, types[type].b, types[type].order,
+                file);
 }
 
 static void add_block(const char *directory, FILE *manifest, size_t which, uint32_t m)
@@ -315,10 +323,9 @@ int main(int argc, char **argv)
                 "generation = %s\nxclbin = tandem.xclbin\nkernel = MLIR_AIE\n",
                 strix ? "strix" : "emulated");
         for (size_t i = 0; i < TDM_ARRAY_SIZE(shapes); i++)
-                for (size_t r = 0; r < TDM_ARRAY_SIZE(row_counts); r++) {
-                        add_program(argv[1], manifest, &shapes[i], row_counts[r], TDM_EMULATED_BF16);
-                        add_program(argv[1], manifest, &shapes[i], row_counts[r], TDM_EMULATED_INT8);
-                }
+                for (size_t r = 0; r < TDM_ARRAY_SIZE(row_counts); r++)
+                        for (enum tdm_emulated_type type = TDM_EMULATED_BF16; type <= TDM_EMULATED_INT4A16; type++)
+                                add_program(argv[1], manifest, &shapes[i], row_counts[r], type);
         for (size_t i = 0; attention && i < TDM_ARRAY_SIZE(blocks); i++)
                 for (size_t r = 0; r < TDM_ARRAY_SIZE(block_rows); r++)
                         add_block(argv[1], manifest, i, block_rows[r]);

@@ -1,7 +1,12 @@
 /* The operations of the emulated NPU. Plain loops that the compiler can turn into vectors; each is compiled once for
- * the machine's base and once for AVX2, and since every product and sum is rounded apart (or exact) both give the same
- * bits. Speed matters only so far that a small model answers while somebody waits. */
+ * the machine's base and once for AVX2, and since every product and sum is rounded apart (or exact, or one fmaf) both
+ * give the same bits. Speed matters only so far that a small model answers while somebody waits. */
 #include "npu-worker/emulated/program.h"
+
+#include <assert.h>
+#include <math.h>
+
+#include "common/f16.h"
 
 #define LANES 8u
 #define ROWS 4u /* of A that share a pass over a column of B */
@@ -24,23 +29,38 @@ bool tdm_emulated_program_check(const void *instructions, uint32_t n_words, stru
             p.m == 0 || p.k == 0 || p.n == 0 || p.m > TDM_EMULATED_MAX_SIZE || p.k > TDM_EMULATED_MAX_SIZE ||
             p.n > TDM_EMULATED_MAX_SIZE || p.k % LANES != 0 || p.n % TDM_EMULATED_TILE != 0)
                 return false;
-        if (p.type == TDM_EMULATED_BF16 ? p.b_layout != TDM_EMULATED_COLUMNS :
-                                          p.type != TDM_EMULATED_INT8 || p.b_layout != TDM_EMULATED_TILES)
+        switch (p.type) {
+        case TDM_EMULATED_BF16:
+                if (p.b_layout != TDM_EMULATED_COLUMNS)
+                        return false;
+                break;
+        case TDM_EMULATED_INT8:
+                if (p.b_layout != TDM_EMULATED_TILES)
+                        return false;
+                break;
+        case TDM_EMULATED_INT4:
+        case TDM_EMULATED_INT4A16:
+                if (p.b_layout != TDM_EMULATED_BLOCKS || p.k % TDM_NPU_INT4_PIECE != 0 || p.n % TDM_NPU_INT4_BLOCK != 0)
+                        return false;
+                break;
+        default:
                 return false;
+        }
         *ret = p;
         return true;
 }
 
 unsigned tdm_emulated_program_bytes(const struct tdm_emulated_program *p, uint64_t *bytes)
 {
-        uint64_t value = p->type == TDM_EMULATED_BF16 ? 2 : 1;
+        enum tdm_npu_type type = (enum tdm_npu_type)p->type; /* the same numbers */
 
-        bytes[0] = (uint64_t)p->m * p->k * value;
-        bytes[1] = (uint64_t)p->k * p->n * value;
+        static_assert(TDM_EMULATED_INT8 == (int)TDM_NPU_INT8 && TDM_EMULATED_INT4A16 == (int)TDM_NPU_INT4A16, "types");
+        bytes[0] = p->m * tdm_npu_row_bytes(type, p->k);
+        bytes[1] = tdm_npu_weights_bytes(type, p->k, p->n);
         bytes[2] = (uint64_t)p->m * p->n * 4;
         if (p->op == TDM_EMULATED_OP_GEMM)
                 return 3;
-        bytes[1] += (uint64_t)p->k * p->n_heads * p->head_dim * value;
+        bytes[1] += tdm_npu_weights_bytes(type, p->k, p->n_heads * p->head_dim);
         bytes[2] = (uint64_t)p->m * p->k * 4;
         bytes[3] = tdm_npu_attention_table_bytes(p->m, p->head_dim, p->pages);
         bytes[4] = 1;
@@ -116,29 +136,98 @@ static inline __attribute__((always_inline)) void gemm_int8(const struct tdm_emu
                 }
 }
 
-static void run_base(const struct tdm_emulated_program *p, const void *a, const void *b, void *c)
+/* A block of B as int8 [32 k][32 n]. */
+static inline __attribute__((always_inline)) void unpack_block(const uint8_t *nibbles, int8_t *w)
+{
+        enum { B = TDM_NPU_INT4_BLOCK, TR = TDM_EMULATED_BLOCK_K, TC = TDM_EMULATED_BLOCK_N };
+
+        for (uint32_t i = 0; i < B * B / 2; i++) {
+                uint32_t tile = 2 * i / (TR * TC), k = tile / (B / TC) * TR + 2 * i % (TR * TC) / TC,
+                         n = tile % (B / TC) * TC + 2 * i % TC;
+
+                w[k * B + n] = (int8_t)((int8_t)(nibbles[i] << 4) >> 4);
+                w[k * B + n + 1] = (int8_t)((int8_t)nibbles[i] >> 4);
+        }
+}
+
+static inline __attribute__((always_inline)) void block_sums(const int8_t *w, const int8_t *x, int32_t *sums)
+{
+        enum { B = TDM_NPU_INT4_BLOCK };
+
+        for (uint32_t n = 0; n < B; n++)
+                sums[n] = 0;
+        for (uint32_t k = 0; k < B; k++)
+                for (uint32_t n = 0; n < B; n++)
+                        sums[n] += (int32_t)x[k] * w[k * B + n];
+}
+
+static inline __attribute__((always_inline)) void gemm_int4(const struct tdm_emulated_program *p, const uint8_t *a,
+                                                            const uint8_t *b, float *c)
+{
+        enum { B = TDM_NPU_INT4_BLOCK, P = TDM_NPU_INT4_PIECE };
+        uint32_t piece_bytes = tdm_npu_int4_piece_bytes((enum tdm_npu_type)p->type);
+        size_t row_bytes = (size_t)p->k / P * piece_bytes;
+
+        memset(c, 0, (size_t)p->m * p->n * sizeof(*c));
+        for (uint32_t first_n = 0; first_n < p->n; first_n += B)
+                for (uint32_t k = 0; k < p->k; k += B, b += TDM_NPU_INT4_BLOCK_BYTES) {
+                        int8_t w[B * B];
+                        float w_scales[B];
+
+                        for (uint32_t n = 0; n < B; n++) {
+                                uint16_t half;
+
+                                memcpy(&half, b + 2 * n, sizeof(half));
+                                w_scales[n] = tdm_f16_to_f32(half);
+                        }
+                        unpack_block(b + 2 * B, w);
+                        for (uint32_t m = 0; m < p->m; m++) {
+                                const uint8_t *piece = a + m * row_bytes + (size_t)(k / P) * piece_bytes;
+                                const int8_t *x = (const int8_t *)piece + 16 + k % P;
+                                float *to = c + (size_t)m * p->n + first_n, x_scale;
+                                int32_t sums[B], low[B];
+
+                                memcpy(&x_scale, piece + k % P / B * 4, sizeof(x_scale));
+                                block_sums(w, x, sums);
+                                if (p->type == TDM_EMULATED_INT4A16) {
+                                        block_sums(w, x + P, low);
+                                        for (uint32_t n = 0; n < B; n++)
+                                                sums[n] = 256 * sums[n] + low[n];
+                                }
+                                for (uint32_t n = 0; n < B; n++)
+                                        to[n] = fmaf((float)sums[n], w_scales[n] * x_scale, to[n]);
+                        }
+                }
+}
+
+static inline __attribute__((always_inline)) void run(const struct tdm_emulated_program *p, const void *a,
+                                                      const void *b, void *c)
 {
         if (p->type == TDM_EMULATED_BF16)
                 gemm_bf16(p, a, b, c);
-        else
+        else if (p->type == TDM_EMULATED_INT8)
                 gemm_int8(p, a, b, c);
+        else
+                gemm_int4(p, a, b, c);
+}
+
+static void run_base(const struct tdm_emulated_program *p, const void *a, const void *b, void *c)
+{
+        run(p, a, b, c);
 }
 
 #if defined(__x86_64__)
-static __attribute__((target("avx2"))) void run_avx2(const struct tdm_emulated_program *p, const void *a, const void *b,
-                                                     void *c)
+static __attribute__((target("avx2,fma"))) void run_avx2(const struct tdm_emulated_program *p, const void *a,
+                                                         const void *b, void *c)
 {
-        if (p->type == TDM_EMULATED_BF16)
-                gemm_bf16(p, a, b, c);
-        else
-                gemm_int8(p, a, b, c);
+        run(p, a, b, c);
 }
 #endif
 
 void tdm_emulated_program_gemm(const struct tdm_emulated_program *p, const void *a, const void *b, void *c)
 {
 #if defined(__x86_64__)
-        if (__builtin_cpu_supports("avx2")) {
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
                 run_avx2(p, a, b, c);
                 return;
         }

@@ -6,14 +6,19 @@
  *   i + 4, + 2, + 1); a product of two bf16 values is exact in f32. The order knows neither M nor N: "lanes8" in
  * manifests.
  *
+ * int4 (npu-worker/manifest.h): weights of 4 bits and rows of int8 or int16 are summed exactly over each 32 of K, and
+ * the sums are added in f32 by one fma each, K ascending: "blocks32".
+ *
  * Layouts of B: columns, that is [N][K], a weight matrix as it is (mlir-aie's b_col_maj); or tiles of 8 x 8, the int8
- * tiles of AIE2 laid out ahead: [K / 8][N / 8][8 k][8 n]. A and C are rows. The host's buffers are never looked at
- * here: pointers are into the device's copies, and each length has been checked against the operation's needs. */
+ * tiles of AIE2 laid out ahead: [K / 8][N / 8][8 k][8 n]; or int4's blocks 16x8. A and C are rows. The
+ * host's buffers are never looked at here: pointers are into the device's copies, and each length has been checked
+ * against the operation's needs. */
 #ifndef TDM_NPU_EMULATED_PROGRAM_H
 #define TDM_NPU_EMULATED_PROGRAM_H
 
 #include "common/util.h"
 #include "npu-worker/attention-abi.h"
+#include "npu-worker/manifest.h"
 
 #define TDM_EMULATED_MAGIC UINT32_C(0x554e5054) /* "TPNU" */
 #define TDM_EMULATED_OP_GEMM 1u
@@ -23,8 +28,15 @@
 #define TDM_EMULATED_TILE 8u
 #define TDM_EMULATED_MAX_SIZE 65536u
 
-enum tdm_emulated_type { TDM_EMULATED_BF16 = 1, TDM_EMULATED_INT8 = 2 };
-enum tdm_emulated_layout { TDM_EMULATED_COLUMNS = 1, TDM_EMULATED_TILES = 2 };
+enum tdm_emulated_type {
+        TDM_EMULATED_BF16 = 1,
+        TDM_EMULATED_INT8 = 2,
+        TDM_EMULATED_INT4 = 3,
+        TDM_EMULATED_INT4A16 = 4
+};
+enum tdm_emulated_layout { TDM_EMULATED_COLUMNS = 1, TDM_EMULATED_TILES = 2, TDM_EMULATED_BLOCKS = 3 };
+#define TDM_EMULATED_BLOCK_K 16u /* what a block is cut into */
+#define TDM_EMULATED_BLOCK_N 8u
 
 struct tdm_emulated_program {
         uint32_t magic;

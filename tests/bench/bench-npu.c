@@ -100,7 +100,7 @@ static void bench_formats(const char *path)
                                 free(put);
                         }
                 printf("%s: attention's weights in %s: relative error %.5f, %.2f bytes a weight (%.2f in the file)\n",
-                       path, tdm_npu_type_name(types[t]), sqrt(error / square), (double)tdm_npu_type_bytes(types[t]),
+                       path, tdm_npu_type_name(types[t]), sqrt(error / square), (double)tdm_npu_row_bytes(types[t], 1),
                        (double)file_bytes / (double)n);
         }
         runner_model_unload(&model);

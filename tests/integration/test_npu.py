@@ -172,9 +172,9 @@ def runs_on_the_npu():
 
 @full_only
 def the_1b_shape():
-    """Random weights in the 1B's shape: every product of attention on the NPU, whole and in company, in both types."""
+    """Random weights in the 1B's shape: every product of attention on the NPU, whole and in company, in each type."""
     model = make_model("1b", "q4_0")
-    for kind in ("bf16", "int8"):
+    for kind in ("bf16", "int8", "int4"):
         control = Control()
         with Daemon(models=(model,), hang_ms=60000,
                     env={"TANDEM_NPU": "emulated", "TANDEM_GPU": "host", "TANDEM_NPU_FORMAT": kind,
@@ -192,6 +192,26 @@ def the_1b_shape():
             equal(control.counters()["refused"], 0, "calls that a driver would refuse")
             print(f"1b shape, {kind}: {100 * use['share']:.1f}% of attention on the NPU, {use['commands']} commands; "
                   f"{w['plan']}")
+
+
+@test
+def four_bits():
+    """A model in Q4_0 in int4 programs: the same ids and log-probabilities as on the CPU."""
+    need_emulated()
+    model = make_model("tiny", "q4_0")
+    wanted = jobs(16)
+    results = {}
+    for npu in ("host", "emulated"):
+        with Daemon(models=(model,), env={"TANDEM_NPU": npu, "TANDEM_GPU": "host", "TANDEM_NPU_FORMAT": "int4"}) as d:
+            d.wait_ready()
+            results[npu] = [d.generate(**q) for q in wanted]
+            w = d.cli_json("status", "--json")[0]["workers"][0]
+            if npu == "emulated":
+                check("6 of 6 attention layers on the NPU in int4: qkv 1 command of " in w["plan"], "the plan",
+                      w["plan"])
+                check(w["device_use"]["share"] > 0.5, "share of attention on the NPU", w["device_use"])
+                compare(together(d, wanted), results[npu], "together")
+    compare(results["emulated"], results["host"], "the NPU and the CPU")
 
 
 @test
