@@ -469,9 +469,9 @@ static void look_at_npu_software(struct doctor *d, const struct device *n)
         snprintf(folder, sizeof(folder), "%s/%s", TDM_NPU_PROGRAMS_DIR, generation);
         if (!exists(d, folder, "manifest"))
                 note(d, "NPU programs",
-                     "%s has no set of programs: the NPU worker uses the CPU (docs/npu-kernels.md says how to build "
-                     "one)",
-                     folder);
+                     "%s has no set of programs: the NPU worker uses the CPU. In Tandem's sources "
+                     "npu-worker/programs/build --device %s --out DIR builds one (docs/npu-kernels.md)",
+                     folder, n->product == 0x1502 ? "npu1" : "npu2");
         else
                 ok(d, "NPU programs", "%s", folder);
 }
