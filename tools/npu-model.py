@@ -4,6 +4,10 @@ rows. Nothing of it was measured. It is there so that the first owner's report h
 `tandem bench` and the worker's counters on one side, this on the other.
 
 usage: npu-model.py [--device phoenix|hawk-point|strix] [--model NAME] [--rows 1,8,64,256] [--submission-us N] [--json]
+                    [--programs]
+
+With --programs the products are those of npu-worker/programs/, as they cut them: fewer ports carry weights there, and a
+program has 4, 16 or 64 rows. For them it counts the words of each port of the busiest core, one a cycle.
 
 What it reckons, for y [rows][N] = x [rows][K] * w [N][K]:
 
@@ -29,6 +33,8 @@ Where the figures come from:
 import argparse
 import json
 import math
+import os
+import sys
 
 DEVICES = {
     # columns and rows of tiles that a program may use; tiles that the product page counts; TOPS of int8
@@ -41,8 +47,8 @@ TILE_BYTES, STACK_BYTES = 64 << 10, 4 << 10
 CHANNELS, CHANNEL_BYTES = 2, 4  # of a shim tile each way; a cycle
 MEMORY_BYTES_PER_S = 120e9
 STEP = 8  # rows and outputs of one step of a tile
-WEIGHT_BYTES = {"bf16": 2, "int8": 1, "int4": 0.5}
-ROW_BYTES = {"bf16": 2, "int8": 1, "int4": 1}  # activations stay int8 beside weights of 4 bits
+WEIGHT_BYTES = {"bf16": 2, "int8": 1, "int4": 18 / 32}  # of int4 with a scale of 2 bytes for each 32
+ROW_BYTES = {"bf16": 2, "int8": 1, "int4": 1 + 4 / 32}  # activations stay int8 beside weights of 4 bits
 OUT_BYTES = 4
 SHAPES = {  # d_model, heads, heads of keys and values, head's width, layers
     "gemma3-1b": (1152, 4, 1, 256, 26),
@@ -87,13 +93,36 @@ def product(device, kind, m, k, n):
     return {"tile": f"{inner_m}x{cut}x{inner_n}", "tiles_over": f"{over_rows}x{over_outputs}", "bytes": moved + y,
             "compute_cycles": round(compute), "memory_cycles": round(transfer),
             "bound": "arithmetic" if compute > transfer else "memory",
-            "us": 1e6 * max(compute, transfer) / f}
+            "us": 1e6 * max(compute, transfer) / f, "commands": 1}
 
 
-def layer(device, kind, shape, m):
+def program(name, kind, m, k, n):
+    """The same of a product as npu-worker/programs/ builds it: for its smallest number of rows that holds m."""
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "npu-worker", "programs"))
+    import layout
+    import shapes
+    device = layout.DEVICES["npu2" if name == "strix" else "npu1"]
+    rows = min(r for r in shapes.ROWS + (max(shapes.ROWS) * math.ceil(m / max(shapes.ROWS)),) if r >= m)
+    times = math.ceil(rows / max(shapes.ROWS))  # one command after the other
+    plan = layout.Plan(device, layout.kind(kind, device.name), rows // times, k, n)
+    busiest = layout.cores(device)[0]
+    words = lambda t: math.prod(t.sizes)  # noqa: E731
+    # Two halves of a number each take a pass over weights of 4 bits.
+    passes = 2 if kind == "int4" else 1
+    compute = plan.m * plan.share(busiest)[1] * layout.OUTPUTS * k / DEVICES[name]["macs"][kind] * passes
+    transfer = max(words(plan.a()), words(plan.b(busiest)), words(plan.c(busiest)))
+    return {"tile": f"{layout.ROWS}x{layout.PIECE}x{layout.OUTPUTS}", "tiles_over": f"1x{len(layout.cores(device))}",
+            "bytes": 4 * sum(plan.sizes_words()) * times, "compute_cycles": round(compute) * times,
+            "memory_cycles": transfer * times, "bound": "arithmetic" if compute > transfer else "memory",
+            "us": 1e6 * times * max(compute, transfer) / clock(DEVICES[name]), "commands": times}
+
+
+def layer(name, kind, shape, m, programs):
     d, heads, kv, width, _ = SHAPES[shape]
-    return {"qkv": product(device, kind, m, d, (heads + 2 * kv) * width),
-            "output": product(device, kind, m, heads * width, d)}
+    made = [program(name, kind, m, k, n) if programs else product(DEVICES[name], kind, m, k, n)
+            for k, n in ((d, (heads + 2 * kv) * width), (heads * width, d))]
+    return dict(zip(("qkv", "output"), made))
 
 
 def main():
@@ -103,6 +132,7 @@ def main():
     p.add_argument("--rows", default="1,8,64,256")
     p.add_argument("--submission-us", type=float, default=0)
     p.add_argument("--json", action="store_true")
+    p.add_argument("--programs", action="store_true")
     args = p.parse_args()
     found = []
     for name in args.device or DEVICES:
@@ -110,8 +140,8 @@ def main():
         for shape in args.model or SHAPES:
             for kind in ("bf16", "int8", "int4"):
                 for m in (int(x) for x in args.rows.split(",")):
-                    parts = layer(device, kind, shape, m)
-                    us = sum(part["us"] + args.submission_us for part in parts.values())
+                    parts = layer(name, kind, shape, m, args.programs)
+                    us = sum(part["us"] + args.submission_us * part["commands"] for part in parts.values())
                     found.append({"device": name, "ghz": round(clock(device) / 1e9, 3), "model": shape, "type": kind,
                                   "rows": m, "layer_us": us, "model_ms": us * SHAPES[shape][4] / 1e3, **parts})
     if args.json:

@@ -32,6 +32,19 @@ def by_hand():
 
 
 @test
+def our_programs():
+    """Of npu-worker/programs/: a word a cycle through the busiest core's ports, and never better than the best."""
+    best, ours = model(), model("--programs")
+    r = ours["phoenix", "gemma3-1b", "bf16", 1]
+    # 24 blocks of 64 outputs on 7 cores: one has 4.
+    equal(r["qkv"]["memory_cycles"], 4 * 64 * 1152 // 2, "words of weights")
+    equal(ours["strix", "gemma3-1b", "int4", 1]["qkv"]["memory_cycles"], 2 * 2 * 36 * 144, "2 blocks on a core")
+    equal(ours["phoenix", "gemma3-1b", "bf16", 256]["qkv"]["commands"], 4, "64 rows a command")
+    for key, r in ours.items():
+        check(r["layer_us"] >= best[key]["layer_us"], "no better than the best", key)
+
+
+@test
 def never_better_than_possible():
     tops = {"phoenix": 10e12, "hawk-point": 16e12, "strix": 50e12}
     faster = {"bf16": 0.5, "int8": 1, "int4": 2}
