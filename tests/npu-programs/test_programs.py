@@ -29,7 +29,7 @@ from aie.machine import Machine, Wrong  # noqa: E402
 from aie.machine import check as must  # noqa: E402
 
 TYPES = ("bf16", "int8", "int4")
-# Largest difference from sums in double, relative to the largest sum. Measured: 4e-7, 0, 2e-7.
+# Largest difference from sums in double, relative to the largest sum. Measured: 3.3e-7, 0, 1.6e-7.
 BOUNDS = {"bf16": 2e-6, "int8": 0, "int4a16": 2e-6}
 
 
