@@ -184,7 +184,8 @@ static int env_npu(struct tdm_config *c, struct tdm_error *err)
                 return r;
         if (mb > 0)
                 c->npu_bytes = (uint64_t)mb << 20;
-        if (format && format[0] && strcmp(format, "bf16") != 0 && strcmp(format, "int8") != 0)
+        if (format && format[0] && strcmp(format, "bf16") != 0 && strcmp(format, "int8") != 0 &&
+            strcmp(format, "int4") != 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "TANDEM_NPU_FORMAT: \"%.60s\" is not one of " TDM_CONFIG_NPU_FORMATS, format);
         if ((programs && programs[0] && tdm_config_set_string(&c->npu_programs, programs) < 0) ||

@@ -107,11 +107,11 @@ static void test_npu_keys(void **state)
         tdm_config_deinit(&c);
 
         setenv("TANDEM_NPU_MEMORY_MB", "3", 1);
-        setenv("TANDEM_NPU_FORMAT", "bf16", 1);
+        setenv("TANDEM_NPU_FORMAT", "int4", 1);
         setenv("TANDEM_NPU_PROGRAMS", "/elsewhere", 1);
         assert_int_equal(LOAD(&c, &err, "--config", path, "--socket", "/run/y"), 0);
         assert_string_equal(c.npu_programs, "/elsewhere");
-        assert_string_equal(c.npu_format, "bf16");
+        assert_string_equal(c.npu_format, "int4");
         assert_int_equal(c.npu_bytes, 3 << 20);
         tdm_config_deinit(&c);
         setenv("TANDEM_NPU_FORMAT", "f16", 1);
