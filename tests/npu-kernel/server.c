@@ -71,7 +71,7 @@ static void keep_for_later(struct client *client, const struct npk_request *r, c
 
 static void serve_pending(void)
 {
-        static uint8_t room[NPK_MAX_EXTRA + 1];
+        alignas(8) static uint8_t room[NPK_MAX_EXTRA + 1];
         uint64_t now = tdm_now_ns();
 
         for (struct pending **at = &kernel.pending; *at;) {
@@ -164,7 +164,7 @@ static int open_for(const struct client *opener, const struct npk_request *r, st
 /* False: the last process closed the file. */
 static bool serve(struct client *client)
 {
-        static uint8_t extra[NPK_MAX_EXTRA + 1], room[NPK_MAX_EXTRA + 1];
+        alignas(8) static uint8_t extra[NPK_MAX_EXTRA + 1], room[NPK_MAX_EXTRA + 1];
         struct npk_request r;
         struct iovec iov[2] = { { &r, sizeof(r) }, { extra, NPK_MAX_EXTRA } };
         union {
