@@ -72,7 +72,9 @@ class Kernel:
                 socket.send_fds(self.socket, [struct.pack("=4I64x", 4, 0, len(data), 0) + data], [theirs.fileno()])
                 reply = mine.recv(131072)
             except OSError as e:
-                check(False, f"{line!r} to the emulated kernel: {e}; its process: {self.process.poll() or 'runs'}")
+                ended = self.process.poll()
+                check(False, f"{line!r} to the emulated kernel: {e}; its process "
+                      f"{'runs' if ended is None else f'ended with {ended}'}")
         result, n = struct.unpack_from("=iI", reply)
         equal(result, 0, f"{line!r} to the emulated kernel")
         return reply[72:72 + n].rstrip(b"\0").decode()
