@@ -17,6 +17,8 @@
 #define HANG_MS_MAX 600000u
 #define QUARANTINE_NS (5 * TDM_NSEC_PER_SEC)
 #define RETRY_NS TDM_NSEC_PER_SEC
+/* After a sleep the firmware of a device may be loaded anew, and its node appears when that is done. */
+#define DEVICE_LATE_NS (10 * TDM_NSEC_PER_SEC)
 /* More memory than any machine has. What a worker says it uses is summed up and shown. */
 #define SCRATCH_MAX (UINT64_C(1) << 48)
 /* Chunks of weights in one message, and the most chunks that a worker has been sent and has not yet answered for. These
@@ -780,6 +782,7 @@ void tdm_fleet_reopen(struct tdm_fleet *f, enum tdm_worker_index worker, const c
         if (w->state == TDM_WORKER_OFF || w->restart_wanted)
                 return;
         w->reopen_wanted = true;
+        w->late_until_ns = tdm_now_ns() + DEVICE_LATE_NS;
         snprintf(w->restart_reason, sizeof(w->restart_reason), "%s", reason);
         tdm_fleet_pump_soon(f);
 }

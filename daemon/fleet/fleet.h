@@ -135,8 +135,8 @@ void tdm_fleet_bad_results(struct tdm_fleet *fleet, enum tdm_worker_index worker
 
 /* Asks a worker to leave and starts it anew; ends a quarantine. -ENOENT when it is off. */
 int tdm_fleet_restart(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason);
-/* The same, but nothing is forgiven, and it takes the device that it had or waits for it. One in quarantine stays
- * there. */
+/* The same, but nothing is forgiven, and it takes the device that it had or waits for it: for 10 s a device that is not
+ * back yet does not count as a death. One in quarantine stays there. */
 void tdm_fleet_reopen(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason);
 
 struct tdm_worker_status {

@@ -160,10 +160,11 @@ struct tdm_fleet_worker {
         bool ever_started;
         /* it opens the device that it had: "auto" is decided once, or a job's bits would change in the middle */
         bool pinned;
-        unsigned deaths;      /* with no finished step between */
-        unsigned idle_deaths; /* of those that were in reserve all their life */
-        unsigned ring_faults; /* the same */
-        unsigned charged;     /* conduct.c; forgotten with time alone */
+        uint64_t late_until_ns; /* the machine woke: until then a device that is not back yet costs nothing */
+        unsigned deaths;        /* with no finished step between */
+        unsigned idle_deaths;   /* of those that were in reserve all their life */
+        unsigned ring_faults;   /* the same */
+        unsigned charged;       /* conduct.c; forgotten with time alone */
         uint64_t charged_ns;
         bool spent; /* the account: quarantined when this life has ended */
         struct {

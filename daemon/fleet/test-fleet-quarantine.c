@@ -147,6 +147,7 @@ static void back_from_quarantine(void **state)
 static void device_comes_back(void **state)
 {
         char dir[] = "/tmp/tandem-test-fleet-XXXXXX", path[256];
+        uint32_t n_restarts;
         const struct tdm_fleet_config config = {
                 .worker_dir = dir,
                 .requested = { "host", "host" },
@@ -176,6 +177,16 @@ static void device_comes_back(void **state)
                 wait_for(rig, npu->state == TDM_WORKER_READY && is_whole(rig));
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
         }
+        /* After a sleep it may be missing for longer than that. */
+        strcpy(npu->device, "none");
+        n_restarts = npu->restarts;
+        tdm_fleet_reopen(rig->fleet, TDM_WORKER_NPU, "the machine slept");
+        wait_for(rig, npu->restarts > n_restarts + TDM_FLEET_MAX_DEATHS + 1);
+        assert_non_null(strstr(npu->last_exit, "there is no device"));
+        assert_int_not_equal(npu->state, TDM_WORKER_QUARANTINED);
+        strcpy(npu->device, "host");
+        wait_for(rig, npu->state == TDM_WORKER_READY && is_whole(rig));
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
         snprintf(path, sizeof(path), "%s/tandem-npu-worker", dir);
         unlink(path);

@@ -228,6 +228,8 @@ static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64
  * delayed all the same, each time longer. */
 static void count_death(struct tdm_fleet_worker *w)
 {
+        if (w->device_gone && tdm_now_ns() < w->late_until_ns)
+                return;
         if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS && w->state == TDM_WORKER_READY) {
                 w->idle_deaths = 0;
                 w->quarantines = 0;

@@ -30,6 +30,7 @@ struct tdm_emulated_control {
         _Atomic uint64_t n_contexts; /* 24: opened */
         _Atomic uint64_t n_refused;  /* 32: calls that a driver would have refused */
         _Atomic uint64_t bytes_to_device, bytes_from_device; /* 40, 48 */
+        _Atomic uint64_t absent_until_ns; /* 56: of tdm_now_ns(), set by the test: until then nothing can be opened */
 };
 
 #endif

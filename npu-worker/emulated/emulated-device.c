@@ -151,6 +151,8 @@ xclDeviceHandle xclOpen(unsigned index, const char *log, enum xclVerbosityLevel 
                         return NULL;
                 started = true;
         }
+        if (tdm_now_ns() < atomic_load(&emulated.control->absent_until_ns))
+                return NULL;
         emulated.memlock_bytes = UINT64_MAX;
         ask_limit();
         tdm_emulated_core_register(emulated.shared_ptr, &emulated, index);

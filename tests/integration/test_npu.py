@@ -7,12 +7,10 @@ With --full each kind strikes 20 times, at random under four jobs.
 import ctypes
 import glob
 import json
-import mmap
 import random
 import re
 import resource
 import signal
-import struct
 import subprocess
 import tempfile
 
@@ -24,6 +22,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import tandem_test  # noqa: E402
+from tandem_emulated import Control  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 PROGRAMS = os.path.join(BIN, "..", "lib", "npu-emulated", "programs")
@@ -32,28 +31,6 @@ NAMES = {ERROR: "error", HANG: "hang", CONTEXT: "context lost", GONE: "device go
          SLOW_COMMAND: "slow", SUSPEND: "suspend and resume"}
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "6"))
 LONG = "Once upon a time there was a king who had three sons. " * 6
-
-
-class Control:
-    """The control page: faults in, counters out."""
-
-    def __init__(self):
-        self.file = tempfile.NamedTemporaryFile(prefix="tandem-test-npu-")
-        self.file.truncate(4096)
-        self.page = mmap.mmap(self.file.fileno(), 4096)
-        self.path = self.file.name
-
-    def fault(self, kind):
-        struct.pack_into("<I", self.page, 0, kind)
-
-    def taken(self):
-        return struct.unpack_from("<I", self.page, 0)[0] == 0
-
-    def counters(self):
-        n_faults, = struct.unpack_from("<I", self.page, 4)
-        commands, macs, contexts, refused, up, down = struct.unpack_from("<6Q", self.page, 8)
-        return {"faults": n_faults, "commands": commands, "macs": macs, "contexts": contexts, "refused": refused,
-                "up": up, "down": down}
 
 
 def need_emulated():

@@ -5,12 +5,15 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_bus import Bus  # noqa: E402
+from tandem_emulated import Control  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 NAME = "org.freedesktop.login1"
@@ -95,9 +98,9 @@ def logind(address):
     loop.run()
 
 
-def daemon(bus):
+def daemon(bus, **env):
     device = "emulated" if os.path.exists(PROGRAMS) else "host"
-    return bus.daemon(env={"TANDEM_NPU": device, "TANDEM_GPU": "host", "DBUS_SYSTEM_BUS_ADDRESS": bus.address},
+    return bus.daemon(env={"TANDEM_NPU": device, "TANDEM_GPU": "host", "DBUS_SYSTEM_BUS_ADDRESS": bus.address, **env},
                       placement="split")
 
 
@@ -146,6 +149,73 @@ def jobs_go_on():
                 r = job.wait()
                 same_ids(r.ids, w.ids, "ids")
                 same_ids(r.logprobs, w.logprobs, "log-probabilities")
+        fake.end()
+
+
+@test
+def the_device_comes_late():
+    """It is back seconds after the machine. It is waited for, and the jobs go on with its bits."""
+    if not os.path.exists(PROGRAMS):
+        raise Skip("the emulated NPU is not in this build (Debian: libxrt-dev, uuid-dev)")
+    late = 6.0  # longer than a device that goes without a sleep is waited for
+    control = Control()
+    with Bus() as bus:
+        fake = Logind(bus)
+        with daemon(bus, TANDEM_NPU_EMULATED_CONTROL=control.path) as d:
+            d.wait_ready()
+            want = [d.generate(**q) for q in wanted()]
+            fake.inhibited()
+            jobs = [d.start_job(**q) for q in wanted()]
+            for job in jobs:
+                job.until(10)
+            fake.sleep()
+            control.absent(late)
+            begin = time.monotonic()
+            fake.ask("wake")
+            wait_for(lambda: "no emulated device" in d.workers()["npu"]["last_exit"], "the device is missed", late / 2)
+            steps = d.status()["steps_done"]
+            check(d.status()["jobs_running"] > 0, "jobs wait", d.status())
+            while time.monotonic() - begin < late - 0.1:
+                check(d.workers()["npu"]["state"] != "quarantined", "it is waited for", d.workers()["npu"])
+                equal(d.status()["steps_done"], steps, "steps done without the device")
+                time.sleep(0.1)
+            wait_for(lambda: d.workers()["npu"]["state"] == "ready", "the device is opened", 10)
+            wait_for(lambda: d.status()["steps_done"] > steps, "the jobs go on", 20)
+            took = time.monotonic() - begin - late
+            restarts = d.workers()["npu"]["restarts"]
+            for job, w in zip(jobs, want):
+                r = job.wait()
+                same_ids(r.ids, w.ids, "ids")
+                same_ids(r.logprobs, w.logprobs, "log-probabilities")
+                check(not r.done.get("degraded"), "the same plan", r.done)
+            print(f"    {restarts} tries; the jobs went on {1e3 * took:.0f} ms after the device was back", flush=True)
+        fake.end()
+
+
+@test
+def the_watchdog_sleeps_too():
+    """While steps are held the service manager is told that all is well, however long that takes."""
+    interval = 4.0 if SANITIZER else 1.0
+    with Bus() as bus, tempfile.TemporaryDirectory(prefix="tandem-test-sleep-") as directory, \
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(os.path.join(directory, "notify"))
+        manager.settimeout(interval)
+        fake = Logind(bus)
+        with daemon(bus, NOTIFY_SOCKET=manager.getsockname(), WATCHDOG_USEC=str(int(interval * 1e6))) as d:
+            d.wait_ready()
+            want = d.generate(**wanted()[1])
+            fake.inhibited()
+            job = d.start_job(**wanted()[1])
+            job.until(10)
+            fake.sleep()
+            begin, n = time.monotonic(), 0
+            while time.monotonic() - begin < 3 * interval:
+                check(d.status()["jobs_running"] > 0, "the job waits", d.status())
+                n += manager.recv(4096).startswith(b"WATCHDOG=1")  # one that is late ends the test
+            check(n >= 6, "three times an interval it is told", n)
+            fake.ask("wake")
+            same_ids(job.wait().ids, want.ids, "ids")
+            check("the watchdog is not told" not in d.log(), "it was told all the time", d.log())
         fake.end()
 
 

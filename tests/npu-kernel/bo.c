@@ -21,7 +21,7 @@ void bo_unref(struct bo *bo)
                                 *p = bo->next;
                                 break;
                         }
-                for (unsigned i = 0; i < client->n_heaps; i++)
+                for (unsigned i = 0; i < bo->n_heaps; i++)
                         bo_unref(client->heaps[i]);
                 free(bo);
                 return;
@@ -194,7 +194,8 @@ static int device_new(struct client *client, uint64_t size, struct bo **ret)
         bo->next = *p;
         *p = bo;
         client->heap_used += bytes;
-        for (unsigned i = 0; i < client->n_heaps; i++)
+        bo->n_heaps = client->n_heaps; /* the heap may grow meanwhile */
+        for (unsigned i = 0; i < bo->n_heaps; i++)
                 client->heaps[i]->refs++;
         *ret = bo;
         return 0;
@@ -323,7 +324,8 @@ int bo_sync(struct client *client, struct npk_request *r)
                 return -EINVAL;
         }
         size = TDM_MIN(s->size, bo->size - s->offset);
-        device = bo->type == XDNA_BO_HEAP ? client->heap_device + (bo->address - HEAP_BASE) : bo->device;
+        device = bo->type == XDNA_BO_HEAP && bo->owner == client ? client->heap_device + (bo->address - HEAP_BASE) :
+                                                                   bo->device;
         if (device != bo->host && s->direction == XDNA_SYNC_TO_DEVICE)
                 memcpy(device + s->offset, bo->host + s->offset, size);
         else if (device != bo->host)
@@ -499,8 +501,10 @@ void bo_close_all(struct client *client)
                 bo_unref(client->bos.entry[i]);
         free(client->bos.entry);
         client->bos = (struct table){};
-        for (unsigned i = 0; i < client->n_heaps; i++)
+        for (unsigned i = 0; i < client->n_heaps; i++) {
+                client->heaps[i]->owner = NULL; /* another file may have imported it */
                 bo_unref(client->heaps[i]);
+        }
         client->n_heaps = 0;
         if (client->heap_host) {
                 munmap(client->heap_host, HEAP_MAX_BYTES);

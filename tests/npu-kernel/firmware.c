@@ -156,12 +156,16 @@ static uint32_t start_cu(struct client *client, struct context *context, const u
                                 refuse("an output that overlaps argument %d", (int)j - 1);
                                 return ERT_ERROR;
                         }
+        for (unsigned i = 0; i <= n; i++) /* a handle that is closed meanwhile leaves the memory in place */
+                ranges[i].bo->refs++;
         pthread_mutex_unlock(&kernel.lock);
         ok = tdm_emulated_program_run(&program, data, n == 5 ? ranges[5].len : 0);
         pthread_mutex_lock(&kernel.lock);
         for (unsigned i = 1; ok && i <= n; i++)
                 if (ranges[i].output && ranges[i].bo->user_va)
                         ok = user_copy(client, &ranges[i], false);
+        for (unsigned i = 0; i <= n; i++)
+                bo_unref(ranges[i].bo);
         if (ok) {
                 kernel.n.commands++;
                 kernel.n.macs += tdm_emulated_program_macs(&program);

@@ -39,7 +39,8 @@ struct bo {
         uint8_t *host;   /* what the processes see */
         uint8_t *device; /* what the NPU sees: the same, or with --shadow a copy that syncs keep */
         uint64_t address;
-        struct client *owner; /* of heaps and device buffers */
+        struct client *owner; /* of heaps and device buffers; NULL: that file was closed */
+        unsigned n_heaps;     /* of the owner, that a device buffer keeps */
         uint64_t user_va;     /* of user pointers */
         struct bo *next;
 };

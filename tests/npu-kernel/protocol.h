@@ -9,6 +9,7 @@
 #ifndef TESTS_NPU_KERNEL_PROTOCOL_H
 #define TESTS_NPU_KERNEL_PROTOCOL_H
 
+#include <stdalign.h>
 #include <stdint.h>
 
 #define NPK_ENV "TANDEM_NPU_KERNEL"
@@ -32,13 +33,13 @@ struct npk_request {
         uint32_t nr;      /* of the ioctl */
         uint32_t n_extra; /* bytes that follow */
         uint32_t fault;   /* what an argument points to cannot be read */
-        uint8_t arg[NPK_MAX_ARG];
+        alignas(8) uint8_t arg[NPK_MAX_ARG];
 };
 
 struct npk_reply {
         int32_t result; /* 0 or -errno */
         uint32_t n_extra;
-        uint8_t arg[NPK_MAX_ARG];
+        alignas(8) uint8_t arg[NPK_MAX_ARG];
 };
 
 #endif

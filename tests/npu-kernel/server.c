@@ -71,7 +71,7 @@ static void keep_for_later(struct client *client, const struct npk_request *r, c
 
 static void serve_pending(void)
 {
-        static uint8_t room[NPK_MAX_EXTRA + 1];
+        alignas(8) static uint8_t room[NPK_MAX_EXTRA + 1];
         uint64_t now = tdm_now_ns();
 
         for (struct pending **at = &kernel.pending; *at;) {
@@ -164,7 +164,7 @@ static int open_for(const struct client *opener, const struct npk_request *r, st
 /* False: the last process closed the file. */
 static bool serve(struct client *client)
 {
-        static uint8_t extra[NPK_MAX_EXTRA + 1], room[NPK_MAX_EXTRA + 1];
+        alignas(8) static uint8_t extra[NPK_MAX_EXTRA + 1], room[NPK_MAX_EXTRA + 1];
         struct npk_request r;
         struct iovec iov[2] = { { &r, sizeof(r) }, { extra, NPK_MAX_EXTRA } };
         union {
@@ -214,11 +214,13 @@ static int next_timeout(void)
         return first <= now ? 0 : (int)TDM_MIN(TDM_DIV_UP(first - now, TDM_NSEC_PER_MSEC), UINT64_C(60000));
 }
 
-static volatile sig_atomic_t terminated;
+static volatile sig_atomic_t terminated, terminated_by;
 
-static void on_signal(int number)
+static void on_signal(int number, siginfo_t *info, void *context)
 {
+        (void)context;
         terminated = number;
+        terminated_by = info->si_pid;
 }
 
 static void loop(int ready_fd)
@@ -239,8 +241,12 @@ static void loop(int ready_fd)
                 }
                 timeout = next_timeout();
                 pthread_mutex_unlock(&kernel.lock);
-                if (poll(fds, 3 + n, timeout) < 0 && errno != EINTR)
+                if (poll(fds, 3 + n, timeout) < 0) {
+                        if (errno == EINTR)
+                                continue;
+                        fprintf(stderr, "npu-kernel: ends: poll: %s\n", strerror(errno));
                         break;
+                }
                 if (ready_fd >= 0 && fds[2].revents & (POLLERR | POLLHUP))
                         break;
                 pthread_mutex_lock(&kernel.lock);
@@ -254,6 +260,8 @@ static void loop(int ready_fd)
                         client_new(kernel.listener);
                 pthread_mutex_unlock(&kernel.lock);
         }
+        if (terminated && terminated_by != getppid())
+                fprintf(stderr, "npu-kernel: ends: signal %d of process %d\n", (int)terminated, (int)terminated_by);
 }
 
 static int fail(const char *what, int r)
@@ -276,6 +284,7 @@ int main(int argc, char **argv)
                 { "timeout-ms", required_argument, NULL, 't' }, { "ready-fd", required_argument, NULL, 'r' },
                 { "tree", required_argument, NULL, 'w' },       {}
         };
+        const struct sigaction action = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO };
         struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = NPK_SOCKET };
         int c, ready_fd = -1, r;
         pthread_t firmware;
@@ -300,8 +309,8 @@ int main(int argc, char **argv)
         if (optind + 1 != argc)
                 return usage();
         signal(SIGPIPE, SIG_IGN);
-        signal(SIGTERM, on_signal);
-        signal(SIGINT, on_signal);
+        sigaction(SIGTERM, &action, NULL);
+        sigaction(SIGINT, &action, NULL);
         if ((mkdir(argv[optind], 0755) < 0 && errno != EEXIST) || chdir(argv[optind]) < 0)
                 return fail(argv[optind], -errno);
         r = tree_write(NPK_TREE);

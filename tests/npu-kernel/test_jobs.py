@@ -21,7 +21,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import (BIN, PROMPT, TALE, Daemon, check, equal, golden_distances, make_model, same_ids,  # noqa: E402
-                         wait_for)
+                         send_signal, wait_for)
 
 SETS = (("programs", "bf16", 2), ("programs", "int8", 2), ("programs-attention", "bf16", 1))  # commands a block
 # The last has the driver library sync by ioctl, and an NPU that sees nothing else.
@@ -65,10 +65,16 @@ class Kernel:
 
     def ask(self, line):
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.settimeout(60)
         with mine, theirs:
             data = line.encode()
-            socket.send_fds(self.socket, [struct.pack("=4I64x", 4, 0, len(data), 0) + data], [theirs.fileno()])
-            reply = mine.recv(131072)
+            try:
+                socket.send_fds(self.socket, [struct.pack("=4I64x", 4, 0, len(data), 0) + data], [theirs.fileno()])
+                reply = mine.recv(131072)
+            except OSError as e:
+                ended = self.process.poll()
+                check(False, f"{line!r} to the emulated kernel: {e}; its process "
+                      f"{'runs' if ended is None else f'ended with {ended}'}")
         result, n = struct.unpack_from("=iI", reply)
         equal(result, 0, f"{line!r} to the emulated kernel")
         return reply[72:72 + n].rstrip(b"\0").decode()
@@ -280,23 +286,30 @@ def restarts(want, build, n):
         env = {"TANDEM_NPU": "xrt", "TANDEM_GPU": "host",
                "TANDEM_NPU_PROGRAMS": os.path.join(build, "lib", "npu-kernel", "programs"), **kernel.env}
         with Daemon(env=env) as d:
-            held, pids = None, set()
-            for _ in range(n):
+            held, n_fds, begin = None, None, time.monotonic()
+            for i in range(n):
                 wait_for(lambda: d.workers()["npu"].get("state") == "ready", "the NPU worker", 30)
                 job = d.start_job(**fields(1))
                 job.until(4)
-                pid = d.workers()["npu"]["pid"]
-                now = kernel.counters()
-                now = {k: now[k] for k in ("handles", "contexts", "mappings", "buffers", "heap_used", "bytes")}
+                pid = d.worker_pid("npu")
+                counted = kernel.counters()
+                now = {k: counted[k] for k in ("files", "handles", "contexts", "mappings", "syncobjs", "buffers",
+                                               "heap_used", "bytes")}
                 if held:
-                    equal(now, held, f"what worker {pid} holds, and what the first one held")
+                    equal(now, held, f"what there is with worker {i}, and what there was with the first one")
                 held = held or now
-                pids.add(pid)
-                os.kill(pid, signal.SIGKILL)
+                # A reply that is under way has one.
+                fds = [len(os.listdir(f"/proc/{p.pid}/fd")) for p in (kernel.process, d.process)]
+                n_fds = n_fds or fds
+                check(all(a <= b + 16 for a, b in zip(fds, n_fds)), "descriptors of server and tandemd", fds, n_fds)
+                send_signal(pid, signal.SIGKILL)
                 same_ids(job.wait().ids, want[1][0], "ids of a job whose worker was killed")
-            equal(len(pids), n, "workers")
+                if i % 100 == 99:
+                    print(f"{i + 1} workers were killed in {time.monotonic() - begin:.0f} s", flush=True)
+            wait_for(lambda: d.workers()["npu"].get("restarts", 0) >= n, "each of them was another process")
         left = wait_for(lambda: (lambda c: c if c["files"] == 0 else None)(kernel.counters()), "the file is closed")
-        equal((left["handles"], left["contexts"], left["mappings"], left["buffers"]), (0, 0, 0, 0), "what is left")
+        equal((left["handles"], left["contexts"], left["mappings"], left["syncobjs"], left["buffers"]), (0,) * 5,
+              "what is left")
         print(f"{n} workers were killed: each held {held}, nothing is left", flush=True)
 
 

@@ -15,9 +15,17 @@
 #include "tests/npu-kernel/kernel.h"
 
 #define MAX_FILES 64u
-#define POLL_NS 5000000L /* how late a signal of another thread may be seen */
+#define ROOM_BYTES (NPK_MAX_EXTRA + 8u) /* a zero may follow */
+#define POLL_NS 5000000L                /* how late a signal of another thread may be seen */
 
-static struct client *files[MAX_FILES];
+/* A request that another thread's close() overtakes keeps its file until it has ended, as a kernel's does. */
+struct file {
+        struct client *client; /* NULL: free */
+        int fd;                /* -1: closed, and still in use */
+        unsigned n_users;
+};
+
+static struct file files[MAX_FILES];
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER; /* taken before the kernel's, or alone */
 static _Thread_local bool in_kernel;
 
@@ -54,21 +62,57 @@ const char *npk_directory(void)
         return directory;
 }
 
-static struct client *client_of(int fd)
+/* With files_lock. */
+static struct file *file_of(int fd)
 {
-        struct client *client = NULL;
-
-        pthread_mutex_lock(&files_lock);
-        for (size_t i = 0; fd >= 0 && i < MAX_FILES && !client; i++)
-                if (files[i] && files[i]->fd == fd)
-                        client = files[i];
-        pthread_mutex_unlock(&files_lock);
-        return client;
+        for (size_t i = 0; fd >= 0 && i < MAX_FILES; i++)
+                if (files[i].client && files[i].fd == fd)
+                        return &files[i];
+        return NULL;
 }
 
 bool npk_is_ours(int fd)
 {
-        return client_of(fd) != NULL;
+        bool ours;
+
+        pthread_mutex_lock(&files_lock);
+        ours = file_of(fd) != NULL;
+        pthread_mutex_unlock(&files_lock);
+        return ours;
+}
+
+/* With files_lock: frees what nobody uses any more. */
+static void release(struct file *file)
+{
+        if (file->fd >= 0 || file->n_users > 0)
+                return;
+        enter();
+        kernel_close(file->client);
+        leave();
+        free(file->client);
+        file->client = NULL;
+}
+
+static struct file *use(int fd)
+{
+        struct file *file;
+
+        pthread_mutex_lock(&files_lock);
+        file = file_of(fd);
+        if (file)
+                file->n_users++;
+        pthread_mutex_unlock(&files_lock);
+        return file;
+}
+
+static void unuse(struct file *file)
+{
+        if (!file)
+                return;
+        pthread_mutex_lock(&files_lock);
+        file->n_users--;
+        release(file);
+        pthread_mutex_unlock(&files_lock);
 }
 
 static void *firmware(void *unused)
@@ -116,11 +160,12 @@ int npk_open(const char *stand_in, int flags)
         enter();
         if (r == 0)
                 r = start();
-        while (r == 0 && i < MAX_FILES && files[i])
+        while (r == 0 && i < MAX_FILES && files[i].client)
                 i++;
         if (r == 0 && i == MAX_FILES)
                 r = -EMFILE;
-        if (r == 0 && tdm_now_ns() < kernel.absent_until_ns)
+        if (r == 0 && (tdm_now_ns() < kernel.absent_until_ns ||
+                       (kernel.control && tdm_now_ns() < atomic_load(&kernel.control->absent_until_ns))))
                 r = -ENODEV;
         if (r == 0) {
                 client->fd = eventfd(0, EFD_CLOEXEC);
@@ -130,7 +175,8 @@ int npk_open(const char *stand_in, int flags)
                 client->pid = getpid();
                 client->uid = getuid();
                 client->next = kernel.clients;
-                kernel.clients = files[i] = client;
+                kernel.clients = client;
+                files[i] = (struct file){ .client = client, .fd = client->fd };
                 r = client->fd;
         } else {
                 free(client);
@@ -146,23 +192,17 @@ int npk_open(const char *stand_in, int flags)
 
 __attribute__((visibility("default"))) int close(int fd)
 {
-        struct client *client = NULL;
+        struct file *file;
 
         if (in_kernel)
                 return (int)syscall(SYS_close, fd);
         pthread_mutex_lock(&files_lock);
-        for (size_t i = 0; i < MAX_FILES && !client; i++)
-                if (files[i] && files[i]->fd == fd) {
-                        client = files[i];
-                        files[i] = NULL;
-                }
-        if (client) {
-                enter();
-                kernel_close(client);
-                leave();
+        file = file_of(fd);
+        if (file) {
+                file->fd = -1;
+                release(file);
         }
         pthread_mutex_unlock(&files_lock);
-        free(client);
         return (int)syscall(SYS_close, fd);
 }
 
@@ -189,20 +229,20 @@ static void sleep_until_something_ended(uint64_t deadline_ns)
 int npk_request(int fd, struct npk_request *r, const void *extra, int send_fd, uint8_t *ret_extra,
                 uint32_t *ret_n_extra, int *ret_fd)
 {
-        uint8_t *room = malloc(2 * (NPK_MAX_EXTRA + 1));
-        struct answer answer = { .extra = room + NPK_MAX_EXTRA + 1, .fd = -1 };
+        uint8_t *room = malloc(2 * ROOM_BYTES);
+        struct answer answer = { .extra = room + ROOM_BYTES, .fd = -1 };
         uint64_t deadline = kernel_deadline(r);
-        struct client *client;
+        struct file *file;
         int result;
 
         if (!room)
                 return -ENOMEM;
         if (r->n_extra > 0)
                 memcpy(room, extra, r->n_extra);
-        client = client_of(fd);
+        file = use(fd);
         enter();
         for (;;) {
-                result = client ? kernel_answer(client, r, room, send_fd, &answer) : -EBADF;
+                result = file ? kernel_answer(file->client, r, room, send_fd, &answer) : -EBADF;
                 if (result != -EAGAIN || !kernel_may_wait(r))
                         break;
                 if (tdm_now_ns() >= deadline) {
@@ -214,6 +254,7 @@ int npk_request(int fd, struct npk_request *r, const void *extra, int send_fd, u
         if (result == 0 && answer.fd >= 0 && ret_fd)
                 *ret_fd = answer.close_fd ? answer.fd : fcntl(answer.fd, F_DUPFD_CLOEXEC, 0);
         leave();
+        unuse(file);
         if (result == 0 && ret_n_extra)
                 *ret_n_extra = answer.n_extra;
         if (result == 0 && ret_extra)
