@@ -367,7 +367,7 @@ static void fill_model(Tandem__ModelStatus *m)
 {
         tandem__model_status__init(m);
         m->name = (char *)(uintptr_t) "tale";
-        m->path = (char *)(uintptr_t) "/models/tale.gguf";
+        m->path = (char *)(uintptr_t) "/proc/self/exe"; /* a file that is there */
         m->state = (char *)(uintptr_t) "loaded";
         m->architecture = (char *)(uintptr_t) "gemma3";
         m->quantisation = (char *)(uintptr_t) "Q8_0";

@@ -490,6 +490,22 @@ class Add(Case):
         self.tandem("add", status=2)
         self.tandem("add", "--from", "ollama", path, status=2)
 
+    def test_rm_of_one_name(self):
+        """A single file and models in parts that are called alike are several models."""
+        def parts(n):
+            return [f"m-{i + 1:05}-of-{n:05}.gguf" for i in range(n)]
+
+        for name in ["m.gguf", *parts(2), *parts(3)]:
+            self.model(self.models + "/" + name)
+        self.tandem("rm", "m")
+        self.assertEqual(self.files(), sorted(parts(2) + parts(3)))
+        self.assertIn("several models", self.tandem("rm", "m", status=1))
+        self.assertEqual(self.files(), sorted(parts(2) + parts(3)))
+        self.tandem("rm", "m-00001-of-00003")
+        self.assertEqual(self.files(), sorted(parts(2)))
+        self.tandem("rm", "m")
+        self.assertEqual(self.files(), [])
+
     def test_damaged(self):
         """What the daemon would refuse is refused here."""
         cut = self.model(self.dir + "/cut.gguf", MODEL[:len(MODEL) // 2])

@@ -25,10 +25,26 @@ install(FILES ${completions}/_tandem DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/ve
 install(FILES ${completions}/tandem.fish
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT daemon)
 
-# What an installed person reads: messages and manual pages name these.
-install(FILES ${CMAKE_SOURCE_DIR}/docs/http-api.md ${CMAKE_SOURCE_DIR}/docs/dbus-api.md
-  ${CMAKE_SOURCE_DIR}/docs/structured-output.md ${CMAKE_SOURCE_DIR}/docs/sandboxed-apps.md
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
+# What an installed person reads: messages and manual pages name these, and they each other. A link to what is not
+# installed becomes its text.
+set(pages dbus-api.md exactness.md http-api.md npu-kernels.md placement.md sandboxed-apps.md security.md serving.md
+  speculation.md structured-output.md)
+foreach(page ${pages})
+  set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/${page})
+  file(READ ${CMAKE_SOURCE_DIR}/docs/${page} text)
+  string(REGEX MATCHALL "\\([a-z0-9_./-]+\\.(md|def|png|svg|xml)\\)" targets "${text}")
+  list(REMOVE_DUPLICATES targets)
+  foreach(target ${targets})
+    string(REGEX REPLACE "^.(.*).$" "\\1" target "${target}")
+    if(NOT target IN_LIST pages AND NOT target STREQUAL http-page.png)
+      string(REPLACE "." "\\." pattern "${target}")
+      string(REGEX REPLACE "\\[([^]]*)\\]\\(${pattern}\\)" "\\1" text "${text}")
+    endif()
+  endforeach()
+  file(WRITE ${made}/pages/${page} "${text}")
+  install(FILES ${made}/pages/${page} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
+endforeach()
+install(FILES ${CMAKE_SOURCE_DIR}/docs/http-page.png DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tandem COMPONENT daemon)
 
 # All that is installed and nothing else, no tests: what `./bootstrap demo` builds, so that installing works after it.
 set(installed tandemd tandem tandem-pull tandem-npu-worker tandem-gpu-worker tandem-http libtandem completions)

@@ -1,6 +1,6 @@
 /* A small GTK 4 app that streams a story over D-Bus: write a beginning, press Enter, read on; Stop cancels. Everything
  * is asynchronous, so the window never waits; text arrives through a pipe and may end in the middle of a character. Its
- * picture: docs/tandem-story.png.
+ * picture: examples/tandem-story.png.
  *
  *     cc tandem-story.c $(pkg-config --cflags --libs gtk4 gio-unix-2.0) -o tandem-story */
 #include <gio/gunixfdlist.h>

@@ -41,6 +41,9 @@ bool read_all(const char *path, size_t max_bytes, struct buf *ret);
 /* What to ask the library for: the name as it is, or the file in the caller's own folder where the daemon does not look
  * there. The library hands that over. The text is valid until the next call. */
 const char *cli_model(struct tandem *tandem, const char *name);
+/* A draft is asked for by its name alone. A file, also one in the caller's own folder, is passed to the daemon before:
+ * its whole path is its name from then on, for this user. The text is valid until the next call. */
+int cli_take_draft(struct tandem *tandem, struct tandem_generate_options *options, struct tandem_error *err);
 /* The file of a name that a daemon lists, if one answers and this user may read it. NULL: not so. */
 char *cli_listed_file(struct cli *cli, const char *name);
 /* complain_error() of what was asked for with a model; of a name that nobody knows, what was meant in that folder. */

@@ -7,8 +7,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <sys/stat.h>
+
+#define SYSTEM_SOCKET "/run/tandem/socket"
 
 enum { MAX_DEVICES = 16 };
 
@@ -563,37 +566,71 @@ static void tell_worker(struct doctor *d, const char *what, const struct tandem_
                 note(d, what, "%s", w->reason);
 }
 
+/* Commands that work where this program is: a build folder has no units, and its programs are not in PATH. */
+struct local {
+        char daemon[4200]; /* "tandemd", or its path */
+        bool has_service;
+};
+
+static void find_local(struct local *c)
+{
+        c->has_service = access("/usr/lib/systemd/system/tandemd.socket", F_OK) == 0 ||
+                         access("/etc/systemd/system/tandemd.socket", F_OK) == 0;
+        if (!cli_find_program("tandemd", c->daemon, sizeof(c->daemon)) || strncmp(c->daemon, "/usr/", 5) == 0)
+                snprintf(c->daemon, sizeof(c->daemon), "tandemd");
+        else
+                c->has_service = false;
+}
+
+static void restart_command(const struct local *c, const struct tandem_status *status, char *to, size_t size)
+{
+        if (c->has_service && strcmp(status->socket, SYSTEM_SOCKET) == 0)
+                snprintf(to, size, "sudo systemctl restart tandemd");
+        else
+                snprintf(to, size, "kill %" PRIu64 "; %.200s --user &", status->pid, c->daemon);
+}
+
 /* False: no daemon said what its workers do. */
 static bool ask(struct doctor *d, struct cli *cli)
 {
+        struct local here;
         struct tandem *tandem;
         struct tandem_status *status;
         struct tandem_error err;
+        char again[320];
 
+        find_local(&here);
         if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK) {
-                problem(d, "sudo systemctl start tandemd.socket   (or, for yourself: tandemd --user &)", "daemon", "%s",
-                        err.message);
+                snprintf(again, sizeof(again), "%s%.200s --user &%s",
+                         here.has_service ? "sudo systemctl start tandemd.socket   (or, for yourself: " : "",
+                         here.daemon, here.has_service ? ")" : "");
+                problem(d, again, "daemon", "%s", err.message);
                 return false;
         }
         if (tandem_get_status(tandem, &status, &err) != TANDEM_OK) {
-                problem(d, "sudo systemctl restart tandemd", "daemon", "%s", err.message);
+                problem(d,
+                        here.has_service ? "sudo systemctl restart tandemd" :
+                                           "end that tandemd (pkill -x tandemd) and start it anew",
+                        "daemon", "%s", err.message);
                 tandem_close(tandem);
                 return false;
         }
+        restart_command(&here, status, again, sizeof(again));
         ok(d, "daemon", "%s runs", status->version);
         for (size_t i = 0; i < status->n_workers; i++) {
                 const struct tandem_worker *w = status->workers[i];
-                char what[32], mend[256];
+                char what[32], mend[512];
 
                 snprintf(what, sizeof(what), "%.8s worker", w->name);
                 if (strcmp(w->state, "quarantined") == 0) {
                         if (strncmp(w->last_exit, "device ", 7) == 0 && strcmp(w->requested, "auto") != 0)
                                 snprintf(mend, sizeof(mend),
-                                         "%.8s = auto in tandem.conf takes the CPU instead (man tandem.conf); then: "
-                                         "sudo systemctl restart tandemd",
-                                         w->name);
+                                         "%.8s = auto in tandem.conf takes the CPU instead (man tandem.conf); then: %s",
+                                         w->name, again);
                         else
-                                snprintf(mend, sizeof(mend), "tandem restart %.8s", w->name);
+                                snprintf(mend, sizeof(mend), "%s%.200s restart %.8s",
+                                         strcmp(status->socket, SYSTEM_SOCKET) == 0 && geteuid() != 0 ? "sudo " : "",
+                                         cli->program, w->name);
                         problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts, w->last_exit);
                 } else {
                         tell_worker(d, what, w);

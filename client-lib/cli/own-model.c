@@ -51,16 +51,49 @@ static bool daemon_finds(struct tandem *tandem, const char *name, const char *pa
         return found;
 }
 
+/* The file in the caller's own folder, where the daemon does not find it by this name. */
+static char *own_path(struct tandem *tandem, const char *name)
+{
+        struct tdm_suggestion near = tdm_suggest_for(name);
+        _cleanup_(freep) char *path = own_file(name, &near);
+
+        return path && !daemon_finds(tandem, name, path) ? steal_ptr(&path) : NULL;
+}
+
 const char *cli_model(struct tandem *tandem, const char *name)
 {
         static char kept[4352];
-        struct tdm_suggestion near = tdm_suggest_for(name ? name : "");
-        _cleanup_(freep) char *path = is_plain_name(name) ? own_file(name, &near) : NULL;
+        _cleanup_(freep) char *path = is_plain_name(name) ? own_path(tandem, name) : NULL;
 
-        if (!path || strlen(path) >= sizeof(kept) || daemon_finds(tandem, name, path))
+        if (!path || strlen(path) >= sizeof(kept))
                 return name;
         memcpy(kept, path, strlen(path) + 1);
         return kept;
+}
+
+int cli_take_draft(struct tandem *tandem, struct tandem_generate_options *options, struct tandem_error *err)
+{
+        static char kept[4096];
+        _cleanup_(freep) char *path = NULL;
+        uint32_t *ids;
+        size_t n;
+        int code;
+
+        if (!options->draft)
+                return TANDEM_OK;
+        if (is_plain_name(options->draft))
+                path = own_path(tandem, options->draft);
+        else if (!(path = realpath(options->draft, NULL)))
+                path = strdup(options->draft); /* to be told why it does not open */
+        if (!path || strlen(path) >= sizeof(kept))
+                return TANDEM_OK; /* the daemon says what is wrong with it */
+        code = tandem_tokenize(tandem, path, "", 0, 0, &ids, &n, err);
+        if (code != TANDEM_OK)
+                return code;
+        tandem_free(ids);
+        memcpy(kept, path, strlen(path) + 1);
+        options->draft = kept;
+        return TANDEM_OK;
 }
 
 char *cli_listed_file(struct cli *cli, const char *name)
@@ -89,7 +122,8 @@ int complain_model(const struct tandem_error *err, const char *name)
         _cleanup_(freep) char *here = NULL;
         const char *meant;
 
-        if (err->code == TANDEM_E_NO_MODEL && is_plain_name(name) && !strstr(err->message, "did you mean")) {
+        if (err->code == TANDEM_E_NO_MODEL && is_plain_name(name) && !strstr(err->message, "did you mean") &&
+            strncmp(err->message, "draft: ", 7) != 0) { /* which is another name */
                 here = folder_file(".", name);
                 if (here && access(here, R_OK) == 0)
                         return complain("%s: no model is named %s; did you mean the file %s?", err->name, name, here);

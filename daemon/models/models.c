@@ -126,11 +126,9 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
         }
         tdm_list_init(&m->list);
         tdm_list_init(&m->left);
-        if (config->default_name) {
-                m->default_name = strdup(config->default_name);
-                if (!m->default_name)
-                        return tdm_error_set(err, -ENOMEM, "out of memory");
-        }
+        r = tdm_models_set_default(m, config->default_name);
+        if (r < 0)
+                return tdm_error_set(err, r, "out of memory");
         r = copy_dirs(m, config->dirs);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_models_on_tick, m, &m->tick);
@@ -150,6 +148,17 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
 void tdm_models_set_fleet(struct tdm_models *m, struct tdm_fleet *fleet)
 {
         m->fleet = fleet;
+}
+
+int tdm_models_set_default(struct tdm_models *m, const char *name)
+{
+        char *copy = name ? strdup(name) : NULL;
+
+        if (name && !copy)
+                return -ENOMEM;
+        free(m->default_name);
+        m->default_name = copy;
+        return 0;
 }
 
 int tdm_models_observe(struct tdm_models *m, tdm_model_changed_fn fn, void *userdata)
@@ -246,6 +255,7 @@ void tdm_model_unref(struct tdm_model *model)
         tdm_model_metadata_free(model->metadata);
         free(model->name);
         free(model->path);
+        free(model->said_path);
         free(model);
 }
 
@@ -295,17 +305,35 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
         return NULL;
 }
 
-/* A failed model makes room for the next try. So does an older version of a file, when no job uses it. The same file is
- * the same inode; a path tells only where the daemon itself opened both, for a client can say any. */
-static void forget_older(struct tdm_models *m, const char *path, bool by_name, const struct tdm_file_identity *identity)
+/* A client's own file has no name here. The path that its client said stands for it, for that user alone. */
+static bool is_said(const struct tdm_model *model, const struct tdm_account *account, const char *path)
 {
+        return account && model->said_path && model->said_by == account->identity &&
+               strcmp(model->said_path, path) == 0;
+}
+
+/* Without memory, or for a path that means another file in another folder, nothing is remembered. */
+static void remember_said(struct tdm_model *model, const struct tdm_account *account, const char *path)
+{
+        free(model->said_path);
+        model->said_path = account && path[0] == '/' ? strdup(path) : NULL;
+        model->said_by = account ? account->identity : 0;
+}
+
+/* A failed model makes room for the next try. So does an older version of a file, when no job uses it. The same file is
+ * the same inode. A name means one file of the daemon's own. A path that a client said means one file to that user. */
+static void forget_older(struct tdm_models *m, const struct tdm_account *account, const char *path, bool by_name,
+                         const struct tdm_file_identity *identity)
+{
+        _cleanup_(freep) char *name = by_name ? tdm_model_name_of_path(path) : NULL;
         struct tdm_model *model;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                bool same_path = by_name && model->by_name && strcmp(model->path, path) == 0;
+                bool same_name = name && model->by_name && strcmp(model->name, name) == 0;
+                bool same_path = !by_name && !model->by_name && is_said(model, account, path);
                 bool same_inode = model->identity.dev == identity->dev && model->identity.ino == identity->ino;
 
-                if ((!same_path && !same_inode) || model->n_steps > 0 || model->n_jobs > 0 || model->load)
+                if ((!same_name && !same_path && !same_inode) || model->n_steps > 0 || model->n_jobs > 0 || model->load)
                         continue;
                 tdm_model_retire(model);
         }
@@ -403,13 +431,28 @@ static int open_file(struct tdm_models *m, struct tdm_account *account, const ch
                 *ret = tdm_model_ref(model);
                 return by_name && !model->by_name ? become_named(model, path) : 0;
         }
-        forget_older(m, path, by_name, &identity);
+        forget_older(m, account, path, by_name, &identity);
         r = add_model(m, account, path, by_name, *own, &identity, &model, err);
         if (r != 0)
                 return r;
         *own = -1;
         *ret = tdm_model_ref(model);
         return 0;
+}
+
+/* A file that this user has passed already; a draft is named by its path so. */
+static bool open_said(struct tdm_models *m, const struct tdm_account *account, const char *path, struct tdm_model **ret)
+{
+        struct tdm_model *model;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (model->state == TDM_MODEL_FAILED || !is_said(model, account, path))
+                        continue;
+                tdm_model_touch(model);
+                *ret = tdm_model_ref(model);
+                return true;
+        }
+        return false;
 }
 
 int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd, struct tdm_model **ret,
@@ -434,12 +477,16 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
                         return tdm_error_set(err, -errno, "cannot keep the file of model %.*s: %s",
                                              TDM_UTF8_CUT(path, 200), strerror(errno));
         } else {
+                if (name && name[0] == '/' && open_said(m, account, name, ret))
+                        return 0;
                 r = tdm_models_open_name(m, name && name[0] ? name : tdm_models_default_name(m), &own, &path, err);
                 if (r != 0)
                         return r;
         }
         tdm_utf8_mend(path);
         r = open_file(m, account, path, fd < 0, &own, ret, err);
+        if (r == 0 && fd >= 0)
+                remember_said(*ret, account, path);
         tdm_models_close_file(m, account, steal_fd(&own));
         return r;
 }

@@ -89,6 +89,8 @@ struct tdm_model {
         uint32_t draft_checked;      /* the model of this id was compared last as this one's draft; 0: none … */
         uint32_t draft_differs;      /* … and the first token that differs; UINT32_MAX: none does */
         bool by_name;                /* path is the daemon's own; else it is what a client said */
+        char *said_path;             /* by which the client said_by passed it last; NULL: by none */
+        uint64_t said_by;            /* an identity */
         struct tdm_account *account; /* who asked for it first: is charged for the metadata; may be NULL */
         struct tdm_account *holder;  /* who wanted the weights: has its place in the fleet */
         bool reads, has_place;       /* LOADS of account, MODELS of holder are charged */
@@ -143,12 +145,15 @@ int tdm_models_new(struct tdm_models **ret, struct tdm_loop *loop, const struct 
 void tdm_models_set_fleet(struct tdm_models *models, struct tdm_fleet *fleet);
 /* The directories that are searched from now on, as tdm_models_default_dirs() gave them; takes them. */
 void tdm_models_take_dirs(struct tdm_models *models, char **dirs);
+/* The name that is taken from now on where no --model is given; NULL: tale. -ENOMEM. */
+int tdm_models_set_default(struct tdm_models *models, const char *name);
 int tdm_models_observe(struct tdm_models *models, tdm_model_changed_fn fn, void *userdata);
 /* Ends the threads that still run. The fleet must be destroyed already. */
 void tdm_models_destroy(struct tdm_models *models);
 void tdm_models_destroyp(struct tdm_models **models);
 
-/* name NULL or "": the default. fd >= 0: the file itself (name is its path, for messages); the fd stays the caller's.
+/* name NULL or "": the default; a path: what this account passed under it before. fd >= 0: the file itself (name is its
+ * path, for messages); the fd stays the caller's.
  * A new model starts to be read at once. The caller drops the reference. TDM_E_NO_MODEL, TDM_E_BUSY, TDM_E_BAD_MODEL,
  * TDM_E_QUOTA. account pays for what is read; it may be NULL, and it does not for the default model, which is root's.
  * When the last one who refers to a model leaves while its metadata is read, reading is cancelled. */

@@ -418,7 +418,7 @@ static void print_value(const struct tdm_config *c, const struct key *key, FILE 
         }
 }
 
-static const char *const live_keys[] = { "log", "models", "max-jobs-per-user" }; /* see reload.h */
+static const char *const live_keys[] = { "log", "models", "default-model", "max-jobs-per-user" }; /* reload.h */
 
 static char *value_text(const struct tdm_config *c, const struct key *key)
 {

@@ -1,5 +1,6 @@
-/* What of the configuration can change while the daemon runs: the log level, the model directories, the number of jobs
- * a user may have. Everything else is built into segments and queues when they are made, and waits for the next start.
+/* What of the configuration can change while the daemon runs: the log level, the model directories, the default model,
+ * the number of jobs a user may have. Everything else is built into segments and queues when they are made, and waits
+ * for the next start.
  */
 #ifndef TDM_DAEMON_SERVICE_RELOAD_H
 #define TDM_DAEMON_SERVICE_RELOAD_H

@@ -135,6 +135,20 @@ def furnish(root):
     subprocess.run(["chroot", root, "chown", "-R", "newcomer:", "/" + HOME], check=True)
 
 
+def outside(root):
+    """Every file of the root but those of homes, of the prefix, and of logs and running programs."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        if folder == root:
+            folders[:] = [f for f in folders if f not in ("home", "opt", "proc", "sys", "dev", "run", "tmp")]
+        if os.path.relpath(folder, root) in ("var/log", "var/lib/sudo"):
+            folders[:] = files[:] = []
+        for name in files:
+            st = os.lstat(os.path.join(folder, name))
+            found[os.path.relpath(os.path.join(folder, name), root)] = (st.st_size, st.st_mtime_ns)
+    return found
+
+
 @test
 def letter_for_letter():
     if SANITIZER:
@@ -156,13 +170,16 @@ def letter_for_letter():
             t.run("cd", 30)
             failed = []
             for line in commands():
-                begin = time.monotonic()
+                begin, before = time.monotonic(), outside(root) if "--prefix" in line else None
                 new, status = t.run(line.replace("ADDRESS", "src"), BUILDS)
                 if line in SERVICE:
                     check(status == 1 and "systemctl start tandemd" in new, "what helps where no service runs", new)
                     print(f"here without a service manager: {line}")
                     continue
                 print(f"{'ok  ' if status == 0 else 'FAIL'} {line} ({time.monotonic() - begin:.0f} s)", flush=True)
+                if before is not None:
+                    check(outside(root) == before, "files outside the prefix", set(outside(root).items()) ^
+                          set(before.items()))
                 if status != 0:
                     failed.append(line)
                     print(new[-3000:], flush=True)

@@ -1,8 +1,10 @@
 """A daemon that serves everybody does not look into a home: the command finds the models of its user's own folder and
 hands them over. The first thing that a person does with an installed service."""
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,7 @@ class Person:
         return shutil.copyfile(source, os.path.join(self.home, name))
 
     def cli(self, *args, status=0, input=None):
-        r = self.d.cli(*args, env=self.env, check_exit=status, input=input)
+        r = self.d.cli(*args, env=self.env, cwd=self.home, check_exit=status, input=input)
         return r.stdout.decode() + r.stderr.decode()
 
     def rows(self):
@@ -51,10 +53,8 @@ def a_name_of_ones_own():
         check("did you mean story?" in p.cli("generate", "-m", "stroy", "x", status=1), "what was meant")
         p.cli("generate", "-m", p.file("other.gguf", TALE), "-n", "2", "x")
         check("other.gguf (handed over as a file" in " ".join(p.rows()["other"]), "what was handed over is marked")
-        here = subprocess.run([os.path.join(BIN, "tandem"), "--socket", d.socket, "generate", "-m", "other", "x"],
-                              cwd=p.home, env=dict(d.environment(), **p.env), stdin=subprocess.DEVNULL,
-                              capture_output=True, timeout=60 * SLOW)
-        check(b"did you mean the file ./other.gguf?" in here.stderr, "a file of the current folder", here.stderr)
+        check("did you mean the file ./other.gguf?" in p.cli("generate", "-m", "other", "x", status=1),
+              "a file of the current folder")
         for wrong in ("Tale", "tale.gguf"):
             check("did you mean tale?" in p.cli("generate", "-m", wrong, "x", status=1), wrong)
         check("did you mean story?" in p.cli("chat", "-m", "stroy", status=1, input=b"x\n"), "chat, too")
@@ -88,6 +88,41 @@ def a_private_daemon_opens_it_itself():
         d.cli("rm", "tale", check_exit=0)
         shown = d.cli("models", check_exit=0).stdout.decode()
         check("tale.gguf (removed; unload it to forget it)" in shown, "a loaded model whose file has gone", shown)
+        shown = d.cli("status").stdout.decode()
+        check(re.search("^model tale: loaded, its file was removed", shown, re.M), "status", shown)
+        d.cli("generate", "-m", "tale", "-n", "3", "Once", check_exit=0)
+        equal([os.path.samefile(m["path"], TALE) for m in d.status()["models"]], [True], "the next one of that name")
+
+
+@test
+def a_draft_of_ones_own():
+    """A draft is found as -m finds a model: in one's own folder, or as a file."""
+    with Daemon(system=True, env={"TANDEM_GUESSES": "all"}) as d:
+        p = Person(d)
+        p.cli("add", p.file("little.gguf", TALE))
+        args = ("generate", "--temp", "0", "-n", "40", "--json", "--speculation", "draft", "--draft")
+        for draft in ("little", "./little.gguf", p.file("other.gguf", TALE)):
+            def drafted():
+                return json.loads(p.cli(*args, draft, PROMPT).splitlines()[-1])["drafted"] > 0
+            wait_for(drafted, f"guesses of {draft}", 30 * SLOW)  # the draft is loaded beside the first job
+        check("No such file" in p.cli("generate", "--draft", "./nowhere.gguf", "x", status=1), "no such file")
+        check("no model is named nosuch" in p.cli("generate", "-m", "little", "--draft", "nosuch", "x", status=1),
+              "no such name")
+        p.cli("bench", "-p", "8", "-n", "4", "-b", "1", "--draft", "little")
+        check(p.cli("chat", "-n", "3", "--draft", "little", input=b"hello\n").strip(), "chat answers")
+
+
+@test
+def added_again():
+    """A model that was removed and added anew is another file: what nobody uses of the first one leaves."""
+    for system in (False, True):
+        with Daemon(system=system, models=()) as d:
+            p = Person(d)
+            for _ in range(2):
+                p.cli("add", "--copy", p.file("story.gguf"))
+                p.cli("generate", "-m", "story", "-n", "3", "Once")
+                equal([m["name"] for m in d.status()["models"]], ["story"], "what is in memory")
+                p.cli("rm", "story")
 
 
 @test
@@ -143,6 +178,12 @@ def the_default():
             lines = d.cli("models", check_exit=0).stdout.decode().splitlines()
             equal([line.split()[1] for line in lines if re.match(r"\* \w+ +(loaded|available)", line)], ["sprout"],
                   "the mark")
+            with open(f.name, "w") as again:
+                again.write("[daemon]\ndefault-model = tale\n")
+            d.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: "default-model = tale, was sprout; takes effect now" in d.log(), "the reload", 10 * SLOW)
+            d.cli("generate", "-n", "3", "Once", check_exit=0)
+            equal([m["name"] for m in d.status()["models"] if m.get("is_default")], ["tale"], "another default")
 
 
 @test

@@ -205,8 +205,10 @@ def incomplete():
     with Daemon() as d:
         r = follow(d, PERSON, n=5)
         equal((r.reason, r.done.get("incomplete")), ("DONE_LENGTH", True), "cut at five tokens")
-        out = d.cli("generate", "-m", "tale", "--regex", "a{2000}", "-n", "4", PROMPT, check_exit=0)
-        check(b"incomplete" in out.stderr, "the command says so", out.stderr)
+        out = d.cli("generate", "-m", "tale", "--regex", "a{2000}", "-n", "4", PROMPT, check_exit=1)
+        check(b"incomplete" in out.stderr and b"(-n takes more tokens)" in out.stderr, "the command says so",
+              out.stderr)
+        check(out.stdout, "the text so far", out.stdout)
         events = d.cli_json("generate", "-m", "tale", "--regex", "a{2000}", "-n", "4", "--json", PROMPT)
         equal(events[-1]["incomplete"], True, "--json says so")
         r = follow(d, "[ab]*", constraint="regex", n=3, seed=1)

@@ -431,10 +431,10 @@ class Daemon:
             values["model"] = {"name": model}
         return self.call("tokenize", values)["ids"]
 
-    def cli(self, *args, input=None, timeout=60.0, env=None, check_exit=None):
+    def cli(self, *args, input=None, timeout=60.0, env=None, cwd=None, check_exit=None):
         r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", self.socket, *args], input=input,
                            stdin=subprocess.DEVNULL if input is None else None,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout * SLOW,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout * SLOW, cwd=cwd,
                            env=dict(self.environment(), **(env or {})))
         if check_exit is not None:
             check(r.returncode == check_exit, f"tandem {' '.join(args)}: exit {r.returncode}, want {check_exit}",

@@ -62,6 +62,10 @@ def any_prefix():
                           not re.search("tandem", program), "a program that a unit names", unit, program)
         check(os.path.exists(prefix + "/etc/tandem/tandem.conf"), "configuration in the prefix")
         check(os.path.exists(prefix + "/share/doc/tandem/http-api.md"), "the page that messages of HTTP name")
+        for page in glob.glob(prefix + "/share/doc/**/*.md", recursive=True):
+            for target in re.findall(r"\]\(([^)#]+)", open(page).read()):
+                check(re.match("https?:", target) or os.path.exists(os.path.join(os.path.dirname(page), target)),
+                      "a link of an installed page", page, target)
         if shutil.which("scdoc"):
             check(os.path.exists(prefix + "/share/man/man1/tandem.1.gz"), "manual pages")
         else:
@@ -88,6 +92,22 @@ def the_demo_builds_what_is_installed():
                 installed.update(os.path.relpath(p, BUILD) for p in re.findall(rf'"({re.escape(BUILD)}/[^"]+)"', rule))
     check({"bin/tandem", "client-lib/cli/completions/tandem.bash"} <= installed & made, "what is installed", installed)
     equal(sorted(installed & made - covered), [], "installed, and not built by the demo")
+
+
+@test
+def what_readme_has():
+    """What a newcomer looked for and did not find; that its commands work is shown by readme-bookworm and its kind."""
+    text = read("README.md")
+    for what, pattern in (("a clone line", r"^git clone "), ("how to install", r"^sudo apt install \./"),
+                          ("how to uninstall", r"^sudo apt purge "), ("what hardware", r"^## What it ran on"),
+                          ("a model", r"tandem pull gemma3"), ("the configuration", r"/etc/tandem/tandem\.conf"),
+                          ("a picture", r"^!\["), ("that the demo's model wanders", r"wanders off: that is its size")):
+        check(re.search(pattern, text, re.M), what, pattern)
+    pages = ["README.md"] + [os.path.relpath(p, TREE) for p in glob.glob(TREE + "/docs/**/*.md", recursive=True)]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#\s]+)", read(page)):
+            check(re.match("https?:", target) or os.path.exists(os.path.join(TREE, os.path.dirname(page), target)),
+                  "a link", page, target)
 
 
 @test

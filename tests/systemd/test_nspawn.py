@@ -20,6 +20,7 @@ HOSTILE = os.path.join(os.path.dirname(BIN), "hostile")
 BUS = ("dev.tandem.Tandem1", "/dev/tandem/Tandem1", "dev.tandem.Tandem1.Manager")
 # More than a pipe holds: until its reader goes on, the job is in the middle. Split: each worker is needed.
 LONG = ("tandem", "generate", "--placement", "split", "--temp", "0", "-n", "1600", "--ignore-end", "--json", PROMPT)
+PACKAGES = ("tandem", "libtandem0", "libtandem-dev", "tandem-model-tale")
 RULE = """polkit.addRule(function(action, subject) {
     if (action.id == "dev.tandem.Tandem1.restart-worker" && subject.user == "bob")
         return polkit.Result.YES;
@@ -99,10 +100,10 @@ def own_file(m, text):
     gates = [line for line in m.run("ps", "-eo", "user:32=,args=").stdout.splitlines() if "--gate" in line]
     check(any(line.split() == ["tandem", "tandemd", "--gate"] for line in gates), "the gate's process", gates)
     listed = m.run("tandem", "models", user="alice").stdout
-    check(listed.split()[-1] == "own.gguf" and "/home" not in listed, "alice sees the file's name", listed)
+    check(" own.gguf (handed over" in listed and "/home" not in listed, "alice sees the file's name", listed)
     check("own" not in m.run("tandem", "models", user="bob").stdout, "bob does not")
     listed = m.run("tandem", "models").stdout
-    check(listed.split()[-1] == "own.gguf" and "/home" not in listed, "root does", listed)
+    check(" own.gguf (handed over" in listed and "/home" not in listed, "root does", listed)
     r = m.run("tandem", "load", "/home/alice/own.gguf", user="alice", may_fail=True)
     check(r.returncode == 1, "alice may not load", r.stderr)
     check(m.run("tandem", "models").stdout.count("own.gguf") <= 1, "a refused load has opened nothing")
@@ -516,14 +517,39 @@ def upgrade(m, debs):
         shutil.copy(deb, m.host)
 
 
+def forbidden(m):
+    """Where a policy forbids packages to stop and start services, purge and installation leave a service that works."""
+    text, main_pid = generate(m), m.show("tandemd.service", "MainPID")
+    m.run("cp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf")
+    m.run("sh", "-c", "printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d")
+    said = m.run("dpkg", "-P", *PACKAGES, timeout=120).stdout
+    check("it runs on" in said, "purge says so", said)
+    equal(m.run("ps", "-o", "comm=", "-p", main_pid).stdout.strip(), "tandemd", "the process goes on")
+    equal(m.run("cmp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf").stdout, "", "a model of one's own")
+    m.run("sh", "-c", "dpkg -i /host/*.deb", timeout=180)
+    equal(m.show("tandemd.service", "MainPID"), main_pid, "nothing was restarted")
+
+    def states():
+        return {w["name"]: w["state"] for w in json.loads(m.run("tandem", "status", "--json").stdout)["workers"]}
+    equal(set(states().values()), {"ready"}, "the workers after purge and installation")
+    equal(generate(m), text, "the same text")
+    m.run("systemctl", "kill", "-s", "KILL", "tandem-gpu-worker")
+    m.run("tandem", "restart", "npu")
+    m.wait(lambda: set(states().values()) == {"ready"}, "both workers", 60)
+    equal(generate(m, "--placement", "split"), text, "the same text by both workers")
+    m.run("rm", "/usr/sbin/policy-rc.d", "/var/lib/tandem/models/mine.gguf")
+    m.run("systemctl", "restart", "tandemd")
+    equal(generate(m), text, "the same text of the new daemon")
+    equal(m.run("systemctl", "--failed", "--no-legend").stdout.strip(), "", "failed units")
+
+
 def purge(m, before):
-    packages_ = ("tandem", "libtandem0", "libtandem-dev", "tandem-model-tale")
-    m.run("dpkg", "-r", *packages_, timeout=120)
+    m.run("dpkg", "-r", *PACKAGES, timeout=120)
     check(m.run("pgrep", "tandem", may_fail=True).stdout == "", "processes after removal")
     left = {p for p in files(m) - before[0] if "tandem" in p}
     check(left, "configuration stays until purge")
     m.run("cp", "/etc/hostname", "/var/lib/tandem/models/mine.gguf")
-    said = m.run("dpkg", "-P", *packages_, timeout=120).stdout
+    said = m.run("dpkg", "-P", *PACKAGES, timeout=120).stdout
     check("/var/lib/tandem/models stay" in said, "purge says what stays", said)
     mine = {"/var/lib/tandem", "/var/lib/tandem/models", "/var/lib/tandem/models/mine.gguf"}
     equal(sorted(files(m) - before[0] - mine), [], "files that purge leaves behind")
@@ -594,6 +620,7 @@ def from_install_to_purge():
             part(m)
             print(f"     {part.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
         upgrade(m, debs)
+        forbidden(m)
         purge(m, before)
 
 

@@ -261,6 +261,8 @@ static int run(struct cli *cli, int argc, char **argv)
                 return EXIT_FAILED;
         progress_show("loading the model…");
         given.asked = cli_model(tandem, given.model);
+        if (cli_take_draft(tandem, &given.job.options, &err) != TANDEM_OK)
+                return complain_error(&err);
         if (tandem_tokenize(tandem, given.asked, sample_text, sizeof(sample_text) - 1, 0, &vocabulary, &n_vocabulary,
                             &err) != TANDEM_OK)
                 return complain_model(&err, given.model);

@@ -183,7 +183,7 @@ static enum run_outcome ask(struct chat *chat, struct tandem_job **ret_job, stru
         callbacks.on_progress = on_progress;
         callbacks.on_token = on_token;
         *ret_job = NULL;
-        if (!be_connected(chat, err))
+        if (!be_connected(chat, err) || cli_take_draft(chat->tandem, options, err) != TANDEM_OK)
                 return RUN_DONE;
         if (tandem_generate(chat->tandem, options, &callbacks, chat, ret_job, err) != TANDEM_OK) {
                 *ret_job = NULL;

@@ -152,7 +152,7 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
 }
 
 /* What fails before there is a job: with --json, too, the last line says why. */
-static int fail(const struct generate *g, const struct tandem_error *err)
+static int fail(const struct generate *g, const struct tandem_error *err, const char *model)
 {
         struct tandem_result result = {
                 .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .unguessed = "", .tail = ""
@@ -160,7 +160,7 @@ static int fail(const struct generate *g, const struct tandem_error *err)
 
         if (g->json)
                 print_done(g, NULL, 0, &result);
-        return complain_model(err, g->progress.model);
+        return complain_model(err, model);
 }
 
 static void print_summary(const struct generate *g, const struct tandem_result *r, bool verbose)
@@ -221,6 +221,15 @@ static void print_calls(const struct generate *g, const struct tandem_job *job)
         }
 }
 
+/* A script must not take half an object for a whole one. A program that reads events finds it in the last of them. */
+static int complain_incomplete(const struct generate *g, const struct tandem_result *result)
+{
+        complain("the text is incomplete: it ended by %s before it satisfied the schema or grammar%s",
+                 tandem_reason_name(result->reason),
+                 result->reason == TANDEM_REASON_LENGTH ? " (-n takes more tokens)" : "");
+        return g->json ? EXIT_OK : EXIT_FAILED;
+}
+
 static int report(struct generate *g, const struct tandem_job *job, enum run_outcome outcome, bool verbose)
 {
         const struct tandem_result *result = tandem_job_result(job);
@@ -252,12 +261,10 @@ static int report(struct generate *g, const struct tandem_job *job, enum run_out
                 return EXIT_INTERRUPTED;
         if (result->reason == TANDEM_REASON_ERROR)
                 return complain_model(&result->error, g->progress.model);
-        if (result->incomplete && result->reason != TANDEM_REASON_CANCELLED)
-                fprintf(stderr,
-                        "tandem: the text is incomplete: it ended by %s before it satisfied the schema or grammar\n",
-                        tandem_reason_name(result->reason));
         if (result->reason == TANDEM_REASON_CANCELLED)
                 return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
+        if (result->incomplete)
+                return complain_incomplete(g, result);
         return EXIT_OK;
 }
 
@@ -385,12 +392,14 @@ static int run(struct cli *cli, int argc, char **argv)
         callbacks.on_token = on_token;
 
         if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK) {
-                status = fail(&g, &err);
+                status = fail(&g, &err, given.model);
                 goto out_args;
         }
         options->model = cli_model(tandem, given.model);
-        if (tandem_generate(tandem, options, &callbacks, &g, &job, &err) != TANDEM_OK) {
-                status = fail(&g, &err);
+        if (cli_take_draft(tandem, options, &err) != TANDEM_OK) {
+                status = fail(&g, &err, NULL);
+        } else if (tandem_generate(tandem, options, &callbacks, &g, &job, &err) != TANDEM_OK) {
+                status = fail(&g, &err, given.model);
         } else {
                 outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
                 status = report(&g, job, outcome, given.job.verbose);
@@ -450,7 +459,10 @@ const struct command command_generate = {
                  "\n"
                  "On a terminal the prompt is shown dimmed before its continuation, control characters are "
                  "shown as \\x1b and the like, and a summary follows on standard error. Elsewhere only the new "
-                 "text is printed. Ctrl-C cancels the job and exits with 130.",
+                 "text is printed. Ctrl-C cancels the job and exits with 130.\n"
+                 "\n"
+                 "A text that was cut off before it satisfied its schema, grammar or pattern is printed as far as "
+                 "it came, and the exit status is 1. With --json it is 0, and the last line has \"incomplete\": true.",
         .examples = "  tandem generate \"Once upon a time\"\n"
                     "  tandem generate --chat -n 200 \"Why is the sky blue?\"\n"
                     "  cat letter.txt | tandem generate --chat \"Summarise this letter.\"\n"

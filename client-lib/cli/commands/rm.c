@@ -13,6 +13,9 @@ extern const struct command command_rm;
 
 struct removing {
         const char *name;
+        bool is_file;      /* a single file has this name: sets of parts of the same name are other models */
+        unsigned n_parts;  /* of the first set of this name; 0: there is none */
+        unsigned n_others; /* files of sets with another number of parts */
         struct tdm_suggestion near;
         unsigned n_removed, n_failed;
         char last[4096]; /* that was removed */
@@ -24,9 +27,35 @@ static bool is_the_removed(const struct removing *r, const struct tandem_model *
         return m && (m->path[0] != '/' || strcmp(m->path, r->last) == 0);
 }
 
-/* The file itself, and the other parts of a model whose name is that of a part or of all of them. */
-static bool means(const char *asked, const char *name)
+static bool is_set_of(const char *asked, const char *name, unsigned *ret_n)
 {
+        size_t stem;
+        unsigned part;
+
+        return folder_is_part(name, &stem, &part, ret_n) && strlen(asked) == stem && strncmp(asked, name, stem) == 0;
+}
+
+/* What the name may mean, before anything is removed. */
+static bool count_meant(const char *path, uint64_t size_bytes, void *userdata)
+{
+        struct removing *r = userdata;
+        _cleanup_(freep) char *name = folder_name_of(path);
+        unsigned n;
+
+        if (!name)
+                return false;
+        r->is_file = r->is_file || strcmp(name, r->name) == 0;
+        if (is_set_of(r->name, name, &n) && r->n_parts == 0)
+                r->n_parts = n;
+        else if (is_set_of(r->name, name, &n) && n != r->n_parts)
+                r->n_others++;
+        return true;
+}
+
+/* The file itself, and the other parts of a model whose name is that of a part or of all of them. */
+static bool means(const struct removing *r, const char *name)
+{
+        const char *asked = r->name;
         size_t stem, asked_stem;
         unsigned part, n, asked_n;
 
@@ -36,7 +65,7 @@ static bool means(const char *asked, const char *name)
                 return false;
         if (folder_is_part(asked, &asked_stem, &part, &asked_n))
                 return asked_n == n && asked_stem == stem && strncmp(asked, name, stem) == 0;
-        return strlen(asked) == stem && strncmp(asked, name, stem) == 0;
+        return !r->is_file && is_set_of(asked, name, &n);
 }
 
 static bool remove_if_meant(const char *path, uint64_t size_bytes, void *userdata)
@@ -48,7 +77,7 @@ static bool remove_if_meant(const char *path, uint64_t size_bytes, void *userdat
         if (!name)
                 return false;
         tdm_suggest(&r->near, name);
-        if (!means(r->name, name))
+        if (!means(r, name))
                 return true;
         if (lstat(path, &st) < 0 || unlink(path) < 0) {
                 complain("cannot remove %s: %s", path, strerror(errno));
@@ -125,6 +154,11 @@ static int run(struct cli *cli, int argc, char **argv)
                 return complain("%s", err.message);
         removing.name = bare;
         removing.near = tdm_suggest_for(bare);
+        folder_each(folder, count_meant, &removing);
+        if (!removing.is_file && removing.n_others > 0)
+                return complain("%s are several models in %s, of %u parts and of another number; name one by a part of "
+                                "it, like %s-%05u-of-%05u",
+                                bare, folder, removing.n_parts, bare, 1u, removing.n_parts);
         folder_each(folder, remove_if_meant, &removing);
         list = models_of_daemon(cli);
         m = listed(list, bare);
@@ -155,8 +189,9 @@ const struct command command_rm = {
         .name = "rm",
         .summary = "remove a model",
         .usage = "[--to FOLDER] NAME",
-        .about = "Removes a model's file, or all parts of it, from the model folder. Of a model that was added as a "
-                 "link, the link is removed. A daemon that has it loaded goes on with it until it is unloaded.",
+        .about = "Removes a model's file, or all parts of it, from the model folder. Where a single file and a model "
+                 "in parts have the same name, it is the file. Of a model that was added as a link, the link is "
+                 "removed. A daemon that has it loaded goes on with it until it is unloaded.",
         COMMAND_ARGS(args),
         .offer = OFFER_MODELS,
         .run = run,

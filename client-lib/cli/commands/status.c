@@ -76,9 +76,17 @@ static void print_worker(const struct tandem_worker *w)
                 out_puts("  ran      no blocks yet\n");
 }
 
+/* Of a file that was removed the name means another one by now, or none. */
+static const char *standing(const struct tandem_model *m)
+{
+        if (m->path[0] == '/' && access(m->path, F_OK) < 0 && errno == ENOENT)
+                return ", its file was removed (`tandem unload` forgets it)";
+        return m->is_default ? ", the default" : "";
+}
+
 static void print_model(const struct tandem_model *m)
 {
-        out_printf("\nmodel %s: %s%s\n", term_safe(m->name), term_safe(m->state), m->is_default ? ", the default" : "");
+        out_printf("\nmodel %s: %s%s\n", term_safe(m->name), term_safe(m->state), standing(m));
         if (*m->error)
                 out_printf("  error    %s\n", term_safe(m->error));
         if (*m->path)
@@ -125,7 +133,7 @@ static void print_short(const struct tandem_status *s)
                 const struct tandem_model *m = s->models[i];
 
                 out_printf("model %s: %s%s%s%s, %s\n", term_safe(m->name), term_safe(m->state), *m->error ? ": " : "",
-                           term_safe(m->error), m->is_default ? ", the default" : "", human_bytes(m->resident_bytes));
+                           term_safe(m->error), standing(m), human_bytes(m->resident_bytes));
         }
         if (s->n_models == 0)
                 out_puts("no model in memory: the first job loads one\n");
