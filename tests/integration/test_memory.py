@@ -95,9 +95,9 @@ def sparse_layers_once():
     sparse layers would be 189 MB."""
     if SANITIZER:
         raise Skip("a sanitizer's shadow memory is many times the program's own")
-    path = make_model("e2b", "q4_0", arch="gemma3n", layers=11, vocab=2048, fast=True)
+    path = make_model("e2b", "q4_0", arch="gemma3n", layers=15, vocab=2048, fast=True)
     model, file_bytes = os.path.basename(path)[:-5], os.path.getsize(path)
-    embedding = 2048 * 11 * 256 // 32 * 18
+    embedding = 2048 * 15 * 256 // 32 * 18
     with Daemon(models=[path], threads=0, placement=None) as d:
         prompt = [2] + list(range(300, 500))
         for placement in ("split", "gpu", "npu"):
@@ -113,7 +113,6 @@ def sparse_layers_once():
               f"{m.get('scratch_bytes', 0) >> 20}, PSS {before >> 20} MiB behind prompts, {after >> 20} behind single "
               f"rows", flush=True)
         check(after - before < 16 << 20, f"PSS grew from {before} to {after} with single rows", kinds)
-        check(m["scratch_bytes"] < 128 << 20, "scratch without a copy of the layers", m)
         check(after <= limit, f"PSS {after}, limit {limit}", kinds)
 
 
