@@ -6,7 +6,6 @@
 #define ALIGNMENT 64u
 #define LANES TDM_PANEL_ROWS
 #define BLOCK TDM_BLOCK_VALUES
-#define LIVE_SHARE 2u      /* rows with more than one live neuron in so many, all rows together, run densely */
 #define DOWN_ROWS_MIN 256u /* of down, in a chunk: a column's piece is then whole cache lines */
 #define COLUMNS_AHEAD 6u   /* fetched while others are added */
 
@@ -22,6 +21,12 @@ bool tdm_sparse_can(const struct tdm_sparse_layer *l)
 {
         return l->up.order == TDM_ORDER_ROWS && l->down.order == TDM_ORDER_COLUMNS && l->up_act != TDM_ACT_F32 &&
                l->down_act != TDM_ACT_F32 && l->up.rows == l->down.cols;
+}
+
+/* To make panels of all weights takes as long as half of a row's neurons, or more. Then each row costs a 24th. */
+uint32_t tdm_sparse_live_max(uint32_t n, uint32_t n_rows)
+{
+        return n / 2 + n * n_rows / 24;
 }
 
 /* ---- memory ---- */
@@ -242,7 +247,7 @@ bool tdm_sparse_run(struct tdm_sparse *s, const struct tdm_sparse_layer *l, stru
                 n_live += s->n_live[row];
                 job.first_chunk[row + 1] = job.first_chunk[row] + TDM_DIV_UP(s->n_live[row], LANES);
         }
-        if (n_live > n / LIVE_SHARE)
+        if (n_live > tdm_sparse_live_max(n, n_rows))
                 return false;
         memset(up, 0, (size_t)n_rows * n * sizeof(*up)); /* of dead neurons: the gate's zero times anything finite */
         tdm_pool_run(pool, job.first_chunk[n_rows], up_chunk, &job);

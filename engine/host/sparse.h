@@ -13,7 +13,7 @@
 
 #include "engine/host/matmul.h"
 
-#define TDM_SPARSE_ROWS_MAX 16u /* rows that are looked at; which run sparsely depends on how many neurons live */
+#define TDM_SPARSE_ROWS_MAX 32u /* rows that are looked at; which run sparsely depends on how many neurons live */
 
 struct tdm_sparse_layer {
         struct tdm_matrix up, down; /* by rows, by columns */
@@ -27,6 +27,8 @@ bool tdm_sparse_can(const struct tdm_sparse_layer *layer);
 /* Scratch for layers of at most d_ff neurons and d_in inputs. -ENOMEM. */
 int tdm_sparse_new(struct tdm_sparse **ret, uint32_t d_ff, uint32_t d_in, unsigned n_threads);
 void tdm_sparse_destroy(struct tdm_sparse *sparse);
+/* Live neurons, of all rows together, with which rows of n neurons run sparsely at most. */
+uint32_t tdm_sparse_live_max(uint32_t n, uint32_t n_rows);
 /* y [n_rows][down.rows] = down (gelu(gate) * up x) for rows x in acts, at most TDM_SPARSE_ROWS_MAX; gate [n_rows][d_ff]
  * is cut already and is overwritten, as is up [n_rows][d_ff]; mid takes the input of down. False, and nothing is done:
  * too many neurons live for it to be cheaper. */

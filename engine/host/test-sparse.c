@@ -156,11 +156,12 @@ static void several_rows(struct fixture *f, const struct tdm_kernels *kernels)
 {
         float gate[TDM_SPARSE_ROWS_MAX][D_FF];
 
-        for (uint32_t n = 2; n <= TDM_SPARSE_ROWS_MAX; n += 7) {
+        for (uint32_t n = 2; n <= TDM_SPARSE_ROWS_MAX; n += 6) {
                 for (uint32_t r = 0; r < n; r++)
-                        some_alive(r == 1 ? 0 : 1 + random_u32() % (D_FF / 2 / n), gate[r]);
+                        some_alive(r == 1 ? 0 : 1 + random_u32() % (tdm_sparse_live_max(D_FF, n) / n - 1), gate[r]);
                 compare_rows(f, kernels, gate[0], n, true);
-                some_alive(D_FF / 2 + 1, gate[n - 1]);
+                for (uint32_t r = 0; r < n; r++)
+                        some_alive(tdm_sparse_live_max(D_FF, n) / n + 1, gate[r]);
                 compare_rows(f, kernels, gate[0], n, false);
         }
 }
@@ -212,9 +213,9 @@ static void each_way(struct fixture *f, const struct tdm_kernels *kernels)
                 some_alive(n, gate);
                 compare(f, kernels, gate, true);
         }
-        some_alive(D_FF / 2, gate);
+        some_alive(tdm_sparse_live_max(D_FF, 1), gate);
         compare(f, kernels, gate, true);
-        some_alive(D_FF / 2 + 1, gate);
+        some_alive(tdm_sparse_live_max(D_FF, 1) + 1, gate);
         compare(f, kernels, gate, false);
         some_alive(D_FF, gate);
         compare(f, kernels, gate, false);
