@@ -106,6 +106,10 @@ void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
  * most *ret_bytes of it; UINT64_MAX: they set no limit. False: one of them has not come up yet, so it is not known. */
 bool tdm_fleet_cache_room(const struct tdm_fleet *fleet, uint64_t weights_bytes, uint64_t *ret_bytes);
 
+/* Whether the GPU worker's device is one that reads all weights in panels. Those of sparse layers, which the host
+ * device reads by rows and columns, would then be copied for it. False where it has not come up yet. */
+bool tdm_fleet_wants_panels(const struct tdm_fleet *fleet);
+
 bool tdm_fleet_is_ready(const struct tdm_fleet *fleet);
 uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 

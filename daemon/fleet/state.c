@@ -96,6 +96,11 @@ bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t weights_bytes, uin
         return true;
 }
 
+bool tdm_fleet_wants_panels(const struct tdm_fleet *f)
+{
+        return strcmp(f->workers[TDM_WORKER_GPU].device, "vulkan") == 0;
+}
+
 static bool shares_cpus(const struct tdm_fleet *f)
 {
         const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];

@@ -273,6 +273,10 @@ static void same_device_again(void **state)
 
         wait_for(rig, is_whole(rig));
         assert_string_equal(npu->device, "host");
+        assert_false(tdm_fleet_wants_panels(rig->fleet));
+        strcpy(rig->fleet->workers[TDM_WORKER_GPU].device, "vulkan");
+        assert_true(tdm_fleet_wants_panels(rig->fleet));
+        strcpy(rig->fleet->workers[TDM_WORKER_GPU].device, "host");
         snprintf(npu->device, sizeof(npu->device), "xrt"); /* as if it had been one, which is gone */
         kill(npu->pid, SIGKILL);
         wait_for(rig, npu->state == TDM_WORKER_QUARANTINED);

@@ -385,6 +385,8 @@ void tdm_model_continue(struct tdm_model *model)
                 tdm_model_fail(model, &err);
                 return;
         }
+        if (tdm_fleet_wants_panels(model->models->fleet))
+                tdm_weights_plan_panels(model->metadata->plan);
         r = start_load(model);
         if (r == 0)
                 r = tdm_model_load_weights(model->load, model->metadata, model->weights, on_sealed);

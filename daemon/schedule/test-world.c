@@ -123,6 +123,11 @@ bool tdm_fleet_cache_room(const struct tdm_fleet *fleet, uint64_t weights_bytes,
         return true;
 }
 
+bool tdm_fleet_wants_panels(const struct tdm_fleet *f)
+{
+        return false;
+}
+
 uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *f, enum tdm_worker_index worker)
 {
         return f->busy_ns[worker];

@@ -108,7 +108,9 @@ static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
 
 static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y, size_t y_stride)
 {
-        return (struct tdm_matmul_out){ &weight->matrix, weight->act, y, y_stride, weight->bias };
+        return (struct tdm_matmul_out){
+                .matrix = &weight->matrix, .act = weight->act, .y = y, .y_stride = y_stride, .bias = weight->bias
+        };
 }
 
 /* ---- attention ---- */
@@ -291,36 +293,44 @@ static void cut_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         uint32_t n = model->hp.layers[pass->layer].d_ff;
+
+        model->kernels->cut_below(model->gate + (size_t)row * n, n, model->recipe.layers[pass->layer].sparsity_scale);
+}
+
+static void activate_row(const struct pass *pass, uint32_t row, unsigned thread)
+{
+        struct tdm_host_model *model = pass->model;
+        uint32_t n = model->hp.layers[pass->layer].d_ff;
         float *gate = model->gate + (size_t)row * n;
 
-        model->kernels->cut_below(gate, n, model->recipe.layers[pass->layer].sparsity_scale);
         model->kernels->gelu_mul(gate, model->up + (size_t)row * n, n, gate);
         tdm_acts_prepare_row(&model->acts[TDM_HOST_DOWN], model->kernels, row, gate, n);
 }
 
-static void sparse_gate_up(struct pass *pass)
+/* Few rows, whose dead neurons are not computed. For many rows, all that a layer has is computed, of panels made for
+ * them where it has none. */
+static void run_sparse(struct pass *pass)
 {
         struct tdm_host_model *model = pass->model;
         const struct tdm_host_layer *l = &model->layers[pass->layer];
+        struct tdm_acts *mid = &model->acts[TDM_HOST_DOWN];
         uint32_t n = model->hp.layers[pass->layer].d_ff;
+        bool is_few = l->sparse.up.data && pass->n_rows <= TDM_SPARSE_ROWS_MAX;
+        struct tdm_matmul_out gate = out(&l->gate, model->gate, n), up = out(&l->up, model->up, n),
+                              down = out(&l->down, model->y, model->hp.d_model);
 
-        tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows,
-                   (struct tdm_matmul_out[]){ out(&l->gate, model->gate, n), out(&l->up, model->up, n) }, 2);
+        up.panels = down.panels = &model->panels;
+        tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows, (struct tdm_matmul_out[]){ gate, up },
+                   is_few ? 1 : 2);
         each_row(pass, n, cut_row);
-}
-
-/* A row alone, whose dead neurons are not computed. False: they are too few. */
-static bool run_sparse(struct pass *pass)
-{
-        struct tdm_host_model *model = pass->model;
-        struct tdm_host_layer *l = &model->layers[pass->layer];
-        uint32_t n = model->hp.layers[pass->layer].d_ff;
-
-        tdm_matmul(model->pool, model->kernels, pass->acts, 1,
-                   (struct tdm_matmul_out[]){ out(&l->gate, model->gate, n) }, 1);
-        model->kernels->cut_below(model->gate, n, model->recipe.layers[pass->layer].sparsity_scale);
-        return tdm_sparse_run(model->sparse, &l->sparse, model->pool, model->kernels, pass->acts, model->gate,
-                              model->up, &model->acts[TDM_HOST_DOWN], model->y);
+        if (is_few) {
+                if (tdm_sparse_run(model->sparse, &l->sparse, model->pool, model->kernels, pass->acts, pass->n_rows,
+                                   model->gate, model->up, mid, model->y))
+                        return;
+                tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows, &up, 1);
+        }
+        each_row(pass, n, activate_row);
+        tdm_matmul(model->pool, model->kernels, mid, pass->n_rows, &down, 1);
 }
 
 static void run_dense(struct pass *pass)
@@ -339,13 +349,12 @@ static void run_dense(struct pass *pass)
 
         pass->gain = l->ffn_norm;
         each_row(pass, model->hp.d_model, norm_row);
-        if (pass->n_rows == 1 && l->sparse.rows && run_sparse(pass))
+        if (model->recipe.layers[pass->layer].is_sparse) {
+                run_sparse(pass);
                 return;
-        if (model->recipe.layers[pass->layer].is_sparse)
-                sparse_gate_up(pass);
-        else
-                tdm_matmul_gate_up(model->pool, model->kernels, pass->acts, pass->n_rows, &gate_up,
-                                   &model->acts[TDM_HOST_DOWN]);
+        }
+        tdm_matmul_gate_up(model->pool, model->kernels, pass->acts, pass->n_rows, &gate_up,
+                           &model->acts[TDM_HOST_DOWN]);
         tdm_matmul(model->pool, model->kernels, &model->acts[TDM_HOST_DOWN], pass->n_rows,
                    (struct tdm_matmul_out[]){ out(&l->down, model->y, model->hp.d_model) }, 1);
 }

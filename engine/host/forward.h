@@ -39,7 +39,7 @@ struct tdm_host_layer {
         struct tdm_host_weight gate, up, down; /* of a dense FFN; else empty */
         struct tdm_host_weight router;         /* takes f32 */
         struct tdm_experts_layer experts;      /* n_experts 0: none */
-        struct tdm_sparse_layer sparse;        /* rows NULL: runs densely */
+        struct tdm_sparse_layer sparse;        /* up.data NULL: runs densely */
         const float *sinks;                    /* [n_heads]; NULL: none */
         const float *attn_norm, *ffn_norm;
         const float *q_norm, *k_norm, *post_attn_norm, *post_ffw_norm; /* NULL: the recipe has no norm there */
@@ -82,6 +82,7 @@ struct tdm_host_model {
         float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
         float *gate, *up;                       /* [tile_rows][d_ff]; NULL: no layer is sparse */
         struct tdm_sparse *sparse;              /* NULL: no layer is run sparsely */
+        struct tdm_panels panels;               /* memory NULL: all matrices lie in panels */
         float *ones;                            /* [head_dim]: gains where there are none */
         struct tdm_host_early *early;           /* NULL: every layer has keys of its own */
         struct tdm_experts *experts;            /* NULL: no layer has any */

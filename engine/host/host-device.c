@@ -134,8 +134,7 @@ static void host_unload(struct tdm_device_model *public)
         free(model->up);
         free(model->ones);
         tdm_sparse_destroy(model->sparse);
-        for (uint32_t i = 0; i < model->hp.n_layers && model->layers; i++)
-                tdm_sparse_layer_deinit(&model->layers[i].sparse);
+        free(model->panels.memory);
         tdm_host_streams_free(model);
         tdm_host_early_free(model->early);
         free(model->router);
@@ -338,28 +337,33 @@ static bool experts_scratch_init(struct tdm_host_model *model)
         return true;
 }
 
-/* TANDEM_SPARSE=off: all neurons are computed, for comparison. */
+/* Matrices that do not lie in panels, and which of their layers are run sparsely. TANDEM_SPARSE=off: none, for
+ * comparison. */
 static bool sparse_init(struct tdm_host_model *model)
 {
         const char *wanted = getenv("TANDEM_SPARSE");
-        bool has = false;
+        unsigned n_threads = tdm_pool_n_threads(model->pool);
+        bool is_off = wanted && strcmp(wanted, "off") == 0, has = false;
 
-        for (uint32_t i = 0; i < model->hp.n_layers && !(wanted && strcmp(wanted, "off") == 0); i++) {
+        for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 struct tdm_host_layer *l = &model->layers[i];
+                const struct tdm_matrix *matrices[] = { &l->up.matrix, &l->down.matrix };
                 struct tdm_sparse_layer sparse = { l->up.matrix, l->down.matrix, l->up.act, l->down.act };
-                int64_t bytes;
 
-                if (!model->recipe.layers[i].is_sparse || l->up.bias || l->down.bias || !tdm_sparse_can(&sparse))
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(matrices); k++)
+                        if (matrices[k]->order != TDM_ORDER_PANELS)
+                                model->panels.stride = TDM_MAX(model->panels.stride,
+                                                               tdm_panels_unit(matrices[k]) * matrices[k]->panel_bytes);
+                if (is_off || !model->recipe.layers[i].is_sparse || l->up.bias || l->down.bias ||
+                    !tdm_sparse_can(&sparse))
                         continue;
-                bytes = tdm_sparse_layer_init(&sparse);
-                if (bytes < 0)
-                        return false;
                 l->sparse = sparse;
-                model->scratch_bytes += (size_t)bytes;
                 has = true;
         }
-        return !has ||
-               tdm_sparse_new(&model->sparse, model->hp.d_ff, model->hp.d_model, tdm_pool_n_threads(model->pool)) == 0;
+        if (model->panels.stride > 0 &&
+            !take(model, (float **)&model->panels.memory, n_threads * model->panels.stride / sizeof(float)))
+                return false;
+        return !has || tdm_sparse_new(&model->sparse, model->hp.d_ff, model->hp.d_model, n_threads) == 0;
 }
 
 static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_limits *limits)

@@ -274,6 +274,29 @@ static void interleave(const uint8_t *const *rows, uint32_t n_blocks, uint32_t b
         }
 }
 
+static void turn_columns(uint32_t type, const uint8_t *w, size_t column_bytes, uint32_t n_blocks, uint32_t n_panels,
+                         uint8_t *quants, size_t panel_bytes)
+{
+        size_t block_bytes = TDM_PANEL_ROWS * BLOCK / (type == TDM_TYPE_Q4_0 ? 2 : 1);
+
+        for (uint32_t b = 0; b < n_blocks; b++, w += BLOCK * column_bytes, quants += block_bytes)
+                for (uint32_t row = 0; row < n_panels * TDM_PANEL_ROWS; row++) {
+                        uint8_t *to = quants + row / TDM_PANEL_ROWS * panel_bytes + row % TDM_PANEL_ROWS * 4;
+
+                        for (uint32_t k = 0; k < BLOCK; k++) {
+                                uint32_t at = k / 4 * TDM_PANEL_ROWS * 4 + k % 4;
+                                int32_t value = column_weight(type, w + k * column_bytes, row);
+
+                                if (type == TDM_TYPE_Q8_0)
+                                        to[at] = (uint8_t)(value + 128);
+                                else if (k < BLOCK / 2)
+                                        to[at] = (uint8_t)(value + 8);
+                                else /* its nibble's other half was written before */
+                                        to[at - block_bytes] |= (uint8_t)((value + 8) << 4);
+                        }
+                }
+}
+
 void tdm_kernels_c_matmul_fill(struct tdm_kernels *kernels)
 {
         tdm_matmul_fn *f32 = kernels->matmul[TDM_ACT_F32], *i8 = kernels->matmul[TDM_ACT_I8],
@@ -290,6 +313,7 @@ void tdm_kernels_c_matmul_fill(struct tdm_kernels *kernels)
         i16[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i16_q4_0;
         kernels->add_columns = add_columns;
         kernels->interleave = interleave;
+        kernels->turn_columns = turn_columns;
         kernels->quantise_i8 = quantise_i8;
         kernels->quantise_i16 = quantise_i16;
 }

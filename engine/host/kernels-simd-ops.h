@@ -223,6 +223,7 @@ static void fill(struct tdm_kernels *kernels)
         kernels->cut_below = cut_below;
         kernels->add_columns = add_columns;
         kernels->interleave = interleave;
+        kernels->turn_columns = turn_columns;
         kernels->gelu_mul = gelu_mul;
         kernels->silu_mul = silu_mul;
         kernels->swiglu_clamped = swiglu_clamped;

@@ -1,4 +1,5 @@
-/* The SIMD versions of what a sparse layer's row alone needs (sparse.h), written once for AVX2 and AVX-512. Integers
+/* The SIMD versions of what a sparse layer's few rows need (sparse.h), and of panels of matrices that lie by rows or
+ * columns (panels.h), written once for AVX2 and AVX-512. Integers
  * only, but for the one fmaf of a block, so there is no order to keep.
  *
  * Wanted beside what kernels-simd-ops.h wants: `struct v16i`, 16 int32, with v16i_set1, load_u8 and load_i8 (16 bytes),
@@ -125,4 +126,79 @@ static void interleave(const uint8_t *const *rows, uint32_t n_blocks, uint32_t b
         for (; b < n_blocks; b++)
                 for (int lane = 0; lane < 16; lane++)
                         memcpy(scales + (size_t)b * 32 + (size_t)lane * 2, rows[lane] + bytes + 2 * (size_t)b, 2);
+}
+
+/* ---- columns into panels ---- */
+
+typedef uint8_t u8x16 __attribute__((vector_size(16), aligned(1), may_alias));
+
+#define COLUMNS_AHEAD_OF_TURN 64u /* fetched: each lies in another page's line */
+
+#define U8_LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define U8_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+
+/* 4 columns of 16 rows: out[row][column]. */
+TDM_INLINE void store_group(const u8x16 *c, uint8_t *out)
+{
+        u16x8 low01 = (u16x8)U8_LOW(c[0], c[1]), high01 = (u16x8)U8_HIGH(c[0], c[1]);
+        u16x8 low23 = (u16x8)U8_LOW(c[2], c[3]), high23 = (u16x8)U8_HIGH(c[2], c[3]);
+
+        *(u16x8 *)out = U16_LOW(low01, low23);
+        *(u16x8 *)(out + 16) = U16_HIGH(low01, low23);
+        *(u16x8 *)(out + 32) = U16_LOW(high01, high23);
+        *(u16x8 *)(out + 48) = U16_HIGH(high01, high23);
+}
+
+/* 32 columns of the 32 rows of two panels. A byte of a column has a row of each; a byte of a panel has two columns. */
+TDM_INLINE void turn_block_q4_0(const uint8_t *w, size_t column_bytes, uint8_t *first, uint8_t *second)
+{
+        const u8x16 nibble = { 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15 };
+
+        for (int group = 0; group < 4; group++) {
+                u8x16 low[4], high[4];
+
+                for (int i = 0; i < 4; i++) {
+                        u8x16 a = *(const u8x16 *)(w + (size_t)(4 * group + i) * column_bytes),
+                              b = *(const u8x16 *)(w + (size_t)(4 * group + 16 + i) * column_bytes);
+
+                        low[i] = (a & nibble) | ((u8x16)((u16x8)b << 4) & ~nibble);
+                        high[i] = ((u8x16)((u16x8)a >> 4) & nibble) | (b & ~nibble);
+                }
+                store_group(low, first + group * 64);
+                store_group(high, second + group * 64);
+        }
+}
+
+TDM_INLINE void turn_block_q8_0(const uint8_t *w, size_t column_bytes, uint8_t *panel)
+{
+        for (int group = 0; group < 8; group++) {
+                u8x16 c[4];
+
+                for (int i = 0; i < 4; i++)
+                        c[i] = *(const u8x16 *)(w + (size_t)(4 * group + i) * column_bytes) ^ 0x80;
+                store_group(c, panel + group * 64);
+        }
+}
+
+static void turn_columns(uint32_t type, const uint8_t *w, size_t column_bytes, uint32_t n_blocks, uint32_t n_panels,
+                         uint8_t *quants, size_t panel_bytes)
+{
+        bool is_q4 = type == TDM_TYPE_Q4_0;
+        size_t n_bytes = n_panels * (is_q4 ? 8u : 16u), block_bytes = is_q4 ? 256 : 512;
+
+        for (uint32_t b = 0; b < n_blocks; b++, w += TDM_BLOCK_VALUES * column_bytes, quants += block_bytes) {
+                for (uint32_t k = 0; k < TDM_BLOCK_VALUES; k++)
+                        for (size_t at = 0; at < n_bytes; at += 64)
+                                __builtin_prefetch(w + (COLUMNS_AHEAD_OF_TURN + k) * column_bytes + at);
+                for (uint32_t i = 0; i < n_panels; i += 2) {
+                        uint8_t *first = quants + i * panel_bytes, *second = first + panel_bytes;
+
+                        if (is_q4) {
+                                turn_block_q4_0(w + (size_t)i * 8, column_bytes, first, second);
+                                continue;
+                        }
+                        turn_block_q8_0(w + (size_t)i * 16, column_bytes, first);
+                        turn_block_q8_0(w + (size_t)i * 16 + 16, column_bytes, second);
+                }
+        }
 }

@@ -39,13 +39,16 @@ struct tdm_act_blocks {
 enum tdm_act { TDM_ACT_F32 = 0, TDM_ACT_I8 = 1, TDM_ACT_I16 = 2, TDM_N_ACTS = 3 };
 #define TDM_N_MATMUL_TYPES (5 + TDM_N_SUBBLOCK_TYPES)
 
-/* A matrix in PANEL16 layout. */
+/* How a matrix lies (engine/weights/weights.h): kernels read panels, and panels.h makes them of the others. */
+enum tdm_matrix_order { TDM_ORDER_PANELS = 0, TDM_ORDER_ROWS, TDM_ORDER_COLUMNS };
+
 struct tdm_matrix {
         const uint8_t *data;
         uint64_t panel_bytes;
         uint32_t type;
         uint32_t rows; /* outputs; ceil(rows / 16) panels */
         uint32_t cols;
+        enum tdm_matrix_order order;
 };
 
 /* Row-tile kernel: y[r][16 * n_panels outputs of panels first … first+n_panels-1] for n_rows rows.
@@ -112,6 +115,10 @@ struct tdm_kernels {
         /* 16 rows as a panel. Each lies by itself: its quants, then its scales. */
         void (*interleave)(const uint8_t *const *rows, uint32_t n_blocks, uint32_t block_bytes, uint8_t *scales,
                            uint8_t *quants);
+        /* The quants of n_panels panels, an even number and panel_bytes apart, of columns as struct tdm_columns has
+         * them, column_bytes apart. w: the first column's piece of the panels' rows. */
+        void (*turn_columns)(uint32_t type, const uint8_t *w, size_t column_bytes, uint32_t n_blocks, uint32_t n_panels,
+                             uint8_t *quants, size_t panel_bytes);
 
         /* Quantise one row of cols values (a multiple of 32). Non-finite input saturates: NaN → 0, inf → amax FLT_MAX.
          */

@@ -8,6 +8,7 @@
 
 #define ALIGNMENT 64u
 #define CHUNKS_PER_THREAD 8u
+#define CHUNKS_PER_THREAD_LEAST 4u          /* of a matrix that lies by rows or columns */
 #define CHUNK_MACS_MAX (UINT64_C(32) << 20) /* some ten milliseconds in plain C */
 #define CHUNK_MACS_MIN (UINT64_C(64) << 10)
 #define CHUNK_ROWS_MAX 96u /* a multiple of every kernel's row tile */
@@ -187,6 +188,24 @@ static struct cut cut_matrix(const struct tdm_matrix *matrix, uint32_t n_rows, u
         return cut;
 }
 
+/* Of a matrix that lies by rows or columns, a chunk makes its panels itself. All rows are then in it, so that they are
+ * made once, unless there were too few chunks for the threads. */
+static struct cut cut_other(const struct tdm_matrix *matrix, uint32_t n_rows, uint64_t all_macs, unsigned n_threads)
+{
+        struct cut cut = cut_matrix(matrix, n_rows, all_macs, n_threads);
+        uint32_t unit = tdm_panels_unit(matrix);
+
+        cut.chunk_panels = TDM_MAX(cut.chunk_panels / cut.n_row_chunks / unit * unit, unit);
+        cut.n_chunks = TDM_DIV_UP(cut.n_panels, cut.chunk_panels);
+        if (cut.n_chunks < CHUNKS_PER_THREAD_LEAST * n_threads) {
+                cut.n_chunks *= cut.n_row_chunks;
+                return cut;
+        }
+        cut.chunk_rows = n_rows;
+        cut.n_row_chunks = 1;
+        return cut;
+}
+
 struct piece {
         uint32_t first_panel, n_panels, first_row, n_rows;
 };
@@ -220,6 +239,7 @@ static tdm_matmul_fn find_kernel(const struct tdm_kernels *kernels, const struct
 /* ---- products ---- */
 
 struct matmul_job {
+        const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
         const struct tdm_matmul_out *outs;
         unsigned n_outs;
@@ -233,6 +253,29 @@ static void add_bias(const float *bias, uint32_t n, uint32_t n_rows, float *y, s
         for (uint32_t r = 0; r < n_rows; r++)
                 for (uint32_t i = 0; i < n; i++)
                         y[r * y_stride + i] += bias[i];
+}
+
+/* Panels first, at y, for the rows of a piece. */
+static void multiply_other(const struct matmul_job *job, unsigned i, const struct piece *piece, unsigned thread,
+                           float *y)
+{
+        const struct tdm_matmul_out *out = &job->outs[i];
+        const struct tdm_act_row *rows = job->acts->rows[out->act] + piece->first_row;
+        uint8_t *panels = out->panels->memory + thread * out->panels->stride;
+        struct tdm_matrix made = *out->matrix;
+        uint32_t unit = tdm_panels_unit(&made);
+
+        made.data = panels;
+        made.order = TDM_ORDER_PANELS;
+        for (uint32_t at = 0, n; at < piece->n_panels; at += n, y += n * TDM_PANEL_ROWS) {
+                n = TDM_MIN(unit, piece->n_panels - at);
+                made.rows = n * TDM_PANEL_ROWS;
+                assert(n * made.panel_bytes <= out->panels->stride);
+                tdm_panels_make(job->kernels, out->matrix, piece->first_panel + at, n, panels);
+                for (uint32_t row = 0; row < piece->n_rows; row += CHUNK_ROWS_MAX)
+                        job->fns[i](&made, rows + row, TDM_MIN(piece->n_rows - row, CHUNK_ROWS_MAX), 0, n,
+                                    y + row * out->y_stride, out->y_stride);
+        }
 }
 
 static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
@@ -250,8 +293,11 @@ static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
         piece = cut_piece(&job->cuts[i], chunk);
         first = piece.first_panel * TDM_PANEL_ROWS;
         y = out->y + piece.first_row * out->y_stride + first;
-        job->fns[i](out->matrix, job->acts->rows[out->act] + piece.first_row, piece.n_rows, piece.first_panel,
-                    piece.n_panels, y, out->y_stride);
+        if (out->matrix->order != TDM_ORDER_PANELS)
+                multiply_other(job, i, &piece, thread, y);
+        else
+                job->fns[i](out->matrix, job->acts->rows[out->act] + piece.first_row, piece.n_rows, piece.first_panel,
+                            piece.n_panels, y, out->y_stride);
         if (out->bias)
                 add_bias(out->bias + first, TDM_MIN(piece.n_panels * TDM_PANEL_ROWS, out->matrix->rows - first),
                          piece.n_rows, y, out->y_stride);
@@ -260,7 +306,7 @@ static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
                 const struct tdm_matmul_out *outs, unsigned n_outs)
 {
-        struct matmul_job job = { .acts = acts, .outs = outs, .n_outs = n_outs };
+        struct matmul_job job = { .kernels = kernels, .acts = acts, .outs = outs, .n_outs = n_outs };
         unsigned n_chunks = 0;
         uint64_t macs = 0;
 
@@ -271,7 +317,8 @@ void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const 
                 macs += matrix_macs(outs[i].matrix, n_rows);
         for (unsigned i = 0; i < n_outs; i++) {
                 job.fns[i] = find_kernel(kernels, acts, outs[i].act, outs[i].matrix);
-                job.cuts[i] = cut_matrix(outs[i].matrix, n_rows, macs, tdm_pool_n_threads(pool));
+                job.cuts[i] = (outs[i].matrix->order == TDM_ORDER_PANELS ? cut_matrix : cut_other)(
+                        outs[i].matrix, n_rows, macs, tdm_pool_n_threads(pool));
                 n_chunks += job.cuts[i].n_chunks;
         }
         tdm_pool_run(pool, n_chunks, matmul_chunk, &job);
@@ -331,6 +378,7 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                 .ret = ret,
         };
 
+        assert(gate->order == TDM_ORDER_PANELS && up->order == TDM_ORDER_PANELS);
         assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows &&
                gate->rows <= ret->max_cols);
         assert(gate->rows % TDM_BLOCK_VALUES == 0 || ret->forms == 1u << TDM_ACT_F32);
@@ -367,12 +415,16 @@ enum tdm_act tdm_matmul_act(uint32_t type, enum tdm_act wanted)
 
 void tdm_matrix_init(struct tdm_matrix *ret, const uint8_t *weights, const struct tdm_weights_tensor *tensor)
 {
-        assert(tensor->layout == TDM_LAYOUT_PANEL16);
+        assert(tensor->layout == TDM_LAYOUT_PANEL16 || tensor->layout == TDM_LAYOUT_BY_ROW ||
+               tensor->layout == TDM_LAYOUT_BY_COLUMN);
         *ret = (struct tdm_matrix){
                 .data = weights + tensor->offset,
                 .panel_bytes = tensor->panel_bytes,
                 .type = tensor->type,
                 .rows = tensor->rows,
                 .cols = tensor->cols,
+                .order = tensor->layout == TDM_LAYOUT_BY_ROW    ? TDM_ORDER_ROWS :
+                         tensor->layout == TDM_LAYOUT_BY_COLUMN ? TDM_ORDER_COLUMNS :
+                                                                  TDM_ORDER_PANELS,
         };
 }

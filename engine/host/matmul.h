@@ -4,7 +4,7 @@
 #ifndef TDM_ENGINE_HOST_MATMUL_H
 #define TDM_ENGINE_HOST_MATMUL_H
 
-#include "engine/host/kernels.h"
+#include "engine/host/panels.h"
 #include "common/pool.h"
 
 /* Rows prepared for matrix kernels, in one or more forms at once (a bit per enum tdm_act). Allocated at load. */
@@ -36,7 +36,8 @@ struct tdm_matmul_out {
         enum tdm_act act; /* one of acts->forms, fitting the matrix's type */
         float *y;         /* [n_rows][y_stride] */
         size_t y_stride;
-        const float *bias; /* [matrix->rows], added to the sums; NULL: none */
+        const float *bias;               /* [matrix->rows], added to the sums; NULL: none */
+        const struct tdm_panels *panels; /* of a matrix that lies by rows or columns */
 };
 
 /* y = x Wᵀ + bias for n_rows rows and every out, in one parallel region. n_outs <= 4. */
@@ -44,7 +45,7 @@ void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const 
                 const struct tdm_matmul_out *outs, unsigned n_outs);
 
 struct tdm_gate_up {
-        const struct tdm_matrix *gate, *up;
+        const struct tdm_matrix *gate, *up; /* in panels */
         enum tdm_act gate_act, up_act;
         const float *gate_bias, *up_bias; /* NULL: none */
         enum tdm_activation activation;

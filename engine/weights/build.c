@@ -19,6 +19,8 @@
 /* and again: a kernel forgets what is more than its window or the disk's largest request */
 #define ASK_LEAST (UINT64_C(128) << 10)
 #define ASK_PARTS 16u /* of a slice, so that no thread asks for all of it while the others wait */
+/* Of a matrix that is turned, a thread packs at once: a column's piece of them is whole cache lines. */
+#define COLUMNS_PANELS 8u
 
 /* Panels of a matrix, or a whole vector. */
 struct slice {
@@ -176,29 +178,51 @@ struct slice_job {
         _Atomic bool not_finite;
 };
 
+/* Panel i of the slice, or from it on as many as are packed at once; returns how many, 0 where something is not
+ * finite. */
+static uint32_t pack_panel(const struct slice_job *job, uint32_t i)
+{
+        const struct tdm_weights_tensor *tensor = job->tensor;
+        const struct build *build = job->build;
+        const struct tdm_weights_order *order = &build->plan->orders[job->slice->tensor];
+        uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
+        uint32_t from = tdm_weights_source_row(order, row),
+                 apart = order->n_dims ? tdm_weights_source_row(order, row + 1) - from : 1,
+                 n_rows = TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS);
+        const uint8_t *src = job->data + (uint64_t)(from - job->slice->first * TDM_PANEL_ROWS) * job->row_bytes;
+        uint8_t *dst = build->dst + tensor->offset;
+
+        switch (tensor->layout) {
+        case TDM_LAYOUT_BY_COLUMN:
+                n_rows = TDM_MIN(tensor->rows - row, COLUMNS_PANELS * TDM_PANEL_ROWS);
+                return tdm_weights_pack_columns(tensor, dst, row, n_rows, src, job->row_bytes) ?
+                               n_rows / TDM_PANEL_ROWS :
+                               0;
+        case TDM_LAYOUT_BY_ROW:
+                return tdm_weights_pack_rows(tensor->type, dst + panel * tensor->panel_bytes, src, job->row_bytes,
+                                             n_rows, tensor->cols);
+        default:
+                return tdm_weights_pack_panel(tensor->type, dst + panel * tensor->panel_bytes, src,
+                                              apart * job->row_bytes, n_rows, tensor->cols);
+        }
+}
+
 static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, unsigned thread)
 {
         const struct tdm_weights_tensor *tensor = job->tensor;
         struct build *build = job->build;
-        const struct tdm_weights_order *order = &build->plan->orders[job->slice->tensor];
 
         if (tensor->layout == TDM_LAYOUT_ROWS) {
                 atomic_fetch_add_explicit(&build->done_bytes, tensor->size_bytes, memory_order_relaxed);
                 return tdm_weights_pack_vector(build->plan->sources[job->slice->tensor]->type,
                                                (float *)(void *)(build->dst + tensor->offset), job->data,
-                                               tensor->rows * tensor->cols, order);
+                                               tensor->rows * tensor->cols, &build->plan->orders[job->slice->tensor]);
         }
-        for (uint32_t i = first; i < end && !atomic_load_explicit(&build->stop, memory_order_relaxed); i++) {
-                uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
-                uint32_t from = tdm_weights_source_row(order, row),
-                         apart = order->n_dims ? tdm_weights_source_row(order, row + 1) - from : 1;
-
-                if (!tdm_weights_pack_panel(
-                            tensor->type, build->dst + tensor->offset + panel * tensor->panel_bytes,
-                            job->data + (uint64_t)(from - job->slice->first * TDM_PANEL_ROWS) * job->row_bytes,
-                            apart * job->row_bytes, TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS), tensor->cols))
+        for (uint32_t i = first, n; i < end && !atomic_load_explicit(&build->stop, memory_order_relaxed); i += n) {
+                n = pack_panel(job, i);
+                if (n == 0)
                         return false;
-                atomic_fetch_add_explicit(&build->done_bytes, tensor->panel_bytes, memory_order_relaxed);
+                atomic_fetch_add_explicit(&build->done_bytes, n * tensor->panel_bytes, memory_order_relaxed);
                 if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >=
                                            PROGRESS_BYTES)
                         tell_progress(build);
@@ -269,7 +293,9 @@ static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
                                  .n_huge = i + 1 < build->n_slices ? n_huge_until(build, slice + 1) : 0,
                                  .chunk_panels = 1 };
 
-        if (tensor->layout == TDM_LAYOUT_PANEL16)
+        if (tensor->layout == TDM_LAYOUT_BY_COLUMN)
+                job.chunk_panels = COLUMNS_PANELS;
+        else if (tensor->layout != TDM_LAYOUT_ROWS)
                 job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
         run(&job, TDM_DIV_UP(slice->n, job.chunk_panels));
         return !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
@@ -320,6 +346,8 @@ static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
 
                 if (tensor->layout == TDM_LAYOUT_FILE)
                         continue;
+                if (tensor->layout == TDM_LAYOUT_BY_COLUMN) /* what is packed of any row lies all over it */
+                        each = n_panels;
                 for (uint32_t first = 0; first < n_panels; first += each, n++)
                         if (ret)
                                 ret[n] = (struct slice){ i, first, TDM_MIN(each, n_panels - first) };

@@ -140,6 +140,107 @@ static bool pack_panel_blocks(uint8_t *dst, const uint8_t *src, uint64_t row_byt
         return all_finite_16(dst, (size_t)nb * TDM_PANEL_ROWS, 0x7c00);
 }
 
+static uint16_t load_scale(const uint8_t *block, bool *finite)
+{
+        uint16_t scale = tdm_load_u16(block);
+
+        *finite = *finite && (scale & 0x7c00) != 0x7c00;
+        return scale;
+}
+
+bool tdm_weights_pack_rows(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                           uint32_t cols)
+{
+        uint32_t nb = cols / TDM_BLOCK_VALUES, n = tdm_weights_quant_bytes(type);
+        uint8_t flip = type == TDM_TYPE_Q8_0 ? 0x80 : 0;
+        bool finite = true;
+
+        for (uint32_t row = 0; row < n_rows; row++, src += row_bytes, dst += (size_t)nb * (n + 2)) {
+                const uint8_t *block = src;
+
+                for (uint32_t b = 0; b < nb; b++, block += n + 2) {
+                        store_u16(dst + (size_t)nb * n + 2 * (size_t)b, load_scale(block, &finite));
+                        for (uint32_t i = 0; i < n; i++)
+                                dst[(size_t)b * n + i] = block[2 + i] ^ flip;
+                }
+        }
+        return finite;
+}
+
+typedef uint8_t sixteen_u8 __attribute__((vector_size(16)));
+
+/* Four times, the first half of the rows is interleaved with the second: row and column have then changed places. */
+static inline void transpose_16x16(sixteen_u8 r[16])
+{
+        sixteen_u8 t[16];
+
+        for (unsigned step = 0; step < 4; step++) {
+                for (unsigned i = 0; i < 8; i++) {
+                        t[2 * i] = __builtin_shufflevector(r[i], r[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
+                                                           22, 7, 23);
+                        t[2 * i + 1] = __builtin_shufflevector(r[i], r[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                                               29, 14, 30, 15, 31);
+                }
+                memcpy(r, t, sizeof(t));
+        }
+}
+
+/* 16 bytes of each of 16 rows, turned: byte j of all rows. */
+static inline void load_turned(sixteen_u8 r[16], const uint8_t *src, uint64_t row_bytes)
+{
+        for (unsigned i = 0; i < 16; i++)
+                memcpy(&r[i], src + i * row_bytes, sizeof(r[i]));
+        transpose_16x16(r);
+}
+
+/* 32 columns of 32 rows, to columns that are stride apart. In the file value j of a block of nibbles is the low and
+ * value j + 16 the high half of byte j; here the halves are rows. */
+static void turn_block(uint32_t type, uint8_t *dst, size_t stride, const uint8_t *src, uint64_t row_bytes)
+{
+        sixteen_u8 low[16], high[16];
+
+        if (type == TDM_TYPE_Q8_0) {
+                for (unsigned i = 0; i < 4; i++) {
+                        load_turned(low, src + i % 2 * 16 + i / 2 * 16 * row_bytes, row_bytes);
+                        for (unsigned k = 0; k < 16; k++)
+                                memcpy(dst + (i % 2 * 16 + k) * stride + i / 2 * 16, &low[k], sizeof(low[k]));
+                }
+                return;
+        }
+        load_turned(low, src, row_bytes);
+        load_turned(high, src + 16 * row_bytes, row_bytes);
+        for (unsigned k = 0; k < 16; k++) {
+                sixteen_u8 first = (low[k] & 15) | high[k] << 4, second = low[k] >> 4 | (high[k] & 0xf0);
+
+                memcpy(dst + k * stride, &first, sizeof(first));
+                memcpy(dst + (k + 16) * stride, &second, sizeof(second));
+        }
+}
+
+bool tdm_weights_pack_columns(const struct tdm_weights_tensor *tensor, uint8_t *dst, uint32_t first, uint32_t n_rows,
+                              const uint8_t *src, uint64_t row_bytes)
+{
+        uint32_t nb = tensor->cols / TDM_BLOCK_VALUES, n = tdm_weights_quant_bytes(tensor->type);
+        size_t stride = (size_t)tensor->rows / TDM_BLOCK_VALUES * n;
+        uint8_t *scales = dst + 2 * (size_t)first,
+                *columns = dst + 2 * (size_t)nb * tensor->rows + first / TDM_BLOCK_VALUES * n;
+        bool finite = true;
+
+        for (uint32_t b = 0; b < nb; b++, src += n + 2) {
+                for (uint32_t row = 0; row < n_rows; row++) {
+                        const uint8_t *block = src + row * row_bytes;
+
+                        store_u16(scales + 2 * ((size_t)b * tensor->rows + row), load_scale(block, &finite));
+                        __builtin_prefetch(block + 256); /* as above */
+                }
+                for (uint32_t row = 0; row < n_rows; row += TDM_BLOCK_VALUES)
+                        turn_block(tensor->type,
+                                   columns + (size_t)b * TDM_BLOCK_VALUES * stride + row / TDM_BLOCK_VALUES * n, stride,
+                                   src + row * row_bytes + 2, row_bytes);
+        }
+        return finite;
+}
+
 /* src: n_rows <= 16 rows of the file, row_bytes apart. False: a weight is not finite. One line of every row at a time,
  * since rows of 2^n bytes share a set of the cache. */
 static bool pack_panel_16(uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows, uint32_t cols,

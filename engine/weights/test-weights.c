@@ -72,10 +72,12 @@ static double file_value(uint32_t type, const uint8_t *row, uint32_t col)
 
 static struct tdm_hparams hparams = {
         /* n_vocab is the test's */
-        .n_layers = N_LAYERS, .d_model = 96,      .n_heads = 2, .n_kv_heads = 1, .head_dim = 48,
-        .d_ff = 160,          .n_vocab = N_VOCAB, .n_ctx = 64,  .window = 16,
+        .n_layers = N_LAYERS, .d_model = 192,     .n_heads = 2, .n_kv_heads = 1, .head_dim = 48,
+        .d_ff = 320,          .n_vocab = N_VOCAB, .n_ctx = 64,  .window = 16,
 };
 
+/* Whether few of a layer's neurons live: its ffn_up and ffn_down then lie otherwise. */
+static bool is_sparse, wants_panels;
 /* Not 0: RoPE turns so many neighbouring dimensions of a head. */
 static uint32_t n_neighbours;
 
@@ -83,26 +85,26 @@ static const struct {
         uint32_t kind, rows /* 0: n_vocab */, cols;
         uint32_t type[2]; /* of layers 0 and 1 */
 } shapes[] = {
-        { TDM_TENSOR_TOKEN_EMBD, 0, 96, { TDM_TYPE_Q8_0 } },
-        { TDM_TENSOR_OUTPUT, 0, 96, { TDM_TYPE_BF16 } },
-        { TDM_TENSOR_OUTPUT_NORM, 1, 96, { TDM_TYPE_F32 } },
-        { TDM_TENSOR_ATTN_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F16 } },
-        { TDM_TENSOR_Q, 96, 96, { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 } },
-        { TDM_TENSOR_K, 48, 96, { TDM_TYPE_F16, TDM_TYPE_F32 } },
-        { TDM_TENSOR_V, 48, 96, { TDM_TYPE_BF16, TDM_TYPE_Q4_0 } },
+        { TDM_TENSOR_TOKEN_EMBD, 0, 192, { TDM_TYPE_Q8_0 } },
+        { TDM_TENSOR_OUTPUT, 0, 192, { TDM_TYPE_BF16 } },
+        { TDM_TENSOR_OUTPUT_NORM, 1, 192, { TDM_TYPE_F32 } },
+        { TDM_TENSOR_ATTN_NORM, 1, 192, { TDM_TYPE_F32, TDM_TYPE_F16 } },
+        { TDM_TENSOR_Q, 96, 192, { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 } },
+        { TDM_TENSOR_K, 48, 192, { TDM_TYPE_F16, TDM_TYPE_F32 } },
+        { TDM_TENSOR_V, 48, 192, { TDM_TYPE_BF16, TDM_TYPE_Q4_0 } },
         { TDM_TENSOR_Q_NORM, 1, 48, { TDM_TYPE_BF16, TDM_TYPE_F32 } },
         { TDM_TENSOR_K_NORM, 1, 48, { TDM_TYPE_F32, TDM_TYPE_F32 } },
-        { TDM_TENSOR_O, 96, 96, { TDM_TYPE_F32, TDM_TYPE_Q4_0 } },
-        { TDM_TENSOR_POST_ATTN_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F32 } },
-        { TDM_TENSOR_FFN_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F32 } },
-        { TDM_TENSOR_GATE, 160, 96, { TDM_TYPE_Q8_0, TDM_TYPE_F16 } },
-        { TDM_TENSOR_UP, 160, 96, { TDM_TYPE_Q4_0, TDM_TYPE_F32 } },
-        { TDM_TENSOR_DOWN, 96, 160, { TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 } },
-        { TDM_TENSOR_POST_FFW_NORM, 1, 96, { TDM_TYPE_F32, TDM_TYPE_F32 } },
+        { TDM_TENSOR_O, 192, 96, { TDM_TYPE_F32, TDM_TYPE_Q4_0 } },
+        { TDM_TENSOR_POST_ATTN_NORM, 1, 192, { TDM_TYPE_F32, TDM_TYPE_F32 } },
+        { TDM_TENSOR_FFN_NORM, 1, 192, { TDM_TYPE_F32, TDM_TYPE_F32 } },
+        { TDM_TENSOR_GATE, 320, 192, { TDM_TYPE_Q8_0, TDM_TYPE_F16 } },
+        { TDM_TENSOR_UP, 320, 192, { TDM_TYPE_Q4_0, TDM_TYPE_F32 } },
+        { TDM_TENSOR_DOWN, 192, 320, { TDM_TYPE_Q8_0, TDM_TYPE_Q4_0 } },
+        { TDM_TENSOR_POST_FFW_NORM, 1, 192, { TDM_TYPE_F32, TDM_TYPE_F32 } },
 };
 
 struct file {
-        uint8_t bytes[8 << 20];
+        uint8_t bytes[16 << 20];
         size_t size;
         size_t data; /* where the first tensor's data starts */
         struct {
@@ -217,6 +219,10 @@ static void file_open(const struct file *f, struct opened *o)
         tdm_hparams_all_layers(&o->model.hparams);
         o->model.hparams.layers[1].window = 0;
         tdm_gemma3_recipe(&o->model.recipe, &o->model.hparams);
+        for (unsigned i = 0; i < N_LAYERS && is_sparse; i++) {
+                o->model.recipe.layers[i].is_sparse = true;
+                o->model.recipe.layers[i].sparsity_scale = 1.5f;
+        }
         for (unsigned i = 0; n_neighbours != 0 && i < o->model.recipe.n_ropes; i++) {
                 o->model.recipe.ropes[i].style = TDM_ROPE_NEIGHBOURS;
                 o->model.recipe.ropes[i].n_dims = n_neighbours;
@@ -248,6 +254,8 @@ static int pack(const struct file *f, uint8_t **ret, uint64_t *ret_size, struct 
 
         file_open(f, &o);
         r = tdm_weights_plan_new(&plan, &o.model, err);
+        if (r == 0 && wants_panels)
+                tdm_weights_plan_panels(plan);
         if (r == 0) {
                 *ret_size = tdm_weights_plan_size(plan);
                 *ret = aligned_alloc(64, *ret_size);
@@ -295,7 +303,7 @@ static void check_values(const struct file *f, const uint8_t *base, uint64_t siz
         for (unsigned i = 0; i < f->n_tensors; i++) {
                 const struct tdm_weights_tensor *t = tdm_weights_find(base, f->tensors[i].kind, f->tensors[i].layer);
                 size_t row_bytes = f->tensors[i].size / f->tensors[i].rows;
-                float y[256];
+                float y[320];
 
                 assert_non_null(t);
                 assert_int_equal(t->rows, f->tensors[i].rows);
@@ -384,6 +392,62 @@ static void test_neighbours(void **state)
         n_neighbours = 48; /* a panel would be of two halves */
         assert_int_equal(pack(&file, &refused, &size, &err), TDM_E_UNSUPPORTED);
         n_neighbours = 0;
+}
+
+#define LAYOUT_OF(kind, layer) tdm_weights_find(base, TDM_TENSOR_##kind, layer)->layout
+
+/* ffn_up by rows and ffn_down by columns, where types and sizes allow it: the same values, at the same places. */
+static void test_sparse(void **state)
+{
+        struct tdm_error err = { 0 };
+
+        for (unsigned i = 0; i < 2; i++) {
+                _cleanup_(freep) uint8_t *panels = NULL, *base = NULL;
+                uint64_t panels_size, size;
+
+                file_make(&file, TDM_TENSOR_UP, i ? TDM_TYPE_Q8_0 : TDM_TYPE_Q4_0);
+                assert_int_equal(pack(&file, &panels, &panels_size, &err), 0);
+                is_sparse = true;
+                assert_int_equal(pack(&file, &base, &size, &err), 0);
+                assert_int_equal(size, panels_size);
+                assert_int_equal(LAYOUT_OF(UP, 0), TDM_LAYOUT_BY_ROW);
+                assert_int_equal(LAYOUT_OF(UP, 1), TDM_LAYOUT_PANEL16); /* F32 */
+                for (uint32_t layer = 0; layer < 2; layer++)
+                        assert_int_equal(LAYOUT_OF(DOWN, layer), TDM_LAYOUT_BY_COLUMN);
+                check_values(&file, base, size);
+                /* A segment may have panels all the same; another matrix may not lie so. */
+                for (unsigned layout = TDM_LAYOUT_ROWS; layout <= TDM_LAYOUT_BY_COLUMN; layout++) {
+                        struct tdm_weights_tensor *up = (void *)tdm_weights_find(base, TDM_TENSOR_UP, 0),
+                                                  *gate = (void *)tdm_weights_find(base, TDM_TENSOR_GATE, 0);
+
+                        up->layout = layout;
+                        assert_int_equal(tdm_weights_check(base, size, size, &err),
+                                         layout == TDM_LAYOUT_PANEL16 || layout == TDM_LAYOUT_BY_ROW ? 0 :
+                                                                                                       TDM_E_PROTOCOL);
+                        up->layout = TDM_LAYOUT_BY_ROW;
+                        gate->layout = layout;
+                        assert_int_equal(tdm_weights_check(base, size, size, &err),
+                                         layout == TDM_LAYOUT_PANEL16 ? 0 : TDM_E_PROTOCOL);
+                        gate->layout = TDM_LAYOUT_PANEL16;
+                }
+                is_sparse = false;
+        }
+}
+
+/* For a device that wants panels a plan has them, whatever lives. */
+static void test_sparse_in_panels(void **state)
+{
+        _cleanup_(freep) uint8_t *base = NULL;
+        struct tdm_error err = { 0 };
+        uint64_t size;
+
+        file_make(&file, -1, 0);
+        is_sparse = wants_panels = true;
+        assert_int_equal(pack(&file, &base, &size, &err), 0);
+        is_sparse = wants_panels = false;
+        assert_int_equal(LAYOUT_OF(UP, 0), TDM_LAYOUT_PANEL16);
+        assert_int_equal(LAYOUT_OF(DOWN, 1), TDM_LAYOUT_PANEL16);
+        check_values(&file, base, size);
 }
 
 /* More than three huge pages of tensors, whose borders lie inside of them. */
@@ -475,6 +539,7 @@ static void test_not_finite(void **state)
                 unsigned t;
 
                 file_make(&file, -1, 0);
+                is_sparse = i >= file.n_tensors;
                 t = i < file.n_tensors ? i : random_u32() % file.n_tensors;
                 type = file.tensors[t].type;
                 p = file.bytes + file.data + file.tensors[t].offset;
@@ -491,6 +556,7 @@ static void test_not_finite(void **state)
                         p[1] = 0x7c | (i & 0x83);
                 }
                 assert_int_equal(pack(&file, &base, &size, &err), TDM_E_BAD_MODEL);
+                is_sparse = false;
                 assert_non_null(strstr(err.message, file.tensors[t].name));
         }
 }
@@ -590,14 +656,14 @@ static void test_shrinks(void **state)
 static void read_all(const uint8_t *base)
 {
         const struct tdm_weights_header *header = tdm_weights_header(base);
-        float y[256], sum = 0;
+        float y[320], sum = 0;
 
         for (uint32_t kind = 0; kind < TDM_N_TENSOR_KINDS; kind++)
                 for (uint32_t layer = 0; layer < header->hparams.n_layers; layer++) {
                         const struct tdm_weights_tensor *t = tdm_weights_find(base, kind, layer);
 
                         for (uint32_t row = 0; t && row < t->rows; row++) {
-                                assert_true(t->cols <= 256);
+                                assert_true(t->cols <= 320);
                                 tdm_weights_row(base, t, row, y);
                                 sum += y[0] + y[t->cols - 1] + tdm_weights_value(base, t, row, t->cols - 1);
                         }
@@ -684,7 +750,7 @@ static void test_refused(void **state)
         REFUSE_HEADER(hparams.n_layers, 3);
         REFUSE_HEADER(hparams.n_layers, 1);
         REFUSE_HEADER(hparams.n_heads, 0);
-        REFUSE_HEADER(hparams.residual_width, 192); /* two streams */
+        REFUSE_HEADER(hparams.residual_width, 384); /* two streams */
         REFUSE_HEADER(hparams.layers[0].n_heads, 4);
         REFUSE_HEADER(hparams.layers[1].d_ff, 96);
         REFUSE_HEADER(hparams.layers[1].kv_layer, 0); /* which slides; layer 1 does not */
@@ -721,10 +787,19 @@ static void test_refused(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_values),   cmocka_unit_test(test_file_row),    cmocka_unit_test(test_neighbours),
-                cmocka_unit_test(test_padding),  cmocka_unit_test(test_unsupported), cmocka_unit_test(test_not_finite),
-                cmocka_unit_test(test_progress), cmocka_unit_test(test_shrinks),     cmocka_unit_test(test_flips),
-                cmocka_unit_test(test_refused),  cmocka_unit_test(test_huge_pages),
+                cmocka_unit_test(test_values),
+                cmocka_unit_test(test_file_row),
+                cmocka_unit_test(test_neighbours),
+                cmocka_unit_test(test_sparse),
+                cmocka_unit_test(test_sparse_in_panels),
+                cmocka_unit_test(test_padding),
+                cmocka_unit_test(test_unsupported),
+                cmocka_unit_test(test_not_finite),
+                cmocka_unit_test(test_progress),
+                cmocka_unit_test(test_shrinks),
+                cmocka_unit_test(test_flips),
+                cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_huge_pages),
         };
 
         if (tdm_sigbus_init() < 0 || sigaction(SIGBUS, NULL, &sigbus_action) < 0)

@@ -36,6 +36,12 @@ static inline uint64_t tdm_weights_scales_bytes(uint32_t cols)
         return TDM_ALIGN_UP((uint64_t)cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * 2, TDM_WEIGHTS_ALIGNMENT);
 }
 
+/* Of the quants that one column has of 32 rows, or one row of 32 columns. */
+static inline uint32_t tdm_weights_quant_bytes(uint32_t type)
+{
+        return type == TDM_TYPE_Q8_0 ? TDM_BLOCK_VALUES : TDM_BLOCK_VALUES / 2;
+}
+
 /* For messages. */
 static inline int tdm_weights_name_length(const struct tdm_gguf_tensor *source)
 {
@@ -67,6 +73,12 @@ static inline uint16_t tdm_load_u16(const uint8_t *p)
  * weight is not finite. */
 bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                             uint32_t cols);
+/* The same rows, as layout BY_ROW has them. */
+bool tdm_weights_pack_rows(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
+                           uint32_t cols);
+/* Rows first … first + n_rows - 1 of a tensor in layout BY_COLUMN, both multiples of 32. dst: the tensor. */
+bool tdm_weights_pack_columns(const struct tdm_weights_tensor *tensor, uint8_t *dst, uint32_t first, uint32_t n_rows,
+                              const uint8_t *src, uint64_t row_bytes);
 /* dst [n], 64-byte aligned; type F32, F16 or BF16. The same. */
 bool tdm_weights_pack_vector(uint32_t type, float *dst, const uint8_t *src, uint32_t n,
                              const struct tdm_weights_order *order);

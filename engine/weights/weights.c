@@ -11,6 +11,7 @@
 /* Of a row of the file that are read together: a K-quant's block, or several of the others. */
 #define FILE_ROW_VALUES 256u
 #define FILE_ROW_PANEL_BYTES (FILE_ROW_VALUES * TDM_PANEL_ROWS * 2)
+#define SINGLE_MULTIPLE 64u /* of rows and columns that lie by themselves: no panel's scales are padded then */
 
 static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
 static_assert(sizeof(struct tdm_weights_header) % 8 == 0, "part of the segment's layout");
@@ -57,8 +58,25 @@ uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols)
         return TDM_ALIGN_UP((uint64_t)cols * TDM_PANEL_ROWS * (type == TDM_TYPE_F32 ? 4 : 2), TDM_WEIGHTS_ALIGNMENT);
 }
 
+/* Where few neurons live, their rows of ffn_up and their columns of ffn_down are wanted alone. */
+static enum tdm_layout matrix_layout(const struct tdm_weights_tensor *tensor, const struct tdm_recipe *recipe)
+{
+        bool is_up = tensor->kind == TDM_TENSOR_UP;
+
+        if ((!is_up && tensor->kind != TDM_TENSOR_DOWN) || !recipe->layers[tensor->layer].is_sparse ||
+            (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0) || tensor->rows % SINGLE_MULTIPLE ||
+            tensor->cols % SINGLE_MULTIPLE)
+                return TDM_LAYOUT_PANEL16;
+        return is_up ? TDM_LAYOUT_BY_ROW : TDM_LAYOUT_BY_COLUMN;
+}
+
+static bool is_by_row_or_column(const struct tdm_weights_tensor *tensor)
+{
+        return tensor->layout == TDM_LAYOUT_BY_ROW || tensor->layout == TDM_LAYOUT_BY_COLUMN;
+}
+
 /* Fills layout, panel_bytes and size_bytes from kind, type and shape. */
-static void layout_tensor(struct tdm_weights_tensor *tensor)
+static void layout_tensor(struct tdm_weights_tensor *tensor, const struct tdm_recipe *recipe)
 {
         if (tdm_tensor_role((enum tdm_tensor_kind)tensor->kind) == TDM_ROLE_FILE) {
                 const struct tdm_type_info *info = tdm_type_info(tensor->type);
@@ -71,7 +89,7 @@ static void layout_tensor(struct tdm_weights_tensor *tensor)
                 tensor->panel_bytes = 0;
                 tensor->size_bytes = (uint64_t)tensor->rows * tensor->cols * sizeof(float);
         } else {
-                tensor->layout = TDM_LAYOUT_PANEL16;
+                tensor->layout = matrix_layout(tensor, recipe);
                 tensor->panel_bytes = tdm_weights_panel_bytes(tensor->type, tensor->cols);
                 tensor->size_bytes = tensor->panel_bytes * TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS);
         }
@@ -90,8 +108,8 @@ static const char *list_types(bool vector, char *buffer, size_t size)
         return buffer;
 }
 
-static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tensor_ref *ref, uint64_t *offset,
-                       struct tdm_error *err)
+static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tensor_ref *ref,
+                       const struct tdm_recipe *recipe, uint64_t *offset, struct tdm_error *err)
 {
         const struct tdm_gguf_tensor *source = ref->tensor;
         const struct tdm_type_info *info = tdm_type_info(source->type);
@@ -118,7 +136,7 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
                 .cols = ref->cols,
                 .offset = *offset,
         };
-        layout_tensor(tensor);
+        layout_tensor(tensor, recipe);
         *offset = TDM_ALIGN_UP(*offset + tensor->size_bytes, TDM_WEIGHTS_ALIGNMENT);
         return 0;
 }
@@ -173,7 +191,7 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
         offset = TDM_ALIGN_UP(plan->header.tensors_offset + model->n_tensors * sizeof(*plan->tensors),
                               TDM_WEIGHTS_ALIGNMENT);
         for (uint32_t i = 0; i < model->n_tensors; i++) {
-                int r = plan_tensor(&plan->tensors[i], &model->tensors[i], &offset, err);
+                int r = plan_tensor(&plan->tensors[i], &model->tensors[i], &model->recipe, &offset, err);
 
                 if (r == 0)
                         r = plan_order(&plan->orders[i], &model->tensors[i], model, err);
@@ -191,6 +209,13 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
 uint64_t tdm_weights_plan_size(const struct tdm_weights_plan *plan)
 {
         return plan->header.size_bytes;
+}
+
+void tdm_weights_plan_panels(struct tdm_weights_plan *plan)
+{
+        for (uint32_t i = 0; i < plan->header.n_tensors; i++)
+                if (is_by_row_or_column(&plan->tensors[i]))
+                        plan->tensors[i].layout = TDM_LAYOUT_PANEL16;
 }
 
 void tdm_weights_plan_destroy(struct tdm_weights_plan *plan)
@@ -236,7 +261,9 @@ static int check_tensor(const struct tdm_weights_header *header, const struct td
                 return bad(err, "a tensor's shape is not the model's");
         if (tensor->cols % tdm_type_info(tensor->type)->block_values)
                 return bad(err, "a tensor's rows do not end with a block");
-        layout_tensor(&wanted);
+        layout_tensor(&wanted, &header->recipe);
+        if (is_by_row_or_column(&wanted) && tensor->layout == TDM_LAYOUT_PANEL16)
+                wanted.layout = TDM_LAYOUT_PANEL16;
         if (tensor->layout != wanted.layout || tensor->panel_bytes != wanted.panel_bytes ||
             tensor->size_bytes != wanted.size_bytes || tensor->reserved != 0)
                 return bad(err, "a tensor's layout is not what its type and shape ask for");
@@ -322,6 +349,26 @@ const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_
         return NULL;
 }
 
+/* Of layouts BY_ROW and BY_COLUMN. */
+static float single_value(const uint8_t *data, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col)
+{
+        uint32_t nb = tensor->cols / TDM_BLOCK_VALUES, n = tdm_weights_quant_bytes(tensor->type);
+        uint32_t b = col / TDM_BLOCK_VALUES, i = col % TDM_BLOCK_VALUES, r = row % TDM_BLOCK_VALUES;
+        bool is_q4 = tensor->type == TDM_TYPE_Q4_0;
+        const uint8_t *quants;
+
+        if (tensor->layout == TDM_LAYOUT_BY_ROW) {
+                data += (size_t)row * nb * (n + 2);
+                quants = data + (size_t)b * n;
+                return (float)(is_q4 ? (quants[i % 16] >> i / 16 * 4 & 15) - 8 : quants[i] - 128) *
+                       tdm_f16_to_f32(tdm_load_u16(data + (size_t)nb * n + 2 * (size_t)b));
+        }
+        quants = data + 2 * (size_t)nb * tensor->rows +
+                 ((size_t)col * (tensor->rows / TDM_BLOCK_VALUES) + row / TDM_BLOCK_VALUES) * n;
+        return (float)(is_q4 ? (quants[r % 16] >> r / 16 * 4 & 15) - 8 : (int8_t)quants[r]) *
+               tdm_f16_to_f32(tdm_load_u16(data + 2 * ((size_t)b * tensor->rows + row)));
+}
+
 float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col)
 {
         const uint8_t *data = base + tensor->offset;
@@ -332,6 +379,8 @@ float tdm_weights_value(const uint8_t *base, const struct tdm_weights_tensor *te
         assert(row < tensor->rows && col < tensor->cols);
         if (tensor->layout == TDM_LAYOUT_ROWS)
                 return tdm_bits_to_f32(tdm_load_u32(data + ((uint64_t)row * tensor->cols + col) * 4));
+        if (is_by_row_or_column(tensor))
+                return single_value(data, tensor, row, col);
 
         data += row / TDM_PANEL_ROWS * tensor->panel_bytes;
         switch (tensor->type) {
@@ -404,6 +453,11 @@ void tdm_weights_row(const uint8_t *base, const struct tdm_weights_tensor *tenso
         assert(tensor->layout != TDM_LAYOUT_FILE);
         if (tensor->layout == TDM_LAYOUT_ROWS) {
                 memcpy(y, data + (uint64_t)row * tensor->cols * sizeof(float), tensor->cols * sizeof(float));
+                return;
+        }
+        if (is_by_row_or_column(tensor)) {
+                for (uint32_t col = 0; col < tensor->cols; col++)
+                        y[col] = single_value(data, tensor, row, col);
                 return;
         }
         data += row / TDM_PANEL_ROWS * tensor->panel_bytes;

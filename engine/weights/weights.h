@@ -13,6 +13,13 @@
  *   F32, F16, BF16: [cols][16 rows], the file's element type
  *   Q4_1, Q5_0, Q5_1, Q2_K … Q6_K, IQ4_NL, IQ4_XS, MXFP4: engine/weights/subblock.h
  * Experts' matrices of a layer are one tensor, one below the other: an expert has whole panels, and none lies in two.
+ * Layouts BY_ROW and BY_COLUMN: ffn_up and ffn_down of a layer with sparse activations, so that one row of ffn_up, or
+ * one column of ffn_down, is read without the others (engine/host/sparse.h). Of Q4_0 and Q8_0, where rows and cols are
+ * multiples of 64: there such a matrix takes the bytes that it takes in panels, and panel_bytes is what a panel would
+ * have.
+ *   BY_ROW:    row by row: quants [nb][16 or 32 bytes] as one row of a panel has them, then scales f16 [nb]
+ *   BY_COLUMN: scales f16 [nb][rows], then columns. Q8_0: i8 [cols][rows]; Q4_0: [cols][rows / 32][16], where byte r of
+ *              16 has row r in its low and row 16 + r in its high nibble, each 0 … 15 meaning q - 8
  * Layout ROWS: vectors (norm gains, biases), f32, as they are.
  * Layout FILE: nothing lies here. Rows stay in the file as it has them, panel_bytes each; tandemd reads those of a
  * step's tokens, and devices get them with the step (tdm_weights_file_row()).
@@ -27,11 +34,17 @@
 #include "engine/model/model.h"
 
 #define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
-#define TDM_WEIGHTS_ABI 5u
+#define TDM_WEIGHTS_ABI 6u
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 
-enum tdm_layout { TDM_LAYOUT_ROWS = 1, TDM_LAYOUT_PANEL16 = 2, TDM_LAYOUT_FILE = 3 };
+enum tdm_layout {
+        TDM_LAYOUT_ROWS = 1,
+        TDM_LAYOUT_PANEL16 = 2,
+        TDM_LAYOUT_FILE = 3,
+        TDM_LAYOUT_BY_ROW = 4,
+        TDM_LAYOUT_BY_COLUMN = 5
+};
 
 struct tdm_weights_tensor {
         uint32_t kind; /* enum tdm_tensor_kind */
@@ -42,7 +55,7 @@ struct tdm_weights_tensor {
         uint32_t cols;
         uint64_t offset; /* from the segment's start, 64-byte aligned */
         uint64_t size_bytes;
-        uint64_t panel_bytes; /* PANEL16: distance of two panels; FILE: of two rows, in the file */
+        uint64_t panel_bytes; /* of two panels' distance; FILE: of two rows', in the file */
         uint64_t reserved;
 };
 
@@ -70,6 +83,9 @@ struct tdm_weights_plan; /* where each tensor will lie */
 int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
                          struct tdm_error *err);
 uint64_t tdm_weights_plan_size(const struct tdm_weights_plan *plan);
+/* All matrices in panels, for a device that reads them in place and has no use for single rows and columns. Sizes and
+ * places stay. */
+void tdm_weights_plan_panels(struct tdm_weights_plan *plan);
 struct tdm_weights_progress {
         uint64_t done_bytes, total_bytes; /* of the tensors */
         /* dst [0, ready_bytes) is as it will be, header and table included, and is not written any more */

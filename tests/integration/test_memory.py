@@ -90,6 +90,33 @@ def experts_once():
 
 
 @test
+def sparse_layers_once():
+    """A row alone reads live neurons only, of the weights that a prompt reads. Nothing is copied for it: E2B's ten
+    sparse layers would be 189 MB."""
+    if SANITIZER:
+        raise Skip("a sanitizer's shadow memory is many times the program's own")
+    path = make_model("e2b", "q4_0", arch="gemma3n", layers=15, vocab=2048, fast=True)
+    model, file_bytes = os.path.basename(path)[:-5], os.path.getsize(path)
+    embedding = 2048 * 15 * 256 // 32 * 18
+    with Daemon(models=[path], threads=0, placement=None) as d:
+        prompt = [2] + list(range(300, 500))
+        for placement in ("split", "gpu", "npu"):
+            d.generate(model=model, ids=prompt, n=1, placement=placement)
+        _, before = pss(d)
+        for placement in ("split", "gpu", "npu"):
+            d.generate(model=model, ids=prompt[:20], n=8, placement=placement)
+        kinds, after = pss(d)
+        m = d.model(model)
+        limit = (file_bytes - embedding + m.get("kv_bytes", 0) + m.get("activations_bytes", 0) +
+                 m.get("scratch_bytes", 0) + CONSTANT)
+        print(f"FIGURE memory of sparse layers: file {file_bytes >> 20} MiB, scratch "
+              f"{m.get('scratch_bytes', 0) >> 20}, PSS {before >> 20} MiB behind prompts, {after >> 20} behind single "
+              f"rows", flush=True)
+        check(after - before < 16 << 20, f"PSS grew from {before} to {after} with single rows", kinds)
+        check(after <= limit, f"PSS {after}, limit {limit}", kinds)
+
+
+@test
 def of_a_device():
     """A KV cache is no larger than what a GPU has for it, whatever the machine has. lavapipe imports segments up to a
     size; with copies it is a GPU with memory of its own, of which gpu-memory leaves little."""

@@ -299,8 +299,9 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
 {
         uint64_t weights = 0, cache = 0, work = 0, left, total;
 
-        for (unsigned i = 0; i < m->n_regions && !m->device->import; i++)
-                weights += m->region_end[i] - m->region_begin[i];
+        for (unsigned i = 0; i < m->n_regions; i++)
+                if (!m->device->import || m->region_tensor[i])
+                        weights += m->region_end[i] - m->region_begin[i];
         for (unsigned i = 0; i < n; i++)
                 work += needs[i].place == TDM_VK_DEVICE_MEMORY ? needs[i].bytes : 0;
         if (m->cache.base && !m->device->import)

@@ -106,6 +106,8 @@ struct tdm_vk_model {
         struct tdm_vk_buffer regions[TDM_VK_MAX_REGIONS]; /* runs of tensors */
         uint64_t region_begin[TDM_VK_MAX_REGIONS];        /* in the segment */
         uint64_t region_end[TDM_VK_MAX_REGIONS];
+        /* The one tensor of a region that lies by rows or columns there: it is brought as panels. Else NULL. */
+        const struct tdm_weights_tensor *region_tensor[TDM_VK_MAX_REGIONS];
         uint64_t uploaded_bytes; /* of the segment: on their way to the device, or there */
         unsigned n_regions;
         bool weights_imported;
@@ -271,9 +273,9 @@ bool tdm_vk_type_f16(uint32_t type);
 enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision);
 /* Cuts the segment into regions of whole tensors. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *model, struct tdm_error *err);
-/* Uses weights where they lie, if the driver takes all of them so: sets weights_imported. */
+/* Uses weights where they lie, if they are in panels and the driver takes all of them so: sets weights_imported. */
 void tdm_vk_weights_import(struct tdm_vk_model *model);
-/* Memory of the device for all weights. */
+/* Memory of the device for all weights that are not imported. */
 int tdm_vk_weights_allocate(struct tdm_vk_model *model, struct tdm_error *err);
 /* The segment's first n_bytes are on their way to the device. */
 int tdm_vk_weights_upload(struct tdm_vk_model *model, uint64_t n_bytes, struct tdm_error *err);

@@ -3,11 +3,12 @@
 #include <assert.h>
 #include <math.h>
 
-#include "engine/host/kernels.h"
+#include "engine/host/matmul.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/model/model.h"
 
 #define REGION_BYTES (UINT64_C(1) << 30) /* a region of several tensors, at most */
+#define PANELS_BYTES (UINT64_C(4) << 20) /* made at once of a matrix that lies otherwise */
 
 /* As the host device's: the one place that says how the input of each matrix is rounded. QKV_PLAIN: where no norm
  * follows attention. GATE_SPARSE: its numbers decide which neurons live. */
@@ -42,7 +43,14 @@ bool tdm_vk_type_f16(uint32_t type)
         return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type);
 }
 
-/* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. */
+/* Of a layer with sparse activations (engine/weights/weights.h): kernels here compute all neurons, and read panels. */
+static bool lies_otherwise(const struct tdm_weights_tensor *tensor)
+{
+        return tensor->layout == TDM_LAYOUT_BY_ROW || tensor->layout == TDM_LAYOUT_BY_COLUMN;
+}
+
+/* Cuts the segment into regions of whole tensors. They lie in rising order, with gaps below a page at most. What lies
+ * otherwise is a region of its own. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
 {
         uint64_t align = m->device->import ? m->device->import_align : 64;
@@ -54,11 +62,16 @@ int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
                 uint64_t begin = tensors[i].offset & ~(align - 1),
                          end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
                 unsigned last = m->n_regions - 1;
+                bool is_single = lies_otherwise(&tensors[i]);
 
                 if (tensors[i].layout == TDM_LAYOUT_FILE)
                         continue;
-                if (m->n_regions && begin >= m->region_begin[last] && begin <= m->region_end[last] &&
-                    end - m->region_begin[last] <= REGION_BYTES) {
+                if (is_single) {
+                        begin = tensors[i].offset;
+                        end = begin + tensors[i].size_bytes;
+                }
+                if (m->n_regions && !is_single && !m->region_tensor[last] && begin >= m->region_begin[last] &&
+                    begin <= m->region_end[last] && end - m->region_begin[last] <= REGION_BYTES) {
                         m->region_end[last] = TDM_MAX(m->region_end[last], end);
                         continue;
                 }
@@ -66,6 +79,7 @@ int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
                         return tdm_error_set(err, TDM_E_NO_MEMORY,
                                              "vulkan device: weights of %llu bytes lie in too many pieces",
                                              (unsigned long long)header->size_bytes);
+                m->region_tensor[m->n_regions] = is_single ? &tensors[i] : NULL;
                 m->region_begin[m->n_regions] = begin;
                 m->region_end[m->n_regions++] = end;
         }
@@ -79,26 +93,60 @@ void tdm_vk_weights_import(struct tdm_vk_model *m)
         unsigned n = 0;
 
         while (n < m->n_regions &&
-               tdm_vk_buffer_import(device, &m->regions[n], (uint8_t *)m->weights + m->region_begin[n],
-                                    m->region_end[n] - m->region_begin[n]) == 0)
+               (m->region_tensor[n] ||
+                tdm_vk_buffer_import(device, &m->regions[n], (uint8_t *)m->weights + m->region_begin[n],
+                                     m->region_end[n] - m->region_begin[n]) == 0))
                 n++;
         m->weights_imported = n == m->n_regions;
         for (unsigned i = 0; i < m->n_regions && !m->weights_imported; i++)
                 tdm_vk_buffer_deinit(device, &m->regions[i]);
 }
 
-/* Memory of the device for all weights. */
+/* Whether a region lies in memory of the device. */
+static bool is_copied(const struct tdm_vk_model *m, unsigned i)
+{
+        return !m->weights_imported || m->region_tensor[i];
+}
+
 int tdm_vk_weights_allocate(struct tdm_vk_model *m, struct tdm_error *err)
 {
         for (unsigned i = 0; i < m->n_regions; i++) {
                 uint64_t n = m->region_end[i] - m->region_begin[i];
-                int r = tdm_vk_buffer_init(m->device, &m->regions[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
+                int r;
+
+                if (!is_copied(m, i))
+                        continue;
+                r = tdm_vk_buffer_init(m->device, &m->regions[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
 
                 if (r != 0)
                         return r;
                 m->memory_bytes += n;
         }
         return 0;
+}
+
+/* A matrix that lies otherwise goes to the device as panels. */
+static int upload_panels(struct tdm_vk_model *m, unsigned region, struct tdm_error *err)
+{
+        const struct tdm_kernels *kernels = tdm_kernels_choose(err);
+        _cleanup_(freep) uint8_t *panels = NULL;
+        struct tdm_matrix matrix;
+        uint32_t n_panels, each;
+        int r = 0;
+
+        tdm_matrix_init(&matrix, m->weights, m->region_tensor[region]);
+        n_panels = matrix.rows / TDM_PANEL_ROWS;
+        each = (uint32_t)TDM_MAX(PANELS_BYTES / matrix.panel_bytes & ~7u, 8u);
+        panels = malloc(each * matrix.panel_bytes);
+        if (!kernels || !panels)
+                return tdm_error_set(err, -ENOMEM, "vulkan device: no memory for %u panels of weights", each);
+        for (uint32_t first = 0, n; first < n_panels && r == 0; first += n) {
+                n = TDM_MIN(each, n_panels - first);
+                tdm_panels_make(kernels, &matrix, first, n, panels);
+                r = tdm_vk_upload(m->device, &m->regions[region], first * matrix.panel_bytes, panels,
+                                  n * matrix.panel_bytes, err);
+        }
+        return r;
 }
 
 /* On their way to the device are [0, uploaded_bytes) of the segment; now up to n_bytes. */
@@ -111,7 +159,12 @@ int tdm_vk_weights_upload(struct tdm_vk_model *m, uint64_t n_bytes, struct tdm_e
                 uint64_t begin = TDM_MAX(m->region_begin[i], m->uploaded_bytes),
                          end = TDM_MIN(m->region_end[i], n_bytes);
 
-                if (begin < end)
+                if (!is_copied(m, i))
+                        continue;
+                if (m->region_tensor[i]) { /* once it is there as a whole */
+                        if (m->region_end[i] > m->uploaded_bytes && m->region_end[i] <= n_bytes)
+                                r = upload_panels(m, i, err);
+                } else if (begin < end)
                         r = tdm_vk_upload(m->device, &m->regions[i], begin - m->region_begin[i], m->weights + begin,
                                           end - begin, err);
         }
@@ -122,7 +175,7 @@ int tdm_vk_weights_upload(struct tdm_vk_model *m, uint64_t n_bytes, struct tdm_e
 static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
         for (unsigned i = 0; i < m->n_regions; i++)
-                if (tensor->offset >= m->region_begin[i] &&
+                if (!m->region_tensor[i] == !lies_otherwise(tensor) && tensor->offset >= m->region_begin[i] &&
                     tensor->offset + tensor->size_bytes <= m->region_begin[i] + m->regions[i].size_bytes)
                         return m->regions[i].address + (tensor->offset - m->region_begin[i]);
         assert(false);
@@ -142,7 +195,7 @@ static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_t
 {
         bool subblock = tdm_subblock_type(tensor->type);
 
-        if (m->weights_imported || tensor->layout != TDM_LAYOUT_PANEL16 ||
+        if (m->weights_imported || (tensor->layout != TDM_LAYOUT_PANEL16 && !lies_otherwise(tensor)) ||
             (is_of_experts(tensor) && (!m->f16_rows || tensor->kind == TDM_TENSOR_ROUTER)) ||
             (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0 && !subblock))
                 return 0;
@@ -207,9 +260,12 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
         struct tdm_vk_device *device = m->device;
         struct tdm_vk *vk = &device->vk;
         VkCommandBuffer commands;
+        bool is_all_imported = m->weights_imported;
         int r;
 
-        if (m->weights_imported)
+        for (unsigned i = 0; i < m->n_regions; i++)
+                is_all_imported = is_all_imported && !is_copied(m, i);
+        if (is_all_imported)
                 return 0;
         for (uint32_t i = 0; i < header->n_tensors; i++) {
                 uint32_t form = form_of(m, &tensors[i]), c[TDM_VK_N_CONSTANTS], groups;

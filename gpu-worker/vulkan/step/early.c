@@ -1,5 +1,6 @@
 /* The blocks that run on a shorter step (engine/step/shorter.h): it is a step in a slot of its own, to which the hidden
- * rows are copied, and from which they come back. Rows that are left out stay as they were. */
+ * rows are copied, and from which they come back. Rows that are left out stay as they were, and where the step's rows
+ * lie in another memory than the device's they are not even brought. */
 #include "gpu-worker/vulkan/step/step-private.h"
 
 int tdm_vk_early_init(struct tdm_vk_model *m)
@@ -56,16 +57,22 @@ static uint32_t list_pieces(struct tdm_vk_model *m, const struct tdm_step *short
         return n;
 }
 
+/* Of a step, one behind the other. */
+static VkBufferCopy all_rows(const struct tdm_vk_model *m, const struct tdm_step *step)
+{
+        return (VkBufferCopy){ .size = (uint64_t)step->head.n_rows * m->hp.residual_width * sizeof(float) };
+}
+
 int tdm_vk_early_begin(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
                        const uint32_t *from, const float *hidden, struct tdm_error *err)
 {
         const char *what = "copying hidden rows";
-        const VkBufferCopy all = { .size = (uint64_t)slot->n_rows * m->hp.residual_width * sizeof(float) };
-        bool upload = !slot->in_place && !slot->on_device;
+        bool is_elsewhere = !slot->in_place && !slot->on_device;
         struct tdm_vk_slot *early = &m->early_slot;
         VkCommandBuffer commands;
         uint64_t offset;
         VkBuffer rows = rows_of(m, slot, &offset);
+        uint32_t n = list_pieces(m, shorter, from, offset, false);
         int r = 0;
 
         if (m->step_serial + 1 >= TDM_VK_SERIALS)
@@ -74,17 +81,21 @@ int tdm_vk_early_begin(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
                 r = tdm_vk_once_begin(m->device, &commands, what, err);
         if (r != 0)
                 return r;
-        if (upload) {
-                memcpy(m->hidden_host.map, hidden, all.size);
+        if (is_elsewhere) {
+                const VkBufferCopy all = all_rows(m, shorter);
+
+                for (uint32_t i = 0; i < n; i++)
+                        memcpy(m->hidden_host.map + m->early_copies[i].dstOffset,
+                               (const uint8_t *)hidden + m->early_copies[i].srcOffset, m->early_copies[i].size);
                 m->device->counters.hidden_copies++;
-                copy(m->device, commands, m->hidden_host.buffer, rows, &all, 1);
+                copy(m->device, commands, m->hidden_host.buffer, early->hidden_buffer.buffer, &all, 1);
+        } else {
+                copy(m->device, commands, rows, early->hidden_buffer.buffer, m->early_copies, n);
+                slot->on_device = true;
         }
-        copy(m->device, commands, rows, early->hidden_buffer.buffer, m->early_copies,
-             list_pieces(m, shorter, from, offset, false));
         r = tdm_vk_once_end(m->device, what, err);
         if (r != 0)
                 return r;
-        slot->on_device = true;
         early->hidden = early->hidden_buffer.address;
         tdm_vk_step_fill(m, early, shorter);
         early->on_device = true;
@@ -92,19 +103,31 @@ int tdm_vk_early_begin(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
 }
 
 int tdm_vk_early_end(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
-                     const uint32_t *from, struct tdm_error *err)
+                     const uint32_t *from, float *hidden, struct tdm_error *err)
 {
         const char *what = "copying hidden rows back";
+        bool is_elsewhere = !slot->in_place && !slot->on_device;
+        const VkBufferCopy all = all_rows(m, shorter);
         VkCommandBuffer commands;
         uint64_t offset;
         VkBuffer rows = rows_of(m, slot, &offset);
+        uint32_t n = list_pieces(m, shorter, from, offset, true);
         int r = tdm_vk_once_begin(m->device, &commands, what, err);
 
         if (r != 0)
                 return r;
-        copy(m->device, commands, m->early_slot.hidden_buffer.buffer, rows, m->early_copies,
-             list_pieces(m, shorter, from, offset, true));
-        return tdm_vk_once_end(m->device, what, err);
+        if (is_elsewhere)
+                copy(m->device, commands, m->early_slot.hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
+        else
+                copy(m->device, commands, m->early_slot.hidden_buffer.buffer, rows, m->early_copies, n);
+        r = tdm_vk_once_end(m->device, what, err);
+        if (r != 0 || !is_elsewhere)
+                return r;
+        for (uint32_t i = 0; i < n; i++)
+                memcpy((uint8_t *)hidden + m->early_copies[i].dstOffset,
+                       m->hidden_host.map + m->early_copies[i].srcOffset, m->early_copies[i].size);
+        m->device->counters.hidden_copies++;
+        return 0;
 }
 
 int tdm_vk_early_bring(struct tdm_vk_model *m, struct tdm_vk_slot *slot, float *hidden, struct tdm_error *err)

@@ -127,7 +127,8 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: rows of %u values: at most %u are known",
                                      hp->d_model, D_MODEL_MAX);
         for (uint32_t i = 0; i < header->n_tensors; i++)
-                if (tensors[i].layout == TDM_LAYOUT_PANEL16 && !tdm_vk_type_known(tensors[i].type))
+                if (tensors[i].layout != TDM_LAYOUT_ROWS && tensors[i].layout != TDM_LAYOUT_FILE &&
+                    !tdm_vk_type_known(tensors[i].type))
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "vulkan device: no kernels for weights in %s; TANDEM_GPU=host runs them "
                                              "on the CPU",
@@ -292,7 +293,7 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
 
         if (device->import)
                 tdm_vk_weights_import(m);
-        if (device->import && !m->weights_imported) {
+        if (device->import) { /* what was not imported */
                 r = tdm_vk_weights_allocate(m, err);
                 if (r == 0)
                         r = tdm_vk_weights_upload(m, UINT64_MAX, err);

@@ -422,7 +422,7 @@ static int run_shorter(struct run *run, const struct tdm_step *shorter, const ui
                 if (r == 0)
                         r = hand_over(m, tdm_dmabuf_to_device, err);
                 if (r == 0)
-                        r = tdm_vk_early_end(m, run->slot, shorter, from, err);
+                        r = tdm_vk_early_end(m, run->slot, shorter, from, run->hidden, err);
                 if (r == 0)
                         r = hand_over(m, tdm_dmabuf_to_cpu, err);
                 if (r != 0)
