@@ -11,6 +11,7 @@ set(TANDEM_SHADERS
   "repack-subblock     weights/repack-subblock.comp     build"
   "bound               weights/bound.comp               build"
   "norm                norm/norm.comp                   build"
+  "norm-unchained      norm/norm.comp                   build  -DUNCHAINED"
   "side                norm/side.comp                   build"
   "streams             norm/streams.comp                build"
   "matvec              matmul/matvec.comp               build"
