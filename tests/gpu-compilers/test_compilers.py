@@ -81,6 +81,7 @@ ROWS = [("Q4_0, 1 row", "matvec", (Q4_0, I8, 1), 32),
         ("attention, 4 rows", "attend", (256, 1, 4), None),
         ("logits chosen", "gather", (), None)]
 INTEL_ROWS = [("Q4_0, 8 rows", "matvec", (Q4_0, I8, 8), None), ("Q8_0, 8 rows", "matvec", (Q8_0, I8, 8), None),
+              ("attention, 1 row", "attend", (256, 1, NARROW | 1), None),
               ("attention, 2 rows", "attend", (256, 1, NARROW | 2), None)]
 
 
