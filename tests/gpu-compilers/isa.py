@@ -20,8 +20,14 @@ UNITS_CYCLES = 32  # in which a matrix operation of 16 by 16 by 16 is issued
 
 LANES = 32  # products are counted for as many: 8 of four bytes each are 8 * 4 * 32 = 1,024
 
-# Intel's: one line is an instruction for a subgroup, in parentheses how many lanes at once.
-INTEL_LINE = re.compile(r"^(?:\([^)]*\)\s*)?([a-z][a-z0-9.]*)\((\d+)\)")
+# Intel's: one line is an instruction for a subgroup or a part of it, in parentheses for how many lanes. Which memory a
+# message goes to stands in the line below.
+INTEL_LINE = re.compile(r"^(?:\([^)]*\)\s*)?([a-z][a-z0-9]*)[a-z0-9.]*\((\d+)\)")
+INTEL_LABEL = re.compile(r"^(LABEL\d+):")
+INTEL_BACK = re.compile(r"^(?:\([^)]*\)\s*)?while\(\d+\)\s+JIP:\s+(LABEL\d+)")
+INTEL_MESSAGE = re.compile(r"^\s+(\w+) MsgDesc: \( (\w+)")
+INTEL_ARRIVED = re.compile(r"\$\d+\.dst")
+INTEL_NO_VECTOR = ("if", "else", "endif", "while", "break", "cont", "halt", "sync", "nop", "send", "sends")
 
 Loop = collections.namedtuple("Loop", "dots units vector loads lds waits")
 PATTERNS = (DOT, UNITS, VECTOR, LOAD, LDS, WAIT)
@@ -76,8 +82,37 @@ def stage(text, times):
     return Loop(*(n * times + m - n for n, m in zip(inner, around)))
 
 
+def intel_loop(text, lanes):
+    """The inner loop with the most products of Intel's code, as Loop whose numbers are of instructions for 32 lanes.
+    One for fewer than `lanes`, which a unit computes at once, takes as long as one for those."""
+    where, best, lines = {}, None, text.splitlines()
+    for i, line in enumerate(lines):
+        label, back = INTEL_LABEL.match(line), INTEL_BACK.match(line)
+        if label:
+            where[label[1]] = i
+        if not back or back[1] not in where:
+            continue
+        dots = vector = loads = lds = waits = 0
+        for j in range(where[back[1]], i):
+            word, message = INTEL_LINE.match(lines[j]), INTEL_MESSAGE.match(lines[j])
+            if message:
+                loads += message[1] == "ugm" and message[2] == "load"
+                lds += message[1] == "slm"
+            if word:
+                part = max(int(word[2]), lanes) / LANES
+                dots += part if word[1] == "dp4a" else 0
+                vector += part if word[1] not in INTEL_NO_VECTOR else 0
+                waits += bool(INTEL_ARRIVED.search(lines[j]))
+        # loops end from the innermost one on: one around it has no products of its own
+        if dots and (not best or dots > best.dots * 1.01):
+            best = Loop(dots, 0, vector, loads, lds, waits)
+    return best
+
+
 class Kernel:
-    def __init__(self, folder, fields):
+    """lanes: of Intel's GPUs, how many a unit computes at once."""
+    def __init__(self, folder, fields, lanes=None):
+        self.lanes = lanes
         self.name = fields.pop("kernel")
         self.executable = fields.pop("executable")
         self.subgroup = int(fields.pop("subgroup"))
@@ -99,7 +134,9 @@ class Kernel:
 
     @property
     def registers(self):
-        return self.figure("VGPRs", "Max live registers")
+        """Of 32 bits, of a thread. Intel's driver counts 32 bytes of a subgroup."""
+        live = self.figure("Max live registers")
+        return -(-live * 8 // self.subgroup) if live else self.figure("VGPRs")
 
     @property
     def spills(self):
@@ -128,6 +165,9 @@ class Kernel:
         if self.shader.startswith("matmul-int8-any"):
             loop = stage(self.code, self.constants[2] >> 12 & 15)
             return loop and (loop, loop.units * 16 ** 3 / 1024)
+        if self.lanes:
+            loop = intel_loop(self.code, self.lanes)
+            return loop and (loop, loop.dots / 8)
         loop = self.loop()
         return (loop, loop.dots * self.subgroup / LANES / 8) if loop and loop.dots else None
 
@@ -138,6 +178,10 @@ class Kernel:
             return {}
         loop, n = work
         wide = self.subgroup / LANES  # a subgroup of 64 is issued in two passes
+        if self.lanes:
+            return {"vector": loop.vector / n, "units": 0, "loads": loop.loads * wide / n,
+                    "shared": loop.lds * wide / n, "waits": loop.waits * wide / n,
+                    "cycles": loop.vector * LANES / self.lanes / n}
         others = loop.vector - loop.units
         return {"vector": others * wide / n, "units": loop.units / n, "loads": loop.loads * wide / n,
                 "shared": loop.lds * wide / n, "waits": loop.waits * wide / n,
@@ -148,6 +192,7 @@ class Kernel:
         return self.per_8().get("vector")
 
 
-def read(folder):
+def read(folder, lanes=None):
     with open(os.path.join(folder, "kernels.tsv"), encoding="utf-8") as f:
-        return [Kernel(folder, dict(field.split("=", 1) for field in line.rstrip("\n").split("\t"))) for line in f]
+        return [Kernel(folder, dict(field.split("=", 1) for field in line.rstrip("\n").split("\t")), lanes)
+                for line in f]

@@ -3,7 +3,8 @@
 
 Without arguments: gfx1103 with the Mesa of this machine. --full: four Radeons with the Mesa of Debian 13, in a root
 that is made for it (needs root, mmdebstrap and the network), and more models. Intel's GPUs as well where
-$TANDEM_INTEL_SHIM names a folder with Mesa's libintel_noop_drm_shim.so, built for Debian 13 (docs/gpu-compilers.md).
+$TANDEM_INTEL_SHIM names a folder with Mesa's libintel_noop_drm_shim.so, and gfx1201 with the Mesa of Debian 13's
+backports where $TANDEM_RADEON_SHIM names one with libamdgpu_noop_drm_shim.so (docs/gpu-compilers.md).
 --record writes figures.json and the table of docs/gpu-compilers.md anew; --before PROGRAM, with it: what the last
 release's compile-kernels makes stands beside.
 """
@@ -36,10 +37,12 @@ MORE_MODELS = [f"tiny-k:{name}" for name in ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3
 
 
 class Gpu:
-    """families: what Mesa calls it, of the newest first. registers: of a SIMD, for subgroups of 64."""
-    def __init__(self, name, mesa, families, registers, is_discrete=False, intel=None):
+    """families: what Mesa calls it, of the newest first. registers: of a SIMD, for subgroups of 64. intel: what the
+    shim calls it; lanes: that its units compute at once. shim: what stands for the kernel's driver, and which variable
+    names its folder."""
+    def __init__(self, name, mesa, families, registers, is_discrete=False, intel=None, lanes=None, shim=None):
         self.name, self.mesa, self.families, self.registers = name, mesa, families, registers
-        self.is_discrete, self.intel = is_discrete, intel
+        self.is_discrete, self.intel, self.lanes, self.shim = is_discrete, intel, lanes, shim
 
     @property
     def key(self):
@@ -49,11 +52,15 @@ class Gpu:
 HERE_GPU = Gpu("gfx1103", "22.3", ["gfx1103_r1"], 512)
 GPUS = [Gpu("gfx1103", "25.0", ["phoenix"], 512), Gpu("gfx1150", "25.0", ["gfx1150"], 512),
         Gpu("gfx1151", "25.0", ["gfx1151"], 768), Gpu("gfx1201", "25.0", ["gfx1201"], 768, True)]
-INTELS = [Gpu("Xe-LPG", "25.0", [], 0, intel="mtl"), Gpu("Xe2", "25.0", [], 0, intel="lnl")]
+INTEL_SHIM = "libintel_noop_drm_shim.so", "TANDEM_INTEL_SHIM"
+RADEON_SHIM = "libamdgpu_noop_drm_shim.so", "TANDEM_RADEON_SHIM"
+SHIMMED = [Gpu("gfx1201", "26.1", ["gfx1201"], 768, True, shim=RADEON_SHIM),
+           Gpu("Xe-LPG", "25.0", [], 0, intel="mtl", lanes=8, shim=INTEL_SHIM),
+           Gpu("Xe2", "25.0", [], 0, intel="lnl", lanes=16, shim=INTEL_SHIM)]
 
 # Kernels of the table: words, shader, what the first constants are, and at most how many vector instructions 8 dot
 # products take, those included, matrix operations not. Of several shapes that with the fewest.
-Q4_0, Q8_0, Q4_K, Q6_K, TURNED, I8, I16 = 2, 8, 12, 14, 64, 1, 2
+Q4_0, Q8_0, Q4_K, Q6_K, TURNED, I8, I16, NARROW = 2, 8, 12, 14, 64, 1, 2, 512
 ROWS = [("Q4_0, 1 row", "matvec", (Q4_0, I8, 1), 32),
         ("Q4_0 turned, 1 row", "matvec", (Q4_0 | TURNED, I8, 1), 32),
         ("Q4_0, 16 rows", "matvec", (Q4_0, I8, 16), 13.5),
@@ -73,6 +80,9 @@ ROWS = [("Q4_0, 1 row", "matvec", (Q4_0, I8, 1), 32),
         ("attention, 1 row", "attend", (256, 1, 1), None),
         ("attention, 4 rows", "attend", (256, 1, 4), None),
         ("logits chosen", "gather", (), None)]
+INTEL_ROWS = [("Q4_0, 8 rows", "matvec", (Q4_0, I8, 8), None), ("Q8_0, 8 rows", "matvec", (Q8_0, I8, 8), None),
+              ("attention, 1 row", "attend", (256, 1, NARROW | 1), None),
+              ("attention, 2 rows", "attend", (256, 1, NARROW | 2), None)]
 
 
 def waves_of(kernel, gpu):
@@ -96,14 +106,14 @@ def red(kernel, gpu):
 def figures_of(kernels, gpu):
     """{words: figures} of the table's kernels."""
     result = {}
-    for words, shader, constants, _ in ROWS:
+    for words, shader, constants, _ in ROWS + (INTEL_ROWS if gpu.intel else []):
         found = [k for k in kernels if k.shader == shader and k.constants[:len(constants)] == constants]
         if not found:
             continue
         k = min(found, key=lambda k: (k.vector_for_8() or 0, -k.code_bytes))
         per_8 = k.per_8()
         result[words] = {"registers": k.registers, "spills": k.spills, "code": k.code_bytes, "lds": k.lds,
-                         "subgroups": waves_of(k, gpu) if gpu.registers else 0}
+                         **({"subgroup": k.subgroup} if gpu.intel else {"subgroups": waves_of(k, gpu)})}
         result[words].update({name: round(value, 2 if per_8["units"] else 1) for name, value in per_8.items()})
     return result
 
@@ -124,6 +134,26 @@ def compile_here(gpu, program, folder, models):
     return isa.read(folder)
 
 
+def backported(root):
+    """Where the Mesa of Debian 13's backports lies in the root, unpacked beside its own: it has no null device."""
+    where = "/compilers/backports"
+    if not os.path.exists(root + where):
+        subprocess.run(["chroot", root, "bash", "-euc", f"""
+            cd /etc/apt
+            sed -n 's/ trixie main/ trixie-backports main/p' sources.list >sources.list.d/backports.list
+            apt-get -q update >&2
+            mkdir {where}.part && cd {where}.part
+            apt-get -s install -t trixie-backports --no-install-recommends mesa-vulkan-drivers |
+                    sed -n 's/^Inst \\([^ ]*\\) .*/\\1/p' | xargs apt-get -q download -t trixie-backports >&2
+            for package in *.deb; do dpkg -x "$package" .; done
+            mv {where}.part {where}"""], check=True)
+        with open(f"{root}{where}/radeon.json", "w", encoding="utf-8") as f:
+            json.dump({"file_format_version": "1.0.0",
+                       "ICD": {"library_path": f"{where}/usr/lib/x86_64-linux-gnu/libvulkan_radeon.so",
+                               "api_version": "1.3.0"}}, f)
+    return where
+
+
 def compile_in(root, gpu, program, folder, models, tune):
     """In a Debian 13 root."""
     inside = os.path.join(root, "compilers")
@@ -131,9 +161,15 @@ def compile_in(root, gpu, program, folder, models, tune):
     shutil.copy2(program, inside)
     out = tempfile.mkdtemp(dir=inside)
     env = {"TANDEM_VULKAN_TUNE": "on" if tune else "off"}
+    if gpu.shim:
+        shutil.copy2(os.path.join(os.environ[gpu.shim[1]], gpu.shim[0]), inside)
+        env.update(LD_PRELOAD="/compilers/" + gpu.shim[0])
     if gpu.intel:
-        env.update(VK_ICD_FILENAMES="/usr/share/vulkan/icd.d/intel_icd.json", INTEL_STUB_GPU_PLATFORM=gpu.intel,
-                   LD_PRELOAD="/compilers/libintel_noop_drm_shim.so")
+        env.update(VK_ICD_FILENAMES="/usr/share/vulkan/icd.d/intel_icd.json", INTEL_STUB_GPU_PLATFORM=gpu.intel)
+    elif gpu.shim:
+        driver = backported(root)
+        env.update(VK_ICD_FILENAMES=driver + "/radeon.json", LD_LIBRARY_PATH=driver + "/usr/lib/x86_64-linux-gnu",
+                   AMDGPU_GPU_ID=gpu.families[0])
     else:
         env.update(VK_ICD_FILENAMES="/usr/share/vulkan/icd.d/radeon_icd.json", RADV_FORCE_FAMILY=gpu.families[0])
     r = subprocess.run(["chroot", root, "/usr/bin/env", *(f"{k}={v}" for k, v in env.items()),
@@ -143,7 +179,7 @@ def compile_in(root, gpu, program, folder, models, tune):
     if r.returncode != 0:
         raise SystemExit(f"compile-kernels failed for {gpu.key}")
     shutil.copytree(out, folder, dirs_exist_ok=True)
-    return isa.read(folder)
+    return isa.read(folder, gpu.lanes)
 
 
 def make_root():
@@ -182,6 +218,9 @@ def mend_page(figures):
     for key, kernels in figures.items():
         lines += [f"### {key}", ""]
         for columns in COLUMNS:
+            if any("subgroup" in kernel["now"] for kernel in kernels.values()):  # Intel's
+                columns = [("subgroup of", "subgroup") if name == "subgroups" else (words, name)
+                           for words, name in columns]
             lines += ["| kernel | " + " | ".join(words for words, _ in columns) + " |", "|---" * 6 + "|"]
             for words, kernel in kernels.items():
                 if columns[0][1] in kernel["now"]:
@@ -198,7 +237,7 @@ def judge(gpu, kernels, known):
     """Lines that say what is wrong."""
     wrong = [f"{gpu.key}: {k.name}: {', '.join(red(k, gpu))}" for k in kernels if red(k, gpu)]
     now = figures_of(kernels, gpu)
-    for words, _, _, most in ROWS:
+    for words, _, _, most in ROWS + INTEL_ROWS:
         f, before = now.get(words), known.get(gpu.key, {}).get(words, {}).get("now")
         if not f:
             if before:
@@ -207,7 +246,7 @@ def judge(gpu, kernels, known):
         print(f"FIGURE {gpu.key}: {words}: " + ", ".join(f"{k} {v}" for k, v in f.items()), flush=True)
         if (most or "prompt" in words) and not gpu.intel and not f.get("vector"):
             wrong.append(f"{gpu.key}: {words}: its code has no loop of dot products")
-        if most and f.get("vector", 0) > most:
+        if most and not gpu.intel and f.get("vector", 0) > most:
             wrong.append(f"{gpu.key}: {words}: {f['vector']} vector instructions, at most {most} are allowed")
         for name in ("registers", "code", "vector"):
             if before and f.get(name, 0) > before.get(name, 0) * WORSE:
@@ -229,14 +268,10 @@ def main():
         known = json.load(f)
     wrong, root, made = [], None, False
     folder = tempfile.mkdtemp(prefix="tandem-compilers-")
-    shim = os.environ.get("TANDEM_INTEL_SHIM")
-    gpus = [HERE_GPU] + (GPUS if args.full else []) + (INTELS if args.full and shim else [])
+    gpus = [HERE_GPU] + (GPUS + [gpu for gpu in SHIMMED if os.environ.get(gpu.shim[1])] if args.full else [])
     try:
         if args.full:
             root, made = make_root()
-            if shim:
-                os.makedirs(os.path.join(root, "compilers"), exist_ok=True)
-                shutil.copy2(os.path.join(shim, "libintel_noop_drm_shim.so"), os.path.join(root, "compilers"))
         for i, gpu in enumerate(gpus):
             def compiled(program, models, tune, what):
                 to = os.path.join(folder, f"{i}-{what}")
@@ -253,7 +288,7 @@ def main():
             wrong += judge(gpu, kernels, known)
             if args.full and gpu is not HERE_GPU:  # every shape that is tried, every type, 16-bit and f32 rows
                 wrong += [f"{gpu.key}: {k.name}: {', '.join(red(k, gpu))}"
-                          for k in compiled(PROGRAM, MODELS + MORE_MODELS, not gpu.intel, "more") if red(k, gpu)]
+                          for k in compiled(PROGRAM, MODELS + MORE_MODELS, True, "more") if red(k, gpu)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if made and not os.environ.get("TANDEM_COMPILERS_ROOT"):

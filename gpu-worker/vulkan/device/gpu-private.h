@@ -5,6 +5,7 @@
 #include "gpu-worker/vulkan/device/gpu.h"
 
 #define TDM_VK_VENDOR_NVIDIA 0x10deu
+#define TDM_VK_VENDOR_INTEL 0x8086u
 
 /* ---- matrix-units.c ---- */
 

@@ -453,6 +453,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
                                                    .pNext = &p12 };
         VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11 };
         const char *kernels = getenv("TANDEM_VULKAN_KERNELS");
+        bool few_registers;
         VkPhysicalDeviceProperties properties;
         VkResult result;
         int r = choose_gpu(&device->vk, config, &device->physical, &properties, err), queue;
@@ -477,10 +478,13 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->max_groups_x = properties.limits.maxComputeWorkGroupCount[0];
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
-        device->few_kernels = device->is_cpu && !(kernels && strcmp(kernels, "all") == 0);
+        few_registers = kernels && strcmp(kernels, "few-registers") == 0;
+        device->few_kernels = device->is_cpu && !few_registers && !(kernels && strcmp(kernels, "all") == 0);
         snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-8/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;
+        device->few_registers =
+                (properties.vendorID == TDM_VK_VENDOR_INTEL || few_registers) && !tdm_vk_chain_wanted(device);
         tdm_vk_cache_open(device, sane);
         /* A driver loads its compiler with the first kernel: that must happen before files are out of reach. */
         r = tdm_vk_pipeline_need(device, TDM_VK_NORM, (const uint32_t[]){ 0, TDM_VK_ACT_I8, 1, 0 }, err);

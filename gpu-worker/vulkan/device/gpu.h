@@ -18,6 +18,7 @@
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 #include "gpu-worker/vulkan/shaders/common/shared-side.h"
 #include "gpu-worker/vulkan/shaders/common/shared-streams.h"
+#include "gpu-worker/vulkan/shaders/common/shared-registers.h"
 #include "gpu-worker/vulkan/shaders/common/shared-tiles.h"
 
 struct tdm_vk_device;
@@ -202,6 +203,9 @@ struct tdm_vk_device {
         /* A CPU implementation does without the kernels that only make a GPU faster. Tests have them all with
          * TANDEM_VULKAN_KERNELS=all. */
         bool few_kernels;
+        /* A thread has at most 128 of 32 bits: Intel's GPUs, in their smallest subgroups. Tests have the kernels for
+         * that with TANDEM_VULKAN_KERNELS=few-registers. Only without a chain. */
+        bool few_registers;
         uint64_t import_align; /* 0: cannot */
         bool has_dmabuf;       /* VK_EXT_external_memory_dma_buf */
         uint32_t max_groups_x;

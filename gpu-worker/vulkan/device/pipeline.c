@@ -38,6 +38,9 @@ static const uint32_t matvec_gelu_code[] =
 static const uint32_t matvec_subblock_code[] =
 #include "matvec-subblock.inc"
         ;
+static const uint32_t norm_unchained_code[] =
+#include "norm-unchained.inc"
+        ;
 static const uint32_t attend_unchained_code[] =
 #include "attend-unchained.inc"
         ;
@@ -213,6 +216,7 @@ static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
 
 /* The same where no kernel waits for another (common.glsl). */
 static const struct shader unchained_shaders[TDM_VK_N_SHADERS] = {
+        [TDM_VK_NORM] = { "norm", norm_unchained_code, sizeof(norm_unchained_code) },
         [TDM_VK_MATVEC] = { "matvec", matvec_unchained_code, sizeof(matvec_unchained_code) },
         [TDM_VK_MATVEC_GELU] = { "matvec-gelu", matvec_gelu_unchained_code, sizeof(matvec_gelu_unchained_code) },
         [TDM_VK_MATVEC_SUBBLOCK] = { "matvec-subblock", matvec_subblock_unchained_code,

@@ -35,7 +35,9 @@ static struct kernel kernel_of(const struct tdm_vk_model *m, uint32_t kind, bool
                               (struct kernel){ TDM_VK_ATTEND_F16, { m->hp.head_dim, 0, 0, form } };
         return (struct kernel){ TDM_VK_ATTEND,
                                 { k->head_dim, m->kv.type,
-                                  (many ? k->many_rows : 1) | (k->both ? TDM_VK_ATTEND_BOTH : 0), form } };
+                                  (many ? k->many_rows : 1) | (k->both ? TDM_VK_ATTEND_BOTH : 0) |
+                                          (m->device->few_registers ? TDM_VK_ATTEND_NARROW : 0),
+                                  form } };
 }
 
 /* Of rows that attend-f16.comp rotates itself. */

@@ -14,13 +14,39 @@ static const uint32_t rows_variants[] = { 1, 2, 4, 8, 16 }, rows_variants_cpu[] 
 #define ROUTER_FEW 64u          /* rows with which eight a workgroup of the router are faster than 16 */
 #define STAGE_BYTES (24u << 10) /* of a single row in shared memory, of which there may be 32 KiB */
 
-static uint32_t rows_variant(const struct tdm_vk_device *device, uint32_t n_rows)
+/* About as many registers as Mesa's compiler takes for matvec.comp on Intel's GPUs (tests/gpu-compilers). A panel has
+ * its address, a block's weights and these as bytes, a row its sums and its address; where several blocks are on their
+ * way there are values of many rows, too. */
+static uint32_t registers_of(const struct tdm_vk_matrix *a, uint32_t rows, const struct tdm_vk_shape *shape)
 {
-        uint32_t variant = 1;
+        const uint32_t blocks = shape->panels * shape->ahead * shape->sets;
+        const bool is_q8 = TDM_VK_FORM_TYPE(a->type) == TDM_TYPE_Q8_0;
+        const uint32_t words = is_q8 ? 8 : 4, whole = (a->type & TDM_VK_DEINTERLEAVED) ? words : 0;
+
+        if (a->act == TDM_ACT_F32)
+                return 24 + 7 * rows;
+        return (rows == 1 ? 30 : 45) + (a->act == TDM_ACT_I16 ? 15 : 0) + (is_q8 ? 8 : 0) + rows * (shape->panels + 2) +
+               shape->panels * (words + 12 + whole) + (blocks - shape->panels) * (words + 9) +
+               (rows > 4 ? rows * 3 * (shape->ahead - 1u) : 0);
+}
+
+bool tdm_vk_fits_registers(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t rows,
+                           const struct tdm_vk_shape *shape)
+{
+        return !device->few_registers || registers_of(a, rows, shape) < 128;
+}
+
+/* Rows of a workgroup: as many as leave registers for two panels. Weights of sub-blocks have one. */
+static uint32_t rows_variant(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_rows)
+{
+        static const struct tdm_vk_shape two = { 2, 1, 1 };
+        uint32_t variant = 1, most = 16;
 
         if (device->few_kernels)
                 return n_rows == 1 ? 1 : 4;
-        while (variant < n_rows && variant < 16)
+        while (!tdm_subblock_type(a->type) && !tdm_vk_fits_registers(device, a, most, &two))
+                most /= 2;
+        while (variant < n_rows && variant < most)
                 variant *= 2;
         return variant;
 }
@@ -35,31 +61,47 @@ uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_
                 most = device->is_cpu ? 3 : STAGE_BYTES / (TDM_VK_SEGMENTS * (a->act == TDM_ACT_I16 ? 72 : 40));
                 staged = TDM_ALIGN_UP(TDM_DIV_UP(length, TDM_DIV_UP(length, most)), sets * ahead);
         }
-        return TDM_VK_MATVEC_SHAPE(ahead, panels, sets, staged);
+        return TDM_VK_MATVEC_SHAPE(ahead, panels, sets, staged) | (device->few_registers ? TDM_VK_MATVEC_ROLLED : 0);
 }
 
 /* The more panels a workgroup has the less is loaded of rows, but there must be workgroups enough to keep a GPU busy.
  * Blocks loaded ahead: passes along a segment of K as few as may be, and those full. Found on an H200; of a single row
  * this is for where nothing was measured (tune.c). */
-static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                         uint32_t variant)
+static struct tdm_vk_shape wanted_shape(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                        uint32_t n_panels, uint32_t variant)
 {
         uint32_t length = TDM_VK_SEGMENT_BLOCKS(a->cols), panels = variant == 16 || variant == 2 ? 2 : 4;
         const struct tdm_vk_tuned *tuned = variant == 1 ? tdm_vk_tuned(device, TDM_VK_MATVEC, a, n_panels) : NULL;
 
         if (tuned)
-                return tdm_vk_shape_with(device, a, tuned->shape.panels, tuned->shape.ahead, tuned->shape.sets, true);
-
+                return tuned->shape;
         if (device->few_kernels || a->act == TDM_ACT_F32)
-                return tdm_vk_shape_with(device, a, 1, 1, 1, variant == 1 && a->act != TDM_ACT_F32);
+                return (struct tdm_vk_shape){ 1, 1, 1 };
         if (variant == 1 && a->act == TDM_ACT_I16)
-                return length >= 32 && n_panels >= 300 ? tdm_vk_shape_with(device, a, 2, 2, 2, true) :
-                                                         tdm_vk_shape_with(device, a, 1, length <= 8 ? 2 : 4, 2, true);
+                return length >= 32 && n_panels >= 300 ? (struct tdm_vk_shape){ 2, 2, 2 } :
+                                                         (struct tdm_vk_shape){ 1, length <= 8 ? 2 : 4, 2 };
         while (panels > 1 && n_panels / panels < (device->is_cpu ? 2 : 400))
                 panels /= 2;
         if (panels == 4 || variant > 2)
-                return tdm_vk_shape_with(device, a, panels, panels == 4 || variant == 16 ? 1 : 2, 1, variant == 1);
-        return tdm_vk_shape_with(device, a, panels, TDM_DIV_UP(length, TDM_DIV_UP(length, 4)), 1, variant == 1);
+                return (struct tdm_vk_shape){ (uint8_t)panels, panels == 4 || variant == 16 ? 1 : 2, 1 };
+        return (struct tdm_vk_shape){ (uint8_t)panels, (uint8_t)TDM_DIV_UP(length, TDM_DIV_UP(length, 4)), 1 };
+}
+
+/* SHAPE, with less on its way than is wanted where registers are few. */
+static uint32_t shape_of(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                         uint32_t variant)
+{
+        struct tdm_vk_shape shape = wanted_shape(device, a, n_panels, variant);
+
+        while (!tdm_vk_fits_registers(device, a, variant, &shape) && shape.panels * shape.ahead * shape.sets > 1)
+                if (shape.sets > 1)
+                        shape.sets--;
+                else if (shape.ahead > 1)
+                        shape.ahead--;
+                else
+                        shape.panels--;
+        return tdm_vk_shape_with(device, a, shape.panels, shape.ahead, shape.sets,
+                                 variant == 1 && a->act != TDM_ACT_F32);
 }
 
 /* SHAPE of matvec-gelu.comp: two panels of each. */
@@ -199,11 +241,12 @@ struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const
                                              uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
                                              uint32_t *ret_rows)
 {
-        uint32_t variant = rows_variant(device, n_rows), shape;
         struct tdm_vk_pipeline *pipeline = NULL;
+        uint32_t variant, shape;
 
         if (tdm_vk_is_f16(a))
                 return tdm_vk_f16_kernel(device, a, n_panels, n_rows, false, ret_panels, ret_rows);
+        variant = rows_variant(device, a, n_rows);
         shape = shape_of(device, a, n_panels, variant);
         if (n_rows > 32 &&
             (n_rows > TDM_VK_INT8_ROWS_MAX || TDM_DIV_UP(n_panels, 8) * TDM_DIV_UP(n_rows, 64) >= WIDE_GROUPS_MIN))
@@ -301,6 +344,8 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
                         if (variants[v] >= INT8_ROWS_MIN && int8_kernel(m->device, a, n_panels, variants[v]) &&
                             (variants[v] < 16 || int8_kernel(m->device, a, n_panels, 32)) &&
                             int8_wide_kernel(m->device, a, n_panels, 1))
+                                continue;
+                        if (rows_variant(m->device, a, variants[v]) != variants[v])
                                 continue;
                         r = tdm_subblock_type(a->type) ?
                                     need(m, TDM_VK_MATVEC_SUBBLOCK, a->type, a->act, variants[v], 0, err) :

@@ -18,6 +18,9 @@
 /* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
 uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
                            uint32_t ahead, uint32_t sets, bool stage);
+/* Whether a thread of a matvec.comp of this shape has registers for so many rows. */
+bool tdm_vk_fits_registers(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t rows,
+                           const struct tdm_vk_shape *shape);
 /* Whether a kernel of this shape reads flagged rows (device/chain.c). */
 bool tdm_vk_shape_flags(uint32_t shape, uint32_t act);
 /* Whether the kernels of a single row do that these matrices, or a layer's gate and up, are multiplied with. */

@@ -47,7 +47,7 @@ int tdm_vk_kinds_find(struct tdm_vk_model *m, struct tdm_error *err)
 static void size_items(const struct tdm_vk_model *m, struct tdm_vk_kind *kind)
 {
         uint32_t heads_per_kv = kind->n_heads / kind->n_kv_heads,
-                 queries_max = kind->head_dim > 256 || m->device->few_kernels ? 4 : 8;
+                 queries_max = kind->head_dim > 256 || m->device->few_kernels || m->device->few_registers ? 4 : 8;
 
         for (uint32_t heads = 1; heads <= TDM_MIN(heads_per_kv, queries_max); heads++)
                 if (heads_per_kv % heads == 0)

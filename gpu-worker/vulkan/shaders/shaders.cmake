@@ -11,6 +11,7 @@ set(TANDEM_SHADERS
   "repack-subblock     weights/repack-subblock.comp     build"
   "bound               weights/bound.comp               build"
   "norm                norm/norm.comp                   build"
+  "norm-unchained      norm/norm.comp                   build  -DUNCHAINED"
   "side                norm/side.comp                   build"
   "streams             norm/streams.comp                build"
   "matvec              matmul/matvec.comp               build"
@@ -72,7 +73,7 @@ set(TANDEM_SHADER_HEADERS
   common/acts.glsl common/common.glsl common/f16-experts.glsl common/f16-subblock.glsl
   common/f16.glsl common/fragments-subblock.glsl
   common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h common/shared-side.h
-  common/shared-streams.h common/shared-tiles.h
+  common/shared-registers.h common/shared-streams.h common/shared-tiles.h
   common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-any.glsl
   common/units-emulated.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl

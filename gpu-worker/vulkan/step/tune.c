@@ -129,8 +129,9 @@ static unsigned shapes_of(const struct tdm_vk_device *device, const struct work 
 
 static bool fits_registers(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape)
 {
-        return tdm_vk_chain_wanted(device) || TDM_VK_FORM_TYPE(w->key.type) != TDM_TYPE_Q8_0 ||
-               (uint32_t)shape->panels * shape->ahead <= Q8_BLOCKS_MOST;
+        return tdm_vk_fits_registers(device, &w->matrix, 1, shape) &&
+               (tdm_vk_chain_wanted(device) || TDM_VK_FORM_TYPE(w->key.type) != TDM_TYPE_Q8_0 ||
+                (uint32_t)shape->panels * shape->ahead <= Q8_BLOCKS_MOST);
 }
 
 /* false: there is no such kernel. */

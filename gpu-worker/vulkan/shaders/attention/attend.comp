@@ -9,17 +9,18 @@
 // the item sees a key it is never read: so neither the item's other rows nor its other spans change a bit.
 #define WORKERS 256
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
+#include "gpu-worker/vulkan/shaders/common/shared-registers.h"
 layout(local_size_x = WORKERS) in;
 layout(constant_id = 0) const uint HEAD_DIM = 128;
 layout(constant_id = 1) const uint KV_TYPE = TDM_VK_KV_F16;
-layout(constant_id = 2) const uint ROWS_AND_SIDES = 1; // TDM_VK_ATTEND_BOTH: rows see keys behind them too
+// TDM_VK_ATTEND_BOTH: rows see keys behind them too; TDM_VK_ATTEND_NARROW
+layout(constant_id = 2) const uint ROWS_AND_SIDES = 1;
 layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1); // without MERGES partial results are left
 layout(buffer_reference, std430, buffer_reference_align = 2) COHERENT buffer Stored16s { uint16_t v[]; };
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 #include "gpu-worker/vulkan/shaders/attention/merge.glsl"
 
 const uint ROWS = TDM_VK_ATTEND_ROWS(ROWS_AND_SIDES);
-const bool BOTH = ROWS_AND_SIDES >= TDM_VK_ATTEND_BOTH;
 const uint HEADS = TDM_VK_ATTEND_HEADS(FORM);
 const bool MERGES = TDM_VK_ATTEND_MERGES(FORM);
 const uint ACT = MERGES ? TDM_VK_ATTEND_ACT(FORM) : 0;
@@ -40,10 +41,16 @@ const uint OWN = (HEAD_DIM + 255) / 256; // dimensions of a result that one thre
 // UNCHAINED: few at once, in loops that are not unrolled. These GPUs hide a load behind other subgroups, for which
 // there must be registers, and code beyond 32 KB does not stay in their cache of instructions.
 #ifdef UNCHAINED
+const bool BOTH = (ROWS_AND_SIDES & TDM_VK_ATTEND_BOTH) != 0, NARROW = (ROWS_AND_SIDES & TDM_VK_ATTEND_NARROW) != 0;
 const bool FEW = false;
-const uint STEP = HEAD_DIM % 32 == 0 && QUERIES <= 4 ? 4 : 2, VALUE_STEP = QUERIES <= 4 ? 4 : 2;
+const uint VALUE_STEP = !NARROW      ? (QUERIES <= 4 ? 4 : 2) :
+                        QUERIES == 1 ? 4 :
+                        QUERIES == 2 ? (KV_TYPE == TDM_VK_KV_F16 ? 4 : 2) :
+                                       (KV_TYPE == TDM_VK_KV_F16 && !MERGES ? 2 : 1),
+           STEP = HEAD_DIM % 32 == 0 || VALUE_STEP < 4 ? VALUE_STEP : 2;
 #define LOOP_END(n) (n) + NOTHING(p.n_heads)
 #else
+const bool BOTH = ROWS_AND_SIDES >= TDM_VK_ATTEND_BOTH;
 const bool FEW = ROWS == 1 && HEADS == 1;
 const uint STEP = HEAD_DIM % 128 == 0 ? (FEW || ROWS > 1 ? 16 : 8) :
                   HEAD_DIM % 64 == 0  ? 8 :

@@ -4,6 +4,7 @@
 // acc), of float activations acc = fma(w, x, acc) for each column. ROWS and PANELS change only who loads what. Weights
 // are on their way before the row is there (chain.c), and a single row goes through shared memory: a thread that reads
 // it block by block from far away waits for each.
+#include "gpu-worker/vulkan/shaders/common/shared-registers.h"
 const bool DEINTERLEAVED = FORM >= TDM_VK_DEINTERLEAVED;
 const uint AHEAD = TDM_VK_MATVEC_AHEAD(SHAPE);   // blocks whose weights are on their way at once
 const uint PANELS = TDM_VK_MATVEC_PANELS(SHAPE); // of a workgroup: what is loaded of a row is used for each
@@ -11,7 +12,14 @@ const uint WORDS = TYPE == TDM_VK_Q4_0 ? 4 : 8;
 // columns of F32 rows whose weights and values are asked for at once, where a weight is no more than a load
 const uint FLOATS = TYPE == TDM_VK_F32 || TYPE == TDM_VK_F16 || TYPE == TDM_VK_BF16 ? (ROWS > 4 ? 4 : 16) : 1;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
-const uint SETS = TDM_VK_MATVEC_SETS(SHAPE);     // 2: AHEAD blocks are on their way while AHEAD others are used
+// 2: AHEAD blocks are on their way while AHEAD others are used
+#ifdef UNCHAINED
+const uint SETS = TDM_VK_MATVEC_SETS(SHAPE & ~TDM_VK_MATVEC_ROLLED);
+#define ROUND_END(n) ((SHAPE & TDM_VK_MATVEC_ROLLED) != 0 ? (n) + NOTHING(p.cols) : (n))
+#else
+const uint SETS = TDM_VK_MATVEC_SETS(SHAPE);
+#define ROUND_END(n) n
+#endif
 // blocks of each segment that lie in shared memory at once, a multiple of SETS * AHEAD; 0: none
 const uint STAGED = TDM_VK_MATVEC_STAGED(SHAPE);
 const uint STAGE_WORDS = STAGED == 0 ? 1 : TDM_VK_SEGMENTS * PLANES * STAGED * 2,
@@ -251,7 +259,7 @@ void multiply(uint row0)
                                 stage(x[0], first, length, nb);
                                 barrier();
                         }
-                        for (uint pass = 0; pass < round; pass += SETS * AHEAD)
+                        for (uint pass = 0; pass < ROUND_END(round); pass += SETS * AHEAD)
                         [[unroll]] for (uint set = 0; set < SETS; set++) {
                                 uint j = pass + set * AHEAD, b = b0 + first + j;
 
