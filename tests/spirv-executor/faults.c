@@ -5,6 +5,12 @@
  *   quad      a thread takes t % 2 where it should take t % 4
  *   chunk     where a chunk of K lies: c * 32 of what should be c * 64
  *   layout    what is loaded from shared memory has rows for columns
+ * In matmul-int8-any.comp, whose matrices all come from shared memory and go there:
+ *   fragment  the pieces of weights along K have each other's place
+ *   offset    each piece of rows along K is the first one
+ *   scales    the weights' scales and minima are those of the first block that is there
+ *   row-scales  the same of the rows'
+ *   result    a result is stored with rows for columns
  * With "attend:" before it only in attention, whose shaders are those that have exponentials. */
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +93,66 @@ static bool swap_elements(const struct look *k, uint32_t *w, uint32_t use, uint3
         return other != 0;
 }
 
+/* K / 16: by how much a piece of K lies behind the one before it, of what has 16 bytes a place. */
+static bool is_step(const struct look *k, uint32_t id)
+{
+        const uint32_t *w = made_by(k, id);
+
+        return op_of(w) == OP_SPEC_CONSTANT_OP && w[3] == OP_U_DIV && value_of(k, w[5]) == 16;
+}
+
+/* Which of the blocks that are there: a rest, by a mask. */
+static bool is_block(const struct look *k, uint32_t id)
+{
+        return op_of(made_by(k, id)) == OP_BIT_AND;
+}
+
+/* In an index that is a sum: the product with a factor of which `is` holds; NULL: there is none. */
+static const uint32_t *product_in(const struct look *k, uint32_t index, bool (*is)(const struct look *, uint32_t))
+{
+        const uint32_t *w = made_by(k, index), *found;
+
+        if (op_of(w) == OP_I_MUL)
+                return is(k, w[3]) || is(k, w[4]) ? w : NULL;
+        if (op_of(w) != OP_I_ADD)
+                return NULL;
+        found = product_in(k, w[3], is);
+        return found ? found : product_in(k, w[4], is);
+}
+
+/* Where a matrix is loaded from: of those of one use and layout. */
+static bool misplace(const struct look *k, uint32_t *words, const uint32_t *load, const char *fault)
+{
+        bool fragment = strcmp(fault, "fragment") == 0, offset = strcmp(fault, "offset") == 0,
+             scales = strcmp(fault, "scales") == 0;
+        const uint32_t *matrix = made_by(k, load[1]), *from = made_by(k, load[3]), *product;
+        uint32_t use = fragment ? MATRIX_B : offset ? MATRIX_A : MATRIX_SUM, zero, *w;
+        bool (*is)(const struct look *, uint32_t) = use == MATRIX_SUM ? is_block : is_step;
+
+        if (op_of(matrix) != OP_TYPE_MATRIX || value_of(k, matrix[6]) != use || op_of(from) != OP_ACCESS_CHAIN ||
+            (use == MATRIX_SUM && value_of(k, load[4]) != !scales))
+                return false;
+        product = product_in(k, from[(from[0] >> 16) - 1], is);
+        if (!product)
+                return false;
+        w = words + (product - words);
+        if (fragment) { /* k ^ 1, where K is 16 */
+                w[0] = (w[0] & ~0xffffu) | OP_BIT_XOR;
+                return true;
+        }
+        zero = constant_of(k, w[1], 0);
+        w[is(k, w[3]) ? 3 : 4] = zero;
+        return zero != 0;
+}
+
+static bool turn(const struct look *k, uint32_t *layout)
+{
+        uint32_t other = constant_of(k, made_by(k, *layout)[1], value_of(k, *layout) == 0);
+
+        *layout = other ? other : *layout;
+        return other != 0;
+}
+
 static bool is_lane(const struct look *k, const uint32_t *words, size_t n, uint32_t id)
 {
         const uint32_t *w = made_by(k, id);
@@ -119,11 +185,13 @@ static bool plant(const struct look *k, uint32_t *words, size_t n, uint32_t *w, 
                 w[4] = other ? other : w[4];
                 return other != 0;
         }
-        if (strcmp(fault, "layout") == 0 && op == OP_MATRIX_LOAD) {
-                other = constant_of(k, made_by(k, w[4])[1], value_of(k, w[4]) == 0);
-                w[4] = other ? other : w[4];
-                return other != 0;
-        }
+        if (strcmp(fault, "layout") == 0)
+                return op == OP_MATRIX_LOAD && turn(k, &w[4]);
+        if (strcmp(fault, "result") == 0)
+                return op == OP_MATRIX_STORE && turn(k, &w[3]);
+        if (op == OP_MATRIX_LOAD && (strcmp(fault, "fragment") == 0 || strcmp(fault, "offset") == 0 ||
+                                     strcmp(fault, "scales") == 0 || strcmp(fault, "row-scales") == 0))
+                return misplace(k, words, w, fault);
         return false;
 }
 

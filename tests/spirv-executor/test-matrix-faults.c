@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 #include "gpu-worker/vulkan/proof/proof.h"
 #include "gpu-worker/vulkan/vulkan.h"
 
@@ -16,6 +17,7 @@ static struct tdm_vk_device *device;
 
 static const char *const f16_faults[] = { "weights", "rows", "sums", "quad", "chunk" };
 static const char *const int8_faults[] = { "sums", "layout" };
+static const char *const any_faults[] = { "layout", "fragment", "offset", "scales", "row-scales", "result" };
 
 struct kernel {
         enum tdm_vk_shader shader;
@@ -147,9 +149,46 @@ static void int8(void **state)
                 }
 }
 
+/* On units of a shape that the device names: AMD's. Of types with one scale, with two, with minima. */
+static void need_any(uint32_t type, uint32_t act, const char *fault)
+{
+        static const uint32_t rows[] = { 64, 256 };
+        const struct tdm_vk_matrix matrix = { .type = type, .act = act };
+        struct tdm_error err = {};
+        uint32_t shape[2];
+
+        assert_int_equal(tdm_vk_prove_need(device, type, act, &err), 0);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(rows); i++) {
+                tdm_vk_any_shape(device, &matrix, rows[i], shape);
+                need(TDM_VK_MATMUL_INT8_ANY, (const uint32_t[]){ type, act, shape[0], shape[1] }, fault);
+        }
+}
+
+static void int8_any(void **state)
+{
+        static const struct {
+                uint32_t type, act;
+        } ways[] = { { TDM_TYPE_Q4_0, TDM_VK_ACT_I8 },
+                     { TDM_TYPE_Q6_K, TDM_VK_ACT_I8 },
+                     { TDM_TYPE_Q5_K, TDM_VK_ACT_I16 } };
+        unsigned base = device->n_pipelines;
+        struct tdm_error err = {};
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(ways); i++)
+                for (int f = -1; f < (int)TDM_ARRAY_SIZE(any_faults); f++) {
+                        const char *fault = f < 0 ? NULL : any_faults[f];
+
+                        need_any(ways[i].type, ways[i].act, fault);
+                        assert_int_equal(tdm_vk_prove(device, &err), 0);
+                        check(base, !fault, fault);
+                        tdm_vk_pipelines_forget(device, base);
+                }
+}
+
 int main(int argc, char **argv)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(q4_0), cmocka_unit_test(q5_k), cmocka_unit_test(int8) };
+        const struct CMUnitTest nvidia[] = { cmocka_unit_test(q4_0), cmocka_unit_test(q5_k), cmocka_unit_test(int8) },
+                                amd[] = { cmocka_unit_test(int8_any) };
         const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
         struct tdm_device *opened;
         struct tdm_error err = {};
@@ -163,11 +202,11 @@ int main(int argc, char **argv)
                 return 1;
         }
         device = (struct tdm_vk_device *)opened;
-        if (!device->f16_units || !device->matrix_units || device->emulates_units) {
+        if (device->emulates_units || !(device->any_units || (device->f16_units && device->matrix_units))) {
                 fprintf(stderr, "%s is not the executor\n", device->description);
                 return 1;
         }
-        r = cmocka_run_group_tests(tests, NULL, NULL);
+        r = device->any_units ? cmocka_run_group_tests(amd, NULL, NULL) : cmocka_run_group_tests(nvidia, NULL, NULL);
         tdm_vulkan_device_ops.close(opened);
         return r;
 }

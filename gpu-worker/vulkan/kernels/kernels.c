@@ -202,20 +202,24 @@ static struct tdm_vk_pipeline *int8_wide_kernel(struct tdm_vk_device *device, co
 #define ANY_ROWS_MIN 17u /* fewer are one workgroup's of matvec, which loads weights once as well */
 #define ANY_BLOCKS 2u    /* of 32 columns in shared memory at once */
 
-/* Registers hold four tiles of rows a subgroup; where blocks have minima beside 16-bit input or halves, or Q3_K's many
- * words of scales beside 16-bit input, three. */
+/* Registers hold four tiles of rows a subgroup; where blocks have minima beside 16-bit input or halves, three. A
+ * workgroup is two groups of subgroups with rows of their own by four with outputs of their own, or four by two where
+ * unpacking weights is much of the work and no more rows are computed for it. */
 void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_rows,
                       uint32_t ret[2])
 {
         const struct tdm_subblock_info info = tdm_subblock_info(a->type);
-        uint32_t most = (info.has_min && (a->act == TDM_ACT_I16 || info.sub_values == 16)) ||
-                                        (a->type == TDM_TYPE_Q3_K && a->act == TDM_ACT_I16) ?
-                                3 :
-                                4,
-                 tiles = n_rows <= 64 ? 2 : most, groups = n_rows <= 32 ? 1 : 2;
+        bool halves = info.sub_values == 16;
+        uint32_t most = info.has_min && (a->act == TDM_ACT_I16 || halves) ? 3 : 4, tiles = n_rows <= 64 ? 2 : most,
+                 row_groups = n_rows <= 32 ? 1 : 2, out_groups = 4,
+                 workgroups = TDM_DIV_UP(n_rows, row_groups * tiles * TDM_VK_TILES_M(device->any_units));
 
-        ret[0] = TDM_VK_TILES(tiles, 2u, groups, ANY_BLOCKS) | device->any_units;
-        ret[1] = 4 * groups * TDM_VK_TILES_SUBGROUP(device->any_units);
+        if (halves && a->act == TDM_ACT_I8 && n_rows > 64 && workgroups % 2 == 0) {
+                row_groups = 4;
+                out_groups = 2;
+        }
+        ret[0] = TDM_VK_TILES(tiles, 2u, row_groups, ANY_BLOCKS) | device->any_units;
+        ret[1] = row_groups * out_groups * TDM_VK_TILES_SUBGROUP(device->any_units);
 }
 
 static bool any_takes(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a)
@@ -303,7 +307,7 @@ static int need(struct tdm_vk_model *m, enum tdm_vk_shader shader, uint32_t c0, 
 /* Not being able to compile one is no error here. */
 static int need_units(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, uint32_t n_panels, struct tdm_error *err)
 {
-        static const uint32_t any_rows[] = { 32, 64, 128 };
+        static const uint32_t any_rows[] = { 32, 64, 128, 256 };
         uint32_t type = a->type & ~TDM_VK_DEINTERLEAVED, shape[2];
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(any_rows) && any_takes(m->device, a); i++) {

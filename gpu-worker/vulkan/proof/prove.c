@@ -10,8 +10,8 @@
 #define N_BLOCKS 37u   /* of a row: segments of 3, the last ones short or empty */
 #define N_BLOCKS_K 40u /* where a type's blocks come by eights */
 #define N_OUT 200u     /* 13 panels, the last half empty: two workgroups of the largest tile, either way */
-#define N_ROWS 139u
-#define SCALE_SUMS_ROWS 160u
+#define N_ROWS 267u
+#define SCALE_SUMS_ROWS 288u
 #define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
 
 static uint32_t blocks_of(uint32_t type)

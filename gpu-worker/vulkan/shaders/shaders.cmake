@@ -74,7 +74,7 @@ set(TANDEM_SHADER_HEADERS
   common/f16.glsl common/fragments-subblock.glsl
   common/fragments.glsl common/panels.glsl common/shared.h common/shared-experts.h common/shared-side.h
   common/shared-registers.h common/shared-streams.h common/shared-tiles.h
-  common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-any.glsl
+  common/subblock-halves.glsl common/subblock-value.glsl common/subblock.glsl common/sum.glsl common/units-any.glsl
   common/units-emulated.glsl common/units.glsl
   ffn/activate.glsl ffn/gelu.glsl
   matmul/matvec.glsl)

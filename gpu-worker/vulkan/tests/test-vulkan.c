@@ -5,6 +5,7 @@
  *
  * Longer than 800 lines: its tests share the models, variants and comparisons at its top. */
 #include <fcntl.h>
+#include <ftw.h>
 #include <glob.h>
 #include <math.h>
 #include <setjmp.h>
@@ -21,6 +22,7 @@
 
 #define MAX_ROWS 64u
 #define N_IDS 1024u
+#define STEP_ROWS 384u /* of a step, where bits are compared */
 
 static _Atomic uint64_t heartbeat;
 
@@ -168,10 +170,11 @@ struct variant {
         uint32_t single_from;                /* from here on each sequence has one row in a step; 0: never */
 };
 
-static struct outcome run(const uint8_t *weights, const struct variant *v)
+/* A device as a variant wants it, with the model: loading it is what takes long on a GPU. */
+static struct drive *drive_of(const uint8_t *weights, const struct variant *v)
 {
         const struct drive_options options = { .ops = { &tdm_vulkan_device_ops },
-                                               .max_rows = 384,
+                                               .max_rows = STEP_ROWS,
                                                .n_tables = 8,
                                                .max_positions = 512,
                                                .kv = v->kv,
@@ -180,13 +183,7 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                                                .anywhere = v->anywhere,
                                                .in_pieces = v->in_pieces,
                                                .dmabuf = v->dmabuf };
-        uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {}, n_rows = v->n_rows;
-        struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
-        float *hidden = calloc(options.max_rows, d * sizeof(float));
-        struct tdm_vulkan_counters counters;
-        struct tdm_result results[32];
         struct drive *drive;
-        bool restarted = false;
 
         setenv("TANDEM_VULKAN_MEMORY", v->memory, 1);
         if (v->submission)
@@ -196,6 +193,24 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
         drive = drive_new(weights, &options);
         unsetenv("TANDEM_VULKAN_SUBMISSION");
         unsetenv("TANDEM_VULKAN_LOGITS");
+        return drive;
+}
+
+/* On drive_of(v), or on that of a variant that differs in rows, chunks and sampling alone. */
+static struct outcome run_on(struct drive *drive, const uint8_t *weights, const struct variant *v)
+{
+        uint32_t d = tdm_weights_header(weights)->hparams.d_model, others_at[8] = {}, n_rows = v->n_rows;
+        struct outcome o = { .hidden = calloc(n_rows, d * sizeof(float)) };
+        float *hidden = calloc(STEP_ROWS, d * sizeof(float));
+        struct tdm_vulkan_counters counters;
+        struct tdm_result results[32];
+        bool restarted = false;
+        uint64_t blocks_before;
+
+        tdm_vulkan_counters(drive_device(drive, 0), &counters);
+        blocks_before = counters.logit_blocks;
+        setenv("TANDEM_VULKAN_MEMORY", v->memory, 1); /* of a restart */
+        drive_forget(drive, 0);
         for (uint32_t first = 0, n, turn = 0; first < n_rows; first += n, turn++) {
                 struct drive_part parts[8];
                 uint32_t row = 0, logits = 0, n_parts = 0, at;
@@ -237,10 +252,18 @@ static struct outcome run(const uint8_t *weights, const struct variant *v)
                 }
         }
         tdm_vulkan_counters(drive_device(drive, 0), &counters);
-        o.logit_blocks = counters.logit_blocks;
-        drive_destroy(drive);
+        o.logit_blocks = counters.logit_blocks - (restarted ? 0 : blocks_before);
         unsetenv("TANDEM_VULKAN_MEMORY");
         free(hidden);
+        return o;
+}
+
+static struct outcome run(const uint8_t *weights, const struct variant *v)
+{
+        struct drive *drive = drive_of(weights, v);
+        struct outcome o = run_on(drive, weights, v);
+
+        drive_destroy(drive);
         return o;
 }
 
@@ -276,11 +299,32 @@ static bool has_f16_units(void)
         return there;
 }
 
+/* Two devices with a model: to the host of one come those logits that can be chosen, to that of the other all. */
+struct choosers {
+        const uint8_t *weights;
+        struct drive *few, *whole;
+};
+
+static uint64_t same_results(const struct choosers *c, const struct variant *v);
+
+static struct choosers choosers_new(const uint8_t *weights)
+{
+        return (struct choosers){ .weights = weights,
+                                  .few = drive_of(weights, &(struct variant){ "copy" }),
+                                  .whole = drive_of(weights, &(struct variant){ "copy", .logits = "whole" }) };
+}
+
+static void choosers_deinit(struct choosers *c)
+{
+        drive_destroy(c->few);
+        drive_destroy(c->whole);
+}
+
 /* Without a filter noise decides which blocks come to the host: the token is that of all logits, and few came. */
-static void unfiltered(const uint8_t *weights)
+static void unfiltered(const struct choosers *c)
 {
         static const float temperatures[] = { 0.05f, 0.7f, 1.0f, 4.0f, 100.0f };
-        uint32_t n_blocks = tdm_weights_header(weights)->hparams.n_vocab / TDM_SAMPLE_MAX_BLOCK;
+        uint32_t n_blocks = tdm_weights_header(c->weights)->hparams.n_vocab / TDM_SAMPLE_MAX_BLOCK;
 
         for (uint32_t i = 0; i < 2 * TDM_ARRAY_SIZE(temperatures); i++) {
                 const struct tdm_sampling s = { .temperature = temperatures[i / 2],
@@ -288,12 +332,8 @@ static void unfiltered(const uint8_t *weights)
                                                 .repeat_penalty = i % 3 ? 1.0f : 1.3f,
                                                 .n_top = i % 2 * 4,
                                                 .seed = i };
-                const struct variant few = { "copy", .n_rows = 12, .chunk = 4, .sampling = &s };
-                struct variant whole = few;
-                uint64_t n;
+                uint64_t n = same_results(c, &(struct variant){ "copy", .n_rows = 12, .chunk = 4, .sampling = &s });
 
-                whole.logits = "whole";
-                n = same_bits(weights, &few, &whole, 1);
                 assert_true(n >= 12 && n < 12 * n_blocks / 4);
         }
 }
@@ -325,13 +365,10 @@ static void exact(void **state)
                 { "import", .n_rows = 262, .chunk = 126, .single_from = 252, .n_others = 3 },
         };
         /* What comes to the host of many logits, and all of them. */
-        static const struct variant base_logits = { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000 };
-        static const struct variant variants_logits[] = {
-                { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000, .logits = "whole" },
-        };
+        static const struct variant many_logits = { "copy", .n_rows = 12, .chunk = 4, .top_k = 4000 };
         /* As many as are wanted of those that are equally good: one, a share of them, one and a share of the next, and
          * so on. */
-        static const struct variant base_twins[] = {
+        static const struct variant twins[] = {
                 { "copy", .n_rows = 12, .chunk = 4, .greedy = true },
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 40 },
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 300 },
@@ -339,6 +376,7 @@ static void exact(void **state)
         };
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
                 *weights_vocab;
+        struct choosers choosers;
 
         same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
         same_bits(weights, &base_q8, variants_q8, TDM_ARRAY_SIZE(variants_q8));
@@ -346,17 +384,16 @@ static void exact(void **state)
         random_model_destroy(weights);
         random_model_destroy(weights_128);
         weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
-        same_bits(weights_vocab, &base_logits, variants_logits, 1);
-        unfiltered(weights_vocab);
+        choosers = choosers_new(weights_vocab);
+        same_results(&choosers, &many_logits);
+        unfiltered(&choosers);
+        choosers_deinit(&choosers);
         make_twins(weights_vocab, 1024);
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(base_twins); i++) {
-                struct variant whole = base_twins[i];
-
-                whole.logits = "whole";
-                assert_int_equal(same_bits(weights_vocab, &base_twins[i], &whole, 1),
-                                 12 * TDM_MAX(base_twins[i].top_k, 1u));
-        }
-        unfiltered(weights_vocab);
+        choosers = choosers_new(weights_vocab);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(twins); i++)
+                assert_int_equal(same_results(&choosers, &twins[i]), 12 * TDM_MAX(twins[i].top_k, 1u));
+        unfiltered(&choosers);
+        choosers_deinit(&choosers);
         random_model_destroy(weights_vocab);
 }
 
@@ -400,37 +437,62 @@ static void exact_f16(void **state)
         unsetenv("TANDEM_VULKAN_HALVES");
 }
 
+static void check_outcome(const struct variant *base, unsigned i, uint32_t d, uint32_t n, const struct outcome *want,
+                          const struct outcome *got)
+{
+        for (uint32_t row = 0; row < n; row++) {
+                const struct tdm_result *a = &want->results[row], *b = &got->results[row];
+
+                if (memcmp(want->hidden + (size_t)row * d, got->hidden + (size_t)row * d, d * sizeof(float)) != 0)
+                        fail_msg("%s, variant %u: hidden row of position %u differs", base->kv ? "q8_0" : "f16", i,
+                                 row);
+                if (want->has_result[row] && got->has_result[row] &&
+                    (a->token != b->token || a->n_top != b->n_top ||
+                     memcmp(&a->logprob, &b->logprob, sizeof(float)) != 0 ||
+                     memcmp(a->top, b->top, b->n_top * sizeof(struct tdm_top)) != 0))
+                        fail_msg("variant %u: result of position %u differs", i, row);
+        }
+}
+
+/* A comparison of nothing with nothing would pass. */
+static void check_differs(const struct outcome *o, uint32_t d, uint32_t n_rows)
+{
+        bool differ = false;
+
+        for (uint32_t i = 1; i < n_rows; i++)
+                differ |= memcmp(o->hidden, o->hidden + (size_t)i * d, d * sizeof(float)) != 0;
+        assert_true(differ && isfinite(o->hidden[0]));
+}
+
 /* Returns how many blocks of logits came to the host of the first. */
 static uint64_t same_bits(const uint8_t *weights, const struct variant *base, const struct variant *variants,
                           unsigned n_variants)
 {
-        uint32_t d = tdm_weights_header(weights)->hparams.d_model, n_rows = base->n_rows;
+        uint32_t d = tdm_weights_header(weights)->hparams.d_model;
         struct outcome want = run(weights, base);
-        bool differ = false;
 
-        for (uint32_t i = 1; i < n_rows; i++) /* a comparison of nothing with nothing would pass */
-                differ |= memcmp(want.hidden, want.hidden + (size_t)i * d, d * sizeof(float)) != 0;
-        assert_true(differ && isfinite(want.hidden[0]));
+        check_differs(&want, d, base->n_rows);
         for (unsigned i = 0; i < n_variants; i++) {
-                uint32_t n = variants[i].n_rows;
                 struct outcome got = run(weights, &variants[i]);
 
-                for (uint32_t row = 0; row < n; row++) {
-                        if (memcmp(want.hidden + (size_t)row * d, got.hidden + (size_t)row * d, d * sizeof(float)) != 0)
-                                fail_msg("%s, variant %u: hidden row of position %u differs", base->kv ? "q8_0" : "f16",
-                                         i, row);
-                        if (want.has_result[row] && got.has_result[row] &&
-                            (want.results[row].token != got.results[row].token ||
-                             want.results[row].n_top != got.results[row].n_top ||
-                             memcmp(&want.results[row].logprob, &got.results[row].logprob, sizeof(float)) != 0 ||
-                             memcmp(want.results[row].top, got.results[row].top,
-                                    got.results[row].n_top * sizeof(struct tdm_top)) != 0))
-                                fail_msg("variant %u: result of position %u differs", i, row);
-                }
+                check_outcome(base, i, d, variants[i].n_rows, &want, &got);
                 free(got.hidden);
         }
         free(want.hidden);
         return want.logit_blocks;
+}
+
+/* The same of two drives that have the model already. */
+static uint64_t same_results(const struct choosers *c, const struct variant *v)
+{
+        uint32_t d = tdm_weights_header(c->weights)->hparams.d_model;
+        struct outcome few = run_on(c->few, c->weights, v), whole = run_on(c->whole, c->weights, v);
+
+        check_differs(&few, d, v->n_rows);
+        check_outcome(v, 0, d, v->n_rows, &few, &whole);
+        free(few.hidden);
+        free(whole.hidden);
+        return few.logit_blocks;
 }
 
 /* ---- hidden rows as a dma-buf ---- */
@@ -813,6 +875,33 @@ static void tuned_f16(void **state)
         unsetenv("TANDEM_VULKAN_HALVES");
 }
 
+/* A folder for compiled kernels and measured shapes, as a worker has one (engine/worker/sandbox.c). Without it each of
+ * the hundred loads here compiles and measures all shapes anew, which takes a GPU seconds. */
+static char own_cache[] = "/tmp/test-vulkan-XXXXXX";
+
+static int cache_begin(void **state)
+{
+        char folder[64];
+
+        if (!mkdtemp(own_cache))
+                return -1;
+        snprintf(folder, sizeof(folder), "%s/tandem", own_cache);
+        if (mkdir(folder, 0700) < 0)
+                return -1;
+        return setenv("XDG_CACHE_HOME", own_cache, 1);
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+        (void)st, (void)kind, (void)at;
+        return remove(path);
+}
+
+static int cache_end(void **state)
+{
+        return nftw(own_cache, remove_one, 8, FTW_DEPTH | FTW_PHYS); /* drivers leave theirs there too */
+}
+
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
@@ -835,5 +924,5 @@ int main(int argc, char **argv)
         tdm_vulkan_device_ops.close(device);
         if (argc > 1)
                 cmocka_set_test_filter(argv[1]);
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        return cmocka_run_group_tests(tests, cache_begin, cache_end);
 }

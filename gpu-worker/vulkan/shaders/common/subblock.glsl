@@ -232,13 +232,12 @@ tdm_subblock_slice tdm_subblock_slice_of(const uint type, tdm_subblock_raw raw, 
         return block;
 }
 
-// Group g of a block of Q6_K, four times what slice_of() makes of it: in fewer instructions, and a byte still.
-uint tdm_subblock_fourfold(tdm_subblock_raw raw, uint g)
+// Group g of a block of Q5_0, eight times what slice_of() makes of it: in fewer instructions, and a byte still.
+uint tdm_subblock_eightfold(tdm_subblock_raw raw, uint g)
 {
-        uint low = (g < 4 ? raw.word[g] << 2 : raw.word[g % 4] >> 2) & 0x3c3c3c3cu,
-             high = (raw.word[4 + g / 4] ^ 0xaaaaaaaau) << 6 - g % 4 * 2;
+        uint low = (g < 4 ? raw.word[g] << 3 : raw.word[g % 4] >> 1) & 0x78787878u, high = ~raw.word[4] << 7 - g;
 
-        return low | high & 0xc0c0c0c0u;
+        return low | high & 0x80808080u;
 }
 
 tdm_subblock_slice tdm_subblock_read_at(const uint type, uint64_t panel, tdm_subblock_own own, uint b)

@@ -22,9 +22,9 @@ const uint ELEMENTS = M * N / SUBGROUP;
 #define LOAD_INPUT(m, at) m = at;
 #define LOAD_WEIGHTS(m, at) m = at;
 #define LOAD_BY_ROW(m, array, at)                                                                                      \
-        [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) + UNIT_ROW(e_));
+        [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) * 4 + UNIT_ROW(e_));
 #define LOAD_BY_COLUMN(m, array, at)                                                                                   \
-        [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) + UNIT_COLUMN(e_));
+        [[unroll]] for (uint e_ = 0; e_ < ELEMENTS; e_++) m[e_] = NUMBER(array, (at) * 4 + UNIT_COLUMN(e_));
 #define MULTIPLY_ADD(x, w, sum)                                                                                        \
         for (uint e_ = 0; e_ < ELEMENTS; e_++)                                                                         \
                 for (uint k_ = 0; k_ < K / 4; k_++)                                                                    \
@@ -36,6 +36,7 @@ const uint ELEMENTS = M * N / SUBGROUP;
                 s_weights[(at) + (UNIT_ROW(e_) * N + UNIT_COLUMN(e_)) / 4][UNIT_COLUMN(e_) % 4] =                      \
                         floatBitsToUint(m[e_]);
 #define SHARED_BARRIER barrier();
+#define TILE_BARRIER
 
 #else
 
@@ -61,15 +62,19 @@ FLOATS load_floats(spirv_by_reference vec4 from, int major, uint stride, spirv_l
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared,                                \
                        gl_SemanticsAcquireRelease | gl_SemanticsMakeVisible);
 
+// Loads of shared memory stay behind it. AMD's compiler would bring rows of several tiles into registers at once, and
+// has then too few to issue operations two by two.
+#define TILE_BARRIER subgroupMemoryBarrierShared();
+
 #define SET(m, from) m = from;
 #define LOAD_INPUT(m, at) m = load_input(s_rows[at], gl_CooperativeMatrixLayoutRowMajor, X_STRIDE, NON_PRIVATE);
 #define LOAD_WEIGHTS(m, at)                                                                                            \
         m = load_weights(s_weights[at], gl_CooperativeMatrixLayoutColumnMajor, W_STRIDE, NON_PRIVATE);
-// Elements of a row, or of a column, are one number of an array.
+// Elements of a row, or of a column, are one number of an array, from its at-th four on.
 #define LOAD_BY_ROW(m, array, at)                                                                                      \
-        m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutColumnMajor, 0, NON_PRIVATE);
+        m = load_floats(array[at], gl_CooperativeMatrixLayoutColumnMajor, 0, NON_PRIVATE);
 #define LOAD_BY_COLUMN(m, array, at)                                                                                   \
-        m = load_floats(array[(at) / 4], gl_CooperativeMatrixLayoutRowMajor, 0, NON_PRIVATE);
+        m = load_floats(array[at], gl_CooperativeMatrixLayoutRowMajor, 0, NON_PRIVATE);
 #define MULTIPLY_ADD(x, w, sum) sum = coopMatMulAdd(x, w, sum);
 #define STORE(m, at) coopMatStore(m, s_weights, at, N / 4, gl_CooperativeMatrixLayoutRowMajor);
 

@@ -1,7 +1,9 @@
 #version 460
 // A product of each item's slots with a matrix of its expert, for weights of any type. A workgroup is a panel and an
-// item. Workgroups, segments and ORDER are those of matvec-subblock.comp: what a slot gets does not depend on its
-// item's others.
+// item. Workgroups and segments are those of matvec-subblock.comp. ORDER in a segment, for each scale of a block in
+// turn, one or two: acc = fma(float(isum), w_scale * x_scale, acc); then, with a minimum, acc = fma(min, x_scale *
+// float(xsum), acc). So a block of two scales has other bits than there, where its halves are added first, and a matrix
+// of experts has this order for any number of rows. What a slot gets does not depend on its item's others.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"

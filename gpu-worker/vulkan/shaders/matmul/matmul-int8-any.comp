@@ -29,6 +29,7 @@ layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #include "gpu-worker/vulkan/shaders/common/panels.glsl"
 #ifdef SUBBLOCK
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
+#include "gpu-worker/vulkan/shaders/common/subblock-halves.glsl"
 const bool HALVES = TDM_SUBBLOCK_SUB16(TYPE), HAS_MIN = TDM_SUBBLOCK_HAS_MIN(TYPE);
 #else
 const bool HALVES = false, HAS_MIN = false, DEINTERLEAVED = FORM >= TDM_VK_DEINTERLEAVED;
@@ -40,13 +41,21 @@ const uint ROW_TILES = TDM_VK_TILES_ROWS(SHAPE), OUT_TILES = TDM_VK_TILES_OUTS(S
 const uint ROW_GROUPS = TDM_VK_TILES_ROW_GROUPS(SHAPE), OUT_GROUPS = THREADS / SUBGROUP / ROW_GROUPS;
 const uint ROWS = ROW_GROUPS * ROW_TILES * M, OUTS = OUT_GROUPS * OUT_TILES * N; // of the workgroup
 #ifdef SUBBLOCK
-const bool FOURFOLD = TYPE == TDM_VK_Q6_K && ACT == TDM_VK_ACT_I8; // weights are four times as much, and so are sums
+// Weights are 2^FOLD times as much, and so are sums: their bytes then take fewer instructions.
+const int FOLD = TYPE == TDM_VK_Q6_K                          ? 2
+               : TYPE == TDM_VK_Q5_0                          ? 3
+               : TYPE == TDM_VK_Q3_K && ACT == TDM_VK_ACT_I8 ? 5
+                                                              : 0;
+// Quants of four bits that are looked up: two of a byte at once.
+const bool TABLE = TYPE == TDM_VK_IQ4_NL || TYPE == TDM_VK_IQ4_XS || TYPE == TDM_VK_MXFP4;
 #else
-const bool FOURFOLD = false;
+const int FOLD = 0;
 #endif
-// Then MAGIC's last place is 1/4.
-const int MAGIC_START = FOURFOLD ? 0x4a400000 : MAGIC;
-const float MAGIC_LESS = FOURFOLD ? 3145728.0 : MAGIC_VALUE; // 1.5 * 2^21
+// Sums begin as MAGIC (panels.glsl), whose last place is then 1 / 2^FOLD: where they are small enough. Else they are
+// converted, and what is folded is undone in the scales.
+const bool MAGIC_FITS = ACT == TDM_VK_ACT_I8 || TYPE == TDM_VK_Q4_0 || TYPE == TDM_VK_Q2_K || TYPE == TDM_VK_Q3_K;
+const int MAGIC_START = MAGIC_BITS - (FOLD << 23);
+const float MAGIC_LESS = FOLD == 0 ? MAGIC_VALUE : FOLD == 2 ? 3145728.0 : FOLD == 3 ? 1572864.0 : 393216.0;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
 const uint N_SUMS = HALVES ? 2 : 1; // of a block
 // Units of K = 32 for a half of it: the weights of the other half are 0.
@@ -55,19 +64,27 @@ const uint W_UNITS = PADDED ? 2 : 32 / K, X_UNITS = 32 / K, SUM_UNITS = W_UNITS 
 // Times 16 bytes, of an output and a row in shared memory: no bank twice.
 const uint W_BLOCK = PADDED ? 4 : 2, W_STRIDE = BLOCKS * W_BLOCK + 1, X_STRIDE = BLOCKS * 2 + 1;
 const uint X_ITEMS = ROWS * BLOCKS * 2; // of 16 bytes
-const uint W_LOADS = OUTS * BLOCKS / THREADS, X_LOADS = (X_ITEMS + THREADS - 1) / THREADS; // of a thread
+// Of a thread.
+const uint W_LOADS = (HALVES ? 2 : 1) * OUTS * BLOCKS / THREADS, X_LOADS = (X_ITEMS + THREADS - 1) / THREADS;
 const uint SCALE_LOADS = (ROWS * BLOCKS + THREADS - 1) / THREADS;
 
 #include "gpu-worker/vulkan/shaders/common/units-any.glsl"
 const uint SUMS = ROW_TILES * OUT_TILES * ELEMENTS; // of a thread
+// Of the sums over all segments these are in registers. The others lie in shared memory where registers are few: each
+// is used once a segment.
+const uint OWN_TOTALS = SUMS - (ROW_TILES < 3 || !HALVES || ACT == TDM_VK_ACT_I8 ? 0 : 12);
 
-shared uvec4 s_weights[OUTS * W_STRIDE]; // [output][block]
+const uint TURNED = THREADS / SUBGROUP * (M * N / 4), // at the end, of all subgroups
+           W_SHARED = OUTS * W_STRIDE > TURNED ? OUTS * W_STRIDE : TURNED;
+shared uvec4 s_weights[W_SHARED]; // [output][block]
 shared uvec4 s_rows[PLANES * ROWS * X_STRIDE];
 // Of numbers: four each, since a unit loads them from where 16 bytes begin.
+shared float s_totals[OWN_TOTALS == SUMS ? 1 : (SUMS - OWN_TOTALS) * THREADS];
 shared vec4 s_weight_scales[BLOCKS * N_SUMS * OUTS / 4], s_row_scales[BLOCKS * ROWS / 4];
 #ifdef SUBBLOCK
 shared vec4 s_weight_mins[HAS_MIN ? BLOCKS * N_SUMS * OUTS / 4 : 1],
         s_row_sums[HAS_MIN ? BLOCKS * N_SUMS * ROWS / 4 : 1];
+shared uint s_table[TABLE ? 256 : 1]; // of a byte: what its lower four bits stand for, and in bit 16 the upper ones
 #endif
 #define NUMBER(array, i) array[(i) / 4][(i) % 4]
 
@@ -76,7 +93,9 @@ uvec4 rows[X_LOADS * PLANES];
 uint row_scales[SCALE_LOADS];
 #ifdef SUBBLOCK
 tdm_subblock_raw w[W_LOADS];
+tdm_subblock_half w_half[W_LOADS];
 tdm_subblock_own own;
+uint units; // where in a panel they begin
 // Of minima: sums of blocks; where those are of halves, which are summed here, the scales of the rows that are loaded.
 uint row_sums[SCALE_LOADS], half_scales[X_LOADS];
 uint half_scale_at[X_LOADS];
@@ -88,7 +107,7 @@ uint64_t panels[W_LOADS];
 uint row_at[X_LOADS], row_scale_at[SCALE_LOADS];
 
 // Of the i-th block of weights that a thread loads, in the tile: the panel, the same in a subgroup where the compiler
-// can see it; the block and the lane.
+// can see it; the block and the lane. HALVES: a half of a block, and the block too is the same in a subgroup.
 uint items_thread(uint i)
 {
         return UNIT_INDEX * SUBGROUP + UNIT_LANE + i * THREADS;
@@ -96,13 +115,14 @@ uint items_thread(uint i)
 
 uint panel_of(uint i)
 {
-        return BLOCKS * 16 % SUBGROUP == 0 ? (UNIT_INDEX * SUBGROUP + i * THREADS) / (BLOCKS * 16)
+        return HALVES ? (UNIT_INDEX + i * (THREADS / SUBGROUP)) / BLOCKS
+             : BLOCKS * 16 % SUBGROUP == 0 ? (UNIT_INDEX * SUBGROUP + i * THREADS) / (BLOCKS * 16)
                                            : items_thread(i) / (BLOCKS * 16);
 }
 
 uint block_of(uint i)
 {
-        return items_thread(i) / 16 % BLOCKS;
+        return HALVES ? (UNIT_INDEX + i * (THREADS / SUBGROUP)) % BLOCKS : items_thread(i) / 16 % BLOCKS;
 }
 
 void load(uint b)
@@ -111,7 +131,11 @@ void load(uint b)
 
         [[unroll]] for (uint i = 0; i < W_LOADS; i++) {
 #ifdef SUBBLOCK
-                w[i] = tdm_subblock_load(TYPE, panels[i], own, b + block_of(i));
+                if (HALVES)
+                        w_half[i] = tdm_subblock_half_load(TYPE, panels[i], units, b + block_of(i), lane,
+                                                           UNIT_LANE / 16);
+                else
+                        w[i] = tdm_subblock_load(TYPE, panels[i], own, b + block_of(i));
 #else
                 const uint words = TYPE == TDM_VK_Q4_0 ? 4 : 8;
                 uint at = block_of(i) * 16 + lane;
@@ -134,18 +158,19 @@ void load(uint b)
         [[unroll]] for (uint plane = 0; plane < PLANES; plane++)
                 [[unroll]] for (uint i = 0; i < X_LOADS; i++)
                         rows[plane * X_LOADS + i] =
-                                TDM_AT(Act32x4s, 1, p.x + uint64_t(plane * p.cols + b * 32), row_at[i], 0);
+                                TDM_AT(Act32x4s, 1, p.x + uint64_t(plane * p.cols) + uint64_t(b) * 32, row_at[i], 0);
         [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++) {
-                row_scales[i] = TDM_AT(Act32s, 1, p.x + uint64_t(b * 4), row_scale_at[i], 0);
+                row_scales[i] = TDM_AT(Act32s, 1, p.x + uint64_t(b) * 4, row_scale_at[i], 0);
 #ifdef SUBBLOCK
                 if (HAS_MIN && !HALVES) // sums lie behind scales
-                        row_sums[i] = TDM_AT(Act32s, 1, p.x + uint64_t(b * 4 + p.cols / 8), row_scale_at[i], 0);
+                        row_sums[i] = TDM_AT(Act32s, 1, p.x + uint64_t(p.cols / 8) + uint64_t(b) * 4, row_scale_at[i],
+                                             0);
 #endif
         }
 #ifdef SUBBLOCK
         [[unroll]] for (uint i = 0; i < X_LOADS; i++)
                 if (HALVES && HAS_MIN)
-                        half_scales[i] = TDM_AT(Act32s, 1, p.x + uint64_t(b * 4), half_scale_at[i], 0);
+                        half_scales[i] = TDM_AT(Act32s, 1, p.x + uint64_t(b) * 4, half_scale_at[i], 0);
 #endif
 }
 
@@ -166,29 +191,81 @@ int sum16(int s, uvec4 x)
 }
 #endif
 
+#ifdef SUBBLOCK
+// A scale of sums that are converted: without what is folded, which is exact.
+float unfolded(float scale)
+{
+        return MAGIC_FITS || FOLD == 0 ? scale : FOLD == 2 ? scale * 0.25 : scale * 0.125;
+}
+
+void put_half(uint i, uint b)
+{
+        uint h = UNIT_LANE / 16, block = block_of(i), out_in_tile = panel_of(i) * 16 + UNIT_LANE % 16;
+        uint to = out_in_tile * W_STRIDE + block * W_BLOCK, scale_to = (block * 2 + h) * OUTS + out_in_tile;
+        vec2 scales = tdm_subblock_half_scales(TYPE, w_half[i], b + block, h);
+
+        s_weights[to + h * (W_BLOCK - 1)] = tdm_subblock_half_words(TYPE, FOLD != 0, w_half[i], h);
+        if (PADDED)
+                s_weights[to + 1 + h] = uvec4(0);
+        NUMBER(s_weight_scales, scale_to) = unfolded(scales.x);
+        if (HAS_MIN)
+                NUMBER(s_weight_mins, scale_to) = scales.y;
+}
+
+// What the eight quants of a word stand for: of its lower halves of bytes, of the upper ones.
+uvec2 look_up(uint word)
+{
+        uint a = s_table[word & 0xffu] | s_table[word >> 8 & 0xffu] << 8,
+             b = s_table[word >> 16 & 0xffu] | s_table[word >> 24] << 8;
+
+        return uvec2(a & 0xffffu | b << 16, a >> 16 | b & 0xffff0000u);
+}
+
+void make_table()
+{
+        for (uint n = UNIT_INDEX * SUBGROUP + UNIT_LANE; TABLE && n < 256; n += THREADS) {
+                uint two = n & 15u | n >> 4 << 16;
+
+                two = TYPE == TDM_VK_MXFP4 ? tdm_subblock_e2m1(two) : tdm_subblock_iq4(two) ^ 0x80808080u;
+                s_table[n] = two & 0x00ff00ffu;
+        }
+}
+#endif
+
 // What came, into shared memory.
 void put(uint b)
 {
         uint lane = UNIT_LANE % 16, thread = items_thread(0);
 
         [[unroll]] for (uint i = 0; i < W_LOADS; i++) {
+#ifdef SUBBLOCK
+                if (HALVES) {
+                        put_half(i, b);
+                        continue;
+                }
+#endif
                 uint block = block_of(i), out_in_tile = panel_of(i) * 16 + lane;
-                uint to = out_in_tile * W_STRIDE + block * W_BLOCK, scale_to = block * N_SUMS * OUTS + out_in_tile;
+                uint to = out_in_tile * W_STRIDE + block * W_BLOCK, scale_to = block * OUTS + out_in_tile;
                 uvec4 low, high;
 
 #ifdef SUBBLOCK
                 tdm_subblock_slice slice = tdm_subblock_slice_of(TYPE, w[i], own, b + block);
 
-                if (FOURFOLD)
-                        [[unroll]] for (uint g = 0; g < 8; g++)
-                                slice.word[g] = tdm_subblock_fourfold(w[i], g);
                 low = uvec4(slice.word[0], slice.word[1], slice.word[2], slice.word[3]);
                 high = uvec4(slice.word[4], slice.word[5], slice.word[6], slice.word[7]);
-                [[unroll]] for (uint h = 0; h < N_SUMS; h++) {
-                        NUMBER(s_weight_scales, scale_to + h * OUTS) = slice.scale[h];
-                        if (HAS_MIN)
-                                NUMBER(s_weight_mins, scale_to + h * OUTS) = slice.min[h];
-                }
+                [[unroll]] for (uint g = 0; g < 4; g++)
+                        if (TYPE == TDM_VK_Q5_0) {
+                                low[g] = tdm_subblock_eightfold(w[i], g);
+                                high[g] = tdm_subblock_eightfold(w[i], g + 4);
+                        } else if (TABLE) {
+                                uvec2 both = look_up(w[i].word[g]);
+
+                                low[g] = both.x;
+                                high[g] = both.y;
+                        }
+                NUMBER(s_weight_scales, scale_to) = unfolded(slice.scale[0]);
+                if (HAS_MIN)
+                        NUMBER(s_weight_mins, scale_to) = slice.min[0];
 #else
                 if (TYPE == TDM_VK_Q4_0 && ACT == TDM_VK_ACT_I8) { // as tdm_weights4()
                         uvec4 both = w_low[i] ^ 0x88888888u;
@@ -205,16 +282,15 @@ void put(uint b)
                 NUMBER(s_weight_scales, scale_to) = tdm_f16(uint(w_scale[i])) * WEIGHTS_SCALE;
 #endif
                 s_weights[to] = low;
-                if (PADDED)
-                        s_weights[to + 1] = s_weights[to + 2] = uvec4(0);
-                s_weights[to + W_BLOCK - 1] = high;
+                s_weights[to + 1] = high;
         }
         [[unroll]] for (uint plane = 0; plane < PLANES; plane++)
                 [[unroll]] for (uint i = 0; i < X_LOADS; i++) {
                         uint at = i * THREADS + thread;
 
                         if (X_ITEMS % THREADS == 0 || at < X_ITEMS)
-                                s_rows[(plane * ROWS + at / (2 * BLOCKS)) * X_STRIDE + at % (2 * BLOCKS)] =
+                                s_rows[thread / (2 * BLOCKS) * X_STRIDE + thread % (2 * BLOCKS) +
+                                       (plane * ROWS + i * (THREADS / (2 * BLOCKS))) * X_STRIDE] =
                                         rows[plane * X_LOADS + i];
                 }
         [[unroll]] for (uint i = 0; i < SCALE_LOADS; i++) {
@@ -247,14 +323,14 @@ void put(uint b)
         [[unroll]] for (uint k = 0; k < SUM_UNITS; k++)                                                                \
                 MULTIPLY_ADD(x[(h + k) % X_UNITS], weights[j * W_UNITS + h + k], isum)                                 \
         [[unroll]] for (uint e = 0; e < ELEMENTS && ACT == TDM_VK_ACT_I16; e++)                                        \
-                isum[e] = isum[e] * TDM_VK_I16_STEP + (MAGIC != 0 ? magic : 0);                                        \
+                isum[e] = isum[e] * TDM_VK_I16_STEP;                                                                   \
         [[unroll]] for (uint k = 0; k < SUM_UNITS && ACT == TDM_VK_ACT_I16; k++)                                       \
                 MULTIPLY_ADD(x[X_UNITS + (h + k) % X_UNITS], weights[j * W_UNITS + h + k], isum)                       \
 }
 
 float value_of(int isum)
 {
-        precise float value = MAGIC != 0 ? intBitsToFloat(isum) - MAGIC_LESS : float(isum);
+        precise float value = MAGIC_FITS ? intBitsToFloat(isum) - MAGIC_LESS : float(isum);
 
         return value;
 }
@@ -298,9 +374,13 @@ void main()
         uint last_panel = (p.n_out + 15) / 16 - 1, last_row = p.n_rows - 1;
         uint own_outs = UNIT_INDEX % OUT_GROUPS * (OUT_TILES * N),
              own_rows = UNIT_INDEX / OUT_GROUPS * (ROW_TILES * M); // of this subgroup, in the tile
+        // Where they begin in shared memory. What lies a constant further is then a constant in a load.
+        uint own_weights = own_outs * W_STRIDE, own_x = own_rows * X_STRIDE, own_w_scales = own_outs / 4,
+             own_x_scales = own_rows / 4;
         precise float sums[SUMS], totals[SUMS]; // [row tile][output tile][element], of the segment, of those before
-        // What products are added to. The compiler does not see that it is a constant, which it would make anew.
-        int magic = MAGIC_START + int(NOTHING(p.cols));
+        // What products are added to. Of rows in two parts the first's sum is multiplied before the second's is added.
+        // The compiler does not see that it is a constant, which it would make anew.
+        int magic = (ACT == TDM_VK_ACT_I16 ? MAGIC_START / TDM_VK_I16_STEP : MAGIC_START) + int(NOTHING(p.cols));
         RESULT start;
 
         [[unroll]] for (uint i = 0; i < W_LOADS; i++) {
@@ -308,6 +388,8 @@ void main()
         }
 #ifdef SUBBLOCK
         own = tdm_subblock_own_of(TYPE, p.cols, UNIT_LANE % 16);
+        units = tdm_subblock_own_of(TYPE, p.cols, 0).units;
+        make_table();
 #endif
         [[unroll]] for (uint i = 0; i < X_LOADS; i++) {
                 uint at = i * THREADS + thread;
@@ -325,11 +407,14 @@ void main()
                 row_scale_at[i] = min(row0 + at / BLOCKS, last_row) * stride + TDM_VK_ACT_SCALES(ACT, p.cols) +
                         at % BLOCKS * 4;
         }
-        [[unroll]] for (uint e = 0; e < SUMS; e++)
-                totals[e] = -0.0; // to which a sum is added as it is
+        [[unroll]] for (uint e = 0; e < SUMS; e++) // -0: to which a sum is added as it is
+                if (e < OWN_TOTALS)
+                        totals[e] = -0.0;
+                else
+                        s_totals[(e - OWN_TOTALS) * THREADS + thread] = -0.0;
 
         [[unroll]] for (uint e = 0; e < ELEMENTS; e++)
-                start[e] = ACT == TDM_VK_ACT_I16 ? 0 : magic;
+                start[e] = MAGIC_FITS ? magic : 0;
 
         uint b = 0, loaded = 0; // where what is loaded begins: the last blocks again where there are not enough
 
@@ -352,34 +437,37 @@ void main()
                                 WEIGHTS weights[OUT_TILES * W_UNITS];
                                 FLOATS w_scales[OUT_TILES * N_SUMS], w_mins[OUT_TILES * N_SUMS];
 
-                                [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {
-                                        uint at = own_outs + j * N;
+                                uint w_at = own_weights + u * W_BLOCK, x_at = own_x + u * 2,
+                                     w_scale_at = own_w_scales + u * (N_SUMS * OUTS / 4),
+                                     x_scale_at = own_x_scales + u * (ROWS / 4),
+                                     x_sum_at = own_x_scales + u * (N_SUMS * ROWS / 4);
 
+                                [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {
                                         [[unroll]] for (uint k = 0; k < W_UNITS; k++)
                                                 LOAD_WEIGHTS(weights[j * W_UNITS + k],
-                                                             at * W_STRIDE + u * W_BLOCK + k * (K / 16))
+                                                             w_at + (j * N * W_STRIDE + k * (K / 16)))
                                         [[unroll]] for (uint h = 0; h < N_SUMS; h++) {
                                                 LOAD_BY_COLUMN(w_scales[j * N_SUMS + h], s_weight_scales,
-                                                               (u * N_SUMS + h) * OUTS + at)
+                                                               w_scale_at + (h * OUTS + j * N) / 4)
 #ifdef SUBBLOCK
                                                 if (HAS_MIN)
                                                         LOAD_BY_COLUMN(w_mins[j * N_SUMS + h], s_weight_mins,
-                                                                       (u * N_SUMS + h) * OUTS + at)
+                                                                       w_scale_at + (h * OUTS + j * N) / 4)
 #endif
                                         }
                                 }
                                 [[unroll]] for (uint i = 0; i < ROW_TILES; i++) {
-                                        uint row = own_rows + i * M;
+                                        TILE_BARRIER
                                         INPUT x[PLANES * X_UNITS];
                                         FLOATS x_scale, x_sums[N_SUMS];
 
                                         [[unroll]] for (uint k = 0; k < PLANES * X_UNITS; k++)
-                                                LOAD_INPUT(x[k], (k / X_UNITS * ROWS + row) * X_STRIDE + u * 2 +
-                                                                         k % X_UNITS * (K / 16))
-                                        LOAD_BY_ROW(x_scale, s_row_scales, u * ROWS + row)
+                                                LOAD_INPUT(x[k], x_at + ((k / X_UNITS * ROWS + i * M) * X_STRIDE +
+                                                                         k % X_UNITS * (K / 16)))
+                                        LOAD_BY_ROW(x_scale, s_row_scales, x_scale_at + i * M / 4)
 #ifdef SUBBLOCK
                                         [[unroll]] for (uint h = 0; h < N_SUMS && HAS_MIN; h++)
-                                                LOAD_BY_ROW(x_sums[h], s_row_sums, (u * N_SUMS + h) * ROWS + row)
+                                                LOAD_BY_ROW(x_sums[h], s_row_sums, x_sum_at + (h * ROWS + i * M) / 4)
 #endif
                                         [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {
                                                 float part[ELEMENTS];
@@ -399,9 +487,15 @@ void main()
                         b = next;
                 } while (b < stop);
                 [[unroll]] for (uint e = 0; e < SUMS; e++) {
-                        precise float sum = totals[e] + sums[e];
+                        precise float sum;
 
-                        totals[e] = sum;
+                        if (e < OWN_TOTALS) {
+                                sum = totals[e] + sums[e];
+                                totals[e] = sum;
+                        } else {
+                                sum = s_totals[(e - OWN_TOTALS) * THREADS + thread] + sums[e];
+                                s_totals[(e - OWN_TOTALS) * THREADS + thread] = sum;
+                        }
                 }
         }
 
@@ -414,8 +508,14 @@ void main()
                      at = panel0 * 16 + own_outs + tile % OUT_TILES * N;
                 FLOATS total;
 
-                [[unroll]] for (uint e = 0; e < ELEMENTS; e++)
-                        total[e] = totals[tile * ELEMENTS + e];
+                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {
+                        uint i = tile * ELEMENTS + e;
+
+                        if (i < OWN_TOTALS)
+                                total[e] = totals[i];
+                        else
+                                total[e] = s_totals[(i - OWN_TOTALS) * THREADS + thread];
+                }
                 STORE(total, piece)
                 UNIT_BARRIER
                 [[unroll]] for (uint k = 0; k < M * N / 4 / SUBGROUP; k++) {
@@ -423,10 +523,12 @@ void main()
                         uint own_row = row + i / (N / 4), own_at = at + i % (N / 4) * 4;
                         uvec4 four = s_weights[piece + i];
 
-                        [[unroll]] for (uint c = 0; c < 4; c++)
-                                if (own_row < p.n_rows && own_at + c < p.n_out)
-                                        F32s(p.y + (uint64_t(own_row) * p.y_stride + own_at + c) * 4).v[0] =
-                                                uintBitsToFloat(four[c]);
+                        F32s y = F32s(p.y + (uint64_t(own_row) * p.y_stride + own_at) * 4);
+
+                        if (own_row < p.n_rows)
+                                [[unroll]] for (uint c = 0; c < 4; c++)
+                                        if (own_at + c < p.n_out)
+                                                y.v[c] = uintBitsToFloat(four[c]);
                 }
                 UNIT_BARRIER
         }
