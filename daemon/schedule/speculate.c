@@ -219,8 +219,9 @@ static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t 
 /* For tests: all are checked. Those that stand for lookup's are not: of them as many as pay. */
 static bool checks_all(const struct tdm_scheduler *s)
 {
-        return s->config.all_guesses ||
-               (s->config.guess && !(s->guess_file && tdm_guess_file_copies(s->guess_file)));
+        bool copies = s->guess_file && tdm_guess_file_copies(s->guess_file);
+
+        return s->config.all_guesses || (s->config.guess && !copies);
 }
 
 static void take_all(struct tdm_scheduler *s, uint32_t n_decode, uint32_t n_rows)
