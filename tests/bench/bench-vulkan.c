@@ -72,13 +72,14 @@ static void step_with(struct bench *b, uint32_t n_seqs, uint32_t n, uint32_t n_l
         struct drive_part parts[DRIVE_TABLES];
 
         for (uint32_t i = 0; i < n_seqs; i++) {
-                parts[i] = (struct drive_part){ .table = i,
-                                                .ids = b->ids,
-                                                .n_ids = b->n_ids,
-                                                .first = b->at[i],
-                                                .n = n,
-                                                .n_logits = n_logits,
-                                                .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = 4 * !!results } };
+                parts[i] =
+                        (struct drive_part){ .table = i,
+                                             .ids = b->ids,
+                                             .n_ids = b->n_ids,
+                                             .first = b->at[i],
+                                             .n = n,
+                                             .n_logits = n_logits,
+                                             .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = 4 * !!results } };
                 b->at[i] += n;
         }
         drive_step(b->drive, parts, n_seqs, NULL, results);
