@@ -66,34 +66,37 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
         const struct tdm_vk_device *device = m->device;
         unsigned tried = 0, proven = 0;
-        char no_dmabuf[96] = "";
+        char no_dmabuf[96] = "", few_rows[64];
 
+        tdm_vk_few_rows_describe(m, few_rows, sizeof(few_rows));
         if (m->no_dmabuf)
                 snprintf(no_dmabuf, sizeof(no_dmabuf), ", no dma-buf: %s", m->no_dmabuf);
         for (unsigned i = 0; i < device->n_pipelines; i++) {
                 tried += device->pipelines[i].tried;
                 proven += device->pipelines[i].proven;
         }
-        snprintf(m->plan, sizeof(m->plan),
-                 "weights %s, rows %s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at "
-                 "most %.0f MiB; "
-                 "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, "
-                 "so in use",
-                 m->weights_imported ? "imported in place" : "copied to the device",
-                 m->attend_f16                        ? "of f16 (in attention too)" :
-                 m->f16_rows                          ? "of f16" :
-                 m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32" :
-                 m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
-                                                        "of 8 and 15 bits",
-                 m->cache.imported || (!m->cache.n_buffers && device->import) ?
-                         "imported in place" :
-                         "on the device, written behind into its segment",
-                 m->activations_dmabuf        ? "imported in place (dma-buf)" :
-                 m->activations_buffer.buffer ? "imported in place (host pointer)" :
-                                                "copied where another worker follows",
-                 no_dmabuf, (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
-                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
-                 device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
+        snprintf(
+                m->plan, sizeof(m->plan),
+                "weights %s, rows %s%s%s, cache %s, hidden rows %s%s; %.1f MiB on the device in %llu allocations of at "
+                "most %.0f MiB; "
+                "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, "
+                "so in use",
+                m->weights_imported ? "imported in place" : "copied to the device",
+                m->attend_f16                        ? "of f16 (in attention too" :
+                m->f16_rows                          ? "of f16" :
+                m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32" :
+                m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
+                                                       "of 8 and 15 bits",
+                m->attend_f16 ? few_rows : "", m->attend_f16 ? ")" : "",
+                m->cache.imported || (!m->cache.n_buffers && device->import) ?
+                        "imported in place" :
+                        "on the device, written behind into its segment",
+                m->activations_dmabuf        ? "imported in place (dma-buf)" :
+                m->activations_buffer.buffer ? "imported in place (host pointer)" :
+                                               "copied where another worker follows",
+                no_dmabuf, (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
+                (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
+                device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
         return m->plan;
 }
 

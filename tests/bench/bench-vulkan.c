@@ -2,9 +2,11 @@
  * through engine/device/device.h as a worker drives it. Prints tokens/s, what that is in memory read, and the device's
  * time by kernel. Needs nothing but libc and libvulkan.so.1, so that it can be carried to a machine with a GPU.
  *
- * usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [FILE.gguf | SIZE[:TYPE]] …
+ * usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [FILE.gguf | SIZE[:TYPE]] …
  *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16; -q: without the profile; -b: blocks of a run() (0: all
- * at once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too
+ * at once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too;
+ * -r: steps of a few rows of one sequence, as guesses are checked, and nothing else: first whether they draw what single
+ * rows do, then how long they take
  *
  * The ids of prompts are random. "GB/s of weights" counts every matrix once a step: of a mixture of experts it says
  * nothing, since a step reads only some of them. */
@@ -23,7 +25,7 @@
 
 static double seconds_each = 2;
 static uint32_t run_blocks, context;
-static bool quiet;
+static bool quiet, few_rows;
 
 static double since(uint64_t begin_ns)
 {
@@ -65,21 +67,27 @@ struct bench {
         uint32_t at[DRIVE_TABLES]; /* next position of each sequence */
 };
 
-static void step(struct bench *b, uint32_t n_seqs, uint32_t n)
+static void step_with(struct bench *b, uint32_t n_seqs, uint32_t n, uint32_t n_logits, struct tdm_result *results)
 {
         struct drive_part parts[DRIVE_TABLES];
 
         for (uint32_t i = 0; i < n_seqs; i++) {
-                parts[i] = (struct drive_part){ .table = i,
-                                                .ids = b->ids,
-                                                .n_ids = b->n_ids,
-                                                .first = b->at[i],
-                                                .n = n,
-                                                .n_logits = 1,
-                                                .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+                parts[i] =
+                        (struct drive_part){ .table = i,
+                                             .ids = b->ids,
+                                             .n_ids = b->n_ids,
+                                             .first = b->at[i],
+                                             .n = n,
+                                             .n_logits = n_logits,
+                                             .sampling = { .top_p = 1, .repeat_penalty = 1, .n_top = 4 * !!results } };
                 b->at[i] += n;
         }
-        drive_step(b->drive, parts, n_seqs, NULL, NULL);
+        drive_step(b->drive, parts, n_seqs, NULL, results);
+}
+
+static void step(struct bench *b, uint32_t n_seqs, uint32_t n)
+{
+        step_with(b, n_seqs, n, 1, NULL);
 }
 
 static void restart(struct bench *b, uint32_t n_seqs, uint32_t position)
@@ -110,8 +118,9 @@ static void begin_at(struct bench *b, uint32_t n_seqs, uint32_t position)
                 step(b, n_seqs, TDM_MIN(position - b->at[0], most));
 }
 
-/* The same POSITIONS over and over, so that how much of the cache is read does not depend on how long is measured. */
-static void decode(struct bench *b, uint32_t n_seqs, uint32_t position, const char *what)
+/* The same POSITIONS over and over, so that how much of the cache is read does not depend on how long is measured. n:
+ * rows of a sequence in a step, each with its logits. */
+static void decode_rows(struct bench *b, uint32_t n_seqs, uint32_t n, uint32_t position, const char *what)
 {
         struct tdm_device *device = drive_device(b->drive, 0);
         struct tdm_vulkan_counters before, after;
@@ -121,20 +130,20 @@ static void decode(struct bench *b, uint32_t n_seqs, uint32_t position, const ch
 
         for (unsigned i = 0; i < TDM_STEP_SLOTS || since(warm) < WARM_SECONDS; i++) { /* every slot's recordings */
                 begin_at(b, n_seqs, position);
-                for (unsigned k = 0; k < POSITIONS; k++)
-                        step(b, n_seqs, 1);
+                for (unsigned k = 0; k < POSITIONS / n; k++)
+                        step_with(b, n_seqs, n, n, NULL);
         }
         tdm_vulkan_counters(device, &before);
         while (s < seconds_each) {
                 begin_at(b, n_seqs, position);
                 begin = tdm_now_ns();
-                for (unsigned i = 0; i < POSITIONS; i++)
-                        step(b, n_seqs, 1);
+                for (unsigned i = 0; i < POSITIONS / n; i++)
+                        step_with(b, n_seqs, n, n, NULL);
                 s += since(begin);
-                steps += POSITIONS;
+                steps += POSITIONS / n;
         }
         tdm_vulkan_counters(device, &after);
-        report(b, what, n_seqs, steps, s);
+        report(b, what, n_seqs * n, steps, s);
         if (after.allocations != before.allocations || after.pipelines != before.pipelines ||
             after.recordings != before.recordings)
                 printf("      NOT STEADY: %llu allocations, %llu pipelines, %llu recordings\n",
@@ -146,9 +155,64 @@ static void decode(struct bench *b, uint32_t n_seqs, uint32_t position, const ch
                 return;
         tdm_vulkan_profile(device, true);
         for (; profiled < 8; profiled++)
-                step(b, n_seqs, 1);
+                step_with(b, n_seqs, n, n, NULL);
         print_profile(device, profiled);
         tdm_vulkan_profile(device, false);
+}
+
+static void decode(struct bench *b, uint32_t n_seqs, uint32_t position, const char *what)
+{
+        decode_rows(b, n_seqs, 1, position, what);
+}
+
+static const uint32_t rows_of_steps[] = { 2, 3, 4, 5, 6, 8, 9 };
+
+/* Whether rows of one sequence draw what each draws alone, and leave the keys and values that it leaves: over the ends
+ * of pages and of a span. */
+static bool rows_draw_alike(struct bench *b)
+{
+        enum { BEHIND = 230, N = 72 };
+        static struct tdm_result alone[N], together[N];
+        bool same = true;
+
+        for (unsigned i = 0; i <= TDM_ARRAY_SIZE(rows_of_steps); i++) {
+                struct tdm_result *to = i == 0 ? alone : together;
+                uint32_t n = i == 0 ? 1 : rows_of_steps[i - 1];
+
+                memset(to, 0, N * sizeof(*to));
+                begin_at(b, 1, BEHIND);
+                for (uint32_t at = 0; at < N; at += n)
+                        step_with(b, 1, TDM_MIN(n, N - at), TDM_MIN(n, N - at), to + at);
+                for (uint32_t at = 0; at < N && i > 0; at++) {
+                        if (alone[at].token == together[at].token &&
+                            memcmp(&alone[at].logprob, &together[at].logprob, sizeof(float)) == 0 &&
+                            memcmp(alone[at].top, together[at].top, 4 * sizeof(alone[at].top[0])) == 0)
+                                continue;
+                        printf("   NOT EXACT: %u rows, position %u: token %u (%.9g), alone %u (%.9g)\n", n, BEHIND + at,
+                               together[at].token, (double)together[at].logprob, alone[at].token,
+                               (double)alone[at].logprob);
+                        same = false;
+                        break;
+                }
+        }
+        if (same)
+                printf("   exact: 2 to 9 rows of a sequence draw what single rows draw, positions %u to %u\n", BEHIND,
+                       BEHIND + N - 1);
+        return same;
+}
+
+static bool measure_rows(struct bench *b)
+{
+        char what[40];
+        bool same = rows_draw_alike(b);
+
+        decode(b, 1, 128, "decode, alone");
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(rows_of_steps); i++) {
+                snprintf(what, sizeof(what), "%u rows of a sequence", rows_of_steps[i]);
+                decode_rows(b, 1, rows_of_steps[i], 128, what);
+        }
+        decode(b, 1, 128, "decode, alone, again");
+        return same;
 }
 
 static void prefill(struct bench *b)
@@ -197,17 +261,24 @@ static struct drive *begin_drive(struct bench *b, uint32_t n_tables, uint32_t ma
         return b->drive = drive;
 }
 
-static void measure(struct bench *b, uint32_t n_vocab)
+static int measure(struct bench *b, uint32_t n_vocab)
 {
         static const uint32_t batches[] = { 1, 8, 32 };
         uint64_t begin;
+        bool same;
 
         b->n_ids = TDM_MAX(context, 1024u) + 1024;
         b->ids = malloc(b->n_ids * sizeof(*b->ids));
         for (uint32_t i = 0; i < b->n_ids; i++)
                 b->ids[i] = 3 + i * 7919 % (n_vocab - 3);
 
-        begin_drive(b, MAX_BATCH, 1024);
+        begin_drive(b, few_rows ? 1 : MAX_BATCH, 1024);
+        if (few_rows) {
+                same = measure_rows(b);
+                drive_destroy(b->drive);
+                free(b->ids);
+                return same ? 0 : 1;
+        }
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(batches); i++) {
                 char what[40];
 
@@ -237,12 +308,14 @@ static void measure(struct bench *b, uint32_t n_vocab)
                 drive_destroy(b->drive);
         }
         free(b->ids);
+        return 0;
 }
 
 static int bench_file(const char *path)
 {
         struct runner_model model;
         struct bench b = {};
+        int r;
 
         runner_model_load(&model, path);
         if (tdm_weights_header(model.weights)->recipe.pooling != TDM_POOLING_NONE) {
@@ -254,9 +327,9 @@ static int bench_file(const char *path)
         b.inputs = model.inputs;
         b.bytes = matrix_bytes(model.weights);
         printf("%s: %.2f GB of weights\n", path, (double)b.bytes / 1e9);
-        measure(&b, model.hp->n_vocab);
+        r = measure(&b, model.hp->n_vocab);
         runner_model_unload(&model);
-        return 0;
+        return r;
 }
 
 static int bench(const char *arg)
@@ -268,6 +341,7 @@ static int bench(const char *arg)
         uint32_t type = TDM_TYPE_Q4_0;
         uint8_t *weights;
         uint64_t begin = tdm_now_ns();
+        int r;
 
         if (dot && strcmp(dot, ".gguf") == 0)
                 return bench_file(arg);
@@ -289,9 +363,9 @@ static int bench(const char *arg)
         b.bytes = matrix_bytes(weights);
         printf("%s %s: %.2f GB of weights, made in %.1f s\n", size, tdm_type_info(type)->name, (double)b.bytes / 1e9,
                since(begin));
-        measure(&b, hp.n_vocab);
+        r = measure(&b, hp.n_vocab);
         random_model_destroy(weights);
-        return 0;
+        return r;
 }
 
 int main(int argc, char **argv)
@@ -299,9 +373,11 @@ int main(int argc, char **argv)
         static const char *const all[] = { "4b", "27b" };
         int c, r = 0;
 
-        while ((c = getopt(argc, argv, "qb:c:s:")) != -1) {
+        while ((c = getopt(argc, argv, "qrb:c:s:")) != -1) {
                 if (c == 'q')
                         quiet = true;
+                else if (c == 'r')
+                        few_rows = true;
                 else if (c == 'b')
                         run_blocks = (uint32_t)strtoul(optarg, NULL, 10);
                 else if (c == 'c')
@@ -309,7 +385,7 @@ int main(int argc, char **argv)
                 else if (c == 's')
                         seconds_each = atof(optarg);
                 else {
-                        fprintf(stderr, "usage: bench-vulkan [-q] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] "
+                        fprintf(stderr, "usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] "
                                         "[FILE.gguf | SIZE[:TYPE]] …\n");
                         return 2;
                 }

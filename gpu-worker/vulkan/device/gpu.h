@@ -157,19 +157,24 @@ void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
 
 /* ---- pipeline-cache.c ---- */
 
-/* Of a kernel of a single row: kernels/tuned.c says what the numbers are. groups 0: of no kernel for rows of F16. */
+/* Of a kernel of a single row: kernels/tuned.c says what the numbers are. groups 0: of no kernel for rows of F16. All
+ * 0: it is not used. */
 struct tdm_vk_shape {
         uint8_t panels, ahead, sets, groups;
 };
 
 /* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader:
  * MATVEC or MATVEC_GELU; where act says that rows are F16 it is MATVEC_F16 that does the same, with so many groups,
- * panels, rounds (ahead) and sets. */
+ * panels, rounds (ahead) and sets. With TDM_VK_TUNED_ROWS: of so many rows; also MATMUL_F16, with panels and rounds, or
+ * with TDM_VK_TUNED_GELU the same of gate and up. ATTEND_F16: whether a few rows are items of their own (panels 1). */
+#define TDM_VK_TUNED_ROWS(shader, rows) ((uint32_t)(shader) | ((rows)-1u) << 16)
+#define TDM_VK_TUNED_SHADER(shader) ((shader)&0xffffu)
+#define TDM_VK_TUNED_GELU (1u << 31)
 struct tdm_vk_tuned {
         uint32_t shader, type, act, cols, n_panels;
         struct tdm_vk_shape shape;
 };
-#define TDM_VK_MAX_TUNED 128u
+#define TDM_VK_MAX_TUNED 512u
 
 /* Keeps compiled kernels and tuned shapes. Never an error, since they only save time. */
 void tdm_vk_cache_save(struct tdm_vk_device *device);

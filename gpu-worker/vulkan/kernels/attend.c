@@ -40,18 +40,19 @@ static struct kernel kernel_of(const struct tdm_vk_model *m, uint32_t kind, bool
                                   form } };
 }
 
-/* Of rows that attend-f16.comp rotates itself. */
-static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act)
+/* Of rows that attend-f16.comp rotates itself; several: of one sequence. */
+static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act, bool several)
 {
         struct kernel k = kernel_of(m, kind, false, m->kinds[kind].queries_heads, out_act);
 
-        k.constants[2] = 1;
+        k.constants[2] = several ? 2 : 1;
         return k;
 }
 
-struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act)
+struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act,
+                                                      bool several)
 {
-        struct kernel k = rotating_of(m, kind, out_act);
+        struct kernel k = rotating_of(m, kind, out_act, several);
 
         return m->attend_f16 ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1],
                                                       k.constants[2], k.constants[3]) :
@@ -68,7 +69,17 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_V
                                                   .counters = m->counters.address,
                                                   .angles = angles[tdm_vk_kind_of(m, i)],
                                                   .eps = m->recipe.norm_eps,
-                                                  .query_scale = m->recipe.layers[i].query_scale };
+                                                  .query_scale = m->recipe.layers[i].query_scale,
+                                                  .flag_stride = m->flag_stride };
+}
+
+bool tdm_vk_attend_rotates(const struct tdm_vk_model *m)
+{
+        for (uint32_t i = 0; i < m->hp.n_layers; i++)
+                if (tdm_vk_heads_of(&m->layers[i]) != TDM_VK_HEADS_NORMED ||
+                    !tdm_vk_attend_rotating_kernel(m, tdm_vk_kind_of(m, i), m->layers[i].o.act, true))
+                        return false;
+        return true;
 }
 
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t kind, bool many,
@@ -101,12 +112,11 @@ static uint32_t f16_heads(const struct tdm_vk_model *m)
         return heads;
 }
 
-/* rotating: may be missing. */
+/* rotating: of one row of a sequence, and of several; may be missing. */
 static int compile_and_prove(struct tdm_vk_model *m, uint32_t kind, const struct kernel *single,
-                             const struct kernel *many, const struct kernel *rotating, struct tdm_error *err)
+                             const struct kernel *many, const struct kernel rotating[2], struct tdm_error *err)
 {
         const struct kernel rotate = { TDM_VK_ROTATE, { m->kv.type, 0, 0, 0 } };
-        struct tdm_vk_pipeline *p = NULL;
         int r;
 
         m->device->deferring = true;
@@ -115,19 +125,22 @@ static int compile_and_prove(struct tdm_vk_model *m, uint32_t kind, const struct
                 r = need(m, many, err);
         if (r == 0)
                 r = need(m, &rotate, err);
-        if (r == 0 && rotating)
-                r = need(m, rotating, err);
+        for (unsigned i = 0; i < 2 && r == 0 && rotating; i++)
+                r = need(m, &rotating[i], err);
         if (r == 0)
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
         if (r == 0)
                 r = tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->kinds[kind].queries_heads,
                                         m->kinds[kind].many_rows, err);
-        if (r == 0 && rotating && compiled(m, many) && compiled(m, many)->proven)
-                p = compiled(m, rotating);
-        return p && !p->tried ? tdm_vk_prove_rotating(m->device, compiled(m, &rotate), compiled(m, single), p,
-                                                      m->kinds[kind].queries_heads, err) :
-                                r;
+        for (unsigned i = 0; i < 2 && r == 0 && rotating && compiled(m, many) && compiled(m, many)->proven; i++) {
+                struct tdm_vk_pipeline *p = compiled(m, &rotating[i]);
+
+                if (p && !p->tried)
+                        r = tdm_vk_prove_rotating(m->device, compiled(m, &rotate), compiled(m, single), p,
+                                                  m->kinds[kind].queries_heads, err);
+        }
+        return r;
 }
 
 int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
@@ -135,7 +148,7 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
         const uint32_t kind = tdm_vk_kind_of(m, 0), act = m->layers[0].o.act; /* all kinds are alike here */
         const struct tdm_vk_kind kinds[] = { m->kinds[0], m->kinds[1] };
         const struct tdm_vk_pipeline *proven;
-        struct kernel single, many, rotating;
+        struct kernel single, many, rotating[2];
         int r;
 
         if (m->device->emulates_units || m->kv.type != TDM_KV_F16 ||
@@ -148,9 +161,10 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
         }
         single = kernel_of(m, kind, false, m->kinds[kind].queries_heads, act);
         many = kernel_of(m, kind, true, m->kinds[kind].queries_heads, act);
-        rotating = rotating_of(m, kind, act);
+        rotating[0] = rotating_of(m, kind, act, false);
+        rotating[1] = rotating_of(m, kind, act, true);
         r = compile_and_prove(m, kind, &single, &many,
-                              tdm_vk_attend_merges(m, kind, false, m->kinds[kind].queries_heads) ? &rotating : NULL,
+                              tdm_vk_attend_merges(m, kind, false, m->kinds[kind].queries_heads) ? rotating : NULL,
                               err);
         proven = r == 0 ? compiled(m, &many) : NULL;
         if (proven && proven->proven)

@@ -31,19 +31,38 @@ static uint32_t table_bytes(const struct tdm_vk_matrix *a)
         return type == TDM_TYPE_IQ4_NL || type == TDM_TYPE_IQ4_XS ? 1024 : tdm_subblock_type(type) ? 4 : 0;
 }
 
-bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                       const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
+bool tdm_vk_f16_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                       const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows, uint32_t ret[TDM_VK_N_CONSTANTS])
 {
-        uint32_t parts = f16_subgroups(a, shape->ahead), segments = parts * shape->ahead;
+        uint32_t parts = f16_subgroups(a, TDM_MAX(shape->ahead, 1)), segments = parts * shape->ahead,
+                 chunks = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_F16_CHUNKS_MIN),
+                 all = TDM_MAX(a->cols / TDM_VK_CHUNK_COLS, TDM_VK_F16_CHUNKS_ALL_MIN), /* a row in shared memory */
+                in_row = rows == 1 ? segments * chunks : TDM_MIN(segments * chunks, all),
+                 slots = rows == 1 ? segments : segments - shape->ahead + 1; /* sums of segments there */
 
         ret[0] = a->type;
         ret[1] = TDM_VK_MATVEC_F16_SHAPE((uint32_t)shape->groups, (uint32_t)shape->panels, (uint32_t)shape->ahead,
                                          (uint32_t)shape->sets, gelu);
         ret[2] = parts * shape->groups * 32;
-        ret[3] = TDM_MAX(TDM_VK_SEGMENT_CHUNKS(a->cols), TDM_VK_F16_CHUNKS_MIN);
-        return ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
+        ret[3] = TDM_VK_MATVEC_F16_ROOM(chunks, rows == 1 ? 0 : in_row, rows);
+        return shape->groups > 0 && ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
                /* s_part, s_row and s_table */
-               segments * (shape->groups * shape->panels * 64u + ret[3] * 128) + table_bytes(a) <= F16_SHARED_BYTES;
+               rows * (slots * shape->groups * shape->panels * 64u + in_row * 128) + table_bytes(a) <= F16_SHARED_BYTES;
+}
+
+bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                            const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
+{
+        uint32_t subgroups = shape->groups > 0 ? f16_subgroups(a, shape->ahead) : 0;
+
+        ret[0] = a->type;
+        ret[1] = TDM_VK_MATMUL_F16_SHAPE(1u, (uint32_t)shape->panels, (uint32_t)shape->ahead, gelu);
+        ret[2] = subgroups * 32;
+        ret[3] = 0;
+        return subgroups > 0 && ret[2] <= device->properties.limits.maxComputeWorkGroupInvocations &&
+               /* s_part and s_table */
+               subgroups * (gelu ? shape->panels / 2u : shape->panels) * (8 * 20 * 4) + table_bytes(a) <=
+                       F16_SHARED_BYTES;
 }
 
 static struct f16_kernel f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
@@ -53,8 +72,39 @@ static struct f16_kernel f16_single(const struct tdm_vk_device *device, const st
                                 .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels),
                                 .rows = 1 };
 
-        k.fits = tdm_vk_f16_single(device, a, shape, gelu, k.constants);
+        k.fits = tdm_vk_f16_shaped(device, a, shape, gelu, 1, k.constants);
         return k;
+}
+
+/* Of several rows: the shape that was found best, or where nothing was measured the first that fits. false: none. */
+static bool f16_rows(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                     uint32_t n_rows, uint32_t gelu, struct f16_kernel *ret)
+{
+        uint32_t rows = tdm_vk_rows_class(n_rows);
+        const struct tdm_vk_tuned key = { .shader = TDM_VK_TUNED_ROWS(gelu ? TDM_VK_MATVEC_GELU : TDM_VK_MATVEC, rows),
+                                          .act = a->act };
+        const struct tdm_vk_tuned *tuned = tdm_vk_tuned(device, key.shader, a, gelu ? n_panels / 2 : n_panels);
+        const struct tdm_vk_shape *shapes = NULL;
+        unsigned n = 0;
+
+        if (rows < 2 || rows > TDM_VK_FLAGGED_ROWS)
+                return false;
+        if (tuned && tuned->shape.groups > 0) {
+                shapes = &tuned->shape;
+                n = 1;
+        } else if (tdm_vk_few_rows_forced() > 0)
+                n = tdm_vk_tuned_shapes(&key, &shapes);
+        for (unsigned i = 0; i < n; i++) {
+                *ret = (struct f16_kernel){ .shader = TDM_VK_MATVEC_F16,
+                                            .panels = shapes[i].groups *
+                                                      (gelu ? shapes[i].panels / 2u : shapes[i].panels),
+                                            .rows = rows,
+                                            .spare = true };
+                ret->fits = tdm_vk_f16_shaped(device, a, &shapes[i], gelu, rows, ret->constants);
+                if (ret->fits)
+                        return true;
+        }
+        return false;
 }
 
 /* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
@@ -69,6 +119,43 @@ static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_ma
         *ret = f16_single(device, a, &tuned->shape, gelu);
         ret->spare = true;
         return ret->fits;
+}
+
+/* Of up to eight rows: the shape of MATMUL_F16 that was found best. false: none, and the rule's is taken. */
+static bool f16_tile_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                           uint32_t n_rows, uint32_t gelu, struct f16_kernel *ret)
+{
+        uint32_t rows = tdm_vk_rows_class(n_rows);
+        const struct tdm_vk_tuned *tuned =
+                rows < 2 ? NULL :
+                           tdm_vk_tuned(device,
+                                        TDM_VK_TUNED_ROWS(TDM_VK_MATMUL_F16, rows) | (gelu ? TDM_VK_TUNED_GELU : 0), a,
+                                        gelu ? n_panels / 2 : n_panels);
+
+        if (!tuned)
+                return false;
+        *ret = (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16,
+                                    .panels = gelu ? tuned->shape.panels / 2u : tuned->shape.panels,
+                                    .rows = 8,
+                                    .spare = true };
+        return ret->fits = tdm_vk_f16_tile_shaped(device, a, &tuned->shape, gelu, ret->constants);
+}
+
+static struct tdm_vk_pipeline *f16_proven(struct tdm_vk_device *device, const struct f16_kernel *k)
+{
+        return tdm_vk_pipeline_proven(device, k->shader, k->constants[0], k->constants[1], k->constants[2],
+                                      k->constants[3]);
+}
+
+struct tdm_vk_pipeline *tdm_vk_f16_rows_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                               uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels)
+{
+        struct f16_kernel k;
+
+        if (!tdm_vk_is_f16(a) || !f16_rows(device, a, n_panels, n_rows, gelu, &k))
+                return NULL;
+        *ret_panels = k.panels;
+        return f16_proven(device, &k);
 }
 
 /* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them
@@ -119,19 +206,15 @@ static struct f16_kernel f16_rule(const struct tdm_vk_device *device, const stru
                        f16_few(device, a, n_panels, n_rows, gelu);
 }
 
-static struct tdm_vk_pipeline *f16_proven(struct tdm_vk_device *device, const struct f16_kernel *k)
-{
-        return tdm_vk_pipeline_proven(device, k->shader, k->constants[0], k->constants[1], k->constants[2],
-                                      k->constants[3]);
-}
-
 struct tdm_vk_pipeline *tdm_vk_f16_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                           uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels,
                                           uint32_t *ret_rows)
 {
         struct f16_kernel k;
-        struct tdm_vk_pipeline *tuned =
-                n_rows == 1 && f16_tuned(device, a, n_panels, gelu, &k) ? f16_proven(device, &k) : NULL;
+        struct tdm_vk_pipeline *tuned = (n_rows == 1 ? f16_tuned(device, a, n_panels, gelu, &k) :
+                                                       f16_tile_tuned(device, a, n_panels, n_rows, gelu, &k)) ?
+                                                f16_proven(device, &k) :
+                                                NULL;
 
         if (!tuned)
                 k = f16_rule(device, a, n_panels, n_rows, gelu);
@@ -220,6 +303,12 @@ static int f16_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *co
                 }
                 if (r == 0 && f16_tuned(m->device, first, n_panels, gelu, &k))
                         r = each(m, &k, err);
+                for (uint32_t rows = 2; rows <= TDM_VK_FEW_ROWS_MAX && r == 0; rows *= 2) {
+                        if (f16_rows(m->device, first, n_panels, rows, gelu, &k))
+                                r = each(m, &k, err);
+                        if (r == 0 && f16_tile_tuned(m->device, first, n_panels, rows, gelu, &k))
+                                r = each(m, &k, err);
+                }
         }
         return r;
 }

@@ -55,9 +55,17 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err
 
 /* ---- kernels-f16.c ---- */
 
-/* Constants of MATVEC_F16; gelu: 0, or 1 and enum tdm_activation. false: it has no room for this shape. */
-bool tdm_vk_f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                       const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* Constants of MATVEC_F16 for so many rows; gelu: 0, or 1 and enum tdm_activation. false: it has no room for this shape.
+ */
+bool tdm_vk_f16_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                       const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
+                       uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* The same of MATMUL_F16, of one tile. */
+bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                            const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+/* Those of a few rows, as flagged words: the kernel of n_panels (with GELU of both); NULL: none is used. */
+struct tdm_vk_pipeline *tdm_vk_f16_rows_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
+                                               uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels);
 /* Of experts whose rows are F16: slots of an item; whether gate, up and what follows them are one kernel; the kernel
  * of such items, ret_panels: of each matrix, that a workgroup makes. */
 uint32_t tdm_vk_f16_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows);
@@ -78,9 +86,11 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *model, uint32_t kind, bool 
  * merges. */
 struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, uint32_t kind, bool many,
                                              uint32_t item_heads, uint32_t out_act);
-/* That of items of one row each which rotates them too; NULL: there is none. */
-struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t kind,
-                                                      uint32_t out_act);
+/* That of items of one row each which rotates them too; several: a sequence may have some. NULL: there is none. */
+struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t kind, uint32_t out_act,
+                                                      bool several);
+/* Whether all layers' rows are such that it can rotate them. */
+bool tdm_vk_attend_rotates(const struct tdm_vk_model *model);
 /* Once tensors' addresses are known: what it wants to know of a layer. angles: of each kind, in bytes from a step's
  * rows on. */
 void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_VK_KINDS]);
@@ -96,9 +106,28 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *model);
  * found. */
 int tdm_vk_f16_scales(struct tdm_vk_model *model, struct tdm_error *err);
 
+/* ---- few-rows.c ---- */
+
+/* Steps of so many rows are treated alike; 0: there is nothing else for them than for more rows. */
+#define TDM_VK_FEW_ROWS_MAX 8u
+uint32_t tdm_vk_rows_class(uint32_t n_rows);
+/* Whether a step of a few rows may do without what many rows have. Where nothing was measured it may not. */
+enum tdm_vk_few { TDM_VK_FEW_NOT, TDM_VK_FEW_ITEMS, TDM_VK_FEW_FLAGGED };
+enum tdm_vk_few tdm_vk_few_rows(const struct tdm_vk_model *model, uint32_t n_rows);
+/* Looks up what was found. All kernels are compiled. */
+void tdm_vk_few_rows_find(struct tdm_vk_model *model);
+/* TANDEM_VULKAN_ROWS in tests: "off", or "on" without measuring; 0: neither. */
+int tdm_vk_few_rows_forced(void);
+/* For the plan: "; up to 2 flagged, 4 flagged, 8 apart", or "". */
+void tdm_vk_few_rows_describe(const struct tdm_vk_model *model, char *ret, size_t size);
+/* What says of a class whether its rows have an item each. */
+struct tdm_vk_tuned tdm_vk_few_rows_key(const struct tdm_vk_model *model, uint32_t rows);
+const struct tdm_vk_tuned *tdm_vk_few_rows_known(const struct tdm_vk_model *model, uint32_t rows);
+
 /* ---- tuned.c ---- */
 
-/* The shape that was found best for such a matrix (step/tune.c); NULL: none was. shader: MATVEC or MATVEC_GELU. */
+/* The shape that was found best for such a matrix (step/tune.c); NULL: none was. shader: MATVEC or MATVEC_GELU, also
+ * with TDM_VK_TUNED_ROWS. */
 const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
                                         const struct tdm_vk_matrix *matrix, uint32_t n_panels);
 /* Whether *tuned is of such a matrix. */

@@ -345,7 +345,7 @@ static void shapes(void **state)
                                                               .cols = cols[k] };
                         uint32_t c[TDM_VK_N_CONSTANTS], chunks = cols[k] / TDM_VK_CHUNK_COLS,
                                                         length = TDM_VK_SEGMENT_CHUNKS(cols[k]);
-                        bool fits = tdm_vk_f16_single(device, &matrix, shape, i >> 24, c);
+                        bool fits = tdm_vk_f16_shaped(device, &matrix, shape, i >> 24, 1, c);
 
                         if (!fits) {
                                 n_long += cols[k] == 65536;
@@ -363,11 +363,59 @@ static void shapes(void **state)
         assert_true(n_sane > 10 && n_fit > 3 * n_sane && n_long == n_sane);
 }
 
+/* Of two rows and of four, at the sizes of a 4B, 12B and 27B: some shape fits, and each that does takes all of K. */
+static void shapes_of_few(void **state)
+{
+        static const uint32_t cols[] = { 2048, 2560, 3840, 4096, 5376 };
+
+        (void)state;
+        for (uint32_t i = 0; i < 2 * 2 * TDM_ARRAY_SIZE(cols); i++) {
+                uint32_t rows = i % 2 ? 4 : 2, gelu = i / 2 % 2, n_fit = 0;
+                const struct tdm_vk_matrix matrix = { .type = TDM_TYPE_Q4_0 | TDM_VK_FRAGMENTS, .cols = cols[i / 4] };
+                const struct tdm_vk_tuned key = { .shader = TDM_VK_TUNED_ROWS(gelu ? TDM_VK_MATVEC_GELU : TDM_VK_MATVEC,
+                                                                              rows),
+                                                  .act = TDM_VK_ACT_F16 };
+                uint32_t chunks = matrix.cols / TDM_VK_CHUNK_COLS, length = TDM_VK_SEGMENT_CHUNKS(matrix.cols),
+                         c[TDM_VK_N_CONSTANTS];
+                const struct tdm_vk_shape *tried;
+                unsigned n = tdm_vk_tuned_shapes(&key, &tried);
+
+                for (unsigned k = 0; k < n; k++) {
+                        struct tdm_vk_tuned tuned = key;
+
+                        tuned.shape = tried[k];
+                        assert_true(tdm_vk_tuned_sane(&tuned) && (!gelu || tried[k].panels % 2 == 0));
+                        if (!tdm_vk_f16_shaped(device, &matrix, &tried[k], gelu, rows, c))
+                                continue;
+                        n_fit++;
+                        assert_true(c[2] >= 32 && c[2] <= 1024);
+                        assert_true(c[2] / 32 / tried[k].groups * tried[k].ahead * length >= chunks);
+                        assert_true(TDM_VK_MATVEC_F16_ROWS(c[3]) == rows && TDM_VK_MATVEC_F16_CHUNKS(c[3]) >= length &&
+                                    TDM_VK_MATVEC_F16_ALL(c[3]) >= chunks);
+                }
+                assert_true(n_fit > 1);
+        }
+}
+
+static void not_used(void **state)
+{
+        const struct tdm_vk_tuned rows = { .shader = TDM_VK_TUNED_ROWS(TDM_VK_MATVEC, 2), .act = TDM_VK_ACT_F16 },
+                                  single = { .shader = TDM_VK_MATVEC, .act = TDM_VK_ACT_F16 };
+        const struct tdm_vk_matrix matrix = { .type = TDM_TYPE_Q4_0 | TDM_VK_FRAGMENTS, .cols = 2560 };
+        uint32_t c[TDM_VK_N_CONSTANTS];
+
+        (void)state;
+        assert_true(tdm_vk_tuned_sane(&rows) && !tdm_vk_tuned_sane(&single));
+        assert_false(tdm_vk_f16_shaped(device, &matrix, &rows.shape, 0, 2, c));
+        assert_false(tdm_vk_f16_tile_shaped(device, &matrix, &rows.shape, 0, c));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(shapes), cmocka_unit_test(repacked), cmocka_unit_test(repacked_subblocks),
-                cmocka_unit_test(rows),   cmocka_unit_test(bounds),
+                cmocka_unit_test(shapes),   cmocka_unit_test(repacked), cmocka_unit_test(repacked_subblocks),
+                cmocka_unit_test(rows),     cmocka_unit_test(bounds),   cmocka_unit_test(shapes_of_few),
+                cmocka_unit_test(not_used),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *opened;

@@ -20,6 +20,19 @@ static const struct tdm_vk_shape matvec_shapes[] = { { 4, 1, 1 }, { 2, 2, 1 }, {
                                                        { 2, 7, 2, 11 }, { 2, 7, 3, 11 }, { 2, 7, 2, 6 },
                                                        { 2, 7, 2, 4 },  { 2, 7, 1, 4 },  { 2, 14, 3, 11 },
                                                        { 2, 8, 2, 11 } };
+/* Of several rows: more of a workgroup's shared memory is rows, so there is less for segments. */
+static const struct tdm_vk_shape rows_shapes[] = { { 1, 4, 3, 3 }, { 1, 4, 3, 4 }, { 1, 7, 3, 2 }, { 1, 4, 3, 2 },
+                                                   { 1, 7, 4, 3 }, { 1, 7, 3, 4 }, { 1, 4, 4, 1 }, { 2, 4, 2, 2 },
+                                                   { 1, 2, 3, 1 }, { 2, 7, 2, 2 }, { 1, 8, 3, 4 }, { 1, 14, 6, 4 } },
+                                 rows_gelu_shapes[] = { { 2, 7, 2, 11 },  { 2, 14, 3, 11 }, { 2, 14, 2, 11 },
+                                                        { 2, 14, 4, 11 }, { 2, 7, 2, 6 },   { 2, 7, 3, 4 },
+                                                        { 2, 14, 3, 6 },  { 2, 8, 2, 8 },   { 2, 8, 2, 3 },
+                                                        { 2, 7, 3, 11 },  { 2, 4, 2, 2 },   { 2, 2, 2, 1 } };
+/* Of matmul-f16.comp and up to eight rows: panels (with GELU of both), rounds. */
+static const struct tdm_vk_shape tile_shapes[] = { { 3, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 1, 1, 1 }, { 3, 2, 1, 1 },
+                                                   { 2, 2, 1, 1 }, { 1, 2, 1, 1 }, { 2, 4, 1, 1 }, { 1, 4, 1, 1 } },
+                                 tile_gelu_shapes[] = { { 2, 1, 1, 1 }, { 2, 2, 1, 1 }, { 2, 4, 1, 1 }, { 4, 2, 1, 1 },
+                                                        { 4, 4, 1, 1 }, { 2, 7, 1, 1 }, { 4, 7, 1, 1 } };
 /* Of types of engine/weights/subblock.h, whose weights take more registers: fewer sets or groups too. */
 static const struct tdm_vk_shape subblock_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 1, 2, 2, 1 }, { 2, 2, 2, 1 },
                                                        { 1, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 2, 1, 1 }, { 2, 2, 1, 1 },
@@ -32,7 +45,9 @@ static const struct tdm_vk_shape subblock_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2
                                                             { 2, 7, 1, 6 }, { 2, 8, 1, 8 }, { 2, 7, 2, 11 },
                                                             { 2, 7, 1, 11 } };
 static_assert(TDM_ARRAY_SIZE(subblock_shapes) <= TDM_VK_MAX_SHAPES &&
-                      TDM_ARRAY_SIZE(subblock_gelu_shapes) <= TDM_VK_MAX_SHAPES,
+                      TDM_ARRAY_SIZE(subblock_gelu_shapes) <= TDM_VK_MAX_SHAPES &&
+                      TDM_ARRAY_SIZE(rows_shapes) <= TDM_VK_MAX_SHAPES &&
+                      TDM_ARRAY_SIZE(rows_gelu_shapes) <= TDM_VK_MAX_SHAPES,
               "and for these");
 static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= TDM_VK_MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(f16_shapes) <= TDM_VK_MAX_SHAPES &&
@@ -57,8 +72,25 @@ const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint
 
 unsigned tdm_vk_tuned_shapes(const struct tdm_vk_tuned *key, const struct tdm_vk_shape **ret)
 {
+        static const struct tdm_vk_shape is_used = { .panels = 1 };
         bool f16 = key->act >= TDM_VK_ACT_F16;
 
+        if (TDM_VK_TUNED_SHADER(key->shader) == TDM_VK_ATTEND_F16) {
+                *ret = &is_used;
+                return 1;
+        }
+        if (TDM_VK_TUNED_SHADER(key->shader) == TDM_VK_MATMUL_F16) {
+                bool gelu = key->shader & TDM_VK_TUNED_GELU;
+
+                *ret = gelu ? tile_gelu_shapes : tile_shapes;
+                return gelu ? TDM_ARRAY_SIZE(tile_gelu_shapes) : TDM_ARRAY_SIZE(tile_shapes);
+        }
+        if (key->shader > 0xffff) {
+                bool gelu = TDM_VK_TUNED_SHADER(key->shader) == TDM_VK_MATVEC_GELU;
+
+                *ret = gelu ? rows_gelu_shapes : rows_shapes;
+                return gelu ? TDM_ARRAY_SIZE(rows_gelu_shapes) : TDM_ARRAY_SIZE(rows_shapes);
+        }
         if (f16 && tdm_subblock_type(TDM_VK_FORM_TYPE(key->type))) {
                 *ret = key->shader == TDM_VK_MATVEC_GELU ? subblock_gelu_shapes : subblock_shapes;
                 return key->shader == TDM_VK_MATVEC_GELU ? TDM_ARRAY_SIZE(subblock_gelu_shapes) :
@@ -74,9 +106,12 @@ unsigned tdm_vk_tuned_shapes(const struct tdm_vk_tuned *key, const struct tdm_vk
 
 bool tdm_vk_tuned_sane(const struct tdm_vk_tuned *tuned)
 {
+        static const struct tdm_vk_shape none;
         const struct tdm_vk_shape *shapes;
         unsigned n = tdm_vk_tuned_shapes(tuned, &shapes);
 
+        if (tuned->shader > 0xffff && memcmp(&tuned->shape, &none, sizeof(none)) == 0)
+                return true;
         for (unsigned i = 0; i < n; i++)
                 if (memcmp(&tuned->shape, &shapes[i], sizeof(shapes[i])) == 0)
                         return true;

@@ -114,7 +114,8 @@ static uint64_t place_flagged(struct tdm_vk_model *m)
                 m->flagged_acts[act] = words ? end = TDM_ALIGN_UP(end, (uint64_t)64) : 0;
                 end += words * sizeof(uint64_t);
         }
-        return end;
+        m->flag_stride = (uint32_t)TDM_ALIGN_UP(end - TDM_VK_FLAGGED_Y, (uint64_t)64);
+        return TDM_VK_FLAGGED_Y + (m->f16_rows ? TDM_VK_FLAGGED_ROWS : 1ull) * m->flag_stride;
 }
 
 uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *m)

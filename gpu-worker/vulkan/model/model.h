@@ -80,6 +80,8 @@ struct tdm_vk_slot {
         bool on_device;             /* hidden rows are newer there than in the step's memory */
         uint32_t n_rows, n_logits, n_tiles;
         bool many;                         /* attention with several rows an item */
+        bool several;                      /* a sequence has several rows, with an item each */
+        bool flags;                        /* its kernels may leave flagged words (record.c) */
         uint32_t item_heads[TDM_VK_KINDS]; /* and so many heads */
         uint32_t attention_layers;         /* done of this step, and written behind */
 };
@@ -141,6 +143,8 @@ struct tdm_vk_model {
         /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (device/chain.c): matrix products, and */
         struct tdm_vk_buffer chain;
         uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
+        uint32_t flag_stride;                 /* then those of further rows: bytes from row to row */
+        uint8_t few_rows[4];                  /* enum tdm_vk_few, of rows up to 1, 2, 4 and 8: kernels/few-rows.c */
         struct tdm_vk_buffer biases;          /* [n_layers][q, k, v]; size 0: none */
         /* Of layers with experts (kernels/experts.h); size 0: none */
         struct tdm_vk_buffer router;      /* [tile_rows][n experts] */

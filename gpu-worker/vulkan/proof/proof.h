@@ -9,6 +9,8 @@
 
 /* Chunks of a segment that a kernel of a single row of F16 has room for: the proof's rows have as many. */
 #define TDM_VK_F16_CHUNKS_MIN 4u
+/* And of several rows, chunks of a whole row. */
+#define TDM_VK_F16_CHUNKS_ALL_MIN (13u * TDM_VK_F16_CHUNKS_MIN)
 
 /* What weights and rows of proofs are made of: the same numbers in every process. */
 uint32_t tdm_vk_prove_random(uint64_t *state);

@@ -3,7 +3,8 @@
  * it, and the one for many rows must give its bits. What they are given: a sequence in pages that do not lie in order,
  * rows that look back over two spans, with a window and without, and more rows than one workgroup takes. The one that
  * rotates rows itself must give what rotate.comp and the one for single rows do: the same result, the same key and
- * value in the cache and in the log. */
+ * value in the cache and in the log. So must the one for several rows of a sequence: over the end of a span, of which an
+ * item has each, or all. */
 #include <math.h>
 
 #include "common/f16.h"
@@ -267,45 +268,57 @@ int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *si
 #define ROWS_KEPT_AT (PLACE - LOG_BYTES - 262144)
 #define EPS 1e-6f
 #define SCALE 0.125f
+#define FLAG_STRIDE 65536u /* from row to row */
+#define N_SEVERAL 4u
+
+/* Rows of a sequence each, or several of one. */
+struct rows {
+        uint32_t n;
+        bool several, flagged;
+        uint32_t window, parts; /* parts 2: each span is an item of its own */
+};
 
 static uint8_t *in(const struct tdm_vk_device *device, enum place place, uint64_t at)
 {
         return device->stages[0].map + place * PLACE + at;
 }
 
-static uint32_t position_of(uint32_t row)
+static uint32_t position_of(const struct rows *rows, uint32_t row)
 {
-        return END - 1 - row * 40;
+        return rows->several ? TDM_VK_SPAN - N_SEVERAL / 2 + row : END - 1 - row * 40;
 }
 
-/* Rows of a sequence each, in `n` items, each with its spans, or one with all of them. Gains of about 1 keep scores as
- * they are elsewhere. */
-static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32_t n_rows, uint32_t window, uint32_t n)
+/* Returns how many items there are. Gains of about 1 keep scores as they are elsewhere. */
+static uint32_t put_rows(struct tdm_vk_device *device, const struct shape *s, const struct rows *rows)
 {
         uint64_t items_at = device->stages[0].address + ITEMS * PLACE;
         struct tdm_vk_item *items = (struct tdm_vk_item *)in(device, ITEMS, ITEMS_AT);
         const uint32_t *table = (const uint32_t *)in(device, ITEMS, TABLE_AT);
         float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
+        uint32_t n_items = 0;
 
-        for (uint32_t row = 0; row < n_rows; row++) {
-                uint32_t position = position_of(row), seen = first_seen(position, window), first = seen / TDM_VK_SPAN,
-                         last = position / TDM_VK_SPAN;
+        for (uint32_t row = 0; row < rows->n; row++) {
+                uint32_t position = position_of(rows, row), seq = rows->several ? 0 : row,
+                         seen = first_seen(position, rows->window), first = seen / TDM_VK_SPAN,
+                         last = position / TDM_VK_SPAN, n = rows->parts == 1 ? 1 : last - first + 1,
+                         first_slot = n_items * s->n_heads;
 
                 ((struct tdm_vk_row *)in(device, ITEMS, ROWS_AT))[row] =
-                        (struct tdm_vk_row){ .position = position, .seq = row };
-                for (uint32_t i = 0; i < n; i++) {
-                        items[row * n + i] = (struct tdm_vk_item){ .first_row = row,
-                                                                   .n_rows = 1,
-                                                                   .span_first = i == 0 ? first : last,
-                                                                   .span_last = i + 1 == n ? last : first,
-                                                                   .slot = (row * n + i) * s->n_heads,
-                                                                   .first_slot = row * n * s->n_heads,
-                                                                   .n_items = n,
-                                                                   .position = position,
-                                                                   .seq = row,
-                                                                   .serial = SERIAL,
-                                                                   .end = position + 1 };
-                        tdm_vk_item_pages(&items[row * n + i], table + (size_t)row * N_PAGES, seen);
+                        (struct tdm_vk_row){ .position = position, .seq = seq };
+                for (uint32_t i = 0; i < n; i++, n_items++) {
+                        items[n_items] = (struct tdm_vk_item){ .first_row = row,
+                                                               .n_rows = 1,
+                                                               .span_first = first + i,
+                                                               .span_last = i + 1 == n ? last : first + i,
+                                                               .slot = n_items * s->n_heads,
+                                                               .first_slot = first_slot,
+                                                               .n_items = n,
+                                                               .position = position,
+                                                               .seq = seq,
+                                                               .serial = SERIAL,
+                                                               .end = position + 1,
+                                                               .n_before = rows->several ? row : 0 };
+                        tdm_vk_item_pages(&items[n_items], table + (size_t)seq * N_PAGES, seen);
                 }
                 for (uint32_t d = 0; d < s->head_dim / 2; d++) {
                         angles[row * s->head_dim + d] = cosf((float)d / 32 + (float)row);
@@ -323,16 +336,18 @@ static void put_rows(struct tdm_vk_device *device, const struct shape *s, uint32
                                           .counters = items_at + COUNTER_AT,
                                           .angles = ANGLES_AT - ROWS_AT,
                                           .eps = EPS,
-                                          .query_scale = SCALE };
+                                          .query_scale = SCALE,
+                                          .flag_stride = FLAG_STRIDE };
+        return n_items;
 }
 
 /* rotate.comp, then the one for single rows. */
 static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate,
-                   const struct tdm_vk_pipeline *single, const struct shape *s, uint32_t n_rows, uint32_t window,
+                   const struct tdm_vk_pipeline *single, const struct shape *s, const struct rows *rows,
                    uint32_t n_items, struct tdm_error *err)
 {
         const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT);
-        struct tdm_vk_attend_push push = push_of(device, s, window, SINGLE);
+        struct tdm_vk_attend_push push = push_of(device, s, rows->window, SINGLE);
         const struct tdm_vk_rotate_push rotates = { .qkv = push.qkv,
                                                     .rows = push.rows,
                                                     .table = push.table,
@@ -351,73 +366,76 @@ static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *r
                                                     .table_entries = push.table_entries,
                                                     .eps = rotation->eps,
                                                     .query_scale = rotation->query_scale };
-        int r = tdm_vk_once_dispatch(device, rotate, &rotates, sizeof(rotates), s->n_heads + 2 * N_KV_HEADS, n_rows,
+        int r = tdm_vk_once_dispatch(device, rotate, &rotates, sizeof(rotates), s->n_heads + 2 * N_KV_HEADS, rows->n,
                                      what, err);
 
         push.acts = device->stages[0].address + SINGLE * PLACE + ACTS_AT;
         memset(in(device, SINGLE, 0), 0, PLACE);
         return r ? r :
-                   tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads,
-                                        what, err);
+                   tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
 }
 
-/* A single row: it reads flagged words of dispatch 1, and is 2. */
+/* Flagged: it reads flagged words of dispatch 1, and is 2. */
 static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotating, const struct shape *s,
-                        uint32_t n_rows, uint32_t window, uint32_t n_items, struct tdm_error *err)
+                        const struct rows *rows, uint32_t n_items, struct tdm_error *err)
 {
-        const struct tdm_vk_attend_push whole = push_of(device, s, window, MANY);
+        const struct tdm_vk_attend_push whole = push_of(device, s, rows->window, MANY);
         uint64_t chain = device->stages[0].address + CHAIN * PLACE, items = device->stages[0].address + ITEMS * PLACE;
         struct tdm_vk_attend_rotating_push push =
                 tdm_vk_attend_rotating(&whole, items + ROTATION_AT, items + LOG_AT, 7);
 
         push.acts = chain + ACTS_AT;
         push.chain = chain;
-        push.chain_index = 2 | (n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0);
-        push.chain_wait = n_rows == 1 ? TDM_VK_CHAIN_FLAGS : 0;
+        push.chain_index = 2 | (rows->flagged ? TDM_VK_CHAIN_FLAGS : 0);
+        push.chain_wait = rows->flagged ? TDM_VK_CHAIN_FLAGS : 0;
         memset(in(device, MANY, 0), 0, PLACE);
-        return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_rows * n_items, s->n_heads / s->heads,
-                                    what, err);
+        return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
 }
 
-/* fragments.glsl: of rows of a tile and of a flagged one. */
-static bool same_result(const struct tdm_vk_device *device, const struct shape *s, uint32_t n_rows)
+/* fragments.glsl: of rows of a tile and of flagged ones. */
+static bool same_result(const struct tdm_vk_device *device, const struct shape *s, const struct rows *rows)
 {
         const uint32_t *want = (const uint32_t *)in(device, SINGLE, ACTS_AT);
-        const uint64_t *flagged = (const uint64_t *)in(device, CHAIN, ACTS_AT);
 
-        if (n_rows > 1)
-                return memcmp(want, flagged, (size_t)s->n_heads * s->head_dim * 16) == 0;
-        for (uint32_t col = 0; col < s->n_heads * s->head_dim; col += 2) {
-                uint32_t word = col / 2 % 4 * 4 + col / 16 % 2 * 2 + col / 8 % 2;
+        if (!rows->flagged)
+                return memcmp(want, in(device, CHAIN, ACTS_AT), (size_t)s->n_heads * s->head_dim * 16) == 0;
+        for (uint32_t row = 0; row < rows->n; row++) {
+                const uint64_t *flagged = (const uint64_t *)in(device, CHAIN, ACTS_AT + row * FLAG_STRIDE);
 
-                if (flagged[col / 64 * 32 + col / 32 % 2 * 16 + word] !=
-                    (UINT64_C(2) << 32 | want[col / 64 * 256 + col / 32 % 2 * 128 + word]))
-                        return false;
+                for (uint32_t col = 0; col < s->n_heads * s->head_dim; col += 2) {
+                        uint32_t word = col / 2 % 4 * 4 + col / 16 % 2 * 2 + col / 8 % 2;
+
+                        if (flagged[col / 64 * 32 + col / 32 % 2 * 16 + word] !=
+                            (UINT64_C(2) << 32 | want[col / 64 * 256 + col / 32 % 2 * 128 + row * 16 + word]))
+                                return false;
+                }
         }
         return true;
 }
 
 static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *rotate,
                     const struct tdm_vk_pipeline *single, const struct tdm_vk_pipeline *rotating, const struct shape *s,
-                    uint32_t n_rows, uint32_t window, uint32_t n_items, bool *same, struct tdm_error *err)
+                    const struct rows *rows, bool *same, struct tdm_error *err)
 {
         size_t pages_bytes = (size_t)N_SEQS * N_PAGES * N_KV_HEADS * part_bytes_of(s);
-        uint64_t *flagged = (uint64_t *)in(device, CHAIN, TDM_VK_FLAGGED_Y);
+        uint32_t n_items;
         int r;
 
         random_inputs(device, s);
-        put_rows(device, s, n_rows, window, n_items);
+        n_items = put_rows(device, s, rows);
         memcpy(in(device, KEPT, 0), in(device, PAGES, 0), pages_bytes);
-        memcpy(in(device, KEPT, ROWS_KEPT_AT), in(device, QKV, 0), n_rows * width_of(s) * sizeof(float));
+        memcpy(in(device, KEPT, ROWS_KEPT_AT), in(device, QKV, 0), rows->n * width_of(s) * sizeof(float));
         memset(in(device, CHAIN, 0), 0, PLACE);
         memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
-        for (uint32_t i = 0; i < width_of(s); i++) {
+        for (uint32_t i = 0; i < rows->n * width_of(s); i++) {
+                uint64_t *flagged =
+                        (uint64_t *)in(device, CHAIN, TDM_VK_FLAGGED_Y + i / width_of(s) * (uint64_t)FLAG_STRIDE);
                 uint32_t bits;
 
                 memcpy(&bits, in(device, QKV, i * sizeof(float)), sizeof(bits));
-                flagged[i] = UINT64_C(1) << 32 | bits;
+                flagged[i % width_of(s)] = UINT64_C(1) << 32 | bits;
         }
-        r = run_two(device, rotate, single, s, n_rows, window, n_items, err);
+        r = run_two(device, rotate, single, s, rows, n_items, err);
         if (r != 0)
                 return r;
         /* The cache as it was before; what has become of it is kept, and so is the log. */
@@ -429,8 +447,8 @@ static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *
         }
         memcpy(in(device, KEPT, LOG_KEPT_AT), in(device, ITEMS, LOG_AT), LOG_BYTES);
         memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
-        r = run_rotating(device, rotating, s, n_rows, window, n_items, err);
-        *same = r == 0 && same_result(device, s, n_rows) &&
+        r = run_rotating(device, rotating, s, rows, n_items, err);
+        *same = r == 0 && same_result(device, s, rows) &&
                 memcmp(in(device, PAGES, 0), in(device, KEPT, 0), pages_bytes) == 0 &&
                 memcmp(in(device, ITEMS, LOG_AT), in(device, KEPT, LOG_KEPT_AT), LOG_BYTES) == 0;
         return r;
@@ -441,16 +459,21 @@ int tdm_vk_prove_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipe
                           struct tdm_error *err)
 {
         const struct shape s = { .head_dim = single->constants[0], .heads = heads, .n_heads = 2 * heads * N_KV_HEADS };
-        static const uint32_t windows[] = { 0, WINDOW };
+        static const struct rows alone[] = { { .n = 1, .flagged = true }, { .n = N_SEQS } },
+                                 several[] = { { .n = N_SEVERAL, .several = true, .flagged = true },
+                                               { .n = N_SEVERAL, .several = true } };
+        const struct rows *ways = rotating->constants[2] == 2 ? several : alone;
         bool same = true;
         int r = 0;
 
         put_step(device);
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(windows) && r == 0 && same; i++)
-                for (uint32_t n_items = 1; n_items <= 2 && r == 0 && same; n_items++)
-                        for (uint32_t n_rows = 1; n_rows <= N_SEQS && r == 0 && same; n_rows++)
-                                r = try_rows(device, rotate, single, rotating, &s, n_rows, windows[i], n_items, &same,
-                                             err);
+        for (unsigned i = 0; i < 2 * 2 * 2 && r == 0 && same; i++) {
+                struct rows rows = ways[i % 2];
+
+                rows.window = i / 4 ? WINDOW : 0;
+                rows.parts = 1 + i / 2 % 2;
+                r = try_rows(device, rotate, single, rotating, &s, &rows, &same, err);
+        }
         rotating->tried = true;
         rotating->proven = same && r == 0;
         return r;

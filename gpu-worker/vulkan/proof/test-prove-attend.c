@@ -27,6 +27,9 @@ static enum fault {
         OTHER_ROW, /* angles of the first for all */
         OTHER_GAIN,
         WRONG_FLAG,
+        /* of the one for several rows of a sequence */
+        FORGETS_OLDER,
+        ROWS_OVERLAP, /* flagged words of the second lie where the first's do */
         N_FAULTS
 } fault;
 static unsigned n_dispatches;
@@ -157,17 +160,23 @@ static void rotate_row(const struct tdm_vk_rotate_push *p, uint32_t i, float *ro
         }
 }
 
-/* Of a row, all items merged: rows of F16, flagged or in a tile. */
-static void leave_result(const struct tdm_vk_attend_push *p, uint32_t row, uint32_t head_dim, bool flagged)
+static const struct tdm_vk_item *first_item_of(const struct tdm_vk_attend_push *p, uint32_t row)
 {
         const struct tdm_vk_item *first = (const struct tdm_vk_item *)p->items;
-        struct tdm_vk_item whole;
-        struct tdm_vk_attend_push push = *p;
-        float partial[TDM_VK_PARTIAL_WIDTH(256)];
 
         while (first->first_row != row)
                 first += first->n_items;
-        whole = *first;
+        return first;
+}
+
+/* Of a row, all items merged: rows of F16, flagged or in a tile. */
+static void leave_result(const struct tdm_vk_attend_push *p, uint32_t row, uint32_t head_dim, bool flagged)
+{
+        struct tdm_vk_item whole = *first_item_of(p, row);
+        struct tdm_vk_attend_push push = *p;
+        float partial[TDM_VK_PARTIAL_WIDTH(256)];
+        uint64_t *words = (uint64_t *)(p->acts + (fault == ROWS_OVERLAP ? 0 : row) * (uint64_t)FLAG_STRIDE);
+
         whole.span_last = ((const struct tdm_vk_row *)p->rows)[row].position / TDM_VK_SPAN;
         for (uint32_t head = 0; head < p->n_heads; head++) {
                 push.partial = (uint64_t)partial - head * TDM_VK_PARTIAL_WIDTH(head_dim) * sizeof(float);
@@ -179,11 +188,28 @@ static void leave_result(const struct tdm_vk_attend_push *p, uint32_t row, uint3
                                         (uint32_t)tdm_f32_to_f16(partial[d + 1] / partial[head_dim + 1]) << 16;
 
                         if (flagged)
-                                ((uint64_t *)p->acts)[col / 64 * 32 + col / 32 % 2 * 16 + word] =
+                                words[col / 64 * 32 + col / 32 % 2 * 16 + word] =
                                         (uint64_t)(fault == WRONG_FLAG ? 1 : 2) << 32 | both;
                         else
                                 ((uint32_t *)p->acts)[col / 64 * 256 + col / 32 % 2 * 128 + row * 16 + word] = both;
                 }
+        }
+}
+
+/* As qkv's matrix left it. */
+static void take_row(const struct tdm_vk_attend_rotating_push *p, uint32_t row_at, uint32_t n, float *row)
+{
+        const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)p->rotation;
+        const uint64_t *words =
+                (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y + row_at * (uint64_t)rotation->flag_stride);
+        bool flagged = p->chain_wait == TDM_VK_CHAIN_FLAGS;
+
+        memcpy(row, (const float *)rotation->y + (size_t)row_at * n, n * sizeof(*row));
+        for (uint32_t i = 0; i < n && flagged; i++) {
+                uint32_t bits = (uint32_t)words[i];
+
+                assert_int_equal(words[i] >> 32, 1);
+                memcpy(&row[i], &bits, sizeof(bits));
         }
 }
 
@@ -205,22 +231,20 @@ static void rotate_and_attend(const struct tdm_vk_attend_rotating_push *p, uint3
                                                    .table_entries = p->table_entries,
                                                    .eps = rotation->eps,
                                                    .query_scale = rotation->query_scale };
-        const uint64_t *words = (const uint64_t *)(p->chain + TDM_VK_FLAGGED_Y);
         bool flagged = p->chain_wait == TDM_VK_CHAIN_FLAGS;
-        uint32_t n = (p->n_heads + 2 * p->n_kv_heads) * head_dim;
+        uint32_t n = (p->n_heads + 2 * p->n_kv_heads) * head_dim, n_before;
         struct tdm_vk_attend_push push;
         float *row = calloc(n, sizeof(*row));
 
         assert_non_null(row);
         memcpy(&push, p, sizeof(push)); /* all but what differs lies at the same offset: tdm_vk_attend_rotating() */
         assert_true(p->chain && p->chain_index == (flagged ? TDM_VK_CHAIN_FLAGS | 2 : 2));
-        memcpy(row, (const float *)rotation->y + (size_t)row_at * n, n * sizeof(*row));
-        for (uint32_t i = 0; i < n && flagged; i++) {
-                uint32_t bits = (uint32_t)words[i];
-
-                assert_int_equal(words[i] >> 32, 1);
-                memcpy(&row[i], &bits, sizeof(bits));
+        n_before = first_item_of(&push, row_at)->n_before;
+        for (uint32_t back = n_before; back > 0 && fault != FORGETS_OLDER; back--) {
+                take_row(p, row_at - back, n, row);
+                rotate_row(&rotate, row_at - back, row, true);
         }
+        take_row(p, row_at, n, row);
         rotate_row(&rotate, row_at, row, true);
         push.qkv = (uint64_t)row - (uint64_t)row_at * n * sizeof(*row);
         leave_result(&push, row_at, head_dim, flagged);
@@ -247,7 +271,9 @@ int tdm_vk_once_dispatch(struct tdm_vk_device *device, const struct tdm_vk_pipel
         }
         assert_int_equal(push_bytes, sizeof(*p));
         if (p->acts) {
-                for (uint32_t row = 0; row < x / ((const struct tdm_vk_item *)p->items)->n_items; row++)
+                const struct tdm_vk_item *last = (const struct tdm_vk_item *)p->items + x - 1;
+
+                for (uint32_t row = last->first_row; row != UINT32_MAX; row--) /* none waits for an older one */
                         if (pipeline->constants[2])
                                 rotate_and_attend(push, row, pipeline->constants[0]);
                         else
@@ -273,6 +299,7 @@ static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int wan
         struct tdm_vk_pipeline single = { .shader = TDM_VK_ATTEND_F16, .constants = { head_dim } },
                                rotate = { .shader = TDM_VK_ROTATE },
                                rotating = { .shader = TDM_VK_ATTEND_F16, .constants = { head_dim, 0, 1 } },
+                               several = { .shader = TDM_VK_ATTEND_F16, .constants = { head_dim, 0, 2 } },
                                many = { .shader = TDM_VK_ATTEND_F16_WIDE, .constants = { head_dim } };
         struct tdm_error err = {};
         bool proven;
@@ -288,7 +315,9 @@ static bool prove(uint32_t head_dim, uint32_t heads, uint32_t many_rows, int wan
         if (proven) {
                 assert_int_equal(tdm_vk_prove_rotating(device, &rotate, &single, &rotating, heads, &err), 0);
                 assert_true(rotating.tried);
-                proven = rotating.proven;
+                assert_int_equal(tdm_vk_prove_rotating(device, &rotate, &single, &several, heads, &err), 0);
+                assert_true(several.tried);
+                proven = rotating.proven && several.proven;
         }
         free(device->stages[0].map);
         free(device);

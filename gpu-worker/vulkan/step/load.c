@@ -280,7 +280,10 @@ static int prepare_kernels(struct tdm_vk_model *m, struct tdm_error *err)
                                      &m->chain, err);
         if (r == 0)
                 r = tdm_vk_tune(m, err);
-        return r == 0 ? tdm_vk_kernels_prepare_rest(m, err) : r;
+        if (r == 0)
+                r = tdm_vk_kernels_prepare_rest(m, err);
+        tdm_vk_few_rows_find(m);
+        return r;
 }
 
 int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)

@@ -28,7 +28,7 @@ struct recorder {
         enum { DONE, UNDER_WAY, CHAINED, FLAGGED } before;
         uint32_t chain_index, chain_groups;
         uint32_t hidden_index, hidden_groups; /* of the dispatch that last wrote hidden rows; 0: it is done */
-        /* what a single row's kernels leave for the next one is flagged: chain.c */
+        /* what the kernels of a single row, or of a few, leave for the next one is flagged: chain.c */
         bool flagged;
         /* The next dispatch has the inputs of the one before, and its outputs lie beside: it waits for what that one
          * waited for, and what follows waits for both. */
@@ -150,7 +150,7 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
         return n;
 }
 
-/* Where kernels of a single row leave their outputs for the next one. */
+/* Where flagged kernels leave their outputs for the next one: of the first row. */
 static uint64_t flagged_y(const struct recorder *r)
 {
         return r->m->chain.address + TDM_VK_FLAGGED_Y;
@@ -161,7 +161,16 @@ static uint64_t flagged_acts(const struct recorder *r, uint32_t act)
         return r->m->chain.address + r->m->flagged_acts[act];
 }
 
-/* Of a single row: reads flagged words or not and leaves some. A dispatch for each type, side by side. */
+static struct tdm_vk_pipeline *flagged_kernel(const struct recorder *r, const struct tdm_vk_matrix *first,
+                                              uint32_t n_panels, uint32_t *ret_panels)
+{
+        uint32_t rows;
+
+        return r->rows > 1 ? tdm_vk_f16_rows_kernel(r->device, first, n_panels, r->rows, 0, ret_panels) :
+                             tdm_vk_choose_kernel(r->device, first, n_panels, 1, ret_panels, &rows);
+}
+
+/* Of a single row or a few: reads flagged words or not and leaves some. A dispatch for each type, side by side. */
 static void multiply_flagged(struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
 {
         unsigned reads = r->before == FLAGGED ? READS_FLAGS : 0;
@@ -169,14 +178,16 @@ static void multiply_flagged(struct recorder *r, const struct tdm_vk_matrix *con
 
         for (unsigned i = 0, n; i < n_matrices; i += n) {
                 struct tdm_vk_matmul_push push;
-                uint32_t n_panels, panels, rows;
+                uint32_t n_panels, panels;
                 struct tdm_vk_pipeline *pipeline;
 
                 n = tdm_vk_matmul_group(r->m, matrices + i, n_matrices - i, &push, &n_panels);
                 if (reads)
                         push.x = flagged_acts(r, matrices[i]->act);
                 push.y = y;
-                pipeline = tdm_vk_choose_kernel(r->device, matrices[i], n_panels, 1, &panels, &rows);
+                push.n_rows = r->rows;
+                push.flag_stride = r->m->flag_stride;
+                pipeline = flagged_kernel(r, matrices[i], n_panels, &panels);
                 r->beside = i > 0;
                 dispatch_flagged(r, pipeline, &push, sizeof(push), TDM_DIV_UP(n_panels, panels), 1,
                                  reads | LEAVES_FLAGS);
@@ -199,14 +210,17 @@ static bool matrices_flag(const struct tdm_vk_model *m, const struct tdm_vk_matr
         return true;
 }
 
-/* Those of a single row can, where each kernel knows of them. The down projection may do without. */
+/* Those of a single row can, where each kernel knows of them. The down projection may do without. Of several rows it
+ * does, and the slot says whether the others can. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work *work)
 {
         const struct tdm_vk_device *device = m->device;
         const struct tdm_vk_slot *slot = work->slot;
 
-        if (!device->chained || device->profiling || slot->n_rows != 1 || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS)
+        if (!device->chained || device->profiling || !slot->flags || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS)
                 return false;
+        if (slot->n_rows > 1)
+                return true;
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
                 if (m->kinds[kind].used && !tdm_vk_attend_merges(m, kind, slot->many, slot->item_heads[kind]))
                         return false;
@@ -322,7 +336,8 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                  const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
 {
         struct tdm_vk_model *m = r->m;
-        struct tdm_vk_norm_push push = { .y = r->before == FLAGGED ? flagged_y(r) : m->y.address,
+        const bool is_flagged = r->before == FLAGGED;
+        struct tdm_vk_norm_push push = { .y = is_flagged ? flagged_y(r) : m->y.address,
                                          .add_gain = !added      ? 0 :
                                                      added->gain ? added->gain :
                                                                    added->bias,
@@ -330,15 +345,17 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                                          .hidden_stride = m->hp.residual_width,
                                          .gain = gain,
                                          .d = m->hp.d_model,
-                                         .y_stride = m->hp.d_model,
+                                         .y_stride =
+                                                 is_flagged ? m->flag_stride / (uint32_t)sizeof(float) : m->hp.d_model,
                                          .eps = m->recipe.norm_eps,
                                          .scale_sums_rows = m->scale_sums_rows,
                                          .hidden_index = r->hidden_index,
-                                         .hidden_wait = r->hidden_groups };
+                                         .hidden_wait = r->flagged ? r->hidden_groups : 0,
+                                         .flag_stride = m->flag_stride };
         uint32_t flags = !added ? 0 :
-                                  (uint32_t)TDM_VK_NORM_ADD | (r->before == FLAGGED ? TDM_VK_NORM_REHEARSES : 0u) |
+                                  (uint32_t)TDM_VK_NORM_ADD | (is_flagged ? TDM_VK_NORM_REHEARSES : 0u) |
                                           (added->gain ? 0u : TDM_VK_NORM_PLAIN);
-        unsigned forms = 0, reads = r->before == FLAGGED ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
+        unsigned forms = 0, reads = is_flagged ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
 
         for (unsigned i = 0; i < n_matrices; i++) {
                 forms |= 1u << matrices[i]->act;
@@ -434,12 +451,13 @@ static void embed_rows(struct recorder *r, uint64_t to, uint32_t stride)
 static struct tdm_vk_pipeline *rotating_kernel(const struct recorder *r, uint32_t kind,
                                                const struct tdm_vk_layer *layer)
 {
+        const struct tdm_vk_slot *slot = r->work->slot;
+        bool several = slot->several || (r->flagged && slot->n_rows > 1);
         struct tdm_vk_pipeline *pipeline = tdm_vk_heads_of(layer) == TDM_VK_HEADS_NORMED ?
-                                                   tdm_vk_attend_rotating_kernel(r->m, kind, layer->o.act) :
+                                                   tdm_vk_attend_rotating_kernel(r->m, kind, layer->o.act, several) :
                                                    NULL;
 
-        return pipeline && can_chain(r, pipeline) && !r->work->slot->many && r->work->slot->n_tiles == 1 ? pipeline :
-                                                                                                           NULL;
+        return pipeline && can_chain(r, pipeline) && !slot->many && slot->n_tiles == 1 ? pipeline : NULL;
 }
 
 static void attend(struct recorder *r, uint32_t layer, uint64_t log)
@@ -956,6 +974,7 @@ static void ffn_block(struct recorder *r, uint32_t block)
                                                .scale_sums_rows = m->scale_sums_rows,
                                                .act_scale = l->down.x_scale,
                                                .d_ff = l->gate.rows };
+        const bool is_few = r->flagged && r->rows > 1; /* the row of `down` is too long for several in shared memory */
         struct tdm_vk_matmul_push push;
 
         r->at = tdm_vk_middle_at(m);
@@ -976,11 +995,18 @@ static void ffn_block(struct recorder *r, uint32_t block)
         if (!m->recipe.layers[tdm_block_layer(block)].is_sparse && tdm_vk_gate_up_push(m, l, r->rows, &push)) {
                 unsigned flags = r->flagged ? READS_FLAGS : 0;
                 uint32_t panels, rows;
-                struct tdm_vk_pipeline *pipeline = tdm_vk_gelu_kernel(r->device, l, r->rows, &panels, &rows);
+                struct tdm_vk_pipeline *pipeline;
 
+                if (is_few) {
+                        pipeline = tdm_vk_f16_rows_kernel(r->device, &l->gate, 2 * l->gate.n_panels, r->rows,
+                                                          1 + l->activation, &panels);
+                        rows = r->rows;
+                } else
+                        pipeline = tdm_vk_gelu_kernel(r->device, l, r->rows, &panels, &rows);
+                push.flag_stride = m->flag_stride;
                 if (r->flagged)
                         push.x = flagged_acts(r, l->gate.act);
-                if (r->flagged && tdm_vk_matrices_flag(r->device, &l->down, l->down.n_panels)) {
+                if (r->flagged && !is_few && tdm_vk_matrices_flag(r->device, &l->down, l->down.n_panels)) {
                         push.acts = flagged_acts(r, l->down.act);
                         push.out_scale_sums = 0;
                         flags |= LEAVES_FLAGS;
@@ -994,7 +1020,10 @@ static void ffn_block(struct recorder *r, uint32_t block)
                 dispatch(r, tdm_vk_pipeline_get(r->device, TDM_VK_GELU, l->activation, l->down.act, 0, 0), &gelu,
                          sizeof(gelu), TDM_DIV_UP(l->gate.rows, 1024), r->rows);
         }
-        multiply_tile(r, down, 1, m->hp.d_model);
+        if (is_few)
+                multiply(r, down, 1, r->rows, m->y.address, m->hp.d_model);
+        else
+                multiply_tile(r, down, 1, m->hp.d_model);
         if (l->experts.beside)
                 side(r, TDM_VK_SIDE_BOTH, 0,
                      &(struct tdm_vk_side_push){ .x = m->experts_y.address,
@@ -1112,9 +1141,10 @@ static bool fits(const struct tdm_vk_recording *c, const struct tdm_vk_work *w, 
 {
         return c->used && c->slot == w->slot && c->hidden == w->slot->hidden && c->first == w->first && c->n == w->n &&
                c->n_rows == w->slot->n_rows && c->first_logit == w->first_logit && c->n_logits == w->n_logits &&
-               c->log_half == w->log_half && c->many == w->slot->many &&
-               memcmp(c->item_heads, w->slot->item_heads, sizeof(c->item_heads)) == 0 && c->upload == w->upload &&
-               c->download == w->download && c->joins == w->joins && c->joined == w->joined && c->profiled == profiling;
+               c->log_half == w->log_half && c->many == w->slot->many && c->several == w->slot->several &&
+               c->flags == w->slot->flags && memcmp(c->item_heads, w->slot->item_heads, sizeof(c->item_heads)) == 0 &&
+               c->upload == w->upload && c->download == w->download && c->joins == w->joins && c->joined == w->joined &&
+               c->profiled == profiling;
 }
 
 static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_vk_recording *c)
@@ -1147,8 +1177,8 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
         if (m->device->chained)
                 /* word 0 says that a kernel gave up: it is kept */
                 m->device->vk.CmdFillBuffer(c->commands, m->chain.buffer, sizeof(uint32_t),
-                                            (r.flagged ? m->chain.size_bytes : TDM_VK_CHAIN_WORDS * sizeof(uint32_t)) -
-                                                    sizeof(uint32_t),
+                                            TDM_VK_FLAGGED_Y - sizeof(uint32_t) +
+                                                    (r.flagged ? work->slot->n_rows * (uint64_t)m->flag_stride : 0),
                                             0);
         barrier_all(&r);
         blocks(&r);
@@ -1209,6 +1239,8 @@ int tdm_vk_record(struct tdm_vk_model *m, const struct tdm_vk_work *w, struct td
         oldest->n_logits = w->n_logits;
         oldest->log_half = w->log_half;
         oldest->many = w->slot->many;
+        oldest->several = w->slot->several;
+        oldest->flags = w->slot->flags;
         memcpy(oldest->item_heads, w->slot->item_heads, sizeof(oldest->item_heads));
         oldest->upload = w->upload;
         oldest->download = w->download;

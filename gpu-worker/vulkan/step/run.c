@@ -259,7 +259,7 @@ static int settle(struct run *run, struct tdm_error *err)
 static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
 {
         struct tdm_vk_model *m = run->m;
-        bool single = run->slot->n_rows == 1;
+        bool single = run->slot->flags; /* or a few, whose kernels wait for each other as its do */
         uint32_t rows = run->slot->n_rows <= SUBMISSION_ROWS_FEW ? TDM_MIN(run->slot->n_rows, SUBMISSION_ROWS_AS) :
                                                                    run->slot->n_rows;
         uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / rows, 2u),
@@ -301,10 +301,10 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
                 work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
                 run->made_logits = true;
         }
-        /* With several rows, the norm at a submission's end is the input of the next one. A single row's is in flagged
-         * words, which are valid within one submission only. */
+        /* With several rows, the norm at a submission's end is the input of the next one. A single row's, or that of a
+         * few, is in flagged words, which are valid within one submission only. */
         work.joined = run->joins;
-        work.joins = run->joins = slot->n_rows > 1 && slot->n_tiles == 1 && block + work.n < run->end &&
+        work.joins = run->joins = !slot->flags && slot->n_tiles == 1 && block + work.n < run->end &&
                                   tdm_block_kind(&m->hp, block + work.n) != TDM_BLOCK_HEAD &&
                                   tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED &&
                                   tdm_vk_record_joins(m, block + work.n - 1);

@@ -51,7 +51,7 @@ struct tdm_vk_recording {
         const struct tdm_vk_slot *slot;
         uint64_t hidden;
         uint32_t first, n, n_rows, first_logit, n_logits, log_half, item_heads[TDM_VK_KINDS];
-        bool many, upload, download, joins, joined, profiled;
+        bool many, several, flags, upload, download, joins, joined, profiled;
         uint32_t n_marks;
         struct tdm_vk_pipeline *marks[TDM_VK_MAX_QUERIES]; /* of each timestamp, when profiling */
 };

@@ -11,6 +11,9 @@
 #define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
 /* workgroups of attention with one head each, at most: an H200 has room for 132 at once */
 #define ONE_HEAD_GROUPS 128u
+/* of a few rows with an item each, at most: a GPU as large has room for half of them. Behind more keys rows should share
+ * them. */
+#define FEW_GROUPS 1056u
 
 static uint64_t take(uint64_t *at, uint64_t bytes)
 {
@@ -126,6 +129,28 @@ static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *
         return n * kind->n_heads <= ONE_HEAD_GROUPS ? 1 : kind->queries_heads;
 }
 
+/* Whether a few rows have an item for each row and span: one tile's, and not too many. */
+static bool has_few_items(const struct tdm_vk_model *m, const struct tdm_step *step)
+{
+        if (step->head.n_rows > m->tile_rows)
+                return false;
+        for (unsigned i = 0; i < TDM_VK_KINDS; i++) {
+                const struct tdm_vk_kind *kind = &m->kinds[i];
+                uint64_t n = 0;
+
+                for (uint32_t row = 0; row < step->head.n_rows && kind->used; row++) {
+                        uint32_t first, last;
+
+                        block_spans(kind, step, row, 1, &first, &last);
+                        n += last - first + 1;
+                }
+                if (kind->used && (n > m->max_items || n * kind->n_heads > m->max_slots ||
+                                   n * (kind->n_heads / kind->queries_heads) > FEW_GROUPS))
+                        return false;
+        }
+        return true;
+}
+
 /* Cuts a tile's attention: each span apart where that gives the device enough to do at once and fits, else an item
  * walks through its spans. Which of the two changes no bit. */
 static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_vk_step_layout *layout,
@@ -165,6 +190,7 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                         row_items[row + i] =
                                 (struct tdm_vk_row_items){ first_slot + i * n_heads, step_slots, n_parts, 0 };
                 for (uint32_t i = 0; i < n_parts; i++, slots += step_slots) {
+                        const struct tdm_step_seq *seq = &step->seqs[step->rows[row].seq];
                         struct tdm_vk_item item = { .first_row = row,
                                                     .n_rows = n,
                                                     .span_first = first + i,
@@ -175,7 +201,8 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                                                     .position = step->rows[row].position,
                                                     .seq = step->rows[row].seq,
                                                     .serial = m->step_serial * TDM_VK_LAYERS_MAX,
-                                                    .end = seen_end(kind, step, row + n - 1) };
+                                                    .end = seen_end(kind, step, row + n - 1),
+                                                    .n_before = row - TDM_MAX(seq->first_row, first_row) };
 
                         tdm_vk_item_pages(&item, step->tables[kind->group] + (size_t)item.seq * step->table_entries,
                                           seen_first(kind, item.position));
@@ -237,6 +264,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         struct tdm_vk_step_layout layout;
         uint8_t *base = slot->step.map;
         struct tdm_vk_row *rows;
+        enum tdm_vk_few few;
 
         tdm_vk_step_layout(m, &layout);
         rows = (struct tdm_vk_row *)(base + layout.rows);
@@ -245,9 +273,14 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
         slot->n_rows = step->head.n_rows;
         slot->n_logits = step->head.n_logits;
         slot->n_tiles = TDM_DIV_UP(step->head.n_rows, m->tile_rows);
-        slot->many = false; /* a sequence of a shorter step may have no row */
+        few = tdm_vk_few_rows(m, slot->n_rows);
+        if (few != TDM_VK_FEW_NOT && !has_few_items(m, step))
+                few = TDM_VK_FEW_NOT;
+        slot->several = false; /* a sequence of a shorter step may have no row */
         for (uint32_t i = 0; i < step->head.n_seqs; i++)
-                slot->many = slot->many || step->seqs[i].n_rows > 1;
+                slot->several = slot->several || step->seqs[i].n_rows > 1;
+        slot->many = slot->several && few == TDM_VK_FEW_NOT;
+        slot->flags = slot->n_rows == 1 || few == TDM_VK_FEW_FLAGGED;
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
                 slot->item_heads[kind] =
                         slot->many ? m->kinds[kind].queries_heads : item_heads(m, step, &m->kinds[kind]);

@@ -7,6 +7,9 @@
  * run, by the device's clock. There a kernel's workgroups share the device with those of the next ones, and the shape
  * that is fastest by itself may leave these no room to start (up to a tenth of a token's time on an H200).
  *
+ * Last, how steps of two to eight rows run (kernels/few-rows.c): as they do anyway, and in the other ways, in shapes that
+ * are measured in layers alone. What is not faster is kept as not used.
+ *
  * A CPU implementation keeps to the rules of kernels.c, since it would compile each kernel for seconds.
  * TANDEM_VULKAN_TUNE=on|off overrides that in tests. */
 #include "engine/host/kernels.h"
@@ -134,14 +137,27 @@ static bool fits_registers(const struct tdm_vk_device *device, const struct work
                 (uint32_t)shape->panels * shape->ahead <= Q8_BLOCKS_MOST);
 }
 
+static bool is_gelu(const struct work *w)
+{
+        return TDM_VK_TUNED_SHADER(w->key.shader) == TDM_VK_MATVEC_GELU || w->key.shader & TDM_VK_TUNED_GELU;
+}
+
+/* Of a few rows, by MATMUL_F16: where no shape was found best it has one anyway. */
+static bool is_tile(const struct work *w)
+{
+        return TDM_VK_TUNED_SHADER(w->key.shader) == TDM_VK_MATMUL_F16;
+}
+
 /* false: there is no such kernel. */
 static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
+        uint32_t gelu = is_gelu(w) ? 1 + TDM_VK_GELU_OUT_ACTIVATION(w->out) : 0;
+
+        if (is_tile(w))
+                return tdm_vk_f16_tile_shaped(device, &w->matrix, shape, gelu, constants);
         if (tdm_vk_is_f16(&w->matrix))
-                return tdm_vk_f16_single(
-                        device, &w->matrix, shape,
-                        w->key.shader == TDM_VK_MATVEC_GELU ? 1 + TDM_VK_GELU_OUT_ACTIVATION(w->out) : 0, constants);
+                return tdm_vk_f16_shaped(device, &w->matrix, shape, gelu, (w->key.shader >> 16) + 1, constants);
         if (!fits_registers(device, w, shape))
                 return false;
         constants[0] = w->key.type;
@@ -153,7 +169,9 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
 
 static enum tdm_vk_shader shader_of(const struct work *w)
 {
-        return tdm_vk_is_f16(&w->matrix) ? TDM_VK_MATVEC_F16 : (enum tdm_vk_shader)w->key.shader;
+        return is_tile(w)                ? TDM_VK_MATMUL_F16 :
+               tdm_vk_is_f16(&w->matrix) ? TDM_VK_MATVEC_F16 :
+                                           (enum tdm_vk_shader)w->key.shader;
 }
 
 /* NULL: it may not be used here. */
@@ -164,7 +182,7 @@ static struct tdm_vk_pipeline *kernel_of(struct tdm_vk_device *device, const str
 
         if (!constants_of(device, w, shape, c))
                 return NULL;
-        return tdm_vk_is_f16(&w->matrix) ? tdm_vk_pipeline_proven(device, TDM_VK_MATVEC_F16, c[0], c[1], c[2], c[3]) :
+        return tdm_vk_is_f16(&w->matrix) ? tdm_vk_pipeline_proven(device, shader_of(w), c[0], c[1], c[2], c[3]) :
                                            tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
 }
 
@@ -262,7 +280,7 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_v
 
 /* ---- in the chain ---- */
 
-/* A step of a single row that belongs to no job, with a small cache of its own. Its results are not used. */
+/* A step of a few rows of a sequence that belongs to no job, with a small cache of its own. Its results are not used. */
 struct trial {
         struct tdm_vk_model *m;
         struct tdm_step *step;
@@ -285,11 +303,12 @@ static void trial_deinit(struct trial *t)
         tdm_step_destroy(t->step);
 }
 
-static int trial_init(struct trial *t, struct tdm_vk_model *m)
+static int trial_init(struct trial *t, struct tdm_vk_model *m, uint32_t n_rows)
 {
         uint32_t n_layers = TDM_MIN(m->hp.n_layers, LAYERS),
-                 position = TDM_MIN(POSITION, TDM_MIN(m->hp.n_ctx, m->limits.table_entries * TDM_KV_PAGE_TOKENS) - 1),
-                 n_pages = position / TDM_KV_PAGE_TOKENS + 1;
+                 last = TDM_MIN(POSITION + n_rows, TDM_MIN(m->hp.n_ctx, m->limits.table_entries * TDM_KV_PAGE_TOKENS)) -
+                        1,
+                 n_pages = last / TDM_KV_PAGE_TOKENS + 1;
         uint64_t cache_bytes = 0;
         struct tdm_vk_slot *slot = &m->slots[0];
         int r;
@@ -315,9 +334,11 @@ static int trial_init(struct trial *t, struct tdm_vk_model *m)
                                                                .piece_shift = 31 };
                 cache_bytes += tdm_kv_layer_bytes(&m->kv, i) * n_pages;
         }
-        t->step->head.n_rows = t->step->head.n_seqs = 1;
-        t->step->rows[0] = (struct tdm_step_row){ .position = position };
-        t->step->seqs[0] = (struct tdm_step_seq){ .n_rows = 1 };
+        t->step->head.n_rows = n_rows;
+        t->step->head.n_seqs = 1;
+        for (uint32_t i = 0; i < n_rows; i++)
+                t->step->rows[i] = (struct tdm_step_row){ .position = last + 1 - n_rows + i };
+        t->step->seqs[0] = (struct tdm_step_seq){ .n_rows = n_rows };
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 for (uint32_t i = 0; i < n_pages && t->step->tables[group]; i++)
                         t->step->tables[group][i] = i;
@@ -385,7 +406,8 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
         uint64_t best = UINT64_MAX, ns;
         int r;
 
-        if (trial_init(&trial, m) != 0 || !tdm_vk_record_flags(m, &trial.work)) { /* no memory to spare is no error */
+        if (trial_init(&trial, m, 1) != 0 ||
+            !tdm_vk_record_flags(m, &trial.work)) { /* no memory to spare is no error */
                 trial_deinit(&trial);
                 return 0;
         }
@@ -421,6 +443,231 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
                         *tuned = kept;
                 }
         trial_deinit(&trial);
+        return r;
+}
+
+/* ---- steps of a few rows ---- */
+
+/* A CPU implementation proves each kernel for a second. */
+static unsigned rows_shapes_of(const struct tdm_vk_device *device, const struct work *w,
+                               const struct tdm_vk_shape **ret)
+{
+        unsigned n = tdm_vk_tuned_shapes(&w->key, ret);
+
+        return device->is_cpu ? TDM_MIN(n, 2u) : n;
+}
+
+static void add_rows_work(struct work *works, unsigned *n, uint32_t shader, const struct tdm_vk_matrix *matrix,
+                          uint32_t n_panels, uint32_t out, uint32_t layer)
+{
+        for (unsigned i = 0; i < *n; i++)
+                if (tdm_vk_tuned_is_of(&works[i].key, shader, matrix, n_panels))
+                        return;
+        if (*n < MAX_KEYS)
+                works[(*n)++] = (struct work){ .key = { .shader = shader,
+                                                        .type = matrix->type,
+                                                        .act = matrix->act,
+                                                        .cols = matrix->cols,
+                                                        .n_panels = n_panels },
+                                               .matrix = *matrix,
+                                               .out = out,
+                                               .layer = layer };
+}
+
+/* The kernels whose shapes are chosen for so many rows. */
+static unsigned list_rows_works(const struct tdm_vk_model *m, uint32_t rows, struct work *works)
+{
+        const bool flags = rows <= TDM_VK_FLAGGED_ROWS;
+        const uint32_t tile = TDM_VK_TUNED_ROWS(TDM_VK_MATMUL_F16, rows), vec = TDM_VK_TUNED_ROWS(TDM_VK_MATVEC, rows),
+                       gelu = TDM_VK_TUNED_ROWS(TDM_VK_MATVEC_GELU, rows);
+        unsigned n = 0;
+
+        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+                const struct tdm_vk_layer *l = &m->layers[i];
+                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
+                uint32_t out = TDM_VK_GELU_OUT(l->down.act, l->activation), n_panels;
+
+                for (unsigned k = 0; k < 3;) {
+                        const struct tdm_vk_matrix *a = qkv[k];
+
+                        k += tdm_vk_group_of(qkv + k, 3 - k, &n_panels);
+                        add_rows_work(works, &n, flags ? vec : tile, a, n_panels, 0, i);
+                }
+                add_rows_work(works, &n, flags ? vec : tile, &l->o, l->o.n_panels, 0, i);
+                if (l->experts.n > 0 || !tdm_vk_gelu_fits(l, rows))
+                        continue;
+                add_rows_work(works, &n, flags ? gelu : tile | TDM_VK_TUNED_GELU, &l->gate, l->gate.n_panels, out, i);
+                add_rows_work(works, &n, tile, &l->down, l->down.n_panels, 0, i);
+        }
+        return n;
+}
+
+/* Where a work's shape is kept: a new place, or the one of another model's matrix of these sizes. NULL: no room. */
+static struct tdm_vk_tuned *place_of(struct tdm_vk_device *device, const struct tdm_vk_tuned *key)
+{
+        for (unsigned i = 0; i < device->n_tuned; i++)
+                if (memcmp(&device->tuned[i], key, offsetof(struct tdm_vk_tuned, shape)) == 0)
+                        return &device->tuned[i];
+        if (device->n_tuned == TDM_VK_MAX_TUNED)
+                return NULL;
+        device->tuned[device->n_tuned] = *key;
+        return &device->tuned[device->n_tuned++];
+}
+
+/* The best of two: of many, one is lucky, and one is interrupted. */
+static int rows_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
+{
+        uint64_t again = UINT64_MAX;
+        int r;
+
+        atomic_fetch_add_explicit(t->m->device->heartbeat, 1, memory_order_relaxed);
+        tdm_vk_few_rows_find(t->m);
+        tdm_vk_step_fill(t->m, t->work.slot, t->step);
+        r = trial_run(t, ret_ns, err);
+        if (r == 0)
+                r = trial_run(t, &again, err);
+        *ret_ns = TDM_MIN(*ret_ns, again);
+        return r;
+}
+
+/* The shapes of each kernel in turns; *ret: the time of the best ones, which they have then. */
+static int tune_shapes(struct trial *t, const struct work *works, unsigned n, struct tdm_vk_tuned **places,
+                       uint64_t *ret, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = t->m->device;
+        int r = 0;
+
+        for (unsigned i = 0; i < n && r == 0; i++) {
+                const struct tdm_vk_shape *shapes;
+                unsigned n_shapes = rows_shapes_of(device, &works[i], &shapes);
+                struct tdm_vk_shape kept = places[i]->shape;
+
+                for (unsigned k = 0; k < n_shapes && r == 0 && works[i].layer < LAYERS; k++) {
+                        uint64_t ns = UINT64_MAX;
+
+                        if (memcmp(&shapes[k], &kept, sizeof(kept)) == 0 || !kernel_of(device, &works[i], &shapes[k]))
+                                continue;
+                        places[i]->shape = shapes[k];
+                        r = rows_run(t, &ns, err);
+                        if (r == 0 && (double)ns < (double)*ret * GAIN) {
+                                *ret = ns;
+                                kept = shapes[k];
+                        }
+                }
+                places[i]->shape = kept;
+        }
+        return r;
+}
+
+/* By flagged words: from the first shapes on that may be used. UINT64_MAX: some matrix has none. */
+static int tune_flagged(struct trial *t, const struct work *works, unsigned n, struct tdm_vk_tuned **places,
+                        uint64_t *ret, struct tdm_error *err)
+{
+        struct tdm_vk_device *device = t->m->device;
+        int r;
+
+        *ret = UINT64_MAX;
+        for (unsigned i = 0; i < n; i++) {
+                const struct tdm_vk_shape *shapes;
+                unsigned n_shapes = rows_shapes_of(device, &works[i], &shapes), k = 0;
+
+                while (!is_tile(&works[i]) && k < n_shapes && !kernel_of(device, &works[i], &shapes[k]))
+                        k++;
+                if (k == n_shapes)
+                        return 0;
+                if (!is_tile(&works[i]))
+                        places[i]->shape = shapes[k];
+        }
+        r = rows_run(t, ret, err);
+        if (r == 0 && tdm_vk_record_flags(t->m, &t->work))
+                return tune_shapes(t, works, n, places, ret, err);
+        *ret = UINT64_MAX;
+        return r;
+}
+
+static int tune_class(struct tdm_vk_model *m, uint32_t rows, struct work *works, struct tdm_error *err)
+{
+        static const struct tdm_vk_shape used = { .panels = 1 }, not_used;
+        const struct tdm_vk_tuned key = tdm_vk_few_rows_key(m, rows);
+        struct tdm_vk_device *device = m->device;
+        struct tdm_vk_tuned *places[MAX_KEYS], *items;
+        unsigned n = list_rows_works(m, rows, works), n_placed = 0, n_tuned = device->n_tuned;
+        uint64_t plain = UINT64_MAX, few = UINT64_MAX, flagged = UINT64_MAX;
+        struct trial trial;
+        int r = 0;
+
+        items = place_of(device, &key);
+        while (n_placed < n && (places[n_placed] = place_of(device, &works[n_placed].key)))
+                places[n_placed++]->shape = not_used;
+        if (!items || n_placed < n) {
+                device->n_tuned = n_tuned;
+                return 0;
+        }
+        items->shape = not_used;
+        device->deferring = true;
+        for (unsigned i = 0; i < n && r == 0; i++) {
+                const struct tdm_vk_shape *shapes;
+                unsigned n_shapes = rows_shapes_of(device, &works[i], &shapes);
+
+                for (unsigned k = 0; k < n_shapes && r == 0 && device->n_pipelines < TDM_VK_MAX_PIPELINES; k++) {
+                        uint32_t constants[TDM_VK_N_CONSTANTS];
+
+                        if (constants_of(device, &works[i], &shapes[k], constants))
+                                r = tdm_vk_pipeline_need(device, shader_of(&works[i]), constants, err);
+                }
+        }
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(device, err);
+        device->deferring = false;
+        if (r == 0)
+                r = tdm_vk_prove_f16(device, err);
+        if (r == 0 && trial_init(&trial, m, rows) != 0) { /* no memory to spare is no error */
+                trial_deinit(&trial);
+                device->n_tuned = n_tuned;
+                return 0;
+        }
+        if (r != 0)
+                return r;
+        /* As not used it is kept first: should a kernel hang here, the worker that comes next does not try it again. */
+        tdm_vk_cache_save(device);
+        device->cache_tuned = 0;
+        for (uint64_t begin = tdm_now_ns(); r == 0 && !device->is_cpu && tdm_now_ns() - begin < WARM_NS;)
+                r = rows_run(&trial, &plain, err);
+        if (r == 0)
+                r = rows_run(&trial, &plain, err);
+        items->shape = used;
+        if (r == 0)
+                r = rows_run(&trial, &few, err);
+        if (rows > TDM_VK_FLAGGED_ROWS) {
+                if ((double)few >= (double)plain * GAIN)
+                        items->shape = not_used;
+                few = TDM_MIN(few, plain);
+                if (r == 0)
+                        r = tune_shapes(&trial, works, n, places, &few, err);
+        } else {
+                if (r == 0)
+                        r = tune_flagged(&trial, works, n, places, &flagged, err);
+                if ((double)flagged >= (double)TDM_MIN(few, plain) * GAIN)
+                        for (unsigned i = 0; i < n; i++)
+                                places[i]->shape = not_used;
+                if ((double)TDM_MIN(few, flagged) >= (double)plain * GAIN)
+                        items->shape = not_used;
+        }
+        trial_deinit(&trial);
+        return r;
+}
+
+/* None of them is known: another model with such matrices has no other way of attention. */
+static int tune_few_rows(struct tdm_vk_model *m, struct work *works, struct tdm_error *err)
+{
+        int r = 0;
+
+        if (tdm_vk_few_rows_forced() != 0 || !m->device->chained || m->activations_buffer.buffer || !m->attend_f16 ||
+            !tdm_vk_attend_rotates(m))
+                return 0;
+        for (uint32_t rows = 2; rows <= TDM_VK_FEW_ROWS_MAX && r == 0; rows *= 2)
+                if (rows <= m->limits.max_rows && !tdm_vk_few_rows_known(m, rows))
+                        r = tune_class(m, rows, works, err);
         return r;
 }
 
@@ -476,6 +723,8 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         /* Hidden rows that are used in place may hold another step's. */
         if (r == 0 && in_layers && device->chained && !m->activations_buffer.buffer)
                 r = tune_chained(m, works, n, device->n_tuned - n, err);
+        if (r == 0)
+                r = tune_few_rows(m, works, err);
         /* The others are not wanted again; those that are come back from the driver's own cache. */
         tdm_vk_pipelines_forget(device, before);
         return r;

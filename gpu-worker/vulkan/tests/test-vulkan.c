@@ -168,7 +168,11 @@ struct variant {
         bool greedy;                         /* and nothing else is reported */
         const struct tdm_sampling *sampling; /* NULL: that of all others */
         uint32_t single_from;                /* from here on each sequence has one row in a step; 0: never */
+        uint32_t few;                        /* or so many; 0: one */
+        const char *rows;                    /* TANDEM_VULKAN_ROWS; NULL: as it is */
 };
+
+#define FEW_ROWS "up to 2 flagged, 4 flagged, 8 apart" /* what plans say then */
 
 /* A device as a variant wants it, with the model: loading it is what takes long on a GPU. */
 static struct drive *drive_of(const uint8_t *weights, const struct variant *v)
@@ -190,9 +194,15 @@ static struct drive *drive_of(const uint8_t *weights, const struct variant *v)
                 setenv("TANDEM_VULKAN_SUBMISSION", v->submission, 1);
         if (v->logits)
                 setenv("TANDEM_VULKAN_LOGITS", v->logits, 1);
+        if (v->rows)
+                setenv("TANDEM_VULKAN_ROWS", v->rows, 1);
         drive = drive_new(weights, &options);
         unsetenv("TANDEM_VULKAN_SUBMISSION");
         unsetenv("TANDEM_VULKAN_LOGITS");
+        if (v->rows)
+                unsetenv("TANDEM_VULKAN_ROWS");
+        if (v->rows && strcmp(v->rows, "on") == 0 && !strstr(drive_describe(drive, 0), FEW_ROWS))
+                fail_msg("not as wanted: %s", drive_describe(drive, 0));
         return drive;
 }
 
@@ -211,19 +221,23 @@ static struct outcome run_on(struct drive *drive, const uint8_t *weights, const 
         blocks_before = counters.logit_blocks;
         setenv("TANDEM_VULKAN_MEMORY", v->memory, 1); /* of a restart */
         drive_forget(drive, 0);
+        if (v->rows)
+                setenv("TANDEM_VULKAN_ROWS", v->rows, 1);
         for (uint32_t first = 0, n, turn = 0; first < n_rows; first += n, turn++) {
                 struct drive_part parts[8];
                 uint32_t row = 0, logits = 0, n_parts = 0, at;
                 bool single = v->single_from && first >= v->single_from;
 
-                n = single ? 1 : TDM_MIN(v->chunk, (v->single_from ? v->single_from : n_rows) - first);
+                n = single ? TDM_MIN(TDM_MAX(v->few, 1u), n_rows - first) :
+                             TDM_MIN(v->chunk, (v->single_from ? v->single_from : n_rows) - first);
                 if (v->restart_at && first >= v->restart_at && !restarted) {
                         drive_restart(drive);
                         restarted = true;
                 }
                 for (uint32_t i = 1; i <= v->n_others; i++) {
                         parts[n_parts] = part(i, others_at[i],
-                                              single ? 1 : TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
+                                              single ? TDM_MIN(TDM_MAX(v->few, 1u), N_IDS - others_at[i]) :
+                                                       TDM_MIN(1 + (i * 5 + turn * 3) % 11, N_IDS - others_at[i]));
                         parts[n_parts].n_logits = i % 2;
                         if (others_at[i] == 0)
                                 drive_forget(drive, i);
@@ -254,6 +268,8 @@ static struct outcome run_on(struct drive *drive, const uint8_t *weights, const 
         tdm_vulkan_counters(drive_device(drive, 0), &counters);
         o.logit_blocks = counters.logit_blocks - (restarted ? 0 : blocks_before);
         unsetenv("TANDEM_VULKAN_MEMORY");
+        if (v->rows)
+                unsetenv("TANDEM_VULKAN_ROWS");
         free(hidden);
         return o;
 }
@@ -435,6 +451,62 @@ static void exact_f16(void **state)
                 random_model_destroy(weights);
         }
         unsetenv("TANDEM_VULKAN_HALVES");
+}
+
+/* The variants of a few rows on a model of f16 rows, where its kernels can wait for each other. */
+static void few_rows_of(const char *size, uint32_t type, uint32_t more_type, const struct variant *variants,
+                        unsigned n_variants)
+{
+        static const struct variant base = { "copy", .n_rows = 268, .chunk = 384, .rows = "off" };
+        const char *chain = getenv("TANDEM_VULKAN_CHAIN");
+        uint8_t *weights;
+
+        if (!has_f16_units())
+                skip();
+        if (!chain || strcmp(chain, "on") != 0) {
+                print_message("TANDEM_VULKAN_CHAIN is not on\n");
+                skip();
+        }
+        setenv("TANDEM_VULKAN_HALVES", "on", 1);
+        weights = model_new_mixed(size, type, more_type);
+        same_bits(weights, &base, variants, n_variants);
+        random_model_destroy(weights);
+        unsetenv("TANDEM_VULKAN_HALVES");
+}
+
+/* Steps of a few rows of one sequence, or two, as guesses are checked: over the ends of a page and a span, with a window
+ * and without, in several submissions and runs. They run as those of single rows do (kernels/few-rows.c). */
+static void exact_few(void **state)
+{
+        static const struct variant variants[] = {
+                { "copy", .n_rows = 268, .chunk = 246, .single_from = 246, .few = 2, .rows = "on" },
+                { "copy", .n_rows = 262, .chunk = 254, .single_from = 254, .few = 8, .rows = "on" },
+                { "copy", .n_rows = 262, .chunk = 250, .single_from = 250, .few = 2, .n_others = 1, .rows = "on" },
+                /* What was logged comes back. No page is begun then: what free pages are filled with may not. */
+                { "copy", .n_rows = 264, .chunk = 252, .single_from = 252, .few = 4, .restart_at = 256, .rows = "on",
+                  .run_blocks = 1 },
+        };
+
+        (void)state;
+        few_rows_of("tiny-128", TDM_TYPE_Q4_0, TDM_TYPE_Q4_0, variants, TDM_ARRAY_SIZE(variants));
+}
+
+static void more_exact_few(void **state)
+{
+        static const struct variant variants[] = {
+                { "copy", .n_rows = 268, .chunk = 246, .single_from = 246, .few = 4, .rows = "on" },
+                { "copy", .n_rows = 266, .chunk = 252, .single_from = 252, .few = 7, .rows = "on" },
+                { "copy", .n_rows = 268, .chunk = 246, .single_from = 246, .few = 3, .rows = "on", .run_blocks = 2 },
+                { "copy", .n_rows = 262, .chunk = 254, .single_from = 254, .n_others = 3, .rows = "on" },
+                { "copy", .n_rows = 262, .chunk = 250, .single_from = 250, .few = 4, .n_others = 1, .rows = "on",
+                  .submission = "16" },
+                { "copy", .n_rows = 262, .chunk = 250, .single_from = 250, .few = 4, .rows = "off" },
+        };
+
+        (void)state;
+        few_rows_of("tiny-128", TDM_TYPE_Q4_0, TDM_TYPE_Q4_0, variants, TDM_ARRAY_SIZE(variants));
+        few_rows_of("tiny-256", TDM_TYPE_Q8_0, TDM_TYPE_Q8_0, variants, 3);
+        few_rows_of("tiny-128", TDM_TYPE_Q4_K, TDM_TYPE_Q6_K, variants, 3);
 }
 
 static void check_outcome(const struct variant *base, unsigned i, uint32_t d, uint32_t n, const struct outcome *want,
@@ -905,10 +977,11 @@ static int cache_end(void **state)
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(against_host), cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
-                cmocka_unit_test(exact_f16),    cmocka_unit_test(as_dmabuf),      cmocka_unit_test(no_dmabuf),
-                cmocka_unit_test(steady),       cmocka_unit_test(refused),        cmocka_unit_test(kept),
-                cmocka_unit_test(tuned),        cmocka_unit_test(tuned_f16),
+                cmocka_unit_test(against_host),   cmocka_unit_test(k_against_host), cmocka_unit_test(exact),
+                cmocka_unit_test(exact_f16),      cmocka_unit_test(as_dmabuf),      cmocka_unit_test(no_dmabuf),
+                cmocka_unit_test(steady),         cmocka_unit_test(refused),        cmocka_unit_test(kept),
+                cmocka_unit_test(tuned),          cmocka_unit_test(tuned_f16),      cmocka_unit_test(exact_few),
+                cmocka_unit_test(more_exact_few),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;

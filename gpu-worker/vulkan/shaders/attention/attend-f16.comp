@@ -1,5 +1,5 @@
 #version 460
-// Flash attention of a single row, or of some sequences with a row each, on the device's f16 matrix units: see
+// Flash attention of a single row, or of a few rows an item each, on the device's f16 matrix units: see
 // attend-f16.glsl. Keys, and values, are the units' A and queries, of which there are few, B: so a thread has few sums
 // and may ask for all keys of a page, or values of a block, at once. Pages of keys, and then blocks of values by 64
 // dimensions, are shared out to four subgroups. The row's last item to come merges all of them, as merge.comp does.
@@ -13,7 +13,8 @@
 #define FEW_QUERIES 4
 #define MERGE_AHEAD 6
 layout(local_size_x = THREADS) in;
-layout(constant_id = 2) const uint ROTATES = 0; // 1: rows' queries, keys and values are as qkv's matrix left them
+// 1: rows' queries, keys and values are as qkv's matrix left them; 2: and a sequence may have several rows
+layout(constant_id = 2) const uint ROTATES = 0;
 layout(constant_id = 3) const uint FORM = TDM_VK_ATTEND_FORM(1);
 layout(push_constant) uniform Push { tdm_vk_attend_push p; };
 // With ROTATES it is a tdm_vk_attend_rotating_push.
@@ -41,27 +42,35 @@ shared float s_l[PAGES * HEADS];
 
 // ---- a row's queries, key and value ----
 
-const uint VECTORS = HEADS + 2; // heads of queries, then the key's, then the value's
+// Heads of queries, then the key's, then the value's; where a sequence has several rows, a key's and a value's of each
+// that its item's spans hold. Items do not wait for each other's keys: each stores all that it reads, the same bits.
+const uint VECTORS = HEADS + 2;
+const bool SEVERAL = ROTATES == 2;
 const uint LANE_VALUES = HEAD_DIM / 32;
 const uint REHEARSED_ITEMS = 8; // of a row, at most: see main()
 
 shared float s_vector[ROTATES != 0 ? VECTORS * HEAD_DIM : 1];
 shared float s_square[ROTATES != 0 ? 4 * 32 : 1];
 
-// One subgroup's: as rotate.comp does it. first: where the head's values lie in the row; waits: for flagged ones.
-void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint first, bool waits, bool stores)
+// One subgroup's: as rotate.comp does it. back: of the row so many before the item's. first: where the head's values
+// lie in the row; waits: for flagged ones.
+void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint back, uint first, bool waits,
+        bool stores)
 {
         uint lane = gl_SubgroupInvocationID, subgroup = gl_SubgroupID,
                 flag = tdm_flag_read(p.chain_index, p.chain_wait), saturated = 0;
-        bool is_query = vector < HEADS, is_value = vector == HEADS + 1;
-        uint t = a.item.position % TDM_VK_PAGE_TOKENS;
+        bool is_query = vector < HEADS, is_value = SEVERAL ? !is_query && (vector - HEADS) % 2 == 1 :
+                vector == HEADS + 1;
+        uint position = a.item.position - back, row = a.item.first_row - back, t = position % TDM_VK_PAGE_TOKENS;
         // Not from the item or s_parts, although it may be there: with a choice between them the driver takes more
         // registers, and a single row 5% longer.
-        uint page = U32s(p.table).v[a.item.seq * p.table_entries + a.item.position / TDM_VK_PAGE_TOKENS];
+        uint page = U32s(p.table).v[a.item.seq * p.table_entries + position / TDM_VK_PAGE_TOKENS];
         uint64_t part = tdm_page(p.pieces, p.piece_shift, page, p.page_bytes) + uint64_t(a.kv_head) * p.part_bytes +
                 (is_value ? p.part_bytes / 2 : 0);
         uint64_t gains = is_query ? rotation.q_gain : rotation.k_gain,
-                angles = p.rows + rotation.angles + uint64_t(a.item.first_row) * (HEAD_DIM * 4);
+                angles = p.rows + rotation.angles + uint64_t(row) * (HEAD_DIM * 4),
+                flagged = p.chain + TDM_VK_FLAGGED_Y +
+                        (SEVERAL ? uint64_t((row - p.first_row) * rotation.flag_stride) : 0);
         float x[LANE_VALUES];
         vec2 gain[LANE_VALUES / 2], cos_sin[LANE_VALUES / 2];
 
@@ -73,12 +82,12 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
         }
 #define VECTOR_FLAGGED \
         [[unroll]] for (uint j = 0; j < LANE_VALUES; j++) \
-                x[j] = uintBitsToFloat(tdm_flagged(p.chain + TDM_VK_FLAGGED_Y, first + j * 32 + lane, flag, there));
+                x[j] = uintBitsToFloat(tdm_flagged(flagged, first + j * 32 + lane, flag, there));
         if (flag != 0)
                 TDM_UNTIL_OR(p.chain, there, !waits, VECTOR_FLAGGED)
         else
                 [[unroll]] for (uint j = 0; j < LANE_VALUES; j++)
-                        x[j] = F32s(rotation.y).v[(a.item.first_row - p.first_row) *
+                        x[j] = F32s(rotation.y).v[(row - p.first_row) *
                                 ((p.n_heads + 2 * p.n_kv_heads) * HEAD_DIM) + first + j * 32 + lane];
         if (!is_value) {
                 precise float sum = 0, all = 0;
@@ -111,9 +120,9 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
                 [[unroll]] for (uint j = 0; j < LANE_VALUES; j++)
                         s_vector[vector * HEAD_DIM + lane + j * 32] = x[j];
         } else if (stores) {
-                uint64_t log = p_log + (uint64_t(a.item.first_row) * p.n_kv_heads * 2 + 2 * a.kv_head +
-                        (is_value ? 1 : 0)) * (HEAD_DIM * 2);
-                bool logs = p_log != 0 && a.head0 % (p.n_heads / p.n_kv_heads) == 0;
+                uint64_t log = p_log + (uint64_t(row) * p.n_kv_heads * 2 + 2 * a.kv_head + (is_value ? 1 : 0)) *
+                        (HEAD_DIM * 2);
+                bool own = back == 0 && a.head0 % (p.n_heads / p.n_kv_heads) == 0, logs = p_log != 0 && own;
 
                 [[unroll]] for (uint j = 0; j < LANE_VALUES; j++) {
                         uint d = lane + j * 32;
@@ -123,23 +132,37 @@ void rotate_head(const tdm_attend a, tdm_vk_rotation rotation, uint vector, uint
                         if (logs)
                                 Stored16s(log).v[d] = stored;
                 }
-                if (saturated != 0 && a.head0 % (p.n_heads / p.n_kv_heads) == 0)
+                if (saturated != 0 && own)
                         atomicAdd(Counters(rotation.counters).n_saturated, saturated);
         }
 }
 
-// Queries as stage_queries() has them; the key and the value into the cache, by who reads them from there too.
+// Of the sequence's rows in this step: the oldest that it has.
+uint oldest_new(const tdm_attend a)
+{
+        return a.item.position - (SEVERAL ? a.item.n_before : 0);
+}
+
+// Queries as stage_queries() has them; keys and values into the cache, by who reads them from there too.
 void rotate_row(const tdm_attend a, tdm_vk_rotation rotation, bool waits)
 {
-        bool stores = waits && a.item.span_last == a.item.position / TDM_VK_SPAN;
-        uint i = gl_LocalInvocationID.x;
+        bool stores = waits && (SEVERAL || a.item.span_last == a.item.position / TDM_VK_SPAN);
+        uint i = gl_LocalInvocationID.x, n = VECTORS, newest = a.item.position;
 
+        if (SEVERAL) { // those that lie in the item's spans
+                uint oldest = max(oldest_new(a), a.item.span_first * TDM_VK_SPAN);
+
+                newest = min(newest, a.item.span_last * TDM_VK_SPAN + TDM_VK_SPAN - 1);
+                n = HEADS + (newest >= oldest ? newest - oldest + 1 : 0) * 2;
+        }
         if (waits)
                 tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
-        for (uint vector = gl_SubgroupID; vector < VECTORS; vector += THREADS / 32) {
-                uint head = vector < HEADS ? a.head0 + vector : p.n_heads + (vector - HEADS) * p.n_kv_heads + a.kv_head;
+        for (uint vector = gl_SubgroupID; vector < n; vector += THREADS / 32) {
+                uint back = SEVERAL && vector >= HEADS ? a.item.position - newest + (vector - HEADS) / 2 : 0,
+                     which = SEVERAL ? (vector - HEADS) % 2 : vector - HEADS,
+                     head = vector < HEADS ? a.head0 + vector : p.n_heads + which * p.n_kv_heads + a.kv_head;
 
-                rotate_head(a, rotation, vector, head * HEAD_DIM, waits, stores);
+                rotate_head(a, rotation, vector, back, head * HEAD_DIM, waits, stores);
         }
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
                        gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
@@ -203,6 +226,17 @@ tdm_seen seen_of(const tdm_attend a, uint base)
 
         return tdm_seen(lo, hi, page0, (hi - 1) / TDM_VK_PAGE_TOKENS + 1 - page0, block0,
                 ((hi - 1) / 64 + 1 - block0) * PARTS);
+}
+
+// Pages of a span, the last ones, that keys of this step come to.
+uint new_pages(const tdm_attend a, const tdm_seen seen, uint base)
+{
+        uint oldest = oldest_new(a);
+
+        if (!SEVERAL)
+                return seen.hi == a.end - base ? 1 : 0;
+        return base + seen.hi > oldest ?
+                (seen.hi - 1) / TDM_VK_PAGE_TOKENS + 1 - (max(oldest, base + seen.lo) - base) / TDM_VK_PAGE_TOKENS : 0;
 }
 
 bool is_seen(const tdm_seen seen, uint page)
@@ -378,10 +412,10 @@ void main()
 
                         if (pass == begin || span != a.item.span_first)
                                 attend_pages(a, base, seen.lo, seen.hi, ROTATES == 0 && span == a.item.span_first);
-                        // What a subgroup takes first is on its way while the row is waited for, but for the page that
-                        // its new key comes to; and values while probabilities are made. Asked for without a condition,
+                        // What a subgroup takes first is on its way while the row is waited for, but for the pages that
+                        // new keys come to; and values while probabilities are made. Asked for without a condition,
                         // of any page: else it would be in twice as many registers.
-                        bool early = subgroup + (ROTATES != 0 && seen.hi == a.end - base ? 1 : 0) < seen.pages;
+                        bool early = subgroup + (ROTATES != 0 ? new_pages(a, seen, base) : 0) < seen.pages;
 
                         LOAD_KEYS(early_keys, keys_of(seen, seen.page0 + min(subgroup, seen.pages - 1)), 0)
                         LOADS_STAY
@@ -506,8 +540,11 @@ void main()
                         o = whole;
                 }
                 uint cols = p.n_heads * HEAD_DIM;
+                uint64_t acts = tdm_acts_row(p.acts, cols, row);
 
-                tdm_put_acts(tdm_acts_row(p.acts, cols, row), cols, a.head0 * HEAD_DIM + thread * 4, o,
+                if (SEVERAL && tdm_flag_left(p.chain_index) != 0)
+                        acts = p.acts + uint64_t(row * Rotation(p_rotation).v.flag_stride);
+                tdm_put_acts(acts, cols, a.head0 * HEAD_DIM + thread * 4, o,
                         row_used && counts,
                              ROTATES != 0 ? 0 : tdm_scale_sums(p.scale_sums, row), p.scale_sums_rows,
                              tdm_flag_left(p.chain_index));

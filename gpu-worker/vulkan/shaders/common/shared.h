@@ -111,6 +111,12 @@
 #define TDM_VK_MATVEC_F16_PANELS(shape) ((shape) >> 8 & 255u)
 #define TDM_VK_MATVEC_F16_ROUNDS(shape) ((shape) >> 16 & 15u)
 #define TDM_VK_MATVEC_F16_SETS(shape) ((shape) >> 20 & 15u)
+/* ROOM of it: chunks of a segment; with several rows (at most 4, here a power of two) also those of a row in shared
+ * memory; then rows less one. */
+#define TDM_VK_MATVEC_F16_ROOM(segment, all, rows) ((segment) | (all) << 8 | ((rows)-1) << 24)
+#define TDM_VK_MATVEC_F16_CHUNKS(room) ((room)&255u)
+#define TDM_VK_MATVEC_F16_ALL(room) ((room) >> 8 & 65535u)
+#define TDM_VK_MATVEC_F16_ROWS(room) (((room) >> 24) + 1)
 
 /* SHAPE of matmul-f16.comp: tiles of 8 rows, panels, rounds. */
 #define TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu) ((tiles) | (panels) << 8 | (rounds) << 16 | (gelu) << 24)
@@ -158,9 +164,9 @@ struct tdm_vk_item {
         TDM_U32 n_items;    /* of its row */
         TDM_U32 position;   /* of its first row, as in tdm_vk_row; seq too */
         TDM_U32 seq;
-        TDM_U32 serial; /* of the step, times TDM_VK_LAYERS_MAX */
-        TDM_U32 end;    /* of the keys that a row of it sees: read where rows see what is behind them */
-        TDM_U32 pad1;
+        TDM_U32 serial;   /* of the step, times TDM_VK_LAYERS_MAX */
+        TDM_U32 end;      /* of the keys that a row of it sees: read where rows see what is behind them */
+        TDM_U32 n_before; /* rows of its sequence right before its first one, in this step and tile */
         /* of span_first; those that no row of it sees: the nearest that one does */
         TDM_U32 pages[TDM_VK_SPAN / TDM_VK_PAGE_TOKENS];
 };
@@ -194,7 +200,8 @@ struct tdm_vk_row_items {
 /* of chain_index: this dispatch leaves flagged words; alone in chain_wait: the one before did */
 #define TDM_VK_CHAIN_FLAGS 0x80000000u
 #define TDM_VK_CHAIN_WORDS 1024u                   /* of a submission: its chained dispatches, at most, and one */
-#define TDM_VK_FLAGGED_Y (TDM_VK_CHAIN_WORDS * 4u) /* from there on: a single row's matrix products, flagged */
+#define TDM_VK_FLAGGED_Y (TDM_VK_CHAIN_WORDS * 4u) /* from there on: a row's matrix products, flagged */
+#define TDM_VK_FLAGGED_ROWS 4u                     /* at most; the next one's lie flag_stride bytes further */
 #define TDM_VK_CHAIN_ALL                                                                                               \
         0x100000 /* a dispatch whose number of workgroups the host does not know adds this at its end */
 
@@ -230,11 +237,14 @@ struct tdm_vk_norm_push {
         TDM_U32 y_stride;
         TDM_F32 eps;
         TDM_U32 scale_sums_rows;
-        /* where y is flagged: hidden is of this dispatch, which has so many workgroups; 0: it is there */
+        /* where y is flagged, or was since then: hidden is of this dispatch, which has so many workgroups; 0: it is
+         * there */
         TDM_U32 hidden_index;
         TDM_U32 hidden_wait;
         TDM_F32 act_scale; /* of rows of F16, here and below: what they are multiplied with, a power of two */
         TDM_U32 hidden_stride;
+        TDM_U32 flag_stride; /* bytes from row to row of flagged acts */
+        TDM_U32 pad0;
         TDM_VK_CHAIN
 };
 
@@ -260,7 +270,7 @@ struct tdm_vk_matmul_push {
         TDM_U64 acts;           /* with GELU: the rows of activations that it leaves, */
         TDM_U64 out_scale_sums; /* their scales and sums, 0: not, */
         TDM_F32 act_scale;      /* and what they are multiplied with, of rows of F16 */
-        TDM_U32 pad0;
+        TDM_U32 flag_stride;    /* bytes from row to row where x, y or acts are flagged */
         TDM_VK_CHAIN
 };
 
@@ -342,7 +352,7 @@ struct tdm_vk_rotation {
         TDM_U32 angles; /* from the push constant's rows on */
         TDM_F32 eps;
         TDM_F32 query_scale;
-        TDM_U32 pad0;
+        TDM_U32 flag_stride; /* bytes from row to row where they are */
 };
 
 /* What both kinds of attention are pushed, in this order. */

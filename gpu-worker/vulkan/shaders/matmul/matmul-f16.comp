@@ -33,7 +33,9 @@ const bool FUSED = (TDM_VK_MATMUL_F16_TILES(SHAPE) <= 1 ? 4 : TDM_VK_MATMUL_F16_
 #define X_TILE(t) item_row_at(t * 8 + lane / 4) + quad * 16
 #else
 #define FIRST_TILE gl_WorkGroupID.y * TILES
-#define X_TILE(t) p.x + uint64_t(tile0 + t) * (p.cols * 16) + lane * 16
+// Of a tile's rows that are not there the last one again: what is not brought does not take the caches' time.
+#define X_TILE(t) p.x + uint64_t(tile0 + t) * (p.cols * 16) + \
+        min(lane, (min(p.n_rows - min((tile0 + t) * 8 + 1, p.n_rows), 7) * 4) + quad) * 16
 #endif
 
 const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;

@@ -30,7 +30,8 @@ float norm_scale(float sum)
 void put(uint row, inout vec4 value[PER], bool counts)
 {
         uint thread = gl_LocalInvocationID.x, n4 = p.d / 4;
-        uint64_t acts = tdm_acts_row(p.acts, p.d, row);
+        uint64_t acts = tdm_flag_left(p.chain_index) != 0 ? p.acts + uint64_t(row * p.flag_stride) :
+                tdm_acts_row(p.acts, p.d, row);
         ivec4 q[PER];
         float scales[PER];
 
@@ -82,9 +83,10 @@ void main()
         }
         uint flag = tdm_flag_read(p.chain_index, p.chain_wait);
 
-        if (flag != 0)
+        // A kernel that read flagged words has not waited for the hidden rows that were left beside them.
+        if (flag != 0 || p.hidden_wait != 0)
                 tdm_chain_wait(p.chain, p.hidden_index + 1, p.hidden_wait);
-        else
+        if (flag == 0)
                 tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         [[unroll]] for (uint i = 0; i < PER; i++)
                 hidden[i] = F32x4s(h).v[min(i * WORKERS + thread, n4 - 1)];
