@@ -5,8 +5,8 @@
  * usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [FILE.gguf | SIZE[:TYPE]] …
  *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16; -q: without the profile; -b: blocks of a run() (0: all
  * at once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too;
- * -r: steps of a few rows of one sequence, as guesses are checked, and nothing else: first whether they draw what single
- * rows do, then how long they take
+ * -r: steps of a few rows of one sequence, as guesses are checked, and nothing else: first whether they draw what
+ * single rows do, then how long they take
  *
  * The ids of prompts are random. "GB/s of weights" counts every matrix once a step: of a mixture of experts it says
  * nothing, since a step reads only some of them. */

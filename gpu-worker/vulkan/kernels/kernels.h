@@ -55,8 +55,8 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err
 
 /* ---- kernels-f16.c ---- */
 
-/* Constants of MATVEC_F16 for so many rows; gelu: 0, or 1 and enum tdm_activation. false: it has no room for this shape.
- */
+/* Constants of MATVEC_F16 for so many rows; gelu: 0, or 1 and enum tdm_activation. false: it has no room for this
+ * shape. */
 bool tdm_vk_f16_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                        const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
                        uint32_t ret[TDM_VK_N_CONSTANTS]);

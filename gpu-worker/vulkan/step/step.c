@@ -11,8 +11,8 @@
 #define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
 /* workgroups of attention with one head each, at most: an H200 has room for 132 at once */
 #define ONE_HEAD_GROUPS 128u
-/* of a few rows with an item each, at most: a GPU as large has room for half of them. Behind more keys rows should share
- * them. */
+/* of a few rows with an item each, at most: a GPU as large has room for half of them. Behind more keys rows should
+ * share them. */
 #define FEW_GROUPS 1056u
 
 static uint64_t take(uint64_t *at, uint64_t bytes)

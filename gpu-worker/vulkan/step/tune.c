@@ -7,8 +7,8 @@
  * run, by the device's clock. There a kernel's workgroups share the device with those of the next ones, and the shape
  * that is fastest by itself may leave these no room to start (up to a tenth of a token's time on an H200).
  *
- * Last, how steps of two to eight rows run (kernels/few-rows.c): as they do anyway, and in the other ways, in shapes that
- * are measured in layers alone. What is not faster is kept as not used.
+ * Last, how steps of two to eight rows run (kernels/few-rows.c): as they do anyway, and in the other ways, in shapes
+ * that are measured in layers alone. What is not faster is kept as not used.
  *
  * A CPU implementation keeps to the rules of kernels.c, since it would compile each kernel for seconds.
  * TANDEM_VULKAN_TUNE=on|off overrides that in tests. */
@@ -280,7 +280,8 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_v
 
 /* ---- in the chain ---- */
 
-/* A step of a few rows of a sequence that belongs to no job, with a small cache of its own. Its results are not used. */
+/* A step of a few rows of a sequence that belongs to no job, with a small cache of its own. Its results are not used.
+ */
 struct trial {
         struct tdm_vk_model *m;
         struct tdm_step *step;

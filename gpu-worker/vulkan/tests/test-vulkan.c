@@ -474,8 +474,8 @@ static void few_rows_of(const char *size, uint32_t type, uint32_t more_type, con
         unsetenv("TANDEM_VULKAN_HALVES");
 }
 
-/* Steps of a few rows of one sequence, or two, as guesses are checked: over the ends of a page and a span, with a window
- * and without, in several submissions and runs. They run as those of single rows do (kernels/few-rows.c). */
+/* Steps of a few rows of one sequence, or two, as guesses are checked: over the ends of a page and a span, with a
+ * window and without, in several submissions and runs. They run as those of single rows do (kernels/few-rows.c). */
 static void exact_few(void **state)
 {
         static const struct variant variants[] = {

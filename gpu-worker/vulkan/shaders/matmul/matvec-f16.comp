@@ -1,14 +1,15 @@
 #version 460
-// y = x Wᵀ of a single row, or of up to four, on the device's f16 matrix units: see f16.glsl. A workgroup has GROUPS groups of subgroups,
-// each with PANELS times 16 outputs of its own, and K is cut among a group's subgroups: each takes ROUNDS segments that
-// lie beside each other, one after the other, and puts each one's sums into shared memory. Once all have, the segments
-// are added in order. With GELU half of a group's panels are of the first matrix, the others of the second, and what is
-// left is gelu(first) times second, rounded for the matrix behind. What is under way of weights is SETS chunks of each
-// thread: all are asked for before the row is there, and each again when it is used up, across segments.
+// y = x Wᵀ of a single row, or of up to four, on the device's f16 matrix units: see f16.glsl. A workgroup has GROUPS
+// groups of subgroups, each with PANELS times 16 outputs of its own, and K is cut among a group's subgroups: each
+// takes ROUNDS segments that lie beside each other, one after the other, and puts each one's sums into shared memory.
+// Once all have, the segments are added in order. With GELU half of a group's panels are of the first matrix, the
+// others of the second, and what is left is gelu(first) times second, rounded for the matrix behind. What is under
+// way of weights is SETS chunks of each thread: all are asked for before the row is there, and each again when it is
+// used up, across segments.
 //
 // The units multiply eight rows at once: of a single row eight times the same. So ROWS cost no more products, but room
-// in shared memory. There the subgroup with a group's first segments adds these up itself, in the same order, and leaves
-// one sum. A row that is not there is the last one again, and what comes of it is not stored.
+// in shared memory. There the subgroup with a group's first segments adds these up itself, in the same order, and
+// leaves one sum. A row that is not there is the last one again, and what comes of it is not stored.
 //
 // Kept compiled (compile.py): it needs a compiler that knows cooperative matrices.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
