@@ -195,6 +195,19 @@ static void expect(struct draft *d, const struct lane *lane, float part)
         }
 }
 
+/* In company a try costs all of them. What earlier jobs have shown is a first try. */
+static void begin_counting(struct sequence *q, const struct lane *lane, bool in_company)
+{
+        struct draft *d = &q->draft;
+
+        d->begun = true;
+        expect(d, lane, 1);
+        if (in_company && lane->draft_records[0].n > PRIOR_GUESSES) {
+                d->n_probes = 1;
+                d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
+        }
+}
+
 static void end(struct tdm_scheduler *s, struct lane *lane, struct sequence *companion)
 {
         tdm_model_unref(steal_ptr(&companion->draft.model));
@@ -607,10 +620,9 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         }
         if (d->seq && d->seq->in_flight == 0 && catch_up(d->seq) < 0)
                 tdm_draft_lose(d->seq, TDM_UNGUESSED_DRAFT_MEMORY);
-        if (!d->begun)
-                expect(d, draft, 1);
-        d->begun = true;
         c = costs_of(lane, draft);
+        if (!d->begun)
+                begin_counting(q, draft, c.n > 1);
         if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
                 return;
         d->n_wanted = choose_number(s, q, &c);
