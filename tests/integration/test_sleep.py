@@ -172,7 +172,8 @@ def the_device_comes_late():
             control.absent(late)
             begin = time.monotonic()
             fake.ask("wake")
-            wait_for(lambda: "no emulated device" in d.workers()["npu"].get("last_exit", ""), "the device is missed", late / 2)
+            wait_for(lambda: "no emulated device" in d.workers()["npu"].get("last_exit", ""), "the device is missed",
+                     late / 2)
             steps = d.status()["steps_done"]
             check(d.status()["jobs_running"] > 0, "jobs wait", d.status())
             while time.monotonic() - begin < late - 0.1:
