@@ -447,6 +447,32 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
         return r;
 }
 
+/* Compiles the kernels of all shapes that are tried, as many as there is room for. */
+static int compile_shapes(struct tdm_vk_device *device, const struct work *works, unsigned n,
+                          unsigned (*list)(const struct tdm_vk_device *device, const struct work *w,
+                                           const struct tdm_vk_shape **ret),
+                          struct tdm_error *err)
+{
+        int r = 0;
+
+        device->deferring = true;
+        for (unsigned i = 0; i < n && r == 0; i++) {
+                const struct tdm_vk_shape *shapes;
+                unsigned n_shapes = list(device, &works[i], &shapes);
+
+                for (unsigned k = 0; k < n_shapes && r == 0 && device->n_pipelines < TDM_VK_MAX_PIPELINES; k++) {
+                        uint32_t constants[TDM_VK_N_CONSTANTS];
+
+                        if (constants_of(device, &works[i], &shapes[k], constants))
+                                r = tdm_vk_pipeline_need(device, shader_of(&works[i]), constants, err);
+                }
+        }
+        if (r == 0)
+                r = tdm_vk_pipelines_compile(device, err);
+        device->deferring = false;
+        return r;
+}
+
 /* ---- steps of a few rows ---- */
 
 /* A CPU implementation proves each kernel for a second. */
@@ -605,21 +631,7 @@ static int tune_class(struct tdm_vk_model *m, uint32_t rows, struct work *works,
                 return 0;
         }
         items->shape = not_used;
-        device->deferring = true;
-        for (unsigned i = 0; i < n && r == 0; i++) {
-                const struct tdm_vk_shape *shapes;
-                unsigned n_shapes = rows_shapes_of(device, &works[i], &shapes);
-
-                for (unsigned k = 0; k < n_shapes && r == 0 && device->n_pipelines < TDM_VK_MAX_PIPELINES; k++) {
-                        uint32_t constants[TDM_VK_N_CONSTANTS];
-
-                        if (constants_of(device, &works[i], &shapes[k], constants))
-                                r = tdm_vk_pipeline_need(device, shader_of(&works[i]), constants, err);
-                }
-        }
-        if (r == 0)
-                r = tdm_vk_pipelines_compile(device, err);
-        device->deferring = false;
+        r = compile_shapes(device, works, n, rows_shapes_of, err);
         if (r == 0)
                 r = tdm_vk_prove_f16(device, err);
         if (r == 0 && trial_init(&trial, m, rows) != 0) { /* no memory to spare is no error */
@@ -688,21 +700,7 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         n = TDM_MIN(list_works(m, works), TDM_VK_MAX_TUNED - device->n_tuned);
         n = TDM_MIN(n, (TDM_VK_MAX_PIPELINES - TDM_MIN(before + OTHERS, TDM_VK_MAX_PIPELINES)) /
                                (unsigned)TDM_VK_MAX_SHAPES);
-        device->deferring = true;
-        for (unsigned i = 0; i < n && r == 0; i++) {
-                const struct tdm_vk_shape *shapes;
-                unsigned n_shapes = shapes_of(device, &works[i], &shapes);
-
-                for (unsigned k = 0; k < n_shapes && r == 0; k++) {
-                        uint32_t constants[TDM_VK_N_CONSTANTS];
-
-                        if (constants_of(device, &works[i], &shapes[k], constants))
-                                r = tdm_vk_pipeline_need(device, shader_of(&works[i]), constants, err);
-                }
-        }
-        if (r == 0)
-                r = tdm_vk_pipelines_compile(device, err);
-        device->deferring = false;
+        r = compile_shapes(device, works, n, shapes_of, err);
         if (r == 0 && m->f16_rows)
                 r = tdm_vk_prove_f16(device, err);
         for (uint64_t begin = tdm_now_ns(); r == 0 && n && !device->is_cpu && tdm_now_ns() - begin < WARM_NS;) {
