@@ -132,6 +132,15 @@ static bool is_near(const struct tdm_outlook *o, unsigned i)
         return true;
 }
 
+/* Its steps of one row alone cost too much to be taken by new jobs, whatever many rows take. */
+static bool cannot_win(const struct tdm_outlook *o, unsigned i)
+{
+        unsigned own = index_of(o->found);
+
+        return own < TDM_N_CANDIDATES && i != own && is_known(o, own) && !o->of[own].old[0] && !o->of[i].old[0] &&
+               WEIGHT_OF_DECODE * (double)value(o, i, 0) > BETTER * cost(o, own, 1);
+}
+
 /* Jobs must not wait long, nor often for what cannot win. */
 static bool is_worth_it(struct tdm_outlook *o, unsigned i, bool many, bool idle)
 {
@@ -145,8 +154,11 @@ static bool is_worth_it(struct tdm_outlook *o, unsigned i, bool many, bool idle)
                 return one == 0 || own || rarely || (!is_hopeless(o, i) && (idle || one <= LONGEST_NS));
         if (one == 0)
                 return false; /* it was void */
+        /* Many rows are the longest probes. While rounds are urgent, they would only delay the answer. */
+        if (o->urgent && value(o, i, 1) > 0 && cannot_win(o, i))
+                return false;
         /* What made a device slower made many rows slower, too. The next round that is not urgent looks. */
-        if (is_hopeless(o, i) || (o->urgent && c->times > 0) ||
+        if (is_hopeless(o, i) || (o->urgent && (c->times > 0 || c->old[1] || (o->learned && value(o, i, 1) > 0))) ||
             (!idle && (value(o, i, 1) ?: UNKNOWN_MANY * one) > LONGEST_NS)) {
                 guess_many(o, i);
                 return false;
@@ -179,8 +191,10 @@ static void end_round(struct tdm_outlook *o, uint64_t now_ns)
         if (o->urgent)
                 o->alarm_ns = now_ns;
         if (!o->urgent) {
-                o->rounds_ns = o->round_ns;
+                /* The first ones had everything to find out. They say nothing about what an alarm will cost. */
+                o->rounds_ns = o->learned ? o->round_ns : 0;
                 o->round_ns = 0;
+                o->learned = true;
         }
         o->again = false;
         o->at = 0;
@@ -265,8 +279,11 @@ void tdm_outlook_note_step(struct tdm_outlook *o, enum tdm_placement placement, 
         bool changed;
 
         *mean = *mean > 0 ? *mean + PACE_WEIGHT * (now - *mean) : now;
-        *base = *base > 0 ? *base + BASE_WEIGHT * (now - *base) : now;
+        *base = *base > 0 ? *base : now;
         changed = *mean > SLOWER * *base || *mean < FASTER * *base;
+        /* A change that is seen too soon for a round stays a change until then. */
+        if (!changed)
+                *base += BASE_WEIGHT * (now - *base);
         if (!changed || now_ns < o->alarm_ns + TDM_MAX(ALARM_NS, ALARM_SHARE * o->rounds_ns))
                 return;
         *base = *mean;

@@ -185,6 +185,7 @@ struct tdm_outlook {
         unsigned n_again; /* urgent rounds one after the other */
         bool again;       /* the round has seen a change: another one follows at once */
         bool urgent;      /* so has the one before it, or jobs' steps have */
+        bool learned;     /* the first rounds of all are over */
         uint64_t round_ns,
                 rounds_ns; /* what urgent rounds, and the one after them, took so far; what the last ones took */
         uint64_t due_ns, alarm_ns; /* the last urgent round, or what caused it */

@@ -310,6 +310,22 @@ static void test_outlook_slow(void **state)
         assert_true(longest <= 250 * MS);
 }
 
+/* A device is slowed at any moment of a job's first seconds, while its outlook is still young: new jobs take the other
+ * one within ten seconds, also where probes of many rows take long. */
+static void test_outlook_young(void **state)
+{
+        for (uint64_t change = 500 * MS; change <= 12000 * MS; change += 250 * MS) {
+                struct tdm_outlook o = { .found = TDM_PLACEMENT_GPU };
+                struct devices d = { .row_ns = { [TDM_WORKER_NPU] = 1200000, [TDM_WORKER_GPU] = 700000 }, .now = 1 };
+
+                look(&o, &d, TDM_PLACEMENT_GPU, change);
+                assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+                d.row_ns[TDM_WORKER_GPU] *= 3;
+                look(&o, &d, TDM_PLACEMENT_GPU, change + 8000 * MS);
+                assert_int_equal(o.found, TDM_PLACEMENT_NPU);
+        }
+}
+
 static void test_new_plans(void **state)
 {
         struct tdm_placement_workers w = both_up();
@@ -368,9 +384,11 @@ static void test_store(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_names),   cmocka_unit_test(test_plans),        cmocka_unit_test(test_measured),
-                cmocka_unit_test(test_routes),  cmocka_unit_test(test_trial),        cmocka_unit_test(test_store),
-                cmocka_unit_test(test_outlook), cmocka_unit_test(test_outlook_slow), cmocka_unit_test(test_new_plans),
+                cmocka_unit_test(test_names),         cmocka_unit_test(test_plans),
+                cmocka_unit_test(test_measured),      cmocka_unit_test(test_routes),
+                cmocka_unit_test(test_trial),         cmocka_unit_test(test_store),
+                cmocka_unit_test(test_outlook),       cmocka_unit_test(test_outlook_slow),
+                cmocka_unit_test(test_outlook_young), cmocka_unit_test(test_new_plans),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
