@@ -230,8 +230,9 @@ struct tandem_generate_options {
         const char *tool_choice; /* "auto" (NULL), "none", "required", "function:NAME" */
         bool one_call;           /* at most one call */
         const struct tandem_message_details *const *chat_details; /* [n_chat], or NULL; each may be NULL */
-        /* The name of a model that guesses at the next tokens. Its vocabulary is the model's own, or the first part of
-         * it; any other is refused. NULL: what the configuration says. */
+        /* The name of a model that guesses at the next tokens, or the whole path of a file that this user passed as the
+         * model of some call shortly before. Its vocabulary is the model's own, or the first part of it; any other is
+         * refused. NULL: what the configuration says. */
         const char *draft;
         uint32_t keep_alive; /* seconds that the model stays in memory after this job; 0: what the configuration says */
 };

@@ -11,6 +11,7 @@
 #include "common/log.h"
 
 #define DEFAULT_NAME "tale"
+#define SAID_OF_ONE_MAX 2u /* of one user's names for a file */
 #define CLOSER_THREADS 4u
 /* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
 #define ENCODE_HERE_BYTES 256u
@@ -255,7 +256,8 @@ void tdm_model_unref(struct tdm_model *model)
         tdm_model_metadata_free(model->metadata);
         free(model->name);
         free(model->path);
-        free(model->said_path);
+        for (unsigned i = 0; i < TDM_MODEL_SAID_MAX; i++)
+                free(model->said[i].path);
         free(model);
 }
 
@@ -305,19 +307,54 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
         return NULL;
 }
 
-/* A client's own file has no name here. The path that its client said stands for it, for that user alone. */
-static bool is_said(const struct tdm_model *model, const struct tdm_account *account, const char *path)
+/* A client's own file has no name here. A path that its client said stands for it, for that user alone. NULL: the user
+ * did not pass the file under this path, or not lately. */
+static struct tdm_model_said *find_said(struct tdm_model *model, const struct tdm_account *account, const char *path)
 {
-        return account && model->said_path && model->said_by == account->identity &&
-               strcmp(model->said_path, path) == 0;
+        for (unsigned i = 0; account && i < TDM_MODEL_SAID_MAX; i++)
+                if (model->said[i].path && model->said[i].by == account->identity &&
+                    strcmp(model->said[i].path, path) == 0)
+                        return &model->said[i];
+        return NULL;
+}
+
+/* The user's own place, where one user has all that are allowed; else a free one, or the oldest. So nobody takes the
+ * places of all others. */
+static struct tdm_model_said *place_for_said(struct tdm_model *model, uint64_t by)
+{
+        struct tdm_model_said *own = NULL, *other = &model->said[0];
+        unsigned n_own = 0;
+
+        for (unsigned i = 0; i < TDM_MODEL_SAID_MAX; i++) {
+                struct tdm_model_said *said = &model->said[i];
+
+                if (said->path && said->by == by) {
+                        n_own++;
+                        own = own && own->at < said->at ? own : said;
+                }
+                other = said->at < other->at ? said : other;
+        }
+        return n_own >= SAID_OF_ONE_MAX ? own : other;
 }
 
 /* Without memory, or for a path that means another file in another folder, nothing is remembered. */
 static void remember_said(struct tdm_model *model, const struct tdm_account *account, const char *path)
 {
-        free(model->said_path);
-        model->said_path = account && path[0] == '/' ? strdup(path) : NULL;
-        model->said_by = account ? account->identity : 0;
+        struct tdm_model_said *said;
+        char *copy;
+
+        if (!account || path[0] != '/')
+                return;
+        said = find_said(model, account, path);
+        if (!said) {
+                copy = strdup(path);
+                if (!copy)
+                        return;
+                said = place_for_said(model, account->identity);
+                free(said->path);
+                *said = (struct tdm_model_said){ .path = copy, .by = account->identity };
+        }
+        said->at = ++model->models->n_said;
 }
 
 /* A failed model makes room for the next try. So does an older version of a file, when no job uses it. The same file is
@@ -330,7 +367,7 @@ static void forget_older(struct tdm_models *m, const struct tdm_account *account
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 bool same_name = name && model->by_name && strcmp(model->name, name) == 0;
-                bool same_path = !by_name && !model->by_name && is_said(model, account, path);
+                bool same_path = !by_name && !model->by_name && find_said(model, account, path);
                 bool same_inode = model->identity.dev == identity->dev && model->identity.ino == identity->ino;
 
                 if ((!same_name && !same_path && !same_inode) || model->n_steps > 0 || model->n_jobs > 0 || model->load)
@@ -440,19 +477,31 @@ static int open_file(struct tdm_models *m, struct tdm_account *account, const ch
         return 0;
 }
 
-/* A file that this user has passed already; a draft is named by its path so. */
-static bool open_said(struct tdm_models *m, const struct tdm_account *account, const char *path, struct tdm_model **ret)
+/* The file that this user passed last under this path; a draft is named by its path so. An older one may still be in
+ * use. */
+static bool open_said(struct tdm_models *m, const struct tdm_account *account, const char *said_path,
+                      struct tdm_model **ret)
 {
-        struct tdm_model *model;
+        _cleanup_(freep) char *path = strdup(said_path);
+        struct tdm_model *model, *found = NULL;
+        uint64_t found_at = 0;
 
+        if (!path)
+                return false;
+        tdm_utf8_mend(path); /* as it is remembered */
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (model->state == TDM_MODEL_FAILED || !is_said(model, account, path))
-                        continue;
-                tdm_model_touch(model);
-                *ret = tdm_model_ref(model);
-                return true;
+                const struct tdm_model_said *said = find_said(model, account, path);
+
+                if (model->state != TDM_MODEL_FAILED && said && said->at > found_at) {
+                        found = model;
+                        found_at = said->at;
+                }
         }
-        return false;
+        if (!found)
+                return false;
+        tdm_model_touch(found);
+        *ret = tdm_model_ref(found);
+        return true;
 }
 
 int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd, struct tdm_model **ret,

@@ -68,6 +68,14 @@ struct tdm_file_identity {
         int64_t mtime_ns;
 };
 
+/* Under which path a client passed the file. */
+#define TDM_MODEL_SAID_MAX 8u
+struct tdm_model_said {
+        char *path;  /* NULL: free */
+        uint64_t by; /* an identity */
+        uint64_t at; /* a later one is larger; 0: free */
+};
+
 struct tdm_model {
         struct tdm_models *models;
         struct tdm_list node;
@@ -86,11 +94,10 @@ struct tdm_model {
         struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
         bool wanted;                         /* somebody needs the weights */
         bool only_draft;                     /* that is to guess for another model: no model leaves for it */
-        uint32_t draft_checked;      /* the model of this id was compared last as this one's draft; 0: none … */
-        uint32_t draft_differs;      /* … and the first token that differs; UINT32_MAX: none does */
-        bool by_name;                /* path is the daemon's own; else it is what a client said */
-        char *said_path;             /* by which the client said_by passed it last; NULL: by none */
-        uint64_t said_by;            /* an identity */
+        uint32_t draft_checked; /* the model of this id was compared last as this one's draft; 0: none … */
+        uint32_t draft_differs; /* … and the first token that differs; UINT32_MAX: none does */
+        bool by_name;           /* path is the daemon's own; else it is what a client said */
+        struct tdm_model_said said[TDM_MODEL_SAID_MAX];
         struct tdm_account *account; /* who asked for it first: is charged for the metadata; may be NULL */
         struct tdm_account *holder;  /* who wanted the weights: has its place in the fleet */
         bool reads, has_place;       /* LOADS of account, MODELS of holder are charged */

@@ -46,6 +46,7 @@ struct tdm_models {
         struct tdm_list list;
         unsigned n_models;
         uint32_t last_id;
+        uint64_t n_said; /* counts what clients said */
         struct tdm_list left;
         struct tdm_source *tick; /* progress, models that wait for memory, files in use, left */
         uint64_t last_file_check_ns;

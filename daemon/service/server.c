@@ -528,6 +528,7 @@ static int on_hangup(struct tdm_source *source, int signo, void *userdata)
                 s->config = &s->reread;
                 if (s->config->system)
                         read_subuids(s);
+                tdm_dbus_on_default_changed(s->dbus);
                 tdm_log_info("the configuration was read again");
         } else {
                 tdm_config_deinit(&config);

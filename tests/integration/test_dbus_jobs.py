@@ -3,7 +3,9 @@ that nobody here wrote: python3-dbus, GDBus through gi, busctl, gdbus and dbus-s
 import json
 import os
 import re
+import signal
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -375,6 +377,24 @@ def quotas_are_those_of_the_socket():
         for path, fd in jobs:
             os.close(fd)
         equal(len(d.generate(n=3).ids), 3, "served again")
+
+
+@test
+def another_default():
+    """SIGHUP: clients keep what a property was until they are told that it changed."""
+    with Bus() as bus, tempfile.NamedTemporaryFile("w", suffix=".conf") as f:
+        f.write("[daemon]\ndefault-model = tale\n")
+        f.flush()
+        with bus.daemon(models=(), args=("--config", f.name)) as d:
+            c, me = Client(bus).wait(), Listener(bus)
+            equal(c.get(ROOT, MANAGER, "DefaultModel"), "tale", "at first")
+            with open(f.name, "w") as again:
+                again.write("[daemon]\ndefault-model = sprout\n")
+            d.process.send_signal(signal.SIGHUP)
+            me.until(lambda: any(s[3] == "PropertiesChanged" and s[4][1].get("DefaultModel") == "sprout"
+                                 for s in me.signals), "DefaultModel")
+            equal(c.get(ROOT, MANAGER, "DefaultModel"), "sprout", "afterwards")
+            me.close()
 
 
 @test

@@ -105,6 +105,10 @@ def a_draft_of_ones_own():
             def drafted():
                 return json.loads(p.cli(*args, draft, PROMPT).splitlines()[-1])["drafted"] > 0
             wait_for(drafted, f"guesses of {draft}", 30 * SLOW)  # the draft is loaded beside the first job
+        # The file that is passed as the model is the draft's, too, under another name.
+        os.link(os.path.join(p.home, "other.gguf"), os.path.join(p.home, "twin.gguf"))
+        p.cli("generate", "-m", "./twin.gguf", *args[1:], "./other.gguf", PROMPT)
+        p.cli("generate", "-m", os.path.join(p.home, "twin.gguf"), *args[1:], "./other.gguf", PROMPT)
         check("No such file" in p.cli("generate", "--draft", "./nowhere.gguf", "x", status=1), "no such file")
         check("no model is named nosuch" in p.cli("generate", "-m", "little", "--draft", "nosuch", "x", status=1),
               "no such name")

@@ -60,6 +60,12 @@ def any_prefix():
                 for program in re.findall(r"^Exec\w+=[-+!]*(/\S+)", f.read(), re.M):
                     check(program.startswith(prefix + "/") and os.access(program, os.X_OK) or
                           not re.search("tandem", program), "a program that a unit names", unit, program)
+        # What docs/packaging.md links: all units and nothing else, or systemctl refuses the whole command.
+        linked = re.search(r"^sudo systemctl link (/opt/tandem\S+)$", read("docs/packaging.md"), re.M).group(1)
+        linked = subprocess.run(["bash", "-c", "echo " + linked.replace("/opt/tandem", prefix)], check=True, text=True,
+                                stdout=subprocess.PIPE).stdout.split()
+        equal(sorted(linked), sorted(p for p in glob.glob(prefix + "/lib/systemd/system/*") if os.path.isfile(p)),
+              "the units that are linked")
         check(os.path.exists(prefix + "/etc/tandem/tandem.conf"), "configuration in the prefix")
         check(os.path.exists(prefix + "/share/doc/tandem/http-api.md"), "the page that messages of HTTP name")
         for page in glob.glob(prefix + "/share/doc/**/*.md", recursive=True):

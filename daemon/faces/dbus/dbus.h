@@ -50,6 +50,8 @@ void tdm_logind_may_sleep(struct tdm_logind *logind);
 void tdm_logind_destroy(struct tdm_logind *logind); /* NULL is fine */
 
 void tdm_dbus_set_draining(struct tdm_dbus *bus);
+/* The default model may be another one. */
+void tdm_dbus_on_default_changed(struct tdm_dbus *bus);
 /* Everything that was said has left, pipes included. */
 bool tdm_dbus_is_drained(const struct tdm_dbus *bus);
 /* Cancels its jobs. */

@@ -213,12 +213,9 @@ enum property {
 };
 
 static const struct bus_property properties[N_PROPERTIES] = {
-        [VERSION] = { "Version", "s", false },
-        [INTERFACE_VERSION] = { "InterfaceVersion", "u", false },
-        [DEFAULT_MODEL] = { "DefaultModel", "s", false },
-        [DRAINING] = { "Draining", "b", true },
-        [JOBS_RUNNING] = { "JobsRunning", "u", false },
-        [JOBS_QUEUED] = { "JobsQueued", "u", false },
+        [VERSION] = { "Version", "s", false },           [INTERFACE_VERSION] = { "InterfaceVersion", "u", false },
+        [DEFAULT_MODEL] = { "DefaultModel", "s", true }, [DRAINING] = { "Draining", "b", true },
+        [JOBS_RUNNING] = { "JobsRunning", "u", false },  [JOBS_QUEUED] = { "JobsQueued", "u", false },
         [RECOVERIES] = { "Recoveries", "t", false },
 };
 
@@ -280,6 +277,12 @@ void tdm_dbus_set_draining(struct tdm_dbus *bus)
                 return;
         bus->draining = true;
         bus_properties_changed(bus, BUS_ROOT, &bus_manager_interface, bus, NULL);
+}
+
+void tdm_dbus_on_default_changed(struct tdm_dbus *bus)
+{
+        if (bus)
+                bus_properties_changed(bus, BUS_ROOT, &bus_manager_interface, bus, NULL);
 }
 
 bool tdm_dbus_is_drained(const struct tdm_dbus *bus)
