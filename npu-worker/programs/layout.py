@@ -7,7 +7,7 @@ feeds one core, and a core's arithmetic keeps up with its port: at 64 rows it ne
 rows far fewer. A second core on a port would only share what it brings.
 
 All lengths here are in words of 32 bits, which is what DMAs count in. How a buffer is laid out is the manifest's
-business (npu-worker/manifest.h in Tandem's sources)."""
+business (npu-worker/manifest/manifest.h in Tandem's sources)."""
 from dataclasses import dataclass
 
 ROWS, OUTPUTS, PIECE = 4, 64, 128  # of a step of a core: rows of A, outputs, and inputs

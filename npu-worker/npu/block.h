@@ -9,8 +9,8 @@
 #ifndef TDM_NPU_BLOCK_H
 #define TDM_NPU_BLOCK_H
 
-#include "npu-worker/attention-abi.h"
-#include "npu-worker/npu.h"
+#include "npu-worker/manifest/attention-abi.h"
+#include "npu-worker/npu/npu.h"
 
 struct tdm_npu_block;
 struct tdm_npu_block_weights;

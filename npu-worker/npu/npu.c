@@ -1,5 +1,5 @@
 /* Opening an NPU and keeping it going: see npu.h. Products are in product.c. */
-#include "npu-worker/npu-private.h"
+#include "npu-worker/npu/private.h"
 
 #include <sys/resource.h>
 #include <sys/sysinfo.h>

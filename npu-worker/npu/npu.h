@@ -15,7 +15,7 @@
 #define TDM_NPU_NPU_H
 
 #include <stdatomic.h>
-#include "npu-worker/plan.h"
+#include "npu-worker/plan/plan.h"
 #include "npu-worker/xrt/front.h"
 
 struct tdm_npu;
@@ -46,6 +46,8 @@ const char *tdm_npu_flavour(const struct tdm_npu *npu);
 uint64_t tdm_npu_memlock(const struct tdm_npu *npu); /* RLIMIT_MEMLOCK; UINT64_MAX: none */
 uint64_t tdm_npu_budget_left(const struct tdm_npu *npu);
 uint64_t tdm_npu_budget(const struct tdm_npu *npu);
+/* Ends this process, for what only a new one can mend. */
+_Noreturn void tdm_npu_leave(const struct tdm_npu *npu, const char *what);
 
 /* max_rows at a time; fewer where no program takes so many: tdm_npu_product_rows(). */
 int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, uint32_t max_rows,

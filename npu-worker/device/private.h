@@ -3,8 +3,8 @@
 #define TDM_NPU_DEVICE_PRIVATE_H
 
 #include "engine/host/forward.h"
-#include "npu-worker/block.h"
-#include "npu-worker/npu-device.h"
+#include "npu-worker/npu/block.h"
+#include "npu-worker/device/npu-device.h"
 
 struct tdm_npu_layer {
         /* The two products, or the whole block; all NULL: the host runs this layer. */

@@ -2,9 +2,8 @@
  *
  * Which layers go to the NPU follows from the budget and the model alone, and the numerics id names everything that
  * could change a bit: kind of device, type, the set of programs, the budget. */
-#include "npu-worker/npu-device-private.h"
-#include "npu-worker/npu-private.h"
-#include "npu-worker/telemetry.h"
+#include "npu-worker/device/private.h"
+#include "npu-worker/telemetry/telemetry.h"
 
 #include <assert.h>
 

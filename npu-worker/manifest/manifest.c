@@ -2,7 +2,7 @@
  * ends. A reader of its own instead of inih's, for the lines in the messages and because a section's end matters here.
  * What it will not do: guess. An unknown key, a section twice, a value too much are errors, since a program that does
  * something else than it says makes wrong text without any sign of it. */
-#include "npu-worker/manifest.h"
+#include "npu-worker/manifest/manifest.h"
 
 #include <ctype.h>
 
