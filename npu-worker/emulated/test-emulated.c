@@ -12,6 +12,7 @@
 
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/emulated/program.h"
+#include "npu-worker/manifest/files.h"
 #include "npu-worker/manifest/manifest.h"
 #include "npu-worker/xrt/load.h"
 

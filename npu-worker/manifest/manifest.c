@@ -6,7 +6,7 @@
 
 #include <ctype.h>
 
-#include "npu-worker/xrt/load.h"
+#include "npu-worker/manifest/files.h"
 
 #define MAX_BYTES (UINT64_C(1) << 20)
 #define MAX_LINE 256u

@@ -5,6 +5,7 @@
 #include <sys/sysinfo.h>
 
 #include "common/log.h"
+#include "npu-worker/manifest/files.h"
 #include "npu-worker/xrt/load.h"
 
 #ifndef TDM_NPU_PROGRAMS_DIR

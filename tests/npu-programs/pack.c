@@ -7,7 +7,7 @@
 #include "common/f16.h"
 #include "engine/host/kernels.h"
 #include "npu-worker/plan/plan.h"
-#include "npu-worker/xrt/load.h"
+#include "npu-worker/manifest/files.h"
 
 static uint32_t state = 1;
 
