@@ -50,7 +50,7 @@ static void scribble_hook(struct rig *rig, uint32_t n_steps)
                 uint32_t at = atomic_load(&from->produced);
                 const uint64_t one = 1;
 
-                from->slots[at % from->n_slots] = (struct tdm_desc){
+                from->entries[at % from->n_entries] = (struct tdm_desc){
                         .kind = TDM_DESC_DONE, .epoch = f->epoch, .step_id = 99, .model_id = 1, .slot = 0
                 };
                 atomic_store(&from->produced, at + 1);
