@@ -2,8 +2,8 @@
  *
  * The fleet starts the workers, hands them models (segments) and rings, posts steps, hears results, watches process and
  * progress, and after a loss bumps the epoch, reaps, restarts and tells its owner to issue again what was in flight. It
- * knows nothing of jobs or tokens. Loop thread only. Both ends of worker.proto and of the rings are described in
- * docs/ring-abi.md. */
+ * knows nothing of jobs or tokens. Loop thread only. docs/epochs.md has the states and times, docs/ring-abi.md the
+ * rings and worker.proto. */
 #ifndef TDM_DAEMON_FLEET_FLEET_H
 #define TDM_DAEMON_FLEET_FLEET_H
 
