@@ -245,7 +245,7 @@ struct tdm_fleet {
         unsigned n_link_cuts;
         uint64_t link_until_ns; /* cut until then; 0: it is not */
         struct tdm_source *link_timer;
-        struct tdm_trace_ring *trace; /* our own lane */
+        struct tdm_trace_ring *trace; /* our own track */
         struct tdm_fleet_worker workers[TDM_N_WORKERS];
         struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
         struct tdm_placement_store *store;

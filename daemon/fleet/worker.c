@@ -203,7 +203,7 @@ void tdm_fleet_worker_kill(struct tdm_fleet_worker *w)
 
 static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 {
-        tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_LANE_OF(w->index));
+        tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_TRACK_OF(w->index));
         w->phase = TDM_FLEET_PROCESS_DYING;
         if (!w->retrying)
                 w->state = TDM_WORKER_RESTARTING;
@@ -469,7 +469,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         w->pinged_ns = tdm_now_ns();
         r = start_process(w);
         if (r == 0) {
-                tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_LANE_OF(w->index));
+                tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_TRACK_OF(w->index));
                 tdm_fleet_watch_soon(w->fleet);
                 return;
         }

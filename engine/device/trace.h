@@ -28,7 +28,7 @@ enum tdm_trace_kind {
         TDM_TRACE_STEP_DONE = 8,    /* the same */
         TDM_TRACE_STEP_FAILED = 9,  /* the same */
         TDM_TRACE_EPOCH = 10,       /* arg: the new epoch; what was in flight is void */
-        TDM_TRACE_WORKER_LOST = 11, /* arg: lane */
+        TDM_TRACE_WORKER_LOST = 11, /* arg: track */
         TDM_TRACE_WORKER_START = 12,
         TDM_TRACE_READY = 13, /* arg: epoch */
         TDM_TRACE_N_KINDS

@@ -52,8 +52,8 @@ void add_piece(const number *__restrict a, const number *__restrict b, sum *__re
 using multiply = aie::mmul<rows, 16, T, int8, int4>;
 constexpr unsigned block = 32, block_bytes = 2 * block + block * block / 2, row_bytes = 16 + 2 * piece;
 
-// 16 scales of f16 as f32. Subnormals, which are below 2^-14, become zero. Infinities and NaNs, which no sound file has,
-// become numbers.
+// 16 scales of f16 as f32. Subnormals, which are below 2^-14, become zero. Infinities and NaNs become numbers; no sound
+// file has any.
 // A word of 32 bits has two scales, the even one in its lower half.
 aie::vector<float, 16> halves_to_float(const uint16 *p)
 {
