@@ -211,6 +211,12 @@ DBusMessage *bus_writer_finish(struct bus_writer *w);
 /* Writes size bytes as well-formed UTF-8 without NUL to out (room: 3 * size) and returns how many. */
 size_t bus_clean_text(const char *text, size_t size, char *out);
 
+/* on-loop.c: which events a watch waits for; what the loop calls with them (userdata: the watch); a connection's
+ * timeouts on the loop. false: no memory. */
+uint32_t bus_watch_events(DBusWatch *watch);
+int bus_on_watch(struct tdm_source *source, int fd, uint32_t events, void *userdata);
+bool bus_put_timeouts(DBusConnection *connection, struct tdm_loop *loop);
+
 /* bus.c */
 int bus_connect(struct tdm_dbus *bus);
 void bus_tear_down(struct tdm_dbus *bus);
