@@ -14,8 +14,8 @@
  * updated in place by each block.
  *
  * A sequence has a number, its `table`. Under it lies a page table for each group: entry i is the page of positions
- * i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE where there is none (not yet, or slid out). tandemd changes an entry only while
- * no step in flight can look at it. */
+ * i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE where there is none (not yet, or slid out). tandemd changes an entry only
+ * while no step in flight can look at it. */
 #ifndef TDM_ENGINE_STEP_STEP_H
 #define TDM_ENGINE_STEP_STEP_H
 

@@ -1,5 +1,5 @@
-/* libdbus's watches and timeouts in the loop's terms: what both connections of this folder, to the bus that is served
- * and to logind's, have in common. libdbus says which events and which times it waits for; the loop tells it of them. */
+/* libdbus's watches and timeouts in the loop's terms, for both connections of this folder: to the bus that is served,
+ * and to logind's. libdbus says which events and times it waits for, and the loop calls it. */
 #include "daemon/faces/dbus/private.h"
 
 #include <sys/epoll.h>
