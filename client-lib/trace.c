@@ -1,6 +1,6 @@
 /* Traces: events as they come, handed on one by one. Nothing is kept but how many were lost, so that a trace of any
  * length costs no memory here. The handle owns its request: freed early, it asks the daemon to stop and what still
- * comes finds nobody. */
+ * comes finds no trace. */
 #include "client-lib/internal.h"
 
 #define N_TRACKS 3

@@ -429,7 +429,7 @@ void tdm_ring_disarm(struct tdm_ring *ring)
         if (ring->eventfd < 0)
                 return;
         /* RWF_NOWAIT and not plain read(): the peer shares the open file and could clear O_NONBLOCK and empty it, which
-         * would hang us here. EAGAIN is the usual answer when the ring woke nobody. */
+         * would hang us here. EAGAIN is the usual answer when no wake-up came. */
         if (preadv2(ring->eventfd, &iov, 1, -1, RWF_NOWAIT) < 0)
                 return;
 }

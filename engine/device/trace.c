@@ -4,8 +4,7 @@
 
 static uint64_t oldest(uint64_t written)
 {
-        /* The entry of event `written` may be half written: the event that it still holds for others is not to be had.
-         */
+        /* The writer may be in the middle of event `written`, whose entry still held an older one: that one is lost. */
         return written < TDM_TRACE_EVENTS ? 0 : written - TDM_TRACE_EVENTS + 1;
 }
 

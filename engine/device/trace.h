@@ -87,8 +87,8 @@ static inline void tdm_trace_add(struct tdm_trace_ring *ring, const struct tdm_t
 /* A cursor at the next event to come; or, with past, at the oldest that is still held. */
 uint64_t tdm_trace_cursor(const struct tdm_trace_ring *ring, bool past);
 /* Copies the next events, at most max, and moves the cursor behind them; returns how many. *lost grows by the number of
- * events that were overwritten before they could be copied. The ring may be anybody's: whatever stands in it, no more
- * than its entries are looked at. A writer that counts backwards has its cursor put to where it is now. */
+ * events that were overwritten before they could be copied. The ring's writer is not trusted: whatever stands in it, no
+ * more than its entries are looked at. A writer that counts backwards has its cursor put to where it is now. */
 size_t tdm_trace_read(const struct tdm_trace_ring *ring, uint64_t *cursor, struct tdm_trace_event *events, size_t max,
                       uint64_t *lost);
 

@@ -4,7 +4,7 @@
  *
  * Rows are taken in tiles of what one submission holds. Each product goes to the NPU in one; its input is rounded to
  * the program's type on the way into the buffer that the NPU reads, so hidden rows in the arena are read in place and
- * nothing is copied for its own sake. */
+ * there is no other copy. */
 #include "npu-worker/device/private.h"
 
 #define CHUNK_ROWS 8u

@@ -284,7 +284,7 @@ static int check_program(const struct reader *r)
         if (p->op == TDM_NPU_ATTENTION)
                 return check_attention(r);
         if (p->op != TDM_NPU_GEMM && p->op != TDM_NPU_GEMV)
-                return 0; /* nobody uses it */
+                return 0; /* not used yet */
         if (p->op == TDM_NPU_GEMV && p->m != 1)
                 return wrong_at(r, r->section_line, "[%s]: a gemv has one row, shape says %u", p->name, p->m);
         if (p->b.kind == TDM_NPU_TILES && (p->k % p->b.tile_rows != 0 || p->n % p->b.tile_cols != 0))

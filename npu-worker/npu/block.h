@@ -46,7 +46,7 @@ struct tdm_npu_block_table {
 };
 void tdm_npu_block_table(struct tdm_npu_block *block, uint32_t n_rows, struct tdm_npu_block_table *ret);
 void tdm_npu_block_put(struct tdm_npu_block *block, uint32_t row, const float *x); /* [d_model] */
-/* reads: of the cache, to the device before; writes: back behind it. Does not return where the device is beyond help.
+/* reads: of the cache, to the device before; writes: back behind it. Does not return where no retry helps.
  */
 void tdm_npu_block_run(struct tdm_npu_block *block, const struct tdm_npu_block_weights *weights, uint32_t n_rows,
                        const struct tdm_npu_part *reads, size_t n_reads, const struct tdm_npu_part *writes,

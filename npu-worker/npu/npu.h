@@ -67,7 +67,7 @@ int tdm_npu_weights_finish(struct tdm_npu_weights *weights, struct tdm_error *er
 void tdm_npu_weights_destroy(struct tdm_npu_weights *weights);
 
 void tdm_npu_product_put(struct tdm_npu_product *product, uint32_t row, const float *x); /* [cols] */
-/* Rows 0 … n_rows - 1, at most tdm_npu_product_rows(). Does not return where the device is beyond help. */
+/* Rows 0 … n_rows - 1, at most tdm_npu_product_rows(). Does not return where no retry helps. */
 void tdm_npu_product_run(struct tdm_npu_product *product, const struct tdm_npu_weights *weights, uint32_t n_rows);
 /* Outputs first … first + n - 1 of a row. */
 void tdm_npu_product_get(const struct tdm_npu_product *product, const struct tdm_npu_weights *weights, uint32_t row,

@@ -221,7 +221,7 @@ static void on_hello(DBusPendingCall *pending, void *userdata)
                 dbus_message_unref(reply);
 }
 
-/* Anybody may send a signal to us alone, so the sender is looked at. */
+/* Every program on the bus may send us a signal, so the sender is checked. */
 static bool is_from_logind(const struct tdm_logind *logind, DBusMessage *message)
 {
         const char *sender = dbus_message_get_sender(message);

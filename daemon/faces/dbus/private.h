@@ -23,7 +23,7 @@
 #define BUS_OBJECT_MANAGER "org.freedesktop.DBus.ObjectManager"
 #define BUS_MAX_PATH 384u
 
-/* A call may say so much; what is longer is refused before anybody looks into it. */
+/* Limits of one call; a longer one is refused before its contents are read. */
 #define BUS_MAX_CALL_BYTES (UINT64_C(9) << 20)
 #define BUS_MAX_CALL_VALUES (UINT64_C(4) << 20)
 /* Calls that wait for credentials or polkit. */
@@ -31,7 +31,7 @@
 #define BUS_MAX_HELD_PER_UID 64u
 #define BUS_MAX_HELD_BYTES (UINT64_C(64) << 20)
 #define BUS_MAX_HELD_BYTES_PER_UID (UINT64_C(16) << 20)
-/* A message can bring 253 fds that nobody sees before it is gone, so few may wait. */
+/* A message can bring 253 fds, which are open until it is handled, so few may wait. */
 #define BUS_MAX_HELD_WITH_FDS 8u
 /* To polkit, about clients of the socket: no more than their accounts allow. */
 #define BUS_MAX_QUESTIONS 224u
@@ -135,7 +135,7 @@ struct tdm_dbus {
         struct tdm_fleet *fleet;
         struct tdm_accounts *accounts;
         bool system;
-        bool asked_for; /* somebody named this bus */
+        bool asked_for; /* --bus or the configuration names this bus */
         bool draining;
         char *address;
         char *socket; /* for status */
@@ -230,7 +230,7 @@ bool bus_closes_too_many(const struct tdm_dbus *bus);
 void bus_close_undispatched(struct tdm_dbus *bus, DBusConnection *connection);
 /* Takes message; NULL is fine. Not sent while there is no bus. */
 void bus_send(struct tdm_dbus *bus, DBusMessage *message);
-/* A call to somebody else; fn is called once, unless *ret is cancelled before. */
+/* A call to another service (polkit, the bus itself); fn is called once, unless *ret is cancelled before. */
 int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn,
             void *userdata, DBusPendingCall **ret);
 void bus_forget_asking(DBusPendingCall **asking);

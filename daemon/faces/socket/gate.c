@@ -24,7 +24,7 @@ struct tdm_gate {
         struct tdm_source *io, *timer;
         bool busy;                   /* until it says that it is idle */
         struct tdm_account *account; /* is charged while it is busy */
-        tdm_gate_fn fn;              /* NULL: nobody waits for an answer */
+        tdm_gate_fn fn;              /* NULL: the order was given up */
         void *userdata;
 };
 

@@ -1,4 +1,4 @@
-/* Traces for clients: the rings of events, read a few dozen times a second and sent on while somebody listens.
+/* Traces for clients: the rings of events, read a few dozen times a second and sent on while a client listens.
  *
  * Nothing is kept here: an event is read when there is room to send it, and when the client does not read, the rings go
  * round and what was missed is counted. So a trace costs a fixed amount however long it is. It tells how long every
