@@ -214,6 +214,10 @@ static void false_progress(void **state)
 
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->reason[0] = 0;
+                /* It has just answered a ping. Else the next one may find it before the claim does, where a sanitizer's
+                 * deadline is long. */
+                wait_for(rig, atomic_load(&liar->progress->answered) == liar->ping_sent &&
+                                      tdm_now_ns() - liar->pinged_ns < TDM_NSEC_PER_SEC / 4);
                 kill(pid, SIGSTOP);
                 start_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->hold = false;
