@@ -38,7 +38,7 @@ struct out_frame {
 struct tandem {
         unsigned refs;
         unsigned depth; /* > 0: inside callbacks */
-        bool closed;    /* tandem_close() was called; nobody may hear of it any more */
+        bool closed;    /* tandem_close() was called: no callback any more */
         int fd;
         int timeout_ms;
         struct tdm_frame_reader *reader;

@@ -35,7 +35,7 @@ struct call_list {
 struct tandem_job {
         struct call call;
         struct tandem *tandem; /* NULL once done */
-        unsigned refs;         /* the user's handle, the open request, and whoever is calling back */
+        unsigned refs;         /* the user's handle, the open request, and each callback that runs */
         bool released;         /* the handle is gone: no callbacks */
         bool done;
         bool scoring, embedding;

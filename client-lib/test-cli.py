@@ -451,7 +451,7 @@ class Others(unittest.TestCase):
         self.assertEqual(open_steps, set())
         shown = [json.loads(r.stdout)["otherData"]["events"], int(re.search(rb"([0-9]+) events, ", r.stderr)[1])]
         self.assertEqual(shown, [len(events)] * 2)  # the file has as many as it says
-        self.assertIn(b"897 events were lost", r.stderr)  # 300, 298 and 299 of the lanes' last chunks
+        self.assertIn(b"897 events were lost", r.stderr)  # 300, 298 and 299 of the tracks' last chunks
         r = tandem("trace", "-o", "/dev/null", "--seconds", "1.234")
         self.assertEqual((r.returncode, r.stderr), (1, b"tandem: denied: not you\n"))
         r = tandem("trace", "-o", "/dev/full")

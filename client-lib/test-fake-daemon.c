@@ -465,7 +465,7 @@ static void got_jobs(struct conn *c, uint32_t id)
         send_reply(c, id, &reply);
 }
 
-/* A few hundred chunks of lies: times that go back, ends without a beginning, lanes and kinds that nobody knows. */
+/* A few hundred chunks of lies: times that go back, ends without a beginning, tracks and kinds that nobody knows. */
 static void got_trace(struct conn *c, uint32_t id)
 {
         static const uint64_t odd[] = { 0, 1, UINT64_C(5000000000), UINT64_MAX / 2, UINT32_MAX };
@@ -477,7 +477,7 @@ static void got_trace(struct conn *c, uint32_t id)
                 REPLY(TRACE, trace, &chunk);
 
                 chunk.last = i == 300;
-                chunk.lane = (Tandem__TraceLane)(i % 31 == 30 ? 77 : i % 3);
+                chunk.track = (Tandem__TraceTrack)(i % 31 == 30 ? 77 : i % 3);
                 chunk.lost = i;
                 chunk.events = list;
                 for (unsigned k = 0; k < 20 && !chunk.last; k++) {

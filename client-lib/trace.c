@@ -1,16 +1,16 @@
 /* Traces: events as they come, handed on one by one. Nothing is kept but how many were lost, so that a trace of any
  * length costs no memory here. The handle owns its request: freed early, it asks the daemon to stop and what still
- * comes finds nobody. */
+ * comes finds no trace. */
 #include "client-lib/internal.h"
 
-#define N_LANES 3
+#define N_TRACKS 3
 
 struct tandem_trace {
         struct call call;
         struct tandem *tandem; /* NULL once done */
         void (*on_event)(const struct tandem_trace_event *event, void *userdata);
         void *userdata;
-        uint64_t lost[N_LANES];
+        uint64_t lost[N_TRACKS];
         struct tandem_error error;
         bool done, stop_sent;
 };
@@ -42,13 +42,13 @@ static void finish(struct tandem_trace *trace)
 
 static void got_chunk(struct tandem_trace *trace, const Tandem__TraceChunk *chunk)
 {
-        if ((unsigned)chunk->lane < N_LANES)
-                trace->lost[chunk->lane] = chunk->lost;
+        if ((unsigned)chunk->track < N_TRACKS)
+                trace->lost[chunk->track] = chunk->lost;
         for (size_t i = 0; i < chunk->n_events && !trace->done; i++) { /* a callback may close the connection */
                 const Tandem__TraceEvent *wire = chunk->events[i];
                 struct tandem_trace_event event = {
                         .time_ns = wire->time_ns,
-                        .lane = (int)chunk->lane,
+                        .track = (int)chunk->track,
                         .kind = (int)wire->kind,
                         .step = wire->step,
                         .block = is_block((int)wire->kind) ? block_name(wire->block) : "",
@@ -160,9 +160,9 @@ const struct tandem_error *tandem_trace_error(const struct tandem_trace *trace)
         return trace->error.code != TANDEM_OK ? &trace->error : NULL;
 }
 
-uint64_t tandem_trace_lost(const struct tandem_trace *trace, int lane)
+uint64_t tandem_trace_lost(const struct tandem_trace *trace, int track)
 {
-        return lane >= 0 && lane < N_LANES ? trace->lost[lane] : 0;
+        return track >= 0 && track < N_TRACKS ? trace->lost[track] : 0;
 }
 
 void tandem_trace_free(struct tandem_trace *trace)

@@ -5,10 +5,10 @@
  * rest of the frame at hand and the next header: then at most one frame begins in it, and the fds are that frame's.
  * Fds that come where no frame begins are a breach of protocol. The price is one more system call for a lone frame.
  *
- * A guarded reader never receives fds itself, because whoever received one must close it, and closing a file of a
- * hanging FUSE server never returns. It looks at a frame's first byte before it takes it (the kernel says by MSG_CTRUNC
- * that fds ride on it), and leaves it to the caller. All its other reads have no room for fds: the kernel drops what
- * came, without flushing it.
+ * A guarded reader never receives fds itself, because a process that received one must close it, and closing a file of
+ * a hanging FUSE server never returns. It looks at a frame's first byte before it takes it (the kernel says by
+ * MSG_CTRUNC that fds ride on it), and leaves it to the caller. All its other reads have no room for fds: the kernel
+ * drops what came, without flushing it.
  *
  * A reader without fds takes whatever has arrived with one call. Fds are a breach there, and the kernel drops them too.
  *

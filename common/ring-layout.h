@@ -5,16 +5,16 @@
 
 #include "common/ring.h"
 
-#define TDM_RING_MIN_SLOTS 2u
-#define TDM_RING_MAX_SLOTS 4096u
+#define TDM_RING_MIN_ENTRIES 2u
+#define TDM_RING_MAX_ENTRIES 4096u
 
 /* One writer per cache line. The maker writes the header line before it hands the fd to another process. */
 struct tdm_ring_shared {
         /* line 0: header */
         uint32_t magic;
         uint32_t abi;
-        uint32_t n_slots;
-        uint32_t slot_bytes;
+        uint32_t n_entries;
+        uint32_t entry_bytes;
         uint32_t epoch;
         uint32_t wake;       /* enum tdm_ring_wake */
         uint64_t size_bytes; /* of the memfd, which is sealed to it */
@@ -32,19 +32,19 @@ struct tdm_ring_shared {
         _Atomic uint32_t sleep_seq; /* odd: asleep or about to be; each sleep has a number of its own */
         uint8_t pad3[60];
 
-        struct tdm_desc slots[];
+        struct tdm_desc entries[];
 };
 static_assert(offsetof(struct tdm_ring_shared, magic) == 0, "ring layout");
 static_assert(offsetof(struct tdm_ring_shared, abi) == 4, "ring layout");
-static_assert(offsetof(struct tdm_ring_shared, n_slots) == 8, "ring layout");
-static_assert(offsetof(struct tdm_ring_shared, slot_bytes) == 12, "ring layout");
+static_assert(offsetof(struct tdm_ring_shared, n_entries) == 8, "ring layout");
+static_assert(offsetof(struct tdm_ring_shared, entry_bytes) == 12, "ring layout");
 static_assert(offsetof(struct tdm_ring_shared, epoch) == 16, "ring layout");
 static_assert(offsetof(struct tdm_ring_shared, wake) == 20, "ring layout");
 static_assert(offsetof(struct tdm_ring_shared, size_bytes) == 24, "ring layout");
 static_assert(offsetof(struct tdm_ring_shared, produced) == 64, "ring layout");
 static_assert(offsetof(struct tdm_ring_shared, consumed) == 128, "ring layout");
 static_assert(offsetof(struct tdm_ring_shared, sleep_seq) == 192, "ring layout");
-static_assert(offsetof(struct tdm_ring_shared, slots) == 256, "ring layout");
+static_assert(offsetof(struct tdm_ring_shared, entries) == 256, "ring layout");
 static_assert(sizeof(_Atomic uint32_t) == 4 && ATOMIC_INT_LOCK_FREE == 2, "indices are plain words");
 static_assert(offsetof(struct tdm_desc, step_id) == 8, "descriptor layout");
 static_assert(offsetof(struct tdm_desc, posted_ns) == 32, "descriptor layout");

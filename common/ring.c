@@ -1,13 +1,13 @@
 /* The descriptor ring: single producer, single consumer, two processes that do not trust each other.
  *
- * Everything that decides where memory is touched (own index, number of slots, epoch) is kept in private memory after
+ * Everything that decides where memory is touched (own index, number of entries, epoch) is kept in private memory after
  * attach. A shared word is either written for the peer, or read once and checked. A descriptor is copied out once. So a
  * hostile peer can send nonsense, which the caller sees as -EPROTO, or nothing, which it sees as a timeout.
  *
  * Memory orders. There are three pairs inside the ring:
- *   P1 produced: stored by push after the slot is written (release) / loaded by pop and wait (acquire). What the
- *      producer wrote before push, in the slot and in any segment, is visible to the consumer that popped it.
- *   P2 consumed: stored by pop after the slot is read (release) / loaded by push (acquire). A slot is written again
+ *   P1 produced: stored by push after the entry is written (release) / loaded by pop and wait (acquire). What the
+ *      producer wrote before push, in the entry and in any segment, is visible to the consumer that popped it.
+ *   P2 consumed: stored by pop after the entry is read (release) / loaded by push (acquire). An entry is written again
  *      only after it was read.
  *   P3 sleeping (Dekker): the consumer stores sleep_seq (odd), then loads produced; the producer stores produced, then
  *      loads sleep_seq. All four are seq_cst, so at least one side sees the other's store: either the producer wakes,
@@ -56,7 +56,7 @@ static_assert(sizeof(struct waitv_entry) == 24, "kernel ABI");
 struct tdm_ring {
         struct tdm_ring_shared *shared;
         size_t map_bytes;
-        uint32_t n_slots; /* these three: private copies, checked at attach */
+        uint32_t n_entries; /* these three: private copies, checked at attach */
         uint32_t epoch;
         enum tdm_ring_wake wake;
         enum tdm_ring_end end;
@@ -97,27 +97,27 @@ void tdm_ring_borrow_mapping(struct tdm_ring *ring, struct tdm_ring *other)
         ring->map_bytes = 0;
 }
 
-static uint64_t ring_bytes(uint32_t n_slots)
+static uint64_t ring_bytes(uint32_t n_entries)
 {
-        uint64_t n = sizeof(struct tdm_ring_shared) + (uint64_t)n_slots * sizeof(struct tdm_desc);
+        uint64_t n = sizeof(struct tdm_ring_shared) + (uint64_t)n_entries * sizeof(struct tdm_desc);
 
         return TDM_ALIGN_UP(n, (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
-static bool slots_valid(uint32_t n)
+static bool entries_valid(uint32_t n)
 {
-        return n >= TDM_RING_MIN_SLOTS && n <= TDM_RING_MAX_SLOTS && (n & (n - 1)) == 0;
+        return n >= TDM_RING_MIN_ENTRIES && n <= TDM_RING_MAX_ENTRIES && (n & (n - 1)) == 0;
 }
 
-int tdm_ring_create(int *ret_memfd, int *ret_eventfd, uint32_t epoch, uint32_t n_slots, enum tdm_ring_wake wake)
+int tdm_ring_create(int *ret_memfd, int *ret_eventfd, uint32_t epoch, uint32_t n_entries, enum tdm_ring_wake wake)
 {
         _cleanup_(closep) int memfd = -1, efd = -1;
         struct tdm_ring_shared *shared;
         uint64_t size;
 
-        if (!slots_valid(n_slots) || (wake != TDM_RING_WAKE_FUTEX && wake != TDM_RING_WAKE_EVENTFD))
+        if (!entries_valid(n_entries) || (wake != TDM_RING_WAKE_FUTEX && wake != TDM_RING_WAKE_EVENTFD))
                 return -EINVAL;
-        size = ring_bytes(n_slots);
+        size = ring_bytes(n_entries);
         memfd = memfd_create("tandem-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
         if (memfd < 0 && errno == EINVAL)
                 memfd = memfd_create("tandem-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -140,8 +140,8 @@ int tdm_ring_create(int *ret_memfd, int *ret_eventfd, uint32_t epoch, uint32_t n
         /* Plain stores: handing the fd over orders them before anything the ends do. Indices start at zero. */
         shared->magic = TDM_RING_MAGIC;
         shared->abi = TDM_RING_ABI;
-        shared->n_slots = n_slots;
-        shared->slot_bytes = sizeof(struct tdm_desc);
+        shared->n_entries = n_entries;
+        shared->entry_bytes = sizeof(struct tdm_desc);
         shared->epoch = epoch;
         shared->wake = (uint32_t)wake;
         shared->size_bytes = size;
@@ -159,8 +159,8 @@ static void copy_header(struct tdm_ring_shared *to, const struct tdm_ring_shared
 
         to->magic = v->magic;
         to->abi = v->abi;
-        to->n_slots = v->n_slots;
-        to->slot_bytes = v->slot_bytes;
+        to->n_entries = v->n_entries;
+        to->entry_bytes = v->entry_bytes;
         to->epoch = v->epoch;
         to->wake = v->wake;
         to->size_bytes = v->size_bytes;
@@ -177,13 +177,13 @@ static int check_header(const struct tdm_ring_shared *h, uint64_t size, int even
                 return tdm_error_set(err, TDM_E_PROTOCOL,
                                      "ring: ABI %u, this program speaks %u (processes of different versions?)", h->abi,
                                      TDM_RING_ABI);
-        if (!slots_valid(h->n_slots) || h->slot_bytes != sizeof(struct tdm_desc))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "ring: %u slots of %u bytes are not a ring", h->n_slots,
-                                     h->slot_bytes);
-        if (h->size_bytes != size || size != ring_bytes(h->n_slots))
+        if (!entries_valid(h->n_entries) || h->entry_bytes != sizeof(struct tdm_desc))
+                return tdm_error_set(err, TDM_E_PROTOCOL, "ring: %u entries of %u bytes are not a ring", h->n_entries,
+                                     h->entry_bytes);
+        if (h->size_bytes != size || size != ring_bytes(h->n_entries))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "ring: %llu bytes told, %llu there, %llu needed",
                                      (unsigned long long)h->size_bytes, (unsigned long long)size,
-                                     (unsigned long long)ring_bytes(h->n_slots));
+                                     (unsigned long long)ring_bytes(h->n_entries));
         if (h->epoch != epoch)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "ring: epoch %u, expected %u", h->epoch, epoch);
         if (h->wake != TDM_RING_WAKE_FUTEX && !wants_eventfd)
@@ -211,7 +211,8 @@ int tdm_ring_attach(struct tdm_ring **ret, int memfd, int eventfd, enum tdm_ring
                                      (unsigned)seals);
         if (fstat(memfd, &st) < 0)
                 return tdm_error_set(err, -errno, "ring: cannot stat memfd: %m");
-        if (st.st_size < (off_t)ring_bytes(TDM_RING_MIN_SLOTS) || st.st_size > (off_t)ring_bytes(TDM_RING_MAX_SLOTS))
+        if (st.st_size < (off_t)ring_bytes(TDM_RING_MIN_ENTRIES) ||
+            st.st_size > (off_t)ring_bytes(TDM_RING_MAX_ENTRIES))
                 return tdm_error_set(err, TDM_E_PROTOCOL, "ring: memfd of %lld bytes is not a ring",
                                      (long long)st.st_size);
 
@@ -230,7 +231,7 @@ int tdm_ring_attach(struct tdm_ring **ret, int memfd, int eventfd, enum tdm_ring
         r = check_header(&header, (uint64_t)st.st_size, eventfd, epoch, err);
         if (r != 0)
                 return r;
-        ring->n_slots = header.n_slots;
+        ring->n_entries = header.n_entries;
         ring->epoch = header.epoch;
         ring->wake = (enum tdm_ring_wake)header.wake;
         ring->end = end;
@@ -334,7 +335,7 @@ void tdm_ring_wake_early(struct tdm_ring *ring)
 
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc)
 {
-        struct tdm_desc *slot;
+        struct tdm_desc *entry;
         uint32_t consumed;
 
         if (ring->end != TDM_RING_PRODUCER || desc->epoch != ring->epoch || !kind_valid(desc->kind))
@@ -348,13 +349,13 @@ int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc)
         if (consumed - ring->peer > ring->own - ring->peer)
                 return ring_die(ring);
         ring->peer = consumed;
-        if (ring->own - consumed >= ring->n_slots)
+        if (ring->own - consumed >= ring->n_entries)
                 return -EAGAIN;
 
-        slot = &ring->shared->slots[ring->own & (ring->n_slots - 1)];
-        copy_desc(slot, desc);
+        entry = &ring->shared->entries[ring->own & (ring->n_entries - 1)];
+        copy_desc(entry, desc);
         ring->own++;
-        /* seq_cst: P1, the release that publishes the slot, pairs with the acquire load in pop and wait; and the first
+        /* seq_cst: P1, the release that publishes the entry, pairs with the acquire load in pop and wait; and the first
          * half of P3, pairs with the seq_cst store of sleep_seq in fall_asleep(). */
         atomic_store_explicit(&ring->shared->produced, ring->own, memory_order_seq_cst);
         wake_sleeper(ring);
@@ -373,12 +374,12 @@ int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret)
 
         /* Acquire: P1, pairs with the store in push. */
         produced = atomic_load_explicit(&ring->shared->produced, memory_order_acquire);
-        if (produced - ring->own > ring->n_slots)
+        if (produced - ring->own > ring->n_entries)
                 return ring_die(ring);
         if (produced == ring->own)
                 return 0;
 
-        copy_desc(&desc, &ring->shared->slots[ring->own & (ring->n_slots - 1)]);
+        copy_desc(&desc, &ring->shared->entries[ring->own & (ring->n_entries - 1)]);
         ring->own++;
         /* Release: P2, pairs with the acquire load in push. */
         atomic_store_explicit(&ring->shared->consumed, ring->own, memory_order_release);
@@ -428,7 +429,7 @@ void tdm_ring_disarm(struct tdm_ring *ring)
         if (ring->eventfd < 0)
                 return;
         /* RWF_NOWAIT and not plain read(): the peer shares the open file and could clear O_NONBLOCK and empty it, which
-         * would hang us here. EAGAIN is the usual answer when the ring woke nobody. */
+         * would hang us here. EAGAIN is the usual answer when no wake-up came. */
         if (preadv2(ring->eventfd, &iov, 1, -1, RWF_NOWAIT) < 0)
                 return;
 }

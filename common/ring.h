@@ -43,9 +43,9 @@ struct tdm_ring;
 enum tdm_ring_end { TDM_RING_PRODUCER, TDM_RING_CONSUMER };
 enum tdm_ring_wake { TDM_RING_WAKE_FUTEX, TDM_RING_WAKE_EVENTFD };
 
-/* Makes the memfd (sealed) and, for EVENTFD, the eventfd. n_slots is a power of two, 2 … 4096. tandemd calls this for
+/* Makes the memfd (sealed) and, for EVENTFD, the eventfd. n_entries is a power of two, 2 … 4096. tandemd calls this for
  * every ring, hands the fds to the two ends and closes its own (or attaches, where it is an end itself). */
-int tdm_ring_create(int *ret_memfd, int *ret_eventfd /* -1 for FUTEX */, uint32_t epoch, uint32_t n_slots,
+int tdm_ring_create(int *ret_memfd, int *ret_eventfd /* -1 for FUTEX */, uint32_t epoch, uint32_t n_entries,
                     enum tdm_ring_wake wake);
 
 /* Maps and checks magic, ABI, size, epoch. Takes the fds on success only. eventfd is -1 for FUTEX rings. */

@@ -1,4 +1,4 @@
-/* Which of the names that exist somebody meant by one that does not: for "did you mean" in messages.
+/* Which of the names that exist was meant by one that does not: for "did you mean" in messages.
  *
  * Names are compared without case, as sequences of bytes, by the number of edits between them (optimal string
  * alignment: insert, delete, replace, swap neighbours). */

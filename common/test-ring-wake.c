@@ -30,7 +30,7 @@ struct end {
         struct tdm_ring *in, *out;
         enum style style;
         uint32_t n;
-        uint64_t *payload; /* [n_slots], plain memory: guarded by the rings alone */
+        uint64_t *payload; /* [n_entries], plain memory: guarded by the rings alone */
         int result;
 };
 

@@ -95,7 +95,7 @@ static void test_scribbled_producer(void **state)
                 pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
                 assert_int_equal(tdm_ring_push(p.producer, &d), 0);
                 atomic_store(&tdm_ring_shared(p.producer)->consumed, round ? 0xdeadbeef : 3);
-                tdm_ring_shared(p.producer)->n_slots = 1u << 30;
+                tdm_ring_shared(p.producer)->n_entries = 1u << 30;
                 tdm_ring_shared(p.producer)->epoch = 99;
                 tdm_ring_shared(p.producer)->size_bytes = 1;
                 assert_int_equal(tdm_ring_pop(p.consumer, &got), 1);
@@ -139,9 +139,9 @@ static void test_scribbled_descriptor(void **state)
                 pair_make(&p, 4, TDM_RING_WAKE_FUTEX);
                 assert_int_equal(tdm_ring_push(p.producer, &d), 0);
                 if (what == 0)
-                        tdm_ring_shared(p.producer)->slots[0].epoch = 8;
+                        tdm_ring_shared(p.producer)->entries[0].epoch = 8;
                 else
-                        tdm_ring_shared(p.producer)->slots[0].kind = what == 1 ? 0 : 0xffffffff;
+                        tdm_ring_shared(p.producer)->entries[0].kind = what == 1 ? 0 : 0xffffffff;
                 assert_int_equal(tdm_ring_pop(p.consumer, &got), -EPROTO);
                 assert_int_equal(got.step_id, 12345); /* outputs only on success */
                 assert_int_equal(tdm_ring_pop(p.consumer, &got), -EPROTO);

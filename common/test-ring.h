@@ -13,11 +13,11 @@ struct pair {
         struct tdm_ring *producer, *consumer;
 };
 
-static inline void pair_make(struct pair *p, uint32_t n_slots, enum tdm_ring_wake wake)
+static inline void pair_make(struct pair *p, uint32_t n_entries, enum tdm_ring_wake wake)
 {
         int memfd, efd;
 
-        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, n_slots, wake), 0);
+        assert_int_equal(tdm_ring_create(&memfd, &efd, 7, n_entries, wake), 0);
         assert_int_equal(tdm_ring_attach(&p->producer, fcntl(memfd, F_DUPFD_CLOEXEC, 3),
                                          efd < 0 ? -1 : fcntl(efd, F_DUPFD_CLOEXEC, 3), TDM_RING_PRODUCER, 7, NULL),
                          0);

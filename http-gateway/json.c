@@ -4,7 +4,7 @@
 
 #include "common/utf8.h"
 
-/* Whether the text stays within the limits; strings are skipped. What is not JSON is the parser's affair. */
+/* Whether the text stays within the limits; strings are skipped. The parser refuses what is not JSON. */
 static int scan(const char *data, size_t size, struct failure *f)
 {
         size_t depth = 0, n_values = 0;

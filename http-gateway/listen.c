@@ -1,3 +1,4 @@
+/* Opening the listening socket, or taking the one that a service manager passes: see listen.h. */
 #include "http-gateway/listen.h"
 
 #include <fcntl.h>
@@ -9,24 +10,6 @@
 #define BACKLOG 512
 /* What the kernel holds for a client that does not read; its jobs are paused that much earlier. */
 #define SEND_BUFFER_BYTES (64 << 10)
-
-void listen_notify(const char *state)
-{
-        const char *path = getenv("NOTIFY_SOCKET");
-        struct sockaddr_un address = { .sun_family = AF_UNIX };
-        _cleanup_(closep) int fd = -1;
-        size_t len = path ? strlen(path) : 0;
-
-        if (!path || (path[0] != '/' && path[0] != '@') || len >= sizeof(address.sun_path))
-                return;
-        memcpy(address.sun_path, path, len);
-        if (path[0] == '@')
-                address.sun_path[0] = '\0';
-        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
-                             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) < 0)
-                tdm_log_debug("cannot notify the service manager: %s", strerror(errno));
-}
 
 static bool is_loopback(const struct sockaddr_storage *address)
 {

@@ -131,7 +131,7 @@ static void answer_show(struct exchange *x, struct ask *ask)
                                        "model_info", info, "capabilities", capabilities(m)));
 }
 
-/* The daemon knows nothing of a model that nobody used yet, and applications decide by this answer what a model is good
+/* The daemon knows nothing of a model before its first use, and applications decide by this answer what a model is good
  * for. Tokenizing nothing has it read the head of the file, not the weights. */
 void ollama_show(struct exchange *x)
 {

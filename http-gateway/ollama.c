@@ -64,7 +64,7 @@ static void ollama_text(struct exchange *x, struct choice *c, const struct tande
                 add_line(x, line(x, model_of(x), text, size, false));
 }
 
-/* "think": false hides them; whether a model has thoughts is its template's affair. */
+/* "think": false hides them. The model's template decides whether it has thoughts. */
 static void add_thinking(struct exchange *x, json_t *line, const char *text, size_t size)
 {
         if (size > 0 && !json_is_false(json_get(x->generation->request->json, "think")))

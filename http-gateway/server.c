@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include "common/log.h"
+#include "common/notify.h"
 #include "http-gateway/backend.h"
 #include "http-gateway/exchange.h"
 #include "http-gateway/generation.h"
@@ -325,7 +326,7 @@ static int on_signal(struct tdm_source *source, int signo, void *userdata)
         if (s->draining)
                 return 0;
         tdm_log_info("leaving; %u requests are under way", s->n_exchanges);
-        listen_notify("STOPPING=1");
+        tdm_notify("STOPPING=1");
         s->draining = true;
         s->drain_until_ns = tdm_now_ns() + DRAIN_NS;
         fd = MHD_quiesce_daemon(s->mhd);
@@ -432,7 +433,7 @@ int server_run(struct config *config, struct tdm_error *err)
                 tdm_log_info("answering on %s, port %u%s", config->listen, listen_port(fd),
                              config->n_keys > 0 ? ", to those with a key" : "");
                 steal_fd(&fd); /* libmicrohttpd's */
-                listen_notify("READY=1");
+                tdm_notify("READY=1");
                 r = tdm_loop_run(s.loop);
                 if (r < 0)
                         tdm_error_set(err, r, "the server's loop failed: %s", strerror(-r));

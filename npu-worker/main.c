@@ -3,7 +3,7 @@
  * device, which needs no files and gets the whole sandbox. A device that is asked for by name and cannot be had is said
  * to be missing, it is never replaced silently. Everything else is the worker loop's (engine/worker/). */
 #include "engine/worker/worker.h"
-#include "npu-worker/npu-device.h"
+#include "npu-worker/device/npu-device.h"
 
 int main(int argc, char **argv)
 {

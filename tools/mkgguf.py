@@ -8,10 +8,13 @@ usage: mkgguf.py OUT --size tiny|odd|270m|1b|4b|12b|27b
 Needs numpy. The models know no chat template: generate with --raw.
 Weights are honest random draws (never zeros): norm-like gains near 1, matrices N(0, s/sqrt(fan_in)).
 """
-import argparse, json, struct, sys
+import argparse
+import json
+import sys
 import numpy as np
 sys.dont_write_bytecode = True  # nothing of a run stays in the tree
-from gguf_types import TYPES
+from gguf_types import TYPES  # noqa: E402
+from gguf_write import fitting_type, kv, vocabulary_keys, write_file  # noqa: E402
 
 SIZES = {  # layers, d, heads, kv, head_dim, ff, window, ctx, rope_factor
     "tiny": (6, 256, 4, 2, 64, 768, 64, 4096, 0),
@@ -22,27 +25,6 @@ SIZES = {  # layers, d, heads, kv, head_dim, ff, window, ctx, rope_factor
     "12b": (48, 3840, 16, 8, 256, 15360, 1024, 131072, 8),
     "27b": (62, 5376, 32, 16, 128, 21504, 1024, 131072, 8),
 }
-
-
-def kv_str(s):
-    b = s.encode() if isinstance(s, str) else s
-    return struct.pack("<Q", len(b)) + b
-
-
-def kv(key, typ, val):
-    out = kv_str(key)
-    t = {"u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8}
-    if typ in t:
-        out += struct.pack("<I", t[typ])
-        out += {"u32": lambda v: struct.pack("<I", v), "i32": lambda v: struct.pack("<i", v),
-                "f32": lambda v: struct.pack("<f", v), "bool": lambda v: struct.pack("<?", v),
-                "str": kv_str}[typ](val)
-        return out
-    et = typ[1:]
-    out += struct.pack("<IIQ", 9, t[et], len(val))
-    if et == "str":
-        return out + b"".join(kv_str(v) for v in val)
-    return out + np.asarray(val, dtype={"f32": "<f4", "i32": "<i4", "u32": "<u4"}[et]).tobytes()
 
 
 def encode(rng, shape, typ, std):
@@ -100,124 +82,158 @@ def encode(rng, shape, typ, std):
     return out.tobytes()
 
 
+def vocabulary_of_file(path):
+    """Pieces, scores and types of a tokenizer.json with merges: scores that follow the ids."""
+    with open(path, encoding="utf-8") as f:
+        tokenizer = json.load(f)
+    ids, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
+    n = max(max(ids.values()), max((t["id"] for t in added), default=0)) + 1
+    pieces, types, scores = [f"<unused_{i}>".encode() for i in range(n)], [5] * n, [0.0] * n
+    for text, i in ids.items():
+        pieces[i] = text.encode()
+        types[i] = 6 if len(text) == 6 and text.startswith("<0x") else 1
+        scores[i] = -float(i)
+    for t in added:
+        pieces[t["id"]] = t["content"].encode()
+        types[t["id"]] = 3 if t.get("special") else 4
+    types[3] = 2
+    return pieces, scores, types
+
+
+def random_vocabulary(n):
+    """Special pieces, bytes, characters, then made-up words."""
+    pieces = [b"<pad>", b"<eos>", b"<bos>", b"<unk>"] + [f"<0x{i:02X}>".encode() for i in range(256)]
+    types = [3, 3, 3, 2] + [6] * 256
+    base = ["\u2581"] + [chr(c) for c in range(33, 127)]
+    for i in range(n - len(pieces)):
+        if i < len(base):
+            text = base[i]
+        else:
+            j = i - len(base)
+            text = ("\u2581" if j & 1 else "") + "".join(chr(97 + (j >> (5 * k)) % 26) for k in range(2 + j % 4))
+            text += str(j) if j > 20000 else ""
+        pieces.append(text.encode())
+        types.append(1)
+    seen = {}
+    for i, text in enumerate(pieces):
+        if text in seen:
+            pieces[i] = f"<dup{i}>".encode()
+            types[i] = 5
+        seen[pieces[i]] = i
+    return pieces, [-float(i) for i in range(len(pieces))], types
+
+
+def metadata(a, n_layers):
+    _, d, heads, kv_heads, head_dim, ff, window, n_ctx, rope_factor = SIZES[a.size]
+
+    def key(what, kind, value):
+        return kv(f"gemma3.{what}", kind, value)
+
+    keys = [kv("general.architecture", "str", "gemma3"), kv("general.name", "str", f"random-{a.size}-{a.type}"),
+            key("context_length", "u32", n_ctx), key("embedding_length", "u32", d),
+            key("block_count", "u32", n_layers), key("feed_forward_length", "u32", ff),
+            key("attention.head_count", "u32", heads), key("attention.head_count_kv", "u32", kv_heads),
+            key("attention.key_length", "u32", head_dim), key("attention.value_length", "u32", head_dim),
+            key("attention.layer_norm_rms_epsilon", "f32", 1e-6), key("attention.sliding_window", "u32", window),
+            key("rope.freq_base", "f32", 1e6)]
+    if rope_factor:
+        keys += [key("rope.scaling.type", "str", "linear"), key("rope.scaling.factor", "f32", float(rope_factor))]
+    return keys
+
+
+def tensors(a, n_layers, n_vocab, embd_type):
+    """(name, shape, type, deviation of a matrix; None: a vector of gains)."""
+    _, d, heads, kv_heads, head_dim, ff, *_ = SIZES[a.size]
+    out = [("token_embd.weight", (n_vocab, d), embd_type, 1.0 / np.sqrt(d) * 1.0),
+           ("output_norm.weight", (d,), "f32", None)]
+    for i in range(n_layers):
+        is_more = i < n_layers // 8 or i >= 7 * n_layers // 8 or (i - n_layers // 8) % 3 == 2
+        more = a.more_type if a.more_type and is_more else a.type
+        layer = [("attn_norm", (d,), "f32", None), ("attn_q", (heads * head_dim, d), a.type, d ** -0.5),
+                 ("attn_k", (kv_heads * head_dim, d), a.type, d ** -0.5),
+                 ("attn_v", (kv_heads * head_dim, d), more, d ** -0.5),
+                 ("attn_output", (d, heads * head_dim), a.type, (heads * head_dim) ** -0.5),
+                 ("attn_q_norm", (head_dim,), "f32", None), ("attn_k_norm", (head_dim,), "f32", None),
+                 ("post_attention_norm", (d,), "f32", None), ("ffn_norm", (d,), "f32", None),
+                 ("ffn_gate", (ff, d), a.type, d ** -0.5), ("ffn_up", (ff, d), a.type, d ** -0.5),
+                 ("ffn_down", (d, ff), more, ff ** -0.5), ("post_ffw_norm", (d,), "f32", None)]
+        out += [(f"blk.{i}.{name}.weight", *what) for name, *what in layer]
+    return [(name, shape, fitting_type(kind, shape[-1]), std) for name, shape, kind, std in out]
+
+
+class Writer:
+    """Draws the values of tensors, in their order."""
+
+    def __init__(self, a, d):
+        self.a, self.d, self.rng, self.pool = a, d, np.random.default_rng(a.seed), {}
+
+    def __call__(self, f, name, shape, kind, std):
+        if std is None:
+            f.write(self.gains(name, shape[0]).astype("<f4").tobytes())
+        else:
+            if self.a.outliers and name in ("blk.2.ffn_gate.weight", "blk.2.ffn_up.weight"):
+                std = std * 400
+            self.matrix(f, shape, kind, std)
+
+    def gains(self, name, n):
+        g = 1.0 + 0.1 * self.rng.standard_normal(n, dtype=np.float32)
+        if self.a.outliers and n == self.d:
+            hot = [self.d // 7, self.d // 3, self.d - 5]
+            if name == "blk.1.post_ffw_norm.weight":
+                g[hot] = 5e5
+            is_later = not name.startswith("blk.") or int(name.split(".")[1]) > 1
+            if is_later and "post_" not in name:  # later norms undo it, as trained gains do
+                g *= float(5e5 * np.sqrt(3.0 / self.d) / 3)
+                g[hot] = 0.02
+        return g
+
+    def matrix(self, f, shape, kind, std):
+        rows, cols = shape
+        if not self.a.fast or rows * cols <= 1 << 22:
+            step = max(1, (1 << 26) // cols)
+            for first in range(0, rows, step):
+                f.write(encode(self.rng, (min(step, rows - first), cols), kind, std * self.a.gain))
+            return
+        if (kind, cols, std) not in self.pool:
+            block = (max(1, (1 << 24) // cols), cols)
+            self.pool[kind, cols, std] = encode(self.rng, block, kind, std * self.a.gain)
+        data, row_bytes = self.pool[kind, cols, std], cols // TYPES[kind][1] * TYPES[kind][2]
+        left, at = rows * row_bytes, int(self.rng.integers(0, len(data) // row_bytes)) * row_bytes
+        while left:
+            n = min(left, len(data) - at)
+            f.write(data[at:at + n])
+            left -= n
+            at = 0
+
+
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("out"); ap.add_argument("--size", default="tiny", choices=SIZES)
-    ap.add_argument("--type", default="q4_0", choices=TYPES); ap.add_argument("--embd-type")
+    ap.add_argument("out")
+    ap.add_argument("--size", default="tiny", choices=SIZES)
+    ap.add_argument("--type", default="q4_0", choices=TYPES)
+    ap.add_argument("--embd-type")
     ap.add_argument("--more-type",
                     help="of attn_v and ffn_down in the layers that llama-quantize's _M mixes give more bits")
-    ap.add_argument("--vocab", type=int, default=0); ap.add_argument("--vocab-json")
-    ap.add_argument("--seed", type=int, default=1); ap.add_argument("--layers", type=int)
+    ap.add_argument("--vocab", type=int, default=0)
+    ap.add_argument("--vocab-json")
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--layers", type=int)
     ap.add_argument("--gain", type=float, default=1.0)
     ap.add_argument("--outliers", action="store_true",
                     help="residuals of 5e5 in 3 channels, gelu*up past 1e5: what real Gemma 3 does to f16")
     ap.add_argument("--fast", action="store_true", help="reuse a pool of random blocks (speed runs of large shapes)")
     a = ap.parse_args()
-    L, d, H, KV, hd, ff, win, ctx, rf = SIZES[a.size]
-    L = a.layers or L
-    rng = np.random.default_rng(a.seed)
-    et = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0")
-                         else "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
-                         else a.type)
-    if d % TYPES[et][1]:
-        et = "q8_0"
-    if a.vocab_json:
-        tj = json.load(open(a.vocab_json)); voc = tj["model"]["vocab"]
-        n = max(max(voc.values()), max((t["id"] for t in tj["added_tokens"]), default=0)) + 1
-        toks = [f"<unused_{i}>".encode() for i in range(n)]; types = [5] * n; scores = [0.0] * n
-        for t, i in voc.items():
-            toks[i] = t.encode(); types[i] = 1; scores[i] = -float(i)
-            if len(t) == 6 and t.startswith("<0x"): types[i] = 6
-        for t in tj["added_tokens"]:
-            toks[t["id"]] = t["content"].encode(); types[t["id"]] = 3 if t.get("special") else 4
-        types[3] = 2
-    else:
-        n = a.vocab or (262144 if a.size in ("270m", "1b", "4b", "12b", "27b") else 1024)
-        toks = [b"<pad>", b"<eos>", b"<bos>", b"<unk>"] + [f"<0x{i:02X}>".encode() for i in range(256)]
-        types = [3, 3, 3, 2] + [6] * 256
-        base = ["\u2581"] + [chr(c) for c in range(33, 127)]
-        i = 0
-        while len(toks) < n:
-            if i < len(base): t = base[i]
-            else:
-                j = i - len(base)
-                t = ("\u2581" if j & 1 else "") + "".join(chr(97 + (j >> (5 * k)) % 26) for k in range(2 + j % 4))
-                t += str(j) if j > 20000 else ""
-            i += 1
-            toks.append(t.encode()); types.append(1)
-        seen = {}
-        for k, t in enumerate(toks):
-            if t in seen: toks[k] = f"<dup{k}>".encode(); types[k] = 5
-            seen[toks[k]] = k
-        scores = [-float(k) for k in range(len(toks))]
-    A = "gemma3"
-    meta = [kv("general.architecture", "str", A), kv("general.name", "str", f"random-{a.size}-{a.type}"),
-            kv(f"{A}.context_length", "u32", ctx), kv(f"{A}.embedding_length", "u32", d),
-            kv(f"{A}.block_count", "u32", L), kv(f"{A}.feed_forward_length", "u32", ff),
-            kv(f"{A}.attention.head_count", "u32", H), kv(f"{A}.attention.head_count_kv", "u32", KV),
-            kv(f"{A}.attention.key_length", "u32", hd), kv(f"{A}.attention.value_length", "u32", hd),
-            kv(f"{A}.attention.layer_norm_rms_epsilon", "f32", 1e-6),
-            kv(f"{A}.attention.sliding_window", "u32", win), kv(f"{A}.rope.freq_base", "f32", 1e6)]
-    if rf:
-        meta += [kv(f"{A}.rope.scaling.type", "str", "linear"), kv(f"{A}.rope.scaling.factor", "f32", float(rf))]
-    meta += [kv("tokenizer.ggml.model", "str", "llama"), kv("tokenizer.ggml.pre", "str", "default"),
-             kv("tokenizer.ggml.tokens", "astr", toks), kv("tokenizer.ggml.scores", "af32", scores),
-             kv("tokenizer.ggml.token_type", "ai32", types), kv("tokenizer.ggml.bos_token_id", "u32", 2),
-             kv("tokenizer.ggml.eos_token_id", "u32", 1), kv("tokenizer.ggml.unknown_token_id", "u32", 3),
-             kv("tokenizer.ggml.padding_token_id", "u32", 0), kv("tokenizer.ggml.add_bos_token", "bool", True),
-             kv("tokenizer.ggml.add_eos_token", "bool", False), kv("tokenizer.ggml.add_space_prefix", "bool", False),
-             kv("general.file_type", "u32", 2)]
-    T = [("token_embd.weight", (n, d), et, 1.0 / np.sqrt(d) * 1.0), ("output_norm.weight", (d,), "f32", None)]
-    for i in range(L):
-        b = f"blk.{i}."
-        more = a.more_type if a.more_type and (i < L // 8 or i >= 7 * L // 8 or (i - L // 8) % 3 == 2) else a.type
-        T += [(b + "attn_norm.weight", (d,), "f32", None), (b + "attn_q.weight", (H * hd, d), a.type, d ** -0.5),
-              (b + "attn_k.weight", (KV * hd, d), a.type, d ** -0.5),
-              (b + "attn_v.weight", (KV * hd, d), more, d ** -0.5),
-              (b + "attn_output.weight", (d, H * hd), a.type, (H * hd) ** -0.5),
-              (b + "attn_q_norm.weight", (hd,), "f32", None), (b + "attn_k_norm.weight", (hd,), "f32", None),
-              (b + "post_attention_norm.weight", (d,), "f32", None), (b + "ffn_norm.weight", (d,), "f32", None),
-              (b + "ffn_gate.weight", (ff, d), a.type, d ** -0.5), (b + "ffn_up.weight", (ff, d), a.type, d ** -0.5),
-              (b + "ffn_down.weight", (d, ff), more, ff ** -0.5), (b + "post_ffw_norm.weight", (d,), "f32", None)]
-    infos, off, al, pool, done = [], 0, 32, {}, []
-    rows = []
-    for name, shape, t, std in T:
-        cols = shape[-1]
-        if t != "f32" and cols % TYPES[t][1]: t = "q8_0" if cols % 32 == 0 else "f16"
-        size = int(np.prod(shape)) // TYPES[t][1] * TYPES[t][2]
-        dims = b"".join(struct.pack("<Q", s) for s in reversed(shape))
-        infos.append(kv_str(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<IQ", TYPES[t][0], off))
-        rows.append((shape, t, std, off, size)); off += (size + al - 1) // al * al
-    with open(a.out, "wb") as f:
-        f.write(struct.pack("<IIQQ", 0x46554747, 3, len(T), len(meta)) + b"".join(meta) + b"".join(infos))
-        f.write(b"\0" * (-f.tell() % al)); base = f.tell()
-        for shape, t, std, o, size in rows:
-            f.write(b"\0" * (base + o - f.tell()))
-            if std is None:
-                g = 1.0 + 0.1 * rng.standard_normal(shape[0], dtype=np.float32)
-                if a.outliers and shape[0] == d:
-                    name, hot = T[len(done)][0], [d // 7, d // 3, d - 5]
-                    if name == "blk.1.post_ffw_norm.weight": g[hot] = 5e5
-                    layer = int(name.split(".")[1]) if name.startswith("blk.") else L
-                    if layer > 1 and "post_" not in name:   # later norms undo it, as trained gains do
-                        g *= float(5e5 * np.sqrt(3.0 / d) / 3); g[hot] = 0.02
-                done.append(1); f.write(g.astype("<f4").tobytes()); continue
-            if a.outliers and T[len(done)][0] in ("blk.2.ffn_gate.weight", "blk.2.ffn_up.weight"): std = std * 400
-            done.append(1)
-            r, c = shape; step = max(1, (1 << 26) // c)
-            if a.fast and r * c > (1 << 22):
-                key = (t, c, std)
-                if key not in pool:
-                    pool[key] = encode(rng, (max(1, (1 << 24) // c), c), t, std * a.gain)
-                b = pool[key]; rb = c // TYPES[t][1] * TYPES[t][2]
-                left = size; o2 = int(rng.integers(0, len(b) // rb)) * rb
-                while left:
-                    n2 = min(left, len(b) - o2); f.write(b[o2:o2 + n2]); left -= n2; o2 = 0
-                continue
-            for s in range(0, r, step):
-                f.write(encode(rng, (min(step, r - s), c), t, std * a.gain))
-        f.write(b"\0" * (-f.tell() % al))
-    print(a.out, "layers", L, "d", d, "vocab", n)
+    d, n_layers = SIZES[a.size][1], a.layers or SIZES[a.size][0]
+    embd_type = a.embd_type or ("q8_0" if a.type in ("q4_0", "q8_0") else
+                                "q6_k" if a.type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs") else a.type)
+    if d % TYPES[embd_type][1]:
+        embd_type = "q8_0"
+    is_large = a.size in ("270m", "1b", "4b", "12b", "27b")
+    pieces, scores, types = (vocabulary_of_file(a.vocab_json) if a.vocab_json else
+                             random_vocabulary(a.vocab or (262144 if is_large else 1024)))
+    keys = metadata(a, n_layers) + vocabulary_keys(pieces, scores, types) + [kv("general.file_type", "u32", 2)]
+    write_file(a.out, keys, tensors(a, n_layers, len(pieces), embd_type), Writer(a, d))
+    print(a.out, "layers", n_layers, "d", d, "vocab", len(pieces))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ positions and masks matter. The vocabulary is SentencePiece bytes and made-up pi
 is scored are ids. The models know no chat template: generate with --raw. Needs numpy.
 """
 import argparse
-import struct
 import sys
 import numpy as np
 sys.dont_write_bytecode = True  # nothing of a run stays in the tree
 from gguf_types import TYPES  # noqa: E402
 import mkgguf  # noqa: E402
-from mkgguf import kv, kv_str  # noqa: E402
+from gguf_write import fitting_type, kv, letters_vocabulary, write_file, write_matrix  # noqa: E402
 
 LLAMA3 = {"low": 1.0, "high": 4.0}
 # layers, d, heads, kv heads, head size, ff, context, RoPE base, tied; then what only some have
@@ -60,7 +59,6 @@ SIZES = {
 }
 SMALL = ("dev", "k", "yarn", "linear", "real", "npu")
 SHARP = 1.5  # of queries and keys
-BLOCK = 1 << 24  # values that are drawn at once; and with --fast how many different ones there are
 
 
 def encode(rng, shape, name, std):
@@ -106,29 +104,8 @@ CHATS = {
 
 
 def vocabulary(n, chat=None):
-    pieces = [b"<pad>", b"<eos>", b"<bos>", b"<unk>"] + [b"<0x%02X>" % i for i in range(256)]
-    types = [3, 3, 3, 2] + [6] * 256
     markers, template = CHATS[chat] if chat else ([], "")
-    pieces += [text.encode() for text, _ in markers]
-    types += [kind for _, kind in markers]
-    seen = set()
-    i = 0
-    while len(pieces) < n:
-        letters = "".join(chr(97 + (i >> (5 * k)) % 26) for k in range(1 + i % 4))
-        text = ("\u2581" if i & 1 else "") + letters + (str(i) if i > 20000 else "")
-        i += 1
-        if text not in seen:
-            seen.add(text)
-            pieces.append(text.encode())
-            types.append(1)
-    return [kv("tokenizer.ggml.model", "str", "llama"), kv("tokenizer.ggml.pre", "str", "default"),
-            kv("tokenizer.ggml.tokens", "astr", pieces),
-            kv("tokenizer.ggml.scores", "af32", [-float(k) for k in range(n)]),
-            kv("tokenizer.ggml.token_type", "ai32", types), kv("tokenizer.ggml.bos_token_id", "u32", 2),
-            kv("tokenizer.ggml.eos_token_id", "u32", 1), kv("tokenizer.ggml.unknown_token_id", "u32", 3),
-            kv("tokenizer.ggml.padding_token_id", "u32", 0), kv("tokenizer.ggml.add_bos_token", "bool", True),
-            kv("tokenizer.ggml.add_eos_token", "bool", False), kv("tokenizer.ggml.add_space_prefix", "bool", False)
-            ] + ([kv("tokenizer.chat_template", "str", template)] if chat else [])
+    return letters_vocabulary(n, markers) + ([kv("tokenizer.chat_template", "str", template)] if chat else [])
 
 
 def metadata(arch, size, name, n_layers, n_vocab, chat):
@@ -210,25 +187,6 @@ def tensors(arch, size, n_layers, n_vocab, matrix_type, more_type, embd_type, ex
     return out
 
 
-def write_matrix(f, rng, pool, shape, name, std):
-    """pool: None, or where large ones take their blocks from."""
-    cols, rows = shape[-1], int(np.prod(shape[:-1]))
-    row_bytes = cols // TYPES[name][1] * TYPES[name][2]
-    at_once = max(1, BLOCK // cols)
-    if pool is None or rows <= at_once:
-        for first in range(0, rows, at_once):
-            f.write(encode(rng, (min(at_once, rows - first), cols), name, std))
-        return
-    if (name, cols, std) not in pool:
-        pool[name, cols, std] = encode(rng, (at_once, cols), name, std)
-    data, at, left = pool[name, cols, std], int(rng.integers(0, at_once)) * row_bytes, rows * row_bytes
-    while left:
-        n = min(left, len(data) - at)
-        f.write(data[at:at + n])
-        left -= n
-        at = 0
-
-
 def write_values(f, rng, shape, kind, value):
     if kind == "gain":
         value = value * (1 + 0.1 * rng.standard_normal(shape))
@@ -265,27 +223,17 @@ def main():
         eos = kv("tokenizer.ggml.add_eos_token", "bool", False)
         meta = [kv("tokenizer.ggml.add_eos_token", "bool", True) if m == eos else m for m in meta]
         meta.append(kv(f"{a.arch}.pooling_type", "u32", a.pooling))
-    infos, rows, offset, alignment, pool = [], [], 0, 32, {} if a.fast else None
-    for name, shape, kind, drawn in tensors(a.arch, size, n_layers, n_vocab, matrix_type, a.more_type or matrix_type,
-                                            embd_type, a.type):
-        if shape[-1] % TYPES[kind][1]:
-            kind = "q8_0" if shape[-1] % 32 == 0 else "f16"
-        infos.append(kv_str(name) + struct.pack("<I", len(shape)) +
-                     b"".join(struct.pack("<Q", n) for n in reversed(shape)) +
-                     struct.pack("<IQ", TYPES[kind][0], offset))
-        rows.append((shape, kind, drawn, offset))
-        offset += -(int(np.prod(shape)) // TYPES[kind][1] * TYPES[kind][2] // -alignment) * alignment
-    with open(a.out, "wb") as f:
-        f.write(struct.pack("<IIQQ", 0x46554747, 3, len(infos), len(meta)) + b"".join(meta) + b"".join(infos))
-        f.write(b"\0" * (-f.tell() % alignment))
-        start = f.tell()
-        for shape, kind, drawn, at in rows:
-            f.write(b"\0" * (start + at - f.tell()))
-            if isinstance(drawn, tuple):
-                write_values(f, rng, shape, *drawn)
-            else:
-                write_matrix(f, rng, pool, shape, kind, drawn)
-        f.write(b"\0" * (-f.tell() % alignment))
+    pool = {} if a.fast else None
+
+    def write_tensor(f, name, shape, kind, drawn):
+        if isinstance(drawn, tuple):
+            write_values(f, rng, shape, *drawn)
+        else:
+            write_matrix(f, rng, pool, shape, kind, drawn, encode)
+
+    made = tensors(a.arch, size, n_layers, n_vocab, matrix_type, a.more_type or matrix_type, embd_type, a.type)
+    write_file(a.out, meta, [(name, shape, fitting_type(kind, shape[-1]), drawn) for name, shape, kind, drawn in made],
+               write_tensor)
     print(a.out, "layers", n_layers, "d", size[1], "vocab", n_vocab)
 
 

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 sys.dont_write_bytecode = True  # nothing of a run stays in the tree
 from gguf_types import TYPES  # noqa: E402
-from mkgguf import kv  # noqa: E402
+from gguf_write import kv  # noqa: E402
 from mkgguf_gemma import write  # noqa: E402
 
 # layers, d, heads, kv heads, head size, ff, window, period, width between the pair behind the pooling (0: no pair)

@@ -18,7 +18,7 @@ import numpy as np
 sys.dont_write_bytecode = True  # nothing of a run stays in the tree
 from gguf_types import TYPES  # noqa: E402
 import mkgguf  # noqa: E402
-from mkgguf import kv, kv_str  # noqa: E402
+from gguf_write import kv, kv_str, letters_vocabulary, write_file, write_matrix  # noqa: E402
 
 # layers, d, heads, kv heads, head size, ff, window, shared, sparse, period, streams, rank, input width, context
 GEMMA3N = {
@@ -45,7 +45,6 @@ GEMMA4 = {
 SMALL = ("a", "b", "gen", "k", "e", "x", "m")
 GAIN, ADDED = ("gain", 1.0, 0.2), ("gain", 0.35, 0.07)
 SPARSITY = 1.6448533535003662  # 95 % of a normal distribution are below
-BLOCK = 1 << 24  # values that are drawn at once; and with --fast how many different ones there are
 
 
 def encode(rng, shape, name, std):
@@ -59,28 +58,6 @@ def encode(rng, shape, name, std):
     out[:, 2:] = quants[:, :16] | quants[:, 16:] << 4
     out[:, :2] = (scale * np.float32(float(std) / 4.32)).astype("<f2").view(np.uint8).reshape(n, 2)
     return out.tobytes()
-
-
-def vocabulary(n):
-    pieces = [b"<pad>", b"<eos>", b"<bos>", b"<unk>"] + [b"<0x%02X>" % i for i in range(256)]
-    types = [3, 3, 3, 2] + [6] * 256
-    seen = set()
-    i = 0
-    while len(pieces) < n:
-        letters = "".join(chr(97 + (i >> (5 * k)) % 26) for k in range(1 + i % 4))
-        text = ("\u2581" if i & 1 else "") + letters + (str(i) if i > 20000 else "")
-        i += 1
-        if text not in seen:
-            seen.add(text)
-            pieces.append(text.encode())
-            types.append(1)
-    return [kv("tokenizer.ggml.model", "str", "llama"), kv("tokenizer.ggml.pre", "str", "default"),
-            kv("tokenizer.ggml.tokens", "astr", pieces),
-            kv("tokenizer.ggml.scores", "af32", [-float(k) for k in range(n)]),
-            kv("tokenizer.ggml.token_type", "ai32", types), kv("tokenizer.ggml.bos_token_id", "u32", 2),
-            kv("tokenizer.ggml.eos_token_id", "u32", 1), kv("tokenizer.ggml.unknown_token_id", "u32", 3),
-            kv("tokenizer.ggml.padding_token_id", "u32", 0), kv("tokenizer.ggml.add_bos_token", "bool", True),
-            kv("tokenizer.ggml.add_eos_token", "bool", False), kv("tokenizer.ggml.add_space_prefix", "bool", False)]
 
 
 def kv_bools(key, values):
@@ -203,46 +180,17 @@ def gemma4(size, a, n_layers, n_vocab, mid):
     return keys, out
 
 
-def write_matrix(f, rng, pool, shape, name, std):
-    """pool: None, or where large ones take their blocks from."""
-    cols, rows = shape[-1], int(np.prod(shape[:-1]))
-    row_bytes, at_once = cols // TYPES[name][1] * TYPES[name][2], max(1, BLOCK // cols)
-    if pool is None or rows <= at_once:
-        for first in range(0, rows, at_once):
-            f.write(encode(rng, (min(at_once, rows - first), cols), name, std))
-        return
-    if (name, cols, std) not in pool:
-        pool[name, cols, std] = encode(rng, (at_once, cols), name, std)
-    data, at, left = pool[name, cols, std], int(rng.integers(0, at_once)) * row_bytes, rows * row_bytes
-    while left:
-        n = min(left, len(data) - at)
-        f.write(data[at:at + n])
-        left -= n
-        at = 0
+def write(path, keys, tensors, rng, pool):
+    def write_tensor(f, name, shape, kind, drawn):
+        if isinstance(drawn, tuple):
+            values = drawn[1] + drawn[2] * rng.standard_normal(shape, dtype=np.float32)
+            f.write(values.astype("<f4").tobytes())
+        elif isinstance(drawn, np.ndarray):
+            f.write(drawn.astype("<f4").tobytes())
+        else:
+            write_matrix(f, rng, pool, shape, kind, drawn, encode)
 
-
-def write(path, keys, tensors, rng, pool, alignment=32):
-    infos, places, offset = [], [], 0
-    for name, shape, kind, _ in tensors:
-        infos.append(kv_str(name) + struct.pack("<I", len(shape)) +
-                     b"".join(struct.pack("<Q", n) for n in shape[::-1]) +
-                     struct.pack("<IQ", TYPES[kind][0], offset))
-        places.append(offset)
-        offset += -(int(np.prod(shape)) // TYPES[kind][1] * TYPES[kind][2] // -alignment) * alignment
-    with open(path, "wb") as f:
-        f.write(struct.pack("<IIQQ", 0x46554747, 3, len(tensors), len(keys)) + b"".join(keys) + b"".join(infos))
-        f.write(b"\0" * (-f.tell() % alignment))
-        start = f.tell()
-        for (_, shape, kind, drawn), at in zip(tensors, places):
-            f.write(b"\0" * (start + at - f.tell()))
-            if isinstance(drawn, tuple):
-                values = drawn[1] + drawn[2] * rng.standard_normal(shape, dtype=np.float32)
-                f.write(values.astype("<f4").tobytes())
-            elif isinstance(drawn, np.ndarray):
-                f.write(drawn.astype("<f4").tobytes())
-            else:
-                write_matrix(f, rng, pool, shape, kind, drawn)
-        f.write(b"\0" * (-f.tell() % alignment))
+    write_file(path, keys, tensors, write_tensor)
 
 
 def main():
@@ -265,7 +213,8 @@ def main():
     mid = a.mid_type or (a.type if a.type in ("f32", "f16", "q8_0") else "bf16")
     name = f"random-{a.arch}-{a.size}-{a.type}"
     keys, tensors = make(sizes[a.size], a, n_layers, n_vocab, mid)
-    keys = [kv("general.architecture", "str", a.arch), kv("general.name", "str", name)] + keys + vocabulary(n_vocab)
+    keys = [kv("general.architecture", "str", a.arch), kv("general.name", "str", name)] + keys
+    keys += letters_vocabulary(n_vocab)
     write(a.out, keys, tensors, np.random.default_rng(a.seed), {} if a.fast else None)
     print(a.out, "layers", n_layers, "d", sizes[a.size][1], "vocab", n_vocab)
 

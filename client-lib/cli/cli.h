@@ -46,7 +46,7 @@ const char *cli_model(struct tandem *tandem, const char *name);
 int cli_take_draft(struct tandem *tandem, struct tandem_generate_options *options, struct tandem_error *err);
 /* The file of a name that a daemon lists, if one answers and this user may read it. NULL: not so. */
 char *cli_listed_file(struct cli *cli, const char *name);
-/* complain_error() of what was asked for with a model; of a name that nobody knows, what was meant in that folder. */
+/* complain_error() of a request for a model. Where no model has that name, it asks for the one that may be meant. */
 int complain_model(const struct tandem_error *err, const char *name);
 
 #define MODEL_LISTING_MAX 256u
@@ -65,7 +65,7 @@ void model_listing_free(struct model_listing *listing);
 enum run_outcome {
         RUN_DONE,        /* every job is done */
         RUN_INTERRUPTED, /* Ctrl-C: Cancel was sent, done or not */
-        RUN_OUTPUT_GONE, /* nobody reads standard output any more; Cancel was sent */
+        RUN_OUTPUT_GONE, /* the reader of standard output has gone; Cancel was sent */
 };
 
 /* Dispatches until the jobs are done. In SIGNAL_CANCEL mode a signal cancels them and ends the wait shortly after; in

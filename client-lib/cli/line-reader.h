@@ -1,7 +1,7 @@
 /* Lines of standard input: typed on a terminal, with editing and a history (libedit), or from a pipe.
  *
  * While it waits it serves the connection and watches signals too, so Ctrl-C is noticed at once. A connection that ends
- * meanwhile ends no line: whoever asks next finds it out. */
+ * meanwhile ends no line: the next request fails. */
 #ifndef TANDEM_CLI_LINE_READER_H
 #define TANDEM_CLI_LINE_READER_H
 

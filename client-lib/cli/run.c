@@ -6,7 +6,7 @@
 #include <poll.h>
 #include <sys/stat.h>
 
-/* How long a cancelled job may still say its last word. Ctrl-C has to end us within 100 ms. */
+/* How long a cancelled job may take to say how it ended. Ctrl-C has to end us within 100 ms. */
 #define LAST_WORD_NS (40 * TDM_NSEC_PER_MSEC)
 
 static bool all_done(struct tandem_job *const *jobs, size_t n_jobs)

@@ -2,7 +2,7 @@
  *
  * Standard output is written with write(2) from an own buffer: stdio loses data when a signal interrupts it, and a
  * reader that went away must be told from a full disk. Nothing here may keep Ctrl-C waiting: a terminal that is stopped
- * (Ctrl-S) or a pipe nobody reads blocks write(2), so a timer in the signal handler has the last word. */
+ * (Ctrl-S) or a pipe that is not read blocks write(2), so a timer that the signal handler starts ends the process. */
 #include "client-lib/cli/term.h"
 #include "client-lib/cli/json.h"
 
@@ -443,7 +443,7 @@ void signal_init(void)
         action.sa_handler = on_alarm;
         (void)sigaction(SIGALRM, &action, NULL);
         (void)signal(SIGPIPE, SIG_IGN);
-        /* Whoever started us may have blocked them. */
+        /* The parent process may have blocked them. */
         sigemptyset(&set);
         sigaddset(&set, SIGINT);
         sigaddset(&set, SIGTERM);

@@ -8,7 +8,7 @@
 
 enum screen_event {
         SCREEN_DUE,    /* the time has come */
-        SCREEN_NOW,    /* somebody does not want to wait for it */
+        SCREEN_NOW,    /* a key asks for it at once */
         SCREEN_REDRAW, /* another size, or back from Ctrl-Z: the same once more */
         SCREEN_QUIT,
 };

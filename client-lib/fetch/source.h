@@ -24,7 +24,7 @@ struct source {
 };
 
 /* Asks Hugging Face's list of files where it has to (HF_ENDPOINT: another server that speaks so; HF_TOKEN: who asks).
- * TDM_E_NO_MODEL: nothing fits, with what there is. */
+ * TDM_E_NO_MODEL: no file fits; the message lists those that there are. */
 int source_find(const char *what, struct source *ret, struct tdm_error *err);
 void source_free(struct source *source);
 

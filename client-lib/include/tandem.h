@@ -560,7 +560,7 @@ TANDEM_API int tandem_unload_model(struct tandem *tandem, const char *name, stru
 /* What tandemd and its workers do, block by block. For root and the daemon's own user. */
 struct tandem_trace;
 
-enum tandem_trace_lane { TANDEM_LANE_TANDEMD = 0, TANDEM_LANE_NPU = 1, TANDEM_LANE_GPU = 2 };
+enum tandem_trace_track { TANDEM_TRACK_TANDEMD = 0, TANDEM_TRACK_NPU = 1, TANDEM_TRACK_GPU = 2 };
 
 enum tandem_trace_kind {
         TANDEM_TRACE_BLOCK_BEGIN = 1, /* step, block, layer, rows */
@@ -574,14 +574,14 @@ enum tandem_trace_kind {
         TANDEM_TRACE_STEP_DONE = 8,
         TANDEM_TRACE_STEP_FAILED = 9,
         TANDEM_TRACE_EPOCH = 10,        /* steps in flight are void; arg: the new epoch */
-        TANDEM_TRACE_WORKER_LOST = 11,  /* arg: lane of the worker */
+        TANDEM_TRACE_WORKER_LOST = 11,  /* arg: track of the worker */
         TANDEM_TRACE_WORKER_START = 12, /* arg: the same */
         TANDEM_TRACE_READY = 13         /* steps run (again); arg: epoch */
 };
 
 struct tandem_trace_event {
-        uint64_t time_ns; /* CLOCK_MONOTONIC of the daemon's machine; rises within a lane */
-        int lane;         /* enum tandem_trace_lane; a newer daemon may send others, and other kinds */
+        uint64_t time_ns; /* CLOCK_MONOTONIC of the daemon's machine; rises within a track */
+        int track;        /* enum tandem_trace_track; a newer daemon may send others, and other kinds */
         int kind;
         uint64_t step;
         const char *block; /* "embed", "attention", "ffn", "head", "sample"; "" of what is none */
@@ -603,7 +603,7 @@ static inline void tandem_trace_options_init(struct tandem_trace_options *option
         tandem_trace_options_init_sized(options, sizeof(*options));
 }
 
-/* Starts a trace; events come through on_event, from dispatching, lane by lane: those of one lane are in order. What
+/* Starts a trace; events come through on_event, from dispatching, track by track: those of one track are in order. What
  * the daemon refuses comes as tandem_trace_error(). */
 TANDEM_API int tandem_trace_start(struct tandem *tandem, const struct tandem_trace_options *options,
                                   void (*on_event)(const struct tandem_trace_event *event, void *userdata),
@@ -612,8 +612,8 @@ TANDEM_API int tandem_trace_start(struct tandem *tandem, const struct tandem_tra
 TANDEM_API int tandem_trace_stop(struct tandem_trace *trace);
 TANDEM_API bool tandem_trace_done(const struct tandem_trace *trace);
 TANDEM_API const struct tandem_error *tandem_trace_error(const struct tandem_trace *trace); /* NULL: none */
-/* Events of a lane that were overwritten before they could be sent: this program, or the daemon, was too slow. */
-TANDEM_API uint64_t tandem_trace_lost(const struct tandem_trace *trace, int lane);
+/* Events of a track that were overwritten before they could be sent: this program, or the daemon, was too slow. */
+TANDEM_API uint64_t tandem_trace_lost(const struct tandem_trace *trace, int track);
 /* No event comes any more. NULL is fine; not from on_event. */
 TANDEM_API void tandem_trace_free(struct tandem_trace *trace);
 

@@ -1,7 +1,7 @@
 /* Accounts: how much of what all users share each user holds, and who may have more of it.
  *
  * Every resource that clients share has a capacity. A user may hold only a share of what the others leave, so that
- * some is left for whoever comes next, and root has a reserve that nobody else gets. With `own` what the user holds,
+ * some is left for the next user, and root has a reserve of its own. With `own` what the user holds,
  * `others` what all others hold, and `room` = capacity - reserve (for root: the whole capacity), a user may take n
  * more when
  *

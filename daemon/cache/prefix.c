@@ -18,7 +18,7 @@ struct entry {
         uint32_t window_page; /* NONE: not kept */
         uint32_t numerics;
         uint64_t identity;
-        uint64_t stamp; /* of this use of the slot */
+        uint64_t stamp; /* of this use of the entry */
         uint32_t tokens[TDM_KV_PAGE_TOKENS];
 };
 
@@ -27,9 +27,9 @@ struct tdm_prefix {
         struct tdm_hparams hp;
         bool has_window;
         uint32_t n_entries;
-        uint32_t n_slots;
+        uint32_t max_entries;
         uint32_t n_buckets;     /* a power of two */
-        struct entry *entries;  /* [n_slots] */
+        struct entry *entries;  /* [max_entries] */
         uint32_t *buckets;      /* [n_buckets], 1 + entry; 0: empty */
         uint32_t *window_owner; /* [window pages], 1 + entry; 0: none */
         uint64_t secret, last_stamp;
@@ -56,12 +56,12 @@ int tdm_prefix_new(struct tdm_prefix **ret, struct tdm_pages *pages, const struc
                 return -ENOMEM;
         p->hp = *hp;
         p->has_window = kv->n_layers[TDM_KV_WINDOW] > 0;
-        p->n_slots = kv->n_pages[TDM_KV_FULL];
+        p->max_entries = kv->n_pages[TDM_KV_FULL];
         p->n_buckets = 16;
-        while (p->n_buckets < p->n_slots && p->n_buckets < UINT32_C(1) << 30)
+        while (p->n_buckets < p->max_entries && p->n_buckets < UINT32_C(1) << 30)
                 p->n_buckets *= 2;
         /* The kernel zeroes it, so entries that are never used take no memory. */
-        p->entries = calloc(p->n_slots, sizeof(*p->entries));
+        p->entries = calloc(p->max_entries, sizeof(*p->entries));
         p->buckets = calloc(p->n_buckets, sizeof(*p->buckets));
         p->window_owner = calloc(TDM_MAX(kv->n_pages[TDM_KV_WINDOW], 1u), sizeof(*p->window_owner));
         if (!p->entries || !p->buckets || !p->window_owner)
@@ -217,7 +217,7 @@ static void reclaim(enum tdm_kv_group group, uint32_t coldest, void *userdata)
 
 static void forget_all(struct tdm_prefix *p)
 {
-        for (uint32_t i = 0; i < p->n_slots; i++)
+        for (uint32_t i = 0; i < p->max_entries; i++)
                 while (p->entries[i].used) {
                         uint32_t leaf = i;
 

@@ -2,8 +2,8 @@
  *
  * The fleet starts the workers, hands them models (segments) and rings, posts steps, hears results, watches process and
  * progress, and after a loss bumps the epoch, reaps, restarts and tells its owner to issue again what was in flight. It
- * knows nothing of jobs or tokens. Loop thread only. Both ends of worker.proto and of the rings are described in
- * docs/ring-abi.md. */
+ * knows nothing of jobs or tokens. Loop thread only. docs/epochs.md has the states and times, docs/ring-abi.md the
+ * rings and worker.proto. */
 #ifndef TDM_DAEMON_FLEET_FLEET_H
 #define TDM_DAEMON_FLEET_FLEET_H
 
@@ -177,23 +177,23 @@ const char *tdm_worker_state_name(enum tdm_worker_state state);
 uint64_t tdm_fleet_recoveries(const struct tdm_fleet *fleet);
 uint64_t tdm_fleet_model_scratch(struct tdm_fleet *fleet, uint32_t model_id); /* bytes in both workers */
 
-/* What happened, as events (engine/device/trace.h): one lane for tandemd itself, one for each worker. */
-enum tdm_lane { TDM_LANE_TANDEMD, TDM_LANE_NPU, TDM_LANE_GPU, TDM_N_LANES };
-#define TDM_LANE_OF(worker) ((enum tdm_lane)(TDM_LANE_NPU + (int)(worker)))
+/* What happened, as events (engine/device/trace.h): one track for tandemd itself, one for each worker. */
+enum tdm_track { TDM_TRACK_TANDEMD, TDM_TRACK_NPU, TDM_TRACK_GPU, TDM_N_TRACKS };
+#define TDM_TRACK_OF(worker) ((enum tdm_track)(TDM_TRACK_NPU + (int)(worker)))
 
-/* A reader's place in the rings; the reader owns it. lost: events of a lane that were overwritten before it read them.
+/* A reader's place in the rings; the reader owns it. lost: events of a track that were overwritten before it read them.
  */
 struct tdm_fleet_tracer {
-        uint64_t cursor[TDM_N_LANES];
-        uint64_t lost[TDM_N_LANES];
+        uint64_t cursor[TDM_N_TRACKS];
+        uint64_t lost[TDM_N_TRACKS];
         uint32_t life[TDM_N_WORKERS];
 };
 
 /* From now on, or from what the rings still hold. */
 void tdm_fleet_trace_open(struct tdm_fleet *fleet, bool past, struct tdm_fleet_tracer *ret);
-/* The next events of a lane, at most max; 0: no more for now. A worker's events are not checked: they hold whatever it
+/* The next events of a track, at most max; 0: no more for now. A worker's events are not checked: they hold whatever it
  * wrote. */
-size_t tdm_fleet_trace_read(struct tdm_fleet *fleet, struct tdm_fleet_tracer *tracer, enum tdm_lane lane,
+size_t tdm_fleet_trace_read(struct tdm_fleet *fleet, struct tdm_fleet_tracer *tracer, enum tdm_track track,
                             struct tdm_trace_event *events, size_t max);
 
 #endif

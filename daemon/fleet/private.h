@@ -33,7 +33,7 @@
 /* So many bad rings of one worker without a finished step between them restart it. One costs a new epoch only, but
  * without end they would keep all jobs from going on. So many disputes in a row cut the link (conduct.c). */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
-/* What a worker is charged (conduct.c): somebody else ended it; it died; its ring is bad; it broke a rule. */
+/* What a worker is charged (conduct.c): it was ended from outside; it died; its ring is bad; it broke a rule. */
 #define TDM_FLEET_CHARGE_LOSS 1u
 #define TDM_FLEET_CHARGE_DEATH 4u
 #define TDM_FLEET_CHARGE_RING 8u
@@ -245,7 +245,7 @@ struct tdm_fleet {
         unsigned n_link_cuts;
         uint64_t link_until_ns; /* cut until then; 0: it is not */
         struct tdm_source *link_timer;
-        struct tdm_trace_ring *trace; /* our own lane */
+        struct tdm_trace_ring *trace; /* our own track */
         struct tdm_fleet_worker workers[TDM_N_WORKERS];
         struct tdm_fleet_entry *models[TDM_FLEET_MODELS];
         struct tdm_placement_store *store;

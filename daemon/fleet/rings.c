@@ -188,7 +188,7 @@ static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *use
                         if (r < 0)
                                 break;
                         stale += (unsigned)r;
-                        if (stale > TDM_WORKER_RING_SLOTS) {
+                        if (stale > TDM_WORKER_RING_ENTRIES) {
                                 r = -EPROTO;
                                 break;
                         }
@@ -262,11 +262,11 @@ static int make_worker_rings(struct tdm_fleet *f, struct tdm_fleet_worker *w)
 {
         int none, r;
 
-        r = tdm_ring_create(&f->rings.fds[w->index].from_daemon, &none, f->epoch, TDM_WORKER_RING_SLOTS,
+        r = tdm_ring_create(&f->rings.fds[w->index].from_daemon, &none, f->epoch, TDM_WORKER_RING_ENTRIES,
                             TDM_RING_WAKE_FUTEX);
         if (r == 0)
                 r = tdm_ring_create(&f->rings.fds[w->index].to_daemon, &f->rings.fds[w->index].eventfd, f->epoch,
-                                    TDM_WORKER_RING_SLOTS, TDM_RING_WAKE_EVENTFD);
+                                    TDM_WORKER_RING_ENTRIES, TDM_RING_WAKE_EVENTFD);
         if (r < 0)
                 return r;
         return attach_ends(f, w, f->rings.fds[w->index].from_daemon, f->rings.fds[w->index].to_daemon,
@@ -278,7 +278,7 @@ static int make_peer_ring(struct tdm_fleet *f, enum tdm_worker_index from, enum 
 {
         int none, fd, r;
 
-        r = tdm_ring_create(&fd, &none, f->epoch, TDM_WORKER_RING_SLOTS, TDM_RING_WAKE_FUTEX);
+        r = tdm_ring_create(&fd, &none, f->epoch, TDM_WORKER_RING_ENTRIES, TDM_RING_WAKE_FUTEX);
         if (r < 0)
                 return r;
         f->rings.fds[from].to_peer = fd;

@@ -177,7 +177,7 @@ static void settle(struct rig *rig, uint64_t ns)
                 assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
 }
 
-/* A model whose weights come chunk by chunk stands in nobody's way, whatever happens to the workers meanwhile. */
+/* A model whose weights come chunk by chunk does not hold up steps of others, whatever happens to the workers. */
 static void in_pieces(void **state)
 {
         struct rig *rig = rig_new();

@@ -50,7 +50,7 @@ static void scribble_hook(struct rig *rig, uint32_t n_steps)
                 uint32_t at = atomic_load(&from->produced);
                 const uint64_t one = 1;
 
-                from->slots[at % from->n_slots] = (struct tdm_desc){
+                from->entries[at % from->n_entries] = (struct tdm_desc){
                         .kind = TDM_DESC_DONE, .epoch = f->epoch, .step_id = 99, .model_id = 1, .slot = 0
                 };
                 atomic_store(&from->produced, at + 1);
@@ -214,6 +214,10 @@ static void false_progress(void **state)
 
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->reason[0] = 0;
+                /* It has just answered a ping. Else the next one may find it before the claim does, where a sanitizer's
+                 * deadline is long. */
+                wait_for(rig, atomic_load(&liar->progress->answered) == liar->ping_sent &&
+                                      tdm_now_ns() - liar->pinged_ns < TDM_NSEC_PER_SEC / 4);
                 kill(pid, SIGSTOP);
                 start_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->hold = false;

@@ -31,18 +31,18 @@ void tdm_fleet_keep_trace(struct tdm_fleet_worker *w)
 void tdm_fleet_trace_open(struct tdm_fleet *f, bool past, struct tdm_fleet_tracer *ret)
 {
         memset(ret, 0, sizeof(*ret));
-        ret->cursor[TDM_LANE_TANDEMD] = tdm_trace_cursor(f->trace, past);
+        ret->cursor[TDM_TRACK_TANDEMD] = tdm_trace_cursor(f->trace, past);
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
 
                 ret->life[i] = w->life;
                 if (past && w->dead_segment) {
                         ret->life[i] = w->dead_life;
-                        ret->cursor[TDM_LANE_OF(i)] = tdm_trace_cursor(dead_ring(w), true);
+                        ret->cursor[TDM_TRACK_OF(i)] = tdm_trace_cursor(dead_ring(w), true);
                 } else if (w->progress) {
-                        ret->cursor[TDM_LANE_OF(i)] = tdm_trace_cursor(tdm_progress_trace(w->progress), past);
+                        ret->cursor[TDM_TRACK_OF(i)] = tdm_trace_cursor(tdm_progress_trace(w->progress), past);
                 } else if (w->dead_segment) {
-                        ret->cursor[TDM_LANE_OF(i)] = tdm_trace_cursor(dead_ring(w), false);
+                        ret->cursor[TDM_TRACK_OF(i)] = tdm_trace_cursor(dead_ring(w), false);
                 }
         }
 }
@@ -50,7 +50,7 @@ void tdm_fleet_trace_open(struct tdm_fleet *f, bool past, struct tdm_fleet_trace
 static size_t read_worker(const struct tdm_fleet_worker *w, struct tdm_fleet_tracer *tracer,
                           struct tdm_trace_event *events, size_t max)
 {
-        uint64_t *cursor = &tracer->cursor[TDM_LANE_OF(w->index)], *lost = &tracer->lost[TDM_LANE_OF(w->index)];
+        uint64_t *cursor = &tracer->cursor[TDM_TRACK_OF(w->index)], *lost = &tracer->lost[TDM_TRACK_OF(w->index)];
         uint32_t *life = &tracer->life[w->index];
         size_t n;
 
@@ -70,10 +70,10 @@ static size_t read_worker(const struct tdm_fleet_worker *w, struct tdm_fleet_tra
         return tdm_trace_read(tdm_progress_trace(w->progress), cursor, events, max, lost);
 }
 
-size_t tdm_fleet_trace_read(struct tdm_fleet *f, struct tdm_fleet_tracer *tracer, enum tdm_lane lane,
+size_t tdm_fleet_trace_read(struct tdm_fleet *f, struct tdm_fleet_tracer *tracer, enum tdm_track track,
                             struct tdm_trace_event *events, size_t max)
 {
-        if (lane == TDM_LANE_TANDEMD)
-                return tdm_trace_read(f->trace, &tracer->cursor[lane], events, max, &tracer->lost[lane]);
-        return read_worker(&f->workers[lane - TDM_LANE_NPU], tracer, events, max);
+        if (track == TDM_TRACK_TANDEMD)
+                return tdm_trace_read(f->trace, &tracer->cursor[track], events, max, &tracer->lost[track]);
+        return read_worker(&f->workers[track - TDM_TRACK_NPU], tracer, events, max);
 }

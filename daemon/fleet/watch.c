@@ -439,9 +439,9 @@ static uint64_t handovers(struct tdm_fleet_worker *w)
 /* Several descriptors may lie in the rings at once. */
 static uint64_t handover_ns(struct tdm_fleet_worker *w)
 {
-        return w->past_handover_ns +
-               (w->progress ? believed(w, &w->progress->handover_ns, 2 * TDM_WORKER_RING_SLOTS, &w->seen.handover_ns) :
-                              0);
+        return w->past_handover_ns + (w->progress ? believed(w, &w->progress->handover_ns, 2 * TDM_WORKER_RING_ENTRIES,
+                                                             &w->seen.handover_ns) :
+                                                    0);
 }
 
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)

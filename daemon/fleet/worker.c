@@ -8,11 +8,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+
+#include "common/spawn.h"
 
 #define BACKOFF_FIRST_MS 50u
 #define BACKOFF_MAX_MS 5000u
@@ -23,8 +24,6 @@
 #define QUARANTINE_MAX_NS (600 * TDM_NSEC_PER_SEC)
 #define QUIT_GRACE_NS TDM_NSEC_PER_SEC
 #define KILL_GRACE_NS TDM_NSEC_PER_SEC
-
-extern char **environ;
 
 static int send_signal(const struct tdm_fleet_worker *w, int signo)
 {
@@ -203,7 +202,7 @@ void tdm_fleet_worker_kill(struct tdm_fleet_worker *w)
 
 static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 {
-        tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_LANE_OF(w->index));
+        tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_TRACK_OF(w->index));
         w->phase = TDM_FLEET_PROCESS_DYING;
         if (!w->retrying)
                 w->state = TDM_WORKER_RESTARTING;
@@ -338,49 +337,16 @@ static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *
         tdm_fleet_watch_soon(w->fleet);
 }
 
-/* The child gets 0 /dev/null, 1 and 2 our stderr, 3 the socket, and nothing else. */
 static int spawn(struct tdm_fleet_worker *w, int socket, pid_t *ret_pid)
 {
         _cleanup_(freep) char *path = NULL;
         char fd_text[] = { '0' + TDM_WORKER_CONTROL_FD, 0 };
         char *argv[] = { NULL, (char *)"--control-fd", fd_text, NULL };
-        posix_spawn_file_actions_t actions;
-        posix_spawnattr_t attr;
-        sigset_t none, all;
-        int r;
 
         if (asprintf(&path, "%s/tandem-%s-worker", w->fleet->worker_dir, w->name) < 0)
                 return -ENOMEM;
         argv[0] = path;
-        r = posix_spawn_file_actions_init(&actions);
-        if (r != 0)
-                return -r;
-        r = posix_spawnattr_init(&attr);
-        if (r != 0) {
-                posix_spawn_file_actions_destroy(&actions);
-                return -r;
-        }
-        r = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-        if (r == 0)
-                r = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-        if (r == 0)
-                r = posix_spawn_file_actions_adddup2(&actions, socket, TDM_WORKER_CONTROL_FD);
-        if (r == 0)
-                r = posix_spawn_file_actions_addclosefrom_np(&actions, TDM_WORKER_CONTROL_FD + 1);
-        /* The loop blocks signals for its signalfd. The worker starts with none blocked. */
-        sigemptyset(&none);
-        sigfillset(&all);
-        if (r == 0)
-                r = posix_spawnattr_setsigmask(&attr, &none);
-        if (r == 0)
-                r = posix_spawnattr_setsigdefault(&attr, &all);
-        if (r == 0)
-                r = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-        if (r == 0)
-                r = posix_spawn(ret_pid, path, &actions, &attr, argv, environ);
-        posix_spawnattr_destroy(&attr);
-        posix_spawn_file_actions_destroy(&actions);
-        return -r;
+        return tdm_spawn(path, argv, socket, TDM_WORKER_CONTROL_FD, ret_pid);
 }
 
 static int make_progress(struct tdm_fleet_worker *w)
@@ -469,7 +435,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         w->pinged_ns = tdm_now_ns();
         r = start_process(w);
         if (r == 0) {
-                tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_LANE_OF(w->index));
+                tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_TRACK_OF(w->index));
                 tdm_fleet_watch_soon(w->fleet);
                 return;
         }

@@ -1,10 +1,10 @@
 /* Compiled grammars that users asked for before, so that a schema or a set of tools that comes again is not compiled
  * again.
  *
- * Each user has entries of its own, and finds no other's: how long a job takes to start tells nobody what others ask
- * for. What a user's entries take is bounded, in number and in bytes, and so is what all take. A user that is past its
- * bound loses the entry that it used longest ago. Where all are past theirs, the user with the most bytes does. So no
- * user's entries push out those of a user that has less.
+ * Each user has entries of its own, and finds no other's: the time that a job takes to start tells no user what others
+ * ask for. What a user's entries take is bounded, in number and in bytes, and so is what all take. A user that is past
+ * its bound loses the entry that it used longest ago. Where all are past theirs, the user with the most bytes does. So
+ * no user's entries push out those of a user that has less.
  *
  * Loop thread only. The grammars themselves are immutable, and jobs hold references of their own. */
 #ifndef TDM_DAEMON_JOBS_GRAMMAR_CACHE_H

@@ -102,7 +102,7 @@ struct tdm_job_events {
 struct tdm_job_params {
         enum tdm_job_kind kind;
         uint64_t identity;           /* of the client: accounts.h */
-        struct tdm_account *account; /* is charged for what waits; NULL: nobody is */
+        struct tdm_account *account; /* is charged for what waits; NULL: no account is */
         /* One of: text, messages, ids. Copied. */
         const char *text;
         size_t text_size;
@@ -137,7 +137,7 @@ struct tdm_job {
         struct tdm_chat_call *message_calls; /* of all messages */
         size_t n_message_calls;
         bool is_text, is_chat;
-        bool encoding; /* a thread reads the text: nobody else may */
+        bool encoding; /* a thread reads the text: the loop may not */
         bool encoded;
         atomic_bool cancel_encoding; /* it has ended: no thread need go on with its text */
         struct tdm_account *account;
@@ -149,7 +149,7 @@ struct tdm_job {
         uint32_t n_ids, ids_capacity;
         uint32_t prompt_tokens;
         uint32_t max_tokens; /* asked for; after prepare: the limit */
-        bool implicit_limit; /* nobody asked for it */
+        bool implicit_limit; /* the client gave none */
         uint32_t generated;
         uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
         struct tdm_sampling sampling;
@@ -160,7 +160,7 @@ struct tdm_job {
         bool ignore_end;
         struct tdm_chat_parser *turn;      /* of a job with tools */
         struct tdm_constraint *constraint; /* what its text must follow; NULL: nothing */
-        bool masking;                      /* a thread has the constraint: nobody else may use it */
+        bool masking;                      /* a thread has the constraint: the loop may not use it */
         bool slow_masks;                   /* the last mask took long: the next one is made before its step */
 
         uint32_t dimensions;

@@ -92,7 +92,7 @@ struct tdm_model {
 
         struct tdm_model_load *load;         /* while a thread works on it */
         struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
-        bool wanted;                         /* somebody needs the weights */
+        bool wanted;                         /* a job or a client needs the weights */
         bool only_draft;                     /* that is to guess for another model: no model leaves for it */
         uint32_t draft_checked; /* the model of this id was compared last as this one's draft; 0: none … */
         uint32_t draft_differs; /* … and the first token that differs; UINT32_MAX: none does */
@@ -137,10 +137,10 @@ struct tdm_models_config {
         enum tdm_activations activations;
         bool no_prefix_cache;
         bool serves_all;   /* other users too: no file is opened beside one that a client passed */
-        uint32_t idle_s;   /* a model that nobody used for so long is unloaded; 0: never */
+        uint32_t idle_s;   /* a model without jobs for so long is unloaded; 0: never */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
-        struct tdm_accounts *accounts; /* borrowed; NULL: nobody is charged */
+        struct tdm_accounts *accounts; /* borrowed; NULL: no user is charged */
 };
 
 /* Called from the loop after every change of state and about ten times a second while a model loads. */

@@ -18,7 +18,7 @@
 #include "engine/step/step.h"
 
 enum tdm_placement {
-        /* Nobody has asked for one. A job then gets the daemon's; the daemon's is then as measured. */
+        /* None was asked for. A job then gets the daemon's; the daemon's is then as measured. */
         TDM_PLACEMENT_ANY,
         TDM_PLACEMENT_SPLIT, /* attention on the NPU worker, the rest on the GPU worker */
         TDM_PLACEMENT_NPU,   /* all blocks on that worker */

@@ -65,7 +65,7 @@ struct sequence {
         struct tdm_list active; /* of the lane's, in order of admission */
 
         /* Its rows, while it is admitted. tdm_sequence_reset() clears all of these. */
-        uint32_t table;                     /* sequence slot; UINT32_MAX: not admitted */
+        uint32_t table;                     /* number of its page tables; UINT32_MAX: not admitted */
         uint32_t n_committed;               /* positions whose K and V are in the cache */
         uint32_t n_issued;                  /* positions committed or in flight */
         uint32_t n_pages[TDM_KV_GROUPS];    /* table entries filled: pages of positions [0, n_pages * 32) … */

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include "common/log.h"
-#include "daemon/service/notify.h"
+#include "daemon/service/passed.h"
 
 #define ACCEPTS_PER_TURN 32
 #define PAUSE_NS (100 * TDM_NSEC_PER_MSEC)

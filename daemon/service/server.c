@@ -12,12 +12,12 @@
 #include <unistd.h>
 #include "common/background.h"
 #include "common/log.h"
+#include "common/notify.h"
 #include "common/sigbus.h"
 #include "daemon/accounts/subuids.h"
 #include "daemon/faces/socket/face.h"
 #include "daemon/faces/dbus/dbus.h"
 #include "daemon/service/listener.h"
-#include "daemon/service/notify.h"
 #include "daemon/service/pressure.h"
 #include "daemon/service/reload.h"
 #include "daemon/service/sleep.h"

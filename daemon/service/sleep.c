@@ -4,7 +4,7 @@
 #include "common/log.h"
 #include "daemon/faces/dbus/dbus.h"
 
-/* logind waits for 5 s if nobody changed that; a step takes milliseconds, and what hangs is the fleet's affair. */
+/* logind waits for 5 s by default. A step takes milliseconds; the fleet's watch finds one that hangs. */
 #define LIMIT_NS (4 * TDM_NSEC_PER_SEC)
 #define LOOK_NS (5 * TDM_NSEC_PER_MSEC)
 

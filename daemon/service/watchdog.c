@@ -8,7 +8,7 @@
 
 #include <inttypes.h>
 #include "common/log.h"
-#include "daemon/service/notify.h"
+#include "common/notify.h"
 
 #define PINGS_PER_INTERVAL 3u
 #define MIN_INTERVAL_NS (30 * TDM_NSEC_PER_MSEC)

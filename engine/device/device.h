@@ -25,7 +25,7 @@ enum tdm_kv_type tdm_precision_kv_type(enum tdm_precision precision, enum tdm_kv
 struct tdm_device_config {
         unsigned n_threads;          /* 0: as many as the process may run on */
         _Atomic uint64_t *heartbeat; /* bumped while run() works: at least every few milliseconds; never NULL */
-        struct tdm_device_counters *counters; /* NULL: nobody looks */
+        struct tdm_device_counters *counters; /* NULL: not counted */
         /* Of tandem.conf, for devices that know them; NULL and 0: not set there. */
         const char *device_name;   /* which of several: part of its name, or its number */
         const char *programs;      /* directory of ready-made programs */
@@ -85,7 +85,7 @@ struct tdm_device_ops {
         /* Runs blocks first … first + n - 1, which are all this worker's, in order. hidden: [n_rows][residual_width]
          * f32, in place. results [n_logits]: written by the sample block, else untouched (may be NULL when sample is
          * not among them). A device with memory of its own may keep hidden rows there while the step's plan gives the
-         * next block to the same worker as `first`: the next run() of the step finds them, nobody else looks at them.
+         * next block to the same worker as `first`: the next run() of the step finds them, and nothing else reads them.
          * Head and sample always run on the same worker (logits never leave it). on_block(block, userdata) is called
          * after each finished block. 0, TDM_E_DEVICE_FAULT, or a negative errno: the step's rows are garbage then. */
         int (*run)(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n,

@@ -44,7 +44,7 @@ struct tdm_progress {
 
         /* line 1: the device's; bumped by whichever of its threads finishes something */
         _Atomic uint64_t heartbeat;
-        /* the executor's: the newest Ping that it has come to. Here it costs no message and wakes nobody. */
+        /* the executor's: the newest Ping that it has come to. Here it costs no message and wakes no thread. */
         _Atomic uint64_t answered;
         uint8_t pad1[48];
 

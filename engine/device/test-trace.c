@@ -112,7 +112,7 @@ static void test_lies(void **state)
         static const uint64_t counts[] = { 0, 1, TDM_TRACE_EVENTS - 1, TDM_TRACE_EVENTS, UINT64_MAX / 2, UINT64_MAX };
         struct tdm_trace_ring *ring = make_ring();
 
-        memset(ring->slots, 0xff, sizeof(ring->slots));
+        memset(ring->entries, 0xff, sizeof(ring->entries));
         for (size_t a = 0; a < TDM_ARRAY_SIZE(counts); a++)
                 for (size_t b = 0; b < TDM_ARRAY_SIZE(counts); b++) {
                         uint64_t cursor, lost = 0;

@@ -4,8 +4,7 @@
 
 static uint64_t oldest(uint64_t written)
 {
-        /* The slot of event `written` may be half written: the event that it still holds for others is not to be had.
-         */
+        /* The writer may be in the middle of event `written`, whose entry still held an older one: that one is lost. */
         return written < TDM_TRACE_EVENTS ? 0 : written - TDM_TRACE_EVENTS + 1;
 }
 
@@ -16,14 +15,14 @@ uint64_t tdm_trace_cursor(const struct tdm_trace_ring *ring, bool past)
         return past ? oldest(written) : written;
 }
 
-static void read_slot(const struct tdm_trace_slot *slot, struct tdm_trace_event *ret)
+static void read_entry(const struct tdm_trace_entry *entry, struct tdm_trace_event *ret)
 {
         /* Acquire: pairs with the releases in tdm_trace_add() (2), and keeps the next look at `written` behind them. */
-        uint64_t what = atomic_load_explicit(&slot->what, memory_order_acquire);
+        uint64_t what = atomic_load_explicit(&entry->what, memory_order_acquire);
 
-        ret->time_ns = atomic_load_explicit(&slot->time_ns, memory_order_acquire);
-        ret->step = atomic_load_explicit(&slot->step, memory_order_acquire);
-        ret->arg = atomic_load_explicit(&slot->arg, memory_order_acquire);
+        ret->time_ns = atomic_load_explicit(&entry->time_ns, memory_order_acquire);
+        ret->step = atomic_load_explicit(&entry->step, memory_order_acquire);
+        ret->arg = atomic_load_explicit(&entry->arg, memory_order_acquire);
         ret->kind = (uint32_t)(what & 0xff);
         ret->block = (uint32_t)(what >> 8 & 0xf);
         ret->from_peer = (what >> 12 & 1) != 0;
@@ -47,7 +46,7 @@ size_t tdm_trace_read(const struct tdm_trace_ring *ring, uint64_t *cursor, struc
         }
         n = (size_t)TDM_MIN(written - first, (uint64_t)max);
         for (size_t i = 0; i < n; i++)
-                read_slot(&ring->slots[(first + i) & (TDM_TRACE_EVENTS - 1)], &events[i]);
+                read_entry(&ring->entries[(first + i) & (TDM_TRACE_EVENTS - 1)], &events[i]);
         *cursor = first + n;
 
         written = atomic_load_explicit(&ring->written, memory_order_acquire);

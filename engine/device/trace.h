@@ -28,7 +28,7 @@ enum tdm_trace_kind {
         TDM_TRACE_STEP_DONE = 8,    /* the same */
         TDM_TRACE_STEP_FAILED = 9,  /* the same */
         TDM_TRACE_EPOCH = 10,       /* arg: the new epoch; what was in flight is void */
-        TDM_TRACE_WORKER_LOST = 11, /* arg: lane */
+        TDM_TRACE_WORKER_LOST = 11, /* arg: track */
         TDM_TRACE_WORKER_START = 12,
         TDM_TRACE_READY = 13, /* arg: epoch */
         TDM_TRACE_N_KINDS
@@ -45,7 +45,7 @@ struct tdm_trace_event {
         uint64_t arg;
 };
 
-struct tdm_trace_slot {
+struct tdm_trace_entry {
         _Atomic uint64_t time_ns;
         _Atomic uint64_t step;
         _Atomic uint64_t what; /* kind | block << 8 | from_peer << 12 | layer << 16 | rows << 32 */
@@ -54,41 +54,41 @@ struct tdm_trace_slot {
 
 /* Zeroed memory is an empty ring. */
 struct tdm_trace_ring {
-        _Atomic uint64_t written; /* events ever; event i lies in slot i mod TDM_TRACE_EVENTS */
+        _Atomic uint64_t written; /* events ever; event i lies in entry i mod TDM_TRACE_EVENTS */
         uint8_t pad[56];
-        struct tdm_trace_slot slots[TDM_TRACE_EVENTS];
+        struct tdm_trace_entry entries[TDM_TRACE_EVENTS];
 };
-static_assert(sizeof(struct tdm_trace_slot) == 32, "trace layout");
-static_assert(offsetof(struct tdm_trace_ring, slots) == 64, "trace layout");
-static_assert((TDM_TRACE_EVENTS & (TDM_TRACE_EVENTS - 1)) == 0, "slots are found by a mask");
+static_assert(sizeof(struct tdm_trace_entry) == 32, "trace layout");
+static_assert(offsetof(struct tdm_trace_ring, entries) == 64, "trace layout");
+static_assert((TDM_TRACE_EVENTS & (TDM_TRACE_EVENTS - 1)) == 0, "entries are found by a mask");
 
 #define TDM_TRACE_BYTES TDM_ALIGN_UP((uint64_t)sizeof(struct tdm_trace_ring), UINT64_C(4096))
 
 /* The writer's only call. Five plain stores on x86.
  *
- * The memory orders: (1) `written` is stored with release after the slot, and read with acquire by a reader before the
- * slot: what it counts as written, it sees. (2) The slot's words are stored with release and read with acquire: a
+ * The memory orders: (1) `written` is stored with release after the entry, and read with acquire by a reader before the
+ * entry: what it counts as written, it sees. (2) The entry's words are stored with release and read with acquire: a
  * reader that sees a word of event i also sees that `written` was at least i when it looks again afterwards, and so
- * knows that the slot was being written over. */
+ * knows that the entry was being written over. */
 static inline void tdm_trace_add(struct tdm_trace_ring *ring, const struct tdm_trace_event *event)
 {
         uint64_t i = atomic_load_explicit(&ring->written, memory_order_relaxed);
-        struct tdm_trace_slot *slot = &ring->slots[i & (TDM_TRACE_EVENTS - 1)];
+        struct tdm_trace_entry *entry = &ring->entries[i & (TDM_TRACE_EVENTS - 1)];
         uint64_t what = (event->kind & 0xff) | (uint64_t)(event->block & 0xf) << 8 | (uint64_t)event->from_peer << 12 |
                         (uint64_t)(event->layer & 0xffff) << 16 | (uint64_t)event->rows << 32;
 
-        atomic_store_explicit(&slot->time_ns, event->time_ns, memory_order_release);
-        atomic_store_explicit(&slot->step, event->step, memory_order_release);
-        atomic_store_explicit(&slot->what, what, memory_order_release);
-        atomic_store_explicit(&slot->arg, event->arg, memory_order_release);
+        atomic_store_explicit(&entry->time_ns, event->time_ns, memory_order_release);
+        atomic_store_explicit(&entry->step, event->step, memory_order_release);
+        atomic_store_explicit(&entry->what, what, memory_order_release);
+        atomic_store_explicit(&entry->arg, event->arg, memory_order_release);
         atomic_store_explicit(&ring->written, i + 1, memory_order_release);
 }
 
 /* A cursor at the next event to come; or, with past, at the oldest that is still held. */
 uint64_t tdm_trace_cursor(const struct tdm_trace_ring *ring, bool past);
 /* Copies the next events, at most max, and moves the cursor behind them; returns how many. *lost grows by the number of
- * events that were overwritten before they could be copied. The ring may be anybody's: whatever stands in it, no more
- * than its slots are looked at. A writer that counts backwards has its cursor put to where it is now. */
+ * events that were overwritten before they could be copied. The ring's writer is not trusted: whatever stands in it, no
+ * more than its entries are looked at. A writer that counts backwards has its cursor put to where it is now. */
 size_t tdm_trace_read(const struct tdm_trace_ring *ring, uint64_t *cursor, struct tdm_trace_event *events, size_t max,
                       uint64_t *lost);
 

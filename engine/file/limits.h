@@ -9,8 +9,9 @@
 #include "common/error.h"
 
 struct tdm_parse_limits {
-        uint64_t max_bytes;           /* of memory for this object; 0: what the format's own limits allow */
-        const atomic_bool *cancelled; /* NULL: nobody cancels. When true: TDM_E_CANCELLED, within milliseconds */
+        uint64_t max_bytes; /* of memory for this object; 0: what the format's own limits allow */
+        const atomic_bool
+                *cancelled; /* NULL: it cannot be cancelled. When true: TDM_E_CANCELLED, within milliseconds */
         /* NULL, or a counter to which memory is added as it is taken. A reader that fails takes off what it added. One
          * that succeeds leaves the object's memory in it: who destroys the object takes that off. */
         _Atomic uint64_t *n_bytes;

@@ -278,28 +278,101 @@ static bool not_prefix(struct tdm_schema *s, uint32_t at, uint32_t list, uint32_
         return true;
 }
 
-/* Adds what fails one keyword to the alternatives. Returns false where that is not held. */
-static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t out)
+/* One of the names is missing. */
+static bool not_required(struct tdm_schema *s, uint32_t at, uint32_t names, uint32_t out)
+{
+        if (tdm_json_get(&s->json, names)->type != TDM_JSON_ARRAY)
+                return false;
+        for (uint32_t i = tdm_json_get(&s->json, names)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
+                uint32_t object, never, member;
+
+                if (tdm_json_get(&s->json, i)->type != TDM_JSON_STRING)
+                        return false;
+                object = tdm_schema_object(s, at);
+                never = falsehood(s, at);
+                member = falsehood(s, at);
+                if (member == TDM_JSON_NONE)
+                        return false;
+                s->json.nodes[member].key = tdm_json_get(&s->json, i)->text;
+                s->json.nodes[member].key_size = tdm_json_get(&s->json, i)->text_size;
+                (void)tdm_json_append_as(&s->json, object, member, never);
+                (void)tdm_schema_push(s, out, keyword(s, at, "object", "properties", object));
+        }
+        return true;
+}
+
+/* One of the members is there and fails its schema. */
+static bool not_properties(struct tdm_schema *s, uint32_t at, uint32_t members, uint32_t out)
+{
+        if (tdm_json_get(&s->json, members)->type != TDM_JSON_OBJECT)
+                return false;
+        for (uint32_t i = tdm_json_get(&s->json, members)->first; i != TDM_JSON_NONE;
+             i = tdm_json_get(&s->json, i)->next) {
+                uint32_t negation = tdm_schema_negate(s, i), object, made, name;
+
+                if (negation == TDM_JSON_NONE)
+                        return false;
+                object = tdm_schema_object(s, at);
+                (void)tdm_json_append_as(&s->json, object, i, negation);
+                made = keyword(s, at, "object", "properties", object);
+                name = tdm_json_add(&s->json, TDM_JSON_STRING, at);
+                if (name == TDM_JSON_NONE)
+                        return false;
+                s->json.nodes[name].text = tdm_json_get(&s->json, i)->key;
+                s->json.nodes[name].text_size = tdm_json_get(&s->json, i)->key_size;
+                name = tdm_schema_push(s, tdm_schema_array(s, at), name);
+                (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "required", name));
+        }
+        return true;
+}
+
+/* What a keyword with an opposite is in another one's words. *found: it is such a keyword. NONE: it cannot be said. */
+static uint32_t opposite(struct tdm_schema *s, uint32_t owner, uint32_t node, const char *name, bool *found)
 {
         static const struct {
                 const char *name, *type, *opposite;
-                bool is_min;
-        } counts[] = {
-                { "minLength", "string", "maxLength", true },
-                { "maxLength", "string", "minLength", false },
-                { "minItems", "array", "maxItems", true },
-                { "maxItems", "array", "minItems", false },
-                { "minProperties", "object", "maxProperties", true },
-                { "maxProperties", "object", "minProperties", false },
+                enum { RENAMED, MINIMUM, MAXIMUM } kind; /* how the value changes: not, one less, one more */
+        } opposites[] = {
+                { "minLength", "string", "maxLength", MINIMUM },
+                { "maxLength", "string", "minLength", MAXIMUM },
+                { "minItems", "array", "maxItems", MINIMUM },
+                { "maxItems", "array", "minItems", MAXIMUM },
+                { "minProperties", "object", "maxProperties", MINIMUM },
+                { "maxProperties", "object", "minProperties", MAXIMUM },
+                { "minimum", "number", "exclusiveMaximum", RENAMED },
+                { "maximum", "number", "exclusiveMinimum", RENAMED },
+                { "exclusiveMinimum", "number", "maximum", RENAMED },
+                { "exclusiveMaximum", "number", "minimum", RENAMED },
+                { "pattern", "string", "\1notPattern", RENAMED },
+                { "format", "string", "\1notFormat", RENAMED },
+                { "\1notPattern", "string", "pattern", RENAMED },
+                { "\1notFormat", "string", "format", RENAMED },
         };
-        static const struct {
-                const char *name, *type, *opposite;
-        } renamed[] = {
-                { "minimum", "number", "exclusiveMaximum" }, { "maximum", "number", "exclusiveMinimum" },
-                { "exclusiveMinimum", "number", "maximum" }, { "exclusiveMaximum", "number", "minimum" },
-                { "pattern", "string", "\1notPattern" },     { "format", "string", "\1notFormat" },
-                { "\1notPattern", "string", "pattern" },     { "\1notFormat", "string", "format" },
-        };
+        uint32_t value = tdm_json_deref(&s->json, node), exclusive;
+        size_t i = 0;
+
+        while (i < TDM_ARRAY_SIZE(opposites) && strcmp(name, opposites[i].name) != 0)
+                i++;
+        *found = i < TDM_ARRAY_SIZE(opposites);
+        if (!*found)
+                return TDM_JSON_NONE;
+        if (opposites[i].kind != RENAMED)
+                return not_count(s, node, opposites[i].type, opposites[i].opposite, opposites[i].kind == MINIMUM);
+        if (tdm_json_get(&s->json, value)->type <= TDM_JSON_TRUE)
+                return TDM_JSON_NONE; /* exclusiveMinimum: true of draft 4 */
+        /* And a minimum beside one. */
+        if (strcmp(name, "minimum") == 0 || strcmp(name, "maximum") == 0) {
+                exclusive = tdm_json_member(&s->json, owner, name[1] == 'i' ? "exclusiveMinimum" : "exclusiveMaximum");
+                if (exclusive != TDM_JSON_NONE && tdm_json_get(&s->json, exclusive)->type <= TDM_JSON_TRUE)
+                        return TDM_JSON_NONE;
+        }
+        return keyword(s, node, opposites[i].type, opposites[i].opposite, value);
+}
+
+/* Adds what fails one keyword to the alternatives. Returns false where that is not held. */
+static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t out)
+{
         static const char *const unsupported[] = {
                 "multipleOf",       "patternProperties", "additionalProperties", "unevaluatedProperties",
                 "unevaluatedItems", "additionalItems",   "uniqueItems",          "propertyNames",
@@ -308,122 +381,58 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                 "extends",          "disallow",
         };
         const struct tdm_json_node *n = tdm_json_get(&s->json, node);
-        uint32_t value = tdm_json_deref(&s->json, node), made = TDM_JSON_NONE, list, object, i;
+        uint32_t value = tdm_json_deref(&s->json, node), made, list;
         char name[24] = "";
+        bool found;
 
         if (n->key_size >= sizeof(name))
                 return true; /* no keyword that counts has so long a name */
         memcpy(name, tdm_json_key(&s->json, node), n->key_size);
-        for (i = 0; i < TDM_ARRAY_SIZE(unsupported); i++)
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(unsupported); i++)
                 if (strcmp(name, unsupported[i]) == 0)
                         return takes_all(s, name, value);
-        for (i = 0; i < TDM_ARRAY_SIZE(counts) && made == TDM_JSON_NONE; i++) {
-                if (strcmp(name, counts[i].name) == 0) {
-                        made = not_count(s, node, counts[i].type, counts[i].opposite, counts[i].is_min);
-                        if (made == TDM_JSON_NONE)
-                                return false;
-                }
-        }
-        for (i = 0; i < TDM_ARRAY_SIZE(renamed) && made == TDM_JSON_NONE; i++) {
-                if (strcmp(name, renamed[i].name) != 0)
-                        continue;
-                if (tdm_json_get(&s->json, value)->type <= TDM_JSON_TRUE)
-                        return false; /* exclusiveMinimum: true of draft 4 */
-                made = keyword(s, node, renamed[i].type, renamed[i].opposite, value);
-        }
-        if (made != TDM_JSON_NONE) {
-                if ((strcmp(name, "minimum") == 0 &&
-                     tdm_json_member(&s->json, owner, "exclusiveMinimum") != TDM_JSON_NONE) ||
-                    (strcmp(name, "maximum") == 0 &&
-                     tdm_json_member(&s->json, owner, "exclusiveMaximum") != TDM_JSON_NONE)) {
-                        const char *other = name[1] == 'i' ? "exclusiveMinimum" : "exclusiveMaximum";
-
-                        if (tdm_json_get(&s->json, tdm_json_member(&s->json, owner, other))->type <= TDM_JSON_TRUE)
-                                return false;
-                }
-                (void)tdm_schema_push(s, out, made);
-                return true;
-        }
-        if (strcmp(name, "type") == 0) {
+        made = opposite(s, owner, node, name, &found);
+        if (found) {
+                /* made is all */
+        } else if (strcmp(name, "type") == 0) {
                 made = not_type(s, node, value);
-        } else if (strcmp(name, "const") == 0 || strcmp(name, "enum") == 0) {
-                list = value;
-                if (name[0] == 'c') {
-                        list = tdm_schema_array(s, node);
-                        (void)tdm_schema_push(s, list, value);
-                }
+        } else if (strcmp(name, "const") == 0) {
+                list = tdm_schema_push(s, tdm_schema_array(s, node), value);
                 made = not_values(s, node, list);
+        } else if (strcmp(name, "enum") == 0) {
+                made = not_values(s, node, value);
         } else if (strcmp(name, "\1notEnum") == 0) {
                 made = tdm_schema_put(s, tdm_schema_object(s, node), "enum", value);
         } else if (strcmp(name, "required") == 0) {
-                if (tdm_json_get(&s->json, value)->type != TDM_JSON_ARRAY)
-                        return false;
-                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE;
-                     i = tdm_json_get(&s->json, i)->next) {
-                        uint32_t copy;
-
-                        if (tdm_json_get(&s->json, i)->type != TDM_JSON_STRING)
-                                return false;
-                        object = tdm_schema_object(s, node);
-                        list = tdm_json_add(&s->json, TDM_JSON_FALSE, node);
-                        copy = tdm_json_add(&s->json, TDM_JSON_FALSE, node);
-                        if (copy == TDM_JSON_NONE)
-                                return false;
-                        s->json.nodes[copy].key = tdm_json_get(&s->json, i)->text;
-                        s->json.nodes[copy].key_size = tdm_json_get(&s->json, i)->text_size;
-                        (void)tdm_json_append_as(&s->json, object, copy, list);
-                        (void)tdm_schema_push(s, out, keyword(s, node, "object", "properties", object));
-                }
-                return true;
+                return not_required(s, node, value, out);
         } else if (strcmp(name, "properties") == 0) {
-                if (tdm_json_get(&s->json, value)->type != TDM_JSON_OBJECT)
-                        return false;
-                for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE;
-                     i = tdm_json_get(&s->json, i)->next) {
-                        uint32_t negation = tdm_schema_negate(s, i), text;
-
-                        if (negation == TDM_JSON_NONE)
-                                return false;
-                        object = tdm_schema_object(s, node);
-                        (void)tdm_json_append_as(&s->json, object, i, negation);
-                        made = keyword(s, node, "object", "properties", object);
-                        text = tdm_json_add(&s->json, TDM_JSON_STRING, node);
-                        if (text == TDM_JSON_NONE)
-                                return false;
-                        s->json.nodes[text].text = tdm_json_get(&s->json, i)->key;
-                        s->json.nodes[text].text_size = tdm_json_get(&s->json, i)->key_size;
-                        list = tdm_schema_push(s, tdm_schema_array(s, node), text);
-                        (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "required", list));
-                }
-                return true;
+                return not_properties(s, node, value, out);
         } else if (strcmp(name, "items") == 0) {
                 if (tdm_json_get(&s->json, value)->type == TDM_JSON_ARRAY ||
                     tdm_json_member(&s->json, owner, "prefixItems") != TDM_JSON_NONE)
                         return takes_all(s, name, value);
                 made = tdm_schema_negate(s, value);
-                if (made == TDM_JSON_NONE)
-                        return false;
-                made = keyword(s, node, "array", "contains", made);
+                if (made != TDM_JSON_NONE)
+                        made = keyword(s, node, "array", "contains", made);
         } else if (strcmp(name, "contains") == 0) {
                 made = tdm_schema_negate(s, value);
-                if (made == TDM_JSON_NONE)
-                        return false;
-                made = keyword(s, node, "array", "items", made);
+                if (made != TDM_JSON_NONE)
+                        made = keyword(s, node, "array", "items", made);
         } else if (strcmp(name, "allOf") == 0) {
                 made = not_all(s, node, value, "anyOf");
         } else if (strcmp(name, "anyOf") == 0) {
                 made = not_all(s, node, value, "allOf");
         } else if (strcmp(name, "oneOf") == 0) {
-                if (!not_one(s, node, value, out))
-                        return false;
-                return true;
+                return not_one(s, node, value, out);
         } else if (strcmp(name, "prefixItems") == 0) {
                 return not_prefix(s, node, value, out);
-        } else if (strcmp(name, "not") == 0 || strcmp(name, "\1detached") == 0) {
-                made = name[0] == 'n' ? value : tdm_schema_negate(s, value);
+        } else if (strcmp(name, "not") == 0) {
+                made = value;
+        } else if (strcmp(name, "\1detached") == 0) {
+                made = tdm_schema_negate(s, value);
         } else if (strcmp(name, "$ref") == 0) {
-                i = tdm_schema_resolve(s, node);
-                made = s->error ? TDM_JSON_NONE : tdm_schema_negate(s, i);
+                made = tdm_schema_resolve(s, node);
+                made = s->error ? TDM_JSON_NONE : tdm_schema_negate(s, made);
         } else {
                 return true; /* a remark: nothing fails it */
         }

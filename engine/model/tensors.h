@@ -75,7 +75,7 @@ enum tdm_tensor_role {
         TDM_ROLE_FILE    /* a row is read from the file for each token, and travels in the step */
 };
 
-/* Unused: files may have it, and nobody reads it. */
+/* Unused: files may have it, and it is not read. */
 enum tdm_tensor_presence { TDM_TENSOR_ABSENT, TDM_TENSOR_UNUSED, TDM_TENSOR_OPTIONAL, TDM_TENSOR_REQUIRED };
 
 #define TDM_TENSOR_NAME_MAX 64u

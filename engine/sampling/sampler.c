@@ -642,7 +642,7 @@ static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t 
         return TDM_MAX(n_top_of(s, n_vocab), top_k_of(s) + n_moved);
 }
 
-/* ---- whoever makes logits can have looked at them ---- */
+/* ---- with maxima and sums that the device has computed ---- */
 
 void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen,
                      uint32_t n_seen, void *scratch)

@@ -87,8 +87,8 @@ int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling 
 #define TDM_SAMPLE_MAX_BLOCK 64u
 #define TDM_SAMPLE_SUM_BLOCK 256u
 #define TDM_SAMPLE_LANES 16u
-/* The same where whoever made the logits looked at them already, and not all of them need come here. maxima: the
- * greatest of some of the logits each, of all together, NAN where one is NaN or +inf. block_sums: of each
+/* The same where the device that made the logits has computed these numbers, so that not all logits need come here.
+ * maxima: the greatest of some of the logits each, of all together, NAN where one is NaN or +inf. block_sums: of each
  * TDM_SAMPLE_SUM_BLOCK logits the sum of e^(logit - greatest of all), in floats: lane i is the sum of logits i, i +
  * TDM_SAMPLE_LANES, … of the block, in this order, by the operations of exp_negative() in lanes.h; then lane i takes
  * lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted blocks of TDM_SAMPLE_MAX_BLOCK logits

@@ -2,8 +2,8 @@
  * it.
  *
  * The peer may write while we read: every value is copied once, into memory of our own, and only the copy is looked at.
- * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is tandemd's
- * affair. */
+ * What passes here is safe to index with; whether it makes sense (two sequences that write one page) is for
+ * tandemd to see to. */
 #include <assert.h>
 #include <math.h>
 #include <stdatomic.h>

@@ -13,8 +13,9 @@
  * live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream,
  * updated in place by each block.
  *
- * Page tables are per sequence slot and group: entry i is the page of positions i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE
- * where there is none (not yet, or slid out). tandemd changes an entry only while no step in flight can look at it. */
+ * A sequence has a number, its `table`. Under it lies a page table for each group: entry i is the page of positions
+ * i*TDM_KV_PAGE_TOKENS …, TDM_KV_NO_PAGE where there is none (not yet, or slid out). tandemd changes an entry only
+ * while no step in flight can look at it. */
 #ifndef TDM_ENGINE_STEP_STEP_H
 #define TDM_ENGINE_STEP_STEP_H
 
@@ -42,7 +43,7 @@ struct tdm_step_row {
 
 /* The rows of a sequence are consecutive in the step, with consecutive positions. */
 struct tdm_step_seq {
-        uint32_t table; /* sequence slot: which page tables */
+        uint32_t table; /* number of the sequence: which page tables */
         uint32_t first_row;
         uint32_t n_rows;
         uint32_t n_chained; /* tokens to draw behind its last row's, each from a row of the one before (chain.c) */
@@ -83,7 +84,7 @@ struct tdm_steps_limits {
         uint32_t max_rows;      /* <= TDM_MAX_STEP_ROWS */
         uint32_t max_seqs;      /* in one step, <= TDM_MAX_STEP_SEQS */
         uint32_t max_logits;    /* <= TDM_MAX_STEP_LOGITS, >= max_seqs */
-        uint32_t n_tables;      /* sequence slots */
+        uint32_t n_tables;      /* sequences that may have page tables */
         uint32_t table_entries; /* pages a sequence can have: ceil(n_ctx / TDM_KV_PAGE_TOKENS) */
         uint32_t mask_words;    /* of a mask: ceil(n_vocab / 64); 0: no row can have one */
         uint32_t input_bytes;   /* of the model's file that travel with each row; 0: none */

@@ -57,7 +57,7 @@ ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *
 /* How long encoding may go on. It is looked at before every 16 KiB of text and every 4,096 merges. */
 struct tdm_encode_budget {
         uint64_t steps;               /* left; goes down by what was done */
-        const atomic_bool *cancelled; /* NULL: nobody cancels */
+        const atomic_bool *cancelled; /* NULL: it cannot be cancelled */
 };
 /* A text of n bytes takes at most this many steps. One takes some nanoseconds, up to 300 for hostile vocabularies. */
 #define TDM_ENCODE_STEPS(n) (16 * (uint64_t)(n) + 4096)

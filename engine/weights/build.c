@@ -1,5 +1,5 @@
 /* Builds the segment: every tensor of the file, packed by several threads, panel by panel, in the order of the segment
- * and slice by slice, so that somebody can use what is ready while the rest is read. What of the file comes next is
+ * and slice by slice, so that workers can use what is ready while the rest is read. What of the file comes next is
  * asked for ahead; the guard turns a file that shrinks meanwhile into an error.
  *
  * Does not compress, convert or round: every weight keeps its exact value. */
@@ -146,8 +146,8 @@ static void ask_for(const struct build *build, const struct slice *slice, uint32
         }
 }
 
-/* Nobody reads its part of the mapping any more. To unmap all of a large file in the end takes a tenth of a second and
- * more, of somebody who has other things to do. The page cache keeps it. */
+/* The pages that this slice was packed from leave the mapping at once. To unmap all of a large file in the end would
+ * hold up its thread for a tenth of a second and more. The page cache keeps the data. */
 static void let_go(const struct build *build, const struct slice *slice)
 {
         const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -18,7 +18,7 @@
 #define TDM_WORKER_GREETING 'T'
 #define TDM_WORKER_MAX_FRAME (64u << 10)
 /* Rings of one epoch: every step of every model can be in flight at once and still fits. */
-#define TDM_WORKER_RING_SLOTS 256u
-static_assert(TDM_WORKER_RING_SLOTS >= TDM_PROGRESS_MODELS * TDM_STEP_SLOTS, "a ring never fills up");
+#define TDM_WORKER_RING_ENTRIES 256u
+static_assert(TDM_WORKER_RING_ENTRIES >= TDM_PROGRESS_MODELS * TDM_STEP_SLOTS, "a ring never fills up");
 
 #endif

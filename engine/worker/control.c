@@ -5,8 +5,8 @@
  * one message can carry needs no second mechanism. tandemd is trusted more than the peer but not blindly: sizes and
  * counts are checked here, what the fds hold is checked where they are mapped (models.c, common/ring.c).
  *
- * When tandemd goes, the process goes, from this thread, whatever the executor is doing: there is nobody left to tell,
- * and the kernel gives everything back. It does not answer anything; that is the executor's. */
+ * When tandemd goes, the process goes, from this thread, whatever the executor is doing: no process is left that a
+ * result could go to, and the kernel gives everything back. It does not answer anything; that is the executor's. */
 #include "engine/worker/private.h"
 
 #include "common/log.h"
@@ -263,7 +263,7 @@ static int handle_frame(struct tdm_worker *w, const uint8_t *data, size_t size, 
         if (r < 0)
                 return r;
         if (stash_left(w->stash) > 0)
-                return -EPROTO; /* fds that nobody asked for */
+                return -EPROTO; /* fds that belong to no message */
         stash_reset(w->stash);
         post_command(w, steal_ptr(&command));
         return 0;

@@ -13,7 +13,7 @@
 #include <malloc.h>
 #include "common/log.h"
 
-/* Nobody says when a full ring has room again. */
+/* A full ring gives no notice when it has room again, so it is tried so often. */
 #define UNSENT_NS TDM_NSEC_PER_MSEC
 
 /* Blocks of one step that this worker runs one after the other. */

@@ -2,10 +2,9 @@
  * connection is one life, as with a worker that tandemd starts: it is taken from the manager's socket, nothing else is,
  * and afterwards the process cannot make, bind or connect a socket (sandbox.c), nor does it ever need to.
  *
- * Who may connect is the socket's mode (0600, tandemd's user): nobody else has the right to, so nothing is asked here.
- * The first byte is ours. The kernel adds to it who sent it, and that is the only way for tandemd to learn which
- * process it talks to: the peer of a connection to such a socket is whoever listened, which is the manager (see
- * daemon/fleet/unit.c). */
+ * The socket's mode (0600, tandemd's user) says who may connect, so nothing is asked here. The first byte is ours. The
+ * kernel adds to it who sent it, and that is the only way for tandemd to learn which process it talks to: the peer of a
+ * connection to such a socket is the process that listened, which is the manager (see daemon/fleet/unit.c). */
 #include "engine/worker/listen.h"
 
 #include <poll.h>

@@ -7,8 +7,8 @@
 
 /* This process was given a socket by its manager. */
 bool tdm_worker_is_unit(void);
-/* Waits for tandemd, greets it, lets go of the listening socket. -ETIMEDOUT: nobody came. TDM_E_BAD_REQUEST: what was
- * passed is no listening Unix stream socket. */
+/* Waits for tandemd, greets it, lets go of the listening socket. -ETIMEDOUT: tandemd did not connect.
+ * TDM_E_BAD_REQUEST: what was passed is no listening Unix stream socket. */
 int tdm_worker_accept(int *ret_fd, struct tdm_error *err);
 
 #endif

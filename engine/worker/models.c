@@ -19,8 +19,7 @@ static const bool segment_writable[TDM_WORKER_N_SEGS] = {
         [TDM_WORKER_SEG_RESULTS] = true,
 };
 
-/* The segment has them, and its mapping is all that a device needs: a thousand open fds are a limit for somebody else.
- */
+/* A device needs the segment's mapping and no fds, and a thousand open fds would reach the process's limit. */
 static void close_fds(struct tdm_worker_segment *from, struct tdm_segment *segment)
 {
         for (unsigned i = 0; i < from->n_fds; i++)

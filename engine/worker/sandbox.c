@@ -102,8 +102,8 @@ int tdm_sandbox_files(struct tdm_sandbox *s)
 
 /* ---- what a driver may open ---- */
 
-/* Whoever looks for a driver reads these: programs and libraries, descriptions of devices, its own process. Of /etc
- * what tells loaders and drivers where each other is. Where one does not exist there is nothing to allow. */
+/* A loader that looks for a driver reads these: programs and libraries, descriptions of devices, its own process. Of
+ * /etc what tells loaders and drivers where each other is. Where one does not exist there is nothing to allow. */
 static const char *const readable[] = {
         "/usr",
         "/lib",
@@ -128,7 +128,7 @@ static const char *const readable[] = {
         "/etc/drirc",
         "/etc/nvidia",
 };
-/* The same for what somebody has told the loaders in our environment: lists of folders or of files, separated by
+/* The same for what our environment tells the loaders: lists of folders or of files, separated by
  * colons. A file's folder is meant too, since descriptions name libraries beside them. */
 static const char *const readable_env[] = {
         "LD_LIBRARY_PATH",   "VK_DRIVER_FILES",    "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LAYER_PATH",
@@ -316,7 +316,7 @@ static const char *const allowed[] = {
         "exit_group",
 };
 
-/* What no worker ever has a reason to try: somebody else is at the wheel. */
+/* What no worker ever has a reason to call: it has been taken over. */
 static const char *const fatal[] = {
         "socket",
         "socketpair",

@@ -1,4 +1,4 @@
-/* What a worker gives up before it handles anybody's data: files (Landlock), system calls (seccomp), being read by its
+/* What a worker gives up before it handles users' data: files (Landlock), system calls (seccomp), being read by its
  * siblings (not dumpable). Best effort by kernel, and what is missing is said, because `tandem status` shows it.
  *
  * Order matters. Landlock binds the calling thread and the threads it makes later, so what a driver may open is settled

@@ -75,7 +75,7 @@ static int parse_args(const struct tdm_worker_program *program, int argc, char *
         return 0;
 }
 
-/* 0; or an exit status; or -ETIMEDOUT: nobody came, which is no failure. */
+/* 0; or an exit status; or -ETIMEDOUT: tandemd did not connect, which is no failure. */
 static int accept_daemon(int *ret_fd)
 {
         struct tdm_error err = { 0 };

@@ -1,6 +1,6 @@
-/* The emulated NPU's attention over pages: npu-worker/attention-abi.h says what it does. Written to be followed, one
- * row at a time; nothing but the two products is fast. The head comes from the worker's side and is checked against
- * what the command was given: a driver's IOMMU would stop what goes beyond. */
+/* The emulated NPU's attention over pages: npu-worker/manifest/attention-abi.h says what it does.
+ * Written to be followed, one row at a time; nothing but the two products is fast. The head comes from the worker's
+ * side and is checked against what the command was given: a driver's IOMMU would stop what goes beyond. */
 #include "npu-worker/emulated/program.h"
 
 #include <math.h>

@@ -18,6 +18,7 @@
 #include <xrt/detail/xclbin.h>
 #endif
 
+#include "common/test-write-file.h"
 #include "npu-worker/emulated/program.h"
 
 struct shape {
@@ -44,17 +45,6 @@ static _Noreturn void fail(const char *what, const char *path)
 {
         fprintf(stderr, "make-npu-programs: %s %s: %s\n", what, path, strerror(errno));
         exit(1);
-}
-
-static void write_file(const char *directory, const char *name, const void *data, size_t size)
-{
-        char path[4096];
-        FILE *f;
-
-        snprintf(path, sizeof(path), "%s/%s", directory, name);
-        f = fopen(path, "we");
-        if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0)
-                fail("cannot write", path);
 }
 
 /* ---- xclbin ---- */
@@ -229,7 +219,7 @@ static void write_xclbin(const char *directory, bool partitioned)
                 at = TDM_ALIGN_UP(at + sections[i].size, (size_t)8);
         }
         axlf->m_header.m_length = at;
-        write_file(directory, "tandem.xclbin", file, at);
+        test_write_file(directory, "tandem.xclbin", file, at);
 }
 
 /* ---- programs ---- */
@@ -259,7 +249,7 @@ static void add_program(const char *directory, FILE *manifest, const struct shap
 
         snprintf(name, sizeof(name), "%s-%s-%u", s->name, types[type].name, m);
         snprintf(file, sizeof(file), "%s.insts", name);
-        write_file(directory, file, &program, TDM_EMULATED_GEMM_WORDS * sizeof(uint32_t));
+        test_write_file(directory, file, &program, TDM_EMULATED_GEMM_WORDS * sizeof(uint32_t));
         fprintf(manifest,
                 "\n[%s]\nop = %s\nshape = %ux%ux%u\ntype = %s\na = rows\nb = %s\nc = rows\norder = %s\ncolumns = 4\n"
                 "instructions = %s\narguments = a b c\n",
@@ -286,7 +276,7 @@ static void add_block(const char *directory, FILE *manifest, size_t which, uint3
 
         snprintf(name, sizeof(name), "%s-%u", blocks[which].name, m);
         snprintf(file, sizeof(file), "%s.insts", name);
-        write_file(directory, file, &program, sizeof(program));
+        test_write_file(directory, file, &program, sizeof(program));
         fprintf(manifest,
                 "\n[%s]\nop = attention\nshape = %ux%ux%u\ntype = bf16\na = rows\nb = columns\nc = rows\n"
                 "order = lanes8\ncolumns = 4\ninstructions = %s\narguments = a b c d e\nheads = %ux%ux%u\npages = %u\n",

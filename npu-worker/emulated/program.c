@@ -1,6 +1,6 @@
 /* The operations of the emulated NPU. Plain loops that the compiler can turn into vectors; each is compiled once for
  * the machine's base and once for AVX2, and since every product and sum is rounded apart (or exact, or one fmaf) both
- * give the same bits. Speed matters only so far that a small model answers while somebody waits. */
+ * give the same bits. It need only be fast enough for tests with small models. */
 #include "npu-worker/emulated/program.h"
 
 #include <assert.h>

@@ -3,11 +3,11 @@
  *
  *   gemm: C [M][N] = A [M][K] · B [K][N]. bf16 products are summed in f32, int8 products in int32, as AIE cores do.
  *   ORDER (bf16): per output eight partial sums, product k goes to partial k % 8, k ascending, folded as a tree (i with
- *   i + 4, + 2, + 1); a product of two bf16 values is exact in f32. The order knows neither M nor N: "lanes8" in
- * manifests.
+ *   i + 4, + 2, + 1); a product of two bf16 values is exact in f32. The order depends on neither M nor N:
+ *   "lanes8" in manifests.
  *
- * int4 (npu-worker/manifest.h): weights of 4 bits and rows of int8 or int16 are summed exactly over each 32 of K, and
- * the sums are added in f32 by one fma each, K ascending: "blocks32".
+ * int4 (npu-worker/manifest/manifest.h): weights of 4 bits and rows of int8 or int16 are summed exactly over each 32
+ * of K, and the sums are added in f32 by one fma each, K ascending: "blocks32".
  *
  * Layouts of B: columns, that is [N][K], a weight matrix as it is (mlir-aie's b_col_maj); or tiles of 8 x 8, the int8
  * tiles of AIE2 laid out ahead: [K / 8][N / 8][8 k][8 n]; or int4's blocks 16x8. A and C are rows. The
@@ -17,8 +17,8 @@
 #define TDM_NPU_EMULATED_PROGRAM_H
 
 #include "common/util.h"
-#include "npu-worker/attention-abi.h"
-#include "npu-worker/manifest.h"
+#include "npu-worker/manifest/attention-abi.h"
+#include "npu-worker/manifest/manifest.h"
 
 #define TDM_EMULATED_MAGIC UINT32_C(0x554e5054) /* "TPNU" */
 #define TDM_EMULATED_OP_GEMM 1u
@@ -44,7 +44,7 @@ struct tdm_emulated_program {
         uint32_t type;     /* enum tdm_emulated_type, of A and B */
         uint32_t b_layout; /* enum tdm_emulated_layout */
         uint32_t m, k, n;
-        uint32_t n_heads, n_kv_heads, head_dim, pages; /* attention: npu-worker/attention-abi.h */
+        uint32_t n_heads, n_kv_heads, head_dim, pages; /* attention: npu-worker/manifest/attention-abi.h */
 };
 
 /* False: no NPU would have been built such a program, or it is not one. */

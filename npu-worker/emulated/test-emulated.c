@@ -12,7 +12,8 @@
 
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/emulated/program.h"
-#include "npu-worker/manifest.h"
+#include "npu-worker/manifest/files.h"
+#include "npu-worker/manifest/manifest.h"
 #include "npu-worker/xrt/load.h"
 
 #define M 8u

@@ -52,8 +52,9 @@ void add_piece(const number *__restrict a, const number *__restrict b, sum *__re
 using multiply = aie::mmul<rows, 16, T, int8, int4>;
 constexpr unsigned block = 32, block_bytes = 2 * block + block * block / 2, row_bytes = 16 + 2 * piece;
 
-// 16 scales of f16 as f32. Those below 2^-14, which f16 holds with fewer bits, count as zero.
-// The halves of a word are two scales: even ones below, odd ones above.
+// 16 scales of f16 as f32. Subnormals, which are below 2^-14, become zero. Infinities and NaNs become numbers; no sound
+// file has any.
+// A word of 32 bits has two scales, the even one in its lower half.
 aie::vector<float, 16> halves_to_float(const uint16 *p)
 {
         const aie::vector<uint32, 8> two = aie::load_v<16>(p).template cast_to<uint32>();
@@ -68,14 +69,14 @@ aie::vector<float, 16> halves_to_float(const uint16 *p)
         return aie::bit_or(sign, aie::select(size, uint32(0), small)).template cast_to<float>();
 }
 
-// 4 rows x 16 of one half of the numbers, first at byte `first` of a row's part.
+// 16 numbers (their high or their low halves) of each of 4 rows, from byte `first` of a row on.
 aie::vector<int8, 64> four_rows(const int8 *a, unsigned first)
 {
         return aie::concat(aie::load_v<16>(a + first), aie::load_v<16>(a + row_bytes + first),
                            aie::load_v<16>(a + 2 * row_bytes + first), aie::load_v<16>(a + 3 * row_bytes + first));
 }
 
-// Eight values four times: a tile's outputs for each of its rows.
+// Eight outputs' values once for each of a tile's four rows.
 aie::vector<float, 32> each_row(aie::vector<float, 8> v)
 {
         return aie::concat(v, v, v, v);

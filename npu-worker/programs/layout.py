@@ -7,12 +7,11 @@ feeds one core, and a core's arithmetic keeps up with its port: at 64 rows it ne
 rows far fewer. A second core on a port would only share what it brings.
 
 All lengths here are in words of 32 bits, which is what DMAs count in. How a buffer is laid out is the manifest's
-business (npu-worker/manifest.h in Tandem's sources)."""
+business (npu-worker/manifest/manifest.h)."""
 from dataclasses import dataclass
 
 ROWS, OUTPUTS, PIECE = 4, 64, 128  # of a step of a core: rows of A, outputs, and inputs
-MAX_ROWS = 64  # sums that a core holds
-MAX_GROUPS = MAX_ROWS // ROWS
+MAX_ROWS = 64  # whose sums a core holds
 # A shim tile's DMA: sizes of the two inner dimensions, of the outermost one, and strides.
 MAX_INNER, MAX_OUTER, MAX_STRIDE = 1023, 64, 1 << 20
 TILE_BYTES, STACK_BYTES = 64 << 10, 4 << 10

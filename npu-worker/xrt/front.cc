@@ -298,7 +298,7 @@ enum tdm_xrt_state wait_one(const xrt::run &run, std::chrono::milliseconds left)
 
 #ifdef TDM_XRT_HAS_CONTEXTS
 // A wait whose time is up throws as if a command had failed, in a state that is none of failure (2.25). Each further
-// one says at once that all is done. So it is called for its first answer, and the list's own state has the last word.
+// one says at once that all is done. So only its first answer is used, and then the list's own state.
 int wait_list(const xrt::runlist &list, std::chrono::milliseconds timeout)
 {
         auto end = std::chrono::steady_clock::now() + timeout;

@@ -7,7 +7,7 @@
 
 #include "common/f16.h"
 #include "npu-worker/emulated/program.h"
-#include "npu-worker/npu.h"
+#include "npu-worker/npu/npu.h"
 #include "tests/golden/runner.h"
 
 #define SECONDS_NS (TDM_NSEC_PER_SEC / 2)

@@ -160,9 +160,9 @@ class Faults:
         before = self.d.status().get("recoveries", 0)
         ring = self.rng.choice(rings)
         size = len(ring) - RING_HEADER
-        kind = self.rng.choice(("slots", "produced", "consumed", "all"))
+        kind = self.rng.choice(("entries", "produced", "consumed", "all"))
         for _ in range(30):
-            if kind in ("slots", "all"):
+            if kind in ("entries", "all"):
                 ring[RING_HEADER:RING_HEADER + size] = random.Random(self.rng.random()).randbytes(size)
             if kind in ("produced", "all"):
                 ring[PRODUCED:PRODUCED + 4] = struct.pack("<I", self.rng.randrange(1 << 32))

@@ -210,7 +210,7 @@ def emulated_npu_and_host():
 
 
 def overlap(path):
-    """Of the time from the first to the last block: the share in which both lanes were in one."""
+    """Of the time from the first to the last block: the share in which both tracks were in one."""
     with open(path) as f:
         events = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
     edges = sorted([(e["ts"], 1, e["tid"]) for e in events] + [(e["ts"] + e["dur"], -1, e["tid"]) for e in events])
@@ -238,8 +238,8 @@ def both_at_work():
             path = os.path.join(d.dir, "t.json")
             d.cli("trace", "-o", path, "--seconds", "0.4", check_exit=0)
             share = overlap(path)
-            print(f"    both lanes at work: {100 * share:.0f}% of the time", flush=True)
-            check(share > 0.2, "both lanes at work at once", share)
+            print(f"    both tracks at work: {100 * share:.0f}% of the time", flush=True)
+            check(share > 0.2, "both tracks at work at once", share)
             for i, j in enumerate(jobs):
                 ids = j.wait().ids
                 if i < 2:

@@ -7,15 +7,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 SMALL = "[engine]\nkv-memory = 4M\n"
-KEPT = []  # files that go with this process
-
-
-def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write(text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
 
 
 def pages(d):

@@ -6,7 +6,6 @@ that it has when it is alone. A step of 512 rows takes up to three jobs of 400 t
 has one that waits when a step ends, so it is busy; the list of jobs is looked at all the time to show that. With two
 jobs a user of a cheap model is not: both are in one step, and until its client has come back, a step of a costly model
 has the device for a quarter of a second (`test-daemon-device-time` has that with a clock of its own)."""
-import contextlib
 import os
 import sys
 
@@ -14,28 +13,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 OFF = "[engine]\nprefix-cache = off\n"  # or nothing would be read the second time
-KEPT = []  # files that go with this process
 SECONDS = times(20, 120, 60)
 JOBS = 12  # of each user
 IN_STEP = 3  # jobs of 400 tokens of which a step of 512 rows has rows
-
-
-def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write(text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
-
-
-@contextlib.contextmanager
-def as_user(uid):
-    """Connections that are made meanwhile come from that user."""
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def prompt(i, n):

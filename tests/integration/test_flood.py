@@ -1,31 +1,10 @@
 """Limits: one user floods, others do not notice; deadlines; the queue; a model that nobody uses."""
 import tempfile
-import contextlib
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
-
-KEPT = []  # files that go with this process
-
-
-def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write(text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
-
-
-@contextlib.contextmanager
-def as_user(uid):
-    """Connections that are made meanwhile come from that user."""
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def rss(pid):

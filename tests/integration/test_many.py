@@ -9,15 +9,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 N = times(30, 200, 20)
-KEPT = []  # files that go with this process
 
 
-def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write(f"[daemon]\nmax-jobs-per-user = {N + 20}\n[engine]\n" + text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
+def settings(text):
+    return config(f"[daemon]\nmax-jobs-per-user = {N + 20}\n[engine]\n" + text)
 
 
 def make_jobs():
@@ -45,7 +40,7 @@ ALONE = []
 def alone():
     """The reference: one after the other, nothing kept from the one before."""
     if not ALONE:
-        with Daemon(threads=0, args=config("prefix-cache = off\n")) as d:
+        with Daemon(threads=0, args=settings("prefix-cache = off\n")) as d:
             ALONE.extend(d.generate(**q) for q in JOBS)
     return ALONE
 
@@ -109,7 +104,7 @@ def run(d, what, meanwhile=None, chunks=False):
 
 @test
 def together_as_alone():
-    with Daemon(threads=0, args=config("")) as d:
+    with Daemon(threads=0, args=settings("")) as d:
         most = run(d, "together")
         s = d.status()
         hits = s.get("prefix_hits", 0)
@@ -122,7 +117,7 @@ def together_as_alone():
 
 @test
 def chunks_at_random():
-    with Daemon(threads=0, args=config("prefix-cache = off\n")) as d:
+    with Daemon(threads=0, args=settings("prefix-cache = off\n")) as d:
         run(d, "random chunks, no prefix cache", chunks=True)
         equal(d.status().get("prefix_hits", 0), 0, "prefix hits with the cache off")
 
@@ -135,7 +130,7 @@ def little_memory():
     for i, size in enumerate(("10M", "8M", "8M", "8M", "8M")):
         if i >= times(1, 2, 1) and evictions >= wanted:
             break
-        with Daemon(threads=0, args=config(f"kv-memory = {size}\n")) as d:
+        with Daemon(threads=0, args=settings(f"kv-memory = {size}\n")) as d:
             run(d, f"little memory ({size})")
             s = d.status()
             evictions += s.get("evictions", 0)
@@ -163,7 +158,7 @@ def workers_die():
             send_signal(pid, signal.SIGKILL)
             killed.append(name)
 
-    with Daemon(threads=0, args=config("kv-memory = 12M\n")) as d:
+    with Daemon(threads=0, args=settings("kv-memory = 12M\n")) as d:
         run(d, "workers die", meanwhile=kill)
         s = d.status()
         print(f"FIGURE workers die: {len(killed)} killed, {s.get('recoveries', 0)} recoveries, "
@@ -173,7 +168,7 @@ def workers_die():
 
 @full_only
 def all_of_it():
-    with Daemon(threads=0, placement=None, args=config("")) as d:
+    with Daemon(threads=0, placement=None, args=settings("")) as d:
         run(d, "the daemon's own placement", chunks=True)
 
 

@@ -386,7 +386,7 @@ def installed():
 
 @test
 def chain_with_vulkan():
-    """tandemd, emulated NPU and lavapipe, memory shared all the way: ids as alone, and both lanes at work at once."""
+    """tandemd, emulated NPU and lavapipe, memory shared all the way: ids as alone, and both tracks at work at once."""
     need_emulated()
     try:
         ctypes.CDLL("libvulkan.so.1")
@@ -412,14 +412,14 @@ def chain_with_vulkan():
         recorder.send_signal(signal.SIGINT)
         recorder.communicate(timeout=20)
         with open(path) as f:
-            lanes = {2: [], 3: []}  # of the npu and the gpu worker
+            tracks = {2: [], 3: []}  # of the npu and the gpu worker
             for e in json.load(f)["traceEvents"]:
-                if e["ph"] == "X" and e["tid"] in lanes:
-                    lanes[e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
-        both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in lanes[2] for b in lanes[3])
-        npu = sum(end - begin for begin, end in lanes[2])
-        check(both > 0, "both lanes at work at once", both)
-        print(f"npu lane busy for {npu / 1e3:.0f} ms, {100 * both / npu:.0f}% of it while the gpu lane was")
+                if e["ph"] == "X" and e["tid"] in tracks:
+                    tracks[e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+        both = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in tracks[2] for b in tracks[3])
+        npu = sum(end - begin for begin, end in tracks[2])
+        check(both > 0, "both tracks at work at once", both)
+        print(f"npu track busy for {npu / 1e3:.0f} ms, {100 * both / npu:.0f}% of it while the gpu track was")
 
 
 @test

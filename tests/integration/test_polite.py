@@ -9,15 +9,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 OFF = "[engine]\nprefix-cache = off\n"  # or nothing would be read the second time
-KEPT = []  # files that go with this process
-
-
-def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write(text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
 
 
 class Background:

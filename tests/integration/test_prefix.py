@@ -1,6 +1,5 @@
 """A beginning that was read before is not read again: how much is found, what it saves, for whom, and that ids stay
 what they are. The reference for ids is a daemon with the cache off."""
-import contextlib
 import os
 import sys
 
@@ -8,25 +7,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 BEGINNING = [2] + [300 + (i * 37) % 5000 for i in range(399)]
-KEPT = []  # files that go with this process
-
-
-def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write(text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
-
-
-@contextlib.contextmanager
-def as_user(uid):
-    """Connections that are made meanwhile come from that user."""
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 OFF = "[engine]\nprefix-cache = off\n"

@@ -60,7 +60,7 @@ def scribbles():
             jobs = [d.start_job(**q) for q in requests]
             jobs[0].until(rng.randrange(2, 200))
             ring = rng.choice(rings(d.pids()))
-            slots = ring[2] - 256
+            entry_bytes = ring[2] - 256
             kind = rng.choice(("produced", "consumed", "sleep", "descriptor", "descriptors", "header", "all"))
             if kind == "produced":
                 scribble(ring, 64, struct.pack("<I", rng.randrange(1 << 32)))
@@ -74,7 +74,7 @@ def scribbles():
                 scribble(ring, 0, rng.randbytes(ring[2]))
             else:  # descriptors that have not been taken yet, again and again while the job runs
                 for _ in range(200 if kind == "descriptors" else 20):
-                    scribble(ring, 256 + 64 * rng.randrange(slots // 64), rng.randbytes(64))
+                    scribble(ring, 256 + 64 * rng.randrange(entry_bytes // 64), rng.randbytes(64))
             kinds[kind] = kinds.get(kind, 0) + 1
             done += 1
             for job, w in zip(jobs, want):

@@ -43,11 +43,11 @@ class Trace:
         self.events = [e for e in events if e["ph"] != "M"]
         for e in self.events:
             check(e["ph"] in "Xbesfi" and e["ts"] > 0 and e["pid"] == 1, "an event of a known kind", e)
-        self.blocks = {t: self.lane(t) for t in (NPU, GPU)}
+        self.blocks = {t: self.track(t) for t in (NPU, GPU)}
         self.steps = [e for e in self.events if e["ph"] in "be"]
         self.notes = [e["name"] for e in self.events if e["ph"] == "i"]
 
-    def lane(self, tid):
+    def track(self, tid):
         """Blocks of a worker, in order; they never overlap."""
         out = sorted((e for e in self.events if e["ph"] == "X" and e["tid"] == tid), key=lambda e: e["ts"])
         end = 0
@@ -70,7 +70,7 @@ def trace(d, name, *args, **more):
 
 @test
 def trace_of_a_split_generation():
-    """Attention in the NPU worker's lane, everything else in the GPU worker's; every step has all its blocks."""
+    """Attention in the NPU worker's track, everything else in the GPU worker's; every step has all its blocks."""
     with Daemon() as d:
         d.wait_ready()
         recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, "t.json"), "--seconds", "300")
@@ -82,8 +82,8 @@ def trace_of_a_split_generation():
         err = err.decode()
         equal(recorder.returncode, 0, "exit status of a trace that was ended by Ctrl-C")
         t = Trace(os.path.join(d.dir, "t.json"))
-        equal(t.kinds(NPU), {"attention"}, "blocks in the npu worker's lane")
-        equal(t.kinds(GPU), {"embed", "ffn", "head", "sample"}, "blocks in the gpu worker's lane")
+        equal(t.kinds(NPU), {"attention"}, "blocks in the npu worker's track")
+        equal(t.kinds(GPU), {"embed", "ffn", "head", "sample"}, "blocks in the gpu worker's track")
         steps = {}
         for tid in (NPU, GPU):
             for e in t.blocks[tid]:
@@ -94,8 +94,8 @@ def trace_of_a_split_generation():
         for step, blocks in steps.items():
             names = [name for _, name in sorted(blocks)]
             equal([n for n in names if n not in ("head", "sample")], whole, f"blocks of step {step} in order of time")
-        equal(sorted({e["args"]["step"] for e in t.steps}), sorted(steps), "steps in tandemd's lane")
-        # An arrow from worker to worker for each change of hands, both ends within a block of their lane.
+        equal(sorted({e["args"]["step"] for e in t.steps}), sorted(steps), "steps in tandemd's track")
+        # An arrow from worker to worker for each change of hands, both ends within a block of their track.
         starts = {e["id"]: e for e in t.events if e["ph"] == "s"}
         ends = {e["id"]: e for e in t.events if e["ph"] == "f"}
         equal(len(starts), 2 * LAYERS * len(steps), "hand-overs")
@@ -125,7 +125,7 @@ def one_worker():
         check(job.until(3), "tokens")
         t, _ = trace(d, "t.json", "--seconds", "0.3")
         let_go(job)
-        equal(t.kinds(NPU), {"embed", "attention", "ffn", "head", "sample"}, "all blocks in the npu worker's lane")
+        equal(t.kinds(NPU), {"embed", "attention", "ffn", "head", "sample"}, "all blocks in the npu worker's track")
         equal(t.blocks[GPU], [], "none in the gpu worker's")
         equal(len([e for e in t.events if e["ph"] in "sf"]), 0, "no hand-overs between workers")
 
@@ -177,15 +177,15 @@ def a_reader_that_does_not_read():
             while True:
                 kind, chunk = lazy.receive(rid)
                 equal(kind, "trace", "kind of reply")
-                lane = chunk.get("lane", "LANE_TANDEMD")
-                events.setdefault(lane, []).extend(chunk["events"])
-                lost[lane] = chunk.get("lost", 0)
+                track = chunk.get("track", "TRACK_TANDEMD")
+                events.setdefault(track, []).extend(chunk["events"])
+                lost[track] = chunk.get("lost", 0)
                 if chunk.get("last"):
                     break
-            check(lost["LANE_NPU"] > 0 and lost["LANE_GPU"] > 0, "events were lost, and that is told", lost)
-            for lane, list in events.items():
+            check(lost["TRACK_NPU"] > 0 and lost["TRACK_GPU"] > 0, "events were lost, and that is told", lost)
+            for track, list in events.items():
                 times_ns = [e["time_ns"] for e in list]
-                equal(times_ns, sorted(times_ns), f"order of {lane}")
+                equal(times_ns, sorted(times_ns), f"order of {track}")
             equal(lazy.call("stop_trace", {"request": rid}), {}, "stopping what is over")
 
 

@@ -20,16 +20,11 @@ SENTENCE = "Once upon a time there was a king who had three sons, and the younge
 OFF, LOOKUP, DRAFT = 1, 2, 3
 ALL = {"TANDEM_GUESSES": "all"}
 PLACES = times(8, 16, 8)  # of the 16 in a step, so many are reached by the jobs of a run
-KEPT = []  # files that go with this process
 SCHEMA = '{"type":"object","properties":{"name":{"type":"string","maxLength":20}},"required":["name"]}'
 
 
-def config(text):
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write("[engine]\n" + text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
+def settings(text):
+    return config("[engine]\n" + text)
 
 
 def some_jobs(n, seed):
@@ -77,11 +72,8 @@ def references(d, jobs):
 
 def script(results):
     """The environment of a daemon that guesses from these texts."""
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".ids")
-    f.write("\n4294967295\n".join(" ".join(map(str, r.ids)) for r in results))
-    f.flush()
-    KEPT.append(f)
-    return {"TANDEM_GUESSES": f.name}
+    text = "\n4294967295\n".join(" ".join(map(str, r.ids)) for r in results)
+    return {"TANDEM_GUESSES": kept_file(text, ".ids")}
 
 
 def count(results, at_right, at_wrong):
@@ -176,7 +168,7 @@ def too_few_pages():
     jobs = [dict(q, n=200) for q in some_jobs(60, 5) if "stop" not in q and q.get("ignore_end", True)][:12]
     with Daemon(threads=0) as d:
         want = references(d, jobs)
-    with Daemon(env=script(want), threads=0, args=config("kv-memory = 4M\n")) as d:
+    with Daemon(env=script(want), threads=0, args=settings("kv-memory = 4M\n")) as d:
         got = together(d, jobs)
         for i, (r, w) in enumerate(zip(got, want)):
             compare(r, w, f"job {i} on few pages")
@@ -284,7 +276,7 @@ def another_vocabulary():
         path = os.path.join(folder, "odd.gguf")
         with open(path, "wb") as f:
             f.write(data[:at] + other + data[at + len(piece):])
-        conf = config("draft = tale=odd, sprout=nothing\n")
+        conf = settings("draft = tale=odd, sprout=nothing\n")
         with Daemon(models=(TALE, SPROUT, path), threads=0, args=conf) as d:
             id = d.call("tokenize", {"text": " king".encode(), "no_bos": True}).get("ids", [])[0]
             for more, text in (({"draft": "odd"}, f"at token id {id}: "),
@@ -305,7 +297,7 @@ def another_vocabulary():
             equal(r.done.get("unguessed"), "the draft model of the configuration has another vocabulary", "the reason")
             r = d.generate(model="sprout", n=400, stop=["."])
             equal(r.done.get("unguessed"), "the draft model of the configuration cannot be opened", "the reason")
-    with Daemon(models=(TALE, SPROUT), env=ALL, args=config("speculation = draft\n")) as d:
+    with Daemon(models=(TALE, SPROUT), env=ALL, args=settings("speculation = draft\n")) as d:
         r = d.generate(n=400, stop=["."])
         equal(r.done.get("unguessed"), "the configuration names no draft model", "the reason")
         try:
@@ -314,7 +306,7 @@ def another_vocabulary():
         except Refused as e:
             refused = str(e)
         check(refused and "has no draft model" in refused, "speculation = draft without one", refused)
-    with Daemon(models=(TALE, SPROUT), env=ALL, args=config("draft = tale=sprout\n")) as d:
+    with Daemon(models=(TALE, SPROUT), env=ALL, args=settings("draft = tale=sprout\n")) as d:
         d.generate(model="sprout", n=1)
         check(d.generate(n=100).done.get("accepted", 0) > 0, "the draft of the configuration")
 
@@ -372,7 +364,7 @@ def drafts_on_few_pages():
     jobs = [dict(q, n=200) for q in some_jobs(60, 15) if "stop" not in q and q.get("ignore_end", True)][:12]
     with Daemon(threads=0) as d:
         want = references(d, jobs)
-    with Daemon(env=ALL, threads=0, args=config("kv-memory = 4M\n")) as d:
+    with Daemon(env=ALL, threads=0, args=settings("kv-memory = 4M\n")) as d:
         got = together(d, [dict(q, draft="tale", speculation=DRAFT) for q in jobs])
         for i, (r, w) in enumerate(zip(got, want)):
             compare(r, w, f"job {i} on few pages")
@@ -383,14 +375,14 @@ def drafts_on_few_pages():
 
 @test
 def what_is_told():
-    with Daemon(env=ALL, args=config("draft-max = 3\n")) as d:
+    with Daemon(env=ALL, args=settings("draft-max = 3\n")) as d:
         r = d.generate(prompt=SENTENCE * 6, n=300)
         check(r.done.get("drafted", 0) >= r.done.get("accepted", 0) > 0, "guesses in the last event", r.done)
         equal(sum(r.done["accepted_at"]), r.done["accepted"], "right guesses by place")
         check(r.done["drafted_at"][2] > 0 and r.done["drafted_at"][3] == 0, "draft-max = 3", r.done["drafted_at"])
         r = d.generate(prompt=SENTENCE * 6, n=300, draft_max=1)
         check(r.done["drafted_at"][0] > 0 and r.done["drafted_at"][1] == 0, "a job's own draft-max")
-    with Daemon(args=config("speculation = off\n")) as d:
+    with Daemon(args=settings("speculation = off\n")) as d:
         r = d.generate(prompt=SENTENCE * 6, n=60)
         equal((r.done.get("drafted", 0), r.done["unguessed"]), (0, "off"), "speculation = off")
 

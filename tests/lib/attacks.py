@@ -1,7 +1,6 @@
 """What the tests of attacks share: several users of one system daemon, and how a bystander fares. They need root."""
 import contextlib
 import os
-import resource
 import struct
 import sys
 
@@ -10,26 +9,6 @@ from tandem_test import *  # noqa: E402,F403
 
 ATTACKER, SECOND, THIRD, BYSTANDER = 65534, 65533, 65532, 65531
 SUBUIDS = (200000, 65536)  # the first attacker's
-KEPT = []
-
-
-def config(text):
-    """Arguments for a daemon with that configuration."""
-    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=".conf")
-    f.write(text)
-    f.flush()
-    KEPT.append(f)
-    return ["--config", f.name]
-
-
-@contextlib.contextmanager
-def as_user(uid):
-    """Connections that are made meanwhile come from that user."""
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from tandem_test import BIN, REPORT, SLOW, Skip, check, equal, wait_for
+from tandem_test import BIN, REPORT, SLOW, Skip, check, equal, parallel, wait_for  # noqa: F401
 from tandem_wire import SCHEMA
 
 PATIENCE = 60.0 * SLOW
@@ -216,23 +216,3 @@ def statuses(data):
 def head(method, path, *lines, host="localhost", version="HTTP/1.1"):
     first = f"{method} {path} {version}\r\n" + (f"Host: {host}\r\n" if host is not None else "")
     return (first + "".join(line + "\r\n" for line in lines) + "\r\n").encode("latin-1")
-
-
-def parallel(functions):
-    """Results in order; the first exception is raised."""
-    out = [None] * len(functions)
-
-    def run(i):
-        try:
-            out[i] = functions[i]()
-        except BaseException as e:
-            out[i] = e
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(functions))]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    for r in out:
-        if isinstance(r, BaseException):
-            raise r
-    return out

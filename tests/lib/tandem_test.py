@@ -6,6 +6,8 @@ else build/bin. A daemon that dies, exits with an error or has a report of a san
 used it, even if all checks of the test hold. This file never retries: a test that passes only the second time has
 failed.
 """
+import contextlib
+import functools
 import glob
 import json
 import os
@@ -455,16 +457,16 @@ def blocks(worker):
     return {b.get("kind", ""): b.get("blocks", 0) for b in worker["blocks"]}
 
 
-def together(daemon, requests):
-    """Runs jobs at the same time, each on a thread; their Results in order."""
-    out = [None] * len(requests)
+def parallel(functions):
+    """Runs functions at the same time, each on a thread; their results in order. The first exception is raised."""
+    out = [None] * len(functions)
 
     def run(i):
         try:
-            out[i] = daemon.generate(**requests[i])
-        except BaseException as e:  # handed to the caller below
+            out[i] = functions[i]()
+        except BaseException as e:
             out[i] = e
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(requests))]
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(functions))]
     for t in threads:
         t.start()
     for t in threads:
@@ -473,6 +475,38 @@ def together(daemon, requests):
         if isinstance(r, BaseException):
             raise r
     return out
+
+
+def together(daemon, requests):
+    """Runs jobs at the same time; their Results in order."""
+    return parallel([functools.partial(daemon.generate, **request) for request in requests])
+
+
+_kept = []  # files that go with this process
+
+
+def kept_file(text, suffix):
+    """The name of a file with that text, which goes with this process."""
+    f = tempfile.NamedTemporaryFile("w", prefix="tandem-", suffix=suffix)
+    f.write(text)
+    f.flush()
+    _kept.append(f)
+    return f.name
+
+
+def config(text):
+    """Arguments for a daemon with that configuration."""
+    return ["--config", kept_file(text, ".conf")]
+
+
+@contextlib.contextmanager
+def as_user(uid):
+    """Connections that are made meanwhile come from that user."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 # ---- models

@@ -73,17 +73,23 @@ static bool find(struct client *client, struct range *range)
         return true;
 }
 
-/* One command that starts a compute unit. Returns its state; the lock is released while it computes. */
-static uint32_t start_cu(struct client *client, struct context *context, const uint32_t *command, uint64_t bytes)
-{
-        uint32_t n_masks = 1 + ERT_EXTRA_MASKS(command[0]), count = ERT_COUNT(command[0]), n_words, mask = 0;
-        uint64_t needed[TDM_EMULATED_MAX_ARGS], opcode, instructions;
-        struct range ranges[TDM_EMULATED_MAX_ARGS + 1] = {};
-        struct tdm_emulated_program program;
-        void *data[TDM_EMULATED_MAX_ARGS];
+/* A command that starts a compute unit, as its checks have found it. */
+struct start {
         const uint32_t *args;
-        unsigned n;
-        bool ok;
+        uint32_t n_words; /* of args */
+        uint64_t instructions;
+        uint32_t n_instructions; /* words */
+        struct tdm_emulated_program program;
+        struct range ranges[TDM_EMULATED_MAX_ARGS + 1]; /* the instructions, then the arguments */
+        void *data[TDM_EMULATED_MAX_ARGS];
+        unsigned n_data;
+};
+
+/* The command's own words. ERT_COMPLETED: they are in order. */
+static uint32_t read_start(const struct context *context, const uint32_t *command, uint64_t bytes, struct start *s)
+{
+        uint32_t n_masks = 1 + ERT_EXTRA_MASKS(command[0]), count = ERT_COUNT(command[0]), mask = 0;
+        uint64_t opcode;
 
         if (count <= n_masks || (1 + (uint64_t)count) * 4 > bytes) {
                 refuse("a command of %u words", count);
@@ -95,83 +101,109 @@ static uint32_t start_cu(struct client *client, struct context *context, const u
                 refuse("a command for compute unit %d of %u", (int)mask - 1, context->n_cus);
                 return ERT_ABORT;
         }
-        args = command + 1 + n_masks;
-        n = count - n_masks;
-        if (n < 6 || n > MAX_WORDS) {
-                refuse("a command with %u words of arguments", n);
+        s->args = command + 1 + n_masks;
+        s->n_words = count - n_masks;
+        if (s->n_words < 6 || s->n_words > MAX_WORDS) {
+                refuse("a command with %u words of arguments", s->n_words);
                 return ERT_ERROR;
         }
-        memcpy(&opcode, args, 8);
-        memcpy(&instructions, args + 2, 8);
-        n_words = args[4];
-        if (opcode != OPCODE_INSTRUCTIONS || n_words == 0 || n_words > 4096) {
+        memcpy(&opcode, s->args, 8);
+        memcpy(&s->instructions, s->args + 2, 8);
+        s->n_instructions = s->args[4];
+        if (opcode != OPCODE_INSTRUCTIONS || s->n_instructions == 0 || s->n_instructions > 4096) {
                 refuse("a command with operation %llu and %u words of instructions", (unsigned long long)opcode,
-                       n_words);
+                       s->n_instructions);
                 return ERT_ERROR;
         }
-        if (instructions % 16 != 0) {
-                refuse("instructions at 0x%llx, which is not aligned", (unsigned long long)instructions);
+        if (s->instructions % 16 != 0) {
+                refuse("instructions at 0x%llx, which is not aligned", (unsigned long long)s->instructions);
                 return ERT_ERROR;
         }
-        ranges[0] = (struct range){ .address = instructions, .len = n_words * 4ull };
-        if (!find(client, &ranges[0]))
-                return ERT_ERROR;
-        if (ranges[0].bo->type != XDNA_BO_DEV) {
-                refuse("instructions that lie outside of the heap");
-                return ERT_ERROR;
-        }
-        if (!tdm_emulated_program_check(ranges[0].at, n_words, &program)) {
-                refuse("instructions that are no program");
-                return ERT_ERROR;
-        }
-        n = tdm_emulated_program_bytes(&program, needed);
-        if (count - n_masks < 6 + 2 * n) {
-                refuse("a command with arguments for less than %u buffers", n);
-                return ERT_ERROR;
-        }
-        for (unsigned i = 0; i < n; i++) {
-                struct range *range = &ranges[i + 1];
+        return ERT_COMPLETED;
+}
 
-                memcpy(&range->address, args + 6 + 2 * i, 8);
+static bool find_program(struct client *client, struct start *s)
+{
+        s->ranges[0] = (struct range){ .address = s->instructions, .len = s->n_instructions * 4ull };
+        if (!find(client, &s->ranges[0]))
+                return false;
+        if (s->ranges[0].bo->type != XDNA_BO_DEV) {
+                refuse("instructions that lie outside of the heap");
+                return false;
+        }
+        if (!tdm_emulated_program_check(s->ranges[0].at, s->n_instructions, &s->program)) {
+                refuse("instructions that are no program");
+                return false;
+        }
+        return true;
+}
+
+static bool find_arguments(struct client *client, struct start *s)
+{
+        uint64_t needed[TDM_EMULATED_MAX_ARGS];
+
+        s->n_data = tdm_emulated_program_bytes(&s->program, needed);
+        if (s->n_words < 6 + 2 * s->n_data) {
+                refuse("a command with arguments for less than %u buffers", s->n_data);
+                return false;
+        }
+        for (unsigned i = 0; i < s->n_data; i++) {
+                struct range *range = &s->ranges[i + 1];
+
+                memcpy(&range->address, s->args + 6 + 2 * i, 8);
                 range->len = needed[i];
                 range->output = i == 2 || i == 4;
                 range->input = i != 2;
                 if (range->address % 64 != 0) {
                         refuse("argument %u at 0x%llx, which is not aligned", i, (unsigned long long)range->address);
-                        return ERT_ERROR;
+                        return false;
                 }
                 if (!find(client, range))
-                        return ERT_ERROR;
+                        return false;
                 if (i == 4) { /* a cache: what its head says, within its buffer */
                         range->len = range->bo->size - (uint64_t)(range->at - range->bo->device);
                         if (!find(client, range))
-                                return ERT_ERROR;
+                                return false;
                 }
-                data[i] = range->at;
+                s->data[i] = range->at;
         }
-        for (unsigned i = 1; i <= n; i++)
-                for (unsigned j = 0; j <= n; j++)
-                        if (i != j && ranges[i].output && ranges[i].at < ranges[j].at + ranges[j].len &&
-                            ranges[j].at < ranges[i].at + ranges[i].len) {
+        for (unsigned i = 1; i <= s->n_data; i++)
+                for (unsigned j = 0; j <= s->n_data; j++)
+                        if (i != j && s->ranges[i].output && s->ranges[i].at < s->ranges[j].at + s->ranges[j].len &&
+                            s->ranges[j].at < s->ranges[i].at + s->ranges[i].len) {
                                 refuse("an output that overlaps argument %d", (int)j - 1);
-                                return ERT_ERROR;
+                                return false;
                         }
-        for (unsigned i = 0; i <= n; i++) /* a handle that is closed meanwhile leaves the memory in place */
-                ranges[i].bo->refs++;
+        return true;
+}
+
+/* One command that starts a compute unit. Returns its state; the lock is released while it computes. */
+static uint32_t start_cu(struct client *client, struct context *context, const uint32_t *command, uint64_t bytes)
+{
+        struct start s = {};
+        uint32_t state = read_start(context, command, bytes, &s);
+        bool ok;
+
+        if (state != ERT_COMPLETED)
+                return state;
+        if (!find_program(client, &s) || !find_arguments(client, &s))
+                return ERT_ERROR;
+        for (unsigned i = 0; i <= s.n_data; i++) /* a handle that is closed meanwhile leaves the memory in place */
+                s.ranges[i].bo->refs++;
         pthread_mutex_unlock(&kernel.lock);
-        ok = tdm_emulated_program_run(&program, data, n == 5 ? ranges[5].len : 0);
+        ok = tdm_emulated_program_run(&s.program, s.data, s.n_data == 5 ? s.ranges[5].len : 0);
         pthread_mutex_lock(&kernel.lock);
-        for (unsigned i = 1; ok && i <= n; i++)
-                if (ranges[i].output && ranges[i].bo->user_va)
-                        ok = user_copy(client, &ranges[i], false);
-        for (unsigned i = 0; i <= n; i++)
-                bo_unref(ranges[i].bo);
+        for (unsigned i = 1; ok && i <= s.n_data; i++)
+                if (s.ranges[i].output && s.ranges[i].bo->user_va)
+                        ok = user_copy(client, &s.ranges[i], false);
+        for (unsigned i = 0; i <= s.n_data; i++)
+                bo_unref(s.ranges[i].bo);
         if (ok) {
                 kernel.n.commands++;
-                kernel.n.macs += tdm_emulated_program_macs(&program);
+                kernel.n.macs += tdm_emulated_program_macs(&s.program);
                 if (kernel.control) {
                         atomic_fetch_add(&kernel.control->n_commands, 1);
-                        atomic_fetch_add(&kernel.control->n_macs, tdm_emulated_program_macs(&program));
+                        atomic_fetch_add(&kernel.control->n_macs, tdm_emulated_program_macs(&s.program));
                 }
         }
         return ok ? ERT_COMPLETED : ERT_ERROR;

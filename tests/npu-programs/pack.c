@@ -5,9 +5,10 @@
 #include <math.h>
 
 #include "common/f16.h"
+#include "common/test-write-file.h"
 #include "engine/host/kernels.h"
-#include "npu-worker/plan.h"
-#include "npu-worker/xrt/load.h"
+#include "npu-worker/manifest/files.h"
+#include "npu-worker/plan/plan.h"
 
 static uint32_t state = 1;
 
@@ -21,17 +22,6 @@ static _Noreturn void fail(const char *what)
 {
         fprintf(stderr, "npu-programs-pack: %s\n", what);
         exit(1);
-}
-
-static void write_file(const char *directory, const char *name, const void *data, size_t size)
-{
-        char path[4096];
-        FILE *f;
-
-        snprintf(path, sizeof(path), "%s/%s", directory, name);
-        f = fopen(path, "we");
-        if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0)
-                fail(path);
 }
 
 /* Value k of a row as a program reads it. */
@@ -88,15 +78,44 @@ static void put_output(const struct tdm_npu_plan *plan, uint32_t output, uint8_t
         free(scales);
 }
 
+/* Rows, weights and their product in double, as files a, b and c. */
+static void write_case(const struct tdm_npu_program *p, const char *directory, struct tdm_error *err)
+{
+        const struct tdm_npu_plan plan = {
+                .k = p->k, .n = p->n, .type = p->type, .b = p->b, .kernels = tdm_kernels_choose(err)
+        };
+        size_t row_bytes = tdm_npu_row_bytes(p->type, p->k), c_bytes = (size_t)p->m * p->n * sizeof(double);
+        _cleanup_(freep) float *values = malloc(p->k * sizeof(*values));
+        _cleanup_(freep) uint8_t *a = calloc(p->m, row_bytes), *b = calloc(1, tdm_npu_plan_tile_bytes(&plan));
+        _cleanup_(freep) double *c = calloc(1, c_bytes), *w = malloc(p->k * sizeof(*w));
+
+        if (!plan.kernels)
+                fail(err->message);
+        if (!values || !a || !b || !c || !w)
+                fail("no memory");
+        for (uint32_t m = 0; m < p->m; m++) {
+                for (uint32_t k = 0; k < p->k; k++)
+                        values[k] = random_float();
+                tdm_npu_put_row(&plan, values, p->k, a + m * row_bytes);
+        }
+        for (uint32_t n = 0; n < p->n; n++) {
+                put_output(&plan, n, b, w);
+                for (uint32_t m = 0; m < p->m; m++)
+                        for (uint32_t k = 0; k < p->k; k++)
+                                c[(size_t)m * p->n + n] += w[k] * row_value(&plan, a + m * row_bytes, k);
+        }
+        test_write_file(directory, "a", a, p->m * row_bytes);
+        test_write_file(directory, "b", b, tdm_npu_plan_tile_bytes(&plan));
+        test_write_file(directory, "c", c, c_bytes);
+}
+
 int main(int argc, char **argv)
 {
-        struct tdm_npu_manifest *manifest = NULL;
+        _cleanup_(freep) struct tdm_npu_manifest *manifest = NULL;
+        _cleanup_(freep) void *text = NULL;
+        const struct tdm_npu_program *program = NULL;
         struct tdm_error err = {};
-        const struct tdm_npu_program *p = NULL;
-        uint8_t *a, *b;
-        double *c, *w;
         size_t size;
-        void *text;
 
         if (argc != 4)
                 fail("usage: npu-programs-pack MANIFEST PROGRAM DIRECTORY");
@@ -105,43 +124,9 @@ int main(int argc, char **argv)
                 fail(err.message);
         for (uint32_t i = 0; i < manifest->n_programs; i++)
                 if (strcmp(manifest->programs[i].name, argv[2]) == 0)
-                        p = &manifest->programs[i];
-        if (!p)
+                        program = &manifest->programs[i];
+        if (!program)
                 fail("no such program");
-        {
-                const struct tdm_npu_plan plan = {
-                        .k = p->k, .n = p->n, .type = p->type, .b = p->b, .kernels = tdm_kernels_choose(&err)
-                };
-                size_t row_bytes = tdm_npu_row_bytes(p->type, p->k);
-                float *values = malloc(p->k * sizeof(*values));
-
-                a = calloc(p->m, row_bytes);
-                b = calloc(1, tdm_npu_plan_tile_bytes(&plan));
-                c = calloc((size_t)p->m * p->n, sizeof(*c));
-                w = malloc(p->k * sizeof(*w));
-                if (!values || !a || !b || !c || !w || !plan.kernels)
-                        fail("no memory");
-                for (uint32_t m = 0; m < p->m; m++) {
-                        for (uint32_t k = 0; k < p->k; k++)
-                                values[k] = random_float();
-                        tdm_npu_put_row(&plan, values, p->k, a + m * row_bytes);
-                }
-                for (uint32_t n = 0; n < p->n; n++) {
-                        put_output(&plan, n, b, w);
-                        for (uint32_t m = 0; m < p->m; m++)
-                                for (uint32_t k = 0; k < p->k; k++)
-                                        c[(size_t)m * p->n + n] += w[k] * row_value(&plan, a + m * row_bytes, k);
-                }
-                write_file(argv[3], "a", a, p->m * row_bytes);
-                write_file(argv[3], "b", b, tdm_npu_plan_tile_bytes(&plan));
-                write_file(argv[3], "c", c, (size_t)p->m * p->n * sizeof(*c));
-                free(values);
-        }
-        free(a);
-        free(b);
-        free(c);
-        free(w);
-        free(manifest);
-        free(text);
+        write_case(program, argv[3], &err);
         return 0;
 }

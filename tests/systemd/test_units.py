@@ -136,7 +136,7 @@ def http():
 @test
 def names_agree():
     """What stands in two places is the same in both."""
-    with open(os.path.join(TREE, "daemon", "service", "notify.h")) as f:
+    with open(os.path.join(TREE, "daemon", "service", "passed.h")) as f:
         name = re.search(r'TDM_LISTEN_NAME "(\w+)"', f.read())[1]
     for flavour in ("system", "user"):
         check(f"FileDescriptorName={name}\n" in text(flavour, "tandemd.socket"),

@@ -1,11 +1,11 @@
 /* tandem trace: what tandemd and its workers did, written in Chrome's trace format (Perfetto, chrome://tracing), and a
  * few sentences about it on stderr.
  *
- * One lane for each worker with its blocks, one beside it with the times it waited, and tandemd's with epochs and
+ * One track for each worker with its blocks, one beside it with the times it waited, and tandemd's with epochs and
  * losses; steps are bars of their own from post to result, because several may be under way. A hand-over from worker to
  * worker is an arrow. Events go out as they come; in memory stay one pair of times for each block, for the sum of the
  * gaps. Events are whatever a worker wrote: what does not fit (an end without its beginning, time going backwards) is
- * left out, so that blocks of a lane never overlap. */
+ * left out, so that blocks of a track never overlap. */
 #include "client-lib/cli/cli.h"
 
 #include <fcntl.h>
@@ -13,12 +13,12 @@
 #include <poll.h>
 #include <sys/stat.h>
 
-#define N_LANES 3
+#define N_TRACKS 3
 #define MAX_EVENTS (UINT64_C(20) << 20) /* a file of some gigabytes; nothing opens more */
 #define WRITE_BYTES ((size_t)64 << 10)
 #define LAST_EVENTS_NS (2 * TDM_NSEC_PER_SEC) /* how long they may take after Ctrl-C */
 
-static const char *const lane_names[N_LANES] = { "tandemd", "npu worker", "gpu worker" };
+static const char *const track_names[N_TRACKS] = { "tandemd", "npu worker", "gpu worker" };
 
 struct span {
         uint64_t from, to;
@@ -29,7 +29,7 @@ struct spans {
         size_t n, capacity;
 };
 
-struct lane {
+struct track {
         bool in_block, in_wait;
         struct tandem_trace_event block; /* the one that began last */
         uint64_t wait_from, last_ns;     /* last_ns: blocks end no later than this */
@@ -65,7 +65,7 @@ struct recording {
         bool full, past;
         uint64_t n_events, n_bytes, n_records;
         uint64_t n_shown; /* records that are no metadata: what the file says that it has */
-        struct lane lanes[N_LANES];
+        struct track tracks[N_TRACKS];
         struct open_step steps[64];
         unsigned n_steps;
         struct spans flying; /* at least one step under way */
@@ -109,7 +109,7 @@ static uint64_t sum_since(const struct spans *s, uint64_t from)
 /* Time since `from` in which steps were under way and no worker ran a block. */
 static uint64_t gap_ns(const struct recording *r, uint64_t from)
 {
-        const struct spans *a = &r->lanes[TANDEM_LANE_NPU].blocks, *b = &r->lanes[TANDEM_LANE_GPU].blocks;
+        const struct spans *a = &r->tracks[TANDEM_TRACK_NPU].blocks, *b = &r->tracks[TANDEM_TRACK_GPU].blocks;
         size_t i = 0, k = 0;
         uint64_t gap = 0;
 
@@ -165,7 +165,7 @@ static void flush(struct recording *r)
 }
 
 /* Begins a record; the caller adds fields and calls record_end(). Times are microseconds. */
-static struct buf *record(struct recording *r, const char *phase, const char *name, unsigned lane, uint64_t time_ns)
+static struct buf *record(struct recording *r, const char *phase, const char *name, unsigned track, uint64_t time_ns)
 {
         struct buf *b = &r->out;
 
@@ -175,9 +175,9 @@ static struct buf *record(struct recording *r, const char *phase, const char *na
         buf_printf(b, "%s\n{", r->n_records++ ? "," : "");
         json_field_string(b, "ph", phase);
         json_field_string(b, "name", name);
-        buf_printf(b, ",\"pid\":1,\"tid\":%u", lane + 1);
+        buf_printf(b, ",\"pid\":1,\"tid\":%u", track + 1);
         if (time_ns > 0) {
-                /* Time stays the machine's: lanes come one after the other, so nobody knows yet which begins first. */
+                /* Time stays the machine's: tracks come one after the other, so nobody knows yet which begins first. */
                 buf_printf(b, ",\"ts\":%" PRIu64 ".%03u", time_ns / 1000, (unsigned)(time_ns % 1000));
         }
         return b;
@@ -206,7 +206,7 @@ static void name_thread(struct recording *r, unsigned tid, const char *name, uns
         record_end(r);
 }
 
-#define WAIT_TID(lane) (N_LANES + (lane)) /* the row beside a worker's */
+#define WAIT_TID(track) (N_TRACKS + (track)) /* the row beside a worker's */
 
 static void begin_file(struct recording *r)
 {
@@ -216,13 +216,13 @@ static void begin_file(struct recording *r)
         b = record(r, "M", "process_name", 0, 0);
         buf_puts(b, ",\"args\":{\"name\":\"tandem\"}");
         record_end(r);
-        name_thread(r, TANDEM_LANE_TANDEMD, lane_names[TANDEM_LANE_TANDEMD], 0);
-        for (unsigned lane = TANDEM_LANE_NPU; lane < N_LANES; lane++) {
+        name_thread(r, TANDEM_TRACK_TANDEMD, track_names[TANDEM_TRACK_TANDEMD], 0);
+        for (unsigned track = TANDEM_TRACK_NPU; track < N_TRACKS; track++) {
                 char name[32];
 
-                name_thread(r, lane, lane_names[lane], lane * 2 - 1);
-                snprintf(name, sizeof(name), "%s, waiting", lane_names[lane]);
-                name_thread(r, WAIT_TID(lane), name, lane * 2);
+                name_thread(r, track, track_names[track], track * 2 - 1);
+                snprintf(name, sizeof(name), "%s, waiting", track_names[track]);
+                name_thread(r, WAIT_TID(track), name, track * 2);
         }
 }
 
@@ -255,9 +255,9 @@ static uint64_t flow_id(const struct tandem_trace_event *e)
         return e->step << 10 | (block & 1023);
 }
 
-static void arrow(struct recording *r, const char *phase, unsigned lane, uint64_t time_ns, uint64_t id)
+static void arrow(struct recording *r, const char *phase, unsigned track, uint64_t time_ns, uint64_t id)
 {
-        struct buf *b = record(r, phase, "hand-over", lane, time_ns);
+        struct buf *b = record(r, phase, "hand-over", track, time_ns);
 
         buf_printf(b, ",\"cat\":\"hand-over\",\"id\":%" PRIu64 "%s", id, *phase == 'f' ? ",\"bp\":\"e\"" : "");
         record_end(r);
@@ -276,27 +276,27 @@ static struct turn *turn_of(struct recording *r, uint64_t step)
  * whatever came next, and does not count as work. */
 static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool whole)
 {
-        struct lane *lane = &r->lanes[l];
-        const struct tandem_trace_event *e = &lane->block;
+        struct track *track = &r->tracks[l];
+        const struct tandem_trace_event *e = &track->block;
         char name[48];
         struct buf *b;
 
-        lane->in_block = false;
+        track->in_block = false;
         if (end_ns < e->time_ns)
                 return;
         block_name(e, name, sizeof(name));
         b = record(r, "X", name, l, e->time_ns);
         add_duration(b, end_ns - e->time_ns);
         buf_printf(b, ",\"cat\":\"block\",\"args\":{\"step\":%" PRIu64 ",\"rows\":%" PRIu32, e->step, e->rows);
-        if (lane->taken_ns)
-                buf_printf(b, ",\"handed_over_us\":%.3f", (double)lane->taken_ns / 1e3);
+        if (track->taken_ns)
+                buf_printf(b, ",\"handed_over_us\":%.3f", (double)track->taken_ns / 1e3);
         buf_printf(b, "%s}", whole ? "" : ",\"unfinished\":true");
         record_end(r);
-        if (lane->flow)
-                arrow(r, "f", l, e->time_ns, lane->flow);
-        lane->flow = 0;
-        lane->taken_ns = 0;
-        if (whole && !span_add(&lane->blocks, e->time_ns, end_ns))
+        if (track->flow)
+                arrow(r, "f", l, e->time_ns, track->flow);
+        track->flow = 0;
+        track->taken_ns = 0;
+        if (whole && !span_add(&track->blocks, e->time_ns, end_ns))
                 r->full = true;
         if (whole && strcmp(e->block, "sample") == 0) {
                 turn_of(r, e->step)->drawing = e->time_ns;
@@ -306,63 +306,63 @@ static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool w
 
 static void close_wait(struct recording *r, unsigned l, uint64_t end_ns, bool whole)
 {
-        struct lane *lane = &r->lanes[l];
-        struct buf *b = record(r, "X", "waiting", WAIT_TID(l), lane->wait_from);
+        struct track *track = &r->tracks[l];
+        struct buf *b = record(r, "X", "waiting", WAIT_TID(l), track->wait_from);
 
-        lane->in_wait = false;
-        if (end_ns > lane->wait_from && !span_add(&lane->waits, lane->wait_from, end_ns))
+        track->in_wait = false;
+        if (end_ns > track->wait_from && !span_add(&track->waits, track->wait_from, end_ns))
                 r->full = true;
-        add_duration(b, end_ns - lane->wait_from);
+        add_duration(b, end_ns - track->wait_from);
         buf_printf(b, ",\"cat\":\"wait\"%s", whole ? "" : ",\"args\":{\"unfinished\":true}");
         record_end(r);
 }
 
 static void worker_event(struct recording *r, unsigned l, const struct tandem_trace_event *e)
 {
-        struct lane *lane = &r->lanes[l];
+        struct track *track = &r->tracks[l];
 
-        if (e->time_ns < lane->last_ns || e->kind < TANDEM_TRACE_BLOCK_BEGIN || e->kind > TANDEM_TRACE_WAIT_END)
+        if (e->time_ns < track->last_ns || e->kind < TANDEM_TRACE_BLOCK_BEGIN || e->kind > TANDEM_TRACE_WAIT_END)
                 return;
-        if (lane->in_block && e->kind != TANDEM_TRACE_BLOCK_END)
+        if (track->in_block && e->kind != TANDEM_TRACE_BLOCK_END)
                 close_block(r, l, e->time_ns, false);
-        if (lane->in_wait && e->kind != TANDEM_TRACE_WAIT_END)
+        if (track->in_wait && e->kind != TANDEM_TRACE_WAIT_END)
                 close_wait(r, l, e->time_ns, false);
         switch (e->kind) {
         case TANDEM_TRACE_BLOCK_BEGIN:
-                lane->block = *e;
-                lane->in_block = true;
+                track->block = *e;
+                track->in_block = true;
                 break;
         case TANDEM_TRACE_BLOCK_END:
-                if (lane->in_block && lane->block.step == e->step && lane->block.layer == e->layer &&
-                    strcmp(lane->block.block, e->block) == 0)
+                if (track->in_block && track->block.step == e->step && track->block.layer == e->layer &&
+                    strcmp(track->block.block, e->block) == 0)
                         close_block(r, l, e->time_ns, true);
                 break;
         case TANDEM_TRACE_TAKEN:
                 if (e->arg >= 10 * TDM_NSEC_PER_SEC)
                         break; /* as tandemd: the other clock is a joke */
-                lane->taken_ns = e->arg;
+                track->taken_ns = e->arg;
                 if (e->from_peer) {
-                        lane->n_handovers++;
-                        lane->handover_ns += e->arg;
-                        lane->flow = flow_id(e);
+                        track->n_handovers++;
+                        track->handover_ns += e->arg;
+                        track->flow = flow_id(e);
                 } else {
-                        lane->n_from_daemon++;
-                        lane->from_daemon_ns += e->arg;
+                        track->n_from_daemon++;
+                        track->from_daemon_ns += e->arg;
                         turn_of(r, e->step)->taken = e->time_ns;
                 }
                 break;
         case TANDEM_TRACE_HANDED_ON:
-                if (lane->blocks.n > 0) /* the arrow leaves from the block that has just ended */
-                        arrow(r, "s", l, lane->blocks.items[lane->blocks.n - 1].to - 1, flow_id(e));
+                if (track->blocks.n > 0) /* the arrow leaves from the block that has just ended */
+                        arrow(r, "s", l, track->blocks.items[track->blocks.n - 1].to - 1, flow_id(e));
                 break;
         case TANDEM_TRACE_WAIT_BEGIN:
-                lane->wait_from = e->time_ns;
-                lane->in_wait = true;
+                track->wait_from = e->time_ns;
+                track->in_wait = true;
                 break;
         case TANDEM_TRACE_WAIT_END:
-                if (!lane->in_wait) {
-                        if (lane->first_ns == e->time_ns)
-                                lane->waited_before = true;
+                if (!track->in_wait) {
+                        if (track->first_ns == e->time_ns)
+                                track->waited_before = true;
                         break;
                 }
                 close_wait(r, l, e->time_ns, true);
@@ -370,7 +370,7 @@ static void worker_event(struct recording *r, unsigned l, const struct tandem_tr
         default:
                 break;
         }
-        lane->last_ns = e->time_ns;
+        track->last_ns = e->time_ns;
 }
 
 static void step_bar(struct recording *r, const char *phase, const struct open_step *s, uint64_t time_ns)
@@ -379,7 +379,7 @@ static void step_bar(struct recording *r, const char *phase, const struct open_s
         struct buf *b;
 
         snprintf(name, sizeof(name), "step %" PRIu64, s->step);
-        b = record(r, phase, name, TANDEM_LANE_TANDEMD, time_ns);
+        b = record(r, phase, name, TANDEM_TRACK_TANDEMD, time_ns);
         buf_printf(b, ",\"cat\":\"step\",\"id\":%" PRIu64 ",\"args\":{\"step\":%" PRIu64 ",\"rows\":%" PRIu32 "}",
                    s->step, s->step, s->rows);
         record_end(r);
@@ -395,7 +395,7 @@ static void close_step(struct recording *r, unsigned i, uint64_t time_ns)
 
 static void daemon_event(struct recording *r, const struct tandem_trace_event *e)
 {
-        const char *worker = e->arg < N_LANES ? lane_names[e->arg] : "worker";
+        const char *worker = e->arg < N_TRACKS ? track_names[e->arg] : "worker";
         char text[80];
         struct buf *b;
 
@@ -442,7 +442,7 @@ static void daemon_event(struct recording *r, const struct tandem_trace_event *e
         default:
                 return;
         }
-        b = record(r, "i", text, TANDEM_LANE_TANDEMD, e->time_ns);
+        b = record(r, "i", text, TANDEM_TRACK_TANDEMD, e->time_ns);
         buf_puts(b, ",\"s\":\"g\",\"cat\":\"fleet\"");
         record_end(r);
 }
@@ -450,22 +450,22 @@ static void daemon_event(struct recording *r, const struct tandem_trace_event *e
 static void on_event(const struct tandem_trace_event *e, void *userdata)
 {
         struct recording *r = userdata;
-        struct lane *lane;
+        struct track *track;
 
-        if (e->lane < 0 || e->lane >= N_LANES || e->time_ns == 0 || r->failed || r->full)
+        if (e->track < 0 || e->track >= N_TRACKS || e->time_ns == 0 || r->failed || r->full)
                 return;
         if (++r->n_events >= MAX_EVENTS)
                 r->full = true;
-        lane = &r->lanes[e->lane];
-        if (lane->first_ns == 0)
-                lane->first_ns = e->time_ns;
-        if (e->lane == TANDEM_LANE_TANDEMD) {
-                if (e->time_ns < lane->last_ns)
+        track = &r->tracks[e->track];
+        if (track->first_ns == 0)
+                track->first_ns = e->time_ns;
+        if (e->track == TANDEM_TRACK_TANDEMD) {
+                if (e->time_ns < track->last_ns)
                         return;
-                lane->last_ns = e->time_ns;
+                track->last_ns = e->time_ns;
                 daemon_event(r, e);
         } else {
-                worker_event(r, (unsigned)e->lane, e);
+                worker_event(r, (unsigned)e->track, e);
         }
 }
 
@@ -517,18 +517,18 @@ static void summary(const struct recording *r, const struct tandem_trace *trace)
 {
         uint64_t from = r->past ? 0 : UINT64_MAX, to = 0, n = 0, ns = 0, n_posts = 0, posts_ns = 0, lost = 0, flying;
 
-        for (unsigned l = 0; l < N_LANES; l++) {
-                uint64_t first = r->lanes[l].first_ns;
+        for (unsigned l = 0; l < N_TRACKS; l++) {
+                uint64_t first = r->tracks[l].first_ns;
 
                 if (first) {
-                        /* Of the past each lane knows another piece: shares are of the one that all know. */
+                        /* Of the past each track knows another piece: shares are of the one that all know. */
                         from = r->past ? TDM_MAX(from, first) : TDM_MIN(from, first);
-                        to = TDM_MAX(to, r->lanes[l].last_ns);
+                        to = TDM_MAX(to, r->tracks[l].last_ns);
                 }
-                n += r->lanes[l].n_handovers;
-                ns += r->lanes[l].handover_ns;
-                n_posts += r->lanes[l].n_from_daemon;
-                posts_ns += r->lanes[l].from_daemon_ns;
+                n += r->tracks[l].n_handovers;
+                ns += r->tracks[l].handover_ns;
+                n_posts += r->tracks[l].n_from_daemon;
+                posts_ns += r->tracks[l].from_daemon_ns;
                 lost += tandem_trace_lost(trace, (int)l);
         }
         if (to <= from) {
@@ -541,16 +541,16 @@ static void summary(const struct recording *r, const struct tandem_trace *trace)
                 fprintf(stderr, "%" PRIu64 " events were lost: they came faster than they were read\n", lost);
         if (r->full)
                 fprintf(stderr, "it ends early: more events than a trace may hold\n");
-        for (unsigned l = TANDEM_LANE_NPU; l < N_LANES; l++) {
-                const struct lane *lane = &r->lanes[l];
-                uint64_t waiting = sum_since(&lane->waits, from) +
-                                   (lane->waited_before && lane->first_ns > from ? lane->first_ns - from : 0);
+        for (unsigned l = TANDEM_TRACK_NPU; l < N_TRACKS; l++) {
+                const struct track *track = &r->tracks[l];
+                uint64_t waiting = sum_since(&track->waits, from) +
+                                   (track->waited_before && track->first_ns > from ? track->first_ns - from : 0);
 
-                if (lane->first_ns == 0)
-                        fprintf(stderr, "%-12s no events: it slept, or is off\n", lane_names[l]);
+                if (track->first_ns == 0)
+                        fprintf(stderr, "%-12s no events: it slept, or is off\n", track_names[l]);
                 else
-                        fprintf(stderr, "%-12s busy %5.1f%%, waiting %5.1f%%\n", lane_names[l],
-                                share(sum_since(&lane->blocks, from), to - from), share(waiting, to - from));
+                        fprintf(stderr, "%-12s busy %5.1f%%, waiting %5.1f%%\n", track_names[l],
+                                share(sum_since(&track->blocks, from), to - from), share(waiting, to - from));
         }
         fprintf(stderr,
                 "hand-overs   %" PRIu64 " between workers, mean %.1f us; %" PRIu64 " from tandemd, mean %.1f us\n", n,
@@ -593,16 +593,16 @@ static void wait_for_end(struct tandem *tandem, struct tandem_trace *trace, stru
 }
 
 /* What had begun and is not over, reaches to the end of the trace. */
-static void end_lanes(struct recording *r)
+static void end_tracks(struct recording *r)
 {
         uint64_t end = 0;
 
-        for (unsigned l = 0; l < N_LANES; l++)
-                end = TDM_MAX(end, r->lanes[l].last_ns);
-        for (unsigned l = TANDEM_LANE_NPU; l < N_LANES; l++) {
-                if (r->lanes[l].in_block)
+        for (unsigned l = 0; l < N_TRACKS; l++)
+                end = TDM_MAX(end, r->tracks[l].last_ns);
+        for (unsigned l = TANDEM_TRACK_NPU; l < N_TRACKS; l++) {
+                if (r->tracks[l].in_block)
                         close_block(r, l, end, false);
-                if (r->lanes[l].in_wait)
+                if (r->tracks[l].in_wait)
                         close_wait(r, l, end, false);
         }
         while (r->n_steps > 0)
@@ -620,7 +620,7 @@ static int take_trace(struct tandem *tandem, struct recording *r, const struct t
                 return complain_error(&err);
         begin_file(r);
         wait_for_end(tandem, trace, r);
-        end_lanes(r);
+        end_tracks(r);
         end_file(r);
         error = tandem_trace_error(trace);
         if (error)
@@ -667,9 +667,9 @@ static int run(struct cli *cli, int argc, char **argv)
         status = take_trace(tandem, &r, &options);
         if (close(r.fd) < 0 && status == EXIT_OK)
                 status = complain("cannot write %s: %s", r.path, strerror(errno));
-        for (unsigned l = 0; l < N_LANES; l++) {
-                free(r.lanes[l].blocks.items);
-                free(r.lanes[l].waits.items);
+        for (unsigned l = 0; l < N_TRACKS; l++) {
+                free(r.tracks[l].blocks.items);
+                free(r.tracks[l].waits.items);
         }
         free(r.flying.items);
         buf_free(&r.out);

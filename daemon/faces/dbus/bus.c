@@ -11,7 +11,6 @@
 #include "daemon/faces/dbus/private.h"
 
 #include <signal.h>
-#include <sys/epoll.h>
 #include "common/log.h"
 
 #define DISPATCH_MAX 32u
@@ -25,28 +24,9 @@
 #define MAX_FDS 4096
 #define MAX_RECEIVED_BYTES (4L * (long)BUS_MAX_HELD_BYTES)
 
-/* ---- watches and timeouts ---- */
+/* ---- watches ---- */
 
-static uint32_t watch_events(DBusWatch *watch)
-{
-        unsigned flags = dbus_watch_get_flags(watch);
-
-        return (flags & DBUS_WATCH_READABLE ? (uint32_t)EPOLLIN : 0) |
-               (flags & DBUS_WATCH_WRITABLE ? (uint32_t)EPOLLOUT : 0);
-}
-
-static int on_watch(struct tdm_source *source, int fd, uint32_t events, void *userdata)
-{
-        DBusWatch *watch = userdata;
-        unsigned flags = (events & EPOLLIN ? DBUS_WATCH_READABLE : 0u) |
-                         (events & EPOLLOUT ? DBUS_WATCH_WRITABLE : 0u) | (events & EPOLLERR ? DBUS_WATCH_ERROR : 0u) |
-                         (events & EPOLLHUP ? DBUS_WATCH_HANGUP : 0u);
-
-        dbus_watch_handle(watch, flags); /* out of memory: it is called again, for the condition holds */
-        return 0;
-}
-
-/* A watch that is off has no source at all: hang-up is always reported, and nobody would take note of it. */
+/* A watch that is off has no source at all: epoll always reports a hang-up, and would wake the loop without end. */
 static dbus_bool_t on_toggle_watch_to(DBusWatch *watch, struct tdm_dbus *bus)
 {
         struct tdm_source *source = dbus_watch_get_data(watch);
@@ -58,8 +38,9 @@ static dbus_bool_t on_toggle_watch_to(DBusWatch *watch, struct tdm_dbus *bus)
                 return TRUE;
         }
         if (source)
-                return tdm_source_set_io_events(source, watch_events(watch)) == 0;
-        r = tdm_loop_add_io(bus->loop, dbus_watch_get_unix_fd(watch), watch_events(watch), on_watch, watch, &source);
+                return tdm_source_set_io_events(source, bus_watch_events(watch)) == 0;
+        r = tdm_loop_add_io(bus->loop, dbus_watch_get_unix_fd(watch), bus_watch_events(watch), bus_on_watch, watch,
+                            &source);
         if (r < 0)
                 return FALSE;
         dbus_watch_set_data(watch, source, NULL);
@@ -108,41 +89,6 @@ static void on_remove_watch(DBusWatch *watch, void *userdata)
                         bus->watches[i] = NULL;
         tdm_source_destroy(dbus_watch_get_data(watch));
         dbus_watch_set_data(watch, NULL, NULL);
-}
-
-static int on_timeout(struct tdm_source *source, uint64_t now_ns, void *userdata)
-{
-        DBusTimeout *timeout = userdata;
-
-        tdm_source_arm(source, now_ns + (uint64_t)TDM_MAX(dbus_timeout_get_interval(timeout), 1) * TDM_NSEC_PER_MSEC);
-        dbus_timeout_handle(timeout);
-        return 0;
-}
-
-static void on_toggle_timeout(DBusTimeout *timeout, void *userdata)
-{
-        uint64_t interval_ns = (uint64_t)TDM_MAX(dbus_timeout_get_interval(timeout), 1) * TDM_NSEC_PER_MSEC;
-        struct tdm_source *source = dbus_timeout_get_data(timeout);
-
-        tdm_source_arm(source, dbus_timeout_get_enabled(timeout) ? tdm_now_ns() + interval_ns : 0);
-}
-
-static dbus_bool_t on_add_timeout(DBusTimeout *timeout, void *userdata)
-{
-        struct tdm_dbus *bus = userdata;
-        struct tdm_source *source;
-
-        if (tdm_loop_add_timer(bus->loop, on_timeout, timeout, &source) < 0)
-                return FALSE;
-        dbus_timeout_set_data(timeout, source, NULL);
-        on_toggle_timeout(timeout, bus);
-        return TRUE;
-}
-
-static void on_remove_timeout(DBusTimeout *timeout, void *userdata)
-{
-        tdm_source_destroy(dbus_timeout_get_data(timeout));
-        dbus_timeout_set_data(timeout, NULL, NULL);
 }
 
 static void on_dispatch_status(DBusConnection *connection, DBusDispatchStatus status, void *userdata)
@@ -366,9 +312,7 @@ static int set_up(struct tdm_dbus *bus)
         dbus_connection_set_max_received_unix_fds(c, MAX_FDS);
         dbus_connection_set_dispatch_status_function(c, on_dispatch_status, bus, NULL);
         if (!dbus_connection_set_watch_functions(c, on_add_watch, on_remove_watch, on_toggle_watch, bus, NULL) ||
-            !dbus_connection_set_timeout_functions(c, on_add_timeout, on_remove_timeout, on_toggle_timeout, bus,
-                                                   NULL) ||
-            !dbus_connection_add_filter(c, on_message, bus, NULL))
+            !bus_put_timeouts(c, bus->loop) || !dbus_connection_add_filter(c, on_message, bus, NULL))
                 return -ENOMEM;
         hello = call_bus("Hello");
         if (!hello)

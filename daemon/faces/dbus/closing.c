@@ -1,7 +1,7 @@
 /* Messages with file descriptors are given up beside the loop.
  *
  * libdbus closes a message's descriptors with its last reference, and to close a file asks its file system, which may
- * be a user's (FUSE) and never answer. So whoever here holds such a message gives it up on a thread. libdbus has
+ * be a user's (FUSE) and never answer. So such a message is given up on a thread. libdbus has
  * references of its own while it dispatches: on_message() (bus.c) takes one more, and it goes to the thread when the
  * dispatch is over. One thread at most hangs for each account. When too many messages wait, tandemd leaves the bus
  * until they are closed: no more descriptors come, and the socket is served.

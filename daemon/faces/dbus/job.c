@@ -1,8 +1,8 @@
 /* Jobs of the bus: how they begin, what becomes of what they say, and when they are forgotten.
  *
  * A job's output goes two ways: into its pipe, and into a text that GetText() reads. Both are capped, for the job, for
- * its user and for all; the job itself goes on whatever becomes of them, so a reader that stands still costs nobody
- * anything. Both see the same text: well-formed UTF-8 without NUL.
+ * its user and for all; the job itself goes on whatever becomes of them, so a reader that stands still holds up
+ * no job. Both see the same text: well-formed UTF-8 without NUL.
  *
  * A job ends when its owner leaves the bus, unless it was asked to linger. After its end it can be looked at for a
  * while. */

@@ -5,7 +5,6 @@
  * logind on it, is no error: then sleep comes unannounced. What this will not do: decide what to do about it. */
 #include "daemon/faces/dbus/private.h"
 
-#include <sys/epoll.h>
 #include <unistd.h>
 #include "common/log.h"
 
@@ -33,16 +32,7 @@ struct tdm_logind {
         int inhibitor; /* open: the machine does not sleep yet */
 };
 
-/* ---- watches and timeouts on the loop ---- */
-
-static int on_watch(struct tdm_source *source, int fd, uint32_t events, void *userdata)
-{
-        dbus_watch_handle(userdata, (events & EPOLLIN ? DBUS_WATCH_READABLE : 0u) |
-                                            (events & EPOLLOUT ? DBUS_WATCH_WRITABLE : 0u) |
-                                            (events & EPOLLERR ? DBUS_WATCH_ERROR : 0u) |
-                                            (events & EPOLLHUP ? DBUS_WATCH_HANGUP : 0u));
-        return 0;
-}
+/* ---- watches on the loop ---- */
 
 static void remove_watch(DBusWatch *watch, void *userdata)
 {
@@ -53,15 +43,13 @@ static void remove_watch(DBusWatch *watch, void *userdata)
 static dbus_bool_t add_watch(DBusWatch *watch, void *userdata)
 {
         struct tdm_logind *logind = userdata;
-        unsigned flags = dbus_watch_get_flags(watch);
-        uint32_t events = (flags & DBUS_WATCH_READABLE ? (uint32_t)EPOLLIN : 0) |
-                          (flags & DBUS_WATCH_WRITABLE ? (uint32_t)EPOLLOUT : 0);
         struct tdm_source *source;
 
         remove_watch(watch, NULL);
         if (!dbus_watch_get_enabled(watch))
                 return TRUE;
-        if (tdm_loop_add_io(logind->loop, dbus_watch_get_unix_fd(watch), events, on_watch, watch, &source) < 0)
+        if (tdm_loop_add_io(logind->loop, dbus_watch_get_unix_fd(watch), bus_watch_events(watch), bus_on_watch, watch,
+                            &source) < 0)
                 return FALSE;
         dbus_watch_set_data(watch, source, NULL);
         return TRUE;
@@ -77,38 +65,6 @@ static void toggle_watch(DBusWatch *watch, void *userdata)
 {
         if (!add_watch(watch, userdata))
                 lose(userdata);
-}
-
-static int on_timeout(struct tdm_source *source, uint64_t now_ns, void *userdata)
-{
-        dbus_timeout_handle(userdata);
-        return 0;
-}
-
-static void toggle_timeout(DBusTimeout *timeout, void *userdata)
-{
-        uint64_t interval_ns = (uint64_t)TDM_MAX(dbus_timeout_get_interval(timeout), 1) * TDM_NSEC_PER_MSEC;
-
-        tdm_source_arm(dbus_timeout_get_data(timeout),
-                       dbus_timeout_get_enabled(timeout) ? tdm_now_ns() + interval_ns : 0);
-}
-
-static dbus_bool_t add_timeout(DBusTimeout *timeout, void *userdata)
-{
-        struct tdm_logind *logind = userdata;
-        struct tdm_source *source;
-
-        if (tdm_loop_add_timer(logind->loop, on_timeout, timeout, &source) < 0)
-                return FALSE;
-        dbus_timeout_set_data(timeout, source, NULL);
-        toggle_timeout(timeout, logind);
-        return TRUE;
-}
-
-static void remove_timeout(DBusTimeout *timeout, void *userdata)
-{
-        tdm_source_destroy(dbus_timeout_get_data(timeout));
-        dbus_timeout_set_data(timeout, NULL, NULL);
 }
 
 static void on_dispatch_status(DBusConnection *connection, DBusDispatchStatus status, void *userdata)
@@ -265,7 +221,7 @@ static void on_hello(DBusPendingCall *pending, void *userdata)
                 dbus_message_unref(reply);
 }
 
-/* Anybody may send a signal to us alone, so the sender is looked at. */
+/* Every program on the bus may send us a signal, so the sender is checked. */
 static bool is_from_logind(const struct tdm_logind *logind, DBusMessage *message)
 {
         const char *sender = dbus_message_get_sender(message);
@@ -325,8 +281,7 @@ static int on_retry(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 dbus_connection_set_max_received_unix_fds(c, FDS_MAX);
         }
         if (!c || !dbus_connection_set_watch_functions(c, add_watch, remove_watch, toggle_watch, logind, NULL) ||
-            !dbus_connection_set_timeout_functions(c, add_timeout, remove_timeout, toggle_timeout, logind, NULL) ||
-            !dbus_connection_add_filter(c, on_message, logind, NULL)) {
+            !bus_put_timeouts(c, logind->loop) || !dbus_connection_add_filter(c, on_message, logind, NULL)) {
                 retry_later(logind);
                 return 0;
         }

@@ -1,7 +1,7 @@
 /* Who calls: the uid behind a unique name, asked of the bus once and kept while the name lives.
  *
  * Until the answer is there a peer's calls wait in order. What waits is measured and capped, for all and for each user,
- * so that nobody can fill memory with calls that cannot be served yet. A call that is longer or has more values than
+ * so that no peer can fill memory with calls that cannot be served yet. A call that is longer or has more values than
  * any honest one is refused before its contents are looked at. */
 #include "daemon/faces/dbus/private.h"
 
@@ -224,7 +224,7 @@ static void refuse_held(struct bus_peer *peer, int code, const char *text)
         bus_peer_free(peer);
 }
 
-/* One that has nothing here; it is asked about again when it calls. account NULL: of anybody. */
+/* Forgets a peer without jobs and calls; the bus is asked about it again when it calls. account NULL: of any user. */
 static bool forget_one(struct tdm_dbus *bus, const struct tdm_account *account)
 {
         struct bus_peer *peer;

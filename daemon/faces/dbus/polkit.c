@@ -1,7 +1,7 @@
 /* May they? On a user's own bus: the user and root may do everything. On the system's: what polkit says, asked on the
  * bus and answered from the loop; root and the daemon's own user are not asked about.
  *
- * Where there is no polkit, everybody may generate within the quotas (as over the socket) and nobody but root may do
+ * Where there is no polkit, every user may generate within the quotas (as over the socket) and only root may do
  * the rest. Any other answer than a clear yes is a no: polkit that fails, that does not know the action (the policy
  * file is not installed), or that would have to ask a person the caller did not offer to ask. */
 #include "daemon/faces/dbus/private.h"

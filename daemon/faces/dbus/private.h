@@ -23,7 +23,7 @@
 #define BUS_OBJECT_MANAGER "org.freedesktop.DBus.ObjectManager"
 #define BUS_MAX_PATH 384u
 
-/* A call may say so much; what is longer is refused before anybody looks into it. */
+/* Limits of one call; a longer one is refused before its contents are read. */
 #define BUS_MAX_CALL_BYTES (UINT64_C(9) << 20)
 #define BUS_MAX_CALL_VALUES (UINT64_C(4) << 20)
 /* Calls that wait for credentials or polkit. */
@@ -31,7 +31,7 @@
 #define BUS_MAX_HELD_PER_UID 64u
 #define BUS_MAX_HELD_BYTES (UINT64_C(64) << 20)
 #define BUS_MAX_HELD_BYTES_PER_UID (UINT64_C(16) << 20)
-/* A message can bring 253 fds that nobody sees before it is gone, so few may wait. */
+/* A message can bring 253 fds, which are open until it is handled, so few may wait. */
 #define BUS_MAX_HELD_WITH_FDS 8u
 /* To polkit, about clients of the socket: no more than their accounts allow. */
 #define BUS_MAX_QUESTIONS 224u
@@ -135,7 +135,7 @@ struct tdm_dbus {
         struct tdm_fleet *fleet;
         struct tdm_accounts *accounts;
         bool system;
-        bool asked_for; /* somebody named this bus */
+        bool asked_for; /* --bus or the configuration names this bus */
         bool draining;
         char *address;
         char *socket; /* for status */
@@ -211,6 +211,12 @@ DBusMessage *bus_writer_finish(struct bus_writer *w);
 /* Writes size bytes as well-formed UTF-8 without NUL to out (room: 3 * size) and returns how many. */
 size_t bus_clean_text(const char *text, size_t size, char *out);
 
+/* on-loop.c: which events a watch waits for; what the loop calls with them (userdata: the watch); a connection's
+ * timeouts on the loop. false: no memory. */
+uint32_t bus_watch_events(DBusWatch *watch);
+int bus_on_watch(struct tdm_source *source, int fd, uint32_t events, void *userdata);
+bool bus_put_timeouts(DBusConnection *connection, struct tdm_loop *loop);
+
 /* bus.c */
 int bus_connect(struct tdm_dbus *bus);
 void bus_tear_down(struct tdm_dbus *bus);
@@ -224,7 +230,7 @@ bool bus_closes_too_many(const struct tdm_dbus *bus);
 void bus_close_undispatched(struct tdm_dbus *bus, DBusConnection *connection);
 /* Takes message; NULL is fine. Not sent while there is no bus. */
 void bus_send(struct tdm_dbus *bus, DBusMessage *message);
-/* A call to somebody else; fn is called once, unless *ret is cancelled before. */
+/* A call to another service (polkit, the bus itself); fn is called once, unless *ret is cancelled before. */
 int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn,
             void *userdata, DBusPendingCall **ret);
 void bus_forget_asking(DBusPendingCall **asking);

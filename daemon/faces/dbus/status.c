@@ -1,7 +1,7 @@
 /* Workers and models as objects, the lists and the status, and the tick that tells of changes.
  *
- * Everything is gathered from its owner when it is asked for. Changes of workers and models concern nobody's privacy
- * and go to all who listen; a loading model says how far it is at most ten times a second. */
+ * Everything is gathered from its owner when it is asked for. Changes of workers and models are no user's secret
+ * and go to all listeners; a loading model says how far it is at most ten times a second. */
 #include "daemon/faces/dbus/private.h"
 
 #include "common/log.h"

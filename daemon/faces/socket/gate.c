@@ -3,20 +3,18 @@
 #include "daemon/faces/socket/gate-private.h"
 
 #include <signal.h>
-#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include "common/list.h"
 #include "common/log.h"
+#include "common/spawn.h"
 #include "common/utf8.h"
 
 /* A file system that needs longer only to say what it is. */
 #define ANSWER_NS (5 * TDM_NSEC_PER_SEC)
 #define IDLE_NS (2 * TDM_NSEC_PER_SEC)
 #define REAP_NS (20 * TDM_NSEC_PER_MSEC)
-
-extern char **environ;
 
 struct tdm_gate {
         struct tdm_list node;
@@ -26,7 +24,7 @@ struct tdm_gate {
         struct tdm_source *io, *timer;
         bool busy;                   /* until it says that it is idle */
         struct tdm_account *account; /* is charged while it is busy */
-        tdm_gate_fn fn;              /* NULL: nobody waits for an answer */
+        tdm_gate_fn fn;              /* NULL: the order was given up */
         void *userdata;
 };
 
@@ -136,41 +134,9 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         return 0;
 }
 
-static int spawn(int socket, pid_t *ret)
-{
-        char *argv[] = { (char *)"tandemd", (char *)TDM_GATE_OPTION, NULL };
-        posix_spawn_file_actions_t actions;
-        posix_spawnattr_t attr;
-        sigset_t none, all;
-        int r = posix_spawn_file_actions_init(&actions);
-
-        if (r != 0)
-                return -r;
-        r = posix_spawnattr_init(&attr);
-        if (r != 0) {
-                posix_spawn_file_actions_destroy(&actions);
-                return -r;
-        }
-        r = posix_spawn_file_actions_adddup2(&actions, socket, GATE_CONTROL_FD);
-        if (r == 0)
-                r = posix_spawn_file_actions_addclosefrom_np(&actions, GATE_CONTROL_FD + 1);
-        sigemptyset(&none);
-        sigfillset(&all);
-        if (r == 0)
-                r = posix_spawnattr_setsigmask(&attr, &none);
-        if (r == 0)
-                r = posix_spawnattr_setsigdefault(&attr, &all);
-        if (r == 0)
-                r = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-        if (r == 0)
-                r = posix_spawn(ret, "/proc/self/exe", &actions, &attr, argv, environ);
-        posix_spawnattr_destroy(&attr);
-        posix_spawn_file_actions_destroy(&actions);
-        return -r;
-}
-
 static int gate_new(struct tdm_gates *gates, struct tdm_gate **ret)
 {
+        char *argv[] = { (char *)"tandemd", (char *)TDM_GATE_OPTION, NULL };
         struct tdm_gate *gate = calloc(1, sizeof(*gate));
         _cleanup_(closep) int theirs = -1;
         int pair[2], r;
@@ -189,7 +155,7 @@ static int gate_new(struct tdm_gates *gates, struct tdm_gate **ret)
         if (r == 0)
                 r = tdm_loop_add_io(gates->loop, gate->fd, EPOLLIN, on_io, gate, &gate->io);
         if (r == 0)
-                r = spawn(theirs, &gate->pid);
+                r = tdm_spawn("/proc/self/exe", argv, theirs, GATE_CONTROL_FD, &gate->pid);
         if (r < 0) {
                 gate_free(gate);
                 return r;

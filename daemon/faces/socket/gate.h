@@ -1,11 +1,11 @@
 /* The gate: fds that users pass to a system daemon are received by other processes, which pass on what is harmless.
  *
- * Whoever has received an fd must close it, and to close one asks its file system (flush). A file system that a user
- * serves (FUSE) may never answer. Then the thread hangs until that user lets go, no signal wakes it, and its process
- * cannot end. So tandemd receives no fd of a stranger. It sees that fds ride on a byte of a connection (common/frame.c)
- * and hands the connection to a gate, a process of its own (gate-process.c). That one receives, looks, and passes on
- * one regular file of a file system that no user serves. If it hangs, it hangs alone: its account is charged for it
- * (TDM_RESOURCE_FILES) until it comes back, and tandemd ends without it.
+ * A process that has received an fd must close it, and to close one asks its file system (flush). A file system that a
+ * user serves (FUSE) may never answer. Then the thread hangs until that user lets go, no signal wakes it, and its
+ * process cannot end. So tandemd receives no fd of a stranger. It sees that fds ride on a byte of a connection
+ * (common/frame.c) and hands the connection to a gate, a process of its own (gate-process.c). That one receives, looks,
+ * and passes on one regular file of a file system that no user serves. If it hangs, it hangs alone: its account is
+ * charged for it (TDM_RESOURCE_FILES) until it comes back, and tandemd ends without it.
  *
  * Loop thread only. */
 #ifndef TDM_DAEMON_FACES_SOCKET_GATE_H
@@ -40,7 +40,7 @@ void tdm_gates_destroyp(struct tdm_gates **gates);
  * any file system are passed on. account is charged. */
 int tdm_gates_receive(struct tdm_gates *gates, struct tdm_account *account, int fd, bool trusted, tdm_gate_fn fn,
                       void *userdata, struct tdm_gate **ret, struct tdm_error *err);
-/* Nobody waits for it any more; fn is not called. */
+/* The caller waits for it no longer; fn is not called. */
 void tdm_gate_forget(struct tdm_gate *gate);
 /* The error that a verdict means. */
 int tdm_gate_explain(enum tdm_gate_verdict verdict, const char *name, struct tdm_error *err);

@@ -1,4 +1,4 @@
-/* What a job says, as replies. Its last word frees the request it came from. */
+/* What a job says, as replies. Its last reply frees the request it came from. */
 #include "daemon/faces/socket/private.h"
 
 #include <math.h>

@@ -29,7 +29,7 @@ static struct request *request_new(struct client *c, uint32_t id, enum request_k
 
 /* A long text on its way through the tokenizer; the request may go meanwhile. */
 struct tokenizing {
-        struct request *request;     /* NULL: nobody waits any more */
+        struct request *request;     /* NULL: the client waits no longer */
         struct tdm_model *model;     /* referenced: its tokenizer is in use */
         struct tdm_account *account; /* referenced: is charged for the text */
         uint64_t charged_bytes;

@@ -1,4 +1,4 @@
-/* Traces for clients: the rings of events, read a few dozen times a second and sent on while somebody listens.
+/* Traces for clients: the rings of events, read a few dozen times a second and sent on while a client listens.
  *
  * Nothing is kept here: an event is read when there is room to send it, and when the client does not read, the rings go
  * round and what was missed is counted. So a trace costs a fixed amount however long it is. It tells how long every
@@ -31,10 +31,10 @@ static_assert((int)TDM_TRACE_BLOCK_BEGIN == TANDEM__TRACE_KIND__TRACE_BLOCK_BEGI
                       (int)TDM_TRACE_WORKER_START == TANDEM__TRACE_KIND__TRACE_WORKER_START &&
                       (int)TDM_TRACE_READY == TANDEM__TRACE_KIND__TRACE_READY,
               "events have the wire's numbers");
-static_assert((int)TDM_LANE_TANDEMD == TANDEM__TRACE_LANE__LANE_TANDEMD &&
-                      (int)TDM_LANE_NPU == TANDEM__TRACE_LANE__LANE_NPU &&
-                      (int)TDM_LANE_GPU == TANDEM__TRACE_LANE__LANE_GPU,
-              "lanes have the wire's numbers");
+static_assert((int)TDM_TRACK_TANDEMD == TANDEM__TRACE_TRACK__TRACK_TANDEMD &&
+                      (int)TDM_TRACK_NPU == TANDEM__TRACE_TRACK__TRACK_NPU &&
+                      (int)TDM_TRACK_GPU == TANDEM__TRACE_TRACK__TRACK_GPU,
+              "tracks have the wire's numbers");
 
 /* Scratch for one chunk; the loop has one thread. */
 struct chunk_scratch {
@@ -42,7 +42,7 @@ struct chunk_scratch {
         Tandem__TraceEvent events[CHUNK_EVENTS], *list[CHUNK_EVENTS];
 };
 
-static void send_chunk(struct face_trace *trace, enum tdm_lane lane, struct chunk_scratch *s, size_t n, bool last)
+static void send_chunk(struct face_trace *trace, enum tdm_track track, struct chunk_scratch *s, size_t n, bool last)
 {
         struct client *c = trace->request->client;
         Tandem__Reply reply = TANDEM__REPLY__INIT;
@@ -62,8 +62,8 @@ static void send_chunk(struct face_trace *trace, enum tdm_lane lane, struct chun
                 e->from_peer = s->raw[i].from_peer;
                 s->list[i] = e;
         }
-        chunk.lane = (Tandem__TraceLane)lane;
-        chunk.lost = trace->tracer.lost[lane];
+        chunk.track = (Tandem__TraceTrack)track;
+        chunk.lost = trace->tracer.lost[track];
         chunk.last = last;
         chunk.n_events = n;
         chunk.events = n ? s->list : NULL;
@@ -78,18 +78,18 @@ static bool drain(struct face_trace *trace)
         static struct chunk_scratch scratch;
         struct client *c = trace->request->client;
 
-        for (unsigned lane = 0; lane < TDM_N_LANES; lane++) {
+        for (unsigned track = 0; track < TDM_N_TRACKS; track++) {
                 /* A ring's worth at most: a writer must not be able to keep us here. */
                 for (size_t left = TDM_TRACE_EVENTS; left > 0;) {
                         size_t n;
 
                         if (tdm_conn_queued_bytes(c->conn) > PAUSE_BYTES)
                                 return false;
-                        n = tdm_fleet_trace_read(c->face->fleet, &trace->tracer, (enum tdm_lane)lane, scratch.raw,
+                        n = tdm_fleet_trace_read(c->face->fleet, &trace->tracer, (enum tdm_track)track, scratch.raw,
                                                  TDM_MIN(left, (size_t)CHUNK_EVENTS));
                         if (n == 0)
                                 break;
-                        send_chunk(trace, (enum tdm_lane)lane, &scratch, n, false);
+                        send_chunk(trace, (enum tdm_track)track, &scratch, n, false);
                         left -= n;
                 }
         }
@@ -98,9 +98,9 @@ static bool drain(struct face_trace *trace)
 
 static void finish(struct face_trace *trace)
 {
-        /* What was lost is told for each lane, should its last chunk have been before the loss. */
-        for (unsigned lane = 0; lane < TDM_N_LANES; lane++)
-                send_chunk(trace, (enum tdm_lane)lane, NULL, 0, lane + 1 == TDM_N_LANES);
+        /* What was lost is told for each track, should its last chunk have been before the loss. */
+        for (unsigned track = 0; track < TDM_N_TRACKS; track++)
+                send_chunk(trace, (enum tdm_track)track, NULL, 0, track + 1 == TDM_N_TRACKS);
         request_free(trace->request);
 }
 

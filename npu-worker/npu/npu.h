@@ -15,7 +15,7 @@
 #define TDM_NPU_NPU_H
 
 #include <stdatomic.h>
-#include "npu-worker/plan.h"
+#include "npu-worker/plan/plan.h"
 #include "npu-worker/xrt/front.h"
 
 struct tdm_npu;
@@ -46,6 +46,8 @@ const char *tdm_npu_flavour(const struct tdm_npu *npu);
 uint64_t tdm_npu_memlock(const struct tdm_npu *npu); /* RLIMIT_MEMLOCK; UINT64_MAX: none */
 uint64_t tdm_npu_budget_left(const struct tdm_npu *npu);
 uint64_t tdm_npu_budget(const struct tdm_npu *npu);
+/* Ends this process, for what only a new one can mend. */
+_Noreturn void tdm_npu_leave(const struct tdm_npu *npu, const char *what);
 
 /* max_rows at a time; fewer where no program takes so many: tdm_npu_product_rows(). */
 int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, uint32_t max_rows,
@@ -65,7 +67,7 @@ int tdm_npu_weights_finish(struct tdm_npu_weights *weights, struct tdm_error *er
 void tdm_npu_weights_destroy(struct tdm_npu_weights *weights);
 
 void tdm_npu_product_put(struct tdm_npu_product *product, uint32_t row, const float *x); /* [cols] */
-/* Rows 0 … n_rows - 1, at most tdm_npu_product_rows(). Does not return where the device is beyond help. */
+/* Rows 0 … n_rows - 1, at most tdm_npu_product_rows(). Does not return where no retry helps. */
 void tdm_npu_product_run(struct tdm_npu_product *product, const struct tdm_npu_weights *weights, uint32_t n_rows);
 /* Outputs first … first + n - 1 of a row. */
 void tdm_npu_product_get(const struct tdm_npu_product *product, const struct tdm_npu_weights *weights, uint32_t row,

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include "daemon/service/notify.h"
+#include "daemon/service/passed.h"
 
 enum passed { LISTENING, CONNECTABLE, DATAGRAM, PLAIN_FILE };
 

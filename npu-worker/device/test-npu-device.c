@@ -14,7 +14,7 @@
 
 #include "common/f16.h"
 #include "engine/weights/weights.h"
-#include "npu-worker/npu-device.h"
+#include "npu-worker/device/npu-device.h"
 #include "npu-worker/emulated/control.h"
 #include "npu-worker/xrt/load.h"
 #include "tests/golden/golden-file.h"

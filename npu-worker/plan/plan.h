@@ -7,7 +7,7 @@
 #ifndef TDM_NPU_PLAN_H
 #define TDM_NPU_PLAN_H
 
-#include "npu-worker/manifest.h"
+#include "npu-worker/manifest/manifest.h"
 
 struct tdm_kernels; /* engine/host/kernels.h */
 

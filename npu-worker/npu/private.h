@@ -1,8 +1,8 @@
-/* What npu.c (the device) and product.c (matrix products on it) share. */
-#ifndef TDM_NPU_NPU_PRIVATE_H
-#define TDM_NPU_NPU_PRIVATE_H
+/* Shared by npu.c (the device), product.c and block.c (matrix products and attention blocks on it). */
+#ifndef TDM_NPU_PRIVATE_H
+#define TDM_NPU_PRIVATE_H
 
-#include "npu-worker/npu.h"
+#include "npu-worker/npu/npu.h"
 
 #define TDM_NPU_MAX_INSTRUCTIONS (UINT64_C(4) << 20)
 
@@ -57,7 +57,6 @@ int tdm_npu_instructions(struct tdm_npu *npu, const struct tdm_npu_program *prog
                          struct tdm_error *err);
 /* Frees all runs, which must have finished, and the context, and makes both again. Does not return where that fails. */
 void tdm_npu_renew_context(struct tdm_npu *npu, const char *reason);
-_Noreturn void tdm_npu_leave(const struct tdm_npu *npu, const char *what);
 int tdm_npu_xrt_error(const struct tdm_npu *npu, int r, struct tdm_error *err, const char *what);
 
 /* A command with its opcode and instructions; its data are the caller's to set. */

@@ -1,10 +1,11 @@
 /* Opening an NPU and keeping it going: see npu.h. Products are in product.c. */
-#include "npu-worker/npu-private.h"
+#include "npu-worker/npu/private.h"
 
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 
 #include "common/log.h"
+#include "npu-worker/manifest/files.h"
 #include "npu-worker/xrt/load.h"
 
 #ifndef TDM_NPU_PROGRAMS_DIR

@@ -11,7 +11,7 @@
 #include "common/f16.h"
 #include "engine/host/kernels.h"
 #include "npu-worker/emulated/control.h"
-#include "npu-worker/npu.h"
+#include "npu-worker/npu/npu.h"
 
 #define ROWS 300u /* outputs */
 #define COLS 520u /* inputs */

@@ -1,7 +1,7 @@
 /* An attention block as one command over the paged cache: norm, [q k v, rotate, store, attend, output], norm, add. What
  * is in brackets runs on the NPU. Rows are taken in tiles of what one command holds; the keys and values of a tile are
  * in the cache before the next one runs. */
-#include "npu-worker/npu-device-private.h"
+#include "npu-worker/device/private.h"
 
 #include "engine/host/rope.h"
 

@@ -1,5 +1,5 @@
 /* Matrix products on the NPU: buffers, commands, one submission, and what follows a failure. See npu.h. */
-#include "npu-worker/npu-private.h"
+#include "npu-worker/npu/private.h"
 
 #include <assert.h>
 

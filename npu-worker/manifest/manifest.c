@@ -2,11 +2,11 @@
  * ends. A reader of its own instead of inih's, for the lines in the messages and because a section's end matters here.
  * What it will not do: guess. An unknown key, a section twice, a value too much are errors, since a program that does
  * something else than it says makes wrong text without any sign of it. */
-#include "npu-worker/manifest.h"
+#include "npu-worker/manifest/manifest.h"
 
 #include <ctype.h>
 
-#include "npu-worker/xrt/load.h"
+#include "npu-worker/manifest/files.h"
 
 #define MAX_BYTES (UINT64_C(1) << 20)
 #define MAX_LINE 256u
@@ -284,7 +284,7 @@ static int check_program(const struct reader *r)
         if (p->op == TDM_NPU_ATTENTION)
                 return check_attention(r);
         if (p->op != TDM_NPU_GEMM && p->op != TDM_NPU_GEMV)
-                return 0; /* nobody uses it */
+                return 0; /* not used yet */
         if (p->op == TDM_NPU_GEMV && p->m != 1)
                 return wrong_at(r, r->section_line, "[%s]: a gemv has one row, shape says %u", p->name, p->m);
         if (p->b.kind == TDM_NPU_TILES && (p->k % p->b.tile_rows != 0 || p->n % p->b.tile_cols != 0))

@@ -1,6 +1,6 @@
 /* Attention blocks as one command each: see block.h. */
-#include "npu-worker/block.h"
-#include "npu-worker/npu-private.h"
+#include "npu-worker/npu/block.h"
+#include "npu-worker/npu/private.h"
 
 #include <assert.h>
 

@@ -1,10 +1,12 @@
-/* A model on the NPU: shared by npu-device.c, which makes it, and attention.c, which runs it. */
+/* The device and its models: shared by npu-device.c, which makes both, load.c, which fills a model, and attention.c and
+ * attention-block.c, which run it. */
 #ifndef TDM_NPU_DEVICE_PRIVATE_H
 #define TDM_NPU_DEVICE_PRIVATE_H
 
 #include "engine/host/forward.h"
-#include "npu-worker/block.h"
-#include "npu-worker/npu-device.h"
+#include "npu-worker/device/npu-device.h"
+#include "npu-worker/npu/block.h"
+#include "npu-worker/telemetry/telemetry.h"
 
 struct tdm_npu_layer {
         /* The two products, or the whole block; all NULL: the host runs this layer. */
@@ -12,7 +14,15 @@ struct tdm_npu_layer {
         struct tdm_npu_block_weights *block;
 };
 
-struct tdm_npu_device; /* npu-device.c */
+struct tdm_npu_device {
+        struct tdm_device public;
+        struct tdm_device *host;
+        struct tdm_npu *npu;
+        enum tdm_npu_type type;
+        char *description, *numerics_id;
+        struct tdm_device_counters *counters, own_counters; /* the first may be the second */
+        struct tdm_npu_telemetry telemetry;
+};
 
 struct tdm_npu_model {
         struct tdm_npu_device *device;
@@ -27,6 +37,9 @@ struct tdm_npu_model {
         char plan[448]; /* for people */
 };
 
+/* n_pages: of the longest sequence. Of a model that the NPU cannot take, or may not in this precision, no layer runs
+ * there, which is no error. */
+int tdm_npu_load(struct tdm_npu_model *model, uint32_t n_pages, enum tdm_precision precision, struct tdm_error *err);
 void tdm_npu_attention(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The same where the layer is one command. */
 void tdm_npu_attention_block(struct tdm_npu_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);

@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <linux/ioctl.h>
 
-#include "npu-worker/telemetry.h"
+#include "npu-worker/telemetry/telemetry.h"
 
 static struct tdm_xdna_sensor sensors[4];
 static struct tdm_xdna_context contexts[3];

@@ -1,12 +1,9 @@
-/* Tells a service manager the daemon's state (sd_notify's protocol: a datagram to $NOTIFY_SOCKET), and takes a socket
- * that it has opened ($LISTEN_FDS). Both do nothing without such a manager. */
-#ifndef TDM_DAEMON_SERVICE_NOTIFY_H
-#define TDM_DAEMON_SERVICE_NOTIFY_H
+/* The socket that a service manager has opened for us and passes ($LISTEN_FDS). Nothing without such a manager. */
+#ifndef TDM_DAEMON_SERVICE_PASSED_H
+#define TDM_DAEMON_SERVICE_PASSED_H
 
 #include "common/error.h"
 
-/* "READY=1", "STOPPING=1", … */
-void tdm_notify(const char *state);
 /* The name of the socket in our socket unit. Where several descriptors are passed, the one with this name is taken. */
 #define TDM_LISTEN_NAME "client"
 /* The listening Unix stream socket, or -1 when none was passed. Removes the variables from the environment, and closes

@@ -1,5 +1,5 @@
 /* The planner, and the conversion of f32 into what programs read: see plan.h. No device is touched here. */
-#include "npu-worker/plan.h"
+#include "npu-worker/plan/plan.h"
 
 #include <assert.h>
 #include <float.h>

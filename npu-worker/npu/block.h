@@ -9,8 +9,8 @@
 #ifndef TDM_NPU_BLOCK_H
 #define TDM_NPU_BLOCK_H
 
-#include "npu-worker/attention-abi.h"
-#include "npu-worker/npu.h"
+#include "npu-worker/manifest/attention-abi.h"
+#include "npu-worker/npu/npu.h"
 
 struct tdm_npu_block;
 struct tdm_npu_block_weights;
@@ -46,7 +46,7 @@ struct tdm_npu_block_table {
 };
 void tdm_npu_block_table(struct tdm_npu_block *block, uint32_t n_rows, struct tdm_npu_block_table *ret);
 void tdm_npu_block_put(struct tdm_npu_block *block, uint32_t row, const float *x); /* [d_model] */
-/* reads: of the cache, to the device before; writes: back behind it. Does not return where the device is beyond help.
+/* reads: of the cache, to the device before; writes: back behind it. Does not return where no retry helps.
  */
 void tdm_npu_block_run(struct tdm_npu_block *block, const struct tdm_npu_block_weights *weights, uint32_t n_rows,
                        const struct tdm_npu_part *reads, size_t n_reads, const struct tdm_npu_part *writes,

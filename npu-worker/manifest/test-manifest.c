@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "npu-worker/manifest.h"
-#include "npu-worker/xrt/load.h"
+#include "npu-worker/manifest/files.h"
+#include "npu-worker/manifest/manifest.h"
 
 #define SET "[set]\nformat = 1\ngeneration = phoenix\nxclbin = a.xclbin\nkernel = MLIR_AIE\n"
 #define REST(shape, type, b, order)                                                                                    \

@@ -12,7 +12,7 @@
 #define TDM_NPU_WORKER_DEVICE_H
 
 #include "engine/device/device.h"
-#include "npu-worker/npu.h"
+#include "npu-worker/npu/npu.h"
 
 extern const struct tdm_device_ops tdm_xrt_device_ops;
 extern const struct tdm_device_ops tdm_emulated_device_ops;

@@ -4,8 +4,8 @@
  *
  * Rows are taken in tiles of what one submission holds. Each product goes to the NPU in one; its input is rounded to
  * the program's type on the way into the buffer that the NPU reads, so hidden rows in the arena are read in place and
- * nothing is copied for its own sake. */
-#include "npu-worker/npu-device-private.h"
+ * there is no other copy. */
+#include "npu-worker/device/private.h"
 
 #define CHUNK_ROWS 8u
 

@@ -1,5 +1,5 @@
 /* Asking the driver: see telemetry.h. */
-#include "npu-worker/telemetry.h"
+#include "npu-worker/telemetry/telemetry.h"
 
 #include <fcntl.h>
 #include <glob.h>

@@ -8,7 +8,7 @@
 
 #include "common/f16.h"
 #include "engine/host/kernels.h"
-#include "npu-worker/plan.h"
+#include "npu-worker/plan/plan.h"
 
 static struct tdm_npu_manifest manifest;
 

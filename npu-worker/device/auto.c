@@ -1,6 +1,6 @@
 /* What auto takes: an NPU where there is one that works, else the host device, with the reason, which `tandem status`
  * shows. */
-#include "npu-worker/npu-device.h"
+#include "npu-worker/device/npu-device.h"
 
 #include <glob.h>
 
