@@ -164,14 +164,16 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                 } else {
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_setzero_si512();
-                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch, 0, N_R == 1 ? N_P : (N_P + 1) / 2);
+                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch, 0,
+                                  N_R == 1 ? N_P : (N_P + 1) / 2);
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
                                                  _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift));
                         /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for
                          * them. */
                         UNROLL for (unsigned p = 0; p < N_P; p++) __asm__("" : "+r"(quants[p]));
-                        block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum, fetch, N_R == 1 ? N_P : (N_P + 1) / 2, N_P);
+                        block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum, fetch, N_R == 1 ? N_P : (N_P + 1) / 2,
+                                  N_P);
                 }
                 UNROLL for (unsigned p = 0; p < N_P; p++)
                 {

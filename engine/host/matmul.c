@@ -7,10 +7,13 @@
 #include "engine/host/matmul.h"
 
 #define ALIGNMENT 64u
-#define CHUNKS_PER_THREAD 8u
+#define CHUNKS_PER_THREAD 16u
 #define CHUNKS_PER_THREAD_LEAST 4u          /* of a matrix that lies by rows or columns */
 #define CHUNK_MACS_MAX (UINT64_C(32) << 20) /* some ten milliseconds in plain C */
 #define CHUNK_MACS_MIN (UINT64_C(64) << 10)
+#define CHUNK_BYTES_MAX (UINT64_C(1) << 20) /* of weights: some 50 us of memory, so that threads end together */
+#define FEW_ROWS 3u                         /* of which kernels take so many panels at once */
+#define FEW_ROWS_PANELS 4u
 #define CHUNK_ROWS_MAX 96u /* a multiple of every kernel's row tile */
 #define MAX_OUTS 4u
 #define PREPARE_VALUES 8192u                       /* per chunk of prepare() */
@@ -170,20 +173,22 @@ struct cut {
         uint32_t n_panels, n_rows;
         uint32_t chunk_panels, chunk_rows;
         uint32_t n_row_chunks, n_chunks;
+        uint32_t unit; /* of chunk_panels, the least too */
 };
 
 static struct cut cut_matrix(const struct tdm_matrix *matrix, uint32_t n_rows, uint64_t all_macs, unsigned n_threads)
 {
         struct cut cut = { .n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), .n_rows = n_rows };
         uint64_t wanted = all_macs / (n_threads * CHUNKS_PER_THREAD);
-        uint64_t per_panel;
+        uint64_t per_panel, most = TDM_MAX(CHUNK_BYTES_MAX / matrix->panel_bytes, UINT64_C(1));
 
+        cut.unit = n_rows <= FEW_ROWS && cut.n_panels >= FEW_ROWS_PANELS * n_threads ? FEW_ROWS_PANELS : 2;
         wanted = TDM_MIN(TDM_MAX(wanted, CHUNK_MACS_MIN), CHUNK_MACS_MAX);
         cut.n_row_chunks = TDM_DIV_UP(n_rows, CHUNK_ROWS_MAX);
         cut.chunk_rows = TDM_MIN(n_rows, CHUNK_ROWS_MAX);
         per_panel = (uint64_t)TDM_PANEL_ROWS * matrix->cols * cut.chunk_rows;
-        cut.chunk_panels = (uint32_t)TDM_MIN(wanted / per_panel, (uint64_t)cut.n_panels);
-        cut.chunk_panels = TDM_MAX(cut.chunk_panels & ~1u, 2u);
+        cut.chunk_panels = (uint32_t)TDM_MIN(TDM_MIN(wanted / per_panel, most), (uint64_t)cut.n_panels);
+        cut.chunk_panels = TDM_MAX(cut.chunk_panels / cut.unit * cut.unit, cut.unit);
         cut.n_chunks = TDM_DIV_UP(cut.n_panels, cut.chunk_panels) * cut.n_row_chunks;
         return cut;
 }
@@ -283,9 +288,8 @@ static uint32_t runs_take(struct runs *runs, unsigned thread)
                                 longest = &runs->of[i].chunks;
                         }
                 }
-        } while (run_left(run) == 0 || !atomic_compare_exchange_weak_explicit(longest, &run, run - 1,
-                                                                              memory_order_relaxed,
-                                                                              memory_order_relaxed));
+        } while (run_left(run) == 0 || !atomic_compare_exchange_weak_explicit(
+                                               longest, &run, run - 1, memory_order_relaxed, memory_order_relaxed));
         return (uint32_t)run - 1;
 }
 
@@ -446,8 +450,9 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
         job.ret = ret;
         job.cut = cut_matrix(gate, n_rows, matrix_macs(gate, n_rows), tdm_pool_n_threads(pool));
         /* Two products in a chunk, both on the stack. */
-        job.cut.chunk_panels = TDM_MAX(
-                TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
+        job.cut.chunk_panels =
+                TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows);
+        job.cut.chunk_panels = TDM_MAX(job.cut.chunk_panels / job.cut.unit * job.cut.unit, job.cut.unit);
         job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
         runs_init(&job.runs, job.cut.n_chunks, tdm_pool_n_threads(pool));
         tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
