@@ -16,7 +16,6 @@
 #include "common/thread.h"
 #include "common/pool.h"
 
-#define MAX_THREADS 64u
 #define CACHE_LINE 64
 #define SPIN_NS_DEFAULT 20000u
 #define SPIN_NS_MAX 1000000u
@@ -50,7 +49,7 @@ struct tdm_pool {
         uint64_t spin_ns;
         unsigned n_threads;
         unsigned n_started;
-        struct helper helpers[MAX_THREADS];
+        struct helper helpers[TDM_POOL_MAX_THREADS];
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -175,7 +174,7 @@ int tdm_pool_new(struct tdm_pool **ret, unsigned n_threads, _Atomic uint64_t *he
 
         if (n_threads == 0)
                 n_threads = n_threads_allowed();
-        n_threads = TDM_MIN(n_threads, MAX_THREADS);
+        n_threads = TDM_MIN(n_threads, TDM_POOL_MAX_THREADS);
 
         pool = aligned_alloc(CACHE_LINE, TDM_ALIGN_UP(sizeof(*pool), (size_t)CACHE_LINE));
         if (!pool)

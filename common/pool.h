@@ -8,12 +8,14 @@
 #include <stdatomic.h>
 #include "common/error.h"
 
+#define TDM_POOL_MAX_THREADS 64u
+
 struct tdm_pool;
 
 /* chunk in [0, n_chunks), thread in [0, n_threads). */
 typedef void (*tdm_pool_fn)(void *arg, unsigned chunk, unsigned thread);
 
-/* n_threads 0: as many as sched_getaffinity allows, at most 64. */
+/* n_threads 0: as many as sched_getaffinity allows. At most TDM_POOL_MAX_THREADS. */
 int tdm_pool_new(struct tdm_pool **ret, unsigned n_threads, _Atomic uint64_t *heartbeat);
 void tdm_pool_destroy(struct tdm_pool *pool);
 void tdm_pool_destroyp(struct tdm_pool **pool);

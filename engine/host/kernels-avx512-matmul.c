@@ -21,13 +21,14 @@
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
 
-/* What a tile of several rows fetches while it computes: its share of the panels after its own. A panel is read by the
- * first tile that needs it, and that one would wait for memory while the multipliers stand still. A tile of one row
- * computes too little to fetch so far ahead: it fetches a little of its own panels, and at their end the beginning of
- * the next ones. */
+/* What a tile of several rows fetches while it computes: the panels after its own, a block of theirs with each of its
+ * own. A panel is read by the first tile that needs it, and that one would wait for memory while the multipliers stand
+ * still. Of several tiles on the same panels, each fetches some blocks. The processor drops what it is asked for while
+ * it waits for much else, so lines are asked for one by one, between products. A tile of one row computes too little to
+ * fetch so far ahead: it fetches a little of its own panels, and at their end the beginning of the next ones. */
 struct ahead {
-        const uint8_t *from;
-        size_t block_bytes; /* for each block of the tile's columns; 0: nothing */
+        uint32_t n_panels; /* after the tile's own; 0: nothing is fetched */
+        uint32_t part, n_parts;
 };
 
 INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
@@ -73,7 +74,8 @@ INLINE void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, __m512 
 
 /* isum += 32 columns of N_P panels times N_R rows of int8. */
 INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t type, const uint8_t *const *quants,
-                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS], const uint8_t *const *fetch)
+                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS], const uint8_t *const *fetch,
+                      const unsigned first_fetched, const unsigned end_fetched)
 {
         const __m512i nibble = _mm512_set1_epi8(15);
         const unsigned n_v = type == TDM_TYPE_Q8_0 ? 8 : 4;
@@ -85,7 +87,7 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
                 UNROLL for (unsigned p = 0; p < N_P; p++)
                 {
                         w[p] = _mm512_load_si512(quants[p] + 64 * v);
-                        if (N_R == 1)
+                        if (p >= first_fetched && p < end_fetched)
                                 _mm_prefetch(fetch[p] + 64 * v, _MM_HINT_T1);
                         if (type == TDM_TYPE_Q4_0) {
                                 w_high[p] = _mm512_and_si512(_mm512_srli_epi16(w[p], 4), nibble);
@@ -117,13 +119,16 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
         const int32_t *start[MAX_TILE_ROWS];
         __m512 acc[4][MAX_TILE_ROWS];
         uint32_t nb = matrix->cols / BLOCK;
-        const uint8_t *fetch[4], *fetch_all = ahead->from;
+        const uint8_t *next[4]; /* of several rows: the panel that is fetched, its scales first */
+        const uint8_t *fetch[4];
+        uint32_t turn = ahead->part;
 
         UNROLL for (unsigned p = 0; p < N_P; p++)
         {
                 scales[p] = panel_data(matrix, first_panel + p);
                 quants[p] = scales[p] + scales_bytes(matrix);
                 fetch[p] = quants[p] + PREFETCH_BYTES;
+                next[p] = p < ahead->n_panels ? scales[p] + N_P * matrix->panel_bytes : NULL;
                 UNROLL for (unsigned r = 0; r < N_R; r++) acc[p][r] = _mm512_setzero_ps();
         }
         UNROLL for (unsigned r = 0; r < N_R; r++)
@@ -139,33 +144,43 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                 __m512 w_scale[4];
 
                 if (N_R > 1) {
-                        for (size_t at = 0; at < ahead->block_bytes; at += 64)
-                                _mm_prefetch(fetch_all + at, _MM_HINT_T1);
-                        fetch_all += ahead->block_bytes;
-                } else if (b + PREFETCH_BYTES / block_bytes == nb && ahead->block_bytes > 0) {
+                        bool mine = turn == 0;
+
+                        turn = mine ? ahead->n_parts - 1 : turn - 1;
+                        UNROLL for (unsigned p = 0; p < N_P; p++)
+                        {
+                                bool fetches = mine && next[p];
+
+                                fetch[p] = fetches ? next[p] + scales_bytes(matrix) + b * block_bytes : quants[p];
+                                _mm_prefetch(fetches ? next[p] + b * LANES * 2 : quants[p], _MM_HINT_T1);
+                        }
+                } else if (b + PREFETCH_BYTES / block_bytes == nb && ahead->n_panels > 0) {
                         UNROLL for (unsigned p = 0; p < N_P; p++) fetch[p] = fetch_begin(matrix, first_panel + N_P + p);
                 }
                 if (act == TDM_ACT_I8) {
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift);
-                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch);
+                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch, 0, N_P);
                 } else {
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_setzero_si512();
-                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch);
+                        block_dot(N_P, N_R, type, quants, hi, b * BLOCK, isum, fetch, 0,
+                                  N_R == 1 ? N_P : (N_P + 1) / 2);
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                                 _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
                                                  _mm512_slli_epi32(_mm512_set1_epi32(start[r][b]), shift));
                         /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for
                          * them. */
                         UNROLL for (unsigned p = 0; p < N_P; p++) __asm__("" : "+r"(quants[p]));
-                        block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum, fetch);
+                        block_dot(N_P, N_R, type, quants, lo, b * BLOCK, isum, fetch, N_R == 1 ? N_P : (N_P + 1) / 2,
+                                  N_P);
                 }
                 UNROLL for (unsigned p = 0; p < N_P; p++)
                 {
                         w_scale[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(scales[p] + b * LANES * 2)));
                         quants[p] += block_bytes;
-                        fetch[p] += block_bytes;
+                        if (N_R == 1)
+                                fetch[p] += block_bytes;
                 }
                 UNROLL for (unsigned r = 0; r < N_R; r++)
                 {
@@ -277,12 +292,12 @@ struct tiles {
         void (*four[FEW_ROWS + 1])(TILE_ARGS);
 };
 
-/* Bytes of the `step` panels, or as many as there are, that follow the step from `panel` on. */
-static size_t bytes_ahead(const struct tdm_matrix *matrix, uint32_t panel, uint32_t step)
+/* Of the `step` panels that follow the step from `panel` on, as many as there are. */
+static uint32_t panels_ahead(const struct tdm_matrix *matrix, uint32_t panel, uint32_t step)
 {
         uint32_t end = TDM_DIV_UP(matrix->rows, LANES), next = panel + step;
 
-        return next < end ? TDM_MIN(step, end - next) * matrix->panel_bytes : 0;
+        return next < end ? TDM_MIN(step, end - next) : 0;
 }
 
 /* Row tiles of nearly equal size, so that 8 rows are 4 + 4, not 6 + 2. */
@@ -290,23 +305,20 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
                       uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)
 {
         uint32_t n_tiles = TDM_DIV_UP(n_rows, tiles->max_rows);
-        size_t ahead_bytes;
+        struct ahead ahead = { .n_parts = n_tiles };
 
         for (uint32_t p = 0, step; p < n_panels; p += step) {
                 uint32_t left = n_panels - p;
 
                 step = n_rows <= FEW_ROWS && left >= 4 ? 4 : tiles->two[1] && left >= 2 ? 2 : 1;
-                ahead_bytes = bytes_ahead(matrix, first_panel + p, step);
+                ahead.n_panels = panels_ahead(matrix, first_panel + p, step);
                 for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
-                        const struct ahead ahead = {
-                                .from = panel_data(matrix, first_panel + p + step) + ahead_bytes / n_tiles * t,
-                                .block_bytes = ahead_bytes / n_tiles / TDM_MAX(matrix->cols / BLOCK, 1u),
-                        };
                         uint32_t n = (n_rows - r) / (n_tiles - t);
                         void (*tile)(TILE_ARGS) = step == 4 ? tiles->four[n] :
                                                   step == 2 ? tiles->two[n] :
                                                               tiles->one[n];
 
+                        ahead.part = t;
                         tile(matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride, &ahead);
                         r += n;
                 }

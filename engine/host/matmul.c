@@ -7,10 +7,13 @@
 #include "engine/host/matmul.h"
 
 #define ALIGNMENT 64u
-#define CHUNKS_PER_THREAD 8u
+#define CHUNKS_PER_THREAD 16u
 #define CHUNKS_PER_THREAD_LEAST 4u          /* of a matrix that lies by rows or columns */
 #define CHUNK_MACS_MAX (UINT64_C(32) << 20) /* some ten milliseconds in plain C */
 #define CHUNK_MACS_MIN (UINT64_C(64) << 10)
+#define CHUNK_BYTES_MAX (UINT64_C(1) << 20) /* of weights: some 50 us of memory, so that threads end together */
+#define FEW_ROWS 3u                         /* of which kernels take so many panels at once */
+#define FEW_ROWS_PANELS 4u
 #define CHUNK_ROWS_MAX 96u /* a multiple of every kernel's row tile */
 #define MAX_OUTS 4u
 #define PREPARE_VALUES 8192u                       /* per chunk of prepare() */
@@ -170,20 +173,22 @@ struct cut {
         uint32_t n_panels, n_rows;
         uint32_t chunk_panels, chunk_rows;
         uint32_t n_row_chunks, n_chunks;
+        uint32_t unit; /* of chunk_panels, the least too */
 };
 
 static struct cut cut_matrix(const struct tdm_matrix *matrix, uint32_t n_rows, uint64_t all_macs, unsigned n_threads)
 {
         struct cut cut = { .n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), .n_rows = n_rows };
         uint64_t wanted = all_macs / (n_threads * CHUNKS_PER_THREAD);
-        uint64_t per_panel;
+        uint64_t per_panel, most = TDM_MAX(CHUNK_BYTES_MAX / matrix->panel_bytes, UINT64_C(1));
 
+        cut.unit = n_rows <= FEW_ROWS && cut.n_panels >= FEW_ROWS_PANELS * n_threads ? FEW_ROWS_PANELS : 2;
         wanted = TDM_MIN(TDM_MAX(wanted, CHUNK_MACS_MIN), CHUNK_MACS_MAX);
         cut.n_row_chunks = TDM_DIV_UP(n_rows, CHUNK_ROWS_MAX);
         cut.chunk_rows = TDM_MIN(n_rows, CHUNK_ROWS_MAX);
         per_panel = (uint64_t)TDM_PANEL_ROWS * matrix->cols * cut.chunk_rows;
-        cut.chunk_panels = (uint32_t)TDM_MIN(wanted / per_panel, (uint64_t)cut.n_panels);
-        cut.chunk_panels = TDM_MAX(cut.chunk_panels & ~1u, 2u);
+        cut.chunk_panels = (uint32_t)TDM_MIN(TDM_MIN(wanted / per_panel, most), (uint64_t)cut.n_panels);
+        cut.chunk_panels = TDM_MAX(cut.chunk_panels / cut.unit * cut.unit, cut.unit);
         cut.n_chunks = TDM_DIV_UP(cut.n_panels, cut.chunk_panels) * cut.n_row_chunks;
         return cut;
 }
@@ -236,9 +241,62 @@ static tdm_matmul_fn find_kernel(const struct tdm_kernels *kernels, const struct
         return fn;
 }
 
+/* Who computes which chunk. Chunks that follow each other lie behind each other in memory, and a kernel fetches what
+ * follows while it computes. So each thread has a run of them, and one that is done takes from the end of the longest
+ * run that is left. The pool's own numbers would give every thread what another one has fetched. */
+struct runs {
+        unsigned n_threads;
+        struct run {
+                _Alignas(ALIGNMENT) _Atomic uint64_t chunks; /* first << 32 | end */
+        } of[TDM_POOL_MAX_THREADS];
+};
+
+static void runs_init(struct runs *runs, uint32_t n_chunks, unsigned n_threads)
+{
+        uint32_t first = 0, end;
+
+        runs->n_threads = n_threads;
+        for (unsigned i = 0; i < n_threads; i++, first = end) {
+                end = (uint32_t)((uint64_t)n_chunks * (i + 1) / n_threads);
+                atomic_init(&runs->of[i].chunks, (uint64_t)first << 32 | end);
+        }
+}
+
+static uint32_t run_left(uint64_t run)
+{
+        return (uint32_t)run - (uint32_t)(run >> 32);
+}
+
+/* Called once for each chunk of the job, so there is one. */
+static uint32_t runs_take(struct runs *runs, unsigned thread)
+{
+        _Atomic uint64_t *own = &runs->of[thread].chunks, *longest;
+        uint64_t run = atomic_load_explicit(own, memory_order_relaxed), other;
+
+        /* Relaxed: the pool orders what the job has written, and a chunk's number is all that is taken here. */
+        while (run_left(run) > 0)
+                if (atomic_compare_exchange_weak_explicit(own, &run, run + (UINT64_C(1) << 32), memory_order_relaxed,
+                                                          memory_order_relaxed))
+                        return (uint32_t)(run >> 32);
+        do {
+                longest = own;
+                run = 0;
+                for (unsigned i = 0; i < runs->n_threads; i++) {
+                        other = atomic_load_explicit(&runs->of[i].chunks, memory_order_relaxed);
+                        if (run_left(other) > run_left(run)) {
+                                run = other;
+                                longest = &runs->of[i].chunks;
+                        }
+                }
+        } while (run_left(run) == 0 || !atomic_compare_exchange_weak_explicit(
+                                               longest, &run, run - 1, memory_order_relaxed, memory_order_relaxed));
+        return (uint32_t)run - 1;
+}
+
 /* ---- products ---- */
 
 struct matmul_job {
+        struct runs runs;
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
         const struct tdm_matmul_out *outs;
@@ -278,12 +336,12 @@ static void multiply_other(const struct matmul_job *job, unsigned i, const struc
         }
 }
 
-static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
+static void matmul_chunk(void *arg, unsigned ticket, unsigned thread)
 {
-        const struct matmul_job *job = arg;
+        struct matmul_job *job = arg;
         const struct tdm_matmul_out *out;
+        uint32_t chunk = runs_take(&job->runs, thread), first;
         struct piece piece;
-        uint32_t first;
         unsigned i = 0;
         float *y;
 
@@ -306,13 +364,17 @@ static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
 void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows,
                 const struct tdm_matmul_out *outs, unsigned n_outs)
 {
-        struct matmul_job job = { .kernels = kernels, .acts = acts, .outs = outs, .n_outs = n_outs };
+        struct matmul_job job;
         unsigned n_chunks = 0;
         uint64_t macs = 0;
 
         assert(n_outs <= MAX_OUTS && n_rows <= acts->max_rows);
         if (n_rows == 0)
                 return;
+        job.kernels = kernels;
+        job.acts = acts;
+        job.outs = outs;
+        job.n_outs = n_outs;
         for (unsigned i = 0; i < n_outs; i++)
                 macs += matrix_macs(outs[i].matrix, n_rows);
         for (unsigned i = 0; i < n_outs; i++) {
@@ -321,10 +383,12 @@ void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const 
                         outs[i].matrix, n_rows, macs, tdm_pool_n_threads(pool));
                 n_chunks += job.cuts[i].n_chunks;
         }
+        runs_init(&job.runs, n_chunks, tdm_pool_n_threads(pool));
         tdm_pool_run(pool, n_chunks, matmul_chunk, &job);
 }
 
 struct gate_up_job {
+        struct runs runs;
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
         const struct tdm_gate_up *what;
@@ -335,10 +399,10 @@ struct gate_up_job {
         struct cut cut;
 };
 
-static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
+static void gate_up_chunk(void *arg, unsigned ticket, unsigned thread)
 {
-        const struct gate_up_job *job = arg;
-        struct piece piece = cut_piece(&job->cut, chunk);
+        struct gate_up_job *job = arg;
+        struct piece piece = cut_piece(&job->cut, runs_take(&job->runs, thread));
         uint32_t first = piece.first_panel * TDM_PANEL_ROWS, width = piece.n_panels * TDM_PANEL_ROWS;
         const struct tdm_gate_up *what = job->what;
         uint32_t n = TDM_MIN(width, what->gate->rows - first);
@@ -366,17 +430,7 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                         uint32_t n_rows, const struct tdm_gate_up *what, struct tdm_acts *ret)
 {
         const struct tdm_matrix *gate = what->gate, *up = what->up;
-        struct gate_up_job job = {
-                .kernels = kernels,
-                .acts = acts,
-                .what = what,
-                .gate_rows = acts->rows[what->gate_act],
-                .up_rows = acts->rows[what->up_act],
-                .gate_fn = find_kernel(kernels, acts, what->gate_act, gate),
-                .up_fn = find_kernel(kernels, acts, what->up_act, up),
-                .activate = tdm_matmul_activation(kernels, what->activation),
-                .ret = ret,
-        };
+        struct gate_up_job job; /* no initialiser: it would clear the runs of threads that are not there */
 
         assert(gate->order == TDM_ORDER_PANELS && up->order == TDM_ORDER_PANELS);
         assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows &&
@@ -385,11 +439,22 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
         ret->cols = gate->rows;
         if (n_rows == 0)
                 return;
+        job.kernels = kernels;
+        job.acts = acts;
+        job.what = what;
+        job.gate_rows = acts->rows[what->gate_act];
+        job.up_rows = acts->rows[what->up_act];
+        job.gate_fn = find_kernel(kernels, acts, what->gate_act, gate);
+        job.up_fn = find_kernel(kernels, acts, what->up_act, up);
+        job.activate = tdm_matmul_activation(kernels, what->activation);
+        job.ret = ret;
         job.cut = cut_matrix(gate, n_rows, matrix_macs(gate, n_rows), tdm_pool_n_threads(pool));
         /* Two products in a chunk, both on the stack. */
-        job.cut.chunk_panels = TDM_MAX(
-                TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows) & ~1u, 2u);
+        job.cut.chunk_panels =
+                TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows);
+        job.cut.chunk_panels = TDM_MAX(job.cut.chunk_panels / job.cut.unit * job.cut.unit, job.cut.unit);
         job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
+        runs_init(&job.runs, job.cut.n_chunks, tdm_pool_n_threads(pool));
         tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
 }
 

@@ -2,7 +2,10 @@
  * and where the time goes, by kind of block. Each sequence has ids of its own, since equal rows would share their
  * experts. No daemon, no rings: the difference to `tandem bench` is what those cost.
  *
- * usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS [PRECISION]]]]] */
+ * With ROWS also steps of 1, 2, … ROWS rows of one sequence, each with logits, as one with guesses has them: in turns,
+ * so that all meet the same machine; medians.
+ *
+ * usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS [PRECISION [ROWS]]]]]] */
 #include <time.h>
 
 #include "tests/golden/runner.h"
@@ -67,10 +70,55 @@ static void report(struct runner *runner, const char *what, uint32_t n_tokens, u
         runner_reset_seconds(runner);
 }
 
+static int compare(const void *a, const void *b)
+{
+        return *(const double *)a < *(const double *)b ? -1 : 1;
+}
+
+static double median(double *of, uint32_t n)
+{
+        qsort(of, n, sizeof(*of), compare);
+        return of[n / 2];
+}
+
+/* The rows stand at the same positions each time. */
+static void steps_of_rows(struct runner *runner, struct runner_part part, uint32_t n_rounds, uint32_t most)
+{
+        size_t n = (size_t)n_rounds * (TDM_N_BLOCK_KINDS + 1);
+        double *ms = malloc(most * n * sizeof(*ms));
+
+        for (uint32_t round = 0; round < n_rounds; round++) {
+                for (uint32_t rows = 1; rows <= most; rows++) {
+                        double *of = ms + (rows - 1) * n + round;
+                        uint64_t begin_ns;
+
+                        part.n = part.n_logits = rows;
+                        runner_reset_seconds(runner);
+                        begin_ns = tdm_now_ns();
+                        runner_step(runner, &part, 1, NULL, NULL);
+                        of[0] = (double)(tdm_now_ns() - begin_ns) / 1e6;
+                        for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
+                                of[(size_t)(kind + 1) * n_rounds] = 1e3 * runner_block_seconds(runner, kind);
+                }
+        }
+        for (uint32_t rows = 1; rows <= most; rows++) {
+                double *of = ms + (rows - 1) * n, least = of[0];
+
+                for (uint32_t round = 1; round < n_rounds; round++)
+                        least = TDM_MIN(least, of[round]);
+                printf("%2u rows: %7.3f ms, best %7.3f |", rows, median(of, n_rounds), least);
+                for (int kind = 0; kind < TDM_N_BLOCK_KINDS; kind++)
+                        printf(" %s %.3f", tdm_block_kind_name((enum tdm_block_kind)kind),
+                               median(of + (size_t)(kind + 1) * n_rounds, n_rounds));
+                printf("\n");
+        }
+        free(ms);
+}
+
 int main(int argc, char **argv)
 {
         uint32_t n_prompt = argument(argc, argv, 2, 128), n_steps = argument(argc, argv, 3, 16),
-                 n_batch = argument(argc, argv, 4, 8);
+                 n_batch = argument(argc, argv, 4, 8), most_rows = argument(argc, argv, 7, 0);
         struct runner_options options = { .n_threads = argument(argc, argv, 5, 0), .max_rows = 512 };
         struct runner_part parts[RUNNER_TABLES];
         struct runner_model model;
@@ -81,12 +129,12 @@ int main(int argc, char **argv)
 
         if (argc < 2)
                 return fprintf(stderr, "usage: bench-forward MODEL.gguf [PROMPT_ROWS [DECODE_STEPS [BATCH [THREADS "
-                                       "[PRECISION]]]]]\n"),
+                                       "[PRECISION [ROWS]]]]]]\n"),
                        2;
         if (argc > 6 && tdm_precision_from_name(argv[6]) >= 0)
                 options.precision = (enum tdm_precision)tdm_precision_from_name(argv[6]);
         n_batch = TDM_MIN(TDM_MAX(n_batch, 1u), RUNNER_TABLES);
-        n_ids = n_prompt + 2 * n_steps + 2;
+        n_ids = n_prompt + TDM_MAX(2 * n_steps, most_rows) + 2;
         options.max_positions = n_ids;
         runner_model_load(&model, argv[1]);
         ids = malloc((size_t)n_batch * n_ids * sizeof(*ids));
@@ -135,6 +183,10 @@ int main(int argc, char **argv)
                 }
                 snprintf(what, sizeof(what), "decode, %u together", together);
                 report(runner, what, together * n_steps, begin_ns);
+        }
+        if (most_rows > 0) {
+                parts[0].first = n_prompt;
+                steps_of_rows(runner, parts[0], TDM_MAX(n_steps, 1u), most_rows);
         }
         runner_destroy(runner);
         runner_model_unload(&model);

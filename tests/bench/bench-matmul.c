@@ -81,11 +81,12 @@ static void bench(struct tdm_pool *pool, const struct tdm_kernels *kernels, cons
 
 int main(int argc, char **argv)
 {
-        static const uint32_t all_rows[] = { 1, 8, 32, 128, 512 };
+        uint32_t all_rows[] = { 1, 8, 32, 128, 512 };
+        size_t n_all_rows = TDM_ARRAY_SIZE(all_rows);
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *pool = NULL;
         _cleanup_(freep) uint8_t *memory = NULL;
         const struct tdm_kernels *kernels = tdm_kernels_choose(NULL);
-        unsigned n_threads = 0, only_rows = 0;
+        unsigned n_threads = 0;
         uint32_t type = TDM_TYPE_Q8_0;
         uint64_t budget_ns = 60 * TDM_NSEC_PER_MSEC;
         enum tdm_act act = TDM_ACT_I8;
@@ -112,7 +113,8 @@ int main(int argc, char **argv)
                                         act = i;
                         break;
                 case 'r':
-                        only_rows = (unsigned)atoi(optarg);
+                        all_rows[0] = TDM_MAX((uint32_t)atoi(optarg), 1u);
+                        n_all_rows = 1;
                         break;
                 case 's':
                         budget_ns = (unsigned)atoi(optarg) * TDM_NSEC_PER_MSEC;
@@ -138,9 +140,8 @@ int main(int argc, char **argv)
                 memory[i] = (uint8_t)(i * 7 % 61 + (type == TDM_TYPE_MXFP4 ? 100 : 0));
         printf("%s, %u threads, activations %s\n", kernels->describe, tdm_pool_n_threads(pool), act_names[act]);
         for (size_t s = 0; s < TDM_ARRAY_SIZE(shapes); s++)
-                for (size_t r = 0; r < TDM_ARRAY_SIZE(all_rows); r++)
-                        if ((!only_rows || only_rows == all_rows[r]) &&
-                            shapes[s].cols % tdm_type_info(type)->block_values == 0)
+                for (size_t r = 0; r < n_all_rows; r++)
+                        if (shapes[s].cols % tdm_type_info(type)->block_values == 0)
                                 bench(pool, kernels, &shapes[s], type, act, all_rows[r], budget_ns, memory);
         return 0;
 }
