@@ -527,6 +527,7 @@ static void sleep_fallback(const struct waiting *w, uint64_t deadline_ns, unsign
 static int wait_asleep(const struct waiting *w, uint64_t deadline_ns)
 {
         uint64_t nap_ns = NAP_MIN_NS;
+        bool was_early = false;
         unsigned turn = 0;
 
         for (;;) {
@@ -552,6 +553,13 @@ static int wait_asleep(const struct waiting *w, uint64_t deadline_ns)
                         sleep_fallback(w, deadline_ns, &turn, &nap_ns);
                 else if (r < 0 && r != -EAGAIN && r != -EINTR && r != -ETIMEDOUT)
                         return r;
+                /* Woken with nothing to pop: tdm_ring_wake_early(). Once for a wait, so that a producer which says so
+                 * without end gets none of our time. */
+                if (r == 0 && !was_early) {
+                        was_early = true;
+                        if (spin(w, TDM_MIN(deadline_ns, tdm_now_ns() + TDM_RING_EARLY_WAKE_NS)))
+                                return 0;
+                }
                 /* The reason why the sleep ended does not matter: the words are read again. */
         }
 }

@@ -5,8 +5,11 @@
 #ifndef TDM_COMMON_SPIN_H
 #define TDM_COMMON_SPIN_H
 
+#include <sched.h>
 #include "common/util.h"
 
+/* Of so many CPUs one may spin while others work. */
+#define TDM_SPIN_CPUS 4
 #define TDM_SPIN_MIN_NS UINT64_C(2000)
 #define TDM_SPIN_TRY_EVERY 64u
 
@@ -15,6 +18,14 @@ struct tdm_spin {
         uint64_t ns;
         uint32_t n_waits;
 };
+
+/* Whether a thread may spin although work that it waits for runs on CPUs too. */
+static inline bool tdm_spin_has_cores(void)
+{
+        cpu_set_t cpus;
+
+        return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) >= TDM_SPIN_CPUS;
+}
 
 /* How long to spin for the wait that begins; 0: sleep at once. */
 static inline uint64_t tdm_spin_next(struct tdm_spin *s, uint64_t max_ns)

@@ -509,6 +509,61 @@ static void test_late_wake_up(void **state)
                 }
 }
 
+static uint64_t cpu_ns(pthread_t thread)
+{
+        struct timespec ts;
+        clockid_t clock;
+
+        assert_int_equal(pthread_getcpuclockid(thread, &clock), 0);
+        assert_int_equal(clock_gettime(clock, &ts), 0);
+        return (uint64_t)ts.tv_sec * TDM_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
+}
+
+/* Wakes a consumer early and waits until it sleeps again. Returns what it computed meanwhile. */
+static uint64_t spun_ns(struct pair *p, pthread_t thread, pid_t tid)
+{
+        uint64_t before_ns;
+
+        while (!is_asleep(tid))
+                usleep(100);
+        before_ns = cpu_ns(thread);
+        tdm_ring_wake_early(p->producer);
+        usleep(5000);
+        while (!is_asleep(tid))
+                usleep(100);
+        return cpu_ns(thread) - before_ns;
+}
+
+/* A consumer that waits spins when it is woken early, once for a wait. It then sleeps as before. On a machine whose
+ * cores are taken the spin may get no time: one of some is enough. */
+static void test_spins_when_woken_early(void **state)
+{
+        bool spun = false;
+
+        for (unsigned i = 0; i < 50 && !spun; i++) {
+                struct tdm_desc d = step(1);
+                struct late l = { 0 };
+                uint64_t first_ns, second_ns;
+                struct pair p;
+                pthread_t t;
+
+                pair_make(&p, 8, TDM_RING_WAKE_FUTEX);
+                l.consumer = p.consumer;
+                assert_int_equal(pthread_create(&t, NULL, late_thread, &l), 0);
+                while (!atomic_load(&l.tid))
+                        usleep(100);
+                first_ns = spun_ns(&p, t, atomic_load(&l.tid));
+                second_ns = spun_ns(&p, t, atomic_load(&l.tid));
+                spun = first_ns > TDM_RING_EARLY_WAKE_NS / 2 && second_ns < TDM_RING_EARLY_WAKE_NS / 2;
+                assert_int_equal(tdm_ring_push(p.producer, &d), 0);
+                pthread_join(t, NULL);
+                assert_int_equal(l.result, 0);
+                assert_true(l.took_ns < WAIT_NS / 2); /* else the timeout ended the wait */
+                pair_free(&p);
+        }
+        assert_true(spun);
+}
+
 /* The handshake before a sleep (P3 in docs/ring-abi.md): a push and an arm at the same moment, many times. Either the
  * consumer sees the descriptor or the producer sees the sleeper. With orders weaker than seq_cst both can miss. */
 struct handshake {
@@ -597,6 +652,7 @@ int main(void)
                 cmocka_unit_test(test_one_wake_for_one_sleep),
                 cmocka_unit_test(test_late_wake_up),
                 cmocka_unit_test(test_wake_early),
+                cmocka_unit_test(test_spins_when_woken_early),
                 cmocka_unit_test(test_wait_timeouts),
                 cmocka_unit_test(test_ping_pong_processes),
                 cmocka_unit_test(test_ping_pong_threads),

@@ -142,6 +142,8 @@ struct tdm_fleet_worker {
         struct tdm_source *ring_source;
         uint64_t awaited_step;  /* it has said of this one that it is nearly done */
         struct tdm_spin await;  /* for each of those */
+        uint64_t done_ns;       /* when its last step was done */
+        unsigned hands_over;    /* more than 0: the other worker's step has followed its steps lately */
         bool conn_lost;         /* its socket has closed; the exit status follows any moment */
         int send_error;         /* a message could not be sent: dealt with by the pump */
         bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */

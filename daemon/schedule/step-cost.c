@@ -15,9 +15,11 @@
 
 #include <math.h>
 
-/* A measurement counts for so many later steps, and an uncertain one for so many. */
+/* A measurement counts for so many later steps, and an uncertain one for so many. In company a try costs all of them:
+ * there it counts for so many times the square of the sequences, and at most for so many. */
 #define COST_STEPS 256u
 #define COST_STEPS_UNCERTAIN 16u
+#define COST_STEPS_COMPANY 1024u
 /* Until it is measured: what a row more costs, in parts of a row's share of a step without guesses. It is low, because
  * a low estimate is corrected by the first step and a high one never is. A GPU's second row may cost much, where it
  * takes another kernel, and the next ones nothing. */
@@ -60,11 +62,14 @@ static uint32_t cost_rows(uint32_t index)
         return index <= 32 ? index : 32 + 8 * (index - 32);
 }
 
-static bool is_recent(const struct lane *lane, uint32_t index)
+/* base: rows of a step without guesses. */
+static bool is_recent(const struct lane *lane, uint32_t index, uint32_t base)
 {
         const struct cost *c = &lane->costs[index];
+        uint32_t n = TDM_MIN(base, 64u), uncertain = TDM_MIN(COST_STEPS_UNCERTAIN * n * n, COST_STEPS_COMPANY);
 
-        return c->var > 0 && lane->n_costs - c->stamp <= (c->var > VAR_KNOWN ? COST_STEPS_UNCERTAIN : COST_STEPS);
+        return c->var > 0 &&
+               lane->n_costs - c->stamp <= (c->var > VAR_KNOWN ? uncertain : TDM_MAX(uncertain, COST_STEPS));
 }
 
 /* Of the step before and of this one. */
@@ -115,14 +120,14 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
         uint32_t index = cost_index(n_rows), first = cost_index(base), below = index, above = index + 1, before;
         float slope, row, ns;
 
-        if (!is_recent(lane, first))
+        if (!is_recent(lane, first, base))
                 return 0;
-        while (below > first && !is_recent(lane, below))
+        while (below > first && !is_recent(lane, below, base))
                 below--;
         ns = measured(lane, below, first);
         if (below == index)
                 return ns;
-        while (above < N_COSTS && !is_recent(lane, above))
+        while (above < N_COSTS && !is_recent(lane, above, base))
                 above++;
         if (above < N_COSTS)
                 return ns + (measured(lane, above, first) - ns) * (float)(n_rows - cost_rows(below)) /
@@ -130,7 +135,7 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
         row = measured(lane, first, first) / (float)base;
         slope = ROW_PART * row;
         before = below;
-        while (before > first && (before == below || !is_recent(lane, before)))
+        while (before > first && (before == below || !is_recent(lane, before, base)))
                 before--;
         if (before < below) {
                 float seen = (ns - measured(lane, before, first)) / (float)(cost_rows(below) - cost_rows(before));
@@ -146,7 +151,7 @@ static uint32_t known_rows(const struct lane *lane, uint32_t base)
         uint32_t known = base;
 
         for (uint32_t i = cost_index(base); i < N_COSTS; i++)
-                if (is_recent(lane, i))
+                if (is_recent(lane, i, base))
                         known = TDM_MAX(known, cost_rows(i));
         return known;
 }

@@ -396,6 +396,33 @@ static void test_costs_on_a_busy_machine(void **state)
         free(lane);
 }
 
+/* More rows take half as long again, which was seen once. A job alone soon tries it again. Where eight would have to
+ * wait for the try, it is believed for longer. */
+static void test_costs_in_company(void **state)
+{
+        static const struct {
+                uint32_t n, n_known, n_forgotten; /* sequences; so many steps later */
+        } cases[] = { { 1, 10, 30 }, { 8, 500, 1100 } };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                struct lane *lane = calloc(1, sizeof(*lane));
+                uint32_t n = cases[i].n, steps = 0;
+
+                assert_non_null(lane);
+                took(lane, n, 1, false, 6e6);
+                took(lane, n + n / 2 + 1, 1, false, 9e6);
+                for (; steps < cases[i].n_known; steps++)
+                        took(lane, n, 1, false, 6e6);
+                assert_true(tdm_scheduler_step_cost(lane, n + n / 2 + 1, n) >
+                            1.4f * tdm_scheduler_step_cost(lane, n, n));
+                for (; steps < cases[i].n_forgotten; steps++)
+                        took(lane, n, 1, false, 6e6);
+                assert_true(tdm_scheduler_step_cost(lane, n + n / 2 + 1, n) <
+                            1.1f * tdm_scheduler_step_cost(lane, n, n));
+                free(lane);
+        }
+}
+
 /* A trip and a time for each pass, or all in proportion where all chains are of one length. */
 static void test_costs_of_chains(void **state)
 {
@@ -450,6 +477,7 @@ int main(void)
                 cmocka_unit_test(test_length_follows_cost),
                 cmocka_unit_test(test_costs_on_a_busy_machine),
                 cmocka_unit_test(test_costs_of_chains),
+                cmocka_unit_test(test_costs_in_company),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

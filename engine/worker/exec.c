@@ -90,13 +90,23 @@ static void trace_block(struct tdm_worker *w, uint64_t now, enum tdm_trace_kind 
         trace(w, &event);
 }
 
+/* A draft's steps and those of its target take turns, and the number of guesses varies: each has what was learned of
+ * its like. */
+static struct tdm_early_wake *early_wake_of(struct tdm_worker *w, const struct tdm_worker_model *m, uint32_t n_rows)
+{
+        return &w->early_wakes[((uint32_t)(m - w->models) * (TDM_WORKER_EARLY_WAKES / 2) + n_rows) %
+                               TDM_WORKER_EARLY_WAKES];
+}
+
 static void wake_early(struct execution *run, uint32_t block, uint64_t now)
 {
+        uint32_t n_rows = run->step->head.n_rows;
         struct tdm_worker *w = run->worker;
+        struct tdm_early_wake *learned = early_wake_of(w, run->model, n_rows);
 
         if (tdm_block_kind(run->hp, block) == TDM_BLOCK_SAMPLE)
-                tdm_early_wake_end(&w->early_wake, run->step->head.n_rows, now);
-        else if (tdm_early_wake_block(&w->early_wake, run->step->head.n_rows, block, now))
+                tdm_early_wake_end(learned, n_rows, now);
+        else if (tdm_early_wake_block(learned, n_rows, block, now))
                 tdm_ring_wake_early(w->rings[TDM_WORKER_RING_TO_DAEMON]);
 }
 
@@ -122,7 +132,7 @@ static void on_block(uint32_t block, void *userdata)
         count(&kind->ns, ns);
         count(&p->busy_ns, ns);
         atomic_store_explicit(bar, atomic_load_explicit(bar, memory_order_relaxed) + 1, memory_order_relaxed);
-        if (run->worker->wakes_early && run->step->n_chained == 0)
+        if (run->worker->wakes_early && run->step->n_chained == 0 && run->step->n_passes == 0)
                 wake_early(run, block, now);
         if (block + 1 >= run->end)
                 return; /* published when the step has been handed on */
@@ -218,7 +228,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
         };
 
         trace_block(w, run.last_ns, TDM_TRACE_BLOCK_BEGIN, run.hp, desc->step_id, desc->block, n_rows);
-        tdm_early_wake_begin(&w->early_wake);
+        tdm_early_wake_begin(early_wake_of(w, m, n_rows));
         for (uint32_t first = desc->block; first < end;) {
                 uint32_t n = TDM_MIN(*limit, end - first);
                 bool full = n == *limit;
@@ -272,10 +282,12 @@ static int run_passes(struct tdm_worker *w, struct tdm_worker_model *m, const st
 {
         struct tdm_step *step = m->steps[desc->slot];
         struct tdm_desc pass = *desc;
+        uint64_t begin_ns;
         int r;
 
         m->step_ids[desc->slot] = 0; /* the copy changes, so it cannot be run again */
         for (;;) {
+                begin_ns = tdm_now_ns();
                 r = run_blocks(w, m, &pass, n_blocks, m->drawn, err);
                 if (r != 0)
                         return r;
@@ -286,6 +298,9 @@ static int run_passes(struct tdm_worker *w, struct tdm_worker_model *m, const st
                                              w->program->name);
                 if (r == 0)
                         return 0;
+                /* A pass takes as long as the one before: this is the last one. */
+                if (step->n_chained == 0 && w->wakes_chains && tdm_now_ns() - begin_ns <= TDM_RING_EARLY_WAKE_NS)
+                        tdm_ring_wake_early(w->rings[TDM_WORKER_RING_TO_DAEMON]);
                 pass.block = 0;
                 /* Release: pairs with the watch's acquire. */
                 atomic_store_explicit(&w->progress->steps[m - w->models][desc->slot],

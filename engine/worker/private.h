@@ -11,6 +11,8 @@
 #include "engine/worker/early-wake.h"
 #include "engine/worker/worker.h"
 
+#define TDM_WORKER_EARLY_WAKES 32u
+
 enum tdm_worker_command_kind {
         TDM_WORKER_LOAD,
         TDM_WORKER_WEIGHTS,
@@ -103,6 +105,7 @@ struct tdm_worker {
         int control_fd;
         uint64_t spin_max_ns; /* TANDEM_SPIN_US */
         bool wakes_early;     /* that a step is nearly done: its device needs no cores, so tandemd may spin */
+        bool wakes_chains;    /* that a chain is: there are cores enough for tandemd to spin that long */
         struct tdm_sandbox sandbox;
 
         /* control.c; read by the main thread before the control thread exists, then by that thread alone */
@@ -128,7 +131,7 @@ struct tdm_worker {
         uint32_t epoch;
         bool quit;
         struct tdm_spin spin;
-        struct tdm_early_wake early_wake;
+        struct tdm_early_wake early_wakes[TDM_WORKER_EARLY_WAKES];
         uint32_t n_parked, n_unsent; /* 0: surely none */
 };
 

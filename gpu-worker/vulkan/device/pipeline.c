@@ -77,6 +77,12 @@ static const uint32_t bound_code[] =
 static const uint32_t matvec_f16_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/matvec-f16.inc"
         ;
+static const uint32_t matvec_f16_rows_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-rows.inc"
+        ;
+static const uint32_t matvec_f16_rows_subblock_code[] =
+#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-rows-subblock.inc"
+        ;
 static const uint32_t matmul_f16_code[] =
 #include "gpu-worker/vulkan/shaders/compiled/matmul-f16.inc"
         ;
@@ -227,16 +233,24 @@ static const struct shader unchained_shaders[TDM_VK_N_SHADERS] = {
                                     sizeof(matvec_experts_unchained_code) },
 };
 
+/* matvec-f16.comp for several rows: of weights as above, and of those of sub-blocks. */
+static const struct shader rows_shaders[2] = {
+        { "matvec-f16-rows", matvec_f16_rows_code, sizeof(matvec_f16_rows_code) },
+        { "matvec-f16-rows-subblock", matvec_f16_rows_subblock_code, sizeof(matvec_f16_rows_subblock_code) },
+};
+
 struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
 
 static const struct shader *shader_of(const struct tdm_vk_device *device, enum tdm_vk_shader shader,
                                       const uint32_t *constants)
 {
+        bool subblock = subblock_shaders[shader].code && tdm_subblock_type(TDM_VK_FORM_TYPE(constants[0]));
+
         if (unchained_shaders[shader].code && !tdm_vk_chain_wanted(device))
                 return &unchained_shaders[shader];
-        return subblock_shaders[shader].code && tdm_subblock_type(TDM_VK_FORM_TYPE(constants[0])) ?
-                       &subblock_shaders[shader] :
-                       &shaders[shader];
+        if (shader == TDM_VK_MATVEC_F16 && TDM_VK_MATVEC_F16_ROWS(constants[3]) > 1)
+                return &rows_shaders[subblock];
+        return subblock ? &subblock_shaders[shader] : &shaders[shader];
 }
 
 static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants)
@@ -310,8 +324,9 @@ static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader,
 {
         const struct shader *own = shader_of(device, shader, constants);
         bool emulated = device->emulates_units && subblock_shaders[shader].code;
-        struct tdm_vk_code code = emulated ? tdm_vk_emulated_code(shader, own == &subblock_shaders[shader]) :
-                                             (struct tdm_vk_code){ own->code, own->code_bytes };
+        struct tdm_vk_code code =
+                emulated ? tdm_vk_emulated_code(shader, own == &subblock_shaders[shader] || own == &rows_shaders[1]) :
+                           (struct tdm_vk_code){ own->code, own->code_bytes };
         VkSpecializationMapEntry entries[TDM_VK_N_CONSTANTS];
         const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries,
                                                       TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };

@@ -541,7 +541,7 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
         static const enum tdm_vk_shader of_experts[] = { TDM_VK_CHOOSE, TDM_VK_GROUP, TDM_VK_SUM_EXPERTS };
         const bool chains = tdm_vk_chain_wanted(m->device);
-        uint32_t norms[5] = { 0 };
+        uint32_t norms[10] = { 0 };
         unsigned n_norms = 1;
         int r = need(m, TDM_VK_EMBED, m->embedding.type, 0, 0, 0, err);
 
@@ -549,9 +549,14 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 if (!adds(m, plain))
                         continue;
                 norms[n_norms++] = TDM_VK_NORM_ADD | plain;
-                if (chains)
-                        norms[n_norms++] = TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES | plain;
+                if (!chains)
+                        continue;
+                norms[n_norms++] = TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES | plain;
+                norms[n_norms++] = TDM_VK_NORM_ADD | TDM_VK_NORM_FEW | plain;
+                norms[n_norms++] = TDM_VK_NORM_ADD | TDM_VK_NORM_REHEARSES | TDM_VK_NORM_FEW | plain;
         }
+        if (chains)
+                norms[n_norms++] = TDM_VK_NORM_FEW;
         for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
                 const bool has_experts = l->experts.n > 0;

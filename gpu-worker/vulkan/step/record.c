@@ -331,12 +331,24 @@ struct added {
         uint64_t gain, bias; /* 0: none */
 };
 
+/* Rows so few that a kernel for each leaves room for the next one's to begin early. Those that an expert's router reads
+ * too have a kernel of their own. */
+static bool norms_few(const struct recorder *r, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
+{
+        for (unsigned i = 0; i < n_matrices; i++)
+                if (matrices[i]->act == TDM_VK_ACT_F32)
+                        return false;
+        return r->rows > 1 && r->rows <= TDM_VK_FEW_ROWS_MAX && !r->work->slot->many &&
+               (r->flagged || r->before == CHAINED);
+}
+
 /* Rounds the tile's rows for `matrices`, in each form that one of them takes; added: y is added first. */
 static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                  const struct tdm_vk_matrix *const *matrices, unsigned n_matrices)
 {
         struct tdm_vk_model *m = r->m;
         const bool is_flagged = r->before == FLAGGED;
+        const bool is_few = norms_few(r, matrices, n_matrices);
         struct tdm_vk_norm_push push = { .y = is_flagged ? flagged_y(r) : m->y.address,
                                          .add_gain = !added      ? 0 :
                                                      added->gain ? added->gain :
@@ -350,13 +362,16 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                                          .eps = m->recipe.norm_eps,
                                          .scale_sums_rows = m->scale_sums_rows,
                                          .hidden_index = r->hidden_index,
-                                         .hidden_wait = r->flagged ? r->hidden_groups : 0,
+                                         .hidden_wait = r->flagged || is_few ? r->hidden_groups : 0,
                                          .flag_stride = m->flag_stride };
-        uint32_t flags = !added ? 0 :
-                                  (uint32_t)TDM_VK_NORM_ADD | (is_flagged ? TDM_VK_NORM_REHEARSES : 0u) |
-                                          (added->gain ? 0u : TDM_VK_NORM_PLAIN);
+        const uint32_t few = is_few ? TDM_VK_NORM_FEW : 0;
+        uint32_t flags = few;
         unsigned forms = 0, reads = is_flagged ? READS_FLAGS : 0, leaves = r->flagged ? LEAVES_FLAGS : 0;
 
+        if (added)
+                flags |= (uint32_t)TDM_VK_NORM_ADD |
+                         (is_flagged || (is_few && r->before == CHAINED) ? TDM_VK_NORM_REHEARSES : 0u) |
+                         (added->gain ? 0u : TDM_VK_NORM_PLAIN);
         for (unsigned i = 0; i < n_matrices; i++) {
                 forms |= 1u << matrices[i]->act;
                 push.act_scale = matrices[i]->x_scale;
@@ -377,7 +392,7 @@ static void norm(struct recorder *r, const struct added *added, uint64_t gain,
                 push.scale_sums = r->flagged ? 0 : scale_sums_of(r, act, r->rows);
                 dispatch_flagged(r, tdm_vk_pipeline_get(r->device, TDM_VK_NORM, flags, act, tdm_vk_norm_per(m), 0),
                                  &push, sizeof(push), r->rows, 1, reads | leaves);
-                flags = 0; /* added once */
+                flags = few; /* added once */
         }
         r->hidden_index = r->chain_index;
         r->hidden_groups = r->rows;

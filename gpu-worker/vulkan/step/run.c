@@ -188,6 +188,9 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 #define SUBMISSION_BLOCKS_MAX 84u /* at most, with several rows */
 /* At most with a single row, which has little to write: as many as record.c can chain. */
 #define SUBMISSION_BLOCKS_SINGLE 160u
+/* A submission begins with kernels that lie in no cache, which takes 50 to 80 µs. So many rows of a sequence are
+ * written behind while the last two blocks are computed. */
+#define SUBMISSION_ROWS_APART 6u
 #define SUBMISSION_ROWS_FEW 32u     /* up to so many rows use the same kernels, */
 #define SUBMISSION_ROWS_AS 24u      /* and so count as no more than these */
 #define SUBMISSION_BLOCKS_LAST 2u   /* of the last submission */
@@ -259,7 +262,8 @@ static int settle(struct run *run, struct tdm_error *err)
 static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
 {
         struct tdm_vk_model *m = run->m;
-        bool single = run->slot->flags; /* or a few, whose kernels wait for each other as its do */
+        bool single = run->slot->flags || /* or a few, whose kernels wait for each other as its do */
+                      (run->slot->several && !run->slot->many && run->slot->n_rows <= SUBMISSION_ROWS_APART);
         uint32_t rows = run->slot->n_rows <= SUBMISSION_ROWS_FEW ? TDM_MIN(run->slot->n_rows, SUBMISSION_ROWS_AS) :
                                                                    run->slot->n_rows;
         uint32_t most = TDM_MIN(TDM_MAX(m->submission_row_blocks / rows, 2u),

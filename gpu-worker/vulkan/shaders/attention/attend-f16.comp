@@ -391,10 +391,11 @@ void main()
 
         if (ROTATES != 0)
                 rotation = Rotation(p_rotation).v;
-        // Who waits for a flagged row goes through the first span once for nothing while it is still computed: then its
-        // instructions, and keys and values that are older than the row, are in this multiprocessor's caches. Where a
-        // row has many items they would need the memory for that.
-        uint begin = ROTATES != 0 && p.chain_wait == TDM_VK_CHAIN_FLAGS && a.item.n_items <= REHEARSED_ITEMS ? 0 : 1;
+        // Who waits for a flagged row, or for one of a few, goes through the first span once for nothing while it is
+        // still computed: then its instructions, and keys and values that are older than the row, are in this
+        // multiprocessor's caches. Where a row has many items they would need the memory for that.
+        bool waits = SEVERAL ? p.chain_wait != 0 : p.chain_wait == TDM_VK_CHAIN_FLAGS;
+        uint begin = ROTATES != 0 && waits && a.item.n_items <= REHEARSED_ITEMS ? 0 : 1;
 
         [[dont_unroll]] for (uint pass = begin; pass < 2 + (ROTATES != 0 ? NOTHING(p.n_heads) : 0); pass++) {
                 bool counts = ROTATES == 0 || pass == 1;

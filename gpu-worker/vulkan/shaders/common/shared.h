@@ -224,6 +224,9 @@ struct tdm_vk_embed_push {
 #define TDM_VK_NORM_PLAIN 8
 /* the row is left as F32 too: what a layer's experts are chosen by */
 #define TDM_VK_NORM_BESIDE 16
+/* of a few rows: hidden rows are waited for by themselves, and flagged acts lie flag_stride apart; with
+ * TDM_VK_NORM_REHEARSES y may be counted too */
+#define TDM_VK_NORM_FEW 32
 struct tdm_vk_norm_push {
         TDM_U64 y;
         TDM_U64 add_gain;

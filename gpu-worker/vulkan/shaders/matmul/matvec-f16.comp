@@ -9,7 +9,8 @@
 //
 // The units multiply eight rows at once: of a single row eight times the same. So ROWS cost no more products, but room
 // in shared memory. There the subgroup with a group's first segments adds these up itself, in the same order, and
-// leaves one sum. A row that is not there is the last one again, and what comes of it is not stored.
+// leaves one sum. A row that is not there is the last one again, and what comes of it is not stored. With SEVERAL_ROWS
+// it is compiled for them; without, nothing of them is in a single row's code.
 //
 // Kept compiled (compile.py): it needs a compiler that knows cooperative matrices.
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -35,12 +36,16 @@ const bool FUSED = true;
 #include "gpu-worker/vulkan/shaders/common/fragments.glsl"
 // Where the first row, a row that is flagged, its products and what is left of them lie; of experts the y-th workgroup
 // has the row's y-th.
-#ifdef EXPERTS
+#if defined(EXPERTS)
 #define X_ROWS (p.slot_rows != 0 ? p.x : tdm_fragment_row(p.x, p.cols, gl_WorkGroupID.y))
 #define X_FLAGGED(row) X_ROWS
 #define Y_ROW(row, flag) (p.y + uint64_t(gl_WorkGroupID.y) * p.y_stride * 4)
 #define ACTS_ROW(row, flag) tdm_fragment_row(p.acts, p.panel1 * 16, gl_WorkGroupID.y)
-#define LAST_ROW 0
+#elif !defined(SEVERAL_ROWS)
+#define X_ROWS p.x
+#define X_FLAGGED(row) p.x
+#define Y_ROW(row, flag) p.y
+#define ACTS_ROW(row, flag) p.acts
 #else
 #define X_ROWS p.x
 #define X_FLAGGED(row) (p.x + uint64_t(ROWS == 1 ? 0 : (row) * p.flag_stride))
@@ -51,8 +56,12 @@ const bool FUSED = true;
 #endif
 
 const uint GROUPS = TDM_VK_MATVEC_F16_GROUPS(SHAPE), PANELS = TDM_VK_MATVEC_F16_PANELS(SHAPE),
-           ROUNDS = TDM_VK_MATVEC_F16_ROUNDS(SHAPE), SETS = TDM_VK_MATVEC_F16_SETS(SHAPE),
-           ROWS = TDM_VK_MATVEC_F16_ROWS(ROOM), CHUNKS = TDM_VK_MATVEC_F16_CHUNKS(ROOM);
+           ROUNDS = TDM_VK_MATVEC_F16_ROUNDS(SHAPE), SETS = TDM_VK_MATVEC_F16_SETS(SHAPE);
+#ifdef SEVERAL_ROWS
+const uint ROWS = TDM_VK_MATVEC_F16_ROWS(ROOM), CHUNKS = TDM_VK_MATVEC_F16_CHUNKS(ROOM);
+#else
+const uint ROWS = 1, CHUNKS = ROOM;
+#endif
 const bool GELU = TDM_VK_F16_SHAPE_GELU(SHAPE) != 0;
 const uint ACTIVATION = TDM_VK_F16_SHAPE_ACTIVATION(SHAPE);
 const uint PARTS = THREADS / 32 / GROUPS;                  // of K
@@ -63,17 +72,28 @@ const uint AT_ONCE = 6; // 16 bytes of a row that a thread asks for
 // a subgroup is the only one that reads its part of the row, and brings it itself
 const bool ALONE = GROUPS == 1;
 const uint BRINGERS = ALONE ? 32 : THREADS;
-// chunks of a row in shared memory; emulated, empty segments have some too
+// chunks of a row in shared memory (emulated, empty segments have some too); of 16 bytes, of the rows, that a thread
+// brings
+#ifndef SEVERAL_ROWS
+const uint ALL = PARTS * ROUNDS * CHUNKS;
+const uint PIECES = ((ALONE ? 1 : PARTS) * ROUNDS * CHUNKS * 8 + BRINGERS - 1) / BRINGERS;
+#else
 #ifdef EMULATED
 const uint ALL = PARTS * ROUNDS * CHUNKS;
 #else
 const uint ALL = ROWS == 1 ? PARTS * ROUNDS * CHUNKS : TDM_VK_MATVEC_F16_ALL(ROOM);
 #endif
-// of 16 bytes, of the rows, that a thread brings
 const uint PIECES = ((ALONE ? ROUNDS * CHUNKS : ALL) * 8 * ROWS + BRINGERS - 1) / BRINGERS;
+#endif
+#ifdef SEVERAL_ROWS
 // a group's first segments are added up by who has them: so many are one part
 const uint JOINED = ROWS == 1 ? 1 : ROUNDS;
 const uint SLOTS = PARTS * ROUNDS - JOINED + 1;
+#define IS_THERE(slot) ((slot) == 0 || (slot) + JOINED - 1 < n_segments)
+#else
+const uint SLOTS = PARTS * ROUNDS;
+#define IS_THERE(slot) ((slot) < n_segments)
+#endif
 
 shared float s_part[SLOTS * GROUPS * PANELS * 16 * ROWS]; // [segment][panel][row][output]
 shared uvec4 s_row[ALL * 8 * ROWS];                       // [chunk][half][row][quad]
@@ -90,6 +110,7 @@ uint panel_of(uint group, uint i)
 }
 
 // Of the i-th 16 bytes there, which row has them, and which they are of it.
+#ifdef SEVERAL_ROWS
 uint row_of_piece(uint i)
 {
         return min(i / 4 % ROWS, LAST_ROW);
@@ -99,6 +120,10 @@ uint piece_of_row(uint i)
 {
         return i / (4 * ROWS) * 4 + i % 4;
 }
+#else
+#define row_of_piece(i) 0
+#define piece_of_row(i) i
+#endif
 
 // The rows into shared memory, or the subgroup's chunks begin … end - 1 of them.
 void stage(uint begin, uint end, uint chunks)
@@ -106,9 +131,14 @@ void stage(uint begin, uint end, uint chunks)
         uint thread = gl_LocalInvocationID.x, flag = tdm_flag_read(p.chain_index, p.chain_wait);
         uint first = ALONE ? begin * 8 * ROWS + UNIT_LANE : thread, n = (ALONE ? end : chunks) * 8 * ROWS;
 
+#ifdef SEVERAL_ROWS
 #define LOOK_FLAGGED \
         [[unroll]] for (uint r = 0; r < ROWS; r++) \
                 tdm_flagged(X_FLAGGED(min(r, LAST_ROW)), thread * (p.cols / 64), flag, there);
+#else
+#define LOOK_FLAGGED \
+        tdm_flagged(X_FLAGGED(0), thread * (p.cols / 64), flag, there);
+#endif
         if (flag != 0) {
                 // A few words of the row are looked at until they are there: see matvec.glsl.
                 if (thread < 32)
@@ -118,17 +148,15 @@ void stage(uint begin, uint end, uint chunks)
         [[dont_unroll]] for (uint k0 = 0; k0 < PIECES; k0 += AT_ONCE) {
                 uvec4 row[AT_ONCE];
 
+#define PIECE(k) min((k0 + (k)) * BRINGERS + first, n - 1)
 #define STAGE_FLAGGED \
-                [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++) { \
-                        uint i = min((k0 + k) * BRINGERS + first, n - 1); \
-\
-                        row[k] = tdm_flagged4(X_FLAGGED(row_of_piece(i)), piece_of_row(i), flag, there); \
-                }
+                [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++) \
+                        row[k] = tdm_flagged4(X_FLAGGED(row_of_piece(PIECE(k))), piece_of_row(PIECE(k)), flag, there);
                 if (flag != 0) {
                         TDM_UNTIL(p.chain, there, STAGE_FLAGGED)
                 } else {
                         [[unroll]] for (uint k = 0; k < min(AT_ONCE, PIECES); k++) {
-                                uint i = min((k0 + k) * BRINGERS + first, n - 1);
+                                uint i = PIECE(k);
 
                                 row[k] = Act32x4s(X_ROWS).v[i / (8 * ROWS) * 64 + i / (4 * ROWS) % 2 * 32 +
                                         row_of_piece(i) * 4 + i % 4];
@@ -153,7 +181,9 @@ void main()
                 end = min((segment0 + ROUNDS) * length, chunks);
         CHAIN_WAIT_EXPERTS(Act32s(p.items).v[gl_WorkGroupID.y], 0, 0)
         SUMS acc[PANELS];
-        precise float joined[PANELS * 4]; // with several rows: the sum of this subgroup's segments
+#ifdef SEVERAL_ROWS
+        precise float joined[PANELS * 4]; // the sum of this subgroup's segments
+#endif
         SCALES scales[SETS * PANELS];
         uvec4 w[SETS * PANELS * LOADS];
         HIGH_BITS(high, SETS * PANELS)
@@ -172,8 +202,10 @@ void main()
                         LOAD_SET(set, min(segment0 * length + set, end - 1))
         CHAIN_WAIT
         stage(segment0 * length, end, chunks);
+#ifdef SEVERAL_ROWS
         [[unroll]] for (uint i = 0; i < PANELS * 4; i++)
                 joined[i] = 0;
+#endif
 
         [[dont_unroll]] for (uint segment = segment0;
                 segment < segment0 + ROUNDS && UNIT_HAS_WORK(segment * length < chunks); segment++) {
@@ -193,7 +225,11 @@ void main()
                                 UNIT_COUNTS(c + set < chunks)
 
                                 [[unroll]] for (uint h = 0; h < 2; h++)
+#ifdef SEVERAL_ROWS
                                         x[h] = s_row[((c + set) * 2 + h) * 4 * ROWS + own % ROWS * 4 + quad];
+#else
+                                        x[h] = s_row[(c + set) * 8 + h * 4 + quad];
+#endif
                                 [[unroll]] for (uint i = 0; i < PANELS; i++)
                                         [[unroll]] for (uint j = 0; j < 4; j++) {
                                                 UNIT_A a;
@@ -206,36 +242,44 @@ void main()
                                 LOAD_SET(set, min(next, end - 1))
                                 LOADS_STAY
                         }
-                if (ROWS == 1) {
-                        if (quad == 0)
-                                [[unroll]] for (uint i = 0; i < PANELS; i++)
-                                        [[unroll]] for (uint e = 0; e < 2; e++)
-                                                s_part[((segment * GROUPS + group) * PANELS + i) * 16 + own + e * 8] =
-                                                        acc[i][e * 2];
-                } else {
+#ifdef SEVERAL_ROWS
+                [[unroll]] for (uint i = 0; i < PANELS; i++)
+                        [[unroll]] for (uint e = 0; e < 4; e++) {
+                                joined[i * 4 + e] += acc[i][e];
+                                if (segment >= JOINED && quad * 2 + e % 2 < ROWS)
+                                        PART(segment + 1 - JOINED, group, i, quad * 2 + e % 2, own + e / 2 * 8) =
+                                                acc[i][e];
+                        }
+#else
+                if (quad == 0)
                         [[unroll]] for (uint i = 0; i < PANELS; i++)
-                                [[unroll]] for (uint e = 0; e < 4; e++) {
-                                        joined[i * 4 + e] += acc[i][e];
-                                        if (segment >= JOINED && quad * 2 + e % 2 < ROWS)
-                                                PART(segment + 1 - JOINED, group, i, quad * 2 + e % 2,
-                                                     own + e / 2 * 8) = acc[i][e];
-                                }
-                }
+                                [[unroll]] for (uint e = 0; e < 2; e++)
+                                        s_part[((segment * GROUPS + group) * PANELS + i) * 16 + own + e * 8] =
+                                                acc[i][e * 2];
+#endif
         }
-        if (ROWS > 1 && segment0 == 0)
+#ifdef SEVERAL_ROWS
+        if (segment0 == 0)
                 [[unroll]] for (uint i = 0; i < PANELS; i++)
                         [[unroll]] for (uint e = 0; e < 4; e++)
                                 if (quad * 2 + e % 2 < ROWS)
                                         PART(0, group, i, quad * 2 + e % 2, own + e / 2 * 8) = joined[i * 4 + e];
+#endif
         barrier();
 
         uint n_segments = (chunks + length - 1) / length, flag = tdm_flag_left(p.chain_index);
 
         [[unroll]] for (uint k = 0; k < ITEMS; k++) {
-                uint item = min(gl_LocalInvocationID.x + k * THREADS, RESULTS - 1), out_in_panel = item % 16,
-                        row = item / 16 % ROWS, panel = item / 16 / ROWS;
+                uint item = min(gl_LocalInvocationID.x + k * THREADS, RESULTS - 1), out_in_panel = item % 16;
+#ifdef SEVERAL_ROWS
+                uint row = item / 16 % ROWS, panel = item / 16 / ROWS;
                 uint at_first = ((panel / OWN * PANELS + panel % OWN) * ROWS + row) * 16 + out_in_panel;
                 bool used = gl_LocalInvocationID.x + k * THREADS < RESULTS && row <= LAST_ROW;
+#else
+                uint panel = item / 16;
+                uint at_first = (panel / OWN * PANELS + panel % OWN) * 16 + out_in_panel;
+                bool used = gl_LocalInvocationID.x + k * THREADS < RESULTS;
+#endif
                 float parts[SLOTS * (GELU ? 2 : 1)]; // asked for at once
                 precise float sum = 0, second = 0;
 
@@ -246,11 +290,9 @@ void main()
                                         OWN * 16 * ROWS];
                 }
                 [[unroll]] for (uint s = 0; s < SLOTS; s++) {
-                        bool there = s == 0 || s + JOINED - 1 < n_segments;
-
-                        sum += there ? parts[s] : 0;
+                        sum += IS_THERE(s) ? parts[s] : 0;
                         if (GELU)
-                                second += there ? parts[SLOTS + s] : 0;
+                                second += IS_THERE(s) ? parts[SLOTS + s] : 0;
                 }
                 if (GELU) {
                         uint out_index = (gl_WorkGroupID.x * GROUPS * OWN + panel) * 16 + out_in_panel;

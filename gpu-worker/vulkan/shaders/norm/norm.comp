@@ -14,7 +14,7 @@ layout(push_constant) uniform Push { tdm_vk_norm_push p; };
 #include "gpu-worker/vulkan/shaders/common/acts.glsl"
 #include "gpu-worker/vulkan/shaders/common/sum.glsl"
 
-const bool REHEARSES = (FLAGS & TDM_VK_NORM_REHEARSES) != 0;
+const bool REHEARSES = (FLAGS & TDM_VK_NORM_REHEARSES) != 0, FEW = (FLAGS & TDM_VK_NORM_FEW) != 0;
 
 // Known long before: not coherent.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Gains { vec4 v[]; };
@@ -30,7 +30,7 @@ float norm_scale(float sum)
 void put(uint row, inout vec4 value[PER], bool counts)
 {
         uint thread = gl_LocalInvocationID.x, n4 = p.d / 4;
-        uint64_t acts = tdm_flag_left(p.chain_index) != 0 ? p.acts + uint64_t(row * p.flag_stride) :
+        uint64_t acts = FEW && tdm_flag_left(p.chain_index) != 0 ? p.acts + uint64_t(row * p.flag_stride) :
                 tdm_acts_row(p.acts, p.d, row);
         ivec4 q[PER];
         float scales[PER];
@@ -84,9 +84,13 @@ void main()
         uint flag = tdm_flag_read(p.chain_index, p.chain_wait);
 
         // A kernel that read flagged words has not waited for the hidden rows that were left beside them.
-        if (flag != 0 || p.hidden_wait != 0)
+        if (FEW) {
                 tdm_chain_wait(p.chain, p.hidden_index + 1, p.hidden_wait);
-        if (flag == 0)
+                if (!REHEARSES)
+                        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
+        } else if (flag != 0)
+                tdm_chain_wait(p.chain, p.hidden_index + 1, p.hidden_wait);
+        else
                 tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
         [[unroll]] for (uint i = 0; i < PER; i++)
                 hidden[i] = F32x4s(h).v[min(i * WORKERS + thread, n4 - 1)];
@@ -110,6 +114,8 @@ void main()
                         if (flag != 0) {
                                 TDM_UNTIL_OR(p.chain, there, !counts, ADD_FLAGGED)
                         } else {
+                                if (FEW && REHEARSES && counts)
+                                        tdm_chain_wait(p.chain, p.chain_index, p.chain_wait);
                                 [[unroll]] for (uint i = 0; i < PER; i++)
                                         added[i] = F32x4s(y).v[min(i * WORKERS + thread, n4 - 1)];
                         }
