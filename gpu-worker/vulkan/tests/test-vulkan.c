@@ -390,13 +390,18 @@ static void exact(void **state)
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 300 },
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = TDM_MAX_TOP_K },
         };
+        /* Q2_K's scales come into bytes or into sums, by the number of rows. */
+        static const struct variant base_k = { "import", .n_rows = 16, .chunk = 16 };
+        static const struct variant variants_k[] = { { "import", .n_rows = 16, .chunk = 1 } };
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
-                *weights_vocab;
+                *weights_k = model_new("tiny-k", TDM_TYPE_Q2_K), *weights_vocab;
         struct choosers choosers;
 
         same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
         same_bits(weights, &base_q8, variants_q8, TDM_ARRAY_SIZE(variants_q8));
         same_bits(weights_128, &base_single, variants_single, TDM_ARRAY_SIZE(variants_single));
+        same_bits(weights_k, &base_k, variants_k, TDM_ARRAY_SIZE(variants_k));
+        random_model_destroy(weights_k);
         random_model_destroy(weights);
         random_model_destroy(weights_128);
         weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
@@ -700,7 +705,7 @@ static void refused(void **state)
         setenv("TANDEM_VULKAN_MEMORY", "copy", 1);
         assert_int_equal(ops->open(&device, &config, &err), 0);
         assert_non_null(strstr(ops->describe(device), "memory copied"));
-        assert_non_null(strstr(ops->numerics_id(device), "vulkan-8/"));
+        assert_non_null(strstr(ops->numerics_id(device), "vulkan-9/"));
         assert_int_equal(tdm_kv_geometry_init(&good.kv, hp, TDM_KV_F16, 4, 4), 0);
 
         bad = good;
