@@ -458,6 +458,22 @@ static void exact_f16(void **state)
         unsetenv("TANDEM_VULKAN_HALVES");
 }
 
+/* With weights of 16 bits. */
+static void exact_plain(void **state)
+{
+        static const struct variant base = { "copy", .n_rows = 40, .chunk = 384 };
+        static const struct variant variants[] = { { "copy", .n_rows = 40, .chunk = 29, .n_others = 1 },
+                                                   { "copy", .n_rows = 8, .chunk = 1 } };
+        uint8_t *weights;
+
+        (void)state;
+        if (!has_f16_units())
+                skip();
+        weights = model_new_mixed("tiny-128", TDM_TYPE_BF16, TDM_TYPE_F16);
+        same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
+        random_model_destroy(weights);
+}
+
 /* The variants of a few rows on a model of f16 rows, where its kernels can wait for each other. */
 static void few_rows_of(const char *size, uint32_t type, uint32_t more_type, const struct variant *variants,
                         unsigned n_variants)
@@ -986,7 +1002,7 @@ int main(int argc, char **argv)
                 cmocka_unit_test(exact_f16),      cmocka_unit_test(as_dmabuf),      cmocka_unit_test(no_dmabuf),
                 cmocka_unit_test(steady),         cmocka_unit_test(refused),        cmocka_unit_test(kept),
                 cmocka_unit_test(tuned),          cmocka_unit_test(tuned_f16),      cmocka_unit_test(exact_few),
-                cmocka_unit_test(more_exact_few),
+                cmocka_unit_test(more_exact_few), cmocka_unit_test(exact_plain),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;
