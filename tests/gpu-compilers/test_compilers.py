@@ -85,10 +85,10 @@ INTEL_ROWS = [("Q4_0, 8 rows", "matvec", (Q4_0, I8, 8), None), ("Q8_0, 8 rows", 
               ("attention, 2 rows", "attend", (256, 1, NARROW | 2), None)]
 
 
-# Of prompts of any type: other vector instructions beside 8 dot products' share. Q2_K's halves and minima are seven
-# operations on floats for each sum, of which two at best are one instruction: 3.5.
+# Of prompts of any type: other vector instructions beside 8 dot products' share. Q2_K's sum and two minima are five
+# operations on floats, of which two at best are one instruction: 2.5, and registers run out (docs/gpu-compilers.md).
 PROMPT_MOST = 3
-PROMPT_MOST_OF = {(Q2_K, I8): 4.8, (Q2_K, I16): 3.2}
+PROMPT_MOST_OF = {(Q2_K, I8): 3.5}
 
 
 def waves_of(kernel, gpu):

@@ -480,7 +480,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         few_registers = kernels && strcmp(kernels, "few-registers") == 0;
         device->few_kernels = device->is_cpu && !few_registers && !(kernels && strcmp(kernels, "all") == 0);
-        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-8/%.80s/%.40s/%.60s", properties.deviceName,
+        snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-9/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;
         device->few_registers =

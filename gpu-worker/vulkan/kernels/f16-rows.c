@@ -1,7 +1,7 @@
 /* Rows of F16. They are used where a device has f16 matrix units, every kernel for them is proven, and a model's layers
- * are of Q4_0, Q8_0 or types of engine/weights/subblock.h. Then rows go into its matrices as f16, for one row as for
- * many: 11 bits of each value instead of 8 or 15 with a scale for each 32. The units themselves sum a whole segment of
- * K.
+ * are of Q4_0, Q8_0, F16, BF16 or types of engine/weights/subblock.h. Then rows go into its matrices as f16, for one
+ * row as for many: 11 bits of each value instead of 8 or 15 with a scale for each 32. The units themselves sum a whole
+ * segment of K.
  *
  * What f16 lacks is range. So each matrix' rows are multiplied with a power of two, the same for all rows: the largest
  * with which no value of any input can leave f16. Inputs are bounded by what makes them: - a norm leaves gain[k] n[k]
@@ -16,14 +16,16 @@
  *
  * Weights have a range too. Q4_0's scales are stored times up to 2^24 (shaders/common/f16.glsl). So larger ones are
  * divided, by one power of two for the matrices that one input goes into. What is left of a scale below 2^-14 is a
- * multiple of 2^-24. MXFP4's are whole exponents: scales below 2^-28 become 0.
+ * multiple of 2^-24. MXFP4's are whole exponents: scales below 2^-28 become 0. Weights of F16 stay what they are. BF16
+ * has a range that f16 lacks, so a matrix of it is multiplied with a power of two that brings its largest weight to
+ * 2^14 or more. Then weights down to 2^-31 of that are exact in f16, and what is lost of smaller ones is below 2^-39 of
+ * it.
  *
  * Small models of Q4_0 and Q8_0 keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and
  * there the kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix of
- * a type of engine/weights/subblock.h, or with experts, has rows of F16 at any size, since its other kernel is far
- * slower. The choice
- * follows from the model's sizes and types alone, so a restart changes nothing. TANDEM_VULKAN_HALVES=on|off overrides
- * it in tests. */
+ * a type of engine/weights/subblock.h, F16 or BF16, or with experts, has rows of F16 at any size, since its other
+ * kernel is far slower. The choice follows from the model's sizes and types alone, so a restart changes nothing.
+ * TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
 #include <math.h>
 
 #include "engine/weights/subblock.h"
@@ -75,7 +77,7 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
 
                         if (!fits(t))
                                 return false;
-                        pays = pays || tdm_subblock_type(t->type) || has_experts;
+                        pays = pays || tdm_subblock_type(t->type) || tdm_vk_type_plain(t->type) || has_experts;
                 }
                 /* a panel is of one expert */
                 if (has_experts && (m->recipe.layers[i].d_expert % TDM_VK_CHUNK_COLS || m->hp.d_model % TDM_PANEL_ROWS))
@@ -117,10 +119,15 @@ static bool is_subblock(uint32_t type)
         return tdm_subblock_type(TDM_VK_FORM_TYPE(type));
 }
 
+static bool is_plain(uint32_t type)
+{
+        return tdm_vk_type_plain(TDM_VK_FORM_TYPE(type));
+}
+
 /* The largest weight, divided by what bound.comp takes for its scale. */
 static float largest_weight(uint32_t type)
 {
-        return is_subblock(type) ? 1 : is_q4_0(type) ? 8 : 128;
+        return is_subblock(type) || is_plain(type) ? 1 : is_q4_0(type) ? 8 : 128;
 }
 
 /* The largest scale of a type: weights of Q8_0 and of the types with a table become f16 by way of it, of the others it
@@ -159,7 +166,7 @@ static const struct tdm_vk_matrix *down_of(const struct tdm_vk_layer *l)
 /* TYPE0 or TYPE1 of bound.comp. */
 static uint32_t bound_type(const struct tdm_vk_matrix *a)
 {
-        return is_subblock(a->type) ? TDM_VK_FORM_TYPE(a->type) : 0;
+        return is_subblock(a->type) || is_plain(a->type) ? TDM_VK_FORM_TYPE(a->type) : 0;
 }
 
 static int need_bound(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, const struct tdm_vk_matrix *b,
@@ -257,8 +264,15 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
  * repack.comp stores of the largest scale is f16; a file with infinite ones is what it is. */
 static void set_scales(struct tdm_vk_matrix *const *matrices, unsigned n, float x_scale, float largest_scale)
 {
+        bool all_plain = true, has_bf16 = false;
         float divisor = 1;
 
+        for (unsigned i = 0; i < n; i++) {
+                all_plain = all_plain && is_plain(matrices[i]->type) && (matrices[i]->type & TDM_VK_FRAGMENTS);
+                has_bf16 = has_bf16 || TDM_VK_FORM_TYPE(matrices[i]->type) == TDM_TYPE_BF16;
+        }
+        if (all_plain && has_bf16 && largest_scale > 0 && isfinite(largest_scale))
+                divisor = 1 / scale_for(largest_scale * 0x1p24f);
         for (unsigned i = 0; i < n; i++)
                 while (isfinite(largest_scale) && largest_scale > divisor * scale_most(matrices[i]->type))
                         divisor *= 2;

@@ -158,6 +158,12 @@ struct tdm_vk_pipeline *tdm_vk_f16_rows_kernel(struct tdm_vk_device *device, con
         return f16_proven(device, &k);
 }
 
+/* Weights of 16 bits are on their way in four times the registers that Q4_0's take. */
+static bool is_plain(const struct tdm_vk_matrix *a)
+{
+        return tdm_vk_type_plain(TDM_VK_FORM_TYPE(a->type));
+}
+
 /* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them
  * run at once, or two: more would leave each subgroup fewer registers for what is on its way. */
 static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
@@ -167,6 +173,8 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
 
         if (n_panels <= 3 * TDM_VK_UNITS_AT_ONCE && !gelu)
                 panels = n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 : 3;
+        if (is_plain(a))
+                panels = TDM_MIN(panels, 2u);
         rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
         if (n_rows == 1)
                 return f16_single(device, a,
@@ -183,11 +191,12 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
 
 static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, uint32_t gelu)
 {
-        /* types of engine/weights/subblock.h leave no registers for two chunks at once */
+        /* types of engine/weights/subblock.h leave no registers for two chunks at once; those of 16 bits none for eight
+         * tiles either */
         bool few = n_rows <= TDM_VK_F16_ROWS_MAX, two = few && !tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) &&
-                                                        a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 &&
+                                                        !is_plain(a) && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 &&
                                                         TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
-        uint32_t tiles = few ? 4 : 8, threads = few ? 352 : 128;
+        uint32_t tiles = few || is_plain(a) ? 4 : 8, threads = few ? 352 : 128;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
                                     .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, gelu),
@@ -244,7 +253,8 @@ static struct f16_kernel expert_rule(const struct tdm_vk_device *device, const s
         const struct tdm_vk_shape shape = {
                 .panels = 2, .ahead = is_short ? 4 : 2, .sets = 2, .groups = is_short ? 4 : 1
         };
-        uint32_t tiles = item_rows / 8, panels = gelu ? 4 : 2, rounds = 4, threads = item_rows <= 32 ? 64 : 128;
+        uint32_t tiles = item_rows / 8, panels = gelu && !is_plain(a) ? 4 : 2, rounds = 4,
+                 threads = item_rows <= 32 ? 64 : 128;
         struct f16_kernel k;
 
         if (item_rows == 1) {

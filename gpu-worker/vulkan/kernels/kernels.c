@@ -202,19 +202,19 @@ static struct tdm_vk_pipeline *int8_wide_kernel(struct tdm_vk_device *device, co
 #define ANY_ROWS_MIN 17u /* fewer are one workgroup's of matvec, which loads weights once as well */
 #define ANY_BLOCKS 2u    /* of 32 columns in shared memory at once */
 
-/* Registers hold four tiles of rows a subgroup; where blocks have minima beside 16-bit input or halves, three. A
- * workgroup is two groups of subgroups with rows of their own by four with outputs of their own, or four by two where
- * unpacking weights is much of the work and no more rows are computed for it. */
+/* Registers hold four tiles of rows a subgroup; where blocks have minima beside 16-bit input, three. A workgroup is two
+ * groups of subgroups with rows of their own by four with outputs of their own, or four by two where unpacking weights
+ * is much of the work and no more rows are computed for it. */
 void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_rows,
                       uint32_t ret[2])
 {
         const struct tdm_subblock_info info = tdm_subblock_info(a->type);
         bool halves = info.sub_values == 16;
-        uint32_t most = info.has_min && (a->act == TDM_ACT_I16 || halves) ? 3 : 4, tiles = n_rows <= 64 ? 2 : most,
+        uint32_t most = info.has_min && a->act == TDM_ACT_I16 ? 3 : 4, tiles = n_rows <= 64 ? 2 : most,
                  row_groups = n_rows <= 32 ? 1 : 2, out_groups = 4,
                  workgroups = TDM_DIV_UP(n_rows, row_groups * tiles * TDM_VK_TILES_M(device->any_units));
 
-        if (halves && a->act == TDM_ACT_I8 && n_rows > 64 && workgroups % 2 == 0) {
+        if (halves && !info.has_min && a->act == TDM_ACT_I8 && n_rows > 64 && workgroups % 2 == 0) {
                 row_groups = 4;
                 out_groups = 2;
         }

@@ -141,6 +141,39 @@ static void repacked(void **state)
         }
 }
 
+/* Weights of 16 bits: the same values, where embed.comp and where the proofs take them from; those of BF16 times a
+ * power of two have a place in f16. */
+static void repacked_plain(void **state)
+{
+        static const uint32_t types[] = { TDM_TYPE_F16, TDM_TYPE_BF16 };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(types); i++) {
+                uint32_t type = types[i];
+                float scale = type == TDM_TYPE_F16 ? 1 : 0x1p20f;
+                const struct tdm_vk_repack_push push = { .weights = address(A),
+                                                         .panel_bytes = (uint32_t)tdm_weights_panel_bytes(type, COLS),
+                                                         .cols = COLS,
+                                                         .scale = scale };
+                const float *before = (const float *)at(B), *after = (const float *)at(C);
+
+                /* F16: any that is a number, small ones too. BF16: 2^-35 to 2^-5. */
+                for (uint32_t k = 0; k < N_TOKENS * COLS; k++)
+                        ((uint16_t *)at(A))[k] =
+                                type == TDM_TYPE_F16 ?
+                                        (uint16_t)(random_u32() % 0x7c00) :
+                                        (uint16_t)((92 + random_u32() % 31) << 7 | (random_u32() & 0x807f));
+                values(A, type, B);
+                run(TDM_VK_REPACK, 16, type | TDM_VK_FRAGMENTS, 0, &push, sizeof(push), COLS / TDM_VK_CHUNK_COLS,
+                    N_PANELS);
+                values(A, type | TDM_VK_FRAGMENTS, C);
+                for (uint32_t k = 0; k < N_TOKENS * COLS; k++)
+                        if (before[k] * scale != after[k])
+                                fail_msg("type %u: weight %u of row %u is %g, was %g", type, k % COLS, k / COLS,
+                                         (double)after[k], (double)before[k]);
+                assert_true(before[0] != before[1] || before[1] != before[2]);
+        }
+}
+
 /* As in a segment: any bits, but for d, below 2^-15, and m, 2^-14 to 2^-11, of either sign: IQ4_XS has other bits for
  * m. The exponents of MXFP4 are those that an f16 holds, divided by 16 or not. */
 static void random_subblocks(enum place place, uint32_t type, uint32_t cols)
@@ -321,6 +354,39 @@ static void bounds(void **state)
         }
 }
 
+/* Of 16 bits: a block's largest weight is what a scale is of other types, and the largest of all counts 2^-24 times. */
+static void bounds_plain(void **state)
+{
+        const uint16_t *weights = (const uint16_t *)at(A);
+        const float *got = (const float *)at(D);
+        const struct tdm_vk_bound_push push = { .bounds = address(D),
+                                                .w0 = address(A),
+                                                .panel_bytes = (uint32_t)tdm_weights_panel_bytes(TDM_TYPE_F16, COLS),
+                                                .cols = COLS };
+        double most = 0, largest = 0;
+
+        for (uint32_t k = 0; k < N_TOKENS * COLS; k++)
+                ((uint16_t *)at(A))[k] = (uint16_t)((6 + random_u32() % 4) << 10 | (random_u32() & 0x83ff));
+        for (uint32_t out = 0; out < N_TOKENS; out++) {
+                double sum = 0;
+
+                for (uint32_t b = 0; b < COLS / TDM_BLOCK_VALUES; b++) {
+                        double of_block = 0;
+
+                        for (uint32_t k = b * TDM_BLOCK_VALUES; k < (b + 1) * TDM_BLOCK_VALUES; k++)
+                                of_block = fmax(of_block, fabs((double)tdm_f16_to_f32(
+                                                                  weights[(out / 16 * COLS + k) * 16 + out % 16])));
+                        sum += of_block * of_block * TDM_BLOCK_VALUES;
+                        largest = fmax(largest, of_block);
+                }
+                most = fmax(most, sqrt(sum));
+        }
+        memset(at(D), 0, 8);
+        run(TDM_VK_BOUND, TDM_TYPE_F16, 0, 0, &push, sizeof(push), N_PANELS, 1);
+        assert_true(fabs((double)got[0] - most) < 1e-5 * most && most > 0);
+        assert_true((double)got[1] == largest * 0x1p-24);
+}
+
 static void shapes(void **state)
 {
         static const uint32_t cols[] = { 64, 2560, 5376, 10240, 21504, 65536 };
@@ -413,9 +479,9 @@ static void not_used(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(shapes),   cmocka_unit_test(repacked), cmocka_unit_test(repacked_subblocks),
-                cmocka_unit_test(rows),     cmocka_unit_test(bounds),   cmocka_unit_test(shapes_of_few),
-                cmocka_unit_test(not_used),
+                cmocka_unit_test(shapes),         cmocka_unit_test(repacked),      cmocka_unit_test(repacked_subblocks),
+                cmocka_unit_test(repacked_plain), cmocka_unit_test(bounds_plain),  cmocka_unit_test(rows),
+                cmocka_unit_test(bounds),         cmocka_unit_test(shapes_of_few), cmocka_unit_test(not_used),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *opened;

@@ -33,7 +33,7 @@ static const struct tdm_vk_shape tile_shapes[] = { { 3, 1, 1, 1 }, { 2, 1, 1, 1 
                                                    { 2, 2, 1, 1 }, { 1, 2, 1, 1 }, { 2, 4, 1, 1 }, { 1, 4, 1, 1 } },
                                  tile_gelu_shapes[] = { { 2, 1, 1, 1 }, { 2, 2, 1, 1 }, { 2, 4, 1, 1 }, { 4, 2, 1, 1 },
                                                         { 4, 4, 1, 1 }, { 2, 7, 1, 1 }, { 4, 7, 1, 1 } };
-/* Of types of engine/weights/subblock.h, whose weights take more registers: fewer sets or groups too. */
+/* Of types of engine/weights/subblock.h, F16 and BF16, whose weights take more registers: fewer sets or groups too. */
 static const struct tdm_vk_shape subblock_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 1, 2, 2, 1 }, { 2, 2, 2, 1 },
                                                        { 1, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 2, 1, 1 }, { 2, 2, 1, 1 },
                                                        { 1, 1, 3, 1 }, { 1, 2, 3, 1 }, { 3, 2, 2, 1 }, { 1, 4, 3, 2 },
@@ -91,7 +91,7 @@ unsigned tdm_vk_tuned_shapes(const struct tdm_vk_tuned *key, const struct tdm_vk
                 *ret = gelu ? rows_gelu_shapes : rows_shapes;
                 return gelu ? TDM_ARRAY_SIZE(rows_gelu_shapes) : TDM_ARRAY_SIZE(rows_shapes);
         }
-        if (f16 && tdm_subblock_type(TDM_VK_FORM_TYPE(key->type))) {
+        if (f16 && (tdm_subblock_type(TDM_VK_FORM_TYPE(key->type)) || tdm_vk_type_plain(TDM_VK_FORM_TYPE(key->type)))) {
                 *ret = key->shader == TDM_VK_MATVEC_GELU ? subblock_gelu_shapes : subblock_shapes;
                 return key->shader == TDM_VK_MATVEC_GELU ? TDM_ARRAY_SIZE(subblock_gelu_shapes) :
                                                            TDM_ARRAY_SIZE(subblock_shapes);

@@ -273,6 +273,8 @@ bool tdm_vk_precision_known(enum tdm_precision precision);
 bool tdm_vk_type_known(uint32_t type);
 /* Whether the kernels for f16 matrix units know this type: its panels can be TDM_VK_FRAGMENTS. */
 bool tdm_vk_type_f16(uint32_t type);
+/* F16 or BF16; of the latter the weights are f16 too once they are TDM_VK_FRAGMENTS. */
+bool tdm_vk_type_plain(uint32_t type);
 /* How the inputs of the small matrices beside the layers are rounded. */
 enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision);
 /* Cuts the segment into regions of whole tensors. */

@@ -38,9 +38,14 @@ bool tdm_vk_type_known(uint32_t type)
                type == TDM_TYPE_Q4_0 || tdm_subblock_type(type);
 }
 
+bool tdm_vk_type_plain(uint32_t type)
+{
+        return type == TDM_TYPE_F16 || type == TDM_TYPE_BF16;
+}
+
 bool tdm_vk_type_f16(uint32_t type)
 {
-        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type);
+        return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type) || tdm_vk_type_plain(type);
 }
 
 /* Of a layer with sparse activations (engine/weights/weights.h): kernels here compute all neurons, and read panels. */
@@ -193,16 +198,15 @@ static bool is_of_experts(const struct tdm_weights_tensor *tensor)
 /* How it is repacked: TDM_VK_DEINTERLEAVED, TDM_VK_FRAGMENTS, or 0 for not at all. */
 static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
-        bool subblock = tdm_subblock_type(tensor->type);
+        bool stays = tdm_subblock_type(tensor->type) || tdm_vk_type_plain(tensor->type);
 
         if (m->weights_imported || (tensor->layout != TDM_LAYOUT_PANEL16 && !lies_otherwise(tensor)) ||
             (is_of_experts(tensor) && (!m->f16_rows || tensor->kind == TDM_TENSOR_ROUTER)) ||
-            (tensor->type != TDM_TYPE_Q4_0 && tensor->type != TDM_TYPE_Q8_0 && !subblock))
+            !tdm_vk_type_f16(tensor->type))
                 return 0;
-        return m->f16_rows && tdm_vk_type_f16(tensor->type) && tensor->cols % TDM_VK_CHUNK_COLS == 0 ?
-                       TDM_VK_FRAGMENTS :
-               subblock ? 0 :
-                          TDM_VK_DEINTERLEAVED;
+        return m->f16_rows && tensor->cols % TDM_VK_CHUNK_COLS == 0 ? TDM_VK_FRAGMENTS :
+               stays                                                ? 0 :
+                                                                      TDM_VK_DEINTERLEAVED;
 }
 
 /* What the weights of a tensor are divided by when they are repacked: of a model with rows of F16, a power of two. */
@@ -236,7 +240,7 @@ static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_t
 static enum tdm_vk_shader repack_kernel(const struct tdm_weights_tensor *tensor, uint32_t form,
                                         uint32_t ret_constants[TDM_VK_N_CONSTANTS], uint32_t *ret_groups)
 {
-        uint32_t words = tensor->type == TDM_TYPE_Q4_0 ? 4 : 8;
+        uint32_t words = tensor->type == TDM_TYPE_Q4_0 ? 4 : tdm_vk_type_plain(tensor->type) ? 16 : 8;
 
         memset(ret_constants, 0, TDM_VK_N_CONSTANTS * sizeof(*ret_constants));
         if (tdm_subblock_type(tensor->type)) {
@@ -245,8 +249,9 @@ static enum tdm_vk_shader repack_kernel(const struct tdm_weights_tensor *tensor,
                 return TDM_VK_REPACK_SUBBLOCK;
         }
         ret_constants[0] = words;
-        ret_constants[1] = form;
-        *ret_groups = TDM_DIV_UP(tensor->cols / TDM_BLOCK_VALUES * words * 16, 256u);
+        ret_constants[1] = words == 16 ? form | tensor->type : form;
+        *ret_groups = words == 16 ? tensor->cols / TDM_VK_CHUNK_COLS :
+                                    TDM_DIV_UP(tensor->cols / TDM_BLOCK_VALUES * words * 16, 256u);
         return TDM_VK_REPACK;
 }
 

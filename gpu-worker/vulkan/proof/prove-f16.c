@@ -17,10 +17,17 @@
 #define N_OUT (2 * N_EACH_OUT)
 #define N_ROWS 75u /* more than one workgroup has at most, and no multiple of 8 */
 #define ROWS_ROOM 128u
-#define PLACE (UINT64_C(2) << 20) /* of each thing in the staging buffer */
+#define PLACE (UINT64_C(5) << 19) /* of each thing in the staging buffer */
 static const char what[] = "proving a kernel";
-enum place { WEIGHTS, X, REFERENCE, Y, HIDDEN_REFERENCE, HIDDEN };
+enum place { WEIGHTS, X, REFERENCE, Y, HIDDEN_REFERENCE, HIDDEN, N_PLACES };
+static_assert(N_PLACES * PLACE <= TDM_VK_STAGE_BYTES && 2 * N_PANELS * COLS * TDM_PANEL_ROWS * 2ul <= PLACE,
+              "there is room for weights of 16 bits");
 #define MOST_ERROR 2e-5 /* of the root of the sum of the products' squares: f32's own is 3e-6 here */
+
+static bool is_plain(uint32_t type)
+{
+        return type == TDM_TYPE_F16 || type == TDM_TYPE_BF16;
+}
 
 static uint32_t cols_of(uint32_t type)
 {
@@ -38,8 +45,8 @@ static float factor(uint32_t type, uint32_t lane)
         return type != TDM_TYPE_Q4_0 ? 1 : lane < 8 ? 0x1p24f : 0x1p20f;
 }
 
-/* As fragments.glsl has them. Scales of Q8_0 are 2^-9 to 2^-6, those that count of Q4_0 2^-15 to 2^-9, multiples of
- * 2^-24, stored times factor(). */
+/* As fragments.glsl has them. Weights of F16 and BF16 are 2^-9 to 2^-6 or, some, less than 2^-14. Scales of Q8_0 are
+ * 2^-9 to 2^-6, those that count of Q4_0 2^-15 to 2^-9, multiples of 2^-24, stored times factor(). */
 static void random_inputs(struct tdm_vk_device *device, uint32_t type)
 {
         uint8_t *map = device->stages[0].map, *panels = map + WEIGHTS * PLACE;
@@ -49,6 +56,13 @@ static void random_inputs(struct tdm_vk_device *device, uint32_t type)
         for (uint32_t panel = 0; panel < 2 * N_PANELS; panel++, panels += panel_bytes_of(type)) {
                 if (tdm_subblock_type(type)) {
                         tdm_vk_prove_random_subblock(panels, type, cols_of(type), &state);
+                        continue;
+                }
+                if (is_plain(type)) {
+                        for (uint32_t i = 0; i < COLS * TDM_PANEL_ROWS; i++)
+                                ((uint16_t *)panels)[i] =
+                                        (uint16_t)((i % 61 == 0 ? 0 : 6 + tdm_vk_prove_random(&state) % 4) << 10 |
+                                                   (tdm_vk_prove_random(&state) & 0x83ff));
                         continue;
                 }
                 for (uint32_t i = 0; i < panel_bytes_of(type); i++)
@@ -71,6 +85,11 @@ static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint
 {
         if (tdm_subblock_type(type))
                 return tdm_vk_prove_subblock_weight(panel, type, cols_of(type), lane, k);
+        if (is_plain(type)) {
+                uint32_t word = k / 16 * 128 + (lane % 8 * 4 + k % 8 / 2) * 4 + lane / 8 * 2 + k / 8 % 2;
+
+                return (double)tdm_f16_to_f32(((const uint16_t *)panel)[word * 2 + k % 2]);
+        }
 
         const uint16_t *scales = (const uint16_t *)panel;
         const uint32_t *words = (const uint32_t *)(panel + COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * sizeof(uint16_t));
@@ -373,7 +392,8 @@ static int prove_type(struct tdm_vk_device *device, uint32_t type, struct tdm_er
 int tdm_vk_prove_f16(struct tdm_vk_device *device, struct tdm_error *err)
 {
 #define TYPE(name, type, kind) TDM_TYPE_##type,
-        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_SUBBLOCK_TYPES(TYPE) };
+        static const uint32_t types[] = { TDM_TYPE_Q4_0, TDM_TYPE_Q8_0, TDM_TYPE_F16, TDM_TYPE_BF16,
+                                          TDM_SUBBLOCK_TYPES(TYPE) };
         int r = 0;
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(types) && r == 0; i++)

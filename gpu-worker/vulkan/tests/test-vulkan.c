@@ -390,13 +390,18 @@ static void exact(void **state)
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 300 },
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = TDM_MAX_TOP_K },
         };
+        /* Q2_K's scales come into bytes or into sums, by the number of rows. */
+        static const struct variant base_k = { "import", .n_rows = 16, .chunk = 16 };
+        static const struct variant variants_k[] = { { "import", .n_rows = 16, .chunk = 1 } };
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
-                *weights_vocab;
+                *weights_k = model_new("tiny-k", TDM_TYPE_Q2_K), *weights_vocab;
         struct choosers choosers;
 
         same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
         same_bits(weights, &base_q8, variants_q8, TDM_ARRAY_SIZE(variants_q8));
         same_bits(weights_128, &base_single, variants_single, TDM_ARRAY_SIZE(variants_single));
+        same_bits(weights_k, &base_k, variants_k, TDM_ARRAY_SIZE(variants_k));
+        random_model_destroy(weights_k);
         random_model_destroy(weights);
         random_model_destroy(weights_128);
         weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
@@ -451,6 +456,22 @@ static void exact_f16(void **state)
                 random_model_destroy(weights);
         }
         unsetenv("TANDEM_VULKAN_HALVES");
+}
+
+/* With weights of 16 bits. */
+static void exact_plain(void **state)
+{
+        static const struct variant base = { "copy", .n_rows = 40, .chunk = 384 };
+        static const struct variant variants[] = { { "copy", .n_rows = 40, .chunk = 29, .n_others = 1 },
+                                                   { "copy", .n_rows = 8, .chunk = 1 } };
+        uint8_t *weights;
+
+        (void)state;
+        if (!has_f16_units())
+                skip();
+        weights = model_new_mixed("tiny-128", TDM_TYPE_BF16, TDM_TYPE_F16);
+        same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
+        random_model_destroy(weights);
 }
 
 /* The variants of a few rows on a model of f16 rows, where its kernels can wait for each other. */
@@ -700,7 +721,7 @@ static void refused(void **state)
         setenv("TANDEM_VULKAN_MEMORY", "copy", 1);
         assert_int_equal(ops->open(&device, &config, &err), 0);
         assert_non_null(strstr(ops->describe(device), "memory copied"));
-        assert_non_null(strstr(ops->numerics_id(device), "vulkan-8/"));
+        assert_non_null(strstr(ops->numerics_id(device), "vulkan-9/"));
         assert_int_equal(tdm_kv_geometry_init(&good.kv, hp, TDM_KV_F16, 4, 4), 0);
 
         bad = good;
@@ -981,7 +1002,7 @@ int main(int argc, char **argv)
                 cmocka_unit_test(exact_f16),      cmocka_unit_test(as_dmabuf),      cmocka_unit_test(no_dmabuf),
                 cmocka_unit_test(steady),         cmocka_unit_test(refused),        cmocka_unit_test(kept),
                 cmocka_unit_test(tuned),          cmocka_unit_test(tuned_f16),      cmocka_unit_test(exact_few),
-                cmocka_unit_test(more_exact_few),
+                cmocka_unit_test(more_exact_few), cmocka_unit_test(exact_plain),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *device;

@@ -46,7 +46,7 @@ vec2 tdm_subblock_half_scales(const uint type, tdm_subblock_half half_of, uint b
         if (type == TDM_VK_Q2_K) {
                 uint two = half_of.scales[0] >> byte;
 
-                scale = d * float(two & 15u);
+                scale = d; // the rest is in the bytes
                 least = -(tdm_f16(half_of.front[1]) * float(two >> 4 & 15u));
         } else if (type == TDM_VK_Q3_K) {
                 uint low = half_of.scales[0] >> byte + i / 4 * 4 & 15u,
@@ -60,8 +60,9 @@ vec2 tdm_subblock_half_scales(const uint type, tdm_subblock_half half_of, uint b
 }
 
 // The quants of its four groups. folded: they stand in the upper bits of their bytes, so that their sign is in its
-// place without a subtraction: Q6_K's, which always are, four times what they are, Q3_K's 32 times.
-uvec4 tdm_subblock_half_words(const uint type, const bool folded, tdm_subblock_half half_of, uint h)
+// place without a subtraction: Q6_K's, which always are, four times what they are, Q3_K's 32 times. Q2_K's are times
+// the four bits of their half's scale.
+uvec4 tdm_subblock_half_words(const uint type, const bool folded, tdm_subblock_half half_of, uint b, uint h)
 {
         uvec4 words;
 
@@ -81,7 +82,7 @@ uvec4 tdm_subblock_half_words(const uint type, const bool folded, tdm_subblock_h
                         high = (t < 2 ? high << 2 - t : high >> t - 2) & 0x04040404u;
                         words[t] = (low >> t * 2 & 0x03030303u | high) + 0x7c7c7c7cu ^ 0x80808080u;
                 } else {
-                        words[t] = low >> t * 2 & 0x03030303u;
+                        words[t] = (low >> t * 2 & 0x03030303u) * (half_of.scales[0] >> b % 2 * 16 + h * 8 & 15u);
                 }
         }
         return words;

@@ -14,6 +14,10 @@ bool tdm_subblock_type(const uint type)
          (type) == TDM_VK_Q5_K)
 #define TDM_SUBBLOCK_SUB16(type) ((type) == TDM_VK_Q2_K || (type) == TDM_VK_Q3_K || (type) == TDM_VK_Q6_K)
 
+// Sums of bytes belong to 32 columns all the same: Q2_K's scales of 16 columns are whole numbers, which quants are
+// multiplied with, times the unit's d.
+#define TDM_SUBBLOCK_WHOLE(type) (!TDM_SUBBLOCK_SUB16(type) || (type) == TDM_VK_Q2_K)
+
 bool tdm_subblock_has_min(const uint type)
 {
         return TDM_SUBBLOCK_HAS_MIN(type);
@@ -230,6 +234,22 @@ tdm_subblock_slice tdm_subblock_slice_of(const uint type, tdm_subblock_raw raw, 
                 block.word[g] = word;
         }
         return block;
+}
+
+// Of a block of Q2_K: d, and its scales as what d was multiplied with. bytes: quants are times that.
+float tdm_subblock_split(tdm_subblock_raw raw, uint b, inout tdm_subblock_slice block, const bool bytes)
+{
+        uint two = raw.scales[0] >> b % 8 % 2 * 16;
+
+        [[unroll]] for (uint h = 0; h < 2; h++) {
+                uint s = two >> 8 * h & 15u;
+
+                block.scale[h] = float(s);
+                [[unroll]] for (uint g = 0; g < 4; g++)
+                        if (bytes)
+                                block.word[h * 4 + g] *= s;
+        }
+        return tdm_f16(raw.front[0]);
 }
 
 // Group g of a block of Q5_0, eight times what slice_of() makes of it: in fewer instructions, and a byte still.

@@ -30,9 +30,9 @@ layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #ifdef SUBBLOCK
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 #include "gpu-worker/vulkan/shaders/common/subblock-halves.glsl"
-const bool HALVES = TDM_SUBBLOCK_SUB16(TYPE), HAS_MIN = TDM_SUBBLOCK_HAS_MIN(TYPE);
+const bool HALVES = TDM_SUBBLOCK_SUB16(TYPE), HAS_MIN = TDM_SUBBLOCK_HAS_MIN(TYPE), WHOLE = TDM_SUBBLOCK_WHOLE(TYPE);
 #else
-const bool HALVES = false, HAS_MIN = false, DEINTERLEAVED = FORM >= TDM_VK_DEINTERLEAVED;
+const bool HALVES = false, HAS_MIN = false, WHOLE = true, DEINTERLEAVED = FORM >= TDM_VK_DEINTERLEAVED;
 #endif
 
 const uint M = TDM_VK_TILES_M(SHAPE), N = TDM_VK_TILES_N(SHAPE), K = TDM_VK_TILES_K(SHAPE),
@@ -53,13 +53,13 @@ const int FOLD = 0;
 #endif
 // Sums begin as MAGIC (panels.glsl), whose last place is then 1 / 2^FOLD: where they are small enough. Else they are
 // converted, and what is folded is undone in the scales.
-const bool MAGIC_FITS = ACT == TDM_VK_ACT_I8 || TYPE == TDM_VK_Q4_0 || TYPE == TDM_VK_Q2_K || TYPE == TDM_VK_Q3_K;
+const bool MAGIC_FITS = ACT == TDM_VK_ACT_I8 || TYPE == TDM_VK_Q4_0 || TYPE == TDM_VK_Q3_K;
 const int MAGIC_START = MAGIC_BITS - (FOLD << 23);
 const float MAGIC_LESS = FOLD == 0 ? MAGIC_VALUE : FOLD == 2 ? 3145728.0 : FOLD == 3 ? 1572864.0 : 393216.0;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
-const uint N_SUMS = HALVES ? 2 : 1; // of a block
+const uint N_SUMS = WHOLE ? 1 : 2, N_MINS = HALVES ? 2 : 1; // of a block
 // Units of K = 32 for a half of it: the weights of the other half are 0.
-const bool PADDED = HALVES && K == 32;
+const bool PADDED = !WHOLE && K == 32;
 const uint W_UNITS = PADDED ? 2 : 32 / K, X_UNITS = 32 / K, SUM_UNITS = W_UNITS / N_SUMS; // of a block, of a sum
 // Times 16 bytes, of an output and a row in shared memory: no bank twice.
 const uint W_BLOCK = PADDED ? 4 : 2, W_STRIDE = BLOCKS * W_BLOCK + 1, X_STRIDE = BLOCKS * 2 + 1;
@@ -72,7 +72,7 @@ const uint SCALE_LOADS = (ROWS * BLOCKS + THREADS - 1) / THREADS;
 const uint SUMS = ROW_TILES * OUT_TILES * ELEMENTS; // of a thread
 // Of the sums over all segments these are in registers. The others lie in shared memory where registers are few: each
 // is used once a segment.
-const uint OWN_TOTALS = SUMS - (ROW_TILES < 3 || !HALVES || ACT == TDM_VK_ACT_I8 ? 0 : 12);
+const uint OWN_TOTALS = SUMS - (ROW_TILES < 3 || !HALVES ? 0 : ACT == TDM_VK_ACT_I16 || TYPE == TDM_VK_Q2_K ? 12 : 0);
 
 const uint TURNED = THREADS / SUBGROUP * (M * N / 4), // at the end, of all subgroups
            W_SHARED = OUTS * W_STRIDE > TURNED ? OUTS * W_STRIDE : TURNED;
@@ -82,8 +82,8 @@ shared uvec4 s_rows[PLANES * ROWS * X_STRIDE];
 shared float s_totals[OWN_TOTALS == SUMS ? 1 : (SUMS - OWN_TOTALS) * THREADS];
 shared vec4 s_weight_scales[BLOCKS * N_SUMS * OUTS / 4], s_row_scales[BLOCKS * ROWS / 4];
 #ifdef SUBBLOCK
-shared vec4 s_weight_mins[HAS_MIN ? BLOCKS * N_SUMS * OUTS / 4 : 1],
-        s_row_sums[HAS_MIN ? BLOCKS * N_SUMS * ROWS / 4 : 1];
+shared vec4 s_weight_mins[HAS_MIN ? BLOCKS * N_MINS * OUTS / 4 : 1],
+        s_row_sums[HAS_MIN ? BLOCKS * N_MINS * ROWS / 4 : 1];
 shared uint s_table[TABLE ? 256 : 1]; // of a byte: what its lower four bits stand for, and in bit 16 the upper ones
 #endif
 #define NUMBER(array, i) array[(i) / 4][(i) % 4]
@@ -201,15 +201,16 @@ float unfolded(float scale)
 void put_half(uint i, uint b)
 {
         uint h = UNIT_LANE / 16, block = block_of(i), out_in_tile = panel_of(i) * 16 + UNIT_LANE % 16;
-        uint to = out_in_tile * W_STRIDE + block * W_BLOCK, scale_to = (block * 2 + h) * OUTS + out_in_tile;
+        uint to = out_in_tile * W_STRIDE + block * W_BLOCK, min_to = (block * 2 + h) * OUTS + out_in_tile,
+             scale_to = WHOLE ? block * OUTS + out_in_tile : min_to;
         vec2 scales = tdm_subblock_half_scales(TYPE, w_half[i], b + block, h);
 
-        s_weights[to + h * (W_BLOCK - 1)] = tdm_subblock_half_words(TYPE, FOLD != 0, w_half[i], h);
+        s_weights[to + h * (W_BLOCK - 1)] = tdm_subblock_half_words(TYPE, FOLD != 0, w_half[i], b + block, h);
         if (PADDED)
                 s_weights[to + 1 + h] = uvec4(0);
         NUMBER(s_weight_scales, scale_to) = unfolded(scales.x);
         if (HAS_MIN)
-                NUMBER(s_weight_mins, scale_to) = scales.y;
+                NUMBER(s_weight_mins, min_to) = scales.y;
 }
 
 // What the eight quants of a word stand for: of its lower halves of bytes, of the upper ones.
@@ -343,16 +344,14 @@ float value_of(int isum)
         precise float weighted = value * w_scale, scale = w_scale * x_scale[e];                                        \
         precise float both = fma(value, w_scale, part[e]);                                                             \
                                                                                                                        \
-        if (!HALVES)                                                                                                   \
+        if (WHOLE)                                                                                                     \
                 more = fma(value, scale, more);                                                                        \
         else if (h == 0)                                                                                               \
                 part[e] = weighted;                                                                                    \
         else                                                                                                           \
                 more = fma(both, x_scale[e], more);                                                                    \
-        if (HAS_MIN && h == N_SUMS - 1)                                                                                \
-                more = fma(w_mins[j * N_SUMS][e], x_sums[0][e], more);                                                 \
-        if (HAS_MIN && h == 1)                                                                                         \
-                more = fma(w_mins[j * N_SUMS + N_SUMS - 1][e], x_sums[N_SUMS - 1][e], more);                           \
+        [[unroll]] for (uint m = 0; m < N_MINS && HAS_MIN; m++)                                                        \
+                more = fma(w_mins[j * N_MINS + m][e], x_sums[m][e], more);                                             \
         sum = more;                                                                                                    \
 }
 #else
@@ -435,38 +434,38 @@ void main()
                         [[dont_unroll]] for (uint v = u0; v < u1; v++) {
                                 uint u = v & (BLOCKS - 1);
                                 WEIGHTS weights[OUT_TILES * W_UNITS];
-                                FLOATS w_scales[OUT_TILES * N_SUMS], w_mins[OUT_TILES * N_SUMS];
+                                FLOATS w_scales[OUT_TILES * N_SUMS], w_mins[OUT_TILES * N_MINS];
 
                                 uint w_at = own_weights + u * W_BLOCK, x_at = own_x + u * 2,
                                      w_scale_at = own_w_scales + u * (N_SUMS * OUTS / 4),
                                      x_scale_at = own_x_scales + u * (ROWS / 4),
-                                     x_sum_at = own_x_scales + u * (N_SUMS * ROWS / 4);
+                                     w_min_at = own_w_scales + u * (N_MINS * OUTS / 4),
+                                     x_sum_at = own_x_scales + u * (N_MINS * ROWS / 4);
 
                                 [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {
                                         [[unroll]] for (uint k = 0; k < W_UNITS; k++)
                                                 LOAD_WEIGHTS(weights[j * W_UNITS + k],
                                                              w_at + (j * N * W_STRIDE + k * (K / 16)))
-                                        [[unroll]] for (uint h = 0; h < N_SUMS; h++) {
+                                        [[unroll]] for (uint h = 0; h < N_SUMS; h++)
                                                 LOAD_BY_COLUMN(w_scales[j * N_SUMS + h], s_weight_scales,
                                                                w_scale_at + (h * OUTS + j * N) / 4)
 #ifdef SUBBLOCK
-                                                if (HAS_MIN)
-                                                        LOAD_BY_COLUMN(w_mins[j * N_SUMS + h], s_weight_mins,
-                                                                       w_scale_at + (h * OUTS + j * N) / 4)
+                                        [[unroll]] for (uint h = 0; h < N_MINS && HAS_MIN; h++)
+                                                LOAD_BY_COLUMN(w_mins[j * N_MINS + h], s_weight_mins,
+                                                               w_min_at + (h * OUTS + j * N) / 4)
 #endif
-                                        }
                                 }
                                 [[unroll]] for (uint i = 0; i < ROW_TILES; i++) {
                                         TILE_BARRIER
                                         INPUT x[PLANES * X_UNITS];
-                                        FLOATS x_scale, x_sums[N_SUMS];
+                                        FLOATS x_scale, x_sums[N_MINS];
 
                                         [[unroll]] for (uint k = 0; k < PLANES * X_UNITS; k++)
                                                 LOAD_INPUT(x[k], x_at + ((k / X_UNITS * ROWS + i * M) * X_STRIDE +
                                                                          k % X_UNITS * (K / 16)))
                                         LOAD_BY_ROW(x_scale, s_row_scales, x_scale_at + i * M / 4)
 #ifdef SUBBLOCK
-                                        [[unroll]] for (uint h = 0; h < N_SUMS && HAS_MIN; h++)
+                                        [[unroll]] for (uint h = 0; h < N_MINS && HAS_MIN; h++)
                                                 LOAD_BY_ROW(x_sums[h], s_row_sums, x_sum_at + (h * ROWS + i * M) / 4)
 #endif
                                         [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {

@@ -2,8 +2,9 @@
 // matvec.comp for the types of engine/weights/subblock.h, whose blocks have one or two scales and perhaps minima: the
 // same workgroups and segments. ORDER in a segment: of a block of one scale acc = fma(float(isum), w_scale * x_scale,
 // acc); of one of two, each of 16 columns, acc = fma(fma(float(isum1), w_scale1, float(isum0) * w_scale0), x_scale,
-// acc); then, with a minimum, acc = fma(min, x_scale * float(xsum), acc) for each scale. Of float activations acc =
-// fma(w, x, acc) for each column.
+// acc); then, with a minimum, acc = fma(min, x_scale * float(xsum), acc) for each scale. Q2_K's two scales are whole
+// numbers times d: they belong to the sum of integers, and w_scale is d. Of float activations acc = fma(w, x, acc) for
+// each column.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 layout(local_size_x = 256) in;
@@ -11,6 +12,12 @@ layout(constant_id = 0) const uint TYPE = TDM_VK_Q4_K;
 layout(constant_id = 1) const uint ACT = 0;
 layout(constant_id = 2) const uint ROWS = 1;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
+
+const bool SUB16 = TDM_SUBBLOCK_SUB16(TYPE), HAS_MIN = TDM_SUBBLOCK_HAS_MIN(TYPE), WHOLE = TDM_SUBBLOCK_WHOLE(TYPE);
+// Q2_K's scales come into the bytes of weights where several rows share that, else to sums of halves as floats. These
+// are exact but for the last rounding, which is that of the sum of integers.
+#define BYTES (SUB16 && WHOLE && ROWS > 2)
+#define HALVES (SUB16 && !BYTES)
 
 shared float s_part[TDM_VK_SEGMENTS][ROWS][16];
 
@@ -41,7 +48,9 @@ void main()
                 x[r] = p.x + uint64_t(min(row0 + r, p.n_rows - 1)) * stride;
         }
         for (uint b = b0; b < b1; b++) {
-                tdm_subblock_slice block = tdm_subblock_read_at(TYPE, panel, own, b);
+                tdm_subblock_raw raw = tdm_subblock_load(TYPE, panel, own, b);
+                tdm_subblock_slice block = tdm_subblock_slice_of(TYPE, raw, own, b);
+                float d = 0;
 
                 if (ACT == TDM_VK_ACT_F32) {
                         for (uint k = 0; k < 32; k++) {
@@ -52,6 +61,8 @@ void main()
                         }
                         continue;
                 }
+                if (SUB16 && WHOLE)
+                        d = tdm_subblock_split(raw, b, block, BYTES);
                 const uvec4 w[2] = { uvec4(block.word[0], block.word[1], block.word[2], block.word[3]),
                                      uvec4(block.word[4], block.word[5], block.word[6], block.word[7]) };
                 const uvec4 ones = uvec4(0x01010101u);
@@ -66,38 +77,39 @@ void main()
                                 if (ACT == TDM_VK_ACT_I16)
                                         low[h] = TDM_AT(Act32x4s, 16, x[r], p.cols / 16 + b * 2, h);
                         }
-                        if (tdm_subblock_sub16(TYPE)) {
-                                [[unroll]] for (uint h = 0; h < 2; h++) {
+                        [[unroll]] for (uint h = 0; h < 2; h++) {
+                                if (HALVES) {
                                         isum[h] = dot4(0, w[h], high[h]);
                                         if (ACT == TDM_VK_ACT_I16)
                                                 isum[h] = dot4(isum[h] * TDM_VK_I16_STEP, w[h], low[h]);
-                                        if (!tdm_subblock_has_min(TYPE))
-                                                continue;
+                                }
+                                if (SUB16 && HAS_MIN) {
                                         xsum[h] = dot4(0, ones, high[h]);
                                         if (ACT == TDM_VK_ACT_I16)
                                                 xsum[h] = dot4(xsum[h] * TDM_VK_I16_STEP, ones, low[h]);
                                 }
-                        } else {
+                        }
+                        if (BYTES || !SUB16) {
                                 isum[0] = dot4(dot4(0, w[0], high[0]), w[1], high[1]);
                                 if (ACT == TDM_VK_ACT_I16)
                                         isum[0] = dot4(dot4(isum[0] * TDM_VK_I16_STEP, w[0], low[0]), w[1], low[1]);
-                                if (tdm_subblock_has_min(TYPE))
-                                        xsum[0] = int(TDM_AT(Act32s, 4, x[r] + TDM_VK_ACT_SUMS(ACT, p.cols), b, 0));
                         }
-                        if (tdm_subblock_sub16(TYPE)) {
-                                precise float weighted = float(isum[0]) * block.scale[0];
+                        if (!SUB16 && HAS_MIN)
+                                xsum[0] = int(TDM_AT(Act32s, 4, x[r] + TDM_VK_ACT_SUMS(ACT, p.cols), b, 0));
+                        if (HALVES) {
+                                precise float weighted = float(isum[0]) * block.scale[0], scale = d * x_scale;
                                 precise float both = fma(float(isum[1]), block.scale[1], weighted);
 
-                                acc[r] = fma(both, x_scale, acc[r]);
+                                acc[r] = fma(both, WHOLE ? scale : x_scale, acc[r]);
                         } else {
-                                precise float scale = block.scale[0] * x_scale;
+                                precise float scale = (WHOLE && SUB16 ? d : block.scale[0]) * x_scale;
 
                                 acc[r] = fma(float(isum[0]), scale, acc[r]);
                         }
                         [[unroll]] for (uint h = 0; h < 2; h++) {
                                 precise float sum = x_scale * float(xsum[h]);
 
-                                if (tdm_subblock_has_min(TYPE) && (h == 0 || tdm_subblock_sub16(TYPE)))
+                                if (HAS_MIN && (h == 0 || SUB16))
                                         acc[r] = fma(block.min[h], sum, acc[r]);
                         }
                 }

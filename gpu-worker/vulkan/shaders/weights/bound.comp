@@ -5,11 +5,12 @@
 // largest of all outputs of the sum over blocks of scale² times the sum of gain², of the two matrices' product where
 // there are two; and the largest scale. As bits of floats, which are in order where they are not negative. Layout as in
 // the segment: before repack.comp. Of a type of engine/weights/subblock.h a block's scale is taken for the largest of
-// its weights, and the largest scale is that of d and of all sub-blocks'.
+// its weights, and the largest scale is that of d and of all sub-blocks'. So it is of F16 and BF16, whose largest scale
+// is the largest weight times 2^-24: what a scale of Q4_0 is divided by, theirs need not be.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 layout(local_size_x = 256) in;
-// of the matrices, where they are made of sub-blocks; else any other
+// of the matrices, where they are made of sub-blocks, or F16 or BF16; else any other
 layout(constant_id = 0) const uint TYPE0 = 0;
 layout(constant_id = 1) const uint TYPE1 = 0;
 layout(push_constant) uniform Push { tdm_vk_bound_push p; };
@@ -22,6 +23,13 @@ float block_scale(const uint type, uint64_t panel, uint b, uint lane, inout floa
 {
         float scale;
 
+        if (type == TDM_VK_F16 || type == TDM_VK_BF16) {
+                scale = 0;
+                for (uint k = b * 32; k < b * 32 + 32; k++)
+                        scale = max(scale, abs(tdm_panel_value(type, panel, p.cols, k, lane)));
+                most = max(most, scale * 5.9604644775390625e-8);
+                return scale;
+        }
         if (!tdm_subblock_type(type)) {
                 scale = abs(tdm_panel_scale(panel, b, lane));
                 most = max(most, scale);

@@ -1,15 +1,16 @@
 #version 460
 // A matrix of Q4_0 or Q8_0 as it lies in a weights segment, repacked where it lies on the device: of each block of a
 // panel, from word after word of the 16 outputs to output after output with its words beside each other, so that
-// kernels read 16 bytes at once; or of each chunk into the order of fragments.glsl, scales times p.scale. Only what was
-// copied to the device is repacked: all workers share a segment that is imported.
+// kernels read 16 bytes at once; or of each chunk into the order of fragments.glsl, scales times p.scale. One of F16 or
+// BF16 has the order of f16.glsl, as f16 times p.scale. Only what was copied to the device is repacked: all workers
+// share a segment that is imported.
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint WORDS = 4; // of an output's block: 4, 8
-layout(constant_id = 1) const uint FORM = TDM_VK_DEINTERLEAVED; // or TDM_VK_FRAGMENTS
+layout(constant_id = 0) const uint WORDS = 4; // of an output's block: 4, 8, of F16 and BF16 16
+layout(constant_id = 1) const uint FORM = TDM_VK_DEINTERLEAVED; // or TDM_VK_FRAGMENTS, of F16 and BF16 with the type
 layout(push_constant) uniform Push { tdm_vk_repack_push p; };
 
-shared uint s_word[256]; // whole blocks, or chunks
+shared uint s_word[WORDS == 16 ? 512 : 256]; // whole blocks, or chunks
 
 const uint CHUNK = WORDS * 32; // words
 
@@ -46,8 +47,39 @@ uint scale(uint f16_bits, uint lane)
                 65504.0));
 }
 
+// F16 and BF16: a workgroup has a chunk. 16 bits of an output and column become f16, times p.scale.
+uint half_of(uint lane, uint k)
+{
+        uint bits = s_word[k * 8 + lane / 2] >> lane % 2 * 16 & 0xffffu;
+        float w = TDM_VK_FORM_TYPE(FORM) == TDM_VK_BF16 ? uintBitsToFloat(bits << 16) : tdm_f16(bits);
+
+        return TDM_VK_FORM_TYPE(FORM) == TDM_VK_F16 && p.scale == 1.0 ?
+                bits : tdm_to_f16(clamp(w * p.scale, -65504.0, 65504.0));
+}
+
+void plain()
+{
+        uint64_t panel = p.weights + uint64_t(p.panel0 + gl_WorkGroupID.y) * p.panel_bytes;
+        U32s words = U32s(panel + uint64_t(gl_WorkGroupID.x) * 2048);
+
+        for (uint i = gl_LocalInvocationID.x; i < 512; i += 256)
+                s_word[i] = words.v[i];
+        barrier();
+        for (uint i = gl_LocalInvocationID.x; i < 512; i += 256) {
+                uint thread = i / 4 % 32, lane = thread / 4 + i / 2 % 2 * 8,
+                     k = i / 128 * 16 + i % 2 * 8 + thread % 4 * 2;
+
+                words.v[i] = half_of(lane, k) | half_of(lane, k + 1) << 16;
+        }
+}
+
 void main()
 {
+        if (WORDS == 16) {
+                plain();
+                return;
+        }
+
         uint thread = gl_LocalInvocationID.x, at = gl_WorkGroupID.x * 256 + thread, within = thread % (WORDS * 16);
         uint64_t panel = p.weights + uint64_t(p.panel0 + gl_WorkGroupID.y) * p.panel_bytes;
         U32s words = U32s(panel + tdm_scales_bytes(p.cols));
