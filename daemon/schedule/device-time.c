@@ -123,10 +123,10 @@ void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const stru
                 s->free_ns[w] = now;
         }
         for (uint32_t i = 0; i < f->n_seqs; i++)
-                n_all += f->seqs[i].n_chained;
+                n_all += f->seqs[i].n_burst;
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 struct user *u = tdm_scheduler_user(s, f->seqs[i].seq->job->login);
-                uint32_t n_rows = f->seqs[i].n_rows + f->seqs[i].n_chained;
+                uint32_t n_rows = f->seqs[i].n_rows + f->seqs[i].n_burst;
 
                 if (!u)
                         continue; /* a companion whose job has left */

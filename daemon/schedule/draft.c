@@ -362,7 +362,7 @@ uint32_t tdm_draft_rows(const struct sequence *companion)
         return TDM_MIN(companion->job->n_ids - companion->n_issued, READ_ROWS);
 }
 
-uint32_t tdm_draft_chain(const struct sequence *companion)
+uint32_t tdm_draft_burst(const struct sequence *companion)
 {
         const struct draft *d = &companion->owner->draft;
         uint32_t n = n_ahead(companion) + 1;
@@ -420,7 +420,7 @@ struct costs {
         uint32_t n, n_drafted; /* sequences in a step, and those that get guesses */
         float step;            /* ns, of a step without guesses */
         float draft_expected;  /* ns, of a pass of the companions, by the sizes of the models alone */
-        bool hopes;            /* a chain takes no longer than expected */
+        bool hopes;            /* a burst takes no longer than expected */
 };
 
 static struct costs costs_of(const struct lane *lane, struct lane *draft)
@@ -438,7 +438,7 @@ static struct costs costs_of(const struct lane *lane, struct lane *draft)
 static float draft_cost(const struct costs *c, uint32_t k)
 {
         float expected = (float)k * c->draft_expected;
-        float ns = tdm_scheduler_chain_cost(c->draft_lane, c->n_drafted, k);
+        float ns = tdm_scheduler_burst_cost(c->draft_lane, c->n_drafted, k);
 
         return ns == 0 || (c->hopes && ns > expected) ? expected : ns;
 }
@@ -476,7 +476,7 @@ static bool is_worth_a_try(const struct draft *d, const struct costs *c, uint32_
         hoped.hopes = true;
         if (best_number(d, &hoped, most, PROBE_CHANCE) == 0)
                 return false;
-        tdm_scheduler_forget_chains(c->draft_lane, c->n_drafted);
+        tdm_scheduler_forget_bursts(c->draft_lane, c->n_drafted);
         return true;
 }
 
@@ -644,9 +644,9 @@ static int take_drawn(const struct tdm_scheduler *s, const struct flight_seq *fs
         if (fs->n_logits == 0 || companion->n_committed != job->n_ids)
                 return 0;
         r = tdm_job_append(job, s->results[fs->first_logits].token);
-        for (uint32_t i = 0; i < fs->n_chained && r == 0; i++) {
+        for (uint32_t i = 0; i < fs->n_burst && r == 0; i++) {
                 companion->n_committed++;
-                r = tdm_job_append(job, s->results[fs->first_chained + i].token);
+                r = tdm_job_append(job, s->results[fs->first_burst + i].token);
         }
         return r;
 }

@@ -34,8 +34,8 @@ struct flight_seq {
         uint32_t n_logits;
         uint32_t n_guesses; /* the last rows; each of these, and the row before them, has its token drawn */
         uint32_t guesses[TDM_MAX_GUESSES];
-        uint32_t n_chained;     /* of a companion: tokens to draw behind its last row's (engine/step/chain.c) */
-        uint32_t first_chained; /* of the results */
+        uint32_t n_burst;     /* of a companion: tokens to draw behind its last row's (engine/step/burst.c) */
+        uint32_t first_burst; /* of the results */
         /* Of the first row whose token is drawn: whether it has a mask, and when that was published. Rows of guesses
          * have masks too then, which are made when the step is on its way. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
@@ -62,7 +62,7 @@ struct flight {
         uint64_t issued_ns;
         uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
-        uint32_t n_passes; /* more than one where sequences chain tokens */
+        uint32_t n_passes; /* more than one in a step with bursts */
         bool reads;        /* rows of prompts are in it */
         uint64_t step_id;
         uint32_t n_seqs;
@@ -86,9 +86,9 @@ struct cost {
         uint64_t stamp; /* how many steps were measured when this one was */
 };
 
-/* What chains of so many drafts took: sums over them, of passes (x) and of ns (y). */
-#define N_CHAIN_COSTS 16u
-struct chain_cost {
+/* What bursts of so many drafts took: sums over them, of passes (x) and of ns (y). */
+#define N_BURST_COSTS 16u
+struct burst_cost {
         float n, sum_x, sum_y, sum_xx, sum_xy;
 };
 
@@ -126,7 +126,7 @@ struct lane {
         float cost_level, last_ns_log; /* log2 of ns: now, and of the last step */
         uint32_t last_cost;            /* its index */
         /* Of drafts in this model. */
-        struct chain_cost chains[N_CHAIN_COSTS]; /* step-cost.c */
+        struct burst_cost bursts[N_BURST_COSTS]; /* step-cost.c */
         float read_row_ns;                       /* of a step with many rows; 0: none yet */
         uint64_t draft_stamp;                    /* when steps of them last had a turn */
         uint32_t n_draft_deaths; /* steps of them that killed a worker or failed, since so many were good */
@@ -325,10 +325,10 @@ void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t
 float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
 /* The rows of the next step at most: what is not known is approached by steps. */
 uint32_t tdm_scheduler_most_rows(const struct lane *lane, uint32_t base);
-/* The expected time of a chain of n_seqs drafts; 0: not known. */
-float tdm_scheduler_chain_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes);
-/* The next chain of so many counts as the first. */
-void tdm_scheduler_forget_chains(struct lane *lane, uint32_t n_seqs);
+/* The expected time of a burst of n_seqs drafts; 0: not known. */
+float tdm_scheduler_burst_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes);
+/* The next burst of so many counts as the first. */
+void tdm_scheduler_forget_bursts(struct lane *lane, uint32_t n_seqs);
 /* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
  * before it, and one without guesses takes base. */
 bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base);
@@ -345,7 +345,7 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
 bool tdm_draft_has_work(const struct sequence *companion);
 /* How many, and how many tokens it is to draw behind these rows' one. */
 uint32_t tdm_draft_rows(const struct sequence *companion);
-uint32_t tdm_draft_chain(const struct sequence *companion);
+uint32_t tdm_draft_burst(const struct sequence *companion);
 /* A companion's step is done. */
 void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs);
 /* The guesses that are there for the sequence's next step: ret [most]. */

@@ -82,7 +82,7 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
 
                 for (uint32_t k = fs->first_logits; k < fs->first_logits + fs->n_logits && r == 0; k++)
                         r = take_result(s, lane, f, slot, fs, k, logits[k].target != UINT32_MAX);
-                for (uint32_t k = fs->first_chained; k < fs->first_chained + fs->n_chained && r == 0; k++)
+                for (uint32_t k = fs->first_burst; k < fs->first_burst + fs->n_burst && r == 0; k++)
                         r = take_result(s, lane, f, slot, fs, k, false);
                 if (r < 0)
                         return r;

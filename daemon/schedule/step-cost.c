@@ -9,7 +9,7 @@
  * One bad step does not rule out its number of rows for long: a part that is uncertain counts for few steps. Then it is
  * tried again, and becomes certain.
  *
- * A chain of a draft takes a trip to the worker and a time for each pass. Both are fitted to the chains that ran, where
+ * A burst of a draft takes a trip to the worker and a time for each pass. Both are fitted to the bursts that ran, where
  * older ones count less. */
 #include "daemon/schedule/private.h"
 
@@ -42,12 +42,12 @@
 #define OTHERS_WAIT 1.03f
 /* What a step of a draft that reads counts in its mean. */
 #define READ_WEIGHT 0.25f
-/* What is left of what was counted of chains with each newer one; from how many on one that takes so many times as long
+/* What is left of what was counted of bursts with each newer one; from how many on one that takes so many times as long
  * was disturbed; and how much their lengths have to vary to tell a pass from the trip. */
-#define CHAIN_DECAY 0.95f
-#define CHAIN_SOME 4.0f
-#define CHAIN_OUTLIER 2.0f
-#define CHAIN_VARIES 0.1f
+#define BURST_DECAY 0.95f
+#define BURST_SOME 4.0f
+#define BURST_OUTLIER 2.0f
+#define BURST_VARIES 0.1f
 
 /* ---- steps ---- */
 
@@ -169,45 +169,45 @@ bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float n
         return known_rows(lane, n_rows - 1) >= n_rows && ns > OTHERS_WAIT * base;
 }
 
-/* ---- chains ---- */
+/* ---- bursts ---- */
 
-static struct chain_cost *chain_of(struct lane *lane, uint32_t n_seqs)
+static struct burst_cost *burst_of(struct lane *lane, uint32_t n_seqs)
 {
-        return &lane->chains[TDM_MIN(n_seqs, N_CHAIN_COSTS) - 1];
+        return &lane->bursts[TDM_MIN(n_seqs, N_BURST_COSTS) - 1];
 }
 
-static float chain_ns(const struct chain_cost *c, float n_passes)
+static float burst_ns(const struct burst_cost *c, float n_passes)
 {
         float spread = c->n * c->sum_xx - c->sum_x * c->sum_x, pass = c->sum_y / c->sum_x, trip;
 
-        if (spread < CHAIN_VARIES * c->n * c->n)
+        if (spread < BURST_VARIES * c->n * c->n)
                 return pass * n_passes;
         pass = TDM_MIN(TDM_MAX((c->n * c->sum_xy - c->sum_x * c->sum_y) / spread, 0.0f), pass);
         trip = (c->sum_y - pass * c->sum_x) / c->n;
         return trip + pass * n_passes;
 }
 
-static void note_chain(struct chain_cost *c, float n_passes, float ns)
+static void note_burst(struct burst_cost *c, float n_passes, float ns)
 {
-        if (c->n >= CHAIN_SOME)
-                ns = TDM_MIN(ns, CHAIN_OUTLIER * chain_ns(c, n_passes));
-        c->n = c->n * CHAIN_DECAY + 1;
-        c->sum_x = c->sum_x * CHAIN_DECAY + n_passes;
-        c->sum_y = c->sum_y * CHAIN_DECAY + ns;
-        c->sum_xx = c->sum_xx * CHAIN_DECAY + n_passes * n_passes;
-        c->sum_xy = c->sum_xy * CHAIN_DECAY + n_passes * ns;
+        if (c->n >= BURST_SOME)
+                ns = TDM_MIN(ns, BURST_OUTLIER * burst_ns(c, n_passes));
+        c->n = c->n * BURST_DECAY + 1;
+        c->sum_x = c->sum_x * BURST_DECAY + n_passes;
+        c->sum_y = c->sum_y * BURST_DECAY + ns;
+        c->sum_xx = c->sum_xx * BURST_DECAY + n_passes * n_passes;
+        c->sum_xy = c->sum_xy * BURST_DECAY + n_passes * ns;
 }
 
-float tdm_scheduler_chain_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes)
+float tdm_scheduler_burst_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes)
 {
-        const struct chain_cost *c = chain_of(lane, n_seqs);
+        const struct burst_cost *c = burst_of(lane, n_seqs);
 
-        return c->n > 0 ? chain_ns(c, (float)n_passes) : 0;
+        return c->n > 0 ? burst_ns(c, (float)n_passes) : 0;
 }
 
-void tdm_scheduler_forget_chains(struct lane *lane, uint32_t n_seqs)
+void tdm_scheduler_forget_bursts(struct lane *lane, uint32_t n_seqs)
 {
-        *chain_of(lane, n_seqs) = (struct chain_cost){ 0 };
+        *burst_of(lane, n_seqs) = (struct burst_cost){ 0 };
 }
 
 void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns)
@@ -220,7 +220,7 @@ void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t
         if (f->reads)
                 return;
         if (is_draft)
-                note_chain(chain_of(lane, f->n_seqs), (float)TDM_MAX(f->n_passes, 1u), took);
+                note_burst(burst_of(lane, f->n_seqs), (float)TDM_MAX(f->n_passes, 1u), took);
         else
                 note_step(lane, cost_index(f->n_rows), took);
 }

@@ -230,7 +230,7 @@ struct build {
         struct tdm_step_logits *logits;
         uint32_t *history;
         struct tdm_logit_bias *biases;
-        uint32_t n_rows, n_history, n_biases, n_chained;
+        uint32_t n_rows, n_history, n_biases, n_burst;
         uint32_t n_left; /* candidates that may get rows yet, this one included */
 };
 
@@ -280,22 +280,22 @@ static void add_logits(struct build *b, const struct sequence *q, uint32_t row, 
         b->rows[row].logits = b->flight->n_logits++;
 }
 
-/* n_guesses: of the n rows, the last. n_chained: tokens to draw behind these rows' one. */
-static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32_t n_guesses, uint32_t n_chained)
+/* n_guesses: of the n rows, the last. n_burst: tokens to draw behind these rows' one. */
+static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32_t n_guesses, uint32_t n_burst)
 {
         struct flight *f = b->flight;
         struct tdm_job *job = q->job;
         uint32_t first = q->n_issued;
 
-        fill_pages(b->lane, q, first + n + n_chained);
+        fill_pages(b->lane, q, first + n + n_burst);
         b->seqs[f->n_seqs] =
-                (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n, .n_chained = n_chained };
+                (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n, .n_burst = n_burst };
         f->seqs[f->n_seqs] = (struct flight_seq){ .seq = q,
                                                   .first = first,
                                                   .n_rows = n,
                                                   .first_logits = f->n_logits,
                                                   .n_guesses = n_guesses,
-                                                  .n_chained = n_chained };
+                                                  .n_burst = n_burst };
         memcpy(f->seqs[f->n_seqs].guesses, q->guesses.ids, n_guesses * sizeof(uint32_t));
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t row = b->n_rows + i, position = first + i;
@@ -310,14 +310,14 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
                         add_logits(b, q, row, position);
         }
         f->seqs[f->n_seqs].n_logits = f->n_logits - f->seqs[f->n_seqs].first_logits;
-        f->n_passes = TDM_MAX(f->n_passes, 1 + n_chained);
+        f->n_passes = TDM_MAX(f->n_passes, 1 + n_burst);
         f->n_seqs++;
         b->n_rows += n;
-        b->n_chained += n_chained;
+        b->n_burst += n_burst;
         /* The tokens that follow get their place in the history when they are drawn. */
-        if (n_chained > 0 && tdm_sampling_looks_back(&job->sampling)) {
-                memset(b->history + b->n_history, 0, n_chained * sizeof(*b->history));
-                b->n_history += n_chained;
+        if (n_burst > 0 && tdm_sampling_looks_back(&job->sampling)) {
+                memset(b->history + b->n_history, 0, n_burst * sizeof(*b->history));
+                b->n_history += n_burst;
         }
         if (job->prefill_ns == 0)
                 job->prefill_ns = tdm_now_ns();
@@ -453,7 +453,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
 
 /* The workers can go on with tokens that they draw: one of them has all blocks, and needs nothing that is in the file
  * only. */
-static bool can_chain(const struct build *b, const uint8_t *plan)
+static bool can_burst(const struct build *b, const uint8_t *plan)
 {
         uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(b->lane->model));
 
@@ -463,21 +463,21 @@ static bool can_chain(const struct build *b, const uint8_t *plan)
         return b->lane->model->layout.limits.input_bytes == 0;
 }
 
-/* How many tokens the companion chains behind n_positions, which are all that it has: as many as there are pages and
+/* How long the companion's burst is behind n_positions, which are all that it has: as many as there are pages and
  * places for. */
-static uint32_t grow_for_chain(struct build *b, struct sequence *q, uint32_t n_positions)
+static uint32_t grow_for_burst(struct build *b, struct sequence *q, uint32_t n_positions)
 {
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
-        uint32_t n = TDM_MIN(tdm_draft_chain(q), TDM_MAX_CHAINED), have;
+        uint32_t n = TDM_MIN(tdm_draft_burst(q), TDM_MAX_BURST), have;
 
-        n = TDM_MIN(n, limits->max_logits - b->flight->n_logits - b->n_chained - 1);
+        n = TDM_MIN(n, limits->max_logits - b->flight->n_logits - b->n_burst - 1);
         n = TDM_MIN(n, limits->max_logits * TDM_HISTORY_MAX - TDM_HISTORY_MAX - b->n_history);
         have = n > 0 ? tdm_scheduler_grow_spare(b->lane, q, n_positions + n) : n_positions;
         return TDM_MIN(n, have - TDM_MIN(have, n_positions));
 }
 
 /* Companions have free pages only. One that finds none is dropped. */
-static void fill_drafts(struct build *b, uint32_t n_candidates, bool chains)
+static void fill_drafts(struct build *b, uint32_t n_candidates, bool bursts)
 {
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
         uint32_t most = TDM_MIN(limits->max_rows, tdm_scheduler_fit_rows(b->s, b->lane));
@@ -486,9 +486,9 @@ static void fill_drafts(struct build *b, uint32_t n_candidates, bool chains)
         b->flight->reads = false;
         for (uint32_t i = 0; i < n_candidates && b->n_rows < most; i++) {
                 struct sequence *q = b->s->candidates[i];
-                uint32_t first, n, n_chained = 0;
+                uint32_t first, n, n_burst = 0;
 
-                if (b->flight->n_seqs == limits->max_seqs || b->flight->n_logits + b->n_chained == limits->max_logits)
+                if (b->flight->n_seqs == limits->max_seqs || b->flight->n_logits + b->n_burst == limits->max_logits)
                         break;
                 /* What the prefix cache has counts as promised, so all of it is reserved before. */
                 if (!q->looked_up && tdm_scheduler_grow_spare(b->lane, q, q->job->n_ids) == q->job->n_ids)
@@ -501,15 +501,15 @@ static void fill_drafts(struct build *b, uint32_t n_candidates, bool chains)
                         tdm_draft_lose(q, TDM_UNGUESSED_DRAFT_MEMORY);
                         continue;
                 }
-                if (chains && n == q->job->n_ids)
-                        n_chained = grow_for_chain(b, q, n);
-                add_sequence(b, q, n - first, 0, n_chained);
+                if (bursts && n == q->job->n_ids)
+                        n_burst = grow_for_burst(b, q, n);
+                add_sequence(b, q, n - first, 0, n_burst);
                 b->flight->reads = b->flight->reads || n - first > 1 + TDM_MAX_GUESSES;
         }
         at = b->flight->n_logits;
         for (uint32_t i = 0; i < b->flight->n_seqs; i++) {
-                b->flight->seqs[i].first_chained = at;
-                at += b->flight->seqs[i].n_chained;
+                b->flight->seqs[i].first_burst = at;
+                at += b->flight->seqs[i].n_burst;
         }
 }
 
@@ -635,7 +635,7 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
 
                 tdm_scheduler_note_bits(q, b->bits);
                 q->in_flight++;
-                q->n_issued = f->seqs[i].first + f->seqs[i].n_rows + f->seqs[i].n_chained;
+                q->n_issued = f->seqs[i].first + f->seqs[i].n_rows + f->seqs[i].n_burst;
                 q->home = route->whole ? (uint8_t)(1 + route->worker) : 0;
         }
         c->lane->n_flights++;
@@ -703,7 +703,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         b.bits = tdm_scheduler_bits(s, c, head->plan);
         b.share = share_of(s, c, route);
         if (c->drafts)
-                fill_drafts(&b, collect_drafts(s, c), can_chain(&b, head->plan));
+                fill_drafts(&b, collect_drafts(s, c), can_burst(&b, head->plan));
         else {
                 n_candidates = collect(s, c, route, &b.share, &before);
                 fill_rows(&b, n_candidates);

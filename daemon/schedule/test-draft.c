@@ -22,7 +22,7 @@ static struct tdm_scheduler_config plain(void)
                 .steps_in_flight = 1,
                 .draft_max = TDM_MAX_GUESSES,
                 .all_guesses = true,
-                .placement = TDM_PLACEMENT_GPU, /* of one worker, so that it chains guesses */
+                .placement = TDM_PLACEMENT_GPU, /* of one worker, so that it draws bursts */
                 .open_draft = world_open_draft,
                 .open_data = &w,
         };
@@ -166,11 +166,11 @@ static void test_faults(void **state)
         assert_true(with_fault < right);
 }
 
-/* ---- chains ---- */
+/* ---- bursts ---- */
 
 /* All guesses of a turn come from one step of the draft, with one plan for all blocks. On both workers at once each
  * guess is a step. */
-static void test_chains(void **state)
+static void test_bursts(void **state)
 {
         struct tdm_scheduler_config config = plain();
 
@@ -213,7 +213,7 @@ static void spoil_n_top(struct tdm_result *r, uint32_t n_vocab)
         r->n_top = TDM_MAX_TOP + 1;
 }
 
-/* What a worker returns of a chain is checked like any other result. */
+/* What a worker returns of a burst is checked like any other result. */
 static void test_liars(void **state)
 {
         static void (*const spoils[])(struct tdm_result *, uint32_t) = { spoil_id, spoil_none, spoil_logprob,
@@ -225,7 +225,7 @@ static void test_liars(void **state)
                 start("draft", 3, 60, true);
                 w.n_jobs = 1;
                 w.fleet.spoil = spoils[i];
-                w.fleet.spoil_chains = true;
+                w.fleet.spoil_bursts = true;
                 for (unsigned k = 0; k < 2000 && w.fleet.n_bad[0] + w.fleet.n_bad[1] == 0; k++) {
                         struct fake_step *s = some_step(&w);
 
@@ -571,7 +571,7 @@ int main(void)
                 cmocka_unit_test(test_patterns),   cmocka_unit_test(test_faults),   cmocka_unit_test(test_losses),
                 cmocka_unit_test(test_hostile),    cmocka_unit_test(test_unloaded), cmocka_unit_test(test_late),
                 cmocka_unit_test(test_few_pages),  cmocka_unit_test(test_places),   cmocka_unit_test(test_cost),
-                cmocka_unit_test(test_reads_soon), cmocka_unit_test(test_names),    cmocka_unit_test(test_chains),
+                cmocka_unit_test(test_reads_soon), cmocka_unit_test(test_names),    cmocka_unit_test(test_bursts),
                 cmocka_unit_test(test_liars),
         };
 

@@ -423,26 +423,26 @@ static void test_costs_in_company(void **state)
         }
 }
 
-/* A trip and a time for each pass, or all in proportion where all chains are of one length. */
-static void test_costs_of_chains(void **state)
+/* A trip and a time for each pass, or all in proportion where all bursts are of one length. */
+static void test_costs_of_bursts(void **state)
 {
         struct lane *lane = calloc(1, sizeof(*lane));
 
         assert_non_null(lane);
-        assert_true(tdm_scheduler_chain_cost(lane, 1, 3) == 0);
+        assert_true(tdm_scheduler_burst_cost(lane, 1, 3) == 0);
         for (uint32_t i = 0; i < 10; i++)
                 took(lane, 1, 2, true, 200000);
-        assert_true(fabsf(tdm_scheduler_chain_cost(lane, 1, 4) - 400000) < 1000);
-        assert_true(tdm_scheduler_chain_cost(lane, 2, 4) == 0);
+        assert_true(fabsf(tdm_scheduler_burst_cost(lane, 1, 4) - 400000) < 1000);
+        assert_true(tdm_scheduler_burst_cost(lane, 2, 4) == 0);
         for (uint32_t i = 0; i < 100; i++) {
                 uint32_t n = 1 + i % 5;
 
                 took(lane, 1, n, true, (150000 + 25000 * n) * disturbed());
         }
-        assert_true(fabsf(tdm_scheduler_chain_cost(lane, 1, 1) - 175000) < 35000);
-        assert_true(fabsf(tdm_scheduler_chain_cost(lane, 1, 8) - 350000) < 70000);
-        tdm_scheduler_forget_chains(lane, 1);
-        assert_true(tdm_scheduler_chain_cost(lane, 1, 1) == 0);
+        assert_true(fabsf(tdm_scheduler_burst_cost(lane, 1, 1) - 175000) < 35000);
+        assert_true(fabsf(tdm_scheduler_burst_cost(lane, 1, 8) - 350000) < 70000);
+        tdm_scheduler_forget_bursts(lane, 1);
+        assert_true(tdm_scheduler_burst_cost(lane, 1, 1) == 0);
         free(lane);
 }
 
@@ -476,7 +476,7 @@ int main(void)
                 cmocka_unit_test(test_off),
                 cmocka_unit_test(test_length_follows_cost),
                 cmocka_unit_test(test_costs_on_a_busy_machine),
-                cmocka_unit_test(test_costs_of_chains),
+                cmocka_unit_test(test_costs_of_bursts),
                 cmocka_unit_test(test_costs_in_company),
         };
 

@@ -330,7 +330,7 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                 f->n_passes[m]++;
                 f->pass_ns += f->step_ns[m] + f->row_ns[m] * f->step->head.n_rows;
                 for (uint32_t i = 0; i < f->step->head.n_logits && f->spoil; i++)
-                        if (!f->spoil_chains || f->step->n_passes > 0)
+                        if (!f->spoil_bursts || f->step->n_passes > 0)
                                 f->spoil(&drawn[i], hp->n_vocab);
                 tdm_step_take(f->step, drawn, results);
         } while (tdm_step_next_pass(f->step, drawn, hp) > 0);

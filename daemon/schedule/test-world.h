@@ -72,7 +72,7 @@ struct tdm_fleet {
         const char *numerics_id;
         unsigned seed;
         void (*spoil)(struct tdm_result *r, uint32_t n_vocab); /* what a bad worker makes of a result */
-        bool spoil_chains;                                     /* only of those that rows do not have */
+        bool spoil_bursts;                                     /* only of those that rows do not have */
         /* By world_clock: of a step, and more for each row (0: the clock stands still); all time; the longest step. */
         uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], took_ns[N_WORLD_MODELS], longest_ns;
         uint64_t pass_ns;              /* of the step that was run last */

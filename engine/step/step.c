@@ -142,8 +142,8 @@ int tdm_step_new(struct tdm_step **ret, const struct tdm_steps_limits *limits)
         step->biases = calloc((size_t)limits->max_logits * TDM_MAX_BIASES, sizeof(*step->biases));
         step->input_bytes = limits->input_bytes;
         step->inputs = limits->input_bytes ? calloc(limits->max_rows, limits->input_bytes) : NULL;
-        step->chains = calloc(limits->max_seqs, sizeof(*step->chains));
-        complete = step->rows && step->seqs && step->logits && step->history && step->biases && step->chains &&
+        step->bursts = calloc(limits->max_seqs, sizeof(*step->bursts));
+        complete = step->rows && step->seqs && step->logits && step->history && step->biases && step->bursts &&
                    (step->inputs || !step->input_bytes);
         for (int group = 0; group < TDM_KV_GROUPS; group++) {
                 step->tables[group] = calloc((size_t)limits->max_seqs * limits->table_entries, sizeof(uint32_t));
@@ -166,7 +166,7 @@ void tdm_step_destroy(struct tdm_step *step)
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 free(step->tables[group]);
         free(step->inputs);
-        free(step->chains);
+        free(step->bursts);
         free(step->biases);
         free(step->history);
         free(step->logits);
@@ -303,48 +303,48 @@ static int check_logits(const struct tdm_step *step, const struct tdm_steps_limi
         return 0;
 }
 
-/* A step with chains runs wholly on one worker, because the other one has no copy of what is drawn. */
-static int check_chains(struct tdm_step *step, const struct tdm_steps_limits *limits, const struct tdm_hparams *hp,
+/* A step with bursts runs wholly on one worker, because the other one has no copy of what is drawn. */
+static int check_bursts(struct tdm_step *step, const struct tdm_steps_limits *limits, const struct tdm_hparams *hp,
                         struct tdm_error *err)
 {
         const struct tdm_step_head *head = &step->head;
         uint32_t at = head->n_logits;
 
-        step->n_chained = step->n_passes = 0;
+        step->n_burst = step->n_passes = 0;
         for (uint32_t s = 0; s < head->n_seqs; s++) {
                 const struct tdm_step_seq *seq = &step->seqs[s];
                 const struct tdm_step_row *row = &step->rows[seq->first_row + seq->n_rows - 1];
                 const struct tdm_step_logits *l = row->logits == UINT32_MAX ? NULL : &step->logits[row->logits];
 
-                step->chains[s] = (struct tdm_step_chain){ seq->n_chained, at };
-                if (seq->n_chained == 0)
+                step->bursts[s] = (struct tdm_step_burst){ seq->n_burst, at };
+                if (seq->n_burst == 0)
                         continue;
-                if (seq->n_chained > TDM_MAX_CHAINED || seq->n_chained > limits->max_logits - at)
-                        return REFUSE(err, "sequence %u chains %u tokens, at most %u are allowed", s, seq->n_chained,
-                                      TDM_MIN(TDM_MAX_CHAINED, limits->max_logits - at));
+                if (seq->n_burst > TDM_MAX_BURST || seq->n_burst > limits->max_logits - at)
+                        return REFUSE(err, "sequence %u has a burst of %u tokens, at most %u are allowed", s,
+                                      seq->n_burst, TDM_MIN(TDM_MAX_BURST, limits->max_logits - at));
                 if (!l || l->mask || l->target != UINT32_MAX)
-                        return REFUSE(err, "sequence %u chains tokens behind a row that cannot go on", s);
-                if (seq->n_chained >= hp->n_ctx - row->position ||
-                    (row->position + seq->n_chained) / TDM_KV_PAGE_TOKENS >= limits->table_entries)
-                        return REFUSE(err, "sequence %u chains %u tokens from position %u, past the context", s,
-                                      seq->n_chained, row->position);
-                if (seq->n_chained > head->n_history - l->history_offset - l->n_history &&
+                        return REFUSE(err, "sequence %u has a burst behind a row that cannot go on", s);
+                if (seq->n_burst >= hp->n_ctx - row->position ||
+                    (row->position + seq->n_burst) / TDM_KV_PAGE_TOKENS >= limits->table_entries)
+                        return REFUSE(err, "sequence %u has a burst of %u tokens from position %u, past the context", s,
+                                      seq->n_burst, row->position);
+                if (seq->n_burst > head->n_history - l->history_offset - l->n_history &&
                     tdm_sampling_looks_back(&l->sampling))
-                        return REFUSE(err, "sequence %u chains %u tokens and has no room for its history", s,
-                                      seq->n_chained);
-                at += seq->n_chained;
-                step->n_chained += seq->n_chained;
+                        return REFUSE(err, "sequence %u has a burst of %u tokens and no room for its history", s,
+                                      seq->n_burst);
+                at += seq->n_burst;
+                step->n_burst += seq->n_burst;
         }
-        if (step->n_chained == 0)
+        if (step->n_burst == 0)
                 return 0;
         if (limits->input_bytes || limits->vector_width || head->marks || head->after_step)
-                return REFUSE(err, "it chains tokens and needs what only tandemd has");
+                return REFUSE(err, "it has bursts and needs what only tandemd has");
         for (uint32_t b = 1; b < tdm_model_n_blocks(hp); b++)
                 if (head->plan[b] != head->plan[0])
-                        return REFUSE(err, "it chains tokens and runs on both workers");
+                        return REFUSE(err, "it has bursts and runs on both workers");
         for (uint32_t i = 1; i < head->n_logits; i++)
                 if (step->logits[i].row <= step->logits[i - 1].row)
-                        return REFUSE(err, "it chains tokens, and its logits are not in the order of its rows");
+                        return REFUSE(err, "it has bursts, and its logits are not in the order of its rows");
         return 0;
 }
 
@@ -359,7 +359,7 @@ static int read_table(struct tdm_step *step, const uint8_t *base, const struct t
         uint32_t *to = step->tables[group] + (uint64_t)s * step->table_entries;
         uint32_t position = step->rows[seq->first_row].position;
         uint32_t first = tdm_window_first(hp, group, position) / TDM_KV_PAGE_TOKENS;
-        uint32_t last = (position + seq->n_rows - 1 + seq->n_chained) / TDM_KV_PAGE_TOKENS;
+        uint32_t last = (position + seq->n_rows - 1 + seq->n_burst) / TDM_KV_PAGE_TOKENS;
 
         if (!kv->n_layers[group])
                 return 0;
@@ -403,7 +403,7 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
         step->masks = (const uint64_t *)(from + layout->masks_offset);
         r = check_logits(step, limits, hp, err);
         if (r == 0)
-                r = check_chains(step, limits, hp, err);
+                r = check_bursts(step, limits, hp, err);
         if (r)
                 return r;
         for (uint32_t s = 0; s < step->head.n_seqs; s++)

@@ -9,7 +9,7 @@
  * tandemd writes, workers only read: the segment is mapped read-only by them. A worker copies a step out once
  * (tdm_step_read) and validates the copy; page tables too. Results go to a second segment, written by the worker that
  * runs the sample block. Where a mask did not come in time the result is TDM_NO_TOKEN, and tandemd has the row run
- * again. Results of chains (chain.c) follow those of the rows: the first sequence's, then the next one's. Hidden rows
+ * again. Results of bursts (burst.c) follow those of the rows: the first sequence's, then the next one's. Hidden rows
  * live in the `activations` segment: hidden [TDM_STEP_SLOTS][max_rows][residual_width] f32, the residual stream,
  * updated in place by each block.
  *
@@ -28,7 +28,7 @@
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
 #define TDM_MAX_STEP_LOGITS 512u
-#define TDM_MAX_CHAINED 16u /* tokens that a sequence draws beyond its rows (chain.c) */
+#define TDM_MAX_BURST 16u /* tokens that a sequence draws beyond its rows (burst.c) */
 
 #define TDM_MAX_INPUT_BYTES (1u << 20)
 
@@ -46,7 +46,7 @@ struct tdm_step_seq {
         uint32_t table; /* number of the sequence: which page tables */
         uint32_t first_row;
         uint32_t n_rows;
-        uint32_t n_chained; /* tokens to draw behind its last row's, each from a row of the one before (chain.c) */
+        uint32_t n_burst; /* tokens to draw behind its last row's, each from a row of the one before (burst.c) */
 };
 
 /* One row whose logits are wanted: sampled, and/or scored against a target. */
@@ -61,7 +61,7 @@ struct tdm_step_logits {
         uint32_t n_counted;      /* the last of it, for the frequency and presence penalties; <= n_history */
         uint32_t bias_offset;    /* into the step's biases, which rows may share */
         uint32_t n_biases;       /* <= TDM_MAX_BIASES */
-        uint32_t repeat_last;    /* of a chain: to how many n_repeated grows, <= TDM_HISTORY_MAX */
+        uint32_t repeat_last;    /* of a burst: to how many n_repeated grows, <= TDM_HISTORY_MAX */
 };
 
 struct tdm_step_head {
@@ -192,11 +192,11 @@ struct tdm_step {
         uint32_t *tables[TDM_KV_GROUPS];
         uint32_t table_entries;
         /* Of each sequence: tokens still to be drawn behind that of this pass, and where its next result goes. */
-        struct tdm_step_chain {
+        struct tdm_step_burst {
                 uint32_t n_left, at;
-        } * chains;         /* [max_seqs] */
-        uint32_t n_chained; /* the sum of n_left; 0: this is the last pass */
-        uint32_t n_passes;  /* that were taken */
+        } * bursts;        /* [max_seqs] */
+        uint32_t n_burst;  /* the sum of n_left; 0: this is the last pass */
+        uint32_t n_passes; /* that were taken */
         /* tandemd's: see tdm_step_mask() */
         const _Atomic uint64_t *published; /* [max_seqs] */
         const uint64_t *masks;             /* [max_seqs][mask_words] */
@@ -214,7 +214,7 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err);
 
-/* Chains: see chain.c. After a pass over the step: drawn [n_logits], the worker's own copy of what was drawn, goes to
+/* Bursts: see burst.c. After a pass over the step: drawn [n_logits], the worker's own copy of what was drawn, goes to
  * its places in the results. */
 void tdm_step_take(const struct tdm_step *step, const struct tdm_result *drawn, struct tdm_result *results);
 /* The copy becomes the next pass: a row for each sequence that draws on, of the token that it has just drawn. 1: there

@@ -279,14 +279,14 @@ static void test_random(void **unused)
         assert_int_equal(read_step(NULL), TDM_E_PROTOCOL);
 }
 
-/* ---- chains ---- */
+/* ---- bursts ---- */
 
 static const struct {
-        uint32_t table, first, n, n_chained;
-} chains[] = { { 4, 106, 20, 3 }, { 0, 200, 1, 0 }, { 8, 0, 7, 2 } };
+        uint32_t table, first, n, n_burst;
+} bursts[] = { { 4, 106, 20, 3 }, { 0, 200, 1, 0 }, { 8, 0, 7, 2 } };
 
 /* All draw; the first and the last draw on. Together they fill the results. */
-static void write_chains(void)
+static void write_bursts(void)
 {
         static const struct tdm_sampling sampling = {
                 .top_p = 1, .repeat_penalty = 1.5f, .frequency_penalty = 0.5f, .seed = 3
@@ -298,19 +298,19 @@ static void write_chains(void)
         *head = (struct tdm_step_head){ .step_id = 77, .epoch = 5, .n_seqs = 3, .n_logits = 3, .n_history = 16 };
         for (uint32_t s = 0; s < 3; s++) {
                 tdm_steps_seqs(base, &layout, 2)[s] =
-                        (struct tdm_step_seq){ chains[s].table, head->n_rows, chains[s].n, chains[s].n_chained };
-                for (uint32_t i = 0; i < chains[s].n; i++)
+                        (struct tdm_step_seq){ bursts[s].table, head->n_rows, bursts[s].n, bursts[s].n_burst };
+                for (uint32_t i = 0; i < bursts[s].n; i++)
                         tdm_steps_rows(base, &layout, 2)[head->n_rows++] =
-                                (struct tdm_step_row){ i, chains[s].first + i, s, UINT32_MAX };
+                                (struct tdm_step_row){ i, bursts[s].first + i, s, UINT32_MAX };
                 tdm_steps_rows(base, &layout, 2)[head->n_rows - 1].logits = s;
                 tdm_steps_logits(base, &layout, 2)[s] =
                         (struct tdm_step_logits){ head->n_rows - 1, UINT32_MAX,     sampling,        5 * s + (s > 0), 3,
                                                   .n_repeated = 3,  .n_counted = 1, .repeat_last = 4 };
                 for (int g = 0; g < TDM_KV_GROUPS; g++)
                         for (uint32_t i =
-                                     tdm_window_first(&hp, (enum tdm_kv_group)g, chains[s].first) / TDM_KV_PAGE_TOKENS;
-                             i <= (chains[s].first + chains[s].n + chains[s].n_chained - 1) / TDM_KV_PAGE_TOKENS; i++)
-                                tdm_steps_table(base, &layout, chains[s].table, (enum tdm_kv_group)g)[i] = 10 * s + i;
+                                     tdm_window_first(&hp, (enum tdm_kv_group)g, bursts[s].first) / TDM_KV_PAGE_TOKENS;
+                             i <= (bursts[s].first + bursts[s].n + bursts[s].n_burst - 1) / TDM_KV_PAGE_TOKENS; i++)
+                                tdm_steps_table(base, &layout, bursts[s].table, (enum tdm_kv_group)g)[i] = 10 * s + i;
         }
         for (uint32_t i = 0; i < head->n_history; i++)
                 tdm_steps_history(base, &layout, 2)[i] = 10 + i;
@@ -323,15 +323,15 @@ static void draw(struct tdm_result *ret, uint32_t pass)
 }
 
 /* The rows, pasts and results of each pass are those of a step of its own. */
-static void test_chains(void **unused)
+static void test_bursts(void **unused)
 {
         struct tdm_result drawn[8], results[8] = {};
         uint32_t pass = 0;
         int r;
 
-        write_chains();
+        write_bursts();
         assert_int_equal(read_step(NULL), 0);
-        assert_int_equal(step->n_chained, 5);
+        assert_int_equal(step->n_burst, 5);
         do {
                 uint32_t n = pass == 0 ? 3 : pass < 3 ? 2 : 1;
 
@@ -343,8 +343,8 @@ static void test_chains(void **unused)
                         uint32_t s = i == 0 ? 0 : 2, of = pass == 1 ? s : i, past[8], n_past = 3;
 
                         assert_int_equal(row->token, 30 + 4 * (pass - 1) + of);
-                        assert_int_equal(row->position, chains[s].first + chains[s].n - 1 + pass);
-                        assert_int_equal(step->seqs[i].table, chains[s].table);
+                        assert_int_equal(row->position, bursts[s].first + bursts[s].n - 1 + pass);
+                        assert_int_equal(step->seqs[i].table, bursts[s].table);
                         assert_int_equal(step->tables[TDM_KV_FULL][i * 12 + row->position / TDM_KV_PAGE_TOKENS],
                                          10 * s + row->position / TDM_KV_PAGE_TOKENS);
                         assert_int_equal(l->sampling.seed, 3);
@@ -371,17 +371,17 @@ static void test_chains(void **unused)
         for (uint32_t i = 0; i < 2; i++)
                 assert_int_equal(results[6 + i].token, 30 + 4 * (i + 1) + 1);
 
-        write_chains();
+        write_bursts();
         assert_int_equal(read_step(NULL), 0);
         draw(drawn, 0);
         drawn[2].token = hp.n_vocab;
         assert_int_equal(tdm_step_next_pass(step, drawn, &hp), -EPROTO);
 }
 
-static const struct lie chain_lies[] = {
-        { "more than fit", SEQ, 2, offsetof(struct tdm_step_seq, n_chained), 3 },
-        { "more than are allowed", SEQ, 0, offsetof(struct tdm_step_seq, n_chained), TDM_MAX_CHAINED + 1 },
-        { "without end", SEQ, 0, offsetof(struct tdm_step_seq, n_chained), UINT32_MAX },
+static const struct lie burst_lies[] = {
+        { "more than fit", SEQ, 2, offsetof(struct tdm_step_seq, n_burst), 3 },
+        { "more than are allowed", SEQ, 0, offsetof(struct tdm_step_seq, n_burst), TDM_MAX_BURST + 1 },
+        { "without end", SEQ, 0, offsetof(struct tdm_step_seq, n_burst), UINT32_MAX },
         { "on both workers", HEAD, 0, offsetof(struct tdm_step_head, plan) + 1, 1 },
         { "in a relay", HEAD, 0, offsetof(struct tdm_step_head, marks), 1 },
         { "with a mask", LOGITS, 0, offsetof(struct tdm_step_logits, mask), 1 },
@@ -392,24 +392,24 @@ static const struct lie chain_lies[] = {
         { "missing page of a window layer", WINDOW_TABLE, 4, 0, 70 },
 };
 
-static void test_chain_lies(void **unused)
+static void test_burst_lies(void **unused)
 {
         struct tdm_error err = {};
 
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(chain_lies); i++) {
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(burst_lies); i++) {
                 bool is_byte =
-                        chain_lies[i].where == HEAD && chain_lies[i].field >= offsetof(struct tdm_step_head, plan);
+                        burst_lies[i].where == HEAD && burst_lies[i].field >= offsetof(struct tdm_step_head, plan);
 
-                write_chains();
-                memcpy(place(&chain_lies[i]), &chain_lies[i].value, is_byte ? 1 : 4);
+                write_bursts();
+                memcpy(place(&burst_lies[i]), &burst_lies[i].value, is_byte ? 1 : 4);
                 if (read_step(&err) != TDM_E_PROTOCOL || !err.message[0])
-                        fail_msg("accepted: a chain %s", chain_lies[i].what);
+                        fail_msg("accepted: a burst %s", burst_lies[i].what);
         }
-        write_chains(); /* behind a row that draws nothing */
+        write_bursts(); /* behind a row that draws nothing */
         tdm_steps_rows(base, &layout, 2)[27].logits = UINT32_MAX;
         tdm_steps_head(base, &layout, 2)->n_logits = 2;
         assert_int_equal(read_step(&err), TDM_E_PROTOCOL);
-        write_chains(); /* past the context */
+        write_bursts(); /* past the context */
         for (uint32_t i = 0; i < 20; i++)
                 tdm_steps_rows(base, &layout, 2)[i].position = hp.n_ctx - 22 + i;
         for (uint32_t i = 0; i < 12; i++)
@@ -417,7 +417,7 @@ static void test_chain_lies(void **unused)
                         tdm_steps_table(base, &layout, 4, (enum tdm_kv_group)g)[i] = i;
         assert_int_equal(read_step(&err), TDM_E_PROTOCOL);
         assert_non_null(strstr(err.message, "past the context"));
-        write_chains(); /* logits in another order than rows */
+        write_bursts(); /* logits in another order than rows */
         tdm_steps_rows(base, &layout, 2)[19].logits = 1;
         tdm_steps_rows(base, &layout, 2)[20].logits = 0;
         tdm_steps_logits(base, &layout, 2)[0].row = 20;
@@ -425,8 +425,8 @@ static void test_chain_lies(void **unused)
         assert_int_equal(read_step(&err), TDM_E_PROTOCOL);
 }
 
-/* Damaged chains that are accepted stay within the copy, whatever is drawn. */
-static void test_random_chains(void **unused)
+/* Damaged bursts that are accepted stay within the copy, whatever is drawn. */
+static void test_random_bursts(void **unused)
 {
         struct tdm_result drawn[8] = {}, results[8];
         uint32_t n_passes = 0;
@@ -434,7 +434,7 @@ static void test_random_chains(void **unused)
         for (int round = 0; round < 60000; round++) {
                 uint64_t slot_bytes = layout.history_offset + 64;
 
-                write_chains();
+                write_bursts();
                 for (uint32_t n = 1 + rnd() % 3; n > 0; n--) {
                         uint64_t offset = (layout.slot_offset[2] + rnd() % slot_bytes) & ~UINT64_C(3);
 
@@ -445,7 +445,7 @@ static void test_random_chains(void **unused)
                 do {
                         assert_safe();
                         for (uint32_t i = 0; i < step->head.n_logits; i++) {
-                                assert_true(step->n_passes == 0 || step->chains[i].at <= limits.max_logits);
+                                assert_true(step->n_passes == 0 || step->bursts[i].at <= limits.max_logits);
                                 drawn[i].token = rnd() % (hp.n_vocab + rnd() % 2);
                                 drawn[i].n_top = rnd();
                         }
@@ -596,8 +596,8 @@ int main(void)
                 cmocka_unit_test(test_good),          cmocka_unit_test(test_lies),
                 cmocka_unit_test(test_not_looked_at), cmocka_unit_test(test_random),
                 cmocka_unit_test(test_segment),       cmocka_unit_test(test_layout),
-                cmocka_unit_test(test_masks),         cmocka_unit_test(test_chains),
-                cmocka_unit_test(test_chain_lies),    cmocka_unit_test(test_random_chains),
+                cmocka_unit_test(test_masks),         cmocka_unit_test(test_bursts),
+                cmocka_unit_test(test_burst_lies),    cmocka_unit_test(test_random_bursts),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);

@@ -132,7 +132,7 @@ static void on_block(uint32_t block, void *userdata)
         count(&kind->ns, ns);
         count(&p->busy_ns, ns);
         atomic_store_explicit(bar, atomic_load_explicit(bar, memory_order_relaxed) + 1, memory_order_relaxed);
-        if (run->worker->wakes_early && run->step->n_chained == 0 && run->step->n_passes == 0)
+        if (run->worker->wakes_early && run->step->n_burst == 0 && run->step->n_passes == 0)
                 wake_early(run, block, now);
         if (block + 1 >= run->end)
                 return; /* published when the step has been handed on */
@@ -276,7 +276,7 @@ static void hand_on(struct tdm_worker *w, struct tdm_worker_model *m, const stru
                               memory_order_release);
 }
 
-/* A step with chains, which is all this worker's: one pass after the other. */
+/* A step with bursts, which is all this worker's: one pass after the other. */
 static int run_passes(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t n_blocks,
                       struct tdm_error *err)
 {
@@ -299,7 +299,7 @@ static int run_passes(struct tdm_worker *w, struct tdm_worker_model *m, const st
                 if (r == 0)
                         return 0;
                 /* A pass takes as long as the one before: this is the last one. */
-                if (step->n_chained == 0 && w->wakes_chains && tdm_now_ns() - begin_ns <= TDM_RING_EARLY_WAKE_NS)
+                if (step->n_burst == 0 && w->wakes_bursts && tdm_now_ns() - begin_ns <= TDM_RING_EARLY_WAKE_NS)
                         tdm_ring_wake_early(w->rings[TDM_WORKER_RING_TO_DAEMON]);
                 pass.block = 0;
                 /* Release: pairs with the watch's acquire. */
@@ -319,8 +319,8 @@ static int run_until(struct tdm_worker *w, struct tdm_worker_model *m, const str
         if (stop > desc->block) {
                 atomic_store_explicit(&w->progress->running, tdm_progress_pack(desc->step_id, desc->block),
                                       memory_order_relaxed);
-                r = m->steps[desc->slot]->n_chained > 0 ? run_passes(w, m, desc, end, err) :
-                                                          run_blocks(w, m, desc, stop, results_of(m, desc->slot), err);
+                r = m->steps[desc->slot]->n_burst > 0 ? run_passes(w, m, desc, end, err) :
+                                                        run_blocks(w, m, desc, stop, results_of(m, desc->slot), err);
                 if (r == 0 && stop == end)
                         hand_on(w, m, desc, end);
                 atomic_store_explicit(&w->progress->running, 0, memory_order_relaxed);

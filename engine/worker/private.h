@@ -93,7 +93,7 @@ struct tdm_worker_model {
         struct tdm_device_model *device_model;
         struct tdm_step *steps[TDM_STEP_SLOTS]; /* private copies of the steps */
         uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
-        struct tdm_result *drawn;               /* [max_logits]: of a pass of a step with chains */
+        struct tdm_result *drawn;               /* [max_logits]: of a pass of a step with bursts */
         struct tdm_worker_relay relay[TDM_STEP_SLOTS];
         uint32_t blocks_at_once[TDM_RUN_SIZES]; /* of a run(), by the step's rows; 0: not learned yet */
 };
@@ -105,7 +105,7 @@ struct tdm_worker {
         int control_fd;
         uint64_t spin_max_ns; /* TANDEM_SPIN_US */
         bool wakes_early;     /* that a step is nearly done: its device needs no cores, so tandemd may spin */
-        bool wakes_chains;    /* that a chain is: there are cores enough for tandemd to spin that long */
+        bool wakes_bursts;    /* that a burst is: there are cores enough for tandemd to spin that long */
         struct tdm_sandbox sandbox;
 
         /* control.c; read by the main thread before the control thread exists, then by that thread alone */

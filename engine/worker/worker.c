@@ -186,7 +186,7 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
         w->sandbox.makes_code = device->makes_code;
         w->spin_max_ns = spin_ns(!device->makes_code);
         w->wakes_early = device->makes_code && w->spin_max_ns > 0;
-        w->wakes_chains = w->spin_max_ns > 0 && tdm_spin_has_cores();
+        w->wakes_bursts = w->spin_max_ns > 0 && tdm_spin_has_cores();
         if (!device->needs_files) {
                 r = tdm_sandbox_files(&w->sandbox);
                 if (r < 0)

@@ -212,9 +212,9 @@ def draft_models():
 
 
 @test
-def chains():
+def bursts():
     """On one worker a draft's tokens are fed to it by the worker itself. The model guesses for itself: if anything of
-    a chained draw differed from one of a step of its own, some guess would be wrong."""
+    a draw of a burst differed from one of a step of its own, some guess would be wrong."""
     jobs = [dict(q, n=min(q["n"], times(40, 200))) for q in some_jobs(times(10, 300, 6), 12)]
     jobs += [{"prompt": "Once", "n": 90, "seed": i, "temp": 0.6 * i, "repeat_penalty": (1.0, 1.7)[i % 2],
               "frequency_penalty": (0.0, 1.5)[i // 2], "ignore_end": True} for i in range(4)]  # these look back far

@@ -1,4 +1,4 @@
-/* Chains: a sequence draws several tokens in one step, each from a row of the token before it. So a draft model guesses
+/* Bursts: a sequence draws several tokens in one step, each from a row of the token before it. So a draft model guesses
  * several tokens ahead without a trip to tandemd for each.
  *
  * The step runs in passes on the worker's copy. The first has the rows that tandemd wrote. Each later one has one row
@@ -7,7 +7,7 @@
  * checked with the pages and positions of all passes. What is drawn is read from the worker's own memory, never from
  * the segment of results, which the other worker may write too.
  *
- * Passes keep the order of the sequences, and those that are done drop out. n_chained is 0 in the last pass. */
+ * Passes keep the order of the sequences, and those that are done drop out. n_burst is 0 in the last pass. */
 #include "engine/step/step.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@
 void tdm_step_take(const struct tdm_step *step, const struct tdm_result *drawn, struct tdm_result *results)
 {
         for (uint32_t i = 0; i < step->head.n_logits; i++) {
-                uint32_t to = step->n_passes == 0 ? i : step->chains[i].at - 1;
+                uint32_t to = step->n_passes == 0 ? i : step->bursts[i].at - 1;
                 uint32_t n_top = TDM_MIN(drawn[i].n_top, TDM_MAX_TOP);
 
                 memcpy(&results[to], &drawn[i], offsetof(struct tdm_result, top) + n_top * sizeof(drawn[i].top[0]));
@@ -42,14 +42,14 @@ int tdm_step_next_pass(struct tdm_step *step, const struct tdm_result *drawn, co
 {
         uint32_t n = 0;
 
-        if (step->n_chained == 0)
+        if (step->n_burst == 0)
                 return 0;
         for (uint32_t s = 0; s < step->head.n_seqs; s++) {
                 struct tdm_step_seq seq = step->seqs[s];
-                struct tdm_step_chain chain = step->chains[s];
+                struct tdm_step_burst burst = step->bursts[s];
                 struct tdm_step_row row = step->rows[seq.first_row + seq.n_rows - 1];
 
-                if (chain.n_left == 0)
+                if (burst.n_left == 0)
                         continue;
                 assert(n <= row.logits && n <= s);
                 if (drawn[row.logits].token >= hp->n_vocab)
@@ -59,12 +59,12 @@ int tdm_step_next_pass(struct tdm_step *step, const struct tdm_result *drawn, co
                 look_back(step, &step->logits[n], drawn[row.logits].token);
                 step->rows[n] = (struct tdm_step_row){ drawn[row.logits].token, row.position + 1, n, n };
                 step->seqs[n] = (struct tdm_step_seq){ .table = seq.table, .first_row = n, .n_rows = 1 };
-                step->chains[n] = (struct tdm_step_chain){ chain.n_left - 1, chain.at + 1 };
+                step->bursts[n] = (struct tdm_step_burst){ burst.n_left - 1, burst.at + 1 };
                 for (int g = 0; g < TDM_KV_GROUPS && n != s; g++)
                         memcpy(step->tables[g] + (size_t)n * step->table_entries,
                                step->tables[g] + (size_t)s * step->table_entries,
                                step->table_entries * sizeof(step->tables[g][0]));
-                step->n_chained--;
+                step->n_burst--;
                 n++;
         }
         step->head.n_rows = step->head.n_seqs = step->head.n_logits = n;
