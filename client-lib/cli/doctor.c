@@ -569,13 +569,15 @@ static void tell_worker(struct doctor *d, const char *what, const struct tandem_
 /* Commands that work where this program is: a build folder has no units, and its programs are not in PATH. */
 struct local {
         char daemon[4200]; /* "tandemd", or its path */
-        bool has_service;
+        bool has_unit;     /* installed, or linked from another prefix */
+        bool has_service;  /* and these programs are those that it runs */
 };
 
 static void find_local(struct local *c)
 {
-        c->has_service = access("/usr/lib/systemd/system/tandemd.socket", F_OK) == 0 ||
-                         access("/etc/systemd/system/tandemd.socket", F_OK) == 0;
+        c->has_unit = access("/usr/lib/systemd/system/tandemd.socket", F_OK) == 0 ||
+                      access("/etc/systemd/system/tandemd.socket", F_OK) == 0;
+        c->has_service = c->has_unit;
         if (!cli_find_program("tandemd", c->daemon, sizeof(c->daemon)) || strncmp(c->daemon, "/usr/", 5) == 0)
                 snprintf(c->daemon, sizeof(c->daemon), "tandemd");
         else
@@ -584,7 +586,7 @@ static void find_local(struct local *c)
 
 static void restart_command(const struct local *c, const struct tandem_status *status, char *to, size_t size)
 {
-        if (c->has_service && strcmp(status->socket, SYSTEM_SOCKET) == 0)
+        if (c->has_unit && strcmp(status->socket, SYSTEM_SOCKET) == 0)
                 snprintf(to, size, "sudo systemctl restart tandemd");
         else
                 snprintf(to, size, "kill %" PRIu64 "; %.200s --user &", status->pid, c->daemon);
