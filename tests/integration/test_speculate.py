@@ -365,12 +365,18 @@ def drafts_on_few_pages():
     with Daemon(threads=0) as d:
         want = references(d, jobs)
     with Daemon(env=ALL, threads=0, args=settings("kv-memory = 4M\n")) as d:
-        got = together(d, [dict(q, draft="tale", speculation=DRAFT) for q in jobs])
-        for i, (r, w) in enumerate(zip(got, want)):
-            compare(r, w, f"job {i} on few pages")
-        # Under a sanitizer the jobs may come and go one after the other.
-        check(SANITIZER or sum(r.done.get("evictions", 0) for r in got) > 0, "jobs were pushed out")
-        check(sum(r.done.get("accepted", 0) for r in got) > 0, "guesses were right")
+        pushed_out = accepted = 0
+        # On a busy machine the jobs may come and go one after the other: then once more.
+        for attempt in range(5):
+            got = together(d, [dict(q, draft="tale", speculation=DRAFT) for q in jobs])
+            for i, (r, w) in enumerate(zip(got, want)):
+                compare(r, w, f"job {i} on few pages")
+            pushed_out += sum(r.done.get("evictions", 0) for r in got)
+            accepted += sum(r.done.get("accepted", 0) for r in got)
+            if pushed_out:
+                break
+        check(SANITIZER or pushed_out > 0, "jobs were pushed out")
+        check(accepted > 0, "guesses were right")
 
 
 @test
