@@ -106,6 +106,16 @@ def kill_all(d):
             send_signal(pid, signal.SIGKILL)
 
 
+def answers(path):
+    """The kernel closes a killed daemon's socket a moment later, with its io_uring."""
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(path)
+            return True
+        except OSError:
+            return False
+
+
 def stop_workers(d):
     pids = [d.worker_pid(w) for w in ("npu", "gpu")]
     for pid in pids:
@@ -254,6 +264,7 @@ def peers_that_are_no_good():
                     wait_for(lambda: asked in a.log() or not r.is_alive(), "the peer that dies is asked")
                     if asked in a.log():
                         break
+                    wait_for(lambda: not answers(d.socket), "the dead daemon's socket closes")
                     d.start()  # on a busy machine the job may be over before its daemon dies
                 check(asked in a.log(), "the peer that dies is asked", a.log(), r.data[-400:])
                 kill_all(dying)
