@@ -12,23 +12,6 @@ static unsigned rows_shapes_of(const struct tdm_vk_device *device, const struct 
         return device->is_cpu ? TDM_MIN(n, 2u) : n;
 }
 
-static void add_rows_work(struct work *works, unsigned *n, uint32_t shader, const struct tdm_vk_matrix *matrix,
-                          uint32_t n_panels, uint32_t out, uint32_t layer)
-{
-        for (unsigned i = 0; i < *n; i++)
-                if (tdm_vk_tuned_is_of(&works[i].key, shader, matrix, n_panels))
-                        return;
-        if (*n < MAX_KEYS)
-                works[(*n)++] = (struct work){ .key = { .shader = shader,
-                                                        .type = matrix->type,
-                                                        .act = matrix->act,
-                                                        .cols = matrix->cols,
-                                                        .n_panels = n_panels },
-                                               .matrix = *matrix,
-                                               .out = out,
-                                               .layer = layer };
-}
-
 /* The kernels whose shapes are chosen for so many rows; flags: of those that leave flagged words, and `down`. */
 static unsigned list_rows_works(const struct tdm_vk_model *m, uint32_t rows, bool flags, struct work *works)
 {
@@ -45,13 +28,13 @@ static unsigned list_rows_works(const struct tdm_vk_model *m, uint32_t rows, boo
                         const struct tdm_vk_matrix *a = qkv[k];
 
                         k += tdm_vk_group_of(qkv + k, 3 - k, &n_panels);
-                        add_rows_work(works, &n, flags ? vec : tile, a, n_panels, 0, i);
+                        tdm_vk_work_of(works, &n, flags ? vec : tile, a, n_panels, 0, i);
                 }
-                add_rows_work(works, &n, flags ? vec : tile, &l->o, l->o.n_panels, 0, i);
+                tdm_vk_work_of(works, &n, flags ? vec : tile, &l->o, l->o.n_panels, 0, i);
                 if (l->experts.n > 0 || !tdm_vk_gelu_fits(l, rows))
                         continue;
-                add_rows_work(works, &n, flags ? gelu : tile | TDM_VK_TUNED_GELU, &l->gate, l->gate.n_panels, out, i);
-                add_rows_work(works, &n, tile, &l->down, l->down.n_panels, 0, i);
+                tdm_vk_work_of(works, &n, flags ? gelu : tile | TDM_VK_TUNED_GELU, &l->gate, l->gate.n_panels, out, i);
+                tdm_vk_work_of(works, &n, tile, &l->down, l->down.n_panels, 0, i);
         }
         return n;
 }

@@ -43,19 +43,15 @@ static bool is_wanted(const struct tdm_vk_device *device)
 
 /* ---- what a model has ---- */
 
-static void add(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
-                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out, uint32_t layer,
-                const struct tdm_vk_matmul_push *push)
+struct work *tdm_vk_work_of(struct work *works, unsigned *n, uint32_t shader, const struct tdm_vk_matrix *matrix,
+                            uint32_t n_panels, uint32_t out, uint32_t layer)
 {
         unsigned i = 0;
 
-        if (matrix->act == TDM_ACT_F32 || tdm_subblock_type(matrix->type) ||
-            tdm_vk_tuned(device, shader, matrix, n_panels))
-                return;
         while (i < *n && !tdm_vk_tuned_is_of(&works[i].key, shader, matrix, n_panels))
                 i++;
         if (i == MAX_KEYS)
-                return;
+                return NULL;
         if (i == *n)
                 works[(*n)++] = (struct work){ .key = { .shader = shader,
                                                         .type = matrix->type,
@@ -65,8 +61,21 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
                                                .matrix = *matrix,
                                                .out = out,
                                                .layer = layer };
-        if (works[i].n_places < PLACES)
-                works[i].places[works[i].n_places++] = *push;
+        return &works[i];
+}
+
+static void add(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
+                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out, uint32_t layer,
+                const struct tdm_vk_matmul_push *push)
+{
+        struct work *w;
+
+        if (matrix->act == TDM_ACT_F32 || tdm_subblock_type(matrix->type) ||
+            tdm_vk_tuned(device, shader, matrix, n_panels))
+                return;
+        w = tdm_vk_work_of(works, n, shader, matrix, n_panels, out, layer);
+        if (w && w->n_places < PLACES)
+                w->places[w->n_places++] = *push;
 }
 
 static void add_groups(const struct tdm_vk_model *m, struct work *works, unsigned *n,
