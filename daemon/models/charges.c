@@ -16,6 +16,9 @@
 /* Of described models that nobody uses. */
 #define CACHE_MAX_BYTES (UINT64_C(64) << 20)
 #define CACHE_MAX_MODELS 16u
+/* When memory is short, a model stays for so long after its last use: whoever reads an answer may ask on at once, and a
+ * load makes memory short by itself. */
+#define RELIEF_IDLE_NS (10 * TDM_NSEC_PER_SEC)
 
 static bool is_idle(const struct tdm_model *model)
 {
@@ -225,9 +228,10 @@ bool tdm_models_evict_one(struct tdm_models *m, const struct tdm_account *accoun
 bool tdm_models_relieve(struct tdm_models *m)
 {
         struct tdm_model *model, *first = NULL;
+        uint64_t now = tdm_now_ns();
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (model->state != TDM_MODEL_READY || !is_idle(model))
+                if (model->state != TDM_MODEL_READY || !is_idle(model) || now - model->last_used_ns < RELIEF_IDLE_NS)
                         continue;
                 if (!first || model->last_used_ns < first->last_used_ns)
                         first = model;

@@ -34,7 +34,7 @@ class Server:
         self.dir = tempfile.mkdtemp(prefix="tandem-bench-")
         self.socket = os.path.join(self.dir, "socket")
         env = dict(os.environ, HOME=self.dir, XDG_CACHE_HOME=cache, XDG_STATE_HOME=self.dir, TANDEM_GPU="vulkan",
-                   TANDEM_NPU="off", TANDEM_PLACEMENT="gpu")
+                   TANDEM_NPU="off", TANDEM_PLACEMENT="gpu", MEMORY_PRESSURE_WATCH="/dev/null")
         env.update(more)
         self.log_path = os.path.join(self.dir, "log")
         with open(self.log_path, "wb") as log:

@@ -159,6 +159,10 @@ def idle_models_leave_under_memory_pressure():
             job.vanish()
             time.sleep(2.1)  # one event in two seconds counts
             short.write(b"x")
+            time.sleep(0.5)
+            equal(d.model("tale")["state"], "loaded", "state soon after its last use")
+            time.sleep(8)
+            short.write(b"x")
             wait_for(lambda: not d.status()["models"], "the model leaves", 5)
             check("the machine is short of memory" in d.log(), "the log says so")
             same_ids(d.generate(n=8).ids, want, "loaded again")

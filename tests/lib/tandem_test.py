@@ -282,6 +282,7 @@ class Daemon:
                           ("XDG_CONFIG_HOME", "config"), ("XDG_CACHE_HOME", "cache"), ("XDG_STATE_HOME", "state")):
             env[name] = os.path.join(self.dir, sub)
             os.makedirs(env[name], mode=0o700, exist_ok=True)
+        env["MEMORY_PRESSURE_WATCH"] = "/dev/null"  # what else runs on this machine unloads no model of a test
         if self.threads:
             env["TANDEM_THREADS"] = str(self.threads)
         if self.hang_ms:
