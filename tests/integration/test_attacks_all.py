@@ -18,6 +18,7 @@ import argparse
 import multiprocessing
 import os
 import random
+import resource
 import socket
 import sys
 

@@ -7,6 +7,7 @@ in daemon/fleet/test-fleet-rings.c (gpu_cries, false_progress) and tests/hostile
 names."""
 import os
 import random
+import resource
 import socket
 import sys
 
