@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "engine/host/experts.h"
+#include "engine/host/runs.h"
 
 #define ALIGNMENT 64u
 #define CHUNKS_PER_THREAD 8u
@@ -17,6 +18,8 @@
 #define READ_ROWS 4u                       /* reading a group's weights takes as long as multiplying so many rows */
 #define SUM_VALUES 8192u                   /* of a chunk of the sum over experts */
 #define ALONE_PANELS 32u                   /* of a chunk where there is one row */
+#define FEW_ROWS 3u                        /* of which kernels wait for memory */
+#define BEGIN_BYTES 12288u                 /* of each of a pair of panels: what kernels leave to others */
 
 struct group {
         uint32_t expert, first_slot, n_rows;
@@ -39,6 +42,7 @@ struct tdm_experts {
 
 /* One call's values, read by all threads. */
 struct job {
+        struct tdm_runs runs; /* of the product at hand */
         struct tdm_experts *e;
         const struct tdm_experts_layer *layer;
         const struct tdm_kernels *kernels;
@@ -279,17 +283,33 @@ static const float *of_expert(const float *bias, uint32_t expert, uint32_t width
 
 /* ---- products ---- */
 
-static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
+/* Kernels of few rows wait for memory. They fetch ahead what follows in the same matrix, but where the next piece lies
+ * elsewhere, its first bytes come late. So they are fetched while the piece before is computed. Inline: a function that
+ * only fetches has no effect for a compiler, which leaves out its calls. */
+static inline __attribute__((always_inline)) void fetch_begin(const struct tdm_matrix *matrix, uint32_t panel)
 {
-        const struct job *job = arg;
+        const uint8_t *from = matrix->data + (size_t)panel * matrix->panel_bytes;
+        size_t n = TDM_MIN((size_t)BEGIN_BYTES, (size_t)matrix->panel_bytes);
+
+        for (size_t at = 0; at < n; at += ALIGNMENT) {
+                __builtin_prefetch(from + at, 0, 2);
+                __builtin_prefetch(from + matrix->panel_bytes + at, 0, 2);
+        }
+}
+
+static void gate_up_chunk(void *arg, unsigned ticket, unsigned thread)
+{
+        struct job *job = arg;
         const struct tdm_experts_layer *layer = job->layer;
         uint32_t all_panels = layer->d_expert / TDM_PANEL_ROWS;
-        struct piece piece = find_piece(job, chunk, all_panels);
+        struct piece piece = find_piece(job, tdm_runs_take(&job->runs, thread), all_panels);
         uint32_t expert = piece.group->expert, first = piece.first_panel * TDM_PANEL_ROWS;
         uint32_t panel = expert * layer->gate_panels + piece.first_panel, width = piece.n_panels * TDM_PANEL_ROWS;
         _Alignas(ALIGNMENT) float gate[VALUES_MAX], up[VALUES_MAX];
 
         assert(width * piece.n_rows <= VALUES_MAX);
+        if (piece.n_rows <= FEW_ROWS)
+                fetch_begin(&layer->up, panel);
         job->gate_fn(&layer->gate, job->e->gate_rows + piece.first_slot, piece.n_rows, panel, piece.n_panels, gate,
                      width);
         job->up_fn(&layer->up, job->e->up_rows + piece.first_slot, piece.n_rows, panel, piece.n_panels, up, width);
@@ -303,12 +323,12 @@ static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
         }
 }
 
-static void down_chunk(void *arg, unsigned chunk, unsigned thread)
+static void down_chunk(void *arg, unsigned ticket, unsigned thread)
 {
-        const struct job *job = arg;
+        struct job *job = arg;
         const struct tdm_experts_layer *layer = job->layer;
         uint32_t all_panels = job->d_out / TDM_PANEL_ROWS;
-        struct piece piece = find_piece(job, chunk, all_panels);
+        struct piece piece = find_piece(job, tdm_runs_take(&job->runs, thread), all_panels);
         uint32_t expert = piece.group->expert, first = piece.first_panel * TDM_PANEL_ROWS;
         float *y = job->e->y + (size_t)piece.first_slot * job->d_out + first;
 
@@ -346,17 +366,19 @@ static void sum_rows(void *arg, unsigned chunk, unsigned thread)
 }
 
 /* One row: some panels of all its experts, and their sum at once. */
-static void down_alone_chunk(void *arg, unsigned chunk, unsigned thread)
+static void down_alone_chunk(void *arg, unsigned ticket, unsigned thread)
 {
-        const struct job *job = arg;
+        struct job *job = arg;
         const struct tdm_experts *e = job->e;
         const struct tdm_experts_layer *layer = job->layer;
-        uint32_t all_panels = job->d_out / TDM_PANEL_ROWS, panel = chunk * job->chunk_rows,
+        uint32_t all_panels = job->d_out / TDM_PANEL_ROWS, panel = tdm_runs_take(&job->runs, thread) * job->chunk_rows,
                  first = panel * TDM_PANEL_ROWS;
         uint32_t n_panels = TDM_MIN(job->chunk_rows, all_panels - panel), n = n_panels * TDM_PANEL_ROWS;
         _Alignas(ALIGNMENT) float part[ALONE_PANELS * TDM_PANEL_ROWS];
 
         for (uint32_t rank = 0; rank < layer->n_used; rank++) {
+                if (rank + 1 < layer->n_used)
+                        fetch_begin(&layer->down, e->ids[rank + 1] * all_panels + panel);
                 job->down_fn(&layer->down, e->mid.rows[layer->down_act] + e->slots[rank], 1,
                              e->ids[rank] * all_panels + panel, n_panels, part, n);
                 add_bias(of_expert(layer->down_bias, e->ids[rank], job->d_out, first), n, 1, part, n);
@@ -374,27 +396,33 @@ static tdm_matmul_fn find_kernel(const struct tdm_kernels *kernels, enum tdm_act
         return fn;
 }
 
+static void run_chunks(struct job *job, struct tdm_pool *pool, uint32_t n_chunks, tdm_pool_fn fn)
+{
+        tdm_runs_init(&job->runs, n_chunks, tdm_pool_n_threads(pool));
+        tdm_pool_run(pool, n_chunks, fn, job);
+}
+
 void tdm_experts_run(struct tdm_experts *e, const struct tdm_experts_layer *layer, struct tdm_pool *pool,
                      const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows, const float *z,
                      size_t z_stride, float *y, size_t y_stride)
 {
-        struct job job = {
-                .e = e,
-                .layer = layer,
-                .kernels = kernels,
-                .gate_fn = find_kernel(kernels, layer->gate_act, &layer->gate),
-                .up_fn = find_kernel(kernels, layer->up_act, &layer->up),
-                .down_fn = find_kernel(kernels, layer->down_act, &layer->down),
-                .activate = tdm_matmul_activation(kernels, layer->activation),
-                .z = z,
-                .z_stride = z_stride,
-                .n_rows = n_rows,
-                .d_out = layer->down.rows / layer->n_experts,
-                .y = y,
-                .y_stride = y_stride,
-        };
+        struct job job; /* no initialiser: it would clear the runs of threads that are not there */
         unsigned n_threads = tdm_pool_n_threads(pool);
 
+        job.e = e;
+        job.layer = layer;
+        job.kernels = kernels;
+        job.gate_fn = find_kernel(kernels, layer->gate_act, &layer->gate);
+        job.up_fn = find_kernel(kernels, layer->up_act, &layer->up);
+        job.down_fn = find_kernel(kernels, layer->down_act, &layer->down);
+        job.activate = tdm_matmul_activation(kernels, layer->activation);
+        job.z = z;
+        job.z_stride = z_stride;
+        job.n_rows = n_rows;
+        job.n_groups = 0;
+        job.d_out = layer->down.rows / layer->n_experts;
+        job.y = y;
+        job.y_stride = y_stride;
         assert(n_rows <= e->sizes.max_rows && layer->n_experts <= e->sizes.n_experts &&
                layer->n_used <= e->sizes.n_used && layer->d_expert <= e->sizes.d_expert &&
                job.d_out <= e->sizes.d_out && layer->d_expert % TDM_BLOCK_VALUES == 0 &&
@@ -406,18 +434,17 @@ void tdm_experts_run(struct tdm_experts *e, const struct tdm_experts_layer *laye
         make_groups(&job, acts);
 
         e->mid.cols = layer->d_expert;
-        tdm_pool_run(pool, cut_groups(&job, layer->d_expert / TDM_PANEL_ROWS, layer->gate.cols, 2, n_threads),
-                     gate_up_chunk, &job);
+        run_chunks(&job, pool, cut_groups(&job, layer->d_expert / TDM_PANEL_ROWS, layer->gate.cols, 2, n_threads),
+                   gate_up_chunk);
         if (n_rows == 1) {
                 uint32_t n_panels = job.d_out / TDM_PANEL_ROWS;
 
                 job.chunk_rows = TDM_MIN(TDM_DIV_UP(n_panels, n_threads * CHUNKS_PER_THREAD), ALONE_PANELS);
                 job.chunk_rows = TDM_ALIGN_UP(job.chunk_rows, 2u);
-                tdm_pool_run(pool, TDM_DIV_UP(n_panels, job.chunk_rows), down_alone_chunk, &job);
+                run_chunks(&job, pool, TDM_DIV_UP(n_panels, job.chunk_rows), down_alone_chunk);
                 return;
         }
-        tdm_pool_run(pool, cut_groups(&job, job.d_out / TDM_PANEL_ROWS, layer->d_expert, 1, n_threads), down_chunk,
-                     &job);
+        run_chunks(&job, pool, cut_groups(&job, job.d_out / TDM_PANEL_ROWS, layer->d_expert, 1, n_threads), down_chunk);
         job.chunk_rows = TDM_MAX(SUM_VALUES / (job.d_out * layer->n_used), 1u);
         tdm_pool_run(pool, TDM_DIV_UP(n_rows, job.chunk_rows), sum_rows, &job);
 }

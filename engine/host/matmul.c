@@ -5,6 +5,7 @@
  * and large enough that taking one (some 50 ns) is free. */
 #include <assert.h>
 #include "engine/host/matmul.h"
+#include "engine/host/runs.h"
 
 #define ALIGNMENT 64u
 #define CHUNKS_PER_THREAD 16u
@@ -241,62 +242,10 @@ static tdm_matmul_fn find_kernel(const struct tdm_kernels *kernels, const struct
         return fn;
 }
 
-/* Who computes which chunk. Chunks that follow each other lie behind each other in memory, and a kernel fetches what
- * follows while it computes. So each thread has a run of them, and one that is done takes from the end of the longest
- * run that is left. The pool's own numbers would give every thread what another one has fetched. */
-struct runs {
-        unsigned n_threads;
-        struct run {
-                _Alignas(ALIGNMENT) _Atomic uint64_t chunks; /* first << 32 | end */
-        } of[TDM_POOL_MAX_THREADS];
-};
-
-static void runs_init(struct runs *runs, uint32_t n_chunks, unsigned n_threads)
-{
-        uint32_t first = 0, end;
-
-        runs->n_threads = n_threads;
-        for (unsigned i = 0; i < n_threads; i++, first = end) {
-                end = (uint32_t)((uint64_t)n_chunks * (i + 1) / n_threads);
-                atomic_init(&runs->of[i].chunks, (uint64_t)first << 32 | end);
-        }
-}
-
-static uint32_t run_left(uint64_t run)
-{
-        return (uint32_t)run - (uint32_t)(run >> 32);
-}
-
-/* Called once for each chunk of the job, so there is one. */
-static uint32_t runs_take(struct runs *runs, unsigned thread)
-{
-        _Atomic uint64_t *own = &runs->of[thread].chunks, *longest;
-        uint64_t run = atomic_load_explicit(own, memory_order_relaxed), other;
-
-        /* Relaxed: the pool orders what the job has written, and a chunk's number is all that is taken here. */
-        while (run_left(run) > 0)
-                if (atomic_compare_exchange_weak_explicit(own, &run, run + (UINT64_C(1) << 32), memory_order_relaxed,
-                                                          memory_order_relaxed))
-                        return (uint32_t)(run >> 32);
-        do {
-                longest = own;
-                run = 0;
-                for (unsigned i = 0; i < runs->n_threads; i++) {
-                        other = atomic_load_explicit(&runs->of[i].chunks, memory_order_relaxed);
-                        if (run_left(other) > run_left(run)) {
-                                run = other;
-                                longest = &runs->of[i].chunks;
-                        }
-                }
-        } while (run_left(run) == 0 || !atomic_compare_exchange_weak_explicit(
-                                               longest, &run, run - 1, memory_order_relaxed, memory_order_relaxed));
-        return (uint32_t)run - 1;
-}
-
 /* ---- products ---- */
 
 struct matmul_job {
-        struct runs runs;
+        struct tdm_runs runs;
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
         const struct tdm_matmul_out *outs;
@@ -340,7 +289,7 @@ static void matmul_chunk(void *arg, unsigned ticket, unsigned thread)
 {
         struct matmul_job *job = arg;
         const struct tdm_matmul_out *out;
-        uint32_t chunk = runs_take(&job->runs, thread), first;
+        uint32_t chunk = tdm_runs_take(&job->runs, thread), first;
         struct piece piece;
         unsigned i = 0;
         float *y;
@@ -383,12 +332,12 @@ void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const 
                         outs[i].matrix, n_rows, macs, tdm_pool_n_threads(pool));
                 n_chunks += job.cuts[i].n_chunks;
         }
-        runs_init(&job.runs, n_chunks, tdm_pool_n_threads(pool));
+        tdm_runs_init(&job.runs, n_chunks, tdm_pool_n_threads(pool));
         tdm_pool_run(pool, n_chunks, matmul_chunk, &job);
 }
 
 struct gate_up_job {
-        struct runs runs;
+        struct tdm_runs runs;
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
         const struct tdm_gate_up *what;
@@ -402,7 +351,7 @@ struct gate_up_job {
 static void gate_up_chunk(void *arg, unsigned ticket, unsigned thread)
 {
         struct gate_up_job *job = arg;
-        struct piece piece = cut_piece(&job->cut, runs_take(&job->runs, thread));
+        struct piece piece = cut_piece(&job->cut, tdm_runs_take(&job->runs, thread));
         uint32_t first = piece.first_panel * TDM_PANEL_ROWS, width = piece.n_panels * TDM_PANEL_ROWS;
         const struct tdm_gate_up *what = job->what;
         uint32_t n = TDM_MIN(width, what->gate->rows - first);
@@ -454,7 +403,7 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                 TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows);
         job.cut.chunk_panels = TDM_MAX(job.cut.chunk_panels / job.cut.unit * job.cut.unit, job.cut.unit);
         job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
-        runs_init(&job.runs, job.cut.n_chunks, tdm_pool_n_threads(pool));
+        tdm_runs_init(&job.runs, job.cut.n_chunks, tdm_pool_n_threads(pool));
         tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
 }
 
