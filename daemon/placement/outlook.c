@@ -107,21 +107,26 @@ static bool is_hopeless(const struct tdm_outlook *o, unsigned i)
 
 /* ---- rounds ---- */
 
-/* The time with many rows, where it would take too long to find out: in proportion to the time with one, as it was
- * before, or as it is for the present placement. */
+/* How many times as long as one row many rows take: as it was for this placement before, or else as it is for any that
+ * is known. Which one is taken now must not matter, or new jobs would move back and forth with the guess. */
+static double times_of(const struct tdm_outlook *o, unsigned i)
+{
+        if (o->of[i].times > 0)
+                return o->of[i].times;
+        for (unsigned k = 0; k < TDM_N_CANDIDATES; k++)
+                if (o->of[k].times > 0)
+                        return o->of[k].times;
+        return o->many_rows;
+}
+
+/* The time with many rows, where it would take too long to find out. */
 static void guess_many(struct tdm_outlook *o, unsigned i)
 {
         struct tdm_candidate *c = &o->of[i];
-        unsigned own = index_of(o->found);
-        double times = o->many_rows;
 
-        if (c->times > 0)
-                times = c->times;
-        else if (own < TDM_N_CANDIDATES && o->of[own].times > 0)
-                times = o->of[own].times;
         memset(c->took_ns[1], 0, sizeof(c->took_ns[1]));
         c->old[1] = false;
-        c->took_ns[1][0] = (uint64_t)(TDM_MIN(times, (double)o->many_rows) * (double)value(o, i, 0));
+        c->took_ns[1][0] = (uint64_t)(TDM_MIN(times_of(o, i), (double)o->many_rows) * (double)value(o, i, 0));
 }
 
 static bool is_near(const struct tdm_outlook *o, unsigned i)

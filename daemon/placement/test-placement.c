@@ -326,6 +326,24 @@ static void test_outlook_young(void **state)
         }
 }
 
+/* A device was hopeless, so its steps of many rows were never timed. Then the other one gets slower and goes on
+ * changing, with an alarm each time. What is guessed of the first one does not hang on which of the two is taken. */
+static void test_outlook_guesses(void **state)
+{
+        struct tdm_outlook o = { .found = TDM_PLACEMENT_GPU };
+        struct devices d = { .row_ns = { [TDM_WORKER_NPU] = 100000, [TDM_WORKER_GPU] = 10000 }, .now = 1 };
+
+        look(&o, &d, TDM_PLACEMENT_GPU, 15000 * MS);
+        assert_int_equal(o.found, TDM_PLACEMENT_GPU);
+        for (uint64_t at = 15000; at < 60000; at += 2500) {
+                d.row_ns[TDM_WORKER_GPU] = at % 5000 ? 140000 : 250000;
+                look(&o, &d, TDM_PLACEMENT_GPU, (at + 2500) * MS);
+                assert_int_not_equal(o.found, TDM_PLACEMENT_GPU);
+                if (at > 25000)
+                        assert_int_equal(o.found, TDM_PLACEMENT_NPU);
+        }
+}
+
 static void test_new_plans(void **state)
 {
         struct tdm_placement_workers w = both_up();
@@ -388,7 +406,8 @@ int main(void)
                 cmocka_unit_test(test_measured),      cmocka_unit_test(test_routes),
                 cmocka_unit_test(test_trial),         cmocka_unit_test(test_store),
                 cmocka_unit_test(test_outlook),       cmocka_unit_test(test_outlook_slow),
-                cmocka_unit_test(test_outlook_young), cmocka_unit_test(test_new_plans),
+                cmocka_unit_test(test_outlook_young), cmocka_unit_test(test_outlook_guesses),
+                cmocka_unit_test(test_new_plans),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
