@@ -245,7 +245,7 @@ void tdm_strv_freep(char ***strv);
  * several users. */
 const char *tdm_model_shown_path(const struct tdm_model *model);
 const char *tdm_model_shown_error(const struct tdm_model *model); /* "" unless it failed; by the same rule */
-/* Memory is short on this machine: of the models that no job has used for 10 s, the one that was used longest ago
+/* Memory is short on this machine. Of the models that no job has used for 10 s, the one that was used longest ago
  * leaves. False: there is none. */
 bool tdm_models_relieve(struct tdm_models *models);
 

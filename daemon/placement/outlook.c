@@ -107,8 +107,8 @@ static bool is_hopeless(const struct tdm_outlook *o, unsigned i)
 
 /* ---- rounds ---- */
 
-/* How many times as long as one row many rows take: as it was for this placement before, or else as it is for any that
- * is known. Which one is taken now must not matter, or new jobs would move back and forth with the guess. */
+/* The time with many rows, in times with one: as last seen of this placement, or else of any other. It must not depend
+ * on which placement new jobs take now. Otherwise the guess would change with them, and they with the guess. */
 static double times_of(const struct tdm_outlook *o, unsigned i)
 {
         if (o->of[i].times > 0)

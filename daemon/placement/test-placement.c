@@ -327,7 +327,7 @@ static void test_outlook_young(void **state)
 }
 
 /* A device was hopeless, so its steps of many rows were never timed. Then the other one gets slower and goes on
- * changing, with an alarm each time. What is guessed of the first one does not hang on which of the two is taken. */
+ * changing, with an alarm each time. The guess for the first one does not depend on which of the two new jobs take. */
 static void test_outlook_guesses(void **state)
 {
         struct tdm_outlook o = { .found = TDM_PLACEMENT_GPU };

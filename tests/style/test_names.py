@@ -4,6 +4,7 @@ defines. Tests that run for an hour are run seldom: a missing import is found he
 Scopes are not told apart: a name that any function of the file defines counts for the whole file."""
 import ast
 import builtins
+import functools
 import os
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import tree  # noqa: E402
 PYTHON = set(dir(builtins)) | {"__file__", "__name__", "__doc__"}
 
 
+@functools.lru_cache(maxsize=None)  # a module of tests is asked for by each test that imports it
 def parsed(path):
     with open(path, encoding="utf-8") as f:
         return ast.parse(f.read(), path)
