@@ -54,8 +54,18 @@ class Chat(unittest.TestCase):
         t.until(b"212 tokens/s")
         t.type(b"/help\n")
         t.until(b"/reset, /clear       forget")
-        t.type(b"\x04")
+        t.type(b"\x04")  # before the prompt or at it
         self.assertEqual(t.finish(), 0)
+
+    def test_typed_ahead(self):
+        """Each of two lines is typed while the answer before it comes, and Ctrl-D during the last."""
+        t = Terminal("chat", "-m", "slow", "-n", "25")
+        t.until_prompt()
+        for keys, since in ((b"hello\r", 0), (b"again\n", 1), (b"\x04", 2)):
+            t.until(b"\x1b[?2004l", times=since)
+            t.type(keys)
+        self.assertEqual(t.finish(), 0)
+        self.assertEqual(t.output.count(b"25 tokens"), 2)
 
     def test_terminal_too_long(self):
         t = Terminal("chat", "-m", "long")

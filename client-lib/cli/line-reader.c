@@ -376,6 +376,8 @@ enum line line_read(struct line_reader *r, const char *prompt, struct buf *to)
 
         r->prompt = prompt;
         r->begun = r->pasted = r->in_paste = false;
+        if (r->at == r->end)
+                r->ahead = 0; /* the line before took all of what was typed ahead of it */
         r->why = LINE_OK;
         if (r->edit) {
                 k = read_edited(r, to);
