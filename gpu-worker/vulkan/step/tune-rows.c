@@ -39,7 +39,14 @@ static unsigned list_rows_works(const struct tdm_vk_model *m, uint32_t rows, boo
         return n;
 }
 
-/* Where a work's shape is kept: a new place, or the one of another model's matrix of these sizes. NULL: no room. */
+/* The places of device->tuned from `first` on are of the model that is measured. Those before are of other models with
+ * matrices of these sizes, which may be loaded and use them: they stay as they are. */
+static bool is_own(const struct tdm_vk_device *device, const struct tdm_vk_tuned *place, unsigned first)
+{
+        return place >= &device->tuned[first];
+}
+
+/* Where a work's shape is kept: a new place, whose shape is not used yet, or another model's. NULL: no room. */
 static struct tdm_vk_tuned *place_of(struct tdm_vk_device *device, const struct tdm_vk_tuned *key)
 {
         for (unsigned i = 0; i < device->n_tuned; i++)
@@ -69,7 +76,7 @@ static int rows_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
 
 /* The shapes of each kernel in turns; *ret: the time of the best ones, which they have then. */
 static int tune_shapes(struct trial *t, const struct work *works, unsigned n, struct tdm_vk_tuned **places,
-                       uint64_t *ret, struct tdm_error *err)
+                       unsigned first, uint64_t *ret, struct tdm_error *err)
 {
         struct tdm_vk_device *device = t->m->device;
         int r = 0;
@@ -79,6 +86,8 @@ static int tune_shapes(struct trial *t, const struct work *works, unsigned n, st
                 unsigned n_shapes = rows_shapes_of(device, &works[i], &shapes);
                 struct tdm_vk_shape kept = places[i]->shape;
 
+                if (!is_own(device, places[i], first))
+                        continue;
                 for (unsigned k = 0; k < n_shapes && r == 0 && works[i].layer < LAYERS; k++) {
                         uint64_t ns = UINT64_MAX;
 
@@ -99,7 +108,7 @@ static int tune_shapes(struct trial *t, const struct work *works, unsigned n, st
 
 /* By flagged words: from the first shapes on that may be used. UINT64_MAX: some matrix has none. */
 static int tune_flagged(struct trial *t, const struct work *works, unsigned n, struct tdm_vk_tuned **places,
-                        uint64_t *ret, struct tdm_error *err)
+                        unsigned first, uint64_t *ret, struct tdm_error *err)
 {
         struct tdm_vk_device *device = t->m->device;
         int r;
@@ -114,26 +123,23 @@ static int tune_flagged(struct trial *t, const struct work *works, unsigned n, s
                         k++;
                 if (k == n_shapes)
                         return 0;
-                if (!tdm_vk_work_is_tile(&works[i]))
+                if (!tdm_vk_work_is_tile(&works[i]) && is_own(device, places[i], first))
                         places[i]->shape = shapes[k];
         }
         r = rows_run(t, ret, err);
         if (r == 0 && tdm_vk_record_flags(t->m, &t->work))
-                return tune_shapes(t, works, n, places, ret, err);
+                return tune_shapes(t, works, n, places, first, ret, err);
         *ret = UINT64_MAX;
         return r;
 }
 
-/* The shapes are not used yet. false: no room for all of them. */
+/* false: no room for all of them. */
 static bool place_all(struct tdm_vk_device *device, const struct work *works, unsigned n, struct tdm_vk_tuned **ret)
 {
-        static const struct tdm_vk_shape not_used;
-
         for (unsigned i = 0; i < n; i++) {
                 ret[i] = place_of(device, &works[i].key);
                 if (!ret[i])
                         return false;
-                ret[i]->shape = not_used;
         }
         return true;
 }
@@ -161,39 +167,34 @@ static int run_all_layers(struct tdm_vk_model *m, uint32_t rows, uint64_t *ret_n
 /* Whether they are faster than what is there without them shows in all layers: what each boundary takes is more there,
  * where a kernel's code lies in fewer caches. */
 static int try_flagged(struct trial *trial, uint32_t rows, struct work *works, struct tdm_vk_tuned *items,
-                       struct tdm_error *err)
+                       unsigned first, struct tdm_error *err)
 {
-        static const struct tdm_vk_shape used = { .panels = 1 }, not_used;
+        static const struct tdm_vk_shape used = { .panels = 1 };
         struct tdm_vk_device *device = trial->m->device;
-        struct tdm_vk_shape items_kept = items->shape, down_kept[MAX_KEYS];
+        struct tdm_vk_shape items_kept = items->shape, kept[MAX_KEYS];
         struct tdm_vk_tuned *places[MAX_KEYS];
         unsigned n = list_rows_works(trial->m, rows, true, works), n_tuned = device->n_tuned;
         uint64_t without = UINT64_MAX, with = UINT64_MAX, in_some = UINT64_MAX;
         int r = run_all_layers(trial->m, rows, &without, err);
 
-        for (unsigned i = 0; i < n; i++) { /* those of `down` are there already */
-                struct tdm_vk_tuned *place = tdm_vk_work_is_tile(&works[i]) ? place_of(device, &works[i].key) : NULL;
-
-                down_kept[i] = place ? place->shape : not_used;
-        }
         if (!place_all(device, works, n, places)) {
                 device->n_tuned = n_tuned;
                 return 0;
         }
-        for (unsigned i = 0; i < n; i++)
-                places[i]->shape = down_kept[i];
+        for (unsigned i = 0; i < n; i++) /* those of `down` are chosen already */
+                kept[i] = places[i]->shape;
         items->shape = used;
         if (r == 0)
                 r = compile_and_prove(device, works, n, err);
         if (r == 0)
-                r = tune_flagged(trial, works, n, places, &in_some, err);
+                r = tune_flagged(trial, works, n, places, first, &in_some, err);
         if (r == 0 && in_some < UINT64_MAX)
                 r = run_all_layers(trial->m, rows, &with, err);
         if ((double)with < (double)without * GAIN)
                 return r;
         items->shape = items_kept;
         for (unsigned i = 0; i < n; i++)
-                places[i]->shape = down_kept[i];
+                places[i]->shape = kept[i];
         return r;
 }
 
@@ -236,9 +237,9 @@ static int tune_class(struct tdm_vk_model *m, uint32_t rows, struct work *works,
                 items->shape = not_used;
         few = TDM_MIN(few, plain);
         if (r == 0)
-                r = tune_shapes(&trial, works, n, places, &few, err);
+                r = tune_shapes(&trial, works, n, places, n_tuned, &few, err);
         if (r == 0 && rows <= TDM_VK_FLAGGED_ROWS)
-                r = try_flagged(&trial, rows, works, items, err);
+                r = try_flagged(&trial, rows, works, items, n_tuned, err);
         tdm_vk_trial_deinit(&trial);
         return r;
 }

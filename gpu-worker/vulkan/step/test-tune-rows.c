@@ -1,0 +1,92 @@
+/* Two models with matrices of the same sizes on one device: what the first one uses stays as it is while the second is
+ * measured. Else a step of a few rows of the first would look for kernels that are there no more.
+ *
+ * usage: test-tune-rows, with what tests/spirv-executor/CMakeLists.txt gives it */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/tests/random-model.h"
+#include "gpu-worker/vulkan/vulkan.h"
+
+static _Atomic uint64_t heartbeat;
+
+static struct tdm_device_model *load(struct tdm_device *device, const struct tdm_device_model_config *config)
+{
+        struct tdm_device_model *model;
+        struct tdm_error err = {};
+
+        if (tdm_vulkan_device_ops.model_load(device, config, &model, &err) != 0)
+                fail_msg("%s", err.message);
+        return model;
+}
+
+/* Of a few rows, and of kernels that leave flagged words: those have no shape but the one that is kept. */
+static bool is_flagged(const struct tdm_vk_tuned *tuned)
+{
+        uint32_t shader = TDM_VK_TUNED_SHADER(tuned->shader);
+
+        return tuned->shader > 0xffff && (shader == TDM_VK_MATVEC || shader == TDM_VK_MATVEC_GELU);
+}
+
+static void others_shapes_stay(void **state)
+{
+        const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
+        struct tdm_device_model_config model_config = { .limits = { 2, 2, 2, 8, 8 } };
+        struct tdm_device_model *first, *second;
+        struct tdm_vk_tuned before[TDM_VK_MAX_TUNED];
+        struct tdm_device *opened;
+        struct tdm_vk_device *device;
+        struct tdm_hparams hp;
+        struct tdm_error err = {};
+        unsigned n_flagged = 0, n = 0;
+        uint8_t *weights;
+
+        (void)state;
+        assert_true(random_model_hparams("tiny-128", &hp));
+        weights = random_model_new(&hp, TDM_TYPE_Q4_0, TDM_TYPE_Q4_0);
+        assert_non_null(weights);
+        model_config.weights = weights;
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_vulkan_device_ops.open(&opened, &config, &err), 0);
+        device = (struct tdm_vk_device *)opened;
+        first = load(opened, &model_config);
+
+        /* The first model uses flagged words, in shapes that a CPU implementation does not try. The way of attention is
+         * forgotten, as if the second model had other heads: so it is measured again. */
+        for (unsigned i = 0; i < device->n_tuned; i++) {
+                struct tdm_vk_tuned *t = &device->tuned[i];
+                const struct tdm_vk_shape *shapes;
+                unsigned n_shapes = tdm_vk_tuned_shapes(t, &shapes);
+
+                if (TDM_VK_TUNED_SHADER(t->shader) == TDM_VK_ATTEND_F16)
+                        continue;
+                if (is_flagged(t)) {
+                        t->shape = shapes[n_shapes - 1];
+                        n_flagged++;
+                }
+                device->tuned[n] = *t;
+                before[n++] = *t;
+        }
+        device->n_tuned = n;
+        assert_true(n_flagged > 0);
+        second = load(opened, &model_config);
+        assert_true(device->n_tuned > n); /* it was measured */
+        assert_memory_equal(device->tuned, before, n * sizeof(before[0]));
+
+        tdm_vulkan_device_ops.model_unload(second);
+        tdm_vulkan_device_ops.model_unload(first);
+        tdm_vulkan_device_ops.close(opened);
+        random_model_destroy(weights);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = { cmocka_unit_test(others_shapes_stay) };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
