@@ -6,34 +6,46 @@
 #define COMPARED 12u
 
 struct tdm_guess_file {
-        uint32_t *ids;
-        size_t n;
+        uint32_t *ids; /* where it copies: behind its n those that the job has made */
+        size_t n, capacity;
         bool copies;
+        struct tdm_lookup *lookup; /* of this job's text; NULL: nothing is read yet */
+        uint64_t job_id;
 };
 
 void tdm_guess_file_close(struct tdm_guess_file *file)
 {
         if (!file)
                 return;
+        tdm_lookup_destroy(file->lookup);
         free(file->ids);
         free(file);
 }
 
+static int make_room(struct tdm_guess_file *file, size_t n)
+{
+        size_t capacity = TDM_MAX(file->capacity, (size_t)4096);
+        uint32_t *ids;
+
+        if (n <= file->capacity)
+                return 0;
+        while (capacity < n)
+                capacity *= 2;
+        ids = realloc(file->ids, capacity * sizeof(*ids));
+        if (!ids)
+                return -ENOMEM;
+        file->ids = ids;
+        file->capacity = capacity;
+        return 0;
+}
+
 static int read_ids(struct tdm_guess_file *file, FILE *from)
 {
-        size_t capacity = 0;
         uint32_t id;
 
         while (fscanf(from, "%u", &id) == 1) {
-                if (file->n == capacity) {
-                        uint32_t *ids;
-
-                        capacity = TDM_MAX(2 * capacity, (size_t)4096);
-                        ids = realloc(file->ids, capacity * sizeof(*ids));
-                        if (!ids)
-                                return -ENOMEM;
-                        file->ids = ids;
-                }
+                if (make_room(file, file->n + 1) < 0)
+                        return -ENOMEM;
                 file->ids[file->n++] = id;
         }
         return 0;
@@ -94,14 +106,32 @@ uint32_t tdm_guess_file_guess(void *userdata, const struct tdm_job *job, uint32_
                         from = at;
                 }
         }
-        if (!file->copies)
-                most = (uint32_t)(random % (most + 1));
+        most = (uint32_t)(random % (most + 1));
         while (n < most && from + n < file->n && file->ids[from + n] < n_vocab) {
                 ret[n] = file->ids[from + n];
                 n++;
         }
         wrong = (uint32_t)(random >> 32) % (n + 1);
-        if (wrong < n && !file->copies)
+        if (wrong < n)
                 ret[wrong] = ret[wrong] > 0 ? ret[wrong] - 1 : 1;
+        return n;
+}
+
+uint32_t tdm_guess_file_look_up(struct tdm_guess_file *file, const struct tdm_job *job, uint32_t most, uint32_t *ret,
+                                struct tdm_lookup_match *match)
+{
+        uint32_t n_vocab = tdm_model_hparams(job->model)->n_vocab, found, n = 0;
+
+        if (file->job_id != job->id) {
+                tdm_lookup_destroy(file->lookup);
+                file->lookup = NULL;
+                file->job_id = job->id;
+        }
+        if ((!file->lookup && tdm_lookup_new(&file->lookup) < 0) || make_room(file, file->n + job->generated) < 0)
+                return 0;
+        memcpy(file->ids + file->n, job->ids + job->prompt_tokens, job->generated * sizeof(*file->ids));
+        found = tdm_lookup_guess(file->lookup, file->ids, (uint32_t)(file->n + job->generated), most, ret, match);
+        while (n < found && ret[n] < n_vocab)
+                n++;
         return n;
 }

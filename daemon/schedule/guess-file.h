@@ -4,16 +4,20 @@
 #define TDM_DAEMON_SCHEDULE_GUESS_FILE_H
 
 #include "daemon/jobs/job.h"
+#include "daemon/schedule/lookup.h"
 
 struct tdm_guess_file;
 
-/* Decimal ids, TDM_NO_TOKEN between texts. "copy:PATH": as many guesses as there may be, none made wrong, like lookup
- * in a text that the prompt gives; as many are checked as pay. -errno. */
+/* Decimal ids, TDM_NO_TOKEN between texts. "copy:PATH": lookup's guesses, as if the prompt had given the texts; as many
+ * are checked as pay. -errno. */
 int tdm_guess_file_open(struct tdm_guess_file **ret, const char *path);
 void tdm_guess_file_close(struct tdm_guess_file *file);
 bool tdm_guess_file_copies(const struct tdm_guess_file *file);
 /* What follows the place that agrees with the most tokens before. How many, and which of them is made wrong if any, is
  * a function of the job's seed and length. */
 uint32_t tdm_guess_file_guess(void *file, const struct tdm_job *job, uint32_t most, uint32_t *ret);
+/* Of one that copies. It keeps what it has read of one job: of several, each turn reads anew. */
+uint32_t tdm_guess_file_look_up(struct tdm_guess_file *file, const struct tdm_job *job, uint32_t most, uint32_t *ret,
+                                struct tdm_lookup_match *match);
 
 #endif

@@ -13,6 +13,7 @@ struct tdm_lookup {
         uint32_t *before;     /* [capacity]: of a place, 1 + the one before it with the same hash; 0: none */
         uint32_t n_heads;     /* a power of two */
         uint32_t n, capacity; /* places that are known: ids that were read */
+        uint32_t distance;    /* of the last guesses from the place where they stood; 0: there were none */
 };
 
 int tdm_lookup_new(struct tdm_lookup **ret)
@@ -90,10 +91,23 @@ static uint32_t agreement(const uint32_t *ids, uint32_t a, uint32_t b)
         return n;
 }
 
+/* The same over one token that differs; 0: too few agree before that one. *ret_behind: it is the last one. */
+static uint32_t agreement_over_change(const uint32_t *ids, uint32_t a, uint32_t b, bool *ret_behind)
+{
+        uint32_t after = agreement(ids, a, b), before;
+
+        *ret_behind = after == 0;
+        if (after >= TDM_LOOKUP_MOST || after >= a)
+                return 0;
+        before = agreement(ids, a - after - 1, b - after - 1);
+        return before < TDM_LOOKUP_BEFORE_CHANGE ? 0 : TDM_MIN(after + before, TDM_LOOKUP_MOST);
+}
+
 uint32_t tdm_lookup_guess(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t n_ids, uint32_t most, uint32_t *ret,
-                          uint32_t *ret_length)
+                          struct tdm_lookup_match *match)
 {
         uint32_t until, best = NONE, length = TDM_LOOKUP_LEAST - 1, n, at;
+        bool behind = false;
 
         if (make_room(lookup, ids, n_ids) < 0)
                 return 0;
@@ -113,11 +127,23 @@ uint32_t tdm_lookup_guess(struct tdm_lookup *lookup, const uint32_t *ids, uint32
                 if (length == TDM_LOOKUP_MOST)
                         break;
         }
+        if (lookup->distance > 0 && lookup->distance < n_ids && length < TDM_LOOKUP_MOST) {
+                bool behind_last;
+                uint32_t from = n_ids - lookup->distance,
+                         agree = agreement_over_change(ids, from - 1, n_ids - 1, &behind_last);
+
+                if (agree > length) {
+                        length = agree;
+                        best = from;
+                        behind = behind_last;
+                }
+        }
         if (best == NONE)
                 return 0;
+        lookup->distance = n_ids - best;
         /* The text may repeat with a period that is shorter than the guesses: then they repeat with it. */
         for (n = 0; n < most; n++)
                 ret[n] = best + n < n_ids ? ids[best + n] : ret[best + n - n_ids];
-        *ret_length = length;
+        *match = (struct tdm_lookup_match){ .length = length, .behind_changed = behind };
         return n;
 }

@@ -16,8 +16,9 @@ struct suspects {
         uint64_t stamp;   /* when it last had a step */
 };
 
-/* How often guesses were right, by the number of tokens that agreed (speculate.c). Old ones count less and less. */
-#define N_AGREEMENTS 5u
+/* How often guesses were right, by the number of tokens that agreed, and of those that follow on a changed token
+ * (speculate.c). Old ones count less and less. */
+#define N_AGREEMENTS 6u
 struct guess_record {
         float n, n_right;
 };
@@ -29,10 +30,11 @@ struct guesses {
         /* How many ids there are. Of them n go into the next step. The others are compared with the tokens that come,
          * too: that shows how good guesses are while none is worth a row. */
         uint32_t n_found, n;
-        uint32_t length; /* of a guess of lookup: how many tokens before it agreed with the place that it is from */
-        bool drafted;    /* the ids come from a draft model */
-        /* While a draft model guesses: lookup's first guess and its length, to be compared. Length 0: it had none. */
-        uint32_t other_id, other_length;
+        struct tdm_lookup_match match; /* of guesses of lookup */
+        bool drafted;                  /* the ids come from a draft model */
+        /* While a draft model guesses: lookup's first guess and its match, to be compared. Length 0: it had none. */
+        uint32_t other_id;
+        struct tdm_lookup_match other_match;
         /* While a step's guesses are dealt out (speculate.c): how many this sequence has, and the chance that these are
          * all right. */
         uint32_t n_tried;

@@ -31,12 +31,14 @@ float tdm_scheduler_chance(const struct guess_record *r)
         return (r->n_right + RECORD_FIRST) / (r->n + 2 * RECORD_FIRST);
 }
 
-/* 3, 4, 5 to 7, 8 to 15, and more tokens. */
-static struct guess_record *record_of(struct guesses *g, uint32_t length)
+/* Of a guess behind the first n of a match: 3, 4, 5 to 7, 8 to 15, and more tokens. A guess that follows on a changed
+ * token is one of its own kind: how much was copied before says little about it. */
+static struct guess_record *record_of(struct guesses *g, struct tdm_lookup_match match, uint32_t n)
 {
+        uint32_t length = match.length + n;
         unsigned i = length <= 3 ? 0 : length <= 4 ? 1 : length <= 7 ? 2 : length <= 15 ? 3 : 4;
 
-        return &g->records[i];
+        return &g->records[match.behind_changed && n == 0 ? 5 : i];
 }
 
 /* Of the next guess behind the first n. */
@@ -44,7 +46,7 @@ static struct guess_record *record_behind(struct sequence *q, uint32_t n)
 {
         if (q->guesses.drafted)
                 return &q->draft.records[TDM_MIN(n, TDM_MAX_GUESSES - 1)];
-        return record_of(&q->guesses, q->guesses.length + n);
+        return record_of(&q->guesses, q->guesses.match, n);
 }
 
 static void count(struct guess_record *r, bool right)
@@ -62,9 +64,9 @@ void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32
                 right = ids[i] == g->ids[i];
                 count(record_behind(q, i), right);
         }
-        if (g->other_length > 0 && n > 0)
-                count(record_of(g, g->other_length), ids[0] == g->other_id);
-        g->n = g->n_found = g->other_length = 0;
+        if (g->other_match.length > 0 && n > 0)
+                count(record_of(g, g->other_match, 0), ids[0] == g->other_id);
+        g->n = g->n_found = g->other_match.length = 0;
 }
 
 enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job)
@@ -91,7 +93,7 @@ static void look_up(struct sequence *q, uint32_t most)
         struct guesses *g = &q->guesses;
 
         g->drafted = false;
-        g->n_found = tdm_lookup_guess(g->lookup, q->job->ids, q->job->n_ids, most, g->ids, &g->length);
+        g->n_found = tdm_lookup_guess(g->lookup, q->job->ids, q->job->n_ids, most, g->ids, &g->match);
 }
 
 bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, float chance)
@@ -105,10 +107,10 @@ bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, flo
         if (g->n_found == 0)
                 return false;
         /* Before anything is counted they are not believed: the draft guesses, and what lookup says is compared. */
-        if (record_of(g, g->length)->n > 0 && tdm_scheduler_chance(record_of(g, g->length)) > chance)
+        if (record_of(g, g->match, 0)->n > 0 && tdm_scheduler_chance(record_of(g, g->match, 0)) > chance)
                 return true;
         g->other_id = g->ids[0];
-        g->other_length = g->length;
+        g->other_match = g->match;
         return false;
 }
 
@@ -129,6 +131,12 @@ static enum tdm_unguessed keep_allowed(struct sequence *q, uint64_t until_ns)
         return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_GRAMMAR;
 }
 
+/* For tests: lookup in a text that the job does not have. */
+static bool copies(const struct tdm_scheduler *s)
+{
+        return s->guess_file && tdm_guess_file_copies(s->guess_file);
+}
+
 static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q)
 {
         struct guesses *g = &q->guesses;
@@ -145,9 +153,13 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
                 return TDM_UNGUESSED_SUSPECT;
         if (most == 0)
                 return TDM_UNGUESSED_LAST;
+        if (copies(s)) {
+                g->n_found = tdm_guess_file_look_up(s->guess_file, job, most, g->ids, &g->match);
+                return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_NO_MATCH;
+        }
         if (s->config.guess) {
                 g->n_found = s->config.guess(s->config.guess_data, job, most, g->ids);
-                g->length = TDM_LOOKUP_LEAST;
+                g->match = (struct tdm_lookup_match){ .length = TDM_LOOKUP_LEAST };
                 return TDM_UNGUESSED_NOT;
         }
         g->n_found = tdm_draft_guesses(q, most, g->ids);
@@ -158,7 +170,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
                 return q->draft.why;
         if (!g->lookup && tdm_lookup_new(&g->lookup) < 0)
                 return TDM_UNGUESSED_MEMORY;
-        g->other_length = 0;
+        g->other_match.length = 0;
         look_up(q, most);
         return g->n_found > 0 ? TDM_UNGUESSED_NOT : q->draft.why ? q->draft.why : TDM_UNGUESSED_NO_MATCH;
 }
@@ -219,9 +231,7 @@ static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t 
 /* For tests: all are checked. Those that stand for lookup's are not: of them as many as pay. */
 static bool checks_all(const struct tdm_scheduler *s)
 {
-        bool copies = s->guess_file && tdm_guess_file_copies(s->guess_file);
-
-        return s->config.all_guesses || (s->config.guess && !copies);
+        return s->config.all_guesses || (s->config.guess && !copies(s));
 }
 
 static void take_all(struct tdm_scheduler *s, uint32_t n_decode, uint32_t n_rows)

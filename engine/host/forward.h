@@ -54,7 +54,8 @@ struct tdm_host_layer {
 struct tdm_host_early;
 
 struct tdm_host_model {
-        struct tdm_pool *pool;             /* of the device */
+        struct tdm_pool *pool;             /* of the device; in a small step the one below */
+        struct tdm_pool *alone;            /* of the device: the caller is its only thread */
         const struct tdm_kernels *kernels; /* of the device */
         const uint8_t *weights;
         struct tdm_hparams hp;
@@ -91,13 +92,14 @@ struct tdm_host_model {
         float *experts_y; /* [tile_rows][d_model]; NULL: no layer has a dense FFN beside its experts */
         float *row;       /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
-        struct tdm_acts embedded;  /* rows of the embedding, of the tokens in embedded_token */
-        uint32_t *embedded_token;  /* [tile_rows]; UINT32_MAX: none */
-        float *side_y;             /* [tile_rows or logits_rows][d_model] */
-        float *folded;             /* [logits_rows][d_model] */
-        float *rank, *altup;       /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
-        float *input, *input_gate; /* [tile_rows][per_layer_width] */
-        float *logits;             /* [logits_rows][logits_stride] */
+        struct tdm_acts embedded;    /* rows of the embedding, of the tokens in embedded_token */
+        uint32_t *embedded_token;    /* [tile_rows]; UINT32_MAX: none */
+        float *side_y;               /* [tile_rows or logits_rows][d_model] */
+        float *folded;               /* [logits_rows][d_model] */
+        float *rank, *altup;         /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
+        float *input, *input_gate;   /* [tile_rows][per_layer_width] */
+        float *logits;               /* [logits_rows][logits_stride] */
+        uint64_t row_macs, key_macs; /* what a row needs, and with each position that it looks at */
         struct tdm_steps_limits limits;
         struct tdm_pooler *pooling; /* in place of head and sample; NULL: the model makes text */
         uint8_t *sampler_scratch;   /* [n_threads][sampler_stride] */

@@ -20,14 +20,17 @@
 #define MAX_TILE_ROWS 12u
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
+#define AHEAD_BYTES 2048u /* of quants: four blocks or more */
 
-/* What a tile of several rows fetches while it computes: the panels after its own, a block of theirs with each of its
- * own. A panel is read by the first tile that needs it, and that one would wait for memory while the multipliers stand
- * still. Of several tiles on the same panels, each fetches some blocks. The processor drops what it is asked for while
- * it waits for much else, so lines are asked for one by one, between products. A tile of one row computes too little to
- * fetch so far ahead: it fetches a little of its own panels, and at their end the beginning of the next ones. */
+/* What a tile fetches while it computes. The processor drops what it is asked for while it waits for much else, so
+ * lines are asked for one by one, between products.
+ *
+ * A tile that is the only one on its panels waits for memory in any case: it fetches its own panels, quants and scales
+ * at one distance, and at their end the beginning of the next ones. Where several tiles share panels, the first one
+ * would wait while the multipliers stand still. So they fetch the panels after their own, a block of those with each of
+ * their own, and each tile fetches some of the blocks. */
 struct ahead {
-        uint32_t n_panels; /* after the tile's own; 0: nothing is fetched */
+        uint32_t n_panels; /* after the tile's own; 0: nothing is fetched of them */
         uint32_t part, n_parts;
 };
 
@@ -39,16 +42,6 @@ INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
 INLINE const uint8_t *panel_data(const struct tdm_matrix *matrix, uint32_t panel)
 {
         return matrix->data + panel * matrix->panel_bytes;
-}
-
-/* Of a panel that comes next: fetches its first scales, and gives the quants that are to be fetched after them. There
- * may be no such panel: fetching harms nothing. */
-INLINE const uint8_t *fetch_begin(const struct tdm_matrix *matrix, uint32_t panel)
-{
-        const uint8_t *data = panel_data(matrix, panel);
-
-        UNROLL for (unsigned at = 0; at < 256; at += 64) _mm_prefetch(data + at, _MM_HINT_T1);
-        return data + scales_bytes(matrix);
 }
 
 INLINE __m512i broadcast_4(const int8_t *p)
@@ -119,7 +112,7 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
         const int32_t *start[MAX_TILE_ROWS];
         __m512 acc[4][MAX_TILE_ROWS];
         uint32_t nb = matrix->cols / BLOCK;
-        const uint8_t *next[4]; /* of several rows: the panel that is fetched, its scales first */
+        const uint8_t *next[4]; /* of several tiles: the panel that is fetched, its scales first */
         const uint8_t *fetch[4];
         uint32_t turn = ahead->part;
 
@@ -127,7 +120,7 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
         {
                 scales[p] = panel_data(matrix, first_panel + p);
                 quants[p] = scales[p] + scales_bytes(matrix);
-                fetch[p] = quants[p] + PREFETCH_BYTES;
+                fetch[p] = quants[p] + AHEAD_BYTES;
                 next[p] = p < ahead->n_panels ? scales[p] + N_P * matrix->panel_bytes : NULL;
                 UNROLL for (unsigned r = 0; r < N_R; r++) acc[p][r] = _mm512_setzero_ps();
         }
@@ -143,7 +136,7 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                 __m512i isum[4][MAX_TILE_ROWS];
                 __m512 w_scale[4];
 
-                if (N_R > 1) {
+                if (ahead->n_parts > 1) {
                         bool mine = turn == 0;
 
                         turn = mine ? ahead->n_parts - 1 : turn - 1;
@@ -154,8 +147,17 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                                 fetch[p] = fetches ? next[p] + scales_bytes(matrix) + b * block_bytes : quants[p];
                                 _mm_prefetch(fetches ? next[p] + b * LANES * 2 : quants[p], _MM_HINT_T1);
                         }
-                } else if (b + PREFETCH_BYTES / block_bytes == nb && ahead->n_panels > 0) {
-                        UNROLL for (unsigned p = 0; p < N_P; p++) fetch[p] = fetch_begin(matrix, first_panel + N_P + p);
+                } else {
+                        /* The block whose quants are fetched with this one's. Past the last panel there may be nothing:
+                         * fetching harms nothing. */
+                        size_t of = b + AHEAD_BYTES / block_bytes;
+                        size_t at = of < nb ? of * LANES * 2 : N_P * matrix->panel_bytes + (of - nb) * LANES * 2;
+
+                        if (b % 2 == 0) /* the scales of two blocks are a line */
+                                UNROLL for (unsigned p = 0; p < N_P; p++) _mm_prefetch(scales[p] + at, _MM_HINT_T1);
+                        if (of == nb && ahead->n_panels > 0)
+                                UNROLL for (unsigned p = 0; p < N_P; p++) fetch[p] =
+                                        scales[p] + N_P * matrix->panel_bytes + scales_bytes(matrix);
                 }
                 if (act == TDM_ACT_I8) {
                         UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
@@ -179,8 +181,7 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                 {
                         w_scale[p] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(scales[p] + b * LANES * 2)));
                         quants[p] += block_bytes;
-                        if (N_R == 1)
-                                fetch[p] += block_bytes;
+                        fetch[p] += block_bytes;
                 }
                 UNROLL for (unsigned r = 0; r < N_R; r++)
                 {

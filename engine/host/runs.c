@@ -22,6 +22,10 @@ uint32_t tdm_runs_take(struct tdm_runs *runs, unsigned thread)
         _Atomic uint64_t *own = &runs->of[thread].chunks, *longest;
         uint64_t run = atomic_load_explicit(own, memory_order_relaxed), other;
 
+        if (runs->n_threads == 1) { /* nobody else takes any, so no instruction is locked */
+                atomic_store_explicit(own, run + (UINT64_C(1) << 32), memory_order_relaxed);
+                return (uint32_t)(run >> 32);
+        }
         /* Relaxed: the pool orders what the job has written, and a chunk's number is all that is taken here. */
         while (n_left(run) > 0)
                 if (atomic_compare_exchange_weak_explicit(own, &run, run + (UINT64_C(1) << 32), memory_order_relaxed,
