@@ -111,6 +111,9 @@ json_t *json_text(const char *data, size_t size)
         _cleanup_(buffer_free) struct buffer mended = { 0 };
         json_t *json;
 
+        /* data is NULL where nothing was ever added, which json_stringn() would refuse. */
+        if (size == 0)
+                return json_string("");
         if (tdm_utf8_is_valid(data, size))
                 return json_stringn(data, size);
         for (size_t i = 0; i < size;) {

@@ -219,6 +219,40 @@ def penalties_and_biases():
 
 
 @test
+def no_text():
+    """An answer that ends before its first character has all its members, and a text that is empty."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        text = g.post("/v1/completions", dict(GREEDY, max_tokens=4))["choices"][0]["text"]
+        said = g.post("/v1/chat/completions", {"model": "tale", "messages": HI, "max_tokens": 4, "temperature": 0})
+        said = said["choices"][0]["message"]["content"]
+        body = dict(GREEDY, stop=text[:1])
+        choice = g.post("/v1/completions", body)["choices"][0]
+        equal((choice["text"], choice["finish_reason"]), ("", "stop"), "completions")
+        equal(text_of(g.events("/v1/completions", dict(body, stream=True)))[0], "", "completions, streamed")
+        body = {"model": "tale", "messages": HI, "max_tokens": 4, "temperature": 0, "stop": said[:1]}
+        answer = g.post("/v1/chat/completions", body)
+        equal(len(answer["choices"]), 1, "choices")
+        equal((answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]), ("", "stop"), "chat")
+        # Here no character was ever there: the first token is the end of the turn.
+        end = {"logit_bias": {str(d.tokenize("<end_of_turn>", special=True, no_bos=True)[0]): 100}}
+        for path, asked in (("/v1/chat/completions", {"messages": HI}), ("/v1/completions", {"prompt": PROMPT})):
+            choices = g.post(path, dict(asked, model="tale", max_tokens=4, **end))["choices"]
+            equal((len(choices), choices[0]["finish_reason"]), (1, "stop"), f"{path}: the end at once")
+            equal(choices[0].get("text", choices[0].get("message", {}).get("content")), "", f"{path}: no text")
+        body = {"model": "tale", "messages": HI, "max_tokens": 4, "temperature": 0, "stop_sequences": [said[:1]]}
+        answer = g.post("/v1/messages", body)
+        equal((answer["stop_reason"], answer["role"]), ("stop_sequence", "assistant"), "Anthropic's")
+        check(all(block["text"] == "" for block in answer["content"]), "Anthropic's content", answer)
+        options = {"num_predict": 4, "temperature": 0, "repeat_penalty": 1, "stop": [said[:1]]}
+        answer = g.post("/api/chat", {"model": "tale", "messages": HI, "stream": False, "options": options})
+        equal((answer["message"]["content"], answer["done"]), ("", True), "Ollama's chat")
+        options["stop"] = [text[:1]]
+        answer = g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "stream": False,
+                                          "options": options})
+        equal((answer["response"], answer["done"]), ("", True), "Ollama's generate")
+
+
+@test
 def cached_tokens():
     with Daemon(placement=None) as d, Gateway(d) as g:
         prompt = " ".join(["Once there was a king who had three sons."] * 20)
