@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 
 TURNS = 8
+MAX_TOKENS = 400
 
 
 def tool(called, description, **parameters):
@@ -48,10 +49,14 @@ def main():
     for turn in range(TURNS):
         # The first turn has to look; the last one has to answer.
         choice = "required" if turn == 0 else "none" if turn == TURNS - 1 else "auto"
+        # One call a turn: a model that goes on calling could use up all tokens within a call. One seed: the same
+        # question about the same folder gets the same calls.
         answer = ask(url, {"model": model, "messages": messages, "tools": tools, "tool_choice": choice,
-                           "max_tokens": 400})
+                           "parallel_tool_calls": False, "seed": 1, "max_tokens": MAX_TOKENS})
         if answer["finish_reason"] != "tool_calls":
-            print(answer["message"]["content"])
+            print(answer["message"]["content"] or "")
+            if answer["finish_reason"] == "length":
+                print(f"(cut off after {MAX_TOKENS} tokens)", file=sys.stderr)
             return
         messages.append(answer["message"])
         for call in answer["message"]["tool_calls"]:
