@@ -62,6 +62,11 @@ static void futex_wake(_Atomic uint32_t *word, int n)
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
+void tdm_pool_beat(struct tdm_pool *pool)
+{
+        atomic_fetch_add_explicit(pool->heartbeat, 1, memory_order_relaxed);
+}
+
 /* Takes and runs chunks until the job has none left. */
 static void work(struct tdm_pool *pool, unsigned thread)
 {
@@ -77,7 +82,7 @@ static void work(struct tdm_pool *pool, unsigned thread)
                                                            memory_order_acquire))
                         continue;
                 fn(arg, n_chunks - (uint32_t)claim, thread);
-                atomic_fetch_add_explicit(pool->heartbeat, 1, memory_order_relaxed);
+                tdm_pool_beat(pool);
                 /* seq_cst: either the caller sees 0 before it sleeps, or we see that it sleeps. Also releases what fn
                  * wrote to the caller's acquire load. */
                 if (atomic_fetch_sub(&pool->n_pending, 1) == 1 && atomic_load(&pool->caller_sleeps))
@@ -236,7 +241,7 @@ static void run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *
         if (n_chunks == 1 || pool->n_threads == 1) {
                 for (unsigned i = 0; i < n_chunks; i++) {
                         fn(arg, i, 0);
-                        atomic_fetch_add_explicit(pool->heartbeat, 1, memory_order_relaxed);
+                        tdm_pool_beat(pool);
                 }
                 return;
         }

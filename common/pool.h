@@ -25,6 +25,8 @@ void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void
 /* The same on the threads that are awake, for jobs that are done sooner than a thread is woken. If all helpers sleep,
  * all are woken. */
 void tdm_pool_run_awake(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg);
+/* Bumps the heartbeat: for a chunk that takes long. */
+void tdm_pool_beat(struct tdm_pool *pool);
 /* For this time from now on, idle helpers do not sleep: half of the threads, so that other processes have cores. 0: all
  * may sleep again. */
 void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns);

@@ -42,7 +42,6 @@ struct tdm_experts {
 
 /* One call's values, read by all threads. */
 struct job {
-        struct tdm_runs runs; /* of the product at hand */
         struct tdm_experts *e;
         const struct tdm_experts_layer *layer;
         const struct tdm_kernels *kernels;
@@ -297,12 +296,12 @@ static inline __attribute__((always_inline)) void fetch_begin(const struct tdm_m
         }
 }
 
-static void gate_up_chunk(void *arg, unsigned ticket, unsigned thread)
+static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
 {
-        struct job *job = arg;
+        const struct job *job = arg;
         const struct tdm_experts_layer *layer = job->layer;
         uint32_t all_panels = layer->d_expert / TDM_PANEL_ROWS;
-        struct piece piece = find_piece(job, tdm_runs_take(&job->runs, thread), all_panels);
+        struct piece piece = find_piece(job, chunk, all_panels);
         uint32_t expert = piece.group->expert, first = piece.first_panel * TDM_PANEL_ROWS;
         uint32_t panel = expert * layer->gate_panels + piece.first_panel, width = piece.n_panels * TDM_PANEL_ROWS;
         _Alignas(ALIGNMENT) float gate[VALUES_MAX], up[VALUES_MAX];
@@ -323,12 +322,12 @@ static void gate_up_chunk(void *arg, unsigned ticket, unsigned thread)
         }
 }
 
-static void down_chunk(void *arg, unsigned ticket, unsigned thread)
+static void down_chunk(void *arg, unsigned chunk, unsigned thread)
 {
-        struct job *job = arg;
+        const struct job *job = arg;
         const struct tdm_experts_layer *layer = job->layer;
         uint32_t all_panels = job->d_out / TDM_PANEL_ROWS;
-        struct piece piece = find_piece(job, tdm_runs_take(&job->runs, thread), all_panels);
+        struct piece piece = find_piece(job, chunk, all_panels);
         uint32_t expert = piece.group->expert, first = piece.first_panel * TDM_PANEL_ROWS;
         float *y = job->e->y + (size_t)piece.first_slot * job->d_out + first;
 
@@ -366,13 +365,13 @@ static void sum_rows(void *arg, unsigned chunk, unsigned thread)
 }
 
 /* One row: some panels of all its experts, and their sum at once. */
-static void down_alone_chunk(void *arg, unsigned ticket, unsigned thread)
+static void down_alone_chunk(void *arg, unsigned chunk, unsigned thread)
 {
-        struct job *job = arg;
+        const struct job *job = arg;
         const struct tdm_experts *e = job->e;
         const struct tdm_experts_layer *layer = job->layer;
-        uint32_t all_panels = job->d_out / TDM_PANEL_ROWS, panel = tdm_runs_take(&job->runs, thread) * job->chunk_rows,
-                 first = panel * TDM_PANEL_ROWS;
+        uint32_t all_panels = job->d_out / TDM_PANEL_ROWS, panel = chunk * job->chunk_rows;
+        uint32_t first = panel * TDM_PANEL_ROWS;
         uint32_t n_panels = TDM_MIN(job->chunk_rows, all_panels - panel), n = n_panels * TDM_PANEL_ROWS;
         _Alignas(ALIGNMENT) float part[ALONE_PANELS * TDM_PANEL_ROWS];
 
@@ -396,17 +395,11 @@ static tdm_matmul_fn find_kernel(const struct tdm_kernels *kernels, enum tdm_act
         return fn;
 }
 
-static void run_chunks(struct job *job, struct tdm_pool *pool, uint32_t n_chunks, tdm_pool_fn fn)
-{
-        tdm_runs_init(&job->runs, n_chunks, tdm_pool_n_threads(pool));
-        tdm_pool_run(pool, n_chunks, fn, job);
-}
-
 void tdm_experts_run(struct tdm_experts *e, const struct tdm_experts_layer *layer, struct tdm_pool *pool,
                      const struct tdm_kernels *kernels, const struct tdm_acts *acts, uint32_t n_rows, const float *z,
                      size_t z_stride, float *y, size_t y_stride)
 {
-        struct job job; /* no initialiser: it would clear the runs of threads that are not there */
+        struct job job;
         unsigned n_threads = tdm_pool_n_threads(pool);
 
         job.e = e;
@@ -434,17 +427,18 @@ void tdm_experts_run(struct tdm_experts *e, const struct tdm_experts_layer *laye
         make_groups(&job, acts);
 
         e->mid.cols = layer->d_expert;
-        run_chunks(&job, pool, cut_groups(&job, layer->d_expert / TDM_PANEL_ROWS, layer->gate.cols, 2, n_threads),
-                   gate_up_chunk);
+        tdm_runs_run(pool, cut_groups(&job, layer->d_expert / TDM_PANEL_ROWS, layer->gate.cols, 2, n_threads),
+                     gate_up_chunk, &job);
         if (n_rows == 1) {
                 uint32_t n_panels = job.d_out / TDM_PANEL_ROWS;
 
                 job.chunk_rows = TDM_MIN(TDM_DIV_UP(n_panels, n_threads * CHUNKS_PER_THREAD), ALONE_PANELS);
                 job.chunk_rows = TDM_ALIGN_UP(job.chunk_rows, 2u);
-                run_chunks(&job, pool, TDM_DIV_UP(n_panels, job.chunk_rows), down_alone_chunk);
+                tdm_runs_run(pool, TDM_DIV_UP(n_panels, job.chunk_rows), down_alone_chunk, &job);
                 return;
         }
-        run_chunks(&job, pool, cut_groups(&job, job.d_out / TDM_PANEL_ROWS, layer->d_expert, 1, n_threads), down_chunk);
+        tdm_runs_run(pool, cut_groups(&job, job.d_out / TDM_PANEL_ROWS, layer->d_expert, 1, n_threads), down_chunk,
+                     &job);
         job.chunk_rows = TDM_MAX(SUM_VALUES / (job.d_out * layer->n_used), 1u);
         tdm_pool_run(pool, TDM_DIV_UP(n_rows, job.chunk_rows), sum_rows, &job);
 }

@@ -247,7 +247,6 @@ static tdm_matmul_fn find_kernel(const struct tdm_kernels *kernels, const struct
 /* ---- products ---- */
 
 struct matmul_job {
-        struct tdm_runs runs;
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
         const struct tdm_matmul_out *outs;
@@ -287,11 +286,11 @@ static void multiply_other(const struct matmul_job *job, unsigned i, const struc
         }
 }
 
-static void matmul_chunk(void *arg, unsigned ticket, unsigned thread)
+static void matmul_chunk(void *arg, unsigned chunk, unsigned thread)
 {
-        struct matmul_job *job = arg;
+        const struct matmul_job *job = arg;
         const struct tdm_matmul_out *out;
-        uint32_t chunk = tdm_runs_take(&job->runs, thread), first;
+        uint32_t first;
         struct piece piece;
         unsigned i = 0;
         float *y;
@@ -334,12 +333,10 @@ void tdm_matmul(struct tdm_pool *pool, const struct tdm_kernels *kernels, const 
                         outs[i].matrix, n_rows, macs, tdm_pool_n_threads(pool));
                 n_chunks += job.cuts[i].n_chunks;
         }
-        tdm_runs_init(&job.runs, n_chunks, tdm_pool_n_threads(pool));
-        tdm_pool_run(pool, n_chunks, matmul_chunk, &job);
+        tdm_runs_run(pool, n_chunks, matmul_chunk, &job);
 }
 
 struct gate_up_job {
-        struct tdm_runs runs;
         const struct tdm_kernels *kernels;
         const struct tdm_acts *acts;
         const struct tdm_gate_up *what;
@@ -350,10 +347,10 @@ struct gate_up_job {
         struct cut cut;
 };
 
-static void gate_up_chunk(void *arg, unsigned ticket, unsigned thread)
+static void gate_up_chunk(void *arg, unsigned chunk, unsigned thread)
 {
-        struct gate_up_job *job = arg;
-        struct piece piece = cut_piece(&job->cut, tdm_runs_take(&job->runs, thread));
+        const struct gate_up_job *job = arg;
+        struct piece piece = cut_piece(&job->cut, chunk);
         uint32_t first = piece.first_panel * TDM_PANEL_ROWS, width = piece.n_panels * TDM_PANEL_ROWS;
         const struct tdm_gate_up *what = job->what;
         uint32_t n = TDM_MIN(width, what->gate->rows - first);
@@ -381,7 +378,7 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                         uint32_t n_rows, const struct tdm_gate_up *what, struct tdm_acts *ret)
 {
         const struct tdm_matrix *gate = what->gate, *up = what->up;
-        struct gate_up_job job; /* no initialiser: it would clear the runs of threads that are not there */
+        struct gate_up_job job;
 
         assert(gate->order == TDM_ORDER_PANELS && up->order == TDM_ORDER_PANELS);
         assert(n_rows <= acts->max_rows && n_rows <= ret->max_rows && gate->rows == up->rows &&
@@ -405,8 +402,7 @@ void tdm_matmul_gate_up(struct tdm_pool *pool, const struct tdm_kernels *kernels
                 TDM_MIN(job.cut.chunk_panels / 2, GATE_UP_VALUES_MAX / TDM_PANEL_ROWS / job.cut.chunk_rows);
         job.cut.chunk_panels = TDM_MAX(job.cut.chunk_panels / job.cut.unit * job.cut.unit, job.cut.unit);
         job.cut.n_chunks = TDM_DIV_UP(job.cut.n_panels, job.cut.chunk_panels) * job.cut.n_row_chunks;
-        tdm_runs_init(&job.runs, job.cut.n_chunks, tdm_pool_n_threads(pool));
-        tdm_pool_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
+        tdm_runs_run(pool, job.cut.n_chunks, gate_up_chunk, &job);
 }
 
 /* ---- describing ---- */
