@@ -16,6 +16,9 @@
 /* So long after the last job. */
 #define AFTERWARDS_NS (10 * TDM_NSEC_PER_SEC)
 #define LATER_NS (100 * TDM_NSEC_PER_MSEC)
+/* A job that comes so long after the last one is somebody's who waits for its first token. Those of a program that
+ * sends one after the other come sooner. */
+#define PAUSE_NS TDM_NSEC_PER_SEC
 
 /* ---- what new sequences take ---- */
 
@@ -251,17 +254,16 @@ static void probe_lane(struct tdm_scheduler *s, struct lane *lane, const struct 
         bool pipelined = !workers->shares_cpus && s->config.steps_in_flight != 1, idle;
         uint64_t now = tdm_scheduler_now(s);
         struct lane_probe *p = &lane->probe;
+        uint64_t last_ns = p->wanted_ns;
 
         if (p->n_in_flight > 0)
                 return;
         if (!may_run(s, lane, workers) || !is_wanted(s, lane, now, &idle)) {
                 p->waits = false;
-                p->busy = false;
                 return;
         }
-        if (!p->busy && !idle) /* the first job does not wait for a probe */
+        if (!idle && (last_ns == 0 || now - last_ns > PAUSE_NS)) /* it does not wait for a probe */
                 lane->outlook.due_ns = TDM_MAX(lane->outlook.due_ns, now + LATER_NS);
-        p->busy = !idle;
         if (!p->waits) {
                 if (now < lane->outlook.due_ns || !next(s, lane, idle, pipelined, now))
                         return;

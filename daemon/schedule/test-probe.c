@@ -133,6 +133,25 @@ static void test_moves(void **state)
         finish(&w);
 }
 
+/* Short jobs, one after the other, are probed beside as long ones are. */
+static void test_short_jobs(void **state)
+{
+        struct client_job *job;
+        struct world w;
+
+        open_world(&w, 30000, 20000, 64);
+        for (unsigned i = 0; i < 20; i++) {
+                uint64_t begin = world_clock;
+
+                job = add_job(&w, 220, TDM_PLACEMENT_ANY);
+                while (!job->done)
+                        one_step(&w);
+                assert_true(i > 0 || (world_clock - begin > 50 * MS && world_clock - begin < 100 * MS));
+        }
+        assert_true(w.fleet.n_probes >= 12);
+        finish(&w);
+}
+
 /* Two devices that are about equally fast: many jobs use both, each its own for all of its life. */
 static void test_side_by_side(void **state)
 {
@@ -149,6 +168,8 @@ static void test_side_by_side(void **state)
                 one_step(&w);
         for (unsigned i = 0; i < 10; i++) {
                 jobs[i] = add_job(&w, 60, TDM_PLACEMENT_ANY);
+                while (kept(&w, jobs[i]) == TDM_PLACEMENT_ANY) /* a probe goes first */
+                        one_step(&w);
                 of[i] = kept(&w, jobs[i]);
                 n_npu += of[i] == TDM_PLACEMENT_NPU;
                 n_gpu += of[i] == TDM_PLACEMENT_GPU;
@@ -239,7 +260,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_moves),   cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_deadly),
-                cmocka_unit_test(test_no_room), cmocka_unit_test(test_away),
+                cmocka_unit_test(test_no_room), cmocka_unit_test(test_away),         cmocka_unit_test(test_short_jobs),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);
