@@ -200,12 +200,23 @@ void tdm_scheduler_probe_lost(struct tdm_scheduler *s, struct lane *lane)
         lane->outlook.of[lane->probe.what.candidate].n_lost++;
 }
 
+/* A worker that runs no jobs may sleep, and its caches hold other things. A step of one row is as short as what that
+ * costs, and says nothing about the steps of jobs. So one is run for nothing first. */
+static bool needs_another(const struct lane_probe *p)
+{
+        return !p->failed && !p->what.many && !p->awake;
+}
+
 void tdm_scheduler_probe_landed(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool good)
 {
         give_back(lane, f);
         lane->probe.failed = lane->probe.failed || !good;
-        if (--lane->probe.n_in_flight == 0)
-                over(s, lane, !lane->probe.failed);
+        if (--lane->probe.n_in_flight == 0) {
+                if (needs_another(&lane->probe))
+                        lane->probe.awake = true;
+                else
+                        over(s, lane, !lane->probe.failed);
+        }
         f->probes = false;
 }
 
@@ -268,6 +279,7 @@ static void probe_lane(struct tdm_scheduler *s, struct lane *lane, const struct 
                 if (now < lane->outlook.due_ns || !next(s, lane, idle, pipelined, now))
                         return;
                 p->waits = true;
+                p->awake = false;
                 p->since_ns = now;
         }
         if (lane->n_flights > 0)
