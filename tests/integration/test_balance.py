@@ -164,19 +164,22 @@ def tune(d, speed, slow, other, share):
 
 
 def slowed_to_half(d, speed, slow, other):
-    """speed is that of the device of plan `slow`. It is made a third quicker than the other one, then slowed to half
-    while jobs run."""
+    """speed is that of the device of plan `slow`. Jobs run on it while it is about as quick as the other one, at 0.95 of
+    its cost. Then it is slowed to half."""
     short(d, 0)
     if ratio(d, slow, other) > 0.6:
         raise Skip(f"{slow} is not quick enough beside {other} here")
-    half = tune(d, speed, slow, other, 1.4)
+    half = tune(d, speed, slow, other, 1.9)
     speed.set(half / 2)
-    quick = tune(d, speed, slow, other, 0.7)
+    quick = tune(d, speed, slow, other, 0.95)
     print(f"    {slow}: {quick}, then {half} percent of the device's time", flush=True)
-    # No job runs on it, so nobody sees that it is quicker until the next round: at most a minute.
-    moved(d, slow + " alone", "a third quicker", 70 * SLOW)
+    # For new jobs to come to it, it has to be a good deal quicker once. No job runs on it, so nobody sees that until
+    # the next round: at most a minute.
+    speed.set(quick * 0.6)
+    moved(d, slow + " alone", "much quicker", 70 * SLOW)
+    speed.set(quick)
     load = Load(d)
-    time.sleep(3 * SLOW)
+    time.sleep(20 * SLOW)  # that was a change too: what it makes the daemon do is over then
     n_before = len(load.results)
     speed.set(half)
     moved(d, other + " alone", "slowed to half")
