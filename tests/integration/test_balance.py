@@ -164,8 +164,8 @@ def tune(d, speed, slow, other, share):
 
 
 def slowed_to_half(d, speed, slow, other):
-    """speed is that of the device of plan `slow`. Jobs run on it while it is about as quick as the other one, at 0.95 of
-    its cost. Then it is slowed to half."""
+    """speed is that of the device of plan `slow`. Jobs run on it while it is about as quick as the other one, at 0.95
+    of its cost. Then it is slowed to half."""
     short(d, 0)
     if ratio(d, slow, other) > 0.6:
         raise Skip(f"{slow} is not quick enough beside {other} here")
