@@ -110,7 +110,7 @@ struct lane {
         struct lane_probe {
                 bool begun;           /* the outlook knows what the trial at load has found */
                 bool waits;           /* the lane gets no other steps until it has been run */
-                bool awake;           /* a step of it was run for nothing */
+                bool awake;           /* a step was run that does not count */
                 bool failed;          /* a step of it is void */
                 uint32_t n_in_flight; /* its steps */
                 uint64_t since_ns, posted_ns;

@@ -16,9 +16,11 @@
 /* So long after the last job. */
 #define AFTERWARDS_NS (10 * TDM_NSEC_PER_SEC)
 #define LATER_NS (100 * TDM_NSEC_PER_MSEC)
-/* A job that comes so long after the last one is somebody's who waits for its first token. Those of a program that
- * sends one after the other come sooner. */
+/* After such a pause somebody waits for a first token, so a probe waits. A program that sends job after job makes
+ * shorter ones. */
 #define PAUSE_NS TDM_NSEC_PER_SEC
+/* What takes longer than this is hardly changed by waking a worker. */
+#define SHORT_NS (20 * TDM_NSEC_PER_MSEC)
 
 /* ---- what new sequences take ---- */
 
@@ -200,11 +202,11 @@ void tdm_scheduler_probe_lost(struct tdm_scheduler *s, struct lane *lane)
         lane->outlook.of[lane->probe.what.candidate].n_lost++;
 }
 
-/* A worker that runs no jobs may sleep, and its caches hold other things. A step of one row is as short as what that
- * costs, and says nothing about the steps of jobs. So one is run for nothing first. */
-static bool needs_another(const struct lane_probe *p)
+/* A worker without jobs may sleep, and its caches hold other things. To wake it takes as long as a short step does. So
+ * the first short step of a probe does not count, and a second one follows. */
+static bool needs_another(const struct lane_probe *p, uint64_t now)
 {
-        return !p->failed && !p->what.many && !p->awake;
+        return !p->failed && !p->what.many && !p->awake && now - p->posted_ns < SHORT_NS;
 }
 
 void tdm_scheduler_probe_landed(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool good)
@@ -212,7 +214,7 @@ void tdm_scheduler_probe_landed(struct tdm_scheduler *s, struct lane *lane, stru
         give_back(lane, f);
         lane->probe.failed = lane->probe.failed || !good;
         if (--lane->probe.n_in_flight == 0) {
-                if (needs_another(&lane->probe))
+                if (needs_another(&lane->probe, tdm_scheduler_now(s)))
                         lane->probe.awake = true;
                 else
                         over(s, lane, !lane->probe.failed);
@@ -273,7 +275,7 @@ static void probe_lane(struct tdm_scheduler *s, struct lane *lane, const struct 
                 p->waits = false;
                 return;
         }
-        if (!idle && (last_ns == 0 || now - last_ns > PAUSE_NS)) /* it does not wait for a probe */
+        if (!idle && (last_ns == 0 || now - last_ns > PAUSE_NS)) /* the first job does not wait for a probe */
                 lane->outlook.due_ns = TDM_MAX(lane->outlook.due_ns, now + LATER_NS);
         if (!p->waits) {
                 if (now < lane->outlook.due_ns || !next(s, lane, idle, pipelined, now))

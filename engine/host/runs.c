@@ -48,7 +48,8 @@ static bool take(struct runs *runs, unsigned thread, uint32_t *ret)
         }
 }
 
-/* A place of the pool's job: chunks until none is left. What others have taken is done when theirs return. */
+/* A place of the pool's job. It ends when no chunk is left to take. Other threads may still compute theirs: the pool
+ * waits for their places. */
 static void take_all(void *arg, unsigned place, unsigned thread)
 {
         struct runs *runs = arg;

@@ -2,7 +2,8 @@
  * fetches what follows while it computes. So each thread has a run of them, and one that is done takes from the end of
  * the longest run that is left. The pool's own numbers would give every thread what another one has fetched.
  *
- * Threads meet at the end of runs, not at every chunk: short chunks cost little more than their work. */
+ * The pool gives each thread one place, and the thread stays there until no chunk is left. To take a chunk is then
+ * cheap, so chunks can be short. */
 #ifndef TDM_ENGINE_HOST_RUNS_H
 #define TDM_ENGINE_HOST_RUNS_H
 
