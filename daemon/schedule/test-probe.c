@@ -152,6 +152,32 @@ static void test_short_jobs(void **state)
         finish(&w);
 }
 
+/* The least that a probe of one row took on the NPU's worker, while a job ran on the other one. */
+static uint64_t probed_ns(uint64_t wake_ns)
+{
+        const struct tdm_candidate *npu;
+        uint64_t least = UINT64_MAX;
+        struct world w;
+
+        open_world(&w, 300000, 200000, 64);
+        w.fleet.wake_ns[TDM_WORKER_NPU] = wake_ns;
+        add_job(&w, 300, TDM_PLACEMENT_ANY);
+        while (first_lane(&w)->outlook.n_rounds < 2)
+                one_step(&w);
+        npu = &first_lane(&w)->outlook.of[1];
+        assert_true(npu->took_ns[0][0] > 0);
+        for (unsigned k = 0; k < TDM_N_TIMES && npu->took_ns[0][k] > 0; k++)
+                least = TDM_MIN(least, npu->took_ns[0][k]);
+        finish(&w);
+        return least;
+}
+
+/* What it takes to wake a worker is not what its steps take. */
+static void test_wakes(void **state)
+{
+        assert_int_equal(probed_ns(3 * MS), probed_ns(0));
+}
+
 /* Two devices that are about equally fast: many jobs use both, each its own for all of its life. */
 static void test_side_by_side(void **state)
 {
@@ -261,6 +287,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_moves),   cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_deadly),
                 cmocka_unit_test(test_no_room), cmocka_unit_test(test_away),         cmocka_unit_test(test_short_jobs),
+                cmocka_unit_test(test_wakes),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

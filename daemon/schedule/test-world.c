@@ -672,9 +672,14 @@ static void run_step(struct world *w, struct fake_step *s)
                 run_step(w, before);
         execute(&w->fleet, s, UINT32_MAX);
         s->executed = true;
-        for (uint32_t b = 0; w->fleet.differ && b < tdm_model_n_blocks(tdm_model_hparams(s->model)); b++)
-                world_clock +=
-                        w->fleet.block_ns[s->plan[b]] + w->fleet.block_row_ns[s->plan[b]] * w->fleet.step->head.n_rows;
+        for (uint32_t b = 0; w->fleet.differ && b < tdm_model_n_blocks(tdm_model_hparams(s->model)); b++) {
+                uint8_t worker = s->plan[b];
+
+                if (world_clock - w->fleet.awake_ns[worker] > TDM_NSEC_PER_MSEC)
+                        world_clock += w->fleet.wake_ns[worker];
+                world_clock += w->fleet.block_ns[worker] + w->fleet.block_row_ns[worker] * w->fleet.step->head.n_rows;
+                w->fleet.awake_ns[worker] = world_clock;
+        }
         if (w->fleet.row_ns[model_index(&w->fleet, s->model->id)] > 0) {
                 uint32_t m = model_index(&w->fleet, s->model->id);
                 uint64_t ns = w->fleet.pass_ns;

@@ -64,6 +64,8 @@ struct tdm_fleet {
         bool differ;
         enum tdm_placement found;
         uint64_t block_ns[TDM_N_WORKERS], block_row_ns[TDM_N_WORKERS];
+        /* A worker that computed nothing for a millisecond takes so much longer for its next step. */
+        uint64_t wake_ns[TDM_N_WORKERS], awake_ns[TDM_N_WORKERS];
         uint32_t n_probes;
         uint8_t probes_kill; /* 1 + the worker whose probes kill it; 0: none */
         uint64_t busy_ns[TDM_N_WORKERS];
