@@ -14,6 +14,7 @@
 
 #define CHUNK_ROWS_MAX 16u     /* of a pass that goes row by row */
 #define CHUNK_VALUES_MIN 4096u /* about a microsecond: less is done sooner than another thread has taken it */
+#define SCAN_LEAST 8192u       /* logits of a row that a thread looks at: some microseconds */
 
 /* What a row-by-row pass needs; fields that it does not look at are left out. */
 struct pass {
@@ -507,10 +508,70 @@ void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, co
                 make_logits(model, step, hidden, 0, step->head.n_logits);
 }
 
+/* The passes over all logits of rows that are fewer than the threads: each row in parts. */
+struct scan {
+        struct tdm_host_model *model;
+        uint32_t n_parts, part;          /* of a row; logits of one */
+        float max[TDM_POOL_MAX_THREADS]; /* [n_rows][n_parts], then of the row in its first */
+};
+
+static uint8_t *scratch_of(const struct tdm_host_model *model, unsigned i)
+{
+        return model->sampler_scratch + i * model->sampler_stride;
+}
+
+static void maxima_of_part(void *arg, unsigned chunk, unsigned thread)
+{
+        struct scan *scan = arg;
+        const struct tdm_host_model *model = scan->model;
+        uint32_t row = chunk / scan->n_parts, first = chunk % scan->n_parts * scan->part;
+
+        scan->max[chunk] =
+                tdm_sample_maxima(model->logits + (size_t)row * model->logits_stride, model->hp.n_vocab, first,
+                                  TDM_MIN(scan->part, model->hp.n_vocab - first), scratch_of(model, row));
+}
+
+static void sums_of_part(void *arg, unsigned chunk, unsigned thread)
+{
+        struct scan *scan = arg;
+        const struct tdm_host_model *model = scan->model;
+        uint32_t row = chunk / scan->n_parts, first = chunk % scan->n_parts * scan->part;
+
+        tdm_sample_sums(model->logits + (size_t)row * model->logits_stride, first,
+                        TDM_MIN(scan->part, model->hp.n_vocab - first), scan->max[row * scan->n_parts],
+                        scratch_of(model, row));
+}
+
+/* False: each row is one thread's. Else scratch i has what was found in row i. */
+static bool scan_rows(struct tdm_host_model *model, uint32_t n_rows)
+{
+        uint32_t n_vocab = model->hp.n_vocab;
+        struct scan scan;
+
+        scan.n_parts = TDM_MIN(tdm_pool_n_threads(model->pool) / n_rows, n_vocab / SCAN_LEAST);
+        if (scan.n_parts < 2)
+                return false;
+        scan.model = model;
+        scan.part = TDM_ALIGN_UP(TDM_DIV_UP(n_vocab, scan.n_parts), TDM_SAMPLE_SUM_BLOCK);
+        scan.n_parts = TDM_DIV_UP(n_vocab, scan.part);
+        tdm_pool_run(model->pool, n_rows * scan.n_parts, maxima_of_part, &scan);
+        for (uint32_t row = 0; row < n_rows; row++) {
+                float *max = scan.max + row * scan.n_parts;
+
+                for (uint32_t i = 1; i < scan.n_parts; i++)
+                        max[0] = isnan(max[0]) || max[0] > max[i] ? max[0] : max[i];
+        }
+        tdm_pool_run(model->pool, n_rows * scan.n_parts, sums_of_part, &scan);
+        for (uint32_t row = 0; row < n_rows; row++)
+                tdm_sample_take_own(scan.max[row * scan.n_parts], scratch_of(model, row));
+        return true;
+}
+
 struct sample_job {
         struct tdm_host_model *model;
         const struct tdm_step *step;
         uint32_t first;
+        bool scanned;
         struct tdm_result *results;
         uint64_t masks_until_ns;
         _Atomic uint32_t bad_row; /* UINT32_MAX: none */
@@ -527,10 +588,15 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         const uint64_t *allowed;
         int r = -ENODATA;
 
-        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
-                r = tdm_sample(model->logits + (size_t)chunk * model->logits_stride, model->hp.n_vocab, &l->sampling,
-                               allowed, &past, step->rows[l->row].position + 1, l->target,
-                               model->sampler_scratch + thread * model->sampler_stride, &result);
+        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed)) {
+                const float *logits = model->logits + (size_t)chunk * model->logits_stride;
+                uint8_t *scratch = scratch_of(model, job->scanned ? chunk : thread);
+
+                if (!job->scanned)
+                        tdm_sample_scan(logits, model->hp.n_vocab, scratch);
+                r = tdm_sample_finish(logits, model->hp.n_vocab, &l->sampling, allowed, &past,
+                                      step->rows[l->row].position + 1, l->target, scratch, &result);
+        }
         if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
         else
@@ -550,6 +616,7 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
                 n = TDM_MIN(step->head.n_logits - first, model->logits_rows);
                 if (tiled)
                         make_logits(model, step, hidden, first, n);
+                job.scanned = scan_rows(model, n);
                 job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
                 tdm_pool_run(model->pool, n, sample_one, &job);
                 if (job.bad_row != UINT32_MAX)

@@ -644,12 +644,17 @@ static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t 
 
 /* ---- with maxima and sums that the device has computed ---- */
 
+static float greatest_or_nan(float max)
+{
+        return max > -INFINITY ? max : NAN;
+}
+
 void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen,
                      uint32_t n_seen, void *scratch)
 {
         struct scratch *sc = scratch;
 
-        sc->max = tdm_scan_functions()->greatest_of(maxima, n_maxima);
+        sc->max = greatest_or_nan(tdm_scan_functions()->greatest_of(maxima, n_maxima));
         sc->block_sum = block_sums;
         sc->seen = seen;
         sc->n_seen = n_seen;
@@ -662,16 +667,44 @@ uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, u
         return (uint32_t)TDM_MIN(n_wanted(sampling, n_vocab, TDM_MIN(n_moved, TDM_MAX_MOVED)), (size_t)n_vocab);
 }
 
-int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint64_t *allowed,
-               const struct tdm_past *past, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret)
+/* ---- with those of this processor ---- */
+
+float tdm_sample_maxima(const float *logits, uint32_t n_vocab, uint32_t first, uint32_t n, void *scratch)
+{
+        assert(first % SUM_BLOCK == 0 && n <= n_vocab - first);
+        return tdm_scan_functions()->find_maxima(logits + first, n,
+                                                 own_block_max(scratch, n_vocab) + first / MAX_BLOCK);
+}
+
+void tdm_sample_sums(const float *logits, uint32_t first, uint32_t n, float max, void *scratch)
 {
         struct scratch *sc = scratch;
 
-        sc->max = tdm_scan_functions()->find_maxima(logits, n_vocab, own_block_max(sc, n_vocab));
+        if (max > -INFINITY)
+                tdm_scan_functions()->sum_exp(logits + first, n, max, sc->own_block_sum + first / SUM_BLOCK);
+}
+
+void tdm_sample_take_own(float max, void *scratch)
+{
+        struct scratch *sc = scratch;
+
+        sc->max = greatest_or_nan(max);
         sc->block_sum = sc->own_block_sum;
         sc->seen = NULL;
-        if (!isnan(sc->max))
-                tdm_scan_functions()->sum_exp(logits, n_vocab, sc->max, sc->own_block_sum);
+}
+
+void tdm_sample_scan(const float *logits, uint32_t n_vocab, void *scratch)
+{
+        float max = tdm_sample_maxima(logits, n_vocab, 0, n_vocab, scratch);
+
+        tdm_sample_sums(logits, 0, n_vocab, max, scratch);
+        tdm_sample_take_own(max, scratch);
+}
+
+int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint64_t *allowed,
+               const struct tdm_past *past, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret)
+{
+        tdm_sample_scan(logits, n_vocab, scratch);
         return tdm_sample_finish(logits, n_vocab, sampling, allowed, past, position, target, scratch, ret);
 }
 

@@ -84,17 +84,30 @@ size_t tdm_sampler_scratch_bytes(uint32_t n_vocab);
 int tdm_sample(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling, const uint64_t *allowed,
                const struct tdm_past *past, uint32_t position, uint32_t target, void *scratch, struct tdm_result *ret);
 
+/* tdm_sample() in two: what is found by looking at all logits, and the choice. scan() is cheaper in parts, where other
+ * threads have nothing to do; parts begin at multiples of TDM_SAMPLE_SUM_BLOCK. First the maxima of all parts: each
+ * returns the greatest logit of the part, -inf where none is finite, NAN where one is NaN or +inf. Then the sums of all
+ * parts, with max: the greatest of these, or NAN where one is. Then take_own() with the same max. */
+void tdm_sample_scan(const float *logits, uint32_t n_vocab, void *scratch);
+float tdm_sample_maxima(const float *logits, uint32_t n_vocab, uint32_t first, uint32_t n, void *scratch);
+void tdm_sample_sums(const float *logits, uint32_t first, uint32_t n, float max, void *scratch);
+void tdm_sample_take_own(float max, void *scratch);
+int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
+                      const uint64_t *allowed, const struct tdm_past *past, uint32_t position, uint32_t target,
+                      void *scratch, struct tdm_result *ret);
+
 #define TDM_SAMPLE_MAX_BLOCK 64u
 #define TDM_SAMPLE_SUM_BLOCK 256u
 #define TDM_SAMPLE_LANES 16u
-/* The same where the device that made the logits has computed these numbers, so that not all logits need come here.
- * maxima: the greatest of some of the logits each, of all together, NAN where one is NaN or +inf. block_sums: of each
- * TDM_SAMPLE_SUM_BLOCK logits the sum of e^(logit - greatest of all), in floats: lane i is the sum of logits i, i +
- * TDM_SAMPLE_LANES, … of the block, in this order, by the operations of exp_negative() in lanes.h; then lane i takes
- * lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted blocks of TDM_SAMPLE_MAX_BLOCK logits
- * (or all) that have the greatest maxima, of equal ones the first, each once, in any order; more do no harm. finish()
- * reads no other logits than theirs, the target's and those that the past moves (n_moved of them). With a mask every
- * block is wanted, because the allowed tokens may lie in any. One scratch for both; all of it is read until then.
+/* Instead of scan(), where the device that made the logits has computed these numbers, so that not all logits need
+ * come here. maxima: the greatest of some of the logits each, of all together, NAN where one is NaN or +inf.
+ * block_sums: of each TDM_SAMPLE_SUM_BLOCK logits the sum of e^(logit - greatest of all), in floats: lane i is the sum
+ * of logits i, i + TDM_SAMPLE_LANES, … of the block, in this order, by the operations of exp_negative() in lanes.h;
+ * then lane i takes lane i + 8, i + 4, i + 2 and i + 1, each time half of them. seen: the n_wanted blocks of
+ * TDM_SAMPLE_MAX_BLOCK logits (or all) that have the greatest maxima, of equal ones the first, each once, in any
+ * order; more do no harm. finish() reads no other logits than theirs, the target's and those that the past moves
+ * (n_moved of them). With a mask every block is wanted, because the allowed tokens may lie in any. One scratch for
+ * both; all of it is read until then.
  *
  * Without any filter every token can be drawn, and the greatest maxima do not tell where from. Then seen has the
  * n_wanted blocks (maybe none) and each block whose bound (tdm_noise_bounds(), with the greatest of all) is not below
@@ -107,8 +120,5 @@ uint32_t tdm_sample_moved(const struct tdm_sampling *sampling, const struct tdm_
                           uint32_t *ret_ids);
 void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_sums, const uint32_t *seen,
                      uint32_t n_seen, void *scratch);
-int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sampling *sampling,
-                      const uint64_t *allowed, const struct tdm_past *past, uint32_t position, uint32_t target,
-                      void *scratch, struct tdm_result *ret);
 
 #endif

@@ -51,8 +51,7 @@ inline_always void sum_exp_generic(const float *logits, uint32_t n, float max, f
         }
 }
 
-/* The greatest of each block of 64. Returns the greatest of all, or NAN when a logit is NaN or +inf, or none is finite.
- */
+/* The greatest of each block of 64. Returns the greatest of all, NAN when a logit is NaN or +inf. */
 inline_always float find_maxima_generic(const float *logits, uint32_t n, float *block_max)
 {
         float max = -INFINITY;
@@ -80,10 +79,10 @@ inline_always float find_maxima_generic(const float *logits, uint32_t n, float *
                 if (!fine[lane])
                         return NAN;
         }
-        return max > -INFINITY ? max : NAN;
+        return max;
 }
 
-/* The same of maxima that were found elsewhere, where NAN stands for a block with such a logit. */
+/* The greatest of maxima that were found elsewhere, where NAN stands for a block with such a logit. Of them too. */
 inline_always float greatest_of_generic(const float *block_max, uint32_t n_blocks)
 {
         lanes_f greatest, v;
@@ -101,7 +100,7 @@ inline_always float greatest_of_generic(const float *block_max, uint32_t n_block
                         return NAN;
                 max = greatest[lane] > max ? greatest[lane] : max;
         }
-        return max > -INFINITY ? max : NAN;
+        return max;
 }
 
 /* The same source three times; the widest that the machine has. Contraction is off, so all give the same bits. */

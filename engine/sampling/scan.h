@@ -7,8 +7,8 @@
 struct tdm_scan_functions {
         /* Of each block of TDM_SAMPLE_SUM_BLOCK, the sum of e^(logit - max). */
         void (*sum_exp)(const float *logits, uint32_t n, float max, float *block_sum);
-        /* Fills in the greatest of each block of TDM_SAMPLE_MAX_BLOCK. Returns the greatest of all, or NAN when a logit
-         * is NaN or +inf, or none is finite. */
+        /* Fills in the greatest of each block of TDM_SAMPLE_MAX_BLOCK. Returns the greatest of all, -inf where none is
+         * finite, NAN when a logit is NaN or +inf. */
         float (*find_maxima)(const float *logits, uint32_t n, float *block_max);
         /* The same of maxima that were found elsewhere, where NAN stands for a block with such a logit. */
         float (*greatest_of)(const float *block_max, uint32_t n_blocks);

@@ -510,6 +510,55 @@ static void test_mask_seen(void **state)
         assert_int_equal(got.token, want.token);
 }
 
+/* As tdm_sample(), with logits looked at in parts of so many, the last parts first. */
+static int sample_in_parts(const float *logits, uint32_t n, const struct tdm_sampling *s, uint32_t part, void *scratch,
+                           struct tdm_result *ret)
+{
+        float max = -INFINITY, of;
+        uint32_t n_parts = TDM_DIV_UP(n, part);
+
+        for (uint32_t i = n_parts; i-- > 0;) {
+                of = tdm_sample_maxima(logits, n, i * part, TDM_MIN(part, n - i * part), scratch);
+                max = isnan(max) || max > of ? max : of;
+        }
+        for (uint32_t i = n_parts; i-- > 0;)
+                tdm_sample_sums(logits, i * part, TDM_MIN(part, n - i * part), max, scratch);
+        tdm_sample_take_own(max, scratch);
+        return tdm_sample_finish(logits, n, s, NULL, PAST(NULL, 0), 5, n - 1, scratch, ret);
+}
+
+/* Parts give the bits of the whole; one of them may have no finite logit, and one bad logit is found in any. */
+static void test_parts(void **state)
+{
+        enum { N_MOST = 5000 };
+        static float logits[N_MOST];
+        _cleanup_(freep) void *scratch = aligned_alloc(64, tdm_sampler_scratch_bytes(N_MOST));
+        struct tdm_sampling drawn = { .temperature = 0.8f, .top_p = 1, .repeat_penalty = 1, .top_k = 40, .n_top = 5 };
+        const struct tdm_sampling *of[] = { &greedy, &drawn };
+        struct tdm_result got, want;
+
+        assert_non_null(scratch);
+        for (uint32_t n = TDM_SAMPLE_SUM_BLOCK + 1; n <= N_MOST; n += 433) {
+                uint32_t part = TDM_SAMPLE_SUM_BLOCK * (1 + n % 3), bad;
+
+                for (uint32_t i = 0; i < n; i++)
+                        logits[i] = n % 2 && n > part && i < part ? -INFINITY : 4.0f * random_normal();
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(of); k++) {
+                        want = sample(logits, n, *of[k], NULL, 0, 5, n - 1);
+                        memset(scratch, 0xa5, tdm_sampler_scratch_bytes(n));
+                        memset(&got, 0x5a, sizeof(got));
+                        assert_int_equal(sample_in_parts(logits, n, of[k], part, scratch, &got), 0);
+                        assert_memory_equal(&got, &want, sizeof(got));
+                }
+                bad = (uint32_t)(random_uniform() * (n - 1));
+                logits[bad] = n % 4 < 2 ? NAN : INFINITY;
+                assert_int_equal(sample_in_parts(logits, n, of[0], part, scratch, &got), -EDOM);
+        }
+        for (uint32_t i = 0; i < N_MOST; i++)
+                logits[i] = -INFINITY;
+        assert_int_equal(sample_in_parts(logits, N_MOST, of[0], TDM_SAMPLE_SUM_BLOCK, scratch, &got), -EDOM);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -517,6 +566,7 @@ int main(void)
                 cmocka_unit_test(test_top),        cmocka_unit_test(test_order),  cmocka_unit_test(test_penalty_reach),
                 cmocka_unit_test(test_bad_logits), cmocka_unit_test(test_check),  cmocka_unit_test(test_known),
                 cmocka_unit_test(test_seen),       cmocka_unit_test(test_mask),   cmocka_unit_test(test_mask_seen),
+                cmocka_unit_test(test_parts),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
