@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "engine/host/forward.h"
 #include "tests/golden/runner.h"
 
 static _Atomic uint64_t heartbeat;
@@ -242,12 +243,66 @@ static void test_no_norm_after(void **unused)
         free(without);
 }
 
+/* Rows that are fewer than the threads are looked at in parts. That gives the bits of one thread, and a bad logit in
+ * any part is found. */
+static void test_sample_in_parts(void **unused)
+{
+        enum { N_VOCAB = 200003, N_ROWS = 3 };
+        static float logits[N_ROWS][N_VOCAB];
+        static const unsigned threads[] = { 1, 2, 3, 5, 8 };
+        struct tdm_step_row rows[N_ROWS] = { { .position = 7 }, { .position = 8 }, { .position = 9 } };
+        struct tdm_step_logits wanted[N_ROWS];
+        struct tdm_step step = { .head = { .n_rows = N_ROWS, .n_seqs = 1 }, .rows = rows, .logits = wanted };
+        struct tdm_host_model model = { .hp = { .n_vocab = N_VOCAB },
+                                        .logits = logits[0],
+                                        .logits_stride = N_VOCAB,
+                                        .logits_rows = N_ROWS,
+                                        .sampler_stride =
+                                                TDM_ALIGN_UP(tdm_sampler_scratch_bytes(N_VOCAB), (size_t)64) };
+        struct tdm_result want[N_ROWS], got[N_ROWS];
+        struct tdm_error err = {};
+        uint32_t bits = 1;
+
+        for (uint32_t r = 0; r < N_ROWS; r++) {
+                wanted[r] = (struct tdm_step_logits){
+                        .row = r,
+                        .target = 11,
+                        .sampling = { .temperature = 0.5f * (float)r, .top_p = 1, .repeat_penalty = 1, .n_top = 3 },
+                };
+                for (uint32_t i = 0; i < N_VOCAB; i++) {
+                        bits = bits * 1664525 + 1013904223;
+                        logits[r][i] = 12.0f * (float)(bits >> 8) / (1 << 24);
+                }
+        }
+        for (unsigned t = 0; t < TDM_ARRAY_SIZE(threads); t++) {
+                assert_int_equal(tdm_pool_new(&model.pool, threads[t], NULL), 0);
+                model.sampler_scratch = aligned_alloc(64, threads[t] * model.sampler_stride);
+                assert_non_null(model.sampler_scratch);
+                for (uint32_t n = 1; n <= N_ROWS; n++) {
+                        uint32_t bad = N_VOCAB / N_ROWS * n - 1;
+                        float was = logits[n - 1][bad];
+
+                        step.head.n_logits = n;
+                        memset(got, 0, sizeof(got));
+                        assert_int_equal(tdm_host_sample(&model, &step, NULL, got, &err), 0);
+                        if (t == 0)
+                                memcpy(want, got, sizeof(want));
+                        assert_memory_equal(got, want, n * sizeof(got[0]));
+                        logits[n - 1][bad] = NAN;
+                        assert_int_equal(tdm_host_sample(&model, &step, NULL, got, &err), -EDOM);
+                        logits[n - 1][bad] = was;
+                }
+                free(model.sampler_scratch);
+                tdm_pool_destroy(model.pool);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_names),         cmocka_unit_test(test_open),
                 cmocka_unit_test(test_load_and_run),  cmocka_unit_test(test_recipe_refused),
-                cmocka_unit_test(test_no_norm_after),
+                cmocka_unit_test(test_no_norm_after), cmocka_unit_test(test_sample_in_parts),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
