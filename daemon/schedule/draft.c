@@ -18,6 +18,8 @@
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
+#include <math.h>
+
 #include "common/log.h"
 
 /* Rows that a companion may be behind when its sequence waits for it; or as many as one of its steps has, where that
@@ -38,16 +40,14 @@
 #define PROBE_FOR 4u
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
+/* A guess that is likelier to be right than this, with all before it, is worth its row, and one that is less is none. */
+#define CHANCE_MOST 0.5f
+#define CHANCE_LEAST 0.02f
 /* How good a companion might be that seems not to pay. */
 #define PROBE_CHANCE 0.8f
-/* A job begins with what was counted of others, as if it were some guesses of its own: at least so many, of which half
- * are right for the first job, and so many at most. It comes back to that while it makes none, by such a part with each
- * token: a run of wrong guesses says little about the text that follows. */
-#define PRIOR_GUESSES 6.0f
-#define PRIOR_GUESSES_MOST 16.0f
+/* What a job has counted comes back to what is expected by such a part with each token, while it makes no guesses: a run
+ * of wrong ones says little about the text that follows. */
 #define BACK_PART 0.01f
-/* What is left of what was counted with each job that leaves. */
-#define RECORD_DECAY 0.8f
 /* Steps of drafts that may kill workers or fail, in so many good ones. */
 #define MAX_DEATHS 3u
 #define FORGIVE_STEPS 4096u
@@ -176,23 +176,9 @@ void tdm_draft_retire(struct tdm_scheduler *s, struct sequence *q)
         struct draft *d = &q->draft;
         struct lane *lane = d->begun ? tdm_scheduler_lane(s, d->model->id) : NULL;
 
-        for (uint32_t i = 0; lane && i < TDM_MAX_GUESSES; i++) {
-                lane->draft_records[i].n = lane->draft_records[i].n * RECORD_DECAY + d->records[i].n;
-                lane->draft_records[i].n_right = lane->draft_records[i].n_right * RECORD_DECAY + d->records[i].n_right;
-        }
+        if (lane)
+                tdm_draft_keep_counts(&lane->draft_records, &d->records);
         tdm_draft_drop(q);
-}
-
-/* What was counted of a job becomes what is expected of the first guesses, by a part; 1: wholly. */
-static void expect(struct draft *d, const struct lane *lane, float part)
-{
-        for (uint32_t i = 0; i < TDM_MAX_GUESSES; i++) {
-                const struct guess_record *r = &lane->draft_records[i];
-                float n = TDM_MIN(TDM_MAX(r->n, PRIOR_GUESSES), PRIOR_GUESSES_MOST);
-
-                d->records[i].n += part * (n - d->records[i].n);
-                d->records[i].n_right += part * (n * tdm_scheduler_chance(r) - d->records[i].n_right);
-        }
 }
 
 /* In company a try costs all of them. What earlier jobs have shown is a first try. */
@@ -201,8 +187,8 @@ static void begin_counting(struct sequence *q, const struct lane *lane, bool in_
         struct draft *d = &q->draft;
 
         d->begun = true;
-        expect(d, lane, 1);
-        if (in_company && lane->draft_records[0].n > PRIOR_GUESSES) {
+        tdm_draft_expect(&d->records, &lane->draft_records, 1);
+        if (in_company && lane->draft_records.first.n > TDM_DRAFT_PRIOR_GUESSES) {
                 d->n_probes = 1;
                 d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
         }
@@ -342,6 +328,12 @@ static uint32_t n_ahead(const struct sequence *companion)
         return companion->job->n_ids - TDM_MIN(companion->job->n_ids, companion->owner->job->n_ids);
 }
 
+/* How sure it was of the token that it drew for this position. */
+static uint8_t *certainty_at(struct sequence *companion, uint32_t position)
+{
+        return &companion->draft.certainty[position % TDM_ARRAY_SIZE(companion->draft.certainty)];
+}
+
 static bool is_behind(const struct sequence *companion)
 {
         return companion->owner->job->n_ids - TDM_MIN(companion->n_issued, companion->owner->job->n_ids) > BEHIND_ROWS;
@@ -370,15 +362,17 @@ uint32_t tdm_draft_burst(const struct sequence *companion)
         return d->waits && d->n_wanted > n ? d->n_wanted - n : 0;
 }
 
-uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret)
+uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret, uint8_t *ret_certainty)
 {
-        const struct sequence *companion = q->draft.seq;
+        struct sequence *companion = q->draft.seq;
         uint32_t n;
 
         if (!companion || companion->in_flight > 0 || companion->n_synced != q->job->n_ids || q->draft.n_wanted == 0)
                 return 0;
         n = TDM_MIN(n_ahead(companion), most);
         memcpy(ret, companion->job->ids + q->job->n_ids, n * sizeof(*ret));
+        for (uint32_t i = 0; i < n; i++)
+                ret_certainty[i] = *certainty_at(companion, q->job->n_ids + i);
         return n;
 }
 
@@ -443,19 +437,44 @@ static float draft_cost(const struct costs *c, uint32_t k)
         return ns == 0 || (c->hopes && ns > expected) ? expected : ns;
 }
 
-/* The number of guesses with the most expected tokens a second, where all that have a draft have as many. What they
- * cost may hardly be felt by the others. likely: how often each is right; 0: what was counted. */
+/* ns, of a step with such a mean number of rows. */
+static float step_cost(const struct costs *c, float n_rows)
+{
+        uint32_t below = (uint32_t)n_rows;
+        float ns = tdm_scheduler_step_cost(c->lane, below, c->n);
+
+        return ns + (n_rows - (float)below) * (tdm_scheduler_step_cost(c->lane, below + 1, c->n) - ns);
+}
+
+/* The least chance with which a guess is worth its row: what a row more takes, in tokens. */
+static float least_chance(const struct costs *c)
+{
+        float two = tdm_scheduler_step_cost(c->lane, c->n + 2 * c->n_drafted, c->n);
+        float row = (two - c->step) / (2 * (float)c->n_drafted);
+
+        return TDM_MIN(TDM_MAX(row * tdm_scheduler_gain(c->lane) * (float)c->n / c->step, CHANCE_LEAST), CHANCE_MOST);
+}
+
+/* The number of tokens in a burst with the most expected tokens a second, where all that have a draft have as many. Of
+ * these, those that are likely enough are checked. What they cost may hardly be felt by the others. likely: how often
+ * each is right, and all are checked; 0: what was counted. */
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
-        float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n;
+        float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n, rows = (float)c->n;
+        float checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES];
         uint32_t best = 0, most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
 
-        for (uint32_t k = 1; k <= most && c->n + k * c->n_drafted <= most_rows; k++) {
-                float ns = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n) + draft_cost(c, k);
+        most = TDM_MIN(most, (most_rows - TDM_MIN(most_rows, c->n)) / c->n_drafted);
+        if (likely == 0)
+                tdm_draft_outlook(&d->records, least_chance(c), most, checked, right);
+        for (uint32_t k = 1; k <= most; k++) {
+                float ns;
 
-                reach *= likely > 0 ? likely : tdm_scheduler_chance(&d->records[k - 1]);
-                tokens += (float)c->n_drafted * reach;
-                if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, c->n + k * c->n_drafted, ns, c->step))
+                reach *= likely;
+                rows += (float)c->n_drafted * (likely > 0 ? 1 : checked[k - 1]);
+                tokens += (float)c->n_drafted * (likely > 0 ? reach : right[k - 1]);
+                ns = step_cost(c, rows) + draft_cost(c, k);
+                if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, (uint32_t)ceilf(rows), ns, c->step))
                         break;
                 if (tokens / ns > best_rate) {
                         best_rate = tokens / ns;
@@ -497,8 +516,8 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
                 return n;
         }
         d->why = TDM_UNGUESSED_COST;
-        if (c->draft_lane->draft_records[0].n > PRIOR_GUESSES)
-                expect(d, c->draft_lane, BACK_PART);
+        if (c->draft_lane->draft_records.first.n > TDM_DRAFT_PRIOR_GUESSES)
+                tdm_draft_expect(&d->records, &c->draft_lane->draft_records, BACK_PART);
         if (q->job->n_ids >= d->retry_at && is_worth_a_try(d, c, most)) {
                 d->n_probes = TDM_MIN(d->n_probes + 1, 4u);
                 d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
@@ -626,12 +645,18 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
         if (d->why == TDM_UNGUESSED_DRAFT_MEMORY && !make(s, draft, q))
                 return;
         d->n_wanted = choose_number(s, q, &c);
-        if (d->n_wanted == 0 || tdm_scheduler_lookup_beats(s, q, tdm_scheduler_chance(&d->records[0])) ||
+        if (d->n_wanted == 0 || tdm_scheduler_lookup_beats(s, q, tdm_scheduler_chance(&d->records.first)) ||
             !make(s, draft, q)) {
                 d->n_wanted = 0;
                 return;
         }
         wait(s, q, &c);
+}
+
+static int append_drawn(struct sequence *companion, const struct tdm_result *drawn)
+{
+        *certainty_at(companion, companion->job->n_ids) = tdm_draft_certainty(drawn->logprob);
+        return tdm_job_append(companion->job, drawn->token);
 }
 
 /* The tokens that it has drawn become its own. All but the last have their keys and values already. */
@@ -643,10 +668,10 @@ static int take_drawn(const struct tdm_scheduler *s, const struct flight_seq *fs
 
         if (fs->n_logits == 0 || companion->n_committed != job->n_ids)
                 return 0;
-        r = tdm_job_append(job, s->results[fs->first_logits].token);
+        r = append_drawn(companion, &s->results[fs->first_logits]);
         for (uint32_t i = 0; i < fs->n_burst && r == 0; i++) {
                 companion->n_committed++;
-                r = tdm_job_append(job, s->results[fs->first_burst + i].token);
+                r = append_drawn(companion, &s->results[fs->first_burst + i]);
         }
         return r;
 }

@@ -127,12 +127,13 @@ struct lane {
         uint32_t last_cost;            /* its index */
         /* Of drafts in this model. */
         struct burst_cost bursts[N_BURST_COSTS]; /* step-cost.c */
-        float read_row_ns;                       /* of a step with many rows; 0: none yet */
-        uint64_t draft_stamp;                    /* when steps of them last had a turn */
+        float gain;              /* what guesses gain lately: tokens a second, of those without; 0: none yet */
+        float read_row_ns;       /* of a step with many rows; 0: none yet */
+        uint64_t draft_stamp;    /* when steps of them last had a turn */
         uint32_t n_draft_deaths; /* steps of them that killed a worker or failed, since so many were good */
         uint32_t n_draft_steps;
-        struct guess_record draft_records[TDM_MAX_GUESSES]; /* of jobs that have left, by place */
-        bool dead;                                          /* the model failed or left: no more steps */
+        struct draft_records draft_records; /* of jobs that have left */
+        bool dead;                          /* the model failed or left: no more steps */
 };
 
 enum emit_kind { EMIT_TOKEN, EMIT_SCORES };
@@ -311,6 +312,7 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n);
 /* How likely the next guess is right, where n were and n_right of these were. */
 float tdm_scheduler_chance(const struct guess_record *r);
+float tdm_scheduler_gain(const struct lane *lane); /* at least 1 */
 uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job);
 enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job);
 /* Whether lookup has guesses for the sequence that are likelier to be right than so. If not, what it has is compared
@@ -333,6 +335,20 @@ void tdm_scheduler_forget_bursts(struct lane *lane, uint32_t n_seqs);
  * before it, and one without guesses takes base. */
 bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base);
 
+/* draft-records.c */
+#define TDM_DRAFT_PRIOR_GUESSES 6.0f
+/* How sure a draft is of a token, by the log-probability that it gives it. */
+uint8_t tdm_draft_certainty(float logprob);
+/* Of the guesses, n_known can be compared with what came, and n_right of these are right, until the first wrong one. */
+void tdm_draft_count(struct draft_records *r, const struct guesses *g, uint32_t n_right, uint32_t n_known);
+/* What was counted of a job becomes what is expected by what was counted of others, by a part; 1: wholly. */
+void tdm_draft_expect(struct draft_records *r, const struct draft_records *of, float part);
+/* The job leaves: what was counted of it is added to what is counted of others. */
+void tdm_draft_keep_counts(struct draft_records *of, const struct draft_records *r);
+/* Of the guess at each of n places in a burst: the chance that it is checked, and that it is checked and right with all
+ * before it, where those are checked whose chance to be so is least or more (from 1/64 on). */
+void tdm_draft_outlook(const struct draft_records *r, float least, uint32_t n, float *ret_checked, float *ret_right);
+
 /* draft.c */
 /* The draft that the job names, or the configuration for its model. To be called before the job is known. */
 int tdm_draft_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model *target, struct tdm_error *err);
@@ -348,8 +364,8 @@ uint32_t tdm_draft_rows(const struct sequence *companion);
 uint32_t tdm_draft_burst(const struct sequence *companion);
 /* A companion's step is done. */
 void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs);
-/* The guesses that are there for the sequence's next step: ret [most]. */
-uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret);
+/* The guesses that are there for the sequence's next step, and how sure the draft was of them: [most]. */
+uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret, uint8_t *ret_certainty);
 /* The companion's job is over: it gets no more rows, and tdm_draft_sweep() frees it. */
 void tdm_draft_lose(struct sequence *companion, enum tdm_unguessed why);
 void tdm_draft_drop(struct sequence *q); /* the same, because the sequence goes back to the queue, or leaves */

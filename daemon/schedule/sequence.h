@@ -23,6 +23,15 @@ struct guess_record {
         float n, n_right;
 };
 
+/* What was counted of a draft model's guesses (draft.c). Old ones count less and less. */
+#define N_CERTAINTIES 8u
+struct draft_records {
+        struct guess_record first; /* the first of each burst */
+        /* By how sure the draft was of a token: those with no wrong one before them. */
+        struct guess_record certain[N_CERTAINTIES];
+        float seen[N_CERTAINTIES]; /* how often it was so sure */
+};
+
 /* Guesses at the tokens behind a sequence's pending one. */
 struct guesses {
         struct tdm_lookup *lookup; /* NULL: not needed yet */
@@ -30,8 +39,9 @@ struct guesses {
         /* How many ids there are. Of them n go into the next step. The others are compared with the tokens that come,
          * too: that shows how good guesses are while none is worth a row. */
         uint32_t n_found, n;
-        struct tdm_lookup_match match; /* of guesses of lookup */
-        bool drafted;                  /* the ids come from a draft model */
+        struct tdm_lookup_match match;      /* of guesses of lookup */
+        bool drafted;                       /* the ids come from a draft model */
+        uint8_t certainty[TDM_MAX_GUESSES]; /* of a draft's guesses: how sure it was, below N_CERTAINTIES */
         /* While a draft model guesses: lookup's first guess and its match, to be compared. Length 0: it had none. */
         uint32_t other_id;
         struct tdm_lookup_match other_match;
@@ -56,8 +66,9 @@ struct draft {
         uint32_t retry_at;       /* tokens of the job from which a new companion is tried, or one that did not pay */
         uint32_t probe_until;    /* tokens of the job up to which guesses are tried that seem not to pay */
         uint32_t n_probes;
-        enum tdm_unguessed why;                       /* there are no guesses */
-        struct guess_record records[TDM_MAX_GUESSES]; /* by place */
+        enum tdm_unguessed why; /* there are no guesses */
+        struct draft_records records;
+        uint8_t certainty[2 * TDM_MAX_GUESSES]; /* of a companion: of the tokens that it drew, by position */
 };
 
 struct sequence {

@@ -6,8 +6,8 @@
  * this passes, the one is taken with the most expected tokens for the time that a step of so many rows takes. Sequences
  * without guesses wait for those that have some, so a step with such may hardly become longer.
  *
- * Both are measured. How likely a guess is right is counted for each job, by the number of tokens that agreed before it
- * (lookup.h). Guesses are made and compared with the text also while none is checked, so a job that becomes easy to
+ * Both are measured. How likely a guess is right is counted for each job: of lookup by the number of tokens that agreed
+ * before it (lookup.h), of a draft by how sure it was (draft-records.c). Guesses are made and compared with the text also while none is checked, so a job that becomes easy to
  * guess is noticed. How long a step takes is in step-cost.c. It is measured again when it is old: without guesses by
  * leaving them out once, with guesses by trusting the steps of fewer and of more rows.
  *
@@ -16,6 +16,8 @@
 
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
+/* What a step counts in the mean of what guesses gain. */
+#define GAIN_WEIGHT 0.05f
 /* So long may one step's guesses be held against grammars. */
 #define ALLOWED_NS (2 * TDM_NSEC_PER_MSEC)
 /* Less likely ones are not checked. */
@@ -42,10 +44,10 @@ static struct guess_record *record_of(struct guesses *g, struct tdm_lookup_match
 }
 
 /* Of the next guess behind the first n. */
-static struct guess_record *record_behind(struct sequence *q, uint32_t n)
+static const struct guess_record *record_behind(struct sequence *q, uint32_t n)
 {
         if (q->guesses.drafted)
-                return &q->draft.records[TDM_MIN(n, TDM_MAX_GUESSES - 1)];
+                return &q->draft.records.certain[q->guesses.certainty[n]];
         return record_of(&q->guesses, q->guesses.match, n);
 }
 
@@ -58,12 +60,14 @@ static void count(struct guess_record *r, bool right)
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n)
 {
         struct guesses *g = &q->guesses;
-        bool right = true;
+        uint32_t n_known = TDM_MIN(n, g->n_found), n_right = 0;
 
-        for (uint32_t i = 0; right && i < TDM_MIN(n, g->n_found); i++) {
-                right = ids[i] == g->ids[i];
-                count(record_behind(q, i), right);
-        }
+        while (n_right < n_known && ids[n_right] == g->ids[n_right])
+                n_right++;
+        if (g->drafted)
+                tdm_draft_count(&q->draft.records, g, n_right, n_known);
+        for (uint32_t i = 0; !g->drafted && i < TDM_MIN(n_right + 1, n_known); i++)
+                count(record_of(g, g->match, i), i < n_right);
         if (g->other_match.length > 0 && n > 0)
                 count(record_of(g, g->other_match, 0), ids[0] == g->other_id);
         g->n = g->n_found = g->other_match.length = 0;
@@ -162,7 +166,7 @@ static enum tdm_unguessed find(const struct tdm_scheduler *s, struct sequence *q
                 g->match = (struct tdm_lookup_match){ .length = TDM_LOOKUP_LEAST };
                 return TDM_UNGUESSED_NOT;
         }
-        g->n_found = tdm_draft_guesses(q, most, g->ids);
+        g->n_found = tdm_draft_guesses(q, most, g->ids, g->certainty);
         g->drafted = g->n_found > 0;
         if (g->drafted)
                 return TDM_UNGUESSED_NOT;
@@ -197,13 +201,15 @@ static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, floa
         return best;
 }
 
+/* A guess is worth its row where it brings more tokens than other steps make in the time of the row. So what counts is
+ * the rate of all steps, and not that of this one: a step with likely guesses has a higher one, and more of them. */
 static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows)
 {
-        float tokens = (float)n_decode, base = tdm_scheduler_step_cost(lane, n_decode, n_decode), best_rate;
+        float tokens = (float)n_decode, base = tdm_scheduler_step_cost(lane, n_decode, n_decode), plain = tokens / base;
+        float rate = plain * tdm_scheduler_gain(lane), best = GAIN_LEAST * tokens - rate * base, reached = 1;
         uint32_t n = 0, n_best = 0, n_without = n_decode, most = tdm_scheduler_most_rows(lane, n_decode);
 
         n_rows = TDM_MIN(TDM_MIN(n_rows, TDM_MAX_STEP_LOGITS), most - n_decode);
-        best_rate = GAIN_LEAST * tokens / base;
         for (uint32_t i = 0; i < n_decode; i++)
                 s->candidates[i]->guesses.reach = 1;
         while (n < n_rows) {
@@ -219,13 +225,20 @@ static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t 
                 ns = tdm_scheduler_step_cost(lane, n_decode + n, n_decode);
                 if (n_without > 0 && tdm_scheduler_others_wait(lane, n_decode + n, ns, base))
                         continue;
-                if (tokens / ns > best_rate) {
-                        best_rate = tokens / ns;
+                if (tokens - rate * ns > best) {
+                        best = tokens - rate * ns;
                         n_best = n;
+                        reached = tokens / ns / plain;
                 }
         }
+        lane->gain = tdm_scheduler_gain(lane) + GAIN_WEIGHT * (reached - tdm_scheduler_gain(lane));
         for (uint32_t i = 0; i < n_best; i++)
                 s->candidates[s->guess_order[i]]->guesses.n++;
+}
+
+float tdm_scheduler_gain(const struct lane *lane)
+{
+        return TDM_MAX(lane->gain, 1.0f);
 }
 
 /* For tests: all are checked. Those that stand for lookup's are not: of them as many as pay. */

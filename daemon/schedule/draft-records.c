@@ -1,0 +1,134 @@
+/* What is counted of a draft model's guesses, and what is expected of the next burst. See draft.c.
+ *
+ * A draft says how sure it is of each token, by the log-probability that it gives it. How often it is right where it is
+ * so sure is counted by class: a draft may be too sure, and a token that is drawn at random agrees less often than the
+ * likeliest one. The chance that a guess is right and all before it is a product of these. Only guesses with a good
+ * chance are checked. So from how often the draft is how sure it follows how many of a burst will be checked, and how
+ * many of these will be right, also for bursts that are longer than any before. */
+#include "daemon/schedule/private.h"
+
+#include <math.h>
+
+/* A job begins with what was counted of others, as if it were some guesses of its own: at least so many, and so many at
+ * most. Before there is anything, this is expected: of so many first guesses, such a part is right. */
+#define PRIOR_GUESSES_MOST 16.0f
+#define FIRST_GUESSES 1.0f
+#define FIRST_CHANCE 0.5f
+/* What is left of an older guess's count with each newer one, and of what was counted with each job that leaves. */
+#define DECAY 0.95f
+#define DECAY_CERTAIN 0.98f
+#define DECAY_JOBS 0.8f
+/* Chances are looked at in steps of 2^-1/4, down to 1/64. */
+#define CHANCE_STEPS 4.0f
+#define N_CHANCES 25u
+
+/* Classes take long to be counted. Where so much less of the first guesses were right than they say, they are wrong. */
+#define BELIEVED 0.5f
+
+/* Where the next class begins, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95; and the middle of each class. */
+static const float class_ends[N_CERTAINTIES - 1] = { -2.303f, -1.609f, -1.204f, -0.799f, -0.511f, -0.223f, -0.051f };
+static const float class_middles[N_CERTAINTIES] = { 0.05f, 0.15f, 0.25f, 0.37f, 0.52f, 0.7f, 0.87f, 0.97f };
+
+uint8_t tdm_draft_certainty(float logprob)
+{
+        uint8_t i = 0;
+
+        while (i < N_CERTAINTIES - 1 && logprob >= class_ends[i])
+                i++;
+        return i;
+}
+
+static void count(struct guess_record *r, float decay, bool right)
+{
+        r->n = r->n * decay + 1;
+        r->n_right = r->n_right * decay + right;
+}
+
+void tdm_draft_count(struct draft_records *r, const struct guesses *g, uint32_t n_right, uint32_t n_known)
+{
+        if (n_known > 0)
+                count(&r->first, DECAY, n_right > 0);
+        for (uint32_t i = 0; i < TDM_MIN(n_right + 1, n_known); i++) {
+                count(&r->certain[g->certainty[i]], DECAY_CERTAIN, i < n_right);
+                for (uint32_t k = 0; k < N_CERTAINTIES; k++)
+                        r->seen[k] = r->seen[k] * DECAY_CERTAIN + (k == g->certainty[i]);
+        }
+}
+
+static void expect(struct guess_record *r, const struct guess_record *of, float first_chance, float part)
+{
+        float n = TDM_MIN(TDM_MAX(of->n, TDM_DRAFT_PRIOR_GUESSES), PRIOR_GUESSES_MOST);
+        float chance = (of->n_right + FIRST_GUESSES * first_chance) / (of->n + FIRST_GUESSES);
+
+        r->n += part * (n - r->n);
+        r->n_right += part * (n * chance - r->n_right);
+}
+
+void tdm_draft_expect(struct draft_records *r, const struct draft_records *of, float part)
+{
+        float n_seen = FIRST_GUESSES;
+
+        for (uint32_t i = 0; i < N_CERTAINTIES; i++)
+                n_seen += of->seen[i];
+        expect(&r->first, &of->first, FIRST_CHANCE, part);
+        for (uint32_t i = 0; i < N_CERTAINTIES; i++) {
+                float share = (of->seen[i] + FIRST_GUESSES / N_CERTAINTIES) / n_seen;
+
+                expect(&r->certain[i], &of->certain[i], class_middles[i], part);
+                r->seen[i] += part * (PRIOR_GUESSES_MOST * share - r->seen[i]);
+        }
+}
+
+static void keep(struct guess_record *of, const struct guess_record *r)
+{
+        of->n = of->n * DECAY_JOBS + r->n;
+        of->n_right = of->n_right * DECAY_JOBS + r->n_right;
+}
+
+void tdm_draft_keep_counts(struct draft_records *of, const struct draft_records *r)
+{
+        keep(&of->first, &r->first);
+        for (uint32_t i = 0; i < N_CERTAINTIES; i++) {
+                keep(&of->certain[i], &r->certain[i]);
+                of->seen[i] = of->seen[i] * DECAY_JOBS + r->seen[i];
+        }
+}
+
+void tdm_draft_outlook(const struct draft_records *r, float least, uint32_t n, float *ret_checked, float *ret_right)
+{
+        /* Of all bursts, those whose guesses so far are all checked, by the chance that these are all right. */
+        float bursts[N_CHANCES] = { 1 }, next[N_CHANCES], share[N_CERTAINTIES], n_seen = 0, mean = 0, off = 1;
+        uint32_t steps[N_CERTAINTIES], most = (uint32_t)(-CHANCE_STEPS * log2f(least) + 0.5f);
+
+        most = TDM_MIN(most, N_CHANCES - 1);
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
+                n_seen += r->seen[c];
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++) {
+                share[c] = r->seen[c] / n_seen;
+                mean += share[c] * tdm_scheduler_chance(&r->certain[c]);
+        }
+        if (tdm_scheduler_chance(&r->first) < BELIEVED * mean)
+                off = tdm_scheduler_chance(&r->first) / mean;
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++) {
+                float chance = off * tdm_scheduler_chance(&r->certain[c]);
+
+                steps[c] = (uint32_t)(-CHANCE_STEPS * log2f(chance) + 0.5f);
+        }
+        for (uint32_t k = 0; k < n; k++) {
+                memset(next, 0, sizeof(next));
+                ret_checked[k] = ret_right[k] = 0;
+                for (uint32_t i = 0; i <= most; i++) {
+                        for (uint32_t c = 0; bursts[i] > 0 && c < N_CERTAINTIES; c++) {
+                                uint32_t to = i + steps[c];
+
+                                if (to <= most)
+                                        next[to] += bursts[i] * share[c];
+                        }
+                }
+                for (uint32_t i = 0; i <= most; i++) {
+                        ret_checked[k] += next[i];
+                        ret_right[k] += next[i] * exp2f(-(float)i / CHANCE_STEPS);
+                        bursts[i] = next[i];
+                }
+        }
+}
