@@ -10,9 +10,6 @@
 #define METADATA_MAX_BYTES (UINT64_C(256) << 20)
 #define METADATA_BYTES_PER_FILE_BYTE 32u
 #define METADATA_MIN_BYTES (UINT64_C(1) << 20)
-/* What the trie of a vocabulary may take before it is made. */
-#define VOCABULARY_BYTES (UINT64_C(1) << 20)
-#define VOCABULARY_BYTES_PER_PIECE 128u
 /* Of described models that nobody uses. */
 #define CACHE_MAX_BYTES (UINT64_C(64) << 20)
 #define CACHE_MAX_MODELS 16u
@@ -119,7 +116,8 @@ void tdm_model_charge_read(struct tdm_model *model)
 
 int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_error *err)
 {
-        uint64_t bytes = VOCABULARY_BYTES + (uint64_t)tdm_model_hparams(model)->n_vocab * VOCABULARY_BYTES_PER_PIECE;
+        uint64_t bytes = TDM_VOCABULARY_BYTES +
+                         (uint64_t)tdm_model_hparams(model)->n_vocab * TDM_VOCABULARY_BYTES_PER_PIECE;
         int r;
 
         if (model->vocabulary_charged)

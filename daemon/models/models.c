@@ -613,10 +613,13 @@ void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *accoun
         uint64_t now = tdm_now_ns(), idle_ns = model->models->idle_ns, until = UINT64_MAX;
         uint64_t identity = account ? account->identity : UINT64_MAX;
 
-        if (keep_s > 0)
-                until = now + keep_s * TDM_NSEC_PER_SEC;
-        else if (idle_ns > 0)
+        if (idle_ns > 0)
                 until = now + idle_ns;
+        /* Whoever has brought the model may have it for less time, and others only for more: it is no unload for them. */
+        if (keep_s > 0 && account && account == model->holder)
+                until = now + keep_s * TDM_NSEC_PER_SEC;
+        else if (keep_s > 0)
+                until = TDM_MAX(until, now + keep_s * TDM_NSEC_PER_SEC);
         if (until > model->keep_until_ns || identity == model->keeper) {
                 model->keep_until_ns = until;
                 model->keeper = identity;

@@ -25,7 +25,7 @@
 /* Classes take long to be counted. Where so much less of the first guesses were right than they say, they are wrong. */
 #define BELIEVED 0.5f
 
-/* Where the next class begins, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95; and the middle of each class. */
+/* Where the next class begins, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95; and the classes' middles. */
 static const float class_ends[N_CERTAINTIES - 1] = { -2.303f, -1.609f, -1.204f, -0.799f, -0.511f, -0.223f, -0.051f };
 static const float class_middles[N_CERTAINTIES] = { 0.05f, 0.15f, 0.25f, 0.37f, 0.52f, 0.7f, 0.87f, 0.97f };
 

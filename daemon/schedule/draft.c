@@ -40,13 +40,13 @@
 #define PROBE_FOR 4u
 /* Guesses have to gain so much. */
 #define GAIN_LEAST 1.02f
-/* A guess that is likelier to be right than this, with all before it, is worth its row, and one that is less is none. */
+/* A guess that is likelier to be right than this, with all before it, is worth its row; one less likely is not. */
 #define CHANCE_MOST 0.5f
 #define CHANCE_LEAST 0.02f
 /* How good a companion might be that seems not to pay. */
 #define PROBE_CHANCE 0.8f
-/* What a job has counted comes back to what is expected by such a part with each token, while it makes no guesses: a run
- * of wrong ones says little about the text that follows. */
+/* What a job has counted comes back to what is expected by such a part with each token, while it makes no guesses: a
+ * run of wrong ones says little about the text that follows. */
 #define BACK_PART 0.01f
 /* Steps of drafts that may kill workers or fail, in so many good ones. */
 #define MAX_DEATHS 3u

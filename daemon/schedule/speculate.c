@@ -3,12 +3,12 @@
  * Guesses change no token, so they are a matter of time only. A row more makes a step longer, by little where the step
  * is bound by reading the weights. A guess that is right saves a step of its own. So the number is chosen for the most
  * tokens a second: each next guess goes to the sequence where it is likeliest to be right, and of all the numbers that
- * this passes, the one is taken with the most expected tokens for the time that a step of so many rows takes. Sequences
- * without guesses wait for those that have some, so a step with such may hardly become longer.
+ * this passes, the one is taken whose tokens are the most beyond what its time is worth at the rate of the last steps.
+ * Sequences without guesses wait for those that have some, so a step with such may hardly become longer.
  *
  * Both are measured. How likely a guess is right is counted for each job: of lookup by the number of tokens that agreed
- * before it (lookup.h), of a draft by how sure it was (draft-records.c). Guesses are made and compared with the text also while none is checked, so a job that becomes easy to
- * guess is noticed. How long a step takes is in step-cost.c. It is measured again when it is old: without guesses by
+ * before it (lookup.h), of a draft by how sure it was (draft-records.c). Guesses are made and compared with the text
+ * also while none is checked, so a job that becomes easy to guess is noticed. How long a step takes is in step-cost.c. It is measured again when it is old: without guesses by
  * leaving them out once, with guesses by trusting the steps of fewer and of more rows.
  *
  * A step that reads a prompt has no guesses, because the prompt waits for it. */

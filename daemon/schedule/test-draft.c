@@ -3,6 +3,8 @@
  *
  * The double draws for all models alike, so a companion whose pages and positions are right guesses right, except where
  * the test lets model 1 draw another token. */
+#include <math.h>
+
 #include "daemon/schedule/test-world.h"
 
 #include "common/log.h"
@@ -497,6 +499,75 @@ static void test_cost(void **state)
         world_close(&w);
 }
 
+/* What the outlook says of `left` more guesses, by going through all of them. */
+static void go_through(const struct draft_records *r, float least, uint32_t left, float share, float chance,
+                       float *ret_checked, float *ret_right)
+{
+        float n_seen = 0;
+
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
+                n_seen += r->seen[c];
+        for (uint32_t c = 0; left > 0 && c < N_CERTAINTIES; c++) {
+                float next = chance * tdm_scheduler_chance(&r->certain[c]), so = share * r->seen[c] / n_seen;
+
+                if (next < least)
+                        continue;
+                ret_checked[0] += so;
+                ret_right[0] += so * next;
+                go_through(r, least, left - 1, so, next, ret_checked + 1, ret_right + 1);
+        }
+}
+
+/* Guesses that are counted by how sure the draft was of them, and what follows for the next burst. */
+static void test_certainty(void **state)
+{
+        static const float truth[N_CERTAINTIES] = { 0.05f, 0.1f, 0.3f, 0.3f, 0.5f, 0.8f, 0.9f, 0.97f };
+        struct draft_records none = { 0 }, r = { 0 };
+        struct guesses g = { .drafted = true, .n_found = 1 };
+        uint32_t bits = 7;
+
+        assert_int_equal(tdm_draft_certainty(-20), 0);
+        assert_int_equal(tdm_draft_certainty(logf(0.099f)), 0);
+        assert_int_equal(tdm_draft_certainty(logf(0.55f)), 4);
+        assert_int_equal(tdm_draft_certainty(0), N_CERTAINTIES - 1);
+        tdm_draft_expect(&r, &none, 1);
+        for (unsigned i = 0; i < 4000; i++) {
+                bits = bits * 1664525 + 1013904223;
+                g.certainty[0] = (uint8_t)(bits >> 16 & 7);
+                bits = bits * 1664525 + 1013904223;
+                tdm_draft_count(&r, &g, (float)(bits >> 8) < truth[g.certainty[0]] * (1 << 24), 1);
+        }
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
+                assert_true(fabsf(tdm_scheduler_chance(&r.certain[c]) - truth[c]) < 0.2f);
+        for (float least = 0.03f; least < 0.5f; least *= 1.7f) {
+                float checked[4], right[4], want_checked[5] = { 0 }, want_right[5] = { 0 };
+
+                tdm_draft_outlook(&r, least, 4, checked, right);
+                go_through(&r, least, 4, 1, 1, want_checked, want_right);
+                for (unsigned k = 0; k < 4; k++) {
+                        assert_true(fabsf(checked[k] - want_checked[k]) < 0.13f);
+                        assert_true(fabsf(right[k] - want_right[k]) < 0.03f);
+                }
+        }
+        /* A job that ends with such counts tells the next one. */
+        tdm_draft_keep_counts(&none, &r);
+        r = (struct draft_records){ 0 };
+        tdm_draft_expect(&r, &none, 1);
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
+                assert_true(fabsf(tdm_scheduler_chance(&r.certain[c]) - truth[c]) < 0.25f);
+        /* First guesses that are all wrong are believed before the classes. */
+        for (unsigned i = 0; i < 30; i++)
+                tdm_draft_count(&r,
+                                &(struct guesses){ .drafted = true, .n_found = 1, .certainty = { (uint8_t)(i % 8) } },
+                                0, 1);
+        {
+                float checked[1], right[1];
+
+                tdm_draft_outlook(&r, 0.1f, 1, checked, right);
+                assert_true(right[0] < 0.15f);
+        }
+}
+
 /* A draft that reads a prompt in a small part of a step is waited for: already the second step has all guesses. The
  * first job shows how long it takes. */
 static void test_reads_soon(void **state)
@@ -568,11 +639,11 @@ static void test_names(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_patterns),   cmocka_unit_test(test_faults),   cmocka_unit_test(test_losses),
-                cmocka_unit_test(test_hostile),    cmocka_unit_test(test_unloaded), cmocka_unit_test(test_late),
-                cmocka_unit_test(test_few_pages),  cmocka_unit_test(test_places),   cmocka_unit_test(test_cost),
-                cmocka_unit_test(test_reads_soon), cmocka_unit_test(test_names),    cmocka_unit_test(test_bursts),
-                cmocka_unit_test(test_liars),
+                cmocka_unit_test(test_patterns),  cmocka_unit_test(test_faults),     cmocka_unit_test(test_losses),
+                cmocka_unit_test(test_hostile),   cmocka_unit_test(test_unloaded),   cmocka_unit_test(test_late),
+                cmocka_unit_test(test_few_pages), cmocka_unit_test(test_places),     cmocka_unit_test(test_certainty),
+                cmocka_unit_test(test_cost),      cmocka_unit_test(test_reads_soon), cmocka_unit_test(test_names),
+                cmocka_unit_test(test_bursts),    cmocka_unit_test(test_liars),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

@@ -71,6 +71,9 @@ void tdm_vocabulary_unref(struct tdm_vocabulary *vocabulary);
 void tdm_vocabulary_unrefp(struct tdm_vocabulary **vocabulary);
 uint32_t tdm_vocabulary_n_words(const struct tdm_vocabulary *vocabulary); /* of a mask */
 size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *vocabulary);
+/* The most that it takes: so much, and so much for each piece. */
+#define TDM_VOCABULARY_BYTES (UINT64_C(1) << 20)
+#define TDM_VOCABULARY_BYTES_PER_PIECE 128u
 
 /* How many accepted tokens can be taken back. */
 #define TDM_MATCHER_ROLLBACK_MAX 256u

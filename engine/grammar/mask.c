@@ -12,7 +12,24 @@ struct walk {
         const struct tdm_vocabulary *vocabulary;
         uint64_t *words;
         uint32_t *states; /* [max depth + 1] */
+        uint32_t n_visited;
 };
+
+/* Nodes are looked at quickly, and so many count as a step of the parser. */
+#define NODES_PER_STEP 16u
+#define NODES_PER_CHECK 256u
+
+/* Before each node: false where the walk takes more steps than are left. */
+static bool goes_on(struct walk *w)
+{
+        struct tdm_arena *arena = &w->parser->arena;
+
+        if (++w->n_visited % NODES_PER_CHECK == 0) {
+                arena->steps += NODES_PER_CHECK / NODES_PER_STEP;
+                arena->failed = arena->failed || arena->steps > arena->max_steps;
+        }
+        return !arena->failed;
+}
 
 static const struct tdm_byte_set plain_starts = { { 0xfffffffb00000000u, 0xffffffffefffffffu, 0,
                                                     0xffffffffffffffffu } };
@@ -137,7 +154,7 @@ static void walk(struct walk *w, const struct tdm_trie *trie, uint32_t state)
         uint32_t i = 1;
 
         w->states[0] = state;
-        while (i < trie->n_nodes) {
+        while (i < trie->n_nodes && goes_on(w)) {
                 const struct tdm_trie_node *node = &trie->nodes[i];
                 uint32_t next = tdm_parser_step(w->parser, w->states[node->depth - 1], node->byte);
 
@@ -170,7 +187,7 @@ static void walk_group(struct walk *w, unsigned g, uint32_t state)
                 w->words[i] |= v->groups[g].slice[i];
         w->states[0] = state;
         i = 1;
-        while (i < trie->n_nodes) {
+        while (i < trie->n_nodes && goes_on(w)) {
                 const struct tdm_trie_node *node = &trie->nodes[i];
 
                 next = tdm_parser_step(w->parser, w->states[node->depth - 1], node->byte);
@@ -210,7 +227,7 @@ static void walk_plain(struct walk *w, uint32_t state)
 int tdm_mask_fill(struct tdm_parser *parser, const struct tdm_vocabulary *vocabulary, uint32_t state, uint32_t *states,
                   uint64_t *words)
 {
-        struct walk w = { parser, vocabulary, words, states };
+        struct walk w = { parser, vocabulary, words, states, 0 };
         bool stable;
         uint32_t room = plain_room(parser, state, vocabulary->max_plain_chars, &stable);
         size_t bytes = vocabulary->n_words * sizeof(*words);

@@ -1,8 +1,20 @@
 /* Building a vocabulary's tries and slices. */
+#include <assert.h>
 #include "engine/grammar/trie.h"
 #include "common/utf8.h"
 
 enum { PIECE_MAX = 4096 }; /* longer pieces are never allowed */
+
+/* A user is charged for a vocabulary before it is made. So this is the most: nodes of all tries together, and bytes of
+ * all pieces. A piece has also its number in two tries, its place, and its bits in the slices. */
+#define NODES_FIRST 65536u
+#define NODES_PER_PIECE 6u
+#define BYTES_PER_PIECE 24u
+#define MORE_PER_PIECE 32u
+static_assert(NODES_FIRST * sizeof(struct tdm_trie_node) <= TDM_VOCABULARY_BYTES &&
+                      NODES_PER_PIECE * sizeof(struct tdm_trie_node) + BYTES_PER_PIECE + MORE_PER_PIECE <=
+                              TDM_VOCABULARY_BYTES_PER_PIECE,
+              "what is charged for");
 
 struct entry {
         const char *data;
@@ -30,7 +42,8 @@ static uint32_t common(const struct entry *a, const struct entry *b)
         return n;
 }
 
-static int build(struct tdm_trie *trie, struct entry *entries, uint32_t n)
+/* -E2BIG: the tries would have too many nodes. */
+static int build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct entry *entries, uint32_t n)
 {
         size_t n_nodes = 1;
         uint32_t open[PIECE_MAX + 1], depth = 0, at = 0;
@@ -38,6 +51,9 @@ static int build(struct tdm_trie *trie, struct entry *entries, uint32_t n)
         qsort(entries, n, sizeof(*entries), compare);
         for (uint32_t i = 0; i < n; i++)
                 n_nodes += entries[i].size - (i > 0 ? common(&entries[i - 1], &entries[i]) : 0);
+        v->n_nodes += n_nodes;
+        if (v->n_nodes > NODES_FIRST + (size_t)v->n_vocab * NODES_PER_PIECE)
+                return -E2BIG;
         trie->nodes = calloc(n_nodes + 1, sizeof(*trie->nodes));
         trie->ids = malloc((n + 1) * sizeof(*trie->ids));
         if (!trie->nodes || !trie->ids || n_nodes >= UINT32_MAX)
@@ -150,7 +166,7 @@ static int fill_groups(struct tdm_vocabulary *v, struct entry *entries, uint32_t
                         group->max_chars = TDM_MAX(group->max_chars, chars);
                 }
                 n = n_left;
-                r = build(&group->trie, of_group, n_group);
+                r = build(v, &group->trie, of_group, n_group);
                 v->max_depth = TDM_MAX(v->max_depth, group->trie.max_depth);
         }
         for (uint32_t i = 0; i < n; i++)
@@ -179,6 +195,8 @@ static int copy_pieces(struct tdm_vocabulary *v, size_t (*piece)(void *userdata,
                         size = piece(userdata, id, &data);
                 if (size == 0 || size > PIECE_MAX)
                         continue;
+                if (n_bytes + size > TDM_VOCABULARY_BYTES + (size_t)v->n_vocab * BYTES_PER_PIECE)
+                        return -E2BIG;
                 if (n_bytes + size > capacity) {
                         char *bytes;
 
@@ -226,7 +244,7 @@ static int fill(struct tdm_vocabulary *v)
         }
         r = fill_groups(v, plain, n_plain, other, &n_other);
         if (r == 0)
-                r = build(&v->other, other, n_other);
+                r = build(v, &v->other, other, n_other);
         for (uint32_t i = 0; i < n_other; i++) {
                 uint32_t skip = (uint32_t)plain_bytes(other[i].data, other[i].size, &chars);
 
@@ -234,7 +252,7 @@ static int fill(struct tdm_vocabulary *v)
                 other[i].size -= skip;
         }
         v->max_depth = TDM_MAX(v->max_depth, v->other.max_depth);
-        return r < 0 ? r : build(&v->tails, other, n_other);
+        return r < 0 ? r : build(v, &v->tails, other, n_other);
 }
 
 int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,

@@ -49,6 +49,7 @@ struct tdm_vocabulary {
         struct tdm_group groups[TDM_GROUPS];
         struct tdm_trie other, tails;
         uint16_t max_depth; /* of all tries */
+        size_t n_nodes;     /* likewise */
         uint64_t *
                 slices; /* [TDM_SLICES + 1][n_words]: plain pieces of at most 1, 2, … characters; at last all of them */
         uint32_t *ends;
