@@ -615,7 +615,7 @@ void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *accoun
 
         if (idle_ns > 0)
                 until = now + idle_ns;
-        /* Whoever has brought the model may have it for less time, and others only for more: it is no unload for them. */
+        /* Who has brought the model may keep it for less time, others only for more: for them this is no unload. */
         if (keep_s > 0 && account && account == model->holder)
                 until = now + keep_s * TDM_NSEC_PER_SEC;
         else if (keep_s > 0)

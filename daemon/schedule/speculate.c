@@ -8,8 +8,9 @@
  *
  * Both are measured. How likely a guess is right is counted for each job: of lookup by the number of tokens that agreed
  * before it (lookup.h), of a draft by how sure it was (draft-records.c). Guesses are made and compared with the text
- * also while none is checked, so a job that becomes easy to guess is noticed. How long a step takes is in step-cost.c. It is measured again when it is old: without guesses by
- * leaving them out once, with guesses by trusting the steps of fewer and of more rows.
+ * also while none is checked, so a job that becomes easy to guess is noticed. How long a step takes is in step-cost.c.
+ * It is measured again when it is old: without guesses by leaving them out once, with guesses by trusting the steps of
+ * fewer and of more rows.
  *
  * A step that reads a prompt has no guesses, because the prompt waits for it. */
 #include "daemon/schedule/private.h"
