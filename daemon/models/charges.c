@@ -116,8 +116,8 @@ void tdm_model_charge_read(struct tdm_model *model)
 
 int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_error *err)
 {
-        uint64_t bytes = TDM_VOCABULARY_BYTES +
-                         (uint64_t)tdm_model_hparams(model)->n_vocab * TDM_VOCABULARY_BYTES_PER_PIECE;
+        uint64_t bytes =
+                TDM_VOCABULARY_BYTES + (uint64_t)tdm_model_hparams(model)->n_vocab * TDM_VOCABULARY_BYTES_PER_PIECE;
         int r;
 
         if (model->vocabulary_charged)

@@ -613,13 +613,10 @@ void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *accoun
         uint64_t now = tdm_now_ns(), idle_ns = model->models->idle_ns, until = UINT64_MAX;
         uint64_t identity = account ? account->identity : UINT64_MAX;
 
-        if (idle_ns > 0)
-                until = now + idle_ns;
-        /* Who has brought the model may keep it for less time, others only for more: for them this is no unload. */
-        if (keep_s > 0 && account && account == model->holder)
+        if (keep_s > 0)
                 until = now + keep_s * TDM_NSEC_PER_SEC;
-        else if (keep_s > 0)
-                until = TDM_MAX(until, now + keep_s * TDM_NSEC_PER_SEC);
+        else if (idle_ns > 0)
+                until = now + idle_ns;
         if (until > model->keep_until_ns || identity == model->keeper) {
                 model->keep_until_ns = until;
                 model->keeper = identity;
