@@ -399,6 +399,54 @@ static void test_hostile(void **state)
         hostile("multiples", &b);
 }
 
+/* Pieces of so many letters, all of them different ones. */
+struct long_pieces {
+        uint32_t size;
+        char text[4096];
+};
+
+static size_t long_piece(void *userdata, uint32_t id, const char **ret_data)
+{
+        struct long_pieces *p = userdata;
+        uint32_t random = id;
+
+        for (uint32_t i = 0; i < p->size; i++) {
+                random = random * 1664525 + 1013904223;
+                p->text[i] = (char)('a' + (random >> 16) % 26);
+        }
+        *ret_data = p->text;
+        return p->size;
+}
+
+static bool no_end(void *userdata, uint32_t id)
+{
+        return false;
+}
+
+/* A vocabulary takes no more than a user is charged for it, and a walk over its nodes counts as work. */
+static void test_long_pieces(void **state)
+{
+        enum { N = 20000 };
+        static const char pairs[] = "([a-z][a-z])*";
+        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *v = NULL;
+        _cleanup_(tdm_grammar_unrefp) struct tdm_grammar *g = NULL;
+        _cleanup_(tdm_matcher_destroyp) struct tdm_matcher *m = NULL;
+        struct long_pieces p = { .size = 1000 };
+        struct tdm_error err = { 0 };
+        const uint64_t *words;
+
+        assert_int_equal(tdm_vocabulary_new(&v, N, long_piece, no_end, &p), -E2BIG);
+        p.size = 8;
+        assert_int_equal(tdm_vocabulary_new(&v, N, long_piece, no_end, &p), 0);
+        assert_true(tdm_vocabulary_bytes(v) < TDM_VOCABULARY_BYTES + (uint64_t)N * TDM_VOCABULARY_BYTES_PER_PIECE);
+        assert_int_equal(tdm_grammar_new_regex(&g, pairs, sizeof(pairs) - 1, NULL, &err), 0);
+        assert_int_equal(tdm_matcher_new(&m, g, v), 0);
+        tdm_matcher_set_max_steps(m, 2000);
+        assert_int_equal(tdm_matcher_mask(m, &words), -EAGAIN);
+        tdm_matcher_set_max_steps(m, UINT64_MAX);
+        assert_int_equal(tdm_matcher_mask(m, &words), 0);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -408,6 +456,7 @@ int main(void)
                 cmocka_unit_test(test_forced),
                 cmocka_unit_test(test_masks_depend_on_the_text_alone),
                 cmocka_unit_test(test_hostile),
+                cmocka_unit_test(test_long_pieces),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);
