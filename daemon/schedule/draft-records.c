@@ -3,8 +3,8 @@
  * A draft says how sure it is of each token, by the log-probability that it gives it. How often it is right where it is
  * so sure is counted by class: a draft may be too sure, and a token that is drawn at random agrees less often than the
  * likeliest one. The chance that a guess is right and all before it is a product of these. Only guesses with a good
- * chance are checked. So from how often the draft is how sure it follows how many of a burst will be checked, and how
- * many of these will be right, also for bursts that are longer than any before. */
+ * chance are checked. It is also counted how often the draft was how sure. From both follows how many guesses of a
+ * burst will be checked, and how many of these will be right. That holds for longer bursts than any before, too. */
 #include "daemon/schedule/private.h"
 
 #include <math.h>
@@ -22,7 +22,8 @@
 #define CHANCE_STEPS 4.0f
 #define N_CHANCES 25u
 
-/* Classes take long to be counted. Where so much less of the first guesses were right than they say, they are wrong. */
+/* There are few guesses of each class. So the chances of all are lowered where fewer first guesses were right than
+ * such a part of what the classes say. */
 #define BELIEVED 0.5f
 
 /* Where the next class begins, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95; and the classes' middles. */
@@ -38,18 +39,12 @@ uint8_t tdm_draft_certainty(float logprob)
         return i;
 }
 
-static void count(struct guess_record *r, float decay, bool right)
-{
-        r->n = r->n * decay + 1;
-        r->n_right = r->n_right * decay + right;
-}
-
 void tdm_draft_count(struct draft_records *r, const struct guesses *g, uint32_t n_right, uint32_t n_known)
 {
         if (n_known > 0)
-                count(&r->first, DECAY, n_right > 0);
+                tdm_scheduler_count_guess(&r->first, DECAY, n_right > 0);
         for (uint32_t i = 0; i < TDM_MIN(n_right + 1, n_known); i++) {
-                count(&r->certain[g->certainty[i]], DECAY_CERTAIN, i < n_right);
+                tdm_scheduler_count_guess(&r->certain[g->certainty[i]], DECAY_CERTAIN, i < n_right);
                 for (uint32_t k = 0; k < N_CERTAINTIES; k++)
                         r->seen[k] = r->seen[k] * DECAY_CERTAIN + (k == g->certainty[i]);
         }

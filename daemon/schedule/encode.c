@@ -22,9 +22,8 @@ static void run_encoding(void *task)
         e->result.r = tdm_model_make_vocabulary(e->model, &vocabulary);
         if (e->result.r == -E2BIG)
                 e->result.r = tdm_error_set(&e->result.error, TDM_E_UNSUPPORTED,
-                                            "the pieces of the vocabulary of model %s are too long for grammars and "
-                                            "schemas",
-                                            e->model->name);
+                                            "the pieces of this model's vocabulary are too long for grammars and "
+                                            "schemas");
         else if (e->result.r < 0)
                 tdm_error_set(&e->result.error, e->result.r, "cannot hold the model's vocabulary as a trie: %s",
                               strerror(-e->result.r));

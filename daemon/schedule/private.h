@@ -312,6 +312,8 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n);
 /* How likely the next guess is right, where n were and n_right of these were. */
 float tdm_scheduler_chance(const struct guess_record *r);
+/* One more guess was right or not; decay: what is left of an older one's count. */
+void tdm_scheduler_count_guess(struct guess_record *r, float decay, bool right);
 float tdm_scheduler_gain(const struct lane *lane); /* at least 1 */
 uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job);
 enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job);

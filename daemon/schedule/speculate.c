@@ -52,10 +52,10 @@ static const struct guess_record *record_behind(struct sequence *q, uint32_t n)
         return record_of(&q->guesses, q->guesses.match, n);
 }
 
-static void count(struct guess_record *r, bool right)
+void tdm_scheduler_count_guess(struct guess_record *r, float decay, bool right)
 {
-        r->n = r->n * RECORD_DECAY + 1;
-        r->n_right = r->n_right * RECORD_DECAY + right;
+        r->n = r->n * decay + 1;
+        r->n_right = r->n_right * decay + right;
 }
 
 void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n)
@@ -68,9 +68,9 @@ void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32
         if (g->drafted)
                 tdm_draft_count(&q->draft.records, g, n_right, n_known);
         for (uint32_t i = 0; !g->drafted && i < TDM_MIN(n_right + 1, n_known); i++)
-                count(record_of(g, g->match, i), i < n_right);
+                tdm_scheduler_count_guess(record_of(g, g->match, i), RECORD_DECAY, i < n_right);
         if (g->other_match.length > 0 && n > 0)
-                count(record_of(g, g->other_match, 0), ids[0] == g->other_id);
+                tdm_scheduler_count_guess(record_of(g, g->other_match, 0), RECORD_DECAY, ids[0] == g->other_id);
         g->n = g->n_found = g->other_match.length = 0;
 }
 

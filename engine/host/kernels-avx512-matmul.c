@@ -21,7 +21,7 @@
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
 #define AHEAD_BYTES 2048u /* of quants: four blocks or more */
-#define MANY_PARTS 8u     /* of a tile's blocks, few fetch then */
+#define MANY_PARTS 8u     /* tiles on the same panels: each fetches with few of its blocks */
 
 /* What a tile fetches while it computes. The processor drops what it is asked for while it waits for much else, so
  * lines are asked for one by one, between products.
@@ -159,7 +159,8 @@ INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_
                            const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel,
                            float *y, size_t y_stride, const struct ahead *ahead)
 {
-        const size_t nb = matrix->cols / BLOCK, many = ahead->n_parts > MANY_PARTS;
+        const size_t nb = matrix->cols / BLOCK;
+        const bool many = ahead->n_parts > MANY_PARTS;
         size_t mine = ahead->part; /* the next block with which a block of the next panels is fetched */
         const uint8_t *fetch[4];
         struct tile t;
