@@ -91,14 +91,19 @@ static void fill_cache(const struct tdm_model *model, struct tdm_model_fields *f
                            f->kv_pages_window_used * model->geometry.page_bytes[TDM_KV_WINDOW];
 }
 
-bool tdm_status_may_name(const struct tdm_status_source *source, const struct tdm_model *model)
+const char *tdm_status_name_of(const struct tdm_status_source *source, const struct tdm_model *model)
 {
-        const struct tdm_account *viewer = source->viewer;
+        const char *name = source->sees_all ? model->name : tdm_model_name_for(model, source->viewer);
 
-        if (source->sees_all || model->by_name)
-                return true;
-        return viewer && ((model->account && model->account->identity == viewer->identity) ||
-                          (model->holder && model->holder->identity == viewer->identity));
+        return name ? name : TDM_STATUS_UNNAMED;
+}
+
+/* "": nothing that the viewer may read. */
+static const char *path_of(const struct tdm_status_source *source, const struct tdm_model *model)
+{
+        const char *path = tdm_model_path_for(model, source->sees_all ? model->account : source->viewer);
+
+        return path ? path : "";
 }
 
 static const char *capabilities(const struct tdm_model *model, const struct tdm_model_metadata *metadata)
@@ -112,15 +117,12 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
 {
         struct tdm_model_fields *f = &ret->fields;
         const struct tdm_model_metadata *metadata = model->metadata;
-        const bool named = tdm_status_may_name(source, model);
 
         *f = (struct tdm_model_fields){
-                .name = named ? model->name : TDM_STATUS_UNNAMED,
-                .path = named ? tdm_model_shown_path(model) : "",
+                .name = tdm_status_name_of(source, model),
+                .path = path_of(source, model),
                 .state = tdm_model_state_name(model->state),
-                .error = model->state != TDM_MODEL_FAILED ? "" :
-                         named                            ? tdm_model_shown_error(model) :
-                                                            "it cannot be used",
+                .error = tdm_model_shown_error(model),
                 .architecture = metadata ? metadata->architecture : "",
                 .quantisation = metadata ? metadata->quantisation : "",
                 .file_bytes = tdm_model_file_bytes(model),

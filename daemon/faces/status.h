@@ -53,9 +53,9 @@ struct tdm_model_shown {
 /* source->fleet is not NULL. */
 void tdm_status_of_worker(const struct tdm_status_source *source, enum tdm_worker_index index,
                           struct tdm_worker_shown *ret);
-/* May the name and the path of this model be shown? A file that a client passed has the name that the client gave. */
-bool tdm_status_may_name(const struct tdm_status_source *source, const struct tdm_model *model);
-#define TDM_STATUS_UNNAMED "(another user's)" /* stands in place of the name */
+#define TDM_STATUS_UNNAMED "(another user's)" /* stands in place of a name that the viewer did not give */
+/* The model as the viewer may read it, in lists. */
+const char *tdm_status_name_of(const struct tdm_status_source *source, const struct tdm_model *model);
 /* The texts live as long as the model does not change. */
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret);
 /* "asked for by root", or by "user 1000": why a worker was restarted. */

@@ -4,6 +4,8 @@
  * or its first part, piece by piece. */
 #include "daemon/models/private.h"
 
+#include "common/log.h"
+
 #define SHOWN_BYTES 40u
 
 static bool same_piece(const struct tdm_tokenizer *a, const struct tdm_tokenizer *b, uint32_t id)
@@ -57,7 +59,7 @@ int tdm_model_check_draft(struct tdm_model *target, struct tdm_model *draft, str
         if (tdm_model_recipe(draft)->pooling != TDM_POOLING_NONE || tdm_recipe_is_whole(tdm_model_recipe(draft)))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "draft: model %s makes vectors of texts and no text, so it cannot guess",
-                                     draft->name);
+                                     tdm_model_told_name(draft));
         if (target->draft_checked != draft->id) {
                 target->draft_differs = first_difference(target, draft);
                 target->draft_checked = draft->id;
@@ -69,27 +71,31 @@ int tdm_model_check_draft(struct tdm_model *target, struct tdm_model *draft, str
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "draft: the vocabulary of model %s differs from that of %s at token id %u: it has "
                                      "%u tokens, and %s has %u",
-                                     draft->name, target->name, id, n_draft, target->name, n);
+                                     tdm_model_told_name(draft), tdm_model_told_name(target), id, n_draft,
+                                     tdm_model_told_name(target), n);
         show_piece(draft, id, of_draft, sizeof(of_draft));
         show_piece(target, id, of_target, sizeof(of_target));
         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                              "draft: the vocabulary of model %s differs from that of %s at token id %u: \"%s\", not "
                              "\"%s\"",
-                             draft->name, target->name, id, of_draft, of_target);
+                             tdm_model_told_name(draft), tdm_model_told_name(target), id, of_draft, of_target);
 }
 
 void tdm_model_want_draft(struct tdm_model *model, struct tdm_account *account)
 {
+        struct tdm_error err;
+
         if (model->wanted)
                 return;
         model->only_draft = true;
-        tdm_model_need(model, account);
+        if (tdm_model_need(model, account, &err) != 0)
+                tdm_log_debug("model %s is not loaded to guess for others: %s", model->name, err.message);
 }
 
-void tdm_model_want(struct tdm_model *model, struct tdm_account *account)
+int tdm_model_want(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
 {
         model->only_draft = false;
-        tdm_model_need(model, account);
+        return tdm_model_need(model, account, err);
 }
 
 void tdm_model_drafted(struct tdm_model *model)

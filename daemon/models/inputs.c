@@ -15,7 +15,7 @@ static int changed(struct tdm_model *model, uint32_t token, const char *why)
         tdm_error_set(
                 &err, TDM_E_MODEL_CHANGED,
                 "model file %.*s cannot be read at token %u of its second embedding: %s; ask again to load it anew",
-                TDM_UTF8_CUT(model->path, 200), token, why);
+                TDM_UTF8_CUT(tdm_model_told_path(model), 200), token, why);
         tdm_model_fail(model, &err);
         return TDM_E_MODEL_CHANGED;
 }

@@ -150,7 +150,7 @@ static void fail_errno(struct tdm_model *model, int r, const char *what)
         struct tdm_error err;
 
         tdm_error_set(&err, r == -ENOMEM ? TDM_E_NO_MEMORY : TDM_E_INTERNAL, "cannot %s of model %s: %s", what,
-                      model->name, strerror(-r));
+                      tdm_model_told_name(model), strerror(-r));
         tdm_model_fail(model, &err);
 }
 
@@ -199,7 +199,7 @@ static int plan_pages(const struct tdm_model *model, uint64_t budget, struct tdm
                         return tdm_error_set(
                                 err, TDM_E_NO_MEMORY,
                                 "a KV cache of %.1f MiB (kv-memory) has no room for a single page of model %s",
-                                MIB(budget), model->name);
+                                MIB(budget), tdm_model_told_name(model));
         return 0;
 }
 
@@ -223,8 +223,8 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
                         err, TDM_E_NO_MEMORY,
                         "model %s needs %.1f MiB (weights %.1f, cache at least %.1f), but only %.1f MiB are free; "
                         "close something or take a smaller model",
-                        model->name, MIB(fixed + least_kv), MIB(model->metadata->weights_bytes), MIB(least_kv),
-                        MIB(available));
+                        tdm_model_told_name(model), MIB(fixed + least_kv), MIB(model->metadata->weights_bytes),
+                        MIB(least_kv), MIB(available));
         }
         budget = m->kv_bytes ? TDM_MIN(m->kv_bytes, available - fixed) : TDM_MAX((available - fixed) / 4, least_kv);
         if (m->kv_bytes > available - fixed)
@@ -280,7 +280,8 @@ static int make_cache(struct tdm_model *model, struct tdm_error *err)
                 r = tdm_prefix_new(&model->prefix, model->pages, hp, &model->geometry);
         if (r < 0 && r != -EOPNOTSUPP)
                 return tdm_error_set(err, r == -ENOMEM ? TDM_E_NO_MEMORY : TDM_E_INTERNAL,
-                                     "cannot create the KV cache of model %s: %s", model->name, strerror(-r));
+                                     "cannot create the KV cache of model %s: %s", tdm_model_told_name(model),
+                                     strerror(-r));
         return 0;
 }
 
@@ -297,8 +298,8 @@ static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
         if (r == 0)
                 return 0;
         if (wanted == TDM_ACTIVATIONS_DMABUF)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "model %s: activations = dma-buf, but %s", model->name,
-                                     why.message);
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "model %s: activations = dma-buf, but %s",
+                                     tdm_model_told_name(model), why.message);
         tdm_log(r == -ENOENT ? TDM_LOG_DEBUG : TDM_LOG_INFO, "model %s: hidden rows are not shared as a dma-buf: %s",
                 model->name, why.message);
         return 0;
@@ -320,8 +321,8 @@ static int start_load(struct tdm_model *model)
         n = model->models->serves_all ? -1 : readlink(link, path, sizeof(path) - 1);
         if (n > 0)
                 path[n] = '\0';
-        return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, n > 0 ? path : NULL,
-                                  on_stage_done, model);
+        return tdm_model_load_new(&model->load, model->models->loop, model->fd, tdm_model_told_path(model),
+                                  n > 0 ? path : NULL, on_stage_done, model);
 }
 
 int tdm_model_start(struct tdm_model *model, struct tdm_error *err)
@@ -404,7 +405,7 @@ static struct tdm_fleet_model describe_to_fleet(const struct tdm_model *model)
 {
         return (struct tdm_fleet_model){
                 .model_id = model->id,
-                .name = model->name,
+                .name = tdm_model_told_name(model),
                 .weights = model->weights,
                 .n_sealed = model->n_sealed,
                 .kv = model->kv,
@@ -441,7 +442,7 @@ static void hand_to_fleet(struct tdm_model *model)
         r = tdm_fleet_add_model(model->models->fleet, &fm, &err);
         if (r != 0) {
                 if (!err.message[0])
-                        tdm_error_set(&err, r, "the workers cannot take model %s: %s", model->name,
+                        tdm_error_set(&err, r, "the workers cannot take model %s: %s", tdm_model_told_name(model),
                                       r < 0 ? strerror(-r) : tdm_error_name(r));
                 tdm_model_fail(model, &err);
                 return;
@@ -507,25 +508,27 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
         tdm_model_unref(model);
 }
 
-void tdm_model_need(struct tdm_model *model, struct tdm_account *account)
+int tdm_model_need(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
 {
-        struct tdm_error err;
+        int r;
 
         if (model->wanted)
-                return;
-        model->wanted = true;
-        model->started_ns = tdm_now_ns();
+                return 0;
         if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
-                return;
+                return 0;
         if (tdm_model_is_default(model))
                 account = model->models->root;
         model->holder = account ? tdm_account_ref(account) : NULL;
-        if (tdm_model_take_place(model, &err) != 0) {
-                tdm_model_fail(model, &err);
-                return;
+        r = tdm_model_take_place(model, err);
+        if (r != 0) { /* another user may have a place for it */
+                tdm_account_unref(steal_ptr(&model->holder));
+                return r;
         }
+        model->wanted = true;
+        model->started_ns = tdm_now_ns();
         if (model->state == TDM_MODEL_DESCRIBED)
                 tdm_model_continue(model);
+        return 0;
 }
 
 void tdm_model_unused(struct tdm_model *model)

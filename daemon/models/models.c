@@ -11,7 +11,6 @@
 #include "common/log.h"
 
 #define DEFAULT_NAME "tale"
-#define SAID_OF_ONE_MAX 2u /* of one user's names for a file */
 #define CLOSER_THREADS 4u
 /* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
 #define ENCODE_HERE_BYTES 256u
@@ -256,8 +255,7 @@ void tdm_model_unref(struct tdm_model *model)
         tdm_model_metadata_free(model->metadata);
         free(model->name);
         free(model->path);
-        for (unsigned i = 0; i < TDM_MODEL_SAID_MAX; i++)
-                free(model->said[i].path);
+        tdm_model_forget_said(model);
         free(model);
 }
 
@@ -277,26 +275,6 @@ void tdm_model_unlist(struct tdm_model *model)
         tdm_model_unref(model);
 }
 
-static bool is_private(const struct tdm_model *model)
-{
-        return model->models->serves_all && !model->by_name;
-}
-
-const char *tdm_model_shown_path(const struct tdm_model *model)
-{
-        const char *slash = is_private(model) ? strrchr(model->path, '/') : NULL;
-
-        return slash ? slash + 1 : model->path;
-}
-
-const char *tdm_model_shown_error(const struct tdm_model *model)
-{
-        if (model->state != TDM_MODEL_FAILED)
-                return "";
-        /* The reason may name the file. Those who asked for the model have it with their answer. */
-        return is_private(model) ? "it failed; who asked for it was told why" : model->error.message;
-}
-
 static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identity *identity)
 {
         struct tdm_model *model;
@@ -305,56 +283,6 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
                 if (model->state != TDM_MODEL_FAILED && tdm_file_identity_equal(&model->identity, identity))
                         return model;
         return NULL;
-}
-
-/* A client's own file has no name here. A path that its client said stands for it, for that user alone. NULL: the user
- * did not pass the file under this path, or not lately. */
-static struct tdm_model_said *find_said(struct tdm_model *model, const struct tdm_account *account, const char *path)
-{
-        for (unsigned i = 0; account && i < TDM_MODEL_SAID_MAX; i++)
-                if (model->said[i].path && model->said[i].by == account->identity &&
-                    strcmp(model->said[i].path, path) == 0)
-                        return &model->said[i];
-        return NULL;
-}
-
-/* The user's own place, where one user has all that are allowed; else a free one, or the oldest. So nobody takes the
- * places of all others. */
-static struct tdm_model_said *place_for_said(struct tdm_model *model, uint64_t by)
-{
-        struct tdm_model_said *own = NULL, *other = &model->said[0];
-        unsigned n_own = 0;
-
-        for (unsigned i = 0; i < TDM_MODEL_SAID_MAX; i++) {
-                struct tdm_model_said *said = &model->said[i];
-
-                if (said->path && said->by == by) {
-                        n_own++;
-                        own = own && own->at < said->at ? own : said;
-                }
-                other = said->at < other->at ? said : other;
-        }
-        return n_own >= SAID_OF_ONE_MAX ? own : other;
-}
-
-/* Without memory, or for a path that means another file in another folder, nothing is remembered. */
-static void remember_said(struct tdm_model *model, const struct tdm_account *account, const char *path)
-{
-        struct tdm_model_said *said;
-        char *copy;
-
-        if (!account || path[0] != '/')
-                return;
-        said = find_said(model, account, path);
-        if (!said) {
-                copy = strdup(path);
-                if (!copy)
-                        return;
-                said = place_for_said(model, account->identity);
-                free(said->path);
-                *said = (struct tdm_model_said){ .path = copy, .by = account->identity };
-        }
-        said->at = ++model->models->n_said;
 }
 
 /* A failed model makes room for the next try. So does an older version of a file, when no job uses it. The same file is
@@ -367,7 +295,8 @@ static void forget_older(struct tdm_models *m, const struct tdm_account *account
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 bool same_name = name && model->by_name && strcmp(model->name, name) == 0;
-                bool same_path = !by_name && !model->by_name && find_said(model, account, path);
+                bool same_path =
+                        !by_name && path[0] == '/' && !model->by_name && tdm_model_said_by(model, account, path);
                 bool same_inode = model->identity.dev == identity->dev && model->identity.ino == identity->ino;
 
                 if ((!same_name && !same_path && !same_inode) || model->n_steps > 0 || model->n_jobs > 0 || model->load)
@@ -490,7 +419,7 @@ static bool open_said(struct tdm_models *m, const struct tdm_account *account, c
                 return false;
         tdm_utf8_mend(path); /* as it is remembered */
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                const struct tdm_model_said *said = find_said(model, account, path);
+                const struct tdm_model_said *said = tdm_model_said_by(model, account, path);
 
                 if (model->state != TDM_MODEL_FAILED && said && said->at > found_at) {
                         found = model;
@@ -535,7 +464,7 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
         tdm_utf8_mend(path);
         r = open_file(m, account, path, fd < 0, &own, ret, err);
         if (r == 0 && fd >= 0)
-                remember_said(*ret, account, path);
+                tdm_model_remember_said(*ret, account, path);
         tdm_models_close_file(m, account, steal_fd(&own));
         return r;
 }
@@ -662,17 +591,17 @@ int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
                               TDM_UTF8_CUT(part, 200));
         else if (r < 0)
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.*s cannot be looked at any more: %s",
-                              TDM_UTF8_CUT(model->path, 200), strerror(-r));
+                              TDM_UTF8_CUT(tdm_model_told_path(model), 200), strerror(-r));
         else if (now.size_bytes != model->identity.size_bytes)
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
                               "model file %.*s changed while it was in use: %llu bytes, was %llu; ask again to load "
                               "it anew",
-                              TDM_UTF8_CUT(model->path, 200), (unsigned long long)now.size_bytes,
+                              TDM_UTF8_CUT(tdm_model_told_path(model), 200), (unsigned long long)now.size_bytes,
                               (unsigned long long)model->identity.size_bytes);
         else
                 tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
                               "model file %.*s was written to while it was in use; ask again to load it anew",
-                              TDM_UTF8_CUT(model->path, 200));
+                              TDM_UTF8_CUT(tdm_model_told_path(model), 200));
         if (err)
                 *err = reason;
         tdm_model_fail(model, &reason);

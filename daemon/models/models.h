@@ -72,6 +72,7 @@ struct tdm_file_identity {
 #define TDM_MODEL_SAID_MAX 8u
 struct tdm_model_said {
         char *path;  /* NULL: free */
+        char *name;  /* made of the path */
         uint64_t by; /* an identity */
         uint64_t at; /* a later one is larger; 0: free */
 };
@@ -172,9 +173,11 @@ struct tdm_model *tdm_model_ref(struct tdm_model *model);
 void tdm_model_unref(struct tdm_model *model);
 void tdm_model_unrefp(struct tdm_model **model);
 
-/* The weights too; account (or NULL) holds them. May fail the model at once: too many are held. */
-void tdm_model_want(struct tdm_model *model, struct tdm_account *account);
-/* The same for a model that is to guess for another one: no idle model leaves for it. */
+/* The weights too; account (or NULL) holds them. 0: they are loaded, or the model fails and tells its observers.
+ * TDM_E_QUOTA, TDM_E_BUSY: this account has no place for them; others who wait for the model are not concerned. */
+int tdm_model_want(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
+/* The same for a model that is to guess for another one: no idle model leaves for it, and without a place it stays
+ * unloaded. */
 void tdm_model_want_draft(struct tdm_model *model, struct tdm_account *account);
 /* Whether `draft` can guess for `target`; both are described. TDM_E_UNSUPPORTED: it names the first token id at which
  * the vocabularies differ. */
@@ -241,10 +244,15 @@ void tdm_models_on_model_failed(struct tdm_models *models, uint32_t model_id, co
 int tdm_models_default_dirs(const char *const *configured, char ***ret);
 void tdm_strv_freep(char ***strv);
 
-/* The path as people may see it. What a user handed over is shown to all without its folder where the daemon serves
- * several users. */
-const char *tdm_model_shown_path(const struct tdm_model *model);
-const char *tdm_model_shown_error(const struct tdm_model *model); /* "" unless it failed; by the same rule */
+/* names.c: a file that a client passed to a daemon of several users has the name that this client gave it, for that
+ * client alone. The texts live as long as the model does not change. */
+/* In messages that may reach anybody who uses the model. */
+const char *tdm_model_told_name(const struct tdm_model *model);
+const char *tdm_model_told_path(const struct tdm_model *model);
+/* In lists for this user (NULL: for everybody); the path without its folder. NULL: it did not pass the file. */
+const char *tdm_model_name_for(const struct tdm_model *model, const struct tdm_account *account);
+const char *tdm_model_path_for(const struct tdm_model *model, const struct tdm_account *account);
+const char *tdm_model_shown_error(const struct tdm_model *model); /* for everybody; "" unless it failed */
 /* Memory is short on this machine. Of the models that no job has used for 10 s, the one that was used longest ago
  * leaves. False: there is none. */
 bool tdm_models_relieve(struct tdm_models *models);

@@ -57,6 +57,14 @@ struct tdm_models {
         unsigned n_observers;
 };
 
+/* names.c */
+/* A path that a client said stands for the file, for that user alone. NULL: it did not pass the file under this path,
+ * or not lately. */
+struct tdm_model_said *tdm_model_said_by(struct tdm_model *model, const struct tdm_account *account, const char *path);
+/* Without memory nothing is remembered. */
+void tdm_model_remember_said(struct tdm_model *model, const struct tdm_account *account, const char *path);
+void tdm_model_forget_said(struct tdm_model *model);
+
 /* dirs.c: an fd on NAME.gguf and its path. TDM_E_NO_MODEL. */
 int tdm_models_open_name(struct tdm_models *models, const char *name, int *ret_fd, char **ret_path,
                          struct tdm_error *err);
@@ -78,7 +86,8 @@ void tdm_model_notify(struct tdm_model *model);
 int tdm_model_start(struct tdm_model *model, struct tdm_error *err);
 void tdm_model_unused(struct tdm_model *model); /* only the list refers to it any more */
 void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
-void tdm_model_need(struct tdm_model *model, struct tdm_account *account); /* its weights are wanted */
+/* Its weights are wanted, and account holds its place. TDM_E_QUOTA, TDM_E_BUSY: it has none; nothing has changed. */
+int tdm_model_need(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
 void tdm_model_continue(struct tdm_model *model); /* wanted, and nothing works on it: goes on to the next state */
 void tdm_model_leave(struct tdm_model *model);    /* out of the fleet, memory given back; state stays */
 void tdm_model_touch(struct tdm_model *model);    /* used without a job: its time of idling begins anew */

@@ -91,7 +91,7 @@ int tdm_draft_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "speculation: model %s has no draft model; name one with draft (tandem.conf may "
                                      "have one for each model)",
-                                     target->name);
+                                     tdm_model_told_name(target));
         if (!name) {
                 q->draft.why = mode == TDM_SPECULATION_DRAFT ? TDM_UNGUESSED_DRAFT_NONE : TDM_UNGUESSED_NOT;
                 return 0;
@@ -124,7 +124,8 @@ int tdm_draft_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_erro
         if (d->model->state == TDM_MODEL_FAILED)
                 r = tdm_error_set(&why, d->model->error.code, "draft: %s", d->model->error.message);
         else if (d->model->state == TDM_MODEL_GONE)
-                r = tdm_error_set(&why, TDM_E_NO_MODEL, "draft: model %s was unloaded meanwhile", d->model->name);
+                r = tdm_error_set(&why, TDM_E_NO_MODEL, "draft: model %s was unloaded meanwhile",
+                                  tdm_model_told_name(d->model));
         else if (!tdm_model_is_described(d->model))
                 return TDM_E_BUSY;
         else

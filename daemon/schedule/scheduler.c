@@ -420,13 +420,17 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                 finish_error(job, &err);
                 return;
         }
+        r = tdm_model_want(model, job->account, &err);
+        if (r != 0) {
+                finish_error(job, &err);
+                return;
+        }
         u->n_tokens += tokens;
         q->charged_tokens = tokens;
         s->pending_bytes -= q->charged_bytes;
         q->charged_bytes = 0;
         job->accepted = true;
         job->accepted_ns = tdm_now_ns();
-        tdm_model_want(model, job->account);
 }
 
 static void prepare_all(struct tdm_scheduler *s)
@@ -468,8 +472,9 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
                       "%u prompt tokens and up to %u more need %u full and %u window pages of the KV cache; model %s "
                       "has %u and "
                       "%u (kv-memory)",
-                      job->prompt_tokens, job->max_tokens, need.n[TDM_KV_FULL], need.n[TDM_KV_WINDOW], model->name,
-                      tdm_pages_total(model->pages, TDM_KV_FULL), tdm_pages_total(model->pages, TDM_KV_WINDOW));
+                      job->prompt_tokens, job->max_tokens, need.n[TDM_KV_FULL], need.n[TDM_KV_WINDOW],
+                      tdm_model_told_name(model), tdm_pages_total(model->pages, TDM_KV_FULL),
+                      tdm_pages_total(model->pages, TDM_KV_WINDOW));
         return false;
 }
 
@@ -759,7 +764,8 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
         bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
 
         if (model->state == TDM_MODEL_READY && !lane && lane_new(s, model) < 0) {
-                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the schedule of model %s", model->name);
+                tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the schedule of model %s",
+                              tdm_model_told_name(model));
                 over = true;
         }
         if (over) {

@@ -524,10 +524,10 @@ static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int 
                 tdm_error_set(&err, TDM_E_NO_WORKER,
                               "no worker can run model %s%s%s: off or quarantined (see `tandem status`; "
                               "`tandem restart` ends a quarantine)",
-                              c->lane->model->name, placement[0] ? " with placement " : "", placement);
+                              tdm_model_told_name(c->lane->model), placement[0] ? " with placement " : "", placement);
         else
-                tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s", c->lane->model->name,
-                              strerror(-r));
+                tdm_error_set(&err, TDM_E_INTERNAL, "cannot issue a step of model %s: %s",
+                              tdm_model_told_name(c->lane->model), strerror(-r));
         tdm_list_for_each(q, &c->lane->active, struct sequence, active) {
                 if (!tdm_class_has(s, c, q) || !has_work(q))
                         continue;

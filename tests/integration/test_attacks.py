@@ -3,6 +3,7 @@ the bystander are different users, so this needs root."""
 import contextlib
 import os
 import resource
+import signal
 import struct
 import sys
 
@@ -218,6 +219,87 @@ def a_false_name():
             else:
                 raise AssertionError("a model in use was unloaded")
         job.vanish()
+
+
+@test
+def names_of_files():
+    """One file, passed by two users under names of their own: each reads its own name, nobody the other's, in lists, in
+    status and in errors."""
+    with system_daemon() as d, copies(1) as paths, open(paths[0], "rb") as f:
+        d.generate(n=2)
+        held = []
+        for uid, name in ((ATTACKER, "/srv/alice/salaries.gguf"), (BYSTANDER, "/srv/bob/poems.gguf")):
+            w = wire_of(d, uid, timeout=60 * SLOW)
+            job = request(ids=[2, 3, 4], n=2000, top_logprobs=20)
+            rid = w.send("generate", dict(job, model={"name": name, "from_fd": True}), fd=f.fileno())
+            while w.receive(rid)[0] != "tokens":
+                pass
+            held.append((w, rid))
+        for uid, own, other in ((ATTACKER, "salaries", ("poems", "bob")), (BYSTANDER, "poems", ("salaries", "alice")),
+                                (SECOND, "(another user's)", ("poems", "salaries", "alice", "bob"))):
+            with wire_of(d, uid) as w:
+                told = {kind: w.call(kind, {}) for kind in ("models", "status", "jobs")}
+            check(own in [m["name"] for m in told["models"]["models"]], f"user {uid}: its own name", told["models"])
+            if uid != SECOND:
+                equal([j["model"] for j in told["jobs"]["jobs"]], [own], f"user {uid}: its job's model")
+            for word in other:
+                check(word not in str(told), f"user {uid} reads of {word}", told)
+        os.truncate(paths[0], 1000)
+        wait_for(lambda: "failed" in [m["state"] for m in d.status()["models"]], "the change is seen", 10)
+        for (w, rid), other in zip(held, (("poems", "bob"), ("salaries", "alice"))):
+            while (answer := w.receive(rid))[0] != "done":
+                pass
+            equal(answer[1]["error"]["code"], "model-changed", "answer")
+            for word in other:
+                check(word not in str(answer), f"an error tells of {word}", answer)
+            w.close()
+
+
+@test
+def a_full_quota():
+    """Two users ask for one model, and the first has no place left for it: only that one is refused."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf, copies(40) as paths:
+        conf.write("[daemon]\nmax-running-per-user = 1\n")
+        conf.flush()
+        with system_daemon(args=["--config", conf.name]) as d:
+            wires = []
+
+            def ask(w, path, n):
+                with open(path, "rb") as f:
+                    return w.send("generate", dict(request(ids=[2, 3, 4], n=n), model={"name": path, "from_fd": True}),
+                                  fd=f.fileno())
+
+            # One job runs, and its client reads nothing; those of further models wait, so no model is idle.
+            wires.append(wire_of(d, ATTACKER))
+            wires[0].send("generate", request(ids=[2, 3, 4], n=2000, top_logprobs=20))
+            refused = None
+            for path in paths[:-1]:
+                w = wire_of(d, ATTACKER, timeout=60 * SLOW)
+                wires.append(w)
+                rid = ask(w, path, 100)
+                what = None
+                while what not in ("progress", "error", "done", "token"):
+                    what, m = w.receive(rid)
+                if what in ("error", "done"):
+                    refused = m
+                    break
+                wait_for(lambda: all(m["state"] == "loaded" for m in d.status()["models"]), "the model is loaded")
+            check(refused, "places of one user have an end")
+            both = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER)]
+            send_signal(d.process.pid, signal.SIGSTOP)
+            asked = [(w, ask(w, paths[-1], 2)) for w in both]
+            send_signal(d.process.pid, signal.SIGCONT)
+            answers = []
+            for w, rid in asked:
+                what = None
+                while what not in ("error", "done"):
+                    what, m = w.receive(rid)
+                answers.append((what, m))
+            print(f"the one without a place: {answers[0]}")
+            check("error" in answers[0][1] or answers[0][0] == "error", "the attacker is refused", answers[0])
+            equal((answers[1][0], answers[1][1].get("reason")), ("done", "DONE_LENGTH"), "the other one's job")
+            for w in wires + both:
+                w.close()
 
 
 @test

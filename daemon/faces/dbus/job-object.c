@@ -1,5 +1,6 @@
 /* A job as an object: its properties and methods. */
 #include "daemon/faces/dbus/private.h"
+#include "daemon/faces/status.h"
 
 enum property {
         ID,
@@ -86,13 +87,15 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
         const struct bus_job *job = object;
         const struct tdm_job *j = job->job;
         bool failed = job->ended && j->end == TDM_JOB_END_ERROR;
+        const char *name;
 
         switch ((enum property)i) {
         case ID:
                 bus_write_u64(w, j->id);
                 break;
         case MODEL:
-                bus_write_string(w, job->model->name);
+                name = tdm_model_name_for(job->model, j->account);
+                bus_write_string(w, name ? name : TDM_STATUS_UNNAMED);
                 break;
         case PRIORITY:
                 bus_write_string(w, j->priority == TDM_JOB_BACKGROUND ? "background" : "interactive");

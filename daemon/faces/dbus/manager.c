@@ -53,6 +53,7 @@ static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct td
 {
         struct bus_load *load;
         unsigned n = 0;
+        int r;
 
         tdm_list_for_each(load, &peer->loads, struct bus_load, node)
                 n++;
@@ -65,9 +66,12 @@ static int wait_for_model(struct bus_peer *peer, DBusMessage *message, struct td
         load->call = dbus_message_ref(message);
         load->model = tdm_model_ref(model);
         tdm_list_append(&peer->loads, &load->node);
-        if (!answer_load(peer, load))
-                tdm_model_want(model, peer->account); /* may fail at once, and then answers */
-        return 0;
+        if (answer_load(peer, load))
+                return 0;
+        r = tdm_model_want(model, peer->account, err); /* may be answered, and gone, where it is 0 */
+        if (r != 0)
+                bus_load_free(load);
+        return r;
 }
 
 static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
@@ -93,7 +97,8 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
                 r = wait_for_model(peer, message, model, &err);
                 if (r == 0)
                         return;
-        }
+        } else if (r == 0 && model->state != TDM_MODEL_READY)
+                r = tdm_model_want(model, peer->account, &err);
         if (r != 0) {
                 bus_reply_failed(bus, message, r, err.message);
                 return;
@@ -102,8 +107,6 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
         bus_writer_init(&w, bus_reply_new(message));
         bus_write_path(&w, path);
         bus_reply_finish(bus, message, &w);
-        if (model->state != TDM_MODEL_READY)
-                tdm_model_want(model, peer->account);
 }
 
 void bus_unload_model(struct bus_peer *peer, DBusMessage *message, const char *name)

@@ -476,12 +476,13 @@ static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize
         return 0;
 }
 
-static void start_load(struct request *request)
+/* The request may be answered at once, and gone. */
+static int start_load(struct request *request, struct tdm_error *err)
 {
-        if (request->model->state == TDM_MODEL_READY)
-                request_model_changed(request);
-        else
-                tdm_model_want(request->model, request->client->account); /* may fail at once, and tell the request */
+        if (request->model->state != TDM_MODEL_READY)
+                return tdm_model_want(request->model, request->client->account, err);
+        request_model_changed(request);
+        return 0;
 }
 
 static void on_may_load(bool yes, const char *why, void *userdata)
@@ -499,10 +500,10 @@ static void on_may_load(bool yes, const char *why, void *userdata)
                 r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
         else
                 r = tdm_models_open(c->face->models, c->account, request->name, request->fd, &request->model, &err);
-        if (r == 0) {
-                start_load(request);
+        if (r == 0)
+                r = start_load(request, &err);
+        if (r == 0)
                 return;
-        }
         face_send_error(c, request->id, r > 0 ? r : TDM_E_INTERNAL, err.message);
         request_free(request);
 }
@@ -563,10 +564,10 @@ static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *l
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         r = may ? open_model(c, load->model, fds, n_fds, &request->model, err) :
                   ask_to_load(request, load->model, fds, err);
+        if (r == 0 && may)
+                r = start_load(request, err);
         if (r != 0)
                 request_free(request);
-        else if (may)
-                start_load(request);
         return r;
 }
 

@@ -115,7 +115,7 @@ char *face_model_name(const struct client *c, const struct tdm_model *model)
 {
         const struct tdm_status_source source = source_of(c);
 
-        return tdm_status_may_name(&source, model) ? model->name : (char *)TDM_STATUS_UNNAMED;
+        return (char *)tdm_status_name_of(&source, model);
 }
 
 void face_send_status(struct client *c, uint32_t id)
@@ -261,7 +261,7 @@ void face_send_jobs(struct client *c, uint32_t id)
                 tandem__job_status__init(s);
                 s->job = job->id;
                 s->state = (Tandem__JobState)job->state;
-                s->model = job->model->name;
+                s->model = face_model_name(c, job->model);
                 s->uid = (uint32_t)job->identity;
                 s->label = (char *)tdm_account_label(job->account);
                 s->priority = job->priority == TDM_JOB_BACKGROUND ? TANDEM__PRIORITY__PRIORITY_BACKGROUND :
