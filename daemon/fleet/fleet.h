@@ -75,7 +75,7 @@ struct tdm_fleet_callbacks {
  * (until tdm_fleet_remove_model() and the next on_ready, or the fleet's end). */
 struct tdm_fleet_model {
         uint32_t model_id; /* > 0, never reused */
-        const char *name; /* for anybody to read */
+        const char *name;  /* for anybody to read */
         struct tdm_segment *weights;
         unsigned n_sealed; /* of its chunks, at least one; the others: tdm_fleet_weights_sealed() */
         struct tdm_segment *kv;
