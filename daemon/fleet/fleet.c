@@ -636,6 +636,7 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
             (config->gpu_device && !f->gpu_device))
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         f->hang_min_ns = hang_min_ns(config);
+        f->control_ns = config->control_ns > 0 ? config->control_ns : TDM_FLEET_CONTROL_NS;
         f->quarantine_ns = config->quarantine_ns > 0 ? config->quarantine_ns : QUARANTINE_NS;
         f->epoch = 1;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {

@@ -41,6 +41,7 @@ struct tdm_fleet_config {
         const char *cpus[TDM_N_WORKERS]; /* CPUs that a worker may use, "0,2-5"; NULL: those of this process */
         unsigned n_threads;              /* of each worker; 0: its own choice */
         uint64_t hang_min_ns;            /* shortest silence that counts as a hang; 0: 500 ms */
+        uint64_t control_ns;             /* longest silence that owes an answer to a message; 0: 10 s */
         uint64_t quarantine_ns;          /* first quarantine, each further one is twice as long; 0: 5 s */
 };
 

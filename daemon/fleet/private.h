@@ -33,6 +33,12 @@
 /* So many bad rings of one worker without a finished step between them restart it. One costs a new epoch only, but
  * without end they would keep all jobs from going on. So many disputes in a row cut the link (conduct.c). */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
+/* The deadline for answers to messages: a device comes up, a model is mapped and checked. */
+#ifdef TANDEM_SANITIZED
+#define TDM_FLEET_CONTROL_NS (60 * TDM_NSEC_PER_SEC)
+#else
+#define TDM_FLEET_CONTROL_NS (10 * TDM_NSEC_PER_SEC)
+#endif
 /* What a worker is charged (conduct.c): it was ended from outside; it died; its ring is bad; it broke a rule. */
 #define TDM_FLEET_CHARGE_LOSS 1u
 #define TDM_FLEET_CHARGE_DEATH 4u
@@ -200,6 +206,7 @@ struct tdm_fleet_worker {
         uint64_t signature;
         uint64_t step_silence_ns;
         uint64_t control_silence_ns;
+        uint64_t control_busy_ns; /* time that was not counted there, because a step moved */
         struct tdm_fleet_sample sample;
         uint64_t ping_sent; /* number of the last one in this life */
         uint64_t doubt;     /* the ping that asks whether it hangs or was never given the step; 0: none */
@@ -229,6 +236,7 @@ struct tdm_fleet {
         uint64_t gpu_memory_bytes;
         uint64_t npu_memory_bytes;
         uint64_t hang_min_ns;
+        uint64_t control_ns;
         uint64_t quarantine_ns;
 
         struct tdm_source *pump;

@@ -291,11 +291,47 @@ static void hung_in_pieces(void **state)
         unsetenv("TANDEM_FAULT_GPU");
 }
 
+/* A worker that is asked to take a model while it is in a long step, and moves, is waited for. */
+static void asked_in_a_long_step(void **state)
+{
+        const struct tdm_fleet_config config = { .worker_dir = TANDEM_BIN_DIR "/../faulty",
+                                                 .requested = { "host", "host" },
+                                                 .n_threads = 1,
+                                                 .hang_min_ns = HANG_NS,
+                                                 .control_ns = TDM_NSEC_PER_SEC };
+        struct tdm_fleet_model second;
+        struct tdm_error err = { 0 };
+        struct rig *rig;
+
+        setenv("TANDEM_FAULT_GPU", "long=250", 1);
+        rig = rig_new_with(&config);
+        wait_for(rig, is_whole(rig));
+        start_jobs(rig, TDM_PLACEMENT_GPU);
+        rig->jobs[0].tokens[3] = 250;
+        rig->hold = false;
+        jobs_submit(rig);
+        rig->hold = true;
+        settle(rig, HANG_NS / 2); /* it is at work */
+        second = rig->model;
+        second.model_id = 2;
+        if (tdm_fleet_add_model(rig->fleet, &second, &err) != 0)
+                fail_msg("%s", err.message);
+        wait_for(rig, rig->n_model_ready == 2);
+        assert_int_equal(rig->n_resets, 0);
+        rig_free(rig);
+        unsetenv("TANDEM_FAULT_GPU");
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(measured),  cmocka_unit_test(measured_to_death), cmocka_unit_test(models_come_and_go),
-                cmocka_unit_test(in_pieces), cmocka_unit_test(stopped_in_pieces), cmocka_unit_test(hung_in_pieces),
+                cmocka_unit_test(measured),
+                cmocka_unit_test(measured_to_death),
+                cmocka_unit_test(models_come_and_go),
+                cmocka_unit_test(in_pieces),
+                cmocka_unit_test(stopped_in_pieces),
+                cmocka_unit_test(hung_in_pieces),
+                cmocka_unit_test(asked_in_a_long_step),
         };
 
         return rig_run_tests("test-fleet-models", tests, TDM_ARRAY_SIZE(tests));

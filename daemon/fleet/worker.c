@@ -429,7 +429,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
                 w->state = TDM_WORKER_STARTING;
         w->had_step = false;
         w->signature = 0;
-        w->step_silence_ns = w->control_silence_ns = 0;
+        w->step_silence_ns = w->control_silence_ns = w->control_busy_ns = 0;
         memset(&w->sample, 0, sizeof(w->sample));
         w->ping_sent = 0;
         w->pinged_ns = tdm_now_ns();

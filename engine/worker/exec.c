@@ -317,13 +317,10 @@ static int run_until(struct tdm_worker *w, struct tdm_worker_model *m, const str
         int r;
 
         if (stop > desc->block) {
-                atomic_store_explicit(&w->progress->running, tdm_progress_pack(desc->step_id, desc->block),
-                                      memory_order_relaxed);
                 r = m->steps[desc->slot]->n_burst > 0 ? run_passes(w, m, desc, end, err) :
                                                         run_blocks(w, m, desc, stop, results_of(m, desc->slot), err);
                 if (r == 0 && stop == end)
                         hand_on(w, m, desc, end);
-                atomic_store_explicit(&w->progress->running, 0, memory_order_relaxed);
                 if (r != 0 || stop == end)
                         return r;
         }
@@ -359,8 +356,13 @@ static int run_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc *
 static void run_or_tell(struct tdm_worker *w, unsigned ring, const struct tdm_desc *desc, struct tdm_worker_model *m)
 {
         struct tdm_error err = { 0 };
-        int r = run_step(w, ring, desc, m, &err);
+        int r;
 
+        /* Before anything of the step is looked at: whatever ends this process from here on is that step's doing. */
+        atomic_store_explicit(&w->progress->running, tdm_progress_pack(desc->step_id, desc->block),
+                              memory_order_relaxed);
+        r = run_step(w, ring, desc, m, &err);
+        atomic_store_explicit(&w->progress->running, 0, memory_order_relaxed);
         if (r == 0 || r == -EPROTO || r == -ECANCELED)
                 return; /* -EPROTO: told already */
         m->step_ids[desc->slot] = 0;

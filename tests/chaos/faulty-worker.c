@@ -5,6 +5,7 @@
  * TANDEM_FAULT_NPU and TANDEM_FAULT_GPU, a list like "poison=5,slow=200":
  *   poison=TOKEN    aborts when a row of a step holds this token
  *   hang=TOKEN      loops for ever on it
+ *   long=TOKEN      works on it for 3 s, and its heartbeat tells
  *   slow=PERCENT    blocks take so much of their time (200: twice)
  *   slow-after=MS   … from so long after the start on
  *   slow-file=PATH  … or as many as the file's first four bytes say at the moment
@@ -29,16 +30,18 @@
 #include "engine/worker/worker.h"
 #include "proto/worker.pb-c.h"
 
+#define LONG_NS (3 * TDM_NSEC_PER_SEC)
+
 static struct {
         struct tdm_device *inner;
         _Atomic uint64_t *heartbeat;
-        uint64_t poison, hang; /* UINT64_MAX: none */
+        uint64_t poison, hang, slow_token; /* UINT64_MAX: none */
         uint64_t slow_percent, slow_from_ns;
         const _Atomic uint32_t *slow_file;    /* mapped */
         uint64_t accuse_from_ns, cry_from_ns; /* 0: never */
         char results[16];
         char numerics[64], *description, *numerics_id;
-} fault = { .poison = UINT64_MAX, .hang = UINT64_MAX };
+} fault = { .poison = UINT64_MAX, .hang = UINT64_MAX, .slow_token = UINT64_MAX };
 
 static struct tdm_device device;
 
@@ -84,6 +87,8 @@ static int read_faults(const char *text, struct tdm_error *err)
                         fault.poison = strtoull(value, NULL, 10);
                 else if (strcmp(word, "hang") == 0)
                         fault.hang = strtoull(value, NULL, 10);
+                else if (strcmp(word, "long") == 0)
+                        fault.slow_token = strtoull(value, NULL, 10);
                 else if (strcmp(word, "slow") == 0)
                         fault.slow_percent = strtoull(value, NULL, 10);
                 else if (strcmp(word, "slow-after") == 0)
@@ -247,6 +252,12 @@ static void slow_block(uint32_t block, void *userdata)
         s->on_block(block, s->userdata);
 }
 
+static void work_long(void)
+{
+        for (uint64_t until = tdm_now_ns() + LONG_NS; tdm_now_ns() < until; usleep(1000))
+                atomic_fetch_add_explicit(fault.heartbeat, 1, memory_order_relaxed);
+}
+
 static int faulty_run(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n,
                       float *hidden, struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata),
                       void *userdata, struct tdm_error *err)
@@ -257,6 +268,8 @@ static int faulty_run(struct tdm_device_model *model, const struct tdm_step *ste
         for (uint32_t i = 0; i < step->head.n_rows; i++) {
                 if (step->rows[i].token == fault.poison)
                         abort();
+                if (step->rows[i].token == fault.slow_token && first == 0)
+                        work_long();
                 while (step->rows[i].token == fault.hang)
                         __asm__ volatile("");
         }
