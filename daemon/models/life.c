@@ -570,7 +570,7 @@ static void become_ready(struct tdm_model *model)
         if (model->state != TDM_MODEL_MAPPING)
                 return;
         model->state = TDM_MODEL_READY;
-        model->last_used_ns = now;
+        tdm_model_touch(model);
         model->load_ms = (double)(now - model->started_ns) / 1e6;
         tdm_log_info("model %s loaded in %.0f ms: %s, weights %.1f MiB, cache up to %.1f MiB", model->name,
                      model->load_ms, model->metadata->quantisation, MIB(model->weights->size_bytes),

@@ -12,6 +12,7 @@
 
 #define DEFAULT_NAME "tale"
 #define CLOSER_THREADS 4u
+#define NOBODY (UINT64_MAX - 1) /* no identity */
 /* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
 #define ENCODE_HERE_BYTES 256u
 #define ENCODE_SLOW_NS UINT64_C(300000)
@@ -339,6 +340,7 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
         model->precision = m->precision;
         model->kv_type = m->kv_type;
         model->id = ++m->last_id;
+        model->keeper = NOBODY;
         model->last_used_ns = tdm_now_ns();
         model->name = tdm_model_name_of_path(path);
         model->path = strdup(path);
@@ -537,7 +539,7 @@ void tdm_model_job_begin(struct tdm_model *model)
         tdm_models_arm_tick(model->models);
 }
 
-void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s)
+void tdm_model_keep(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s)
 {
         uint64_t now = tdm_now_ns(), idle_ns = model->models->idle_ns, until = UINT64_MAX;
         uint64_t identity = account ? account->identity : UINT64_MAX;
@@ -546,13 +548,20 @@ void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *accoun
                 until = now + keep_s * TDM_NSEC_PER_SEC;
         else if (idle_ns > 0)
                 until = now + idle_ns;
-        if (until > model->keep_until_ns || identity == model->keeper) {
+        if (identity != model->keeper && until > model->keep_until_ns) {
+                model->keep_others_ns = model->keep_until_ns;
                 model->keep_until_ns = until;
                 model->keeper = identity;
-        }
-        model->n_jobs--;
+        } else if (identity == model->keeper)
+                model->keep_until_ns = TDM_MAX(until, model->keep_others_ns);
         model->last_used_ns = now;
         tdm_models_arm_tick(model->models);
+}
+
+void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s)
+{
+        model->n_jobs--;
+        tdm_model_keep(model, account, keep_s);
 }
 
 void tdm_model_step_begin(struct tdm_model *model)

@@ -124,8 +124,9 @@ struct tdm_model {
         unsigned n_jobs;  /* that use it: it is not idle */
         unsigned n_steps; /* in flight */
         uint64_t last_used_ns;
-        uint64_t keep_until_ns; /* it stays so long when it is idle; 0: no job has ended, UINT64_MAX: for ever */
-        uint64_t keeper;        /* the identity whose job said so */
+        uint64_t keep_until_ns;  /* it stays so long when it is idle; 0: nobody has said, UINT64_MAX: for ever */
+        uint64_t keeper;         /* the identity that said so */
+        uint64_t keep_others_ns; /* the longest that another identity had said when the keeper did */
 };
 
 struct tdm_models_config {
@@ -189,10 +190,12 @@ void tdm_models_cancel_loads(struct tdm_models *models);
 /* Is it the default model, and not only called like it? */
 bool tdm_model_is_default(const struct tdm_model *model);
 /* A job begins or ends to use it. keep_s: how long the model stays then, unless its memory is needed; 0: as long as the
- * configuration says. The last job of a user replaces what that user's jobs said before. It never shortens what another
- * user's job said. */
+ * configuration says. The last job of a user replaces what that user said before. It never shortens what another user
+ * said. */
 void tdm_model_job_begin(struct tdm_model *model);
 void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s);
+/* Says the same, without a job: the user asked for the model itself. */
+void tdm_model_keep(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s);
 /* A step enters or leaves flight. The segments of a model that failed are kept until no step is in flight. */
 void tdm_model_step_begin(struct tdm_model *model);
 void tdm_model_step_end(struct tdm_model *model);

@@ -222,6 +222,22 @@ def a_false_name():
 
 
 @test
+def a_short_keep_alive():
+    """What root has loaded stays, whatever other users' jobs say; what nobody else wants goes when they say."""
+    with system_daemon(models=(TALE, SPROUT)) as d:
+        d.call("load", {"model": {"name": "sprout"}})
+        for n in (2, 3):
+            for name in ("sprout", "tale"):
+                with wire_of(d, ATTACKER) as w:
+                    rid = w.send("generate", dict(request(ids=[2, 3, 4], n=n, keep_alive=1), model={"name": name}))
+                    while w.receive(rid)[0] != "done":
+                        pass
+        wait_for(lambda: [m["name"] for m in d.status()["models"]] == ["sprout"], "the other one goes", 5)
+        time.sleep(1.5)
+        equal([m["name"] for m in d.status()["models"]], ["sprout"], "root's stays")
+
+
+@test
 def names_of_files():
     """One file, passed by two users under names of their own: each reads its own name, nobody the other's, in lists, in
     status and in errors."""

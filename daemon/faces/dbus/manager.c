@@ -93,6 +93,8 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
         if (r == 0)
                 r = tdm_models_open(bus->models, peer->account, name, fd, &model, &err);
         tdm_models_close_file(bus->models, peer->account, fd);
+        if (r == 0)
+                tdm_model_keep(model, peer->account, 0);
         if (r == 0 && wait) {
                 r = wait_for_model(peer, message, model, &err);
                 if (r == 0)

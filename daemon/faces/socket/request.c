@@ -479,6 +479,7 @@ static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize
 /* The request may be answered at once, and gone. */
 static int start_load(struct request *request, struct tdm_error *err)
 {
+        tdm_model_keep(request->model, request->client->account, 0);
         if (request->model->state != TDM_MODEL_READY)
                 return tdm_model_want(request->model, request->client->account, err);
         request_model_changed(request);
