@@ -13,8 +13,8 @@
 #define TICK_MAX_NS (100 * TDM_NSEC_PER_MSEC)
 #define TICK_MIN_NS (5 * TDM_NSEC_PER_MSEC)
 #define HANG_P99_FACTOR 20u
-/* A worker reads messages between its steps. For so long in all it may be in steps that move, before its silence counts:
- * what moves is its own word. */
+/* A worker reads messages between its steps. For so long in all it may be in steps that move, before its silence
+ * counts: what moves is its own word. */
 #define CONTROL_BUSY_NS (60 * TDM_NSEC_PER_SEC)
 #define CONTROL_BYTES_PER_SEC (UINT64_C(256) << 20)
 #define CONN_LOST_NS (100 * TDM_NSEC_PER_MSEC)

@@ -171,6 +171,12 @@ int tdm_models_observe(struct tdm_models *m, tdm_model_changed_fn fn, void *user
         return 0;
 }
 
+void tdm_models_on_rows(struct tdm_models *m, tdm_model_changed_fn fn, void *userdata)
+{
+        m->on_rows = fn;
+        m->rows_userdata = userdata;
+}
+
 void tdm_models_destroy(struct tdm_models *m)
 {
         struct tdm_model *model;
@@ -178,6 +184,7 @@ void tdm_models_destroy(struct tdm_models *m)
         if (!m)
                 return;
         m->n_observers = 0;
+        m->on_rows = NULL;
         m->fleet = NULL;
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 tdm_model_load_destroyp(&model->load); /* its thread writes into the segments */
@@ -185,6 +192,7 @@ void tdm_models_destroy(struct tdm_models *m)
                 tdm_model_unlist(model);
         }
         tdm_models_free_left(m, UINT64_MAX);
+        tdm_background_destroyp(&m->fetcher); /* what it held may be closed */
         tdm_background_destroyp(&m->closer);
         tdm_source_destroyp(&m->tick);
         for (unsigned i = 0; i < m->n_files; i++) {
@@ -256,6 +264,7 @@ void tdm_model_unref(struct tdm_model *model)
         tdm_model_metadata_free(model->metadata);
         free(model->name);
         free(model->path);
+        free(model->fetched);
         tdm_model_forget_said(model);
         free(model);
 }

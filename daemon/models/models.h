@@ -39,6 +39,7 @@ enum tdm_model_state {
 
 struct tdm_models;
 struct tdm_model_load;
+struct fetch;
 
 /* Rows of the file that travel in steps; row_bytes 0: the model has none. */
 struct tdm_model_inputs {
@@ -104,6 +105,8 @@ struct tdm_model {
         bool reads, has_place;       /* LOADS of account, MODELS of holder are charged */
         uint64_t metadata_charged;   /* METADATA_BYTES of account */
         uint64_t vocabulary_charged; /* the same, for metadata->vocabulary */
+        bool fetching;         /* a thread brings rows of the file into memory; no step can be made meanwhile … */
+        struct fetch *fetched; /* … and what it brought last, until a step has it (inputs.c) */
         uint64_t started_ns;
         double load_ms;
         uint64_t waiting_ns; /* since when it waits for memory */
@@ -201,8 +204,11 @@ void tdm_model_step_begin(struct tdm_model *model);
 void tdm_model_step_end(struct tdm_model *model);
 /* Compares the file with what it was. TDM_E_MODEL_CHANGED: it has changed, and the model has failed. */
 int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err);
-/* The rows of a step's tokens: to [n_rows][row_bytes]. Does nothing for a model without. May wait for the disk.
- * TDM_E_MODEL_CHANGED: the file lacks one, and the model has failed. */
+/* Called when rows that a step needs have come into memory. */
+void tdm_models_on_rows(struct tdm_models *models, tdm_model_changed_fn fn, void *userdata);
+/* The rows of a step's tokens: to [n_rows][row_bytes]. Does nothing for a model without. -EAGAIN: not all are in
+ * memory. A thread reads them, and says when it has (tdm_models_on_rows()). TDM_E_MODEL_CHANGED: the file
+ * lacks one, and the model has failed. */
 int tdm_model_read_inputs(struct tdm_model *model, const struct tdm_step_row *rows, uint32_t n_rows, uint8_t *to);
 /* May a text of so many bytes be tokenized on the loop? Only a short one, and not with a vocabulary that was slow. */
 bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes);

@@ -41,12 +41,15 @@ struct tdm_models {
         struct tdm_accounts *accounts;
         struct tdm_account *root; /* holds the default model */
 
-        struct tdm_background *closer; /* closes files: their file system may hang */
+        struct tdm_background *closer;  /* closes files: their file system may hang */
+        struct tdm_background *fetcher; /* reads rows of files for steps; NULL: none was wanted yet */
 
         struct tdm_list list;
         unsigned n_models;
         uint32_t last_id;
         uint64_t n_said; /* counts what clients said */
+        tdm_model_changed_fn on_rows;
+        void *rows_userdata;
         struct tdm_list left;
         struct tdm_source *tick; /* progress, models that wait for memory, files in use, left */
         uint64_t last_file_check_ns;

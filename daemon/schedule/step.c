@@ -51,7 +51,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
         struct lane *lane;
 
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
-                if (lane->dead || lane->probe.waits || lane->n_flights == TDM_STEP_SLOTS)
+                if (lane->dead || lane->probe.waits || lane->model->fetching || lane->n_flights == TDM_STEP_SLOTS)
                         continue;
                 tdm_scheduler_keep_placements(s, lane);
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
@@ -679,10 +679,8 @@ static struct tdm_share share_of(struct tdm_scheduler *s, const struct step_clas
         return share;
 }
 
-/* 1: a step was submitted, or the class has failed and others may be tried. 0: nothing to do on this route. -EAGAIN:
- * not now. */
-/* NO_ROWS: no sequence of the class can use this route now. HAD_TURN: a step was submitted, or the class or its model
- * has failed. -EAGAIN: the worker's ring is full. */
+/* NO_ROWS: no sequence of the class can use this route now. HAD_TURN: a step was submitted, its rows of the file are
+ * being read, or the class or its model has failed. -EAGAIN: the worker's ring is full. */
 enum { NO_ROWS, HAD_TURN };
 static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
 {

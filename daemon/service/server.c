@@ -190,6 +190,13 @@ static void on_model_changed(struct tdm_model *model, void *userdata)
                 trim_later(s);
 }
 
+static void on_rows(struct tdm_model *model, void *userdata)
+{
+        struct server *s = userdata;
+
+        tdm_scheduler_on_model_changed(s->scheduler, model);
+}
+
 static void on_accept(int fd, void *userdata)
 {
         struct server *s = userdata;
@@ -642,6 +649,7 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 r = set_up_gateway(s, config);
         if (r == 0)
                 r = tdm_models_observe(s->models, on_model_changed, s);
+        tdm_models_on_rows(s->models, on_rows, s);
         return r < 0 ? tdm_error_set(err, r, "cannot set up serving: %s", strerror(-r)) : 0;
 }
 

@@ -172,6 +172,31 @@ def reading_hangs():
 
 
 @test
+def rows_for_steps_hang():
+    """A model of which each token takes a row of the file, which a file system does not bring: its own job waits, and
+    nobody else. When the file system is gone, the job ends with the reason."""
+    with system_daemon() as d, hung(uid=0, source=make_model("a", "q4_0", arch="gemma3n")) as files:
+        d.generate(n=2)
+        fd = os.open(files.path, os.O_RDONLY)
+        with wire_of(d, ATTACKER, timeout=60 * SLOW) as w:
+            job = dict(request(ids=[2] + list(range(300, 340)), n=2), model={"name": "mine.gguf", "from_fd": True})
+            rid = w.send("generate", job, fd=fd)
+            while w.receive(rid)[0] != "done":
+                pass
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            files.hang("read")
+            job["prompt_ids"] = [2] + list(range(900, 940))
+            rid = w.send("generate", job, fd=fd)
+            others_are_served(d, "reading rows for a step")
+            files.end()
+            while (last := w.receive(rid))[0] != "done":
+                pass
+            equal(last[1]["error"]["code"], "model-changed", "the job that waited")
+            print(last[1]["error"]["message"])
+        close(fd)
+
+
+@test
 def of_the_users_own_daemon():
     """A daemon that serves one user reads that user's FUSE files. One that hangs in read() or close() delays its own
     load, not the loop; 12 s after SIGTERM the process ends without the thread."""
