@@ -89,13 +89,13 @@ void tdm_draft_keep_counts(struct draft_records *of, const struct draft_records 
         }
 }
 
-void tdm_draft_outlook(const struct draft_records *r, float least, uint32_t n, float *ret_checked, float *ret_right)
+void tdm_draft_outlook(const struct draft_records *r, const float *least, uint32_t n, float *ret_checked,
+                       float *ret_right)
 {
         /* Of all bursts, those whose guesses so far are all checked, by the chance that these are all right. */
         float bursts[N_CHANCES] = { 1 }, next[N_CHANCES], share[N_CERTAINTIES], n_seen = 0, mean = 0, off = 1;
-        uint32_t steps[N_CERTAINTIES], most = (uint32_t)(-CHANCE_STEPS * log2f(least) + 0.5f);
+        uint32_t steps[N_CERTAINTIES];
 
-        most = TDM_MIN(most, N_CHANCES - 1);
         for (uint32_t c = 0; c < N_CERTAINTIES; c++)
                 n_seen += r->seen[c];
         for (uint32_t c = 0; c < N_CERTAINTIES; c++) {
@@ -110,9 +110,11 @@ void tdm_draft_outlook(const struct draft_records *r, float least, uint32_t n, f
                 steps[c] = (uint32_t)(-CHANCE_STEPS * log2f(chance) + 0.5f);
         }
         for (uint32_t k = 0; k < n; k++) {
+                uint32_t most = TDM_MIN((uint32_t)(-CHANCE_STEPS * log2f(least[k]) + 0.5f), N_CHANCES - 1);
+
                 memset(next, 0, sizeof(next));
                 ret_checked[k] = ret_right[k] = 0;
-                for (uint32_t i = 0; i <= most; i++) {
+                for (uint32_t i = 0; i < N_CHANCES; i++) {
                         for (uint32_t c = 0; bursts[i] > 0 && c < N_CERTAINTIES; c++) {
                                 uint32_t to = i + steps[c];
 
@@ -120,7 +122,7 @@ void tdm_draft_outlook(const struct draft_records *r, float least, uint32_t n, f
                                         next[to] += bursts[i] * share[c];
                         }
                 }
-                for (uint32_t i = 0; i <= most; i++) {
+                for (uint32_t i = 0; i < N_CHANCES; i++) {
                         ret_checked[k] += next[i];
                         ret_right[k] += next[i] * exp2f(-(float)i / CHANCE_STEPS);
                         bursts[i] = next[i];

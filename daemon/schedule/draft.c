@@ -447,13 +447,35 @@ static float step_cost(const struct costs *c, float n_rows)
         return ns + (n_rows - (float)below) * (tdm_scheduler_step_cost(c->lane, below + 1, c->n) - ns);
 }
 
-/* The least chance with which a guess is worth its row: what a row more takes, in tokens. */
-static float least_chance(const struct costs *c)
+/* ns, of a step in which all that have a draft have k guesses. */
+static float cost_of_all(const struct costs *c, uint32_t k)
 {
-        float two = tdm_scheduler_step_cost(c->lane, c->n + 2 * c->n_drafted, c->n);
-        float row = (two - c->step) / (2 * (float)c->n_drafted);
+        return tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n);
+}
 
-        return TDM_MIN(TDM_MAX(row * tdm_scheduler_gain(c->lane) * (float)c->n / c->step, CHANCE_LEAST), CHANCE_MOST);
+/* The least chance with which each of n guesses is worth its row: what the row takes, in tokens. On a GPU the fourth
+ * row may cost less than the second. So rows are looked at together with later ones that make their mean cheaper. */
+static void least_chances(const struct costs *c, uint32_t n, float *ret)
+{
+        float token_ns = c->step / ((float)c->n * tdm_scheduler_gain(c->lane)), from = c->step;
+
+        for (uint32_t a = 0, b; a < n; a = b) {
+                float least = INFINITY, to = from;
+
+                b = a + 1;
+                for (uint32_t k = a + 1; k <= n; k++) {
+                        float ns = cost_of_all(c, k), row = (ns - from) / (float)((k - a) * c->n_drafted);
+
+                        if (row <= least) {
+                                least = row;
+                                b = k;
+                                to = ns;
+                        }
+                }
+                for (uint32_t k = a; k < b; k++)
+                        ret[k] = TDM_MIN(TDM_MAX(least / token_ns, CHANCE_LEAST), CHANCE_MOST);
+                from = to;
+        }
 }
 
 /* The number of tokens in a burst with the most expected tokens a second, where all that have a draft have as many. Of
@@ -462,19 +484,24 @@ static float least_chance(const struct costs *c)
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
         float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n, rows = (float)c->n;
-        float checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES];
+        float least[TDM_MAX_GUESSES], checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES], one_ns = c->step;
         uint32_t best = 0, most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
 
         most = TDM_MIN(most, (most_rows - TDM_MIN(most_rows, c->n)) / c->n_drafted);
-        if (likely == 0)
-                tdm_draft_outlook(&d->records, least_chance(c), most, checked, right);
+        if (likely == 0) {
+                least_chances(c, most, least);
+                tdm_draft_outlook(&d->records, least, most, checked, right);
+        }
         for (uint32_t k = 1; k <= most; k++) {
                 float ns;
 
                 reach *= likely;
                 rows += (float)c->n_drafted * (likely > 0 ? 1 : checked[k - 1]);
                 tokens += (float)c->n_drafted * (likely > 0 ? reach : right[k - 1]);
-                ns = step_cost(c, rows) + draft_cost(c, k);
+                /* One text's guesses are mostly all checked or none, many texts' are a mean. */
+                if (c->n_drafted == 1 && likely == 0)
+                        one_ns += checked[k - 1] * (cost_of_all(c, k) - cost_of_all(c, k - 1));
+                ns = (c->n_drafted == 1 && likely == 0 ? one_ns : step_cost(c, rows)) + draft_cost(c, k);
                 if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, (uint32_t)ceilf(rows), ns, c->step))
                         break;
                 if (tokens / ns > best_rate) {

@@ -348,8 +348,9 @@ void tdm_draft_expect(struct draft_records *r, const struct draft_records *of, f
 /* The job leaves: what was counted of it is added to what is counted of others. */
 void tdm_draft_keep_counts(struct draft_records *of, const struct draft_records *r);
 /* Of the guess at each of n places in a burst: the chance that it is checked, and that it is checked and right with all
- * before it, where those are checked whose chance to be so is least or more (from 1/64 on). */
-void tdm_draft_outlook(const struct draft_records *r, float least, uint32_t n, float *ret_checked, float *ret_right);
+ * before it, where those are checked whose chance to be so is that place's least or more (from 1/64 on). */
+void tdm_draft_outlook(const struct draft_records *r, const float *least, uint32_t n, float *ret_checked,
+                       float *ret_right);
 
 /* draft.c */
 /* The draft that the job names, or the configuration for its model. To be called before the job is known. */

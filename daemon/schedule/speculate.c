@@ -202,12 +202,31 @@ static uint32_t likeliest(const struct tdm_scheduler *s, uint32_t n_decode, floa
         return best;
 }
 
+/* ns that the companions took for what is to be checked; 0: there are none, or nothing is known. */
+static float burst_cost(struct tdm_scheduler *s, uint32_t n_decode)
+{
+        struct lane *draft = NULL;
+        uint32_t n = 0, longest = 0;
+
+        for (uint32_t i = 0; i < n_decode; i++) {
+                const struct sequence *q = s->candidates[i];
+
+                if (!q->guesses.drafted || q->guesses.n_found == 0)
+                        continue;
+                draft = tdm_scheduler_lane(s, q->draft.model->id);
+                longest = TDM_MAX(longest, q->guesses.n_found);
+                n++;
+        }
+        return draft ? tdm_scheduler_burst_cost(draft, n, longest) : 0;
+}
+
 /* A guess is worth its row where it brings more tokens than other steps make in the time of the row. So what counts is
  * the rate of all steps, and not that of this one: a step with likely guesses has a higher one, and more of them. */
 static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows)
 {
         float tokens = (float)n_decode, base = tdm_scheduler_step_cost(lane, n_decode, n_decode), plain = tokens / base;
-        float rate = plain * tdm_scheduler_gain(lane), best = GAIN_LEAST * tokens - rate * base, reached = 1;
+        float rate = plain * tdm_scheduler_gain(lane), best = GAIN_LEAST * tokens - rate * base;
+        float burst = burst_cost(s, n_decode), reached = base / (base + burst);
         uint32_t n = 0, n_best = 0, n_without = n_decode, most = tdm_scheduler_most_rows(lane, n_decode);
 
         n_rows = TDM_MIN(TDM_MIN(n_rows, TDM_MAX_STEP_LOGITS), most - n_decode);
@@ -229,7 +248,7 @@ static void choose_lengths(struct tdm_scheduler *s, struct lane *lane, uint32_t 
                 if (tokens - rate * ns > best) {
                         best = tokens - rate * ns;
                         n_best = n;
-                        reached = tokens / ns / plain;
+                        reached = tokens / (ns + burst) / plain;
                 }
         }
         lane->gain = tdm_scheduler_gain(lane) + GAIN_WEIGHT * (reached - tdm_scheduler_gain(lane));

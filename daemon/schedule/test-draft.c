@@ -541,8 +541,9 @@ static void test_certainty(void **state)
                 assert_true(fabsf(tdm_scheduler_chance(&r.certain[c]) - truth[c]) < 0.2f);
         for (float least = 0.03f; least < 0.5f; least *= 1.7f) {
                 float checked[4], right[4], want_checked[5] = { 0 }, want_right[5] = { 0 };
+                float all[4] = { least, least, least, least };
 
-                tdm_draft_outlook(&r, least, 4, checked, right);
+                tdm_draft_outlook(&r, all, 4, checked, right);
                 go_through(&r, least, 4, 1, 1, want_checked, want_right);
                 for (unsigned k = 0; k < 4; k++) {
                         assert_true(fabsf(checked[k] - want_checked[k]) < 0.13f);
@@ -563,7 +564,7 @@ static void test_certainty(void **state)
         {
                 float checked[1], right[1];
 
-                tdm_draft_outlook(&r, 0.1f, 1, checked, right);
+                tdm_draft_outlook(&r, &(float){ 0.1f }, 1, checked, right);
                 assert_true(right[0] < 0.15f);
         }
 }
