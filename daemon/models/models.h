@@ -94,9 +94,7 @@ struct tdm_model {
         struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
         bool wanted;                         /* a job or a client needs the weights */
         bool only_draft;                     /* that is to guess for another model: no model leaves for it */
-        uint32_t draft_checked; /* the model of this id was compared last as this one's draft; 0: none … */
-        uint32_t draft_differs; /* … and the first token that differs; UINT32_MAX: none does */
-        bool by_name;           /* path is the daemon's own; else it is what a client said */
+        bool by_name;                        /* path is the daemon's own; else it is what a client said */
         struct tdm_model_said said[TDM_MODEL_SAID_MAX];
         struct tdm_account *account; /* who asked for it first: is charged for the metadata; may be NULL */
         struct tdm_account *holder;  /* who wanted the weights: has its place in the fleet */
