@@ -143,6 +143,41 @@ def described_models():
 
 
 @test
+def a_vocabulary_of_others():
+    """A user names a model first and then uses up its share of memory for vocabularies: a grammar of another user with
+    that model is charged to that one, and is followed."""
+    schema, own = '{"type": "boolean"}', make_model("tiny", seed=77)
+    with system_daemon(models=[TALE, make_model("tiny")]) as d, \
+            tempfile.TemporaryDirectory(prefix="tandem-sparse-") as folder:
+        name = os.path.basename(make_model("tiny"))[:-len(".gguf")]
+        d.generate(n=2)
+        with wire_of(d, ATTACKER) as w:
+            rid = w.send("generate", request(ids=[2, 3, 4], n=2, model=name))
+            equal(wait_for_end(w, rid), ("done", None), "the attacker's job")
+        with contextlib.ExitStack() as stack:
+            for i in range(4):  # while these are read, their user has no more
+                path = array_of_strings(os.path.join(folder, f"long-{i}.gguf"), b"tokenizer.ggml.tokens", 7 << 20,
+                                        60 << 20)
+                w = stack.enter_context(wire_of(d, ATTACKER))
+                with open(path, "rb") as f:
+                    w.send("tokenize", {"text": b"a", "model": {"name": path, "from_fd": True}}, fd=f.fileno())
+            what, m = with_file(d, ATTACKER, own, "tokenize", {"text": b"a"})
+            equal((what, m.get("code")), ("error", "quota"), f"the attacker's share is used up: {m}")
+            with wire_of(d, BYSTANDER) as w:
+                rid = w.send("generate", dict(request(ids=[2, 3, 4], n=8, model=name), ignore_end=False,
+                                               json_schema=schema))
+                equal(wait_for_end(w, rid), ("done", None), "the bystander's grammar")
+
+
+def wait_for_end(wire, rid):
+    """The last answer's kind, and its error."""
+    while True:
+        what, m = wire.receive(rid, 20 * SLOW)
+        if what in ("error", "done"):
+            return what, m.get("error") or m.get("message")
+
+
+@test
 def terabytes():
     """Sparse files whose metadata claim a terabyte: refused by arithmetic, at once, without memory."""
     with system_daemon() as d, tempfile.TemporaryDirectory(prefix="tandem-sparse-") as folder:
