@@ -4,8 +4,10 @@
  * the loop (a deferred source): so the user is never called back from inside tdm_conn_send(). Because a callback may
  * destroy the connection it was called for, the struct lives until the last function on the stack has left it (busy).
  *
- * It does not interpret frames, does not retry, and does not throttle a peer that sends many small ones: the reader
- * only takes so many in one turn. */
+ * It does not interpret frames and does not retry. One connection reads only so often in one turn of the loop. How much
+ * time many connections of one user get is the owner's matter: it is asked before each read, and a connection that may
+ * not read waits until it is told to go on. No frame is left in the reader then, since a read completes at most one
+ * frame and an empty one, and both are delivered at once. */
 #include "common/frame.h"
 
 #include <fcntl.h>
@@ -41,6 +43,8 @@ struct tdm_conn {
         unsigned busy;           /* our functions on the stack that will touch this struct again */
         bool destroyed;
         bool awaits_fds; /* from limits.receive_fds until tdm_conn_fds_came(): nothing is read */
+        bool waits;      /* from a no of limits.may_read until tdm_conn_go_on(): nothing is read */
+        uint64_t waits_since_ns;
 
         struct tdm_source *io;
         struct tdm_source *timer;  /* a half frame that stands still, or the end of finishing */
@@ -164,7 +168,7 @@ static void update_events(struct tdm_conn *c)
 
         if (!c->io)
                 return;
-        if (c->state == CONN_OPEN && !c->awaits_fds)
+        if (c->state == CONN_OPEN && !c->awaits_fds && !c->waits)
                 events |= EPOLLIN;
         if (c->out_head)
                 events |= EPOLLOUT;
@@ -249,40 +253,67 @@ static void await_fds(struct tdm_conn *c)
                 conn_fail(c, r, "%s", err.message);
 }
 
+/* One read and what it completes; false: there is nothing more to read now. */
+static bool receive_some(struct tdm_conn *c)
+{
+        ssize_t n = tdm_frame_reader_fill(c->reader, c->fd);
+        bool frames_came;
+
+        if (n == -EAGAIN)
+                return false;
+        if (n == -EREMOTEIO) {
+                await_fds(c);
+                return false;
+        }
+        if (n == 0 || n == -ECONNRESET) {
+                conn_fail(c, TDM_E_NONE, "the peer has left%s",
+                          tdm_frame_reader_mid_frame(c->reader) ? " in the middle of a frame" : "");
+                return false;
+        }
+        if (n == -EPROTO) {
+                tdm_frame_reader_explain(c->reader, &c->reason);
+                conn_over(c);
+                return false;
+        }
+        if (n < 0) {
+                conn_fail(c, (int)n, "cannot receive: %s", strerror((int)-n));
+                return false;
+        }
+        if (!update_held(c)) /* before the frame is handled: it may be one too many */
+                return false;
+        frames_came = deliver(c);
+        if (c->destroyed || c->state != CONN_OPEN)
+                return false;
+        tdm_source_arm(c->timer, late_at(c, frames_came));
+        tdm_frame_reader_trim(c->reader);
+        update_held(c);
+        return c->state == CONN_OPEN;
+}
+
+static void wait_for_turn(struct tdm_conn *c)
+{
+        c->waits = true;
+        c->waits_since_ns = tdm_now_ns();
+        tdm_source_arm(c->timer, 0);
+}
+
 static void receive(struct tdm_conn *c)
 {
-        for (unsigned i = 0; i < FILLS_PER_TURN && c->state == CONN_OPEN && !c->destroyed; i++) {
-                ssize_t n = tdm_frame_reader_fill(c->reader, c->fd);
-                bool frames_came;
+        bool more = true;
 
-                if (n == -EAGAIN)
-                        break;
-                if (n == -EREMOTEIO) {
-                        await_fds(c);
-                        break;
+        for (unsigned i = 0; i < FILLS_PER_TURN && more; i++) {
+                uint64_t begin = 0;
+
+                if (c->limits.may_read) {
+                        if (!c->limits.may_read(c->userdata)) {
+                                wait_for_turn(c);
+                                return;
+                        }
+                        begin = tdm_now_ns();
                 }
-                if (n == 0 || n == -ECONNRESET) {
-                        conn_fail(c, TDM_E_NONE, "the peer has left%s",
-                                  tdm_frame_reader_mid_frame(c->reader) ? " in the middle of a frame" : "");
-                        return;
-                }
-                if (n == -EPROTO) {
-                        tdm_frame_reader_explain(c->reader, &c->reason);
-                        conn_over(c);
-                        return;
-                }
-                if (n < 0) {
-                        conn_fail(c, (int)n, "cannot receive: %s", strerror((int)-n));
-                        return;
-                }
-                if (!update_held(c)) /* before the frame is handled: it may be one too many */
-                        return;
-                frames_came = deliver(c);
-                if (c->destroyed || c->state != CONN_OPEN)
-                        return;
-                tdm_source_arm(c->timer, late_at(c, frames_came));
-                tdm_frame_reader_trim(c->reader);
-                update_held(c);
+                more = receive_some(c);
+                if (c->limits.took && !c->destroyed)
+                        c->limits.took(tdm_now_ns() - begin, c->userdata);
         }
 }
 
@@ -293,10 +324,12 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         conn_enter(c);
         if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
                 flush(c);
-        if (c->state == CONN_OPEN && !c->awaits_fds && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+        if (c->state == CONN_OPEN && !c->awaits_fds && !c->waits && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
                 receive(c);
         else if ((c->state == CONN_FINISHING || c->awaits_fds) && events & (EPOLLERR | EPOLLHUP))
                 conn_fail(c, TDM_E_NONE, "the peer has left");
+        else if (c->waits && events & (EPOLLERR | EPOLLHUP))
+                tdm_source_destroyp(&c->io); /* it would wake the loop without end; what it has sent is read later */
         if (!c->destroyed && c->state < CONN_FAILED)
                 update_events(c);
         conn_leave(c);
@@ -463,6 +496,35 @@ void tdm_conn_finish(struct tdm_conn *c)
         c->state = CONN_FINISHING;
         tdm_source_arm(c->timer, tdm_now_ns() + FINISH_NS);
         update_events(c);
+}
+
+static void go_on(struct tdm_conn *c)
+{
+        uint64_t waited_ns = tdm_now_ns() - c->waits_since_ns;
+        int r = c->io ? 0 : tdm_loop_add_io(c->loop, c->fd, EPOLLIN, on_io, c, &c->io);
+
+        if (r < 0) {
+                conn_fail(c, r, "cannot go on reading: %s", strerror(-r));
+                return;
+        }
+        if (c->frame_began_ns > 0)
+                c->frame_began_ns += waited_ns;
+        tdm_source_arm(c->timer, late_at(c, false));
+        receive(c);
+}
+
+void tdm_conn_go_on(struct tdm_conn *c)
+{
+        if (!c->waits)
+                return;
+        c->waits = false;
+        if (c->state != CONN_OPEN)
+                return;
+        conn_enter(c);
+        go_on(c);
+        if (!c->destroyed && c->state < CONN_FAILED)
+                update_events(c);
+        conn_leave(c);
 }
 
 void tdm_conn_fds_came(struct tdm_conn *c, uint8_t first, const int *fds, unsigned n_fds)

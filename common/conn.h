@@ -27,6 +27,10 @@ struct tdm_conn_limits {
         /* NULL, or called when fds ride on the next byte of fd, before anything is received. Nothing is read until
          * tdm_conn_fds_came() says which byte and which fds it was. An error ends the connection. */
         int (*receive_fds)(int fd, struct tdm_error *err, void *userdata);
+        /* NULL, or asked before each read whether this connection's turn has come. Nothing is read after a no, until
+         * tdm_conn_go_on(); the time until then is not the peer's delay. May not call back. */
+        bool (*may_read)(void *userdata);
+        void (*took)(uint64_t ns, void *userdata); /* with may_read: so long a read and its on_frame took */
 };
 
 /* data and fds are valid during the call; take an fd by setting its entry to -1, the rest is closed afterwards.
@@ -52,6 +56,8 @@ uint64_t tdm_conn_queued_bytes(const struct tdm_conn *conn);
 void tdm_conn_finish(struct tdm_conn *conn);
 /* After receive_fds: the byte, and the fds, which are taken. Negative ones reach on_frame as they are. */
 void tdm_conn_fds_came(struct tdm_conn *conn, uint8_t first, const int *fds, unsigned n_fds);
+/* After a no of may_read: reads on. From the loop, not from a callback. on_frame may destroy the connection. */
+void tdm_conn_go_on(struct tdm_conn *conn);
 /* SO_PEERCRED at connection time. */
 void tdm_conn_peer(const struct tdm_conn *conn, pid_t *ret_pid, uid_t *ret_uid, gid_t *ret_gid);
 

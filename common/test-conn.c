@@ -464,6 +464,158 @@ static void test_conn_fair(void **state)
         close(other);
 }
 
+struct turns {
+        struct side side; /* first: the connection's userdata */
+        unsigned budget, asked, reads;
+};
+
+static bool may_read(void *userdata)
+{
+        struct turns *t = userdata;
+
+        t->asked++;
+        return t->budget > 0;
+}
+
+static void took(uint64_t ns, void *userdata)
+{
+        struct turns *t = userdata;
+
+        t->reads++;
+        t->budget -= t->budget > 0;
+        t->side.bad += ns > 3000 * MS;
+}
+
+static int turns_make(struct turns *t, unsigned budget)
+{
+        const struct tdm_conn_limits l = { .max_frame_bytes = MAX_FRAME,
+                                           .max_queue_bytes = 1 << 20,
+                                           .stall_timeout_ns = 50 * MS,
+                                           .frame_timeout_ns = 100 * MS,
+                                           .may_read = may_read,
+                                           .took = took };
+        int peer = side_make(&t->side, &l);
+
+        t->budget = budget;
+        t->asked = t->reads = 0;
+        return peer;
+}
+
+/* A connection whose turn has not come reads nothing, is told so once, and loses nothing. */
+static void test_conn_turns(void **state)
+{
+        struct turns t;
+        int peer = turns_make(&t, 3);
+        unsigned before;
+
+        for (unsigned i = 0; i < 20; i++)
+                assert_int_equal(tdm_frame_send(peer, "abc", 3, NULL, 0), 0);
+        for (int i = 0; i < 5; i++)
+                settle();
+        before = t.side.frames;
+        assert_true(before >= 1 && before < 20);
+        assert_int_equal(t.reads, 3);
+        assert_int_equal(t.asked, 4);
+        /* It sends meanwhile. */
+        assert_int_equal(tdm_conn_send(t.side.conn, "def", 3, NULL, 0), 0);
+        while (t.side.frames < 20) {
+                t.budget = 2;
+                tdm_conn_go_on(t.side.conn);
+                settle();
+        }
+        assert_int_equal(t.side.bytes, 60);
+        assert_int_equal(t.side.closed + t.side.bad, 0);
+        tdm_conn_go_on(t.side.conn); /* of one that does not wait: nothing */
+        close(peer);
+        t.budget = 100;
+        tdm_conn_go_on(t.side.conn);
+        turn_until(&t.side.closed, 1);
+        assert_int_equal(t.side.err.code, 0);
+}
+
+/* The time in which we did not read is not the peer's: half a frame is not late because of it. */
+static void test_conn_turns_are_not_delay(void **state)
+{
+        struct turns t;
+        int peer = turns_make(&t, 2);
+        unsigned n = 0;
+
+        send_raw(peer, "\x08\0\0\0abcd", 8, NULL, 0);
+        settle();
+        send_raw(peer, "ef", 2, NULL, 0);
+        for (uint64_t until = tdm_now_ns() + 150 * MS; tdm_now_ns() < until; n++)
+                assert_int_equal(tdm_loop_turn(loop, 10 * MS), 0);
+        assert_true(n < 30); /* what lies there unread does not wake the loop */
+        assert_int_equal(t.side.closed, 0);
+        t.budget = 100;
+        tdm_conn_go_on(t.side.conn);
+        settle();
+        assert_int_equal(t.side.closed, 0);
+        send_raw(peer, "gh", 2, NULL, 0);
+        turn_until(&t.side.frames, 1);
+        assert_int_equal(t.side.bytes, 8);
+        /* Its own is. */
+        t.budget = 2;
+        send_raw(peer, "\x08\0\0\0abcd", 8, NULL, 0);
+        settle();
+        t.budget = 100;
+        tdm_conn_go_on(t.side.conn);
+        turn_until(&t.side.closed, 1);
+        assert_int_equal(t.side.err.code, TDM_E_PROTOCOL);
+        close(peer);
+}
+
+/* What a peer said before it left is still heard when the turn comes, and until then the loop sleeps. */
+static void test_conn_turns_after_the_peer_left(void **state)
+{
+        struct turns t;
+        int peer = turns_make(&t, 1);
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < 4; i++)
+                assert_int_equal(tdm_frame_send(peer, "abc", 3, NULL, 0), 0);
+        settle();
+        close(peer);
+        for (uint64_t until = tdm_now_ns() + 60 * MS; tdm_now_ns() < until; n++)
+                assert_int_equal(tdm_loop_turn(loop, 20 * MS), 0);
+        assert_true(n < 10);
+        assert_int_equal(t.side.closed, 0);
+        t.budget = 3;
+        tdm_conn_go_on(t.side.conn);
+        settle();
+        assert_int_equal(t.side.closed, 0); /* put off again */
+        t.budget = 100;
+        tdm_conn_go_on(t.side.conn);
+        turn_until(&t.side.closed, 1);
+        assert_int_equal(t.side.frames, 4);
+        assert_int_equal(t.side.err.code, 0);
+        assert_int_equal(t.side.bad, 0);
+}
+
+/* It may go, or finish, while it waits. */
+static void test_conn_turns_end(void **state)
+{
+        struct turns t;
+        int peer = turns_make(&t, 0);
+
+        assert_int_equal(tdm_frame_send(peer, "abc", 3, NULL, 0), 0);
+        settle();
+        tdm_conn_finish(t.side.conn);
+        turn_until(&t.side.closed, 1);
+        assert_int_equal(t.side.frames, 0);
+        close(peer);
+
+        peer = turns_make(&t, 0);
+        assert_int_equal(tdm_frame_send(peer, "abc", 3, NULL, 0), 0);
+        settle();
+        t.budget = 100;
+        t.side.destroy_inside = true;
+        tdm_conn_go_on(t.side.conn);
+        assert_null(t.side.conn);
+        assert_int_equal(t.side.frames, 1);
+        close(peer);
+}
+
 static void test_conn_echo_storm(void **state)
 {
         struct side s;
@@ -526,12 +678,22 @@ static void test_conn_new_fails(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_conn_both_ways),      cmocka_unit_test(test_conn_queue),
-                cmocka_unit_test(test_conn_queue_cap),      cmocka_unit_test(test_conn_oversize),
-                cmocka_unit_test(test_conn_stall),          cmocka_unit_test(test_conn_drip),
-                cmocka_unit_test(test_conn_peer_vanishes),  cmocka_unit_test(test_conn_send_to_dead),
-                cmocka_unit_test(test_conn_destroy_inside), cmocka_unit_test(test_conn_finish),
-                cmocka_unit_test(test_conn_fair),           cmocka_unit_test(test_conn_echo_storm),
+                cmocka_unit_test(test_conn_both_ways),
+                cmocka_unit_test(test_conn_queue),
+                cmocka_unit_test(test_conn_queue_cap),
+                cmocka_unit_test(test_conn_oversize),
+                cmocka_unit_test(test_conn_stall),
+                cmocka_unit_test(test_conn_drip),
+                cmocka_unit_test(test_conn_peer_vanishes),
+                cmocka_unit_test(test_conn_send_to_dead),
+                cmocka_unit_test(test_conn_destroy_inside),
+                cmocka_unit_test(test_conn_finish),
+                cmocka_unit_test(test_conn_fair),
+                cmocka_unit_test(test_conn_turns),
+                cmocka_unit_test(test_conn_turns_are_not_delay),
+                cmocka_unit_test(test_conn_turns_after_the_peer_left),
+                cmocka_unit_test(test_conn_turns_end),
+                cmocka_unit_test(test_conn_echo_storm),
                 cmocka_unit_test(test_conn_new_fails),
         };
         return cmocka_run_group_tests(tests, setup, teardown);

@@ -155,6 +155,8 @@ static struct tdm_account *find_or_add(struct tdm_accounts *accounts, uint64_t i
         account->identity = identity;
         account->uid = (uid_t)identity;
         account->n_refs = 1;
+        tdm_list_init(&account->waiters);
+        tdm_list_init(&account->turn_node);
         tdm_list_append(&accounts->list, &account->node);
         return account;
 }
@@ -271,6 +273,8 @@ void tdm_account_unref(struct tdm_account *account)
                 return;
         for (unsigned r = 0; r < TDM_N_RESOURCES; r++)
                 assert(account->used[r] == 0);
+        assert(tdm_list_empty(&account->waiters));
+        tdm_list_remove(&account->turn_node);
         if (account->label)
                 account->label->n_accounts--;
         tdm_list_remove(&account->node);

@@ -71,6 +71,9 @@ struct tdm_account {
         struct tdm_label *label; /* NULL: none */
         uint64_t used[TDM_N_RESOURCES];
         uint64_t n_refused[TDM_N_RESOURCES];
+        /* turns.c: the time handled in a turn of the loop, those who wait, and the account's place among others */
+        uint64_t turn, turn_ns;
+        struct tdm_list waiters, turn_node;
 };
 
 /* limits [TDM_N_RESOURCES], copied. */

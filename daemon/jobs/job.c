@@ -169,6 +169,9 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if (p->n_messages > TDM_MAX_CHAT_MESSAGES)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%zu messages; at most %u are taken", p->n_messages,
                                      TDM_MAX_CHAT_MESSAGES);
+        if (p->n_ids > TDM_CTX_MAX)
+                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %zu tokens; no model takes more than %u",
+                                     p->n_ids, TDM_CTX_MAX);
         if (p->n_messages > 0 && p->messages[p->n_messages - 1].role == TDM_CHAT_ASSISTANT)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the last message is the assistant's; end with the user's");
@@ -392,6 +395,9 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         }
         if (job->n_ids == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "the prompt is empty; give at least one character");
+        if (job->n_ids > hp->n_ctx)
+                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
+                                     job->n_ids, hp->n_ctx);
         for (uint32_t i = 0; i < job->n_ids; i++)
                 if (job->ids[i] >= hp->n_vocab)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
@@ -401,9 +407,6 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "logit-bias: token id %u is not in the vocabulary of %u",
                                              job->biases[i].id, hp->n_vocab);
-        if (job->n_ids > hp->n_ctx)
-                return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %u tokens; the model's context is %u",
-                                     job->n_ids, hp->n_ctx);
         settle(job);
         job->prompt_tokens = job->n_ids;
         job->tokenizer = tokenizer;

@@ -114,7 +114,7 @@ void tdm_model_charge_read(struct tdm_model *model)
         model->metadata_charged = bytes;
 }
 
-int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_error *err)
+int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
 {
         uint64_t bytes =
                 TDM_VOCABULARY_BYTES + (uint64_t)tdm_model_hparams(model)->n_vocab * TDM_VOCABULARY_BYTES_PER_PIECE;
@@ -122,10 +122,12 @@ int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_error *err)
 
         if (model->vocabulary_charged)
                 return 0;
-        r = tdm_account_charge(model->account, TDM_RESOURCE_METADATA_BYTES, bytes, err);
-        if (r == 0)
-                model->vocabulary_charged = bytes;
-        return r;
+        r = tdm_account_charge(account, TDM_RESOURCE_METADATA_BYTES, bytes, err);
+        if (r != 0)
+                return r;
+        model->vocabulary_charged = bytes;
+        model->vocabulary_payer = account ? tdm_account_ref(account) : NULL;
+        return 0;
 }
 
 int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **ret)
@@ -151,14 +153,15 @@ void tdm_model_made_vocabulary(struct tdm_model *model)
         if (m->vocabulary)
                 bytes = TDM_MIN(bytes, (uint64_t)tdm_vocabulary_bytes(m->vocabulary));
         pthread_mutex_unlock(&m->vocabulary_lock);
-        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged - bytes);
+        tdm_account_release(model->vocabulary_payer, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged - bytes);
         model->vocabulary_charged = bytes;
 }
 
 void tdm_model_uncharge(struct tdm_model *model)
 {
-        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged);
+        tdm_account_release(model->vocabulary_payer, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged);
         model->vocabulary_charged = 0;
+        tdm_account_unref(steal_ptr(&model->vocabulary_payer));
         end_reading(model);
         tdm_model_give_place(model);
         tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);

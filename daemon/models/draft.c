@@ -8,29 +8,17 @@
 
 #define SHOWN_BYTES 40u
 
-static bool same_piece(const struct tdm_tokenizer *a, const struct tdm_tokenizer *b, uint32_t id)
-{
-        /* With special, a control piece is its text; without, it is empty. So its kind is compared too. */
-        for (int special = 0; special < 2; special++) {
-                const char *of_a, *of_b;
-                size_t size = tdm_tokenizer_piece(a, id, special, &of_a);
-
-                if (size != tdm_tokenizer_piece(b, id, special, &of_b) || (size && memcmp(of_a, of_b, size) != 0))
-                        return false;
-        }
-        return true;
-}
-
 /* The first id that differs; UINT32_MAX: none does. */
 static uint32_t first_difference(const struct tdm_model *target, const struct tdm_model *draft)
 {
         uint32_t n = tdm_model_hparams(target)->n_vocab, n_draft = tdm_model_hparams(draft)->n_vocab;
+        uint32_t n_both = TDM_MIN(n, n_draft), id;
 
         if (target == draft)
                 return UINT32_MAX;
-        for (uint32_t id = 0; id < TDM_MIN(n, n_draft); id++)
-                if (!same_piece(target->metadata->tokenizer, draft->metadata->tokenizer, id))
-                        return id;
+        id = tdm_tokenizer_first_difference(target->metadata->tokenizer, draft->metadata->tokenizer, n_both);
+        if (id < n_both)
+                return id;
         return n_draft > n ? n : UINT32_MAX;
 }
 
@@ -60,11 +48,7 @@ int tdm_model_check_draft(struct tdm_model *target, struct tdm_model *draft, str
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "draft: model %s makes vectors of texts and no text, so it cannot guess",
                                      tdm_model_told_name(draft));
-        if (target->draft_checked != draft->id) {
-                target->draft_differs = first_difference(target, draft);
-                target->draft_checked = draft->id;
-        }
-        id = target->draft_differs;
+        id = first_difference(target, draft);
         if (id == UINT32_MAX)
                 return 0;
         if (id >= n)

@@ -96,15 +96,14 @@ struct tdm_model {
         struct tdm_model_metadata *metadata; /* from DESCRIBED on; tokenizer and hparams live as long as the model */
         bool wanted;                         /* a job or a client needs the weights */
         bool only_draft;                     /* that is to guess for another model: no model leaves for it */
-        uint32_t draft_checked; /* the model of this id was compared last as this one's draft; 0: none … */
-        uint32_t draft_differs; /* … and the first token that differs; UINT32_MAX: none does */
-        bool by_name;           /* path is the daemon's own; else it is what a client said */
+        bool by_name;                        /* path is the daemon's own; else it is what a client said */
         struct tdm_model_said said[TDM_MODEL_SAID_MAX];
-        struct tdm_account *account; /* who asked for it first: is charged for the metadata; may be NULL */
-        struct tdm_account *holder;  /* who wanted the weights: has its place in the fleet */
-        bool reads, has_place;       /* LOADS of account, MODELS of holder are charged */
-        uint64_t metadata_charged;   /* METADATA_BYTES of account */
-        uint64_t vocabulary_charged; /* the same, for metadata->vocabulary */
+        struct tdm_account *account;          /* who asked for it first: is charged for the metadata; may be NULL */
+        struct tdm_account *holder;           /* who wanted the weights: has its place in the fleet */
+        bool reads, has_place;                /* LOADS of account, MODELS of holder are charged */
+        uint64_t metadata_charged;            /* METADATA_BYTES of account */
+        uint64_t vocabulary_charged;          /* METADATA_BYTES for metadata->vocabulary, of … */
+        struct tdm_account *vocabulary_payer; /* … the one whose job wanted it first; may be NULL */
         bool fetching;         /* a thread brings rows of the file into memory; no step can be made meanwhile … */
         struct fetch *fetched; /* … and what it brought last, until a step has it (inputs.c) */
         uint64_t started_ns;
@@ -215,8 +214,10 @@ bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes);
 /* Around such a call, to find out. */
 uint64_t tdm_model_encode_begin(void);
 void tdm_model_encode_end(struct tdm_model *model, uint64_t begin);
-/* The trie that grammars need. Before it is made: charges what it may take. TDM_E_QUOTA, TDM_E_BUSY. */
-int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_error *err);
+/* The trie that grammars need. Before it is made: charges what it may take to account (NULL: to nobody), unless it was
+ * charged already. The account is the job's: the one that named the model first may have used up its share.
+ * TDM_E_QUOTA, TDM_E_BUSY. */
+int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
 /* Makes it the first time, in up to some 100 ms. Any thread that holds the model; *ret is a reference. */
 int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **ret);
 void tdm_model_made_vocabulary(struct tdm_model *model); /* charges what it takes */

@@ -42,7 +42,7 @@ static void fail(struct tdm_job *job, int r, const struct tdm_error *err)
 int tdm_scheduler_want_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
 {
         tdm_constraint_find(job->constraint, &s->grammars, job->login, job->model->id);
-        return tdm_model_want_vocabulary(job->model, err);
+        return tdm_model_want_vocabulary(job->model, job->account, err);
 }
 
 int tdm_scheduler_charge_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)

@@ -12,6 +12,7 @@
 
 #define TDM_MAX_LAYERS 256u
 #define TDM_MAX_BLOCKS (2u * TDM_MAX_LAYERS + 3u)
+#define TDM_CTX_MAX (1u << 20) /* positions of any model */
 
 /* Of one layer. Other layers may have other sizes. */
 struct tdm_layer_sizes {

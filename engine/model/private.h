@@ -7,7 +7,6 @@
 
 #define TDM_WIDTH_MAX 65536u
 #define TDM_VOCAB_MAX (1u << 21)
-#define TDM_CTX_MAX (1u << 20)
 
 /* ---- keys.c ---- */
 

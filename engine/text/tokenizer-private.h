@@ -95,6 +95,8 @@ struct tdm_tokenizer {
         const struct tdm_pretokenizer *pretokenizer; /* TDM_TOKENIZER_BYTES */
         struct tdm_merges merges;                    /* of kinds that have them */
 
+        uint64_t *prints; /* tokenizer-compare.c: [n_pieces / 1024]; NULL where there are none */
+
         struct tdm_specials specials; /* user-defined, control and unknown pieces */
 
         /* Bit y of row x: some mergeable piece has byte y right behind byte x. Merges cannot cross any other border. */
@@ -121,6 +123,8 @@ uint32_t tdm_bpe_find_merge(const struct tdm_tokenizer *t, uint32_t left, uint32
 
 int tdm_specials_build(struct tdm_tokenizer *t, struct tdm_error *err);
 void tdm_specials_deinit(struct tdm_specials *s);
+/* tokenizer-compare.c; behind all other parts */
+int tdm_tokenizer_make_prints(struct tdm_tokenizer *t, struct tdm_error *err);
 /* For each of the first n bytes of text: the longest user-defined piece (with controls: special piece) that starts
  * there, or TDM_NO_PIECE. Looks at text behind n as far as the longest one reaches. O(n + longest special piece). */
 void tdm_tokenizer_match_specials(const struct tdm_tokenizer *t, const uint8_t *text, size_t size, size_t n,

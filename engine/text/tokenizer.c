@@ -450,8 +450,7 @@ static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_e
         }
         if (t->kind != TDM_TOKENIZER_SPM && (r = tdm_bpe_build(t, g, err)))
                 return r;
-        r = tdm_specials_build(t, err);
-        if (r)
+        if ((r = tdm_specials_build(t, err)) || (r = tdm_tokenizer_make_prints(t, err)))
                 return r;
         return find_ends(t, g, err);
 }
@@ -498,6 +497,7 @@ void tdm_tokenizer_destroy(struct tdm_tokenizer *t)
                 return;
         free(t->pieces);
         free(t->pool);
+        free(t->prints);
         free(t->slots);
         free(t->merges.slots);
         free(t->merges.ids);

@@ -21,7 +21,7 @@ int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, s
 /* The same with limits of the caller's own (NULL: none). */
 int tdm_tokenizer_new_within(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf,
                              const struct tdm_parse_limits *limits, struct tdm_error *err);
-/* Private memory that the object holds: the texts, at most 44 bytes for each piece, 36 for each merge, and 13 for each
+/* Private memory that the object holds: the texts, at most 45 bytes for each piece, 36 for each merge, and 13 for each
  * byte of special pieces, of which 2^21 are allowed. */
 uint64_t tdm_tokenizer_memory(const struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroy(struct tdm_tokenizer *tokenizer);
@@ -68,6 +68,9 @@ ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const
 /* The bytes of one token as they stand in running text (U+2581 is a space; byte pieces are their byte; control pieces
  * are empty unless special). Returns the size; data is valid as long as the tokenizer. */
 size_t tdm_tokenizer_piece(const struct tdm_tokenizer *tokenizer, uint32_t id, bool special, const char **ret_data);
+/* The first id below n whose piece differs, by its text or by whether it stands in running text; n: none does. A piece
+ * that only one of them has differs. Fast: some thousand pieces are looked at, however many there are. */
+uint32_t tdm_tokenizer_first_difference(const struct tdm_tokenizer *a, const struct tdm_tokenizer *b, uint32_t n);
 
 /* Incremental decoding: bytes are held back until they form whole characters, so that what push() returns can always be
  * shown. A held sequence that turns out malformed is given out byte for byte replaced by U+FFFD only in text meant for

@@ -65,6 +65,57 @@ def tokenizing():
 
 
 @test
+def many_parts():
+    """A request of more parts than any that is documented is refused by name; its connection goes on."""
+    with system_daemon() as d, wire_of(d, ATTACKER) as w:
+        for wrong in ({"chat": [{}] * 75000}, {"chat": [{"calls": [{"id": "x"}] * 20000}] * 2},
+                      {"prompt_ids": [1] * 1500000}):
+            try:
+                w.call("generate", wrong)
+            except Refused as e:
+                equal(e.code, "too-long", f"answer {e}")
+            else:
+                raise AssertionError("it was taken")
+        for i, wrong in enumerate(({"chat": [{"role": "user", "text": b"a"}] * 5000},
+                                   {"chat": [{"role": "assistant", "calls": [{"id": "x", "name": "y"}] * 4097}]})):
+            try:
+                w.call("generate", wrong)
+            except Refused as e:
+                equal((e.code, "at most 4096" in str(e)), ("bad-request", True), f"answer {e}")
+            else:
+                raise AssertionError("it was taken")
+        # The largest chat that is documented: 4096 messages with all texts, 4096 calls. The model's context is shorter.
+        call = {"id": "i", "name": "n", "arguments": b"{}"}
+        full = [{"role": r, "text": b"t", "thinking": b"t", "call_id": "c", "name": "n", "calls": [call]}
+                for r in ("user", "assistant") * 2048][1:] + [{"role": "user", "text": b"end", "calls": [call]}]
+        rid = w.send("generate", {"chat": full, "tools": "[]", "stop": [b"x%d" % i for i in range(16)]})
+        what, m = w.receive(rid, 60 * SLOW)
+        while what not in ("error", "done"):
+            what, m = w.receive(rid, 60 * SLOW)
+        check("parts" not in str(m), "the largest chat is unpacked", what, m)
+
+
+@test
+def tiny_messages():
+    """100 connections of one user send requests of tens of thousands of empty messages without end: nobody else waits
+    for them to be unpacked."""
+    with system_daemon() as d:
+        d.generate(n=2)
+        for n in (47000, 75000):
+            pusher = Pusher([wire_of(d, ATTACKER) for _ in range(100)], "generate", {"chat": [{}] * n})
+            try:
+                time.sleep(0.5)
+                times = status_times(d, 3.0)
+            finally:
+                pusher.stop()
+            equal(pusher.lost, 0, "connections that were cut")
+            print(f"FIGURE tiny_messages: {pusher.sent} frames of {n}; {len(times)} statuses, p99 "
+                  f"{1000 * p99(times):.0f} ms, most {1000 * times[-1]:.0f} ms")
+            check(pusher.sent > 100, "frames", pusher.sent)
+            check(p99(times) < 0.1 * SLOW, "a bystander's status", p99(times))
+
+
+@test
 def idle_models():
     """One user's idle models fill the places of the fleet: another user's model finds one, and so does root's."""
     with system_daemon() as d, copies(36) as paths:
@@ -90,6 +141,41 @@ def described_models():
             what, m = with_file(d, ATTACKER, path, "tokenize", {"text": b"Once"})
             equal(what, "tokenize", f"answer {m}")
         wait_for(lambda: len(d.status()["models"]) <= 16, "the oldest are dropped", 5)
+
+
+@test
+def a_vocabulary_of_others():
+    """A user names a model first and then uses up its share of memory for vocabularies: a grammar of another user with
+    that model is charged to that one, and is followed."""
+    schema, own = '{"type": "boolean"}', make_model("tiny", seed=77)
+    with system_daemon(models=[TALE, make_model("tiny")]) as d, \
+            tempfile.TemporaryDirectory(prefix="tandem-sparse-") as folder:
+        name = os.path.basename(make_model("tiny"))[:-len(".gguf")]
+        d.generate(n=2)
+        with wire_of(d, ATTACKER) as w:
+            rid = w.send("generate", request(ids=[2, 3, 4], n=2, model=name))
+            equal(wait_for_end(w, rid), ("done", None), "the attacker's job")
+        with contextlib.ExitStack() as stack:
+            for i in range(4):  # while these are read, their user has no more
+                path = array_of_strings(os.path.join(folder, f"long-{i}.gguf"), b"tokenizer.ggml.tokens", 7 << 20,
+                                        60 << 20)
+                w = stack.enter_context(wire_of(d, ATTACKER))
+                with open(path, "rb") as f:
+                    w.send("tokenize", {"text": b"a", "model": {"name": path, "from_fd": True}}, fd=f.fileno())
+            what, m = with_file(d, ATTACKER, own, "tokenize", {"text": b"a"})
+            equal((what, m.get("code")), ("error", "quota"), f"the attacker's share is used up: {m}")
+            with wire_of(d, BYSTANDER) as w:
+                rid = w.send("generate", dict(request(ids=[2, 3, 4], n=8, model=name), ignore_end=False,
+                                               json_schema=schema))
+                equal(wait_for_end(w, rid), ("done", None), "the bystander's grammar")
+
+
+def wait_for_end(wire, rid):
+    """The last answer's kind, and its error."""
+    while True:
+        what, m = wire.receive(rid, 20 * SLOW)
+        if what in ("error", "done"):
+            return what, m.get("error") or m.get("message")
 
 
 @test

@@ -224,8 +224,9 @@ def too_much():
         equal(c.refused(ROOT, MANAGER, "Generate", "sa{sv}", "",
                         D.Dictionary({"prompt-ids": D.Array([1] * (2 << 20), signature="u")}, signature="sv")),
               ERROR + "TooLong", "two million ids")
-        equal(c.refused(ROOT, MANAGER, "Chat", "a(ss)a{sv}", D.Array([("user", "x")] * 100000, signature="(ss)"),
-                        D.Dictionary({}, signature="sv")), ERROR + "BadRequest", "a hundred thousand messages")
+        for n, want in ((100000, "TooLong"), (5000, "BadRequest")):
+            equal(c.refused(ROOT, MANAGER, "Chat", "a(ss)a{sv}", D.Array([("user", "x")] * n, signature="(ss)"),
+                            D.Dictionary({}, signature="sv")), ERROR + want, f"{n} messages")
         before = memory(d), n_fds(d)
         for i in range(20):
             a, b = os.pipe()
@@ -245,6 +246,71 @@ def too_much():
         check(after[1] <= before[1] + 2, "descriptors were kept", before, after)
         if not SANITIZER:
             check(after[0] - before[0] < 64, "memory was kept", before, after)
+
+
+@test
+def the_longest_calls():
+    """A chat of as many messages, calls and answers as are documented, and as many ids as any model reads: they are
+    looked at, and refused for what the model is: its template has no calls, its context is too short."""
+    with Bus() as bus, bus.daemon() as d:
+        c = Client(bus).wait()
+        D = c.dbus
+        n = 4096
+        chat = [(("assistant", "tool")[i % 2], "x") for i in range(n - 1)] + [("user", "x")]
+        options = {"tool-calls": D.Array([(D.UInt32(i // 2 * 2), "id", "name", "{}") for i in range(n)],
+                                         signature="(usss)"),
+                   "tool-answers": D.Array([(D.UInt32(i // 2 * 2 + 1), "id", "name") for i in range(n - 2)],
+                                           signature="(uss)"),
+                   "stop": D.Array([f"stop {i}" for i in range(16)], signature="s")}
+        ids = {"prompt-ids": D.Array([1] * (1 << 20), signature="u")}
+        for method, signature, first, options, why in (
+                ("Chat", "a(ss)a{sv}", D.Array(chat, signature="(ss)"), options, "chat template"),
+                ("Generate", "sa{sv}", "", ids, "the model's context is")):
+            try:
+                job, fd = c.call(ROOT, MANAGER, method, signature, first, D.Dictionary(options, signature="sv"))
+                text = str(c.until_done(job)["ErrorMessage"])
+                os.close(fd.take())
+            except D.DBusException as e:
+                text = e.get_dbus_message()
+            check(why in text, f"the longest {method}", text)
+
+
+@test
+def large_calls():
+    """One caller sends calls of 7 MiB with as many values as fit, without end: what is asked over the socket meanwhile
+    waits for libdbus, which looks at their form, and not for tandemd to look at the values."""
+    with Bus() as bus, bus.daemon() as d:
+        c = Client(bus).wait()
+        D, over, answers = c.dbus, threading.Event(), []
+        d.generate(n=2)
+        m = D.lowlevel.MethodCallMessage(NAME, ROOT, MANAGER, "Generate")
+        m.append("", D.Dictionary({"stop": D.Array([""] * (7 << 17), signature="s")}, signature="sv"),
+                 signature="sa{sv}")
+
+        def push():
+            while not over.is_set():
+                try:
+                    c.connection.send_message_with_reply_and_block(m.copy(), 60)
+                except D.DBusException as e:
+                    answers.append(e.get_dbus_name())
+        thread, taken, watch = threading.Thread(target=push), [], Stopwatch()
+        thread.start()
+        try:
+            with d.wire() as w:
+                end = time.monotonic() + 3
+                while time.monotonic() < end:
+                    begin = time.monotonic()
+                    w.call("status", {})
+                    taken.append(time.monotonic() - begin)
+                    time.sleep(0.002)
+        finally:
+            over.set()
+            thread.join()
+        worst = sorted(watch.share() * t for t in taken)
+        print(f"FIGURE {len(answers)} calls of 7 MiB: {len(worst)} statuses, p99 "
+              f"{1000 * worst[len(worst) * 99 // 100]:.0f} ms, most {1000 * worst[-1]:.0f} ms")
+        check(worst[len(worst) * 99 // 100] < 0.05 * SLOW, "another's status", worst[-9:])
+        equal(set(answers), {ERROR + "TooLong"}, "answers")
 
 
 @test

@@ -17,11 +17,34 @@ struct measure {
         uint64_t bytes, values;
 };
 
+/* Of types that arrays hold as plain numbers; 0: of others. */
+static unsigned number_bytes(int type)
+{
+        switch (type) {
+        case DBUS_TYPE_BYTE:
+                return 1;
+        case DBUS_TYPE_INT16:
+        case DBUS_TYPE_UINT16:
+                return 2;
+        case DBUS_TYPE_BOOLEAN:
+        case DBUS_TYPE_INT32:
+        case DBUS_TYPE_UINT32:
+                return 4;
+        case DBUS_TYPE_INT64:
+        case DBUS_TYPE_UINT64:
+        case DBUS_TYPE_DOUBLE:
+                return 8;
+        default:
+                return 0;
+        }
+}
+
 static bool measure(DBusMessageIter *at, struct measure *m)
 {
         DBusMessageIter inner;
         const char *s;
-        int type, n;
+        unsigned size;
+        int type;
 
         for (; (type = dbus_message_iter_get_arg_type(at)) != DBUS_TYPE_INVALID; dbus_message_iter_next(at)) {
                 m->bytes += 8;
@@ -35,10 +58,9 @@ static bool measure(DBusMessageIter *at, struct measure *m)
                         m->bytes += strlen(s);
                         break;
                 case DBUS_TYPE_ARRAY:
-                        if (dbus_type_is_fixed(dbus_message_iter_get_element_type(at)) &&
-                            dbus_message_iter_get_element_type(at) != DBUS_TYPE_UNIX_FD) {
-                                n = dbus_message_iter_get_element_count(at);
-                                m->bytes += 8 * (uint64_t)n;
+                        size = number_bytes(dbus_message_iter_get_element_type(at));
+                        if (size > 0) { /* its elements are not gone over */
+                                m->bytes += size * (uint64_t)dbus_message_iter_get_element_count(at);
                                 break;
                         }
                         /* fall through */

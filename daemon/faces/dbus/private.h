@@ -23,9 +23,11 @@
 #define BUS_OBJECT_MANAGER "org.freedesktop.DBus.ObjectManager"
 #define BUS_MAX_PATH 384u
 
-/* Limits of one call; a longer one is refused before its contents are read. */
-#define BUS_MAX_CALL_BYTES (UINT64_C(9) << 20)
-#define BUS_MAX_CALL_VALUES (UINT64_C(4) << 20)
+/* Limits of one call; a longer one is refused before its contents are read. A prompt of ids has 4 MiB at most. The
+ * longest chat has 4,096 messages of 3 values, as many calls of 5 and as many answers of 4; an array of numbers is one
+ * value. To go over a value takes libdbus some 50 ns. */
+#define BUS_MAX_CALL_BYTES (UINT64_C(5) << 20)
+#define BUS_MAX_CALL_VALUES (UINT64_C(1) << 16)
 /* Calls that wait for credentials or polkit. */
 #define BUS_MAX_HELD 256u
 #define BUS_MAX_HELD_PER_UID 64u

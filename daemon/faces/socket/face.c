@@ -28,6 +28,7 @@ static void client_free(struct client *c)
         tdm_list_remove(&c->node);
         c->face->n_clients--;
         tdm_gate_forget(c->gate);
+        tdm_turns_forget(&c->waiter);
         tdm_conn_destroyp(&c->conn);
         closep(&c->fd);
         tdm_account_release(c->account, TDM_RESOURCE_CONNECTIONS, 1);
@@ -81,6 +82,28 @@ static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int
                 if (fds[i] >= 0)
                         tdm_models_close_file(face->models, account, steal_fd(&fds[i]));
         return 0;
+}
+
+static bool may_read(void *userdata)
+{
+        struct client *c = userdata;
+
+        if (tdm_turns_may(c->face->turns, c->account))
+                return true;
+        tdm_turns_wait(c->face->turns, c->account, &c->waiter);
+        return false;
+}
+
+static void took(uint64_t ns, void *userdata)
+{
+        struct client *c = userdata;
+
+        tdm_turns_took(c->face->turns, c->account, ns);
+}
+
+static void go_on(struct tdm_waiter *waiter)
+{
+        tdm_conn_go_on(tdm_container_of(waiter, struct client, waiter)->conn);
 }
 
 /* Clients that do not read: their jobs go on when they have caught up; in the end it is hung up on them. */
@@ -145,6 +168,8 @@ int tdm_face_new(struct tdm_face **ret, struct tdm_loop *loop, struct tdm_models
         tdm_utf8_mend(face->socket);
         r = tdm_loop_add_timer(loop, on_reading, face, &face->reading);
         if (r == 0)
+                r = tdm_turns_new(&face->turns, loop);
+        if (r == 0)
                 r = tdm_background_new_pool(&face->background, loop, TDM_JOB_POOL_THREADS);
         if (r == 0 && face->system)
                 r = tdm_gates_new(&face->gates, loop);
@@ -173,6 +198,7 @@ void tdm_face_destroy(struct tdm_face *face)
                 return;
         tdm_list_for_each(c, &face->clients, struct client, node)
                 client_free(c);
+        tdm_turns_destroyp(&face->turns);
         tdm_gates_destroyp(&face->gates);
         tdm_background_destroyp(&face->background);
         tdm_source_destroyp(&face->reading);
@@ -286,7 +312,9 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
                                           .stall_timeout_ns = face->half_frame_ns,
                                           .frame_timeout_ns = 2 * face->half_frame_ns,
                                           .hold = on_hold,
-                                          .receive_fds = face->gates ? on_fds : NULL };
+                                          .receive_fds = face->gates ? on_fds : NULL,
+                                          .may_read = may_read,
+                                          .took = took };
         _cleanup_(closep) int fd = taken_fd;
         socklen_t len = sizeof(struct ucred);
         struct tdm_account *account = NULL;
@@ -307,6 +335,7 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
         r = c ? 0 : -ENOMEM;
         if (r == 0) {
                 c->face = face;
+                tdm_waiter_init(&c->waiter, go_on);
                 c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
                 r = c->fd < 0 ? -errno : tdm_conn_new(&c->conn, face->loop, fd, &limits, on_frame, on_closed, c);
         }

@@ -1,10 +1,11 @@
-/* What the files of the client face share: face.c (connections), request.c (what clients ask),
+/* What the files of the client face share: face.c (connections), unpack.c (frames), request.c (what clients ask),
  * job.c (what jobs say), status.c (lists and status), trace.c (traces); gate.c and gate-process.c receive files. */
 #ifndef TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 #define TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 
 #include "common/utf8.h"
 #include "common/background.h"
+#include "daemon/accounts/turns.h"
 #include "daemon/faces/socket/face.h"
 #include "daemon/faces/socket/gate.h"
 #include "proto/tandem.pb-c.h"
@@ -29,9 +30,10 @@ struct client {
         uint64_t n_asked;    /* requests that came, this one included */
         uint64_t start_time; /* of the process, where the kernel keeps no handle of it */
         struct tdm_account *account;
-        struct tdm_gate *gate; /* receives fds for it now */
-        uint64_t held_bytes;   /* charged to it: TDM_RESOURCE_FRAME_BYTES */
-        char name[32];         /* as it calls itself */
+        struct tdm_gate *gate;    /* receives fds for it now */
+        struct tdm_waiter waiter; /* while its account has had its time (turns.h) */
+        uint64_t held_bytes;      /* charged to it: TDM_RESOURCE_FRAME_BYTES */
+        char name[32];            /* as it calls itself */
         struct tdm_list requests;
         uint32_t n_requests;
         bool paused;
@@ -74,6 +76,7 @@ struct tdm_face {
         struct tdm_list clients;
         uint32_t n_clients;
         uint32_t n_traces;
+        struct tdm_turns *turns;           /* of the accounts, on the loop */
         struct tdm_gates *gates;           /* of a system daemon: receive the fds */
         struct tdm_background *background; /* tokenizes long texts */
         struct tdm_source *reading;        /* timer: looks after paused clients */
@@ -108,8 +111,14 @@ void face_protocol_error(struct client *client, const char *message); /* tells i
 /* pauses the job (or none) of one that does not read */
 void face_mind_queue(struct client *client, struct tdm_job *job);
 
-/* request.c: a checked frame; fds as in tdm_conn_frame_fn */
+/* unpack.c: a frame that came; fds as in tdm_conn_frame_fn */
 void face_handle(struct client *client, const uint8_t *data, size_t size, int *fds, unsigned n_fds);
+
+/* request.c */
+bool request_may_open(struct client *client, uint32_t id); /* if not, the client has been told */
+/* Does what it asks, or begins to. The code of an error that the client is to be told. */
+int request_dispatch(struct client *client, const Tandem__Request *request, const int *fds, unsigned n_fds,
+                     struct tdm_error *err);
 void request_free(struct request *request);
 void request_model_changed(struct request *request); /* may free it */
 

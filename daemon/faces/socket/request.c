@@ -1,5 +1,4 @@
-/* What clients ask. A frame is unpacked with a budget, so that a small frame cannot unfold into much memory; every
- * number and every length is checked before it goes further. */
+/* What clients ask: every number and every length is checked before it goes further. */
 #include "daemon/faces/socket/private.h"
 
 #include <fcntl.h>
@@ -7,7 +6,6 @@
 #include "daemon/faces/status.h"
 #include "daemon/jobs/request.h"
 
-#define UNPACK_BUDGET_BYTES (UINT64_C(64) << 20)
 #define PROTOCOL 1u
 
 /* ---- requests that are open ---- */
@@ -66,7 +64,7 @@ void request_free(struct request *r)
 }
 
 /* True when the request may be opened; else the client has been told. */
-static bool may_open(struct client *c, uint32_t id)
+bool request_may_open(struct client *c, uint32_t id)
 {
         struct request *r;
         char message[128];
@@ -666,27 +664,10 @@ static int handle_hello(struct client *c, uint32_t id, const Tandem__Hello *hell
         return 0;
 }
 
-/* ---- frames ---- */
+/* ---- which of them it is ---- */
 
-static void *budget_alloc(void *data, size_t size)
-{
-        uint64_t *left = data;
-        /* What malloc() adds to a small piece counts too. */
-        uint64_t cost = (uint64_t)size + 32;
-
-        if (cost > *left)
-                return NULL;
-        *left -= cost;
-        return malloc(size);
-}
-
-static void budget_free(void *data, void *p)
-{
-        free(p);
-}
-
-static int dispatch(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds,
-                    struct tdm_error *err)
+int request_dispatch(struct client *c, const Tandem__Request *request, const int *fds, unsigned n_fds,
+                     struct tdm_error *err)
 {
         uint32_t id = request->id;
 
@@ -727,28 +708,4 @@ static int dispatch(struct client *c, const Tandem__Request *request, const int 
                         c, "the request is of no kind that is known here; is the client newer than the daemon?");
                 return 0;
         }
-}
-
-void face_handle(struct client *c, const uint8_t *data, size_t size, int *fds, unsigned n_fds)
-{
-        uint64_t budget = UNPACK_BUDGET_BYTES;
-        ProtobufCAllocator allocator = { budget_alloc, budget_free, &budget };
-        Tandem__Request *request = tandem__request__unpack(&allocator, size, data);
-        struct tdm_error err = { 0 };
-        int r;
-
-        if (!request) {
-                face_protocol_error(c, "a frame is not a request of the protocol");
-                return;
-        }
-        c->n_asked++;
-        if (request->id == 0)
-                face_protocol_error(c, "a request's id must not be 0");
-        else if (may_open(c, request->id)) {
-                r = dispatch(c, request, fds, n_fds, &err);
-                if (r != 0)
-                        face_send_error(c, request->id, r < 0 ? TDM_E_INTERNAL : r,
-                                        err.message[0] ? err.message : "the request failed");
-        }
-        tandem__request__free_unpacked(request, &allocator);
 }
