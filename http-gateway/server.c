@@ -5,6 +5,7 @@
  * ever. The tick ends connections by the time that a whole request, or the next one, may take. */
 #include "http-gateway/server.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <strings.h>
@@ -22,6 +23,7 @@
 #define TICK_NS TDM_NSEC_PER_SEC
 #define MHD_IDLE_S 300u
 #define STALLED_NS (60 * TDM_NSEC_PER_SEC) /* a client that reads nothing of what waits for it */
+#define TRIM_BYTES ((uint64_t)16 << 20)    /* so much less is held than was: the system gets it back */
 #define DRAIN_NS (8 * TDM_NSEC_PER_SEC)
 
 /* ---- the head of a request ---- */
@@ -140,6 +142,11 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
                 s->metrics.refused_keys++;
                 return;
         }
+        x->owner = x->label ? owners_get_label(&s->owners, x->label) : owner_ref(x->peer->network);
+        if (!x->owner) {
+                failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+                return;
+        }
         if (s->draining) {
                 failure_set(f, 503, "draining", NULL, "this server is shutting down");
                 f->retry_ms = 1000;
@@ -207,12 +214,19 @@ static void on_connection(void *userdata, struct MHD_Connection *mhd, void **con
         struct peer *peer = *context;
 
         if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD),
+                                               *from = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+                struct owner *network = owners_get_network(&s->owners, from ? from->client_addr : NULL);
 
-                peer = info ? calloc(1, sizeof(*peer)) : NULL;
-                if (!peer)
+                peer = info && network ? calloc(1, sizeof(*peer)) : NULL;
+                if (!peer) {
+                        owner_unref(network);
                         return; /* its request is refused */
-                *peer = (struct peer){ .server = s, .fd = info->connect_fd, .since_ns = tdm_now_ns() };
+                }
+                *peer = (struct peer){
+                        .server = s, .fd = info->connect_fd, .since_ns = tdm_now_ns(), .network = network
+                };
+                network->n_peers++;
                 tdm_list_append(&s->peers, &peer->node);
                 s->n_peers++;
                 *context = peer;
@@ -221,6 +235,8 @@ static void on_connection(void *userdata, struct MHD_Connection *mhd, void **con
                         peer->exchange->peer = NULL;
                 tdm_list_remove(&peer->node);
                 s->n_peers--;
+                peer->network->n_peers--;
+                owner_unref(peer->network);
                 free(peer);
                 *context = NULL;
         }
@@ -312,6 +328,10 @@ static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
                         (void)shutdown(peer->fd, SHUT_RDWR);
         }
         backend_tick(s->backend);
+        if (s->owners.peak_bytes - s->owners.held_bytes > TRIM_BYTES) {
+                s->owners.peak_bytes = s->owners.held_bytes;
+                (void)malloc_trim(0); /* many small values leave holes in the heap */
+        }
         if (s->draining && (s->n_exchanges == 0 || now_ns > s->drain_until_ns))
                 tdm_loop_exit(s->loop, 0);
         tdm_source_arm(source, now_ns + TICK_NS);
@@ -418,6 +438,7 @@ int server_run(struct config *config, struct tdm_error *err)
         _cleanup_(closep) int fd = -1;
         int r;
 
+        owners_init(&s.owners);
         tdm_list_init(&s.peers);
         tdm_list_init(&s.exchanges);
         (void)signal(SIGPIPE, SIG_IGN);

@@ -2,6 +2,7 @@
 stays flat."""
 import os
 import random
+import select
 import sys
 import time
 
@@ -171,6 +172,54 @@ def bodies():
             check(got in ([431], [413], [400], []), "headers too large", got)
         equal(statuses(g.raw(head("GET", "/" + "a" * 60000), timeout=5 * SLOW))[:1] or [414], [414], "a path too long")
         ok(g)
+
+
+@test
+def values():
+    """A few bytes of JSON are many in memory. There is a limit to each kind of value, and what they take is charged to
+    the key that sent them."""
+    objects = b'{"model":"tale","prompt":"x","metadata":[' + b"{}," * 49000 + b"0]}"  # 150 KB, 12 MB in memory
+    with FakeDaemon(None) as d:
+        path = os.path.join(d.dir, "keys")
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("alice sk-alice-1\nbob sk-bob-12\n")
+
+        def ask(g, body, key="sk-alice-1"):
+            s = g.connect()
+            s.sendall(post(body, f"Authorization: Bearer {key}"))
+            return s
+
+        def answered(sockets):
+            return select.select(sockets, [], [], 0)[0]
+        with Gateway(d, "--api-key-file", path) as g:
+            g.key = "sk-alice-1"
+            for kind, fits, more in (
+                    ("arrays, objects and texts", b"[]," * 49000, b"[]," * 50001),
+                    ("arrays, objects and texts", b'"",' * 49000, b'"",' * 50001),
+                    ("members", b'{"a":1,"b":2,"c":3,"d":4},' * 9990, b'{"a":1,"b":2,"c":3,"d":4},' * 10001),
+                    ("values", b"1," * 290000, b"1," * 300001)):
+                for part, says in ((more, kind), (fits, "'none' is not known")):
+                    status, _, data = g.request("POST", "/v1/completions", b'{"none":[' + part + b"0]}")
+                    check(status == 400 and says in json.loads(data)["error"]["message"], says, status, data[:200])
+            before = g.memory_kb()
+            sockets = [ask(g, objects) for _ in range(24)]
+            wait_for(lambda: len(d.asked) + len(answered(sockets)) == 24, "each is refused or with the daemon")
+            refused = len(answered(sockets))
+            check(SANITIZER or g.memory_kb() - before < 160 << 10, "memory of 24 requests", before, g.memory_kb())
+            print(f"24 requests of {len(objects)} bytes: {g.memory_kb() - before} KiB, {refused} refused")
+            check(4 <= 24 - refused <= 10, "so many have a share of memory", refused)
+            with ask(g, objects) as s:
+                answer = read_all(s) if s.settimeout(2 * SLOW) is None else b""
+                equal(statuses(answer), [429], "one more of alice's")
+                check(b"your share" in answer and b"retry-after-ms: 1000" in answer.lower(), "and says why", answer)
+            n = len(d.asked)
+            with ask(g, objects, "sk-bob-12"):
+                wait_for(lambda: len(d.asked) == n + 1, "bob's is taken")
+            for s in sockets:
+                s.close()
+            wait_for(lambda: SANITIZER or g.memory_kb() - before < 32 << 10, "memory goes back", 8)
+            with ask(g, objects):
+                wait_for(lambda: len(d.asked) == n + 2, "and alice's again")
 
 
 @test

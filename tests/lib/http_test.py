@@ -133,7 +133,7 @@ class Gateway:
 
 class FakeDaemon:
     """Answers each job with the same tokens (dicts of a Token's fields), and keeps what was asked: for what no model of
-    the tests says by itself. Use it in a `with`, the gateway inside."""
+    the tests says by itself. Tokens None: no job is ever answered. Use it in a `with`, the gateway inside."""
 
     def __init__(self, tokens, **done):
         self.tokens, self.done, self.asked = tokens, done, []
@@ -172,9 +172,12 @@ class FakeDaemon:
             while size := f.read(4):
                 request = SCHEMA.decode("Request", f.read(struct.unpack("<I", size)[0]))
                 if "hello" in request:
-                    reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20})
+                    reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20,
+                                             "speaks_for": request["hello"].get("speaks_for", "")})
                 if "generate" in request:
                     self.asked.append(request["generate"])
+                    if self.tokens is None:
+                        continue
                     n = len(self.tokens)
                     reply(request, "accepted", {"job": 1, "prompt_tokens": 3, "model": "tale", "max_tokens": n})
                     for i, token in enumerate(self.tokens):
