@@ -31,8 +31,11 @@ struct exchange *exchange_new(struct server *s, struct peer *peer, struct MHD_Co
 
 int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f)
 {
-        if (owner_hold(x->owner, bytes, f) != 0)
+        if (owner_hold(x->owner, bytes, f) != 0) {
+                if (x->held_bytes > x->owner->held_bytes / 2)
+                        f->retry_ms = 0; /* it is too large by itself */
                 return f->status;
+        }
         x->held_bytes += bytes;
         return 0;
 }

@@ -91,7 +91,8 @@ void generation_free(struct generation *g)
                 sse_form_free(&c->form);
                 buffer_free(&c->tail);
                 free(c->told);
-                json_decref(c->tokens);
+                for (unsigned k = 0; k < MAX_COLUMNS; k++)
+                        buffer_free(&c->columns[k]);
                 free(c->state);
         }
         generation_request_free(g->request);
@@ -275,6 +276,23 @@ static void remember(struct choice *c, const struct tandem_token *token)
         c->told[c->n_told++] = (struct told){ token->id, token->logprob };
 }
 
+/* What is kept until the answer is whole, and then lies in the answer too. */
+static void charge(struct choice *c)
+{
+        struct generation *g = c->generation;
+        uint64_t bytes = c->text.size + c->thinking.size + c->calls.bytes + c->kept_bytes;
+
+        for (unsigned i = 0; i < MAX_COLUMNS; i++)
+                bytes += c->columns[i].size;
+        bytes = 2 * bytes + c->n_told * sizeof(c->told[0]);
+        if (g->failed || bytes <= c->held_bytes)
+                return;
+        if (exchange_hold(g->x, bytes - c->held_bytes, &g->failure) == 0)
+                c->held_bytes = bytes;
+        else
+                g->failed = true;
+}
+
 static void take_token(struct choice *c, const struct tandem_token *token)
 {
         struct generation *g = c->generation;
@@ -296,6 +314,7 @@ static void take_token(struct choice *c, const struct tandem_token *token)
         }
         if (!c->cut && (token->n_calls > 0 || token->thinking_size > 0))
                 take_calls(c, token);
+        charge(c);
         if (!c->cut && g->request->context_limit > 0 &&
             c->prompt_tokens + c->generated_tokens >= g->request->context_limit)
                 cut(c, TANDEM_REASON_LENGTH);
@@ -339,6 +358,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
                 const float *vector = tandem_job_vector(c->job, &n);
 
                 g->ops->vector(g->x, c, vector, n);
+                charge(c);
                 g->n_ended++;
                 return;
         }
@@ -362,6 +382,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
         }
         if (out.size > 0)
                 send_text(c, NULL, out.data, out.size);
+        charge(c);
         c->prefill_s = result->prefill_tps > 0 ? (c->prompt_tokens - c->cached_tokens) / result->prefill_tps : 0;
         c->decode_s = result->decode_tps > 0 ? c->generated_tokens / result->decode_tps : 0;
         c->load_s = TDM_MAX(0.0, result->ttft_ms / 1e3 - c->prefill_s);

@@ -177,9 +177,17 @@ static int add_chunk(const char *data, size_t size, void *userdata)
 
 void json_write(struct buffer *b, json_t *json)
 {
-        if (!json || json_dump_callback(json, add_chunk, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0)
+        if (!json ||
+            json_dump_callback(json, add_chunk, b, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) != 0)
                 b->failed = true;
         json_decref(json);
+}
+
+void json_write_open(struct buffer *b, json_t *object)
+{
+        json_write(b, object);
+        if (!b->failed)
+                b->size--;
 }
 
 void json_write_text(struct buffer *b, const char *data, size_t size)

@@ -25,6 +25,8 @@ json_t *json_text(const char *data, size_t size);
 void json_write_text(struct buffer *b, const char *data, size_t size);
 /* Appends the compact form; takes over json (NULL: b fails). */
 void json_write(struct buffer *b, json_t *json);
+/* The same of an object but for its last brace: members that are text already go behind it. */
+void json_write_open(struct buffer *b, json_t *object);
 
 /* Of a member that the parameter table has checked; missing and null give the default. */
 double json_get_number(const json_t *object, const char *key, double otherwise);

@@ -94,7 +94,7 @@ int owner_hold(struct owner *o, uint64_t bytes, struct failure *f)
         if (o->held_bytes + bytes > TDM_MAX((OWNERS_MAX_BYTES - others) / 2, OWNERS_FLOOR_BYTES)) {
                 failure_set(f, 429, "rate_limit_exceeded", NULL,
                             "your requests hold %llu MiB of memory here, and this one needs more than your share; wait "
-                            "until some have ended, or ask for less at once",
+                            "until some have ended, ask for less at once, or for a stream",
                             (unsigned long long)(o->held_bytes >> 20));
                 f->retry_ms = RETRY_MS;
                 return f->status;

@@ -223,6 +223,39 @@ def values():
 
 
 @test
+def long_answers():
+    """Log-probabilities of an answer that is not a stream are kept until its end: as text, and charged."""
+    def tokens(n, piece):
+        top = [{"id": i, "text": piece + b"%02d" % i, "logprob": -1.5 - i} for i in range(20)]
+        return [{"text": b"ab", "logprob": -0.5, "top": top}] * n
+    chat = ("/v1/chat/completions", {"model": "tale", "messages": [{"role": "user", "content": "x"}], "logprobs": True,
+                                     "top_logprobs": 20, "max_tokens": 2000})
+    raw = ("/v1/completions", dict(json.loads(BODY), logprobs=20, max_tokens=2000))
+    for path, body in (chat, raw):
+        with FakeDaemon(tokens(2000, b"a word")) as d, Gateway(d) as g:
+            g.get("/api/version")
+            before = g.memory_kb()
+            choice = g.post(path, body)["choices"][0]
+            print(f"{path}: 2000 tokens with 20 alternatives: {g.memory_peak_kb() - before} KiB")
+            check(SANITIZER or g.memory_peak_kb() - before < 20 << 10, "memory", before, g.memory_peak_kb())
+            logprobs = choice["logprobs"]
+            if path == chat[0]:
+                equal([len(logprobs["content"]), logprobs["content"][7]["top_logprobs"][3]],
+                      [2000, {"token": "a word03", "logprob": -4.5, "bytes": list(b"a word03")}], "all of them")
+            else:
+                equal([len(logprobs[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")],
+                      [2000] * 4, "all of them")
+                equal([logprobs["text_offset"][3], logprobs["top_logprobs"][9]["a word19"]], [6, -20.5], "the columns")
+        with FakeDaemon(tokens(400, b"a" * 16000)) as d, Gateway(d) as g:
+            before = g.memory_kb()
+            status, headers, data = g.request("POST", path, body)
+            equal((status, headers["x-should-retry"]), (429, "false"), data[:200])
+            check("your share" in json.loads(data)["error"]["message"], "and says why", data)
+            check(SANITIZER or g.memory_peak_kb() - before < 256 << 10, "memory", before, g.memory_peak_kb())
+            equal(g.get("/api/version")["version"] != "", True, "others are served")
+
+
+@test
 def half_requests():
     """A request that does not come whole in time is closed, even when a byte comes now and then."""
     with Daemon(placement=None) as d, Gateway(d, "--request-timeout", "2", "--idle-timeout", "3") as g:

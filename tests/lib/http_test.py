@@ -1,4 +1,5 @@
 """A private tandem-http in front of a test's daemon, and requests to it. The standard library only."""
+import contextlib
 import http.client
 import json
 import os
@@ -67,6 +68,10 @@ class Gateway:
     def memory_kb(self):
         with open(f"/proc/{self.process.pid}/status") as f:
             return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
+
+    def memory_peak_kb(self):
+        with open(f"/proc/{self.process.pid}/status") as f:
+            return int(re.search(r"VmHWM:\s+(\d+)", f.read())[1])
 
     # -- requests
 
@@ -168,7 +173,7 @@ class FakeDaemon:
             data = SCHEMA.encode("Reply", {"id": request["id"], kind: values})
             s.sendall(struct.pack("<I", len(data)) + data)
 
-        with s, s.makefile("rb") as f:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError), s, s.makefile("rb") as f:
             while size := f.read(4):
                 request = SCHEMA.decode("Request", f.read(struct.unpack("<I", size)[0]))
                 if "hello" in request:
