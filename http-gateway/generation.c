@@ -678,11 +678,9 @@ void generation_start(struct exchange *x, struct generation_request *request, co
                 g->choices[i].stop = -1;
         }
         x->generation = g;
-        if (backend_ask(x->server->backend, x->label, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g, &g->connecting) <
-            0) {
-                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+        if (backend_ask(x->server->backend, x->owner, x->label, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g,
+                        &g->connecting, &f) != 0)
                 exchange_fail(x, &f);
-        }
 }
 
 void generation_drained(struct generation *g)

@@ -410,7 +410,7 @@ static int start(struct server *s, struct tdm_error *err)
         return 0;
 }
 
-static void stop(struct server *s)
+static void stop(struct server *s, int r)
 {
         struct exchange *x;
 
@@ -421,6 +421,11 @@ static void stop(struct server *s)
                 (void)MHD_run(s->mhd);
                 (void)MHD_run(s->mhd);
                 MHD_stop_daemon(s->mhd);
+        }
+        /* A load takes as long as it takes, and only its own thread may touch its connection. */
+        if (r == 0 && backend_n_asks(s->backend) > 0) {
+                tdm_log_info("ended without the answers of tandemd to %u questions", backend_n_asks(s->backend));
+                _exit(0);
         }
         backend_free(s->backend);
         tdm_source_destroyp(&s->mhd_io);
@@ -459,6 +464,6 @@ int server_run(struct config *config, struct tdm_error *err)
                 if (r < 0)
                         tdm_error_set(err, r, "the server's loop failed: %s", strerror(-r));
         }
-        stop(&s);
+        stop(&s, r);
         return r;
 }

@@ -22,6 +22,13 @@ def ok(g):
     equal(len(g.post("/v1/completions", json.loads(BODY))["choices"]), 1, "others are served")
 
 
+def key_file(d):
+    path = os.path.join(d.dir, "keys")
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+        f.write("alice sk-alice-1\nbob sk-bob-12\n")
+    return path
+
+
 @test
 def smuggling():
     """The second request, hidden in what one side takes for a body, is never answered."""
@@ -180,10 +187,6 @@ def values():
     the key that sent them."""
     objects = b'{"model":"tale","prompt":"x","metadata":[' + b"{}," * 49000 + b"0]}"  # 150 KB, 12 MB in memory
     with FakeDaemon(None) as d:
-        path = os.path.join(d.dir, "keys")
-        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
-            f.write("alice sk-alice-1\nbob sk-bob-12\n")
-
         def ask(g, body, key="sk-alice-1"):
             s = g.connect()
             s.sendall(post(body, f"Authorization: Bearer {key}"))
@@ -191,7 +194,7 @@ def values():
 
         def answered(sockets):
             return select.select(sockets, [], [], 0)[0]
-        with Gateway(d, "--api-key-file", path) as g:
+        with Gateway(d, "--api-key-file", key_file(d)) as g:
             g.key = "sk-alice-1"
             for kind, fits, more in (
                     ("arrays, objects and texts", b"[]," * 49000, b"[]," * 50001),
@@ -253,6 +256,31 @@ def long_answers():
             check("your share" in json.loads(data)["error"]["message"], "and says why", data)
             check(SANITIZER or g.memory_peak_kb() - before < 256 << 10, "memory", before, g.memory_peak_kb())
             equal(g.get("/api/version")["version"] != "", True, "others are served")
+
+
+LOAD = json.dumps({"model": "tale"}).encode()  # without a prompt: it loads
+
+
+@test
+def slow_questions():
+    """What the daemon does for one key for long delays no other key's connects, questions and loads."""
+    with FakeDaemon([{"text": b"Hm"}], deaf="key:alice") as d, Gateway(d, "--api-key-file", key_file(d)) as g:
+        alice = []
+        for what in [post(BODY, "Authorization: Bearer sk-alice-1"),
+                     head("GET", "/v1/models", "Authorization: Bearer sk-alice-1"),
+                     post(LOAD, "Authorization: Bearer sk-alice-1", path="/api/generate")] * 6:
+            alice.append(g.connect())
+            alice[-1].sendall(what)
+        wait_for(lambda: d.heard >= 3, "alice's wait", 5)
+        g.key = "sk-bob-12"
+        begin = time.monotonic()
+        g.post("/v1/completions", json.loads(BODY))
+        g.get("/v1/models")
+        g.post("/api/generate", json.loads(LOAD))
+        check(time.monotonic() - begin < 3 * SLOW, "bob's are answered at once", time.monotonic() - begin)
+        equal(d.heard, 3, "one of alice's at a time of each kind")
+        for s in alice:
+            s.close()
 
 
 @test
@@ -406,6 +434,24 @@ def idle_connections():
             s.close()
         time.sleep(0.2)
         ok(g)
+
+
+@test
+def leaving_a_load():
+    """SIGTERM while tandemd answers nothing: requests have their eight seconds, threads no longer."""
+    for n, limit in ((1, 12), (0, 3)):  # with the client that waits for it, and without
+        with FakeDaemon([], deaf="key:alice") as d, Gateway(d, "--api-key-file", key_file(d)) as g:
+            with g.connect() as s:
+                s.sendall(post(LOAD, "Authorization: Bearer sk-alice-1", path="/api/generate"))
+                wait_for(lambda: d.heard == 1, "the load is asked for", 5)
+                if n == 0:
+                    s.close()
+                    time.sleep(0.5 * SLOW)
+                begin = time.monotonic()
+                g.process.send_signal(signal.SIGTERM)
+                equal(g.process.wait(20 * SLOW), 0, "status")
+                check(time.monotonic() - begin < limit * SLOW, "it leaves in time", time.monotonic() - begin)
+            g.expect_exit = None
 
 
 @test

@@ -138,10 +138,12 @@ class Gateway:
 
 class FakeDaemon:
     """Answers each job with the same tokens (dicts of a Token's fields), and keeps what was asked: for what no model of
-    the tests says by itself. Tokens None: no job is ever answered. Use it in a `with`, the gateway inside."""
+    the tests says by itself. Tokens None: no job is ever answered. deaf: a label that gets no answer to anything, as if
+    all that it asks for took for ever; `heard` counts its connections. Use it in a `with`, the gateway inside."""
 
-    def __init__(self, tokens, **done):
+    def __init__(self, tokens, deaf=None, **done):
         self.tokens, self.done, self.asked = tokens, done, []
+        self.deaf, self.heard = deaf, 0
 
     def __enter__(self):
         self.dir = tempfile.mkdtemp(prefix="tandem-test-")
@@ -176,6 +178,13 @@ class FakeDaemon:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError), s, s.makefile("rb") as f:
             while size := f.read(4):
                 request = SCHEMA.decode("Request", f.read(struct.unpack("<I", size)[0]))
+                if self.deaf and request.get("hello", {}).get("speaks_for") == self.deaf:
+                    self.heard += 1
+                    f.read()
+                    return
+                for question, answer in (("models", "models"), ("load", "ok")):
+                    if question in request:
+                        reply(request, answer, {})
                 if "hello" in request:
                     reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20,
                                              "speaks_for": request["hello"].get("speaks_for", "")})
