@@ -73,6 +73,8 @@ void exchange_free(struct exchange *x)
         if (x->free_state)
                 x->free_state(x->state);
         release(x, x->held_bytes);
+        if (x->counted)
+                owner_end_request(x->owner);
         owner_unref(x->owner);
         tdm_list_remove(&x->node);
         x->server->n_exchanges--;

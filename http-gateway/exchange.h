@@ -40,6 +40,7 @@ struct exchange {
 
         struct owner *owner; /* whom it counts for, once its head is admitted */
         uint64_t held_bytes; /* of the owner */
+        bool counted;        /* among the owner's requests */
         struct buffer body;
         uint64_t body_seen;
         bool discard; /* the answer is known; the rest of the body is read and dropped */

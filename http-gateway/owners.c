@@ -73,7 +73,7 @@ void owner_unref(struct owner *o)
 {
         if (!o || --o->n_refs > 0)
                 return;
-        assert(o->held_bytes == 0 && o->n_peers == 0);
+        assert(o->held_bytes == 0 && o->n_requests == 0 && o->n_peers == 0);
         tdm_list_remove(&o->node);
         free(o);
 }
@@ -103,6 +103,31 @@ int owner_hold(struct owner *o, uint64_t bytes, struct failure *f)
         o->owners->held_bytes += bytes;
         o->owners->peak_bytes = TDM_MAX(o->owners->peak_bytes, o->owners->held_bytes);
         return 0;
+}
+
+int owner_begin_request(struct owner *o, struct failure *f)
+{
+        unsigned others = o->owners->n_requests - o->n_requests,
+                 share = TDM_MAX((OWNERS_MAX_REQUESTS - others) / 2, OWNERS_FLOOR_REQUESTS);
+        bool full = o->owners->n_requests >= OWNERS_MAX_REQUESTS;
+
+        if (full || o->n_requests >= share) {
+                failure_set(f, full ? 503 : 429, full ? "busy" : "rate_limit_exceeded", NULL,
+                            "%u requests %sare under way here, and no more are taken; try again when some have ended",
+                            full ? o->owners->n_requests : o->n_requests, full ? "" : "of yours ");
+                f->retry_ms = RETRY_MS;
+                return f->status;
+        }
+        o->n_requests++;
+        o->owners->n_requests++;
+        return 0;
+}
+
+void owner_end_request(struct owner *o)
+{
+        assert(o->n_requests > 0);
+        o->n_requests--;
+        o->owners->n_requests--;
 }
 
 void owner_release(struct owner *o, uint64_t bytes)

@@ -6,7 +6,8 @@
  *
  * A request holds memory from its first byte until its answer is read: the body, its values, a whole answer while it
  * grows. Of OWNERS_MAX_BYTES an owner may hold half of what the others leave, so that some is left for the next one,
- * and OWNERS_FLOOR_BYTES while there are any.
+ * and OWNERS_FLOOR_BYTES while there are any. The same holds for requests under way: all owners together have fewer
+ * than a network may have connections, so some of those are always free or idle.
  *
  * Loop thread only. An owner lives as long as somebody refers to it. */
 #ifndef TDM_HTTP_OWNERS_H
@@ -18,11 +19,14 @@
 
 #define OWNERS_MAX_BYTES ((uint64_t)256 << 20)
 #define OWNERS_FLOOR_BYTES ((uint64_t)8 << 20)
+#define OWNERS_MAX_REQUESTS 1000u
+#define OWNERS_FLOOR_REQUESTS 4u
 
 struct owners {
         struct tdm_list all;
         uint64_t held_bytes, peak_bytes; /* server.c takes the peak back to what is held */
         uint64_t last_id;
+        unsigned n_requests;
 };
 
 /* The part of an address that tells networks apart; zeros for the loopback. */
@@ -38,7 +42,8 @@ struct owner {
         const char *label; /* of a key, borrowed; NULL: a network */
         struct network network;
         uint64_t held_bytes;
-        unsigned n_peers; /* server.c's: the network's connections */
+        unsigned n_requests;
+        unsigned n_peers; /* server.c's: the network's connections, without those that it ends */
 };
 
 void owners_init(struct owners *owners); /* all must be released before it goes */
@@ -52,6 +57,9 @@ void owner_unref(struct owner *o);
 
 /* 0, or a failure, and nothing is held: 429 where this owner's share is used up, 503 where all have everything. */
 int owner_hold(struct owner *o, uint64_t bytes, struct failure *f);
+/* The same for a request that begins. */
+int owner_begin_request(struct owner *o, struct failure *f);
+void owner_end_request(struct owner *o);
 void owner_release(struct owner *o, uint64_t bytes);
 
 #endif

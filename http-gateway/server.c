@@ -23,6 +23,7 @@
 #define TICK_NS TDM_NSEC_PER_SEC
 #define MHD_IDLE_S 300u
 #define STALLED_NS (60 * TDM_NSEC_PER_SEC) /* a client that reads nothing of what waits for it */
+#define UNREAD_NS (10 * TDM_NSEC_PER_SEC)  /* an answer that does not move for so long waits for its client */
 #define TRIM_BYTES ((uint64_t)16 << 20)    /* so much less is held than was: the system gets it back */
 #define DRAIN_NS (8 * TDM_NSEC_PER_SEC)
 
@@ -152,6 +153,9 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
                 f->retry_ms = 1000;
                 return;
         }
+        if (owner_begin_request(x->owner, f) != 0)
+                return;
+        x->counted = true;
         if (h->length && strtoull(h->length, NULL, 10) > MAX_BODY_BYTES)
                 failure_set(f, 413, "request_too_large", NULL, "a body may have at most %zu bytes", MAX_BODY_BYTES);
 }
@@ -207,6 +211,47 @@ static void on_completed(void *userdata, struct MHD_Connection *mhd, void **requ
         *request = NULL;
 }
 
+/* Since when a connection waits for its client; UINT64_MAX: it does not. */
+static uint64_t waits_since(const struct peer *peer, uint64_t now_ns)
+{
+        const struct exchange *x = peer->exchange;
+
+        if (!x)
+                return peer->since_ns;
+        if (!x->ran)
+                return x->begun_ns;
+        return x->queued && now_ns - x->moved_ns > UNREAD_NS ? x->moved_ns : UINT64_MAX;
+}
+
+/* Ends one connection that waits for its client: of the network that has most of them, the one that waits longest.
+ * network: only of this one; NULL: any. The newest waits too, so there is always one. */
+static void end_one(struct server *s, const struct owner *network)
+{
+        uint64_t now_ns = tdm_now_ns(), since_ns = UINT64_MAX;
+        struct peer *peer, *found = NULL;
+
+        tdm_list_for_each(peer, &s->peers, struct peer, node) {
+                uint64_t waits_ns = waits_since(peer, now_ns);
+
+                if (peer->leaving || waits_ns == UINT64_MAX || (network && peer->network != network))
+                        continue;
+                if (!found || peer->network->n_peers > found->network->n_peers ||
+                    (peer->network->n_peers == found->network->n_peers && waits_ns < since_ns)) {
+                        found = peer;
+                        since_ns = waits_ns;
+                }
+        }
+        if (!found)
+                return;
+        found->leaving = true;
+        found->network->n_peers--;
+        s->n_leaving++;
+        if (found->exchange)
+                exchange_break(found->exchange);
+        else
+                (void)shutdown(found->fd, SHUT_RDWR);
+}
+
 static void on_connection(void *userdata, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -230,12 +275,19 @@ static void on_connection(void *userdata, struct MHD_Connection *mhd, void **con
                 tdm_list_append(&s->peers, &peer->node);
                 s->n_peers++;
                 *context = peer;
+                if (network->n_peers > MAX_CONNECTIONS_PER_NETWORK)
+                        end_one(s, network);
+                else if (s->n_peers - s->n_leaving > CROWDED_CONNECTIONS)
+                        end_one(s, NULL);
         } else if (peer) {
                 if (peer->exchange)
                         peer->exchange->peer = NULL;
                 tdm_list_remove(&peer->node);
                 s->n_peers--;
-                peer->network->n_peers--;
+                if (peer->leaving)
+                        s->n_leaving--;
+                else
+                        peer->network->n_peers--;
                 owner_unref(peer->network);
                 free(peer);
                 *context = NULL;
@@ -374,13 +426,12 @@ static int start_mhd(struct server *s, int fd, struct tdm_error *err)
         const union MHD_DaemonInfo *info;
         int r;
 
-        s->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-                                  on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET,
-                                  fd, MHD_OPTION_CONNECTION_LIMIT, MAX_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-                                  MAX_CONNECTIONS_PER_ADDRESS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY,
-                                  MHD_OPTION_CONNECTION_TIMEOUT, MHD_IDLE_S, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-                                  MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
-                                  on_connection, s, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+        s->mhd = MHD_start_daemon(
+                MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, s,
+                MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+                MHD_IDLE_S, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+                MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
         if (!s->mhd)
                 return tdm_error_set(err, TDM_E_INTERNAL, "libmicrohttpd does not start on %s", s->config->listen);
         info = MHD_get_daemon_info(s->mhd, MHD_DAEMON_INFO_EPOLL_FD);

@@ -1,7 +1,9 @@
 """tandem-http and those who mean it ill: each gets the status that is due, the others are served meanwhile, and memory
 stays flat."""
+import contextlib
 import os
 import random
+import resource
 import select
 import sys
 import time
@@ -61,16 +63,20 @@ def smuggling():
         ok(g)
 
 
+def own_ip():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9)) # sends nothing; the kernel chooses a source
+            return s.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+
+
 @test
 def own_address():
     """Listening on all addresses: the one that a client used is a name for us, others are not."""
     with Daemon(placement=None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            try:
-                s.connect(("192.0.2.1", 9)) # sends nothing; the kernel chooses a source
-                own = s.getsockname()[0]
-            except OSError:
-                own = "127.0.0.1"
+        own = own_ip()
         for to, host, want in ((own, own, 200), ("127.0.0.1", "127.0.0.1", 200), (own, "198.51.100.7", 403),
                                (own, "0.0.0.0", 403), (own, "evil.example", 403)):
             with socket.create_connection((to, g.port), timeout=PATIENCE) as s:
@@ -434,6 +440,53 @@ def idle_connections():
             s.close()
         time.sleep(0.2)
         ok(g)
+
+
+@test
+def crowds():
+    """Connections of many addresses of the loopback are one network's. What waits for a client makes room for new ones,
+    of the network that has most first; what runs goes on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 8192:
+        raise Skip("needs 8192 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, hard))
+    own = own_ip()
+    with FakeDaemon(None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g, contextlib.ExitStack() as stack:
+        def connect(to, source):
+            s = stack.enter_context(socket.socket())
+            s.settimeout(PATIENCE)
+            s.bind((source, 0))
+            s.connect((to, g.port))
+            return s
+
+        def served(s):
+            s.sendall(head("GET", "/api/version"))
+            equal(statuses(s.recv(4096)), [200], "it is served")
+
+        def closed(sockets):
+            poll = select.poll()  # which takes any number of them
+            for s in sockets:
+                poll.register(s, select.POLLIN)
+            fds = {fd for fd, _ in poll.poll(0)}
+            return [s for s in sockets if s.fileno() in fds]
+        running = [connect("127.0.0.1", "127.0.0.1"), connect(own, own)]
+        for s in running:
+            s.sendall(post(BODY))
+        wait_for(lambda: len(d.asked) == 2, "both run")
+        crowd = [connect("127.0.0.1", f"127.0.{i % 7}.{1 + i % 200}") for i in range(1100)]
+        served(crowd[-1])
+        gone = wait_for(lambda: len(closed(crowd[:200])) >= 77 and closed(crowd[:200]), "the loopback has its number")
+        check(len(gone) == 77 and gone == crowd[:77], "the oldest made room", len(gone))
+        equal(closed(crowd[77:] + running), [], "all others are there")
+        served(connect("127.0.0.1", "127.0.0.1"))
+        if own.startswith("127."):
+            return
+        others = [connect(own, own) for _ in range(980)]
+        served(others[0])
+        served(others[-1])
+        equal(closed(running + others), [], "those of the smaller network, and what runs")
+        served(connect("127.0.0.1", "127.0.0.1"))
+        check(g.process.poll() is None and len(closed(crowd)) > 90, "the larger network's made room")
 
 
 @test
