@@ -442,14 +442,36 @@ def idle_connections():
         ok(g)
 
 
-@test
-def crowds():
-    """Connections of many addresses of the loopback are one network's. What waits for a client makes room for new ones,
-    of the network that has most first; what runs goes on."""
+def need_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 8192:
         raise Skip("needs 8192 descriptors")
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, hard))
+
+
+@test
+def many_requests():
+    """One key has half of the requests that may be under way; another is served beside it."""
+    need_descriptors()
+    with FakeDaemon(None) as d, Gateway(d, "--api-key-file", key_file(d)) as g, contextlib.ExitStack() as stack:
+        def ask(key):
+            s = stack.enter_context(g.connect())
+            s.sendall(post(BODY, f"Authorization: Bearer {key}"))
+            return s
+        for _ in range(500):
+            ask("sk-alice-1")
+        wait_for(lambda: len(d.asked) == 500, "alice's")
+        answer = ask("sk-alice-1").recv(4096)
+        check(statuses(answer) == [429] and b"500 requests of yours" in answer, "one more", answer)
+        ask("sk-bob-12")
+        wait_for(lambda: len(d.asked) == 501, "bob's")
+
+
+@test
+def crowds():
+    """Connections of many addresses of the loopback are one network's. What waits for a client makes room for new ones,
+    of the network that has most first; what runs goes on."""
+    need_descriptors()
     own = own_ip()
     with FakeDaemon(None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g, contextlib.ExitStack() as stack:
         def connect(to, source):
