@@ -556,13 +556,32 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         return 0;
 }
 
+/* What libtandem copies of the request for a choice, and sends as fast as tandemd reads. */
+static size_t prompt_bytes(const struct generation_request *r, unsigned i)
+{
+        const struct prompt *p = &r->prompts[i / r->n % MAX_PROMPTS];
+        size_t bytes = p->size + p->n_ids * sizeof(p->ids[0]);
+
+        if (r->inputs)
+                return json_string_length(json_array_get(r->inputs, i));
+        for (size_t k = 0; k < r->n_messages; k++)
+                bytes += r->messages[k].size;
+        return bytes;
+}
+
 static int start_choice(struct generation *g, unsigned i, struct tandem_error *err)
 {
         struct generation_request *r = g->request;
         struct tandem_generate_options o = r->options;
         struct choice *c = &g->choices[i];
         struct tandem_callbacks callbacks;
+        struct failure f;
 
+        if (exchange_hold(g->x, prompt_bytes(r, i), &f) != 0) {
+                *err = (struct tandem_error){ .code = TANDEM_E_QUOTA };
+                snprintf(err->message, sizeof(err->message), "%.250s", f.message);
+                return err->code;
+        }
         tandem_callbacks_init(&callbacks);
         callbacks.on_accepted = on_accepted;
         callbacks.on_token = on_token;

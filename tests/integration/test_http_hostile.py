@@ -232,6 +232,21 @@ def values():
 
 
 @test
+def many_choices():
+    """Each choice sends the whole prompt to the daemon, and that is charged too."""
+    body = json.dumps({"model": "tale", "prompt": "king " * 180000, "n": 16}).encode()  # 900 KB, 14 MB in all
+    with FakeDaemon(None) as d, Gateway(d) as g, contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(g.connect()) for _ in range(12)]
+        for s in sockets:
+            s.sendall(post(body))
+        ended = wait_for(lambda: len(select.select(sockets, [], [], 0)[0]) >= 3 and
+                         select.select(sockets, [], [], 0)[0], "some are refused", 5)
+        for s in ended:
+            answer = s.recv(4096)
+            check(statuses(answer) == [429] and b"your share" in answer, "why", answer)
+
+
+@test
 def long_answers():
     """Log-probabilities of an answer that is not a stream are kept until its end: as text, and charged."""
     def tokens(n, piece):
