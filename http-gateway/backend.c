@@ -8,6 +8,8 @@
 #define MAX_KEPT_LONG 16u
 #define KEPT_NS (30 * TDM_NSEC_PER_SEC)
 #define QUESTION_TIMEOUT_MS 10000
+#define N_THREADS 4u               /* for each kind */
+#define ASK_BYTES ((uint64_t)4096) /* charged beside its text */
 
 struct kept {
         struct tandem *tandem;
@@ -21,6 +23,7 @@ struct backend {
         struct tdm_background *connects, *questions, *loads; /* a load takes long; nothing else waits behind it */
         struct kept kept[MAX_KEPT];                          /* the oldest first */
         unsigned n_kept;
+        unsigned n_asks; /* on threads, or waiting for one */
         bool warned;
 };
 
@@ -33,11 +36,11 @@ int backend_new(struct backend **ret, struct tdm_loop *loop, const char *socket)
                 return -ENOMEM;
         b->loop = loop;
         b->socket = socket;
-        r = tdm_background_new(&b->connects, loop);
+        r = tdm_background_new_pool(&b->connects, loop, N_THREADS);
         if (r == 0)
-                r = tdm_background_new(&b->questions, loop);
+                r = tdm_background_new_pool(&b->questions, loop, N_THREADS);
         if (r == 0)
-                r = tdm_background_new(&b->loads, loop);
+                r = tdm_background_new_pool(&b->loads, loop, N_THREADS);
         if (r < 0) {
                 backend_free(b);
                 return r;
@@ -56,6 +59,11 @@ void backend_free(struct backend *b)
         for (unsigned i = 0; i < b->n_kept; i++)
                 tandem_close(b->kept[i].tandem);
         free(b);
+}
+
+unsigned backend_n_asks(const struct backend *b)
+{
+        return b ? b->n_asks : 0;
 }
 
 static struct tandem *remove_kept(struct backend *b, unsigned i)
@@ -118,6 +126,9 @@ static void ask_free(struct ask *a)
                 else
                         backend_keep(a->backend, a->tandem, a->label);
         }
+        if (a->held_bytes > 0)
+                owner_release(a->owner, a->held_bytes);
+        owner_unref(a->owner);
         tandem_model_list_free(a->models);
         tandem_status_free(a->status);
         tandem_free(a->ids);
@@ -132,6 +143,8 @@ static void ask_run(void *task)
         struct ask *a = task;
 
         a->code = TANDEM_OK;
+        if (a->forgotten)
+                return;
         if (!a->tandem)
                 a->code = tandem_connect_for(&a->tandem, a->backend->socket, a->label, &a->error);
         if (a->code != TANDEM_OK)
@@ -155,6 +168,7 @@ static void ask_done(void *task, bool ran)
 {
         struct ask *a = task;
 
+        a->backend->n_asks--;
         if (a->label && !a->tandem && !a->backend->warned &&
             (a->code == TANDEM_E_DENIED || a->code == TANDEM_E_UNSUPPORTED)) {
                 a->backend->warned = true;
@@ -165,8 +179,9 @@ static void ask_done(void *task, bool ran)
         ask_free(a);
 }
 
-int backend_ask(struct backend *b, const char *label, unsigned what, char *model, char *text, size_t text_size,
-                unsigned flags, void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret)
+int backend_ask(struct backend *b, struct owner *owner, const char *label, unsigned what, char *model, char *text,
+                size_t text_size, unsigned flags, void (*answered)(struct ask *ask, void *userdata), void *userdata,
+                struct ask **ret, struct failure *f)
 {
         struct ask *a = calloc(1, sizeof(*a));
         int r;
@@ -174,35 +189,45 @@ int backend_ask(struct backend *b, const char *label, unsigned what, char *model
         if (!a) {
                 free(model);
                 free(text);
-                return -ENOMEM;
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
         }
         *a = (struct ask){ .backend = b,
                            .answered = answered,
                            .userdata = userdata,
                            .what = what,
                            .label = label,
+                           .owner = owner_ref(owner),
                            .model = model,
                            .text = text,
                            .text_size = text_size,
                            .flags = flags };
+        if (owner_hold(owner, ASK_BYTES + text_size, f) != 0) {
+                ask_free(a);
+                return f->status;
+        }
+        a->held_bytes = ASK_BYTES + text_size;
         a->tandem = take_kept(b, label);
         *ret = a;
+        b->n_asks++;
         if (a->tandem && what == ASK_CONNECT) {
                 ask_done(a, true);
                 return 0;
         }
-        r = tdm_background_add(what == ASK_CONNECT ? b->connects :
-                               what & ASK_LOAD     ? b->loads :
-                                                     b->questions,
-                               ask_run, ask_done, a);
+        r = tdm_background_add_for(what == ASK_CONNECT ? b->connects :
+                                   what & ASK_LOAD     ? b->loads :
+                                                         b->questions,
+                                   owner->id, ask_run, ask_done, a);
         if (r < 0) {
                 *ret = NULL;
+                b->n_asks--;
                 ask_free(a);
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
         }
-        return r;
+        return 0;
 }
 
 void backend_forget(struct ask *ask)
 {
         ask->answered = NULL;
+        ask->forgotten = true;
 }

@@ -6,19 +6,24 @@
  * loop; the functions here and their callbacks belong to the loop's thread.
  *
  * A label is whom a connection speaks for (tandem_connect_for()): that of the request's key, NULL without keys. A kept
- * connection serves requests of its own label and no others. Labels are borrowed for as long as the backend lives. */
+ * connection serves requests of its own label and no others. Labels are borrowed for as long as the backend lives.
+ *
+ * Owners take turns on the threads, and one owner's questions come one after another: a slow one delays the questions
+ * of its owner and no others. Loads, connects and other questions do not wait for each other. */
 #ifndef TDM_HTTP_BACKEND_H
 #define TDM_HTTP_BACKEND_H
 
 #include "client-lib/include/tandem.h"
 #include "common/loop.h"
+#include "http-gateway/owners.h"
 
 struct backend;
 struct ask;
 struct exchange;
 
 int backend_new(struct backend **ret, struct tdm_loop *loop, const char *socket);
-void backend_free(struct backend *b); /* NULL is fine */
+void backend_free(struct backend *b); /* waits for the questions that are asked; NULL is fine */
+unsigned backend_n_asks(const struct backend *b);
 /* Lets go of kept connections that the daemon has closed, and of many that have long been idle. */
 void backend_tick(struct backend *b);
 
@@ -39,8 +44,11 @@ struct ask {
         void *userdata;
         unsigned what;
         const char *label;
-        char *model; /* owned; may be NULL */
-        char *text;  /* owned */
+        struct owner *owner; /* charged with what it takes, also when it is forgotten */
+        uint64_t held_bytes;
+        _Atomic bool forgotten; /* nothing is asked when its turn comes */
+        char *model;            /* owned; may be NULL */
+        char *text;             /* owned */
         size_t text_size;
         unsigned flags;
 
@@ -54,9 +62,10 @@ struct ask {
 };
 
 /* Takes over model and text (malloc'd) in any case. *ret is valid until `answered` returns; the callback may be called
- * before this returns when a connection is kept. 0 or -ENOMEM. */
-int backend_ask(struct backend *b, const char *label, unsigned what, char *model, char *text, size_t text_size,
-                unsigned flags, void (*answered)(struct ask *ask, void *userdata), void *userdata, struct ask **ret);
+ * before this returns when a connection is kept. 0, or a failure: no memory, or the owner has no share of it left. */
+int backend_ask(struct backend *b, struct owner *owner, const char *label, unsigned what, char *model, char *text,
+                size_t text_size, unsigned flags, void (*answered)(struct ask *ask, void *userdata), void *userdata,
+                struct ask **ret, struct failure *f);
 /* No answer is wanted any more. */
 void backend_forget(struct ask *ask);
 

@@ -43,6 +43,14 @@ void buffer_add_text(struct buffer *b, const char *text)
         buffer_add(b, text, strlen(text));
 }
 
+void buffer_move(struct buffer *b, struct buffer *from)
+{
+        if (from->failed)
+                b->failed = true;
+        buffer_add(b, from->data ? from->data + from->start : "", buffer_left(from));
+        buffer_free(from);
+}
+
 void buffer_printf(struct buffer *b, const char *fmt, ...)
 {
         va_list args;

@@ -14,6 +14,8 @@ struct buffer {
 
 void buffer_add(struct buffer *b, const void *data, size_t size);
 void buffer_add_text(struct buffer *b, const char *text);
+/* Moves what `from` has to the end of b; from is empty then. */
+void buffer_move(struct buffer *b, struct buffer *from);
 void buffer_printf(struct buffer *b, const char *fmt, ...) _printf_(2, 3);
 /* Copies at most size bytes out and drops them here. */
 size_t buffer_take(struct buffer *b, void *to, size_t size);

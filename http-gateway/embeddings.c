@@ -52,51 +52,61 @@ static void on_vector(struct exchange *x, struct choice *c, const float *vector,
         const json_t *json = x->generation->request->json;
 
         if (strcmp(json_get_string(json, "encoding_format", "float"), "base64") == 0)
-                c->tokens = as_base64(vector, n);
+                json_write(&c->columns[0], as_base64(vector, n));
         else
-                c->tokens = as_numbers(vector, n);
+                json_write(&c->columns[0], as_numbers(vector, n));
 }
 
-static json_t *take_vector(struct choice *c)
+static void write_vector(struct buffer *out, struct choice *c)
 {
-        return c->tokens ? steal_ptr(&c->tokens) : json_null();
+        buffer_add_text(out, c->columns[0].size > 0 ? "" : "null");
+        buffer_move(out, &c->columns[0]);
 }
 
 static void openai_end(struct exchange *x)
 {
         struct generation *g = x->generation;
-        json_t *data = json_array();
+        struct buffer out = { 0 };
         uint64_t prompt, cached, generated;
 
         generation_usage(g, &prompt, &cached, &generated);
-        for (unsigned i = 0; i < g->n_choices; i++)
-                json_array_append_new(data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i,
-                                                      "embedding", take_vector(&g->choices[i])));
-        exchange_answer_json(x, 200,
-                             json_pack("{s:s, s:o, s:s, s:{s:I, s:I}}", "object", "list", "data", data, "model",
-                                       json_get_string(g->request->json, "model", ""), "usage", "prompt_tokens",
-                                       (json_int_t)prompt, "total_tokens", (json_int_t)prompt));
+        json_write_open(&out, json_pack("{s:s, s:s, s:{s:I, s:I}}", "object", "list", "model",
+                                        json_get_string(g->request->json, "model", ""), "usage", "prompt_tokens",
+                                        (json_int_t)prompt, "total_tokens", (json_int_t)prompt));
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                buffer_printf(&out,
+                              "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i == 0 ? ",\"data\":[" : ",",
+                              i);
+                write_vector(&out, &g->choices[i]);
+                buffer_add_text(&out, "}");
+        }
+        buffer_add_text(&out, "]}");
+        exchange_answer_text(x, 200, "application/json", &out);
 }
 
 static void ollama_embed_end(struct exchange *x)
 {
         struct generation *g = x->generation;
         uint64_t prompt, cached, generated;
-        json_t *vectors;
+        struct buffer out = { 0 };
 
         if (strcmp(x->route->path, "/api/embeddings") == 0) {
-                exchange_answer_json(x, 200, json_pack("{s:o}", "embedding", take_vector(&g->choices[0])));
+                buffer_add_text(&out, "{\"embedding\":");
+                write_vector(&out, &g->choices[0]);
+                buffer_add_text(&out, "}");
+                exchange_answer_text(x, 200, "application/json", &out);
                 return;
         }
-        vectors = json_array();
-        for (unsigned i = 0; i < g->n_choices; i++)
-                json_array_append_new(vectors, take_vector(&g->choices[i]));
         generation_usage(g, &prompt, &cached, &generated);
-        exchange_answer_json(x, 200,
-                             json_pack("{s:s, s:o, s:I, s:I, s:I}", "model",
-                                       json_get_string(g->request->json, "model", ""), "embeddings", vectors,
-                                       "total_duration", (json_int_t)(tdm_now_ns() - g->started_ns), "load_duration",
-                                       (json_int_t)0, "prompt_eval_count", (json_int_t)prompt));
+        json_write_open(&out, json_pack("{s:s, s:I, s:I, s:I}", "model", json_get_string(g->request->json, "model", ""),
+                                        "total_duration", (json_int_t)(tdm_now_ns() - g->started_ns), "load_duration",
+                                        (json_int_t)0, "prompt_eval_count", (json_int_t)prompt));
+        for (unsigned i = 0; i < g->n_choices; i++) {
+                buffer_add_text(&out, i == 0 ? ",\"embeddings\":[" : ",");
+                write_vector(&out, &g->choices[i]);
+        }
+        buffer_add_text(&out, "]}");
+        exchange_answer_text(x, 200, "application/json", &out);
 }
 
 static const struct generation_ops openai_ops = { .end = openai_end, .vector = on_vector };

@@ -29,9 +29,27 @@ struct exchange *exchange_new(struct server *s, struct peer *peer, struct MHD_Co
         return x;
 }
 
+int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f)
+{
+        if (owner_hold(x->owner, bytes, f) != 0) {
+                if (x->held_bytes > x->owner->held_bytes / 2)
+                        f->retry_ms = 0; /* it is too large by itself */
+                return f->status;
+        }
+        x->held_bytes += bytes;
+        return 0;
+}
+
+static void release(struct exchange *x, uint64_t bytes)
+{
+        if (bytes > 0)
+                owner_release(x->owner, bytes);
+        x->held_bytes -= bytes;
+}
+
 static void drop_body(struct exchange *x)
 {
-        x->server->body_bytes -= x->body.size;
+        release(x, x->body.size);
         buffer_free(&x->body);
 }
 
@@ -54,6 +72,10 @@ void exchange_free(struct exchange *x)
         buffer_free(&x->out);
         if (x->free_state)
                 x->free_state(x->state);
+        release(x, x->held_bytes);
+        if (x->counted)
+                owner_end_request(x->owner);
+        owner_unref(x->owner);
         tdm_list_remove(&x->node);
         x->server->n_exchanges--;
         if (x->peer) {
@@ -110,8 +132,6 @@ void exchange_break(struct exchange *x)
 
 void exchange_take_body(struct exchange *x, const char *data, size_t size)
 {
-        struct server *s = x->server;
-
         x->body_seen += size;
         if (x->discard) {
                 if (x->body_seen > MAX_DRAIN_BYTES)
@@ -121,18 +141,28 @@ void exchange_take_body(struct exchange *x, const char *data, size_t size)
         if (x->body.size + size > MAX_BODY_BYTES)
                 failure_set(&x->failure, 413, "request_too_large", NULL, "a body may have at most %zu bytes",
                             MAX_BODY_BYTES);
-        else if (s->body_bytes + size > MAX_BODIES_BYTES)
-                failure_set(&x->failure, 503, "busy", NULL, "too many large requests are on their way");
-        if (x->failure.status == 0) {
+        else if (exchange_hold(x, size, &x->failure) == 0) {
                 buffer_add(&x->body, data, size);
-                if (!x->body.failed) {
-                        s->body_bytes += size;
+                if (!x->body.failed)
                         return;
-                }
+                release(x, size);
                 failure_set(&x->failure, 503, "no_memory", NULL, "no memory for the request's body");
         }
         drop_body(x);
         x->discard = true;
+}
+
+static int charge(void *userdata, size_t bytes, struct failure *f)
+{
+        return exchange_hold(userdata, bytes, f);
+}
+
+json_t *exchange_read_json(struct exchange *x, struct failure *f)
+{
+        json_t *json = json_read_object(x->body.data, x->body.size, charge, x, f);
+
+        drop_body(x);
+        return json;
 }
 
 /* ---- answers ---- */

@@ -38,6 +38,9 @@ struct exchange {
         uint64_t begun_ns;
         uint64_t moved_ns; /* when its output last moved, or was last empty */
 
+        struct owner *owner; /* whom it counts for, once its head is admitted */
+        uint64_t held_bytes; /* of the owner */
+        bool counted;        /* among the owner's requests */
         struct buffer body;
         uint64_t body_seen;
         bool discard; /* the answer is known; the rest of the body is read and dropped */
@@ -70,7 +73,13 @@ enum MHD_Result exchange_continue(struct exchange *x);
 /* Ends it without a word more. */
 void exchange_break(struct exchange *x);
 
-/* A route's side. Taken over: json, buffer's content. */
+/* A route's side. Taken over: json, buffer's content.
+ *
+ * The body as an object, charged to the owner; then the body is gone. NULL and a failure: json_read_object(), or no
+ * share is left. */
+json_t *exchange_read_json(struct exchange *x, struct failure *f);
+/* Charges the owner until the exchange ends. 0, or a failure and nothing is charged. */
+int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f);
 void exchange_answer_json(struct exchange *x, int status, json_t *json);
 void exchange_answer_text(struct exchange *x, int status, const char *content_type, struct buffer *text);
 void exchange_fail(struct exchange *x, const struct failure *f);

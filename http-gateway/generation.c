@@ -91,7 +91,8 @@ void generation_free(struct generation *g)
                 sse_form_free(&c->form);
                 buffer_free(&c->tail);
                 free(c->told);
-                json_decref(c->tokens);
+                for (unsigned k = 0; k < MAX_COLUMNS; k++)
+                        buffer_free(&c->columns[k]);
                 free(c->state);
         }
         generation_request_free(g->request);
@@ -275,6 +276,23 @@ static void remember(struct choice *c, const struct tandem_token *token)
         c->told[c->n_told++] = (struct told){ token->id, token->logprob };
 }
 
+/* What is kept until the answer is whole, and then lies in the answer too. */
+static void charge(struct choice *c)
+{
+        struct generation *g = c->generation;
+        uint64_t bytes = c->text.size + c->thinking.size + c->calls.bytes + c->kept_bytes;
+
+        for (unsigned i = 0; i < MAX_COLUMNS; i++)
+                bytes += c->columns[i].size;
+        bytes = 2 * bytes + c->n_told * sizeof(c->told[0]);
+        if (g->failed || bytes <= c->held_bytes)
+                return;
+        if (exchange_hold(g->x, bytes - c->held_bytes, &g->failure) == 0)
+                c->held_bytes = bytes;
+        else
+                g->failed = true;
+}
+
 static void take_token(struct choice *c, const struct tandem_token *token)
 {
         struct generation *g = c->generation;
@@ -296,6 +314,7 @@ static void take_token(struct choice *c, const struct tandem_token *token)
         }
         if (!c->cut && (token->n_calls > 0 || token->thinking_size > 0))
                 take_calls(c, token);
+        charge(c);
         if (!c->cut && g->request->context_limit > 0 &&
             c->prompt_tokens + c->generated_tokens >= g->request->context_limit)
                 cut(c, TANDEM_REASON_LENGTH);
@@ -339,6 +358,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
                 const float *vector = tandem_job_vector(c->job, &n);
 
                 g->ops->vector(g->x, c, vector, n);
+                charge(c);
                 g->n_ended++;
                 return;
         }
@@ -362,6 +382,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
         }
         if (out.size > 0)
                 send_text(c, NULL, out.data, out.size);
+        charge(c);
         c->prefill_s = result->prefill_tps > 0 ? (c->prompt_tokens - c->cached_tokens) / result->prefill_tps : 0;
         c->decode_s = result->decode_tps > 0 ? c->generated_tokens / result->decode_tps : 0;
         c->load_s = TDM_MAX(0.0, result->ttft_ms / 1e3 - c->prefill_s);
@@ -535,13 +556,32 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         return 0;
 }
 
+/* What libtandem copies of the request for a choice, and sends as fast as tandemd reads. */
+static size_t prompt_bytes(const struct generation_request *r, unsigned i)
+{
+        const struct prompt *p = &r->prompts[i / r->n % MAX_PROMPTS];
+        size_t bytes = p->size + p->n_ids * sizeof(p->ids[0]);
+
+        if (r->inputs)
+                return json_string_length(json_array_get(r->inputs, i));
+        for (size_t k = 0; k < r->n_messages; k++)
+                bytes += r->messages[k].size;
+        return bytes;
+}
+
 static int start_choice(struct generation *g, unsigned i, struct tandem_error *err)
 {
         struct generation_request *r = g->request;
         struct tandem_generate_options o = r->options;
         struct choice *c = &g->choices[i];
         struct tandem_callbacks callbacks;
+        struct failure f;
 
+        if (exchange_hold(g->x, prompt_bytes(r, i), &f) != 0) {
+                *err = (struct tandem_error){ .code = TANDEM_E_QUOTA };
+                snprintf(err->message, sizeof(err->message), "%.250s", f.message);
+                return err->code;
+        }
         tandem_callbacks_init(&callbacks);
         callbacks.on_accepted = on_accepted;
         callbacks.on_token = on_token;
@@ -657,11 +697,9 @@ void generation_start(struct exchange *x, struct generation_request *request, co
                 g->choices[i].stop = -1;
         }
         x->generation = g;
-        if (backend_ask(x->server->backend, x->label, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g, &g->connecting) <
-            0) {
-                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+        if (backend_ask(x->server->backend, x->owner, x->label, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g,
+                        &g->connecting, &f) != 0)
                 exchange_fail(x, &f);
-        }
 }
 
 void generation_drained(struct generation *g)

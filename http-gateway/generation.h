@@ -18,6 +18,7 @@
 #define MAX_PROMPTS 16u
 #define MAX_MESSAGES 4096u
 #define MAX_STOPS 16u
+#define MAX_COLUMNS 4u
 #define MAX_STOP_BYTES 256u
 
 struct prompt {
@@ -81,8 +82,12 @@ struct choice {
         struct choice_calls calls;
         struct buffer thinking; /* of an answer that is not a stream */
         struct sse_form form;   /* the API's own, of events that bring text */
-        json_t *tokens;         /* the API's own, for log-probabilities */
-        void *state;            /* the API's, malloc'd */
+        /* Of an answer that is not a stream: JSON without its brackets, of log-probabilities or a vector. As text they
+         * take a tenth of what values take. */
+        struct buffer columns[MAX_COLUMNS];
+        void *state;         /* the API's, malloc'd */
+        uint64_t kept_bytes; /* text that the API keeps beside this */
+        uint64_t held_bytes; /* of all this, charged to the exchange's owner */
 };
 
 /* Each adds to x->out (streams), or answers. end() of an exchange that is not a stream makes the whole answer. */

@@ -106,6 +106,7 @@ void handoff_next(struct handoff *h, const char *why)
 int handoff_new(struct handoff **ret, struct exchange *x, struct choice *c, json_t *request, handoff_fn told)
 {
         struct handoff *h = calloc(1, sizeof(*h));
+        struct failure f;
 
         if (!h) {
                 json_decref(request);
@@ -113,7 +114,7 @@ int handoff_new(struct handoff **ret, struct exchange *x, struct choice *c, json
         }
         *h = (struct handoff){ .x = x, .c = c, .told = told, .fd = -1 };
         json_write(&h->body, request);
-        if (h->body.failed) {
+        if (h->body.failed || exchange_hold(x, 2 * h->body.size, &f) != 0) { /* it is copied when it is sent */
                 buffer_free(&h->body);
                 free(h);
                 return -ENOMEM;

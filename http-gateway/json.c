@@ -1,13 +1,43 @@
-/* Depth and number of values are counted before jansson sees the text: it would allow 2,048 levels, and two bytes on
- * the wire can become a value of some fifty in memory. */
+/* Depth and number of values are counted before jansson sees the text: it would allow 2,048 levels, and three bytes on
+ * the wire can become an object of some 230 bytes in memory. */
 #include "http-gateway/json.h"
 
 #include "common/utf8.h"
 
-/* Whether the text stays within the limits; strings are skipped. The parser refuses what is not JSON. */
-static int scan(const char *data, size_t size, struct failure *f)
+/* What a value takes at most in jansson and malloc, on 64 bits, with its place in what holds it; a member without its
+ * value, and a text without its characters. */
+#define CONTAINER_BYTES 240u
+#define TEXT_BYTES 96u
+#define MEMBER_BYTES 112u
+#define SCALAR_BYTES 48u
+
+/* Every array and object begins one value and every comma another, so these are the scalars at most. A text in front of
+ * a colon is a member's name, which lies in the member. */
+struct counts {
+        size_t depth, n_containers, n_commas, n_texts, n_members;
+};
+
+static int check_counts(const struct counts *c, struct failure *f)
 {
-        size_t depth = 0, n_values = 0;
+        if (c->depth > JSON_MAX_DEPTH)
+                return failure_set(f, 400, "invalid_json", NULL, "the body's JSON is nested deeper than %u levels",
+                                   JSON_MAX_DEPTH);
+        if (c->n_containers + c->n_commas > JSON_MAX_VALUES)
+                return failure_set(f, 400, "invalid_json", NULL, "the body's JSON has more than %u values",
+                                   JSON_MAX_VALUES);
+        if (c->n_containers + c->n_texts > c->n_members + JSON_MAX_PARTS)
+                return failure_set(f, 400, "invalid_json", NULL,
+                                   "the body's JSON has more than %u arrays, objects and texts", JSON_MAX_PARTS);
+        if (c->n_members > JSON_MAX_MEMBERS)
+                return failure_set(f, 400, "invalid_json", NULL,
+                                   "the objects of the body's JSON have more than %u members", JSON_MAX_MEMBERS);
+        return 0;
+}
+
+/* Whether the text stays within the limits, and what its values take. The parser refuses what is not JSON. */
+static int scan(const char *data, size_t size, size_t *ret_bytes, struct failure *f)
+{
+        struct counts c = { 0 };
         bool in_string = false;
 
         for (size_t i = 0; i < size; i++) {
@@ -21,26 +51,32 @@ static int scan(const char *data, size_t size, struct failure *f)
                 switch (data[i]) {
                 case '"':
                         in_string = true;
+                        c.n_texts++;
                         break;
                 case '[':
                 case '{':
-                        n_values++;
-                        if (++depth > JSON_MAX_DEPTH)
-                                return failure_set(f, 400, "invalid_json", NULL,
-                                                   "the body's JSON is nested deeper than %u levels", JSON_MAX_DEPTH);
+                        c.n_containers++;
+                        c.depth++;
                         break;
                 case ']':
                 case '}':
-                        depth -= depth > 0;
+                        c.depth -= c.depth > 0;
                         break;
                 case ',':
-                        n_values++;
+                        c.n_commas++;
                         break;
+                case ':':
+                        c.n_members++;
+                        break;
+                default:
+                        continue;
                 }
-                if (n_values > JSON_MAX_VALUES)
-                        return failure_set(f, 400, "invalid_json", NULL, "the body's JSON has more than %u values",
-                                           JSON_MAX_VALUES);
+                if (check_counts(&c, f) != 0)
+                        return f->status;
         }
+        *ret_bytes = 2 * size + c.n_containers * CONTAINER_BYTES + c.n_members * MEMBER_BYTES +
+                     (c.n_texts - TDM_MIN(c.n_texts, c.n_members)) * TEXT_BYTES +
+                     (c.n_commas + c.n_containers) * SCALAR_BYTES;
         return 0;
 }
 
@@ -74,9 +110,11 @@ static const char *string_with_nul(json_t *value, const char *key, bool allowed)
         return NULL;
 }
 
-json_t *json_read_object(const char *data, size_t size, struct failure *f)
+json_t *json_read_object(const char *data, size_t size, int (*charge)(void *userdata, size_t bytes, struct failure *f),
+                         void *userdata, struct failure *f)
 {
         const char *key;
+        size_t bytes = 0;
         json_error_t why;
         json_t *json;
 
@@ -84,7 +122,7 @@ json_t *json_read_object(const char *data, size_t size, struct failure *f)
                 failure_set(f, 400, "invalid_json", NULL, "the request has no body; a JSON object is expected");
                 return NULL;
         }
-        if (scan(data, size, f) != 0)
+        if (scan(data, size, &bytes, f) != 0 || (charge && charge(userdata, bytes, f) != 0))
                 return NULL;
         json = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!json) {
@@ -139,9 +177,17 @@ static int add_chunk(const char *data, size_t size, void *userdata)
 
 void json_write(struct buffer *b, json_t *json)
 {
-        if (!json || json_dump_callback(json, add_chunk, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0)
+        if (!json ||
+            json_dump_callback(json, add_chunk, b, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) != 0)
                 b->failed = true;
         json_decref(json);
+}
+
+void json_write_open(struct buffer *b, json_t *object)
+{
+        json_write(b, object);
+        if (!b->failed)
+                b->size--;
 }
 
 void json_write_text(struct buffer *b, const char *data, size_t size)

@@ -9,7 +9,7 @@ struct generation_request *request_read(struct exchange *x, const struct param_t
 {
         struct generation_request *r = NULL;
         struct failure f = { 0 };
-        json_t *json = json_read_object(x->body.data, x->body.size, &f);
+        json_t *json = exchange_read_json(x, &f);
 
         if (json)
                 r = generation_request_new(json); /* takes it over */

@@ -136,7 +136,7 @@ static void answer_show(struct exchange *x, struct ask *ask)
 void ollama_show(struct exchange *x)
 {
         struct failure f = { 0 };
-        json_t *json = json_read_object(x->body.data, x->body.size, &f);
+        json_t *json = exchange_read_json(x, &f);
         const char *name = json_get_string(json, "model", json_get_string(json, "name", ""));
         char *copy = json && *name ? strdup(name) : NULL;
 

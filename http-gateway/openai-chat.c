@@ -133,9 +133,9 @@ static void chat_text(struct exchange *x, struct choice *c, const struct tandem_
                 if (r->stream) {
                         logprobs = json_pack("{s:[o], s:n}", "content", entry, "refusal");
                 } else {
-                        if (!c->tokens)
-                                c->tokens = json_array();
-                        json_array_append_new(c->tokens, entry);
+                        if (c->columns[0].size > 0)
+                                buffer_add_text(&c->columns[0], ",");
+                        json_write(&c->columns[0], entry);
                 }
         }
         if (!r->stream)
@@ -212,7 +212,7 @@ static void chat_end(struct exchange *x)
 {
         struct generation *g = x->generation;
         const struct generation_request *r = g->request;
-        json_t *choices;
+        struct buffer out = { 0 };
 
         if (r->stream) {
                 if (r->with_usage)
@@ -220,23 +220,25 @@ static void chat_end(struct exchange *x)
                 sse_add_text(&x->out, "[DONE]");
                 return;
         }
-        choices = json_array();
+        json_write_open(&out, json_pack("{s:s+, s:s, s:I, s:s, s:s, s:s, s:o}", "id", "chatcmpl-", x->id + 4, "object",
+                                        "chat.completion", "created", (json_int_t)g->created, "model",
+                                        json_get_string(r->json, "model", ""), "service_tier", "default",
+                                        "system_fingerprint", "tandem", "usage", openai_usage(g)));
         for (unsigned i = 0; i < g->n_choices; i++) {
                 struct choice *c = &g->choices[i];
-                json_t *logprobs = json_null();
 
-                if (r->with_logprobs)
-                        logprobs = json_pack("{s:o, s:n}", "content", c->tokens ? steal_ptr(&c->tokens) : json_array(),
-                                             "refusal");
-                json_array_append_new(choices,
-                                      json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", chat_message(c),
-                                                "logprobs", logprobs, "finish_reason", openai_finish_reason(c)));
+                buffer_add_text(&out, i == 0 ? ",\"choices\":[" : ",");
+                json_write_open(&out, json_pack("{s:i, s:o, s:s}", "index", (int)i, "message", chat_message(c),
+                                                "finish_reason", openai_finish_reason(c)));
+                buffer_add_text(&out, r->with_logprobs ? ",\"logprobs\":{\"refusal\":null,\"content\":[" :
+                                                         ",\"logprobs\":null}");
+                if (r->with_logprobs) {
+                        buffer_move(&out, &c->columns[0]);
+                        buffer_add_text(&out, "]}}");
+                }
         }
-        exchange_answer_json(x, 200,
-                             json_pack("{s:s+, s:s, s:I, s:s, s:s, s:s, s:o, s:o}", "id", "chatcmpl-", x->id + 4,
-                                       "object", "chat.completion", "created", (json_int_t)g->created, "model",
-                                       json_get_string(r->json, "model", ""), "service_tier", "default",
-                                       "system_fingerprint", "tandem", "choices", choices, "usage", openai_usage(g)));
+        buffer_add_text(&out, "]}");
+        exchange_answer_text(x, 200, "application/json", &out);
 }
 
 static const struct generation_ops chat_ops = { .content_type = SSE_CONTENT_TYPE,

@@ -11,6 +11,8 @@ struct column {
         size_t offset; /* in characters */
 };
 
+static const char *const column_names[MAX_COLUMNS] = { "tokens", "token_logprobs", "top_logprobs", "text_offset" };
+
 static size_t n_characters(const char *text, size_t size)
 {
         size_t n = 0;
@@ -44,11 +46,38 @@ static void add_column(json_t *to, const struct tandem_token *token, size_t offs
         json_array_append_new(json_object_get(to, "text_offset"), json_integer((json_int_t)offset));
 }
 
+/* One token's columns to those of an answer that is not a stream. */
+static void keep_columns(struct choice *c, json_t *columns)
+{
+        for (unsigned i = 0; i < MAX_COLUMNS; i++) {
+                json_t *value = json_array_get(json_object_get(columns, column_names[i]), 0);
+
+                if (value && c->columns[i].size > 0)
+                        buffer_add_text(&c->columns[i], ",");
+                if (value)
+                        json_write(&c->columns[i], json_incref(value));
+        }
+        json_decref(columns);
+}
+
+static void write_columns(struct buffer *out, const struct generation_request *r, struct choice *c)
+{
+        for (unsigned i = 0; i < MAX_COLUMNS; i++) {
+                bool none = r->options.top_logprobs == 0 && strcmp(column_names[i], "top_logprobs") == 0;
+
+                buffer_printf(out, "%s\"%s\":%s", i == 0 ? "{" : ",", column_names[i], none ? "null" : "[");
+                buffer_move(out, &c->columns[i]);
+                buffer_add_text(out, none ? "" : "]");
+        }
+        buffer_add_text(out, "}");
+}
+
+/* choices NULL: they are added as text. */
 static json_t *chunk(struct exchange *x, json_t *choices, json_t *usage)
 {
         const struct generation *g = x->generation;
         json_t *json =
-                json_pack("{s:s+, s:s, s:I, s:s, s:s, s:o}", "id", "cmpl-", x->id + 4, "object", "text_completion",
+                json_pack("{s:s+, s:s, s:I, s:s, s:s, s:o*}", "id", "cmpl-", x->id + 4, "object", "text_completion",
                           "created", (json_int_t)g->created, "model", json_get_string(g->request->json, "model", ""),
                           "system_fingerprint", "tandem", "choices", choices);
 
@@ -78,16 +107,15 @@ static void completion_text(struct exchange *x, struct choice *c, const struct t
         if (r->with_logprobs && token) {
                 if (!c->state)
                         c->state = calloc(1, sizeof(struct column));
-                if (!c->tokens)
-                        c->tokens = columns(r);
-                if (c->state && c->tokens) {
+                logprobs = columns(r);
+                if (c->state && logprobs) {
                         struct column *column = c->state;
 
-                        add_column(c->tokens, token, column->offset);
+                        add_column(logprobs, token, column->offset);
                         column->offset += n_characters(text, size);
                 }
-                if (r->stream)
-                        logprobs = steal_ptr(&c->tokens);
+                if (!r->stream)
+                        keep_columns(c, logprobs);
         }
         if (!r->stream || (size == 0 && !logprobs))
                 return;
@@ -110,7 +138,7 @@ static void completion_end(struct exchange *x)
 {
         struct generation *g = x->generation;
         const struct generation_request *r = g->request;
-        json_t *choices;
+        struct buffer out = { 0 };
 
         if (r->stream) {
                 if (r->with_usage)
@@ -118,18 +146,21 @@ static void completion_end(struct exchange *x)
                 sse_add_text(&x->out, "[DONE]");
                 return;
         }
-        choices = json_array();
+        json_write_open(&out, chunk(x, NULL, openai_usage(g)));
         for (unsigned i = 0; i < g->n_choices; i++) {
                 struct choice *c = &g->choices[i];
-                json_t *logprobs = json_null();
 
+                buffer_add_text(&out, i == 0 ? ",\"choices\":[" : ",");
+                json_write_open(&out, json_pack("{s:i, s:o, s:s}", "index", (int)i, "text",
+                                                json_text(c->text.data, c->text.size), "finish_reason",
+                                                openai_finish_reason(c)));
+                buffer_add_text(&out, ",\"logprobs\":");
                 if (r->with_logprobs)
-                        logprobs = c->tokens ? steal_ptr(&c->tokens) : columns(r);
-                json_array_append_new(choices, json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
-                                                         json_text(c->text.data, c->text.size), "logprobs", logprobs,
-                                                         "finish_reason", openai_finish_reason(c)));
+                        write_columns(&out, r, c);
+                buffer_add_text(&out, r->with_logprobs ? "}" : "null}");
         }
-        exchange_answer_json(x, 200, chunk(x, choices, openai_usage(g)));
+        buffer_add_text(&out, "]}");
+        exchange_answer_text(x, 200, "application/json", &out);
 }
 
 static const struct generation_ops completion_ops = { .content_type = SSE_CONTENT_TYPE,

@@ -106,6 +106,7 @@ static void response_text(struct exchange *x, struct choice *c, const struct tan
         if (!x->generation->request->stream || size == 0)
                 return;
         buffer_add(&r->text, text, size);
+        c->kept_bytes += size;
         add_event(x, "response.output_text.delta",
                   json_pack("{s:s+, s:i, s:i, s:o, s:[]}", "item_id", "msg_", x->id + 4, "output_index", 0,
                             "content_index", 0, "delta", json_text(text, size), "logprobs"));

@@ -20,10 +20,9 @@ void exchange_ask(struct exchange *x, unsigned what, char *model, char *text, si
         struct failure f = { 0 };
 
         x->answered = answered;
-        if (backend_ask(x->server->backend, x->label, what, model, text, text_size, flags, on_answer, x, &x->ask) < 0) {
-                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+        if (backend_ask(x->server->backend, x->owner, x->label, what, model, text, text_size, flags, on_answer, x,
+                        &x->ask, &f) != 0)
                 exchange_fail(x, &f);
-        }
 }
 
 const struct tandem_model *find_model(const struct tandem_model_list *list, const char *name)
@@ -83,10 +82,9 @@ void question_metrics(struct exchange *x)
 {
         struct failure f = { 0 };
 
-        if (backend_ask(x->server->backend, x->label, ASK_STATUS, NULL, NULL, 0, 0, on_metrics, x, &x->ask) == 0)
-                return;
-        failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
-        exchange_fail(x, &f);
+        if (backend_ask(x->server->backend, x->owner, x->label, ASK_STATUS, NULL, NULL, 0, 0, on_metrics, x, &x->ask,
+                        &f) != 0)
+                exchange_fail(x, &f);
 }
 
 /* ---- /tokenize ---- */

@@ -5,6 +5,7 @@
  * ever. The tick ends connections by the time that a whole request, or the next one, may take. */
 #include "http-gateway/server.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <strings.h>
@@ -22,6 +23,8 @@
 #define TICK_NS TDM_NSEC_PER_SEC
 #define MHD_IDLE_S 300u
 #define STALLED_NS (60 * TDM_NSEC_PER_SEC) /* a client that reads nothing of what waits for it */
+#define UNREAD_NS (10 * TDM_NSEC_PER_SEC)  /* an answer that does not move for so long waits for its client */
+#define TRIM_BYTES ((uint64_t)16 << 20)    /* so much less is held than was: the system gets it back */
 #define DRAIN_NS (8 * TDM_NSEC_PER_SEC)
 
 /* ---- the head of a request ---- */
@@ -140,11 +143,19 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
                 s->metrics.refused_keys++;
                 return;
         }
+        x->owner = x->label ? owners_get_label(&s->owners, x->label) : owner_ref(x->peer->network);
+        if (!x->owner) {
+                failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+                return;
+        }
         if (s->draining) {
                 failure_set(f, 503, "draining", NULL, "this server is shutting down");
                 f->retry_ms = 1000;
                 return;
         }
+        if (owner_begin_request(x->owner, f) != 0)
+                return;
+        x->counted = true;
         if (h->length && strtoull(h->length, NULL, 10) > MAX_BODY_BYTES)
                 failure_set(f, 413, "request_too_large", NULL, "a body may have at most %zu bytes", MAX_BODY_BYTES);
 }
@@ -200,6 +211,47 @@ static void on_completed(void *userdata, struct MHD_Connection *mhd, void **requ
         *request = NULL;
 }
 
+/* Since when a connection waits for its client; UINT64_MAX: it does not. */
+static uint64_t waits_since(const struct peer *peer, uint64_t now_ns)
+{
+        const struct exchange *x = peer->exchange;
+
+        if (!x)
+                return peer->since_ns;
+        if (!x->ran)
+                return x->begun_ns;
+        return x->queued && now_ns - x->moved_ns > UNREAD_NS ? x->moved_ns : UINT64_MAX;
+}
+
+/* Ends one connection that waits for its client: of the network that has most of them, the one that waits longest.
+ * network: only of this one; NULL: any. The newest waits too, so there is always one. */
+static void end_one(struct server *s, const struct owner *network)
+{
+        uint64_t now_ns = tdm_now_ns(), since_ns = UINT64_MAX;
+        struct peer *peer, *found = NULL;
+
+        tdm_list_for_each(peer, &s->peers, struct peer, node) {
+                uint64_t waits_ns = waits_since(peer, now_ns);
+
+                if (peer->leaving || waits_ns == UINT64_MAX || (network && peer->network != network))
+                        continue;
+                if (!found || peer->network->n_peers > found->network->n_peers ||
+                    (peer->network->n_peers == found->network->n_peers && waits_ns < since_ns)) {
+                        found = peer;
+                        since_ns = waits_ns;
+                }
+        }
+        if (!found)
+                return;
+        found->leaving = true;
+        found->network->n_peers--;
+        s->n_leaving++;
+        if (found->exchange)
+                exchange_break(found->exchange);
+        else
+                (void)shutdown(found->fd, SHUT_RDWR);
+}
+
 static void on_connection(void *userdata, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -207,20 +259,36 @@ static void on_connection(void *userdata, struct MHD_Connection *mhd, void **con
         struct peer *peer = *context;
 
         if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD),
+                                               *from = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+                struct owner *network = owners_get_network(&s->owners, from ? from->client_addr : NULL);
 
-                peer = info ? calloc(1, sizeof(*peer)) : NULL;
-                if (!peer)
+                peer = info && network ? calloc(1, sizeof(*peer)) : NULL;
+                if (!peer) {
+                        owner_unref(network);
                         return; /* its request is refused */
-                *peer = (struct peer){ .server = s, .fd = info->connect_fd, .since_ns = tdm_now_ns() };
+                }
+                *peer = (struct peer){
+                        .server = s, .fd = info->connect_fd, .since_ns = tdm_now_ns(), .network = network
+                };
+                network->n_peers++;
                 tdm_list_append(&s->peers, &peer->node);
                 s->n_peers++;
                 *context = peer;
+                if (network->n_peers > MAX_CONNECTIONS_PER_NETWORK)
+                        end_one(s, network);
+                else if (s->n_peers - s->n_leaving > CROWDED_CONNECTIONS)
+                        end_one(s, NULL);
         } else if (peer) {
                 if (peer->exchange)
                         peer->exchange->peer = NULL;
                 tdm_list_remove(&peer->node);
                 s->n_peers--;
+                if (peer->leaving)
+                        s->n_leaving--;
+                else
+                        peer->network->n_peers--;
+                owner_unref(peer->network);
                 free(peer);
                 *context = NULL;
         }
@@ -312,6 +380,10 @@ static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
                         (void)shutdown(peer->fd, SHUT_RDWR);
         }
         backend_tick(s->backend);
+        if (s->owners.peak_bytes - s->owners.held_bytes > TRIM_BYTES) {
+                s->owners.peak_bytes = s->owners.held_bytes;
+                (void)malloc_trim(0); /* many small values leave holes in the heap */
+        }
         if (s->draining && (s->n_exchanges == 0 || now_ns > s->drain_until_ns))
                 tdm_loop_exit(s->loop, 0);
         tdm_source_arm(source, now_ns + TICK_NS);
@@ -354,13 +426,12 @@ static int start_mhd(struct server *s, int fd, struct tdm_error *err)
         const union MHD_DaemonInfo *info;
         int r;
 
-        s->mhd = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-                                  on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET,
-                                  fd, MHD_OPTION_CONNECTION_LIMIT, MAX_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-                                  MAX_CONNECTIONS_PER_ADDRESS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY,
-                                  MHD_OPTION_CONNECTION_TIMEOUT, MHD_IDLE_S, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-                                  MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
-                                  on_connection, s, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+        s->mhd = MHD_start_daemon(
+                MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, s,
+                MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+                MHD_IDLE_S, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+                MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
         if (!s->mhd)
                 return tdm_error_set(err, TDM_E_INTERNAL, "libmicrohttpd does not start on %s", s->config->listen);
         info = MHD_get_daemon_info(s->mhd, MHD_DAEMON_INFO_EPOLL_FD);
@@ -390,7 +461,7 @@ static int start(struct server *s, struct tdm_error *err)
         return 0;
 }
 
-static void stop(struct server *s)
+static void stop(struct server *s, int r)
 {
         struct exchange *x;
 
@@ -401,6 +472,11 @@ static void stop(struct server *s)
                 (void)MHD_run(s->mhd);
                 (void)MHD_run(s->mhd);
                 MHD_stop_daemon(s->mhd);
+        }
+        /* A load takes as long as it takes, and only its own thread may touch its connection. */
+        if (r == 0 && backend_n_asks(s->backend) > 0) {
+                tdm_log_info("ended without the answers of tandemd to %u questions", backend_n_asks(s->backend));
+                _exit(0);
         }
         backend_free(s->backend);
         tdm_source_destroyp(&s->mhd_io);
@@ -418,6 +494,7 @@ int server_run(struct config *config, struct tdm_error *err)
         _cleanup_(closep) int fd = -1;
         int r;
 
+        owners_init(&s.owners);
         tdm_list_init(&s.peers);
         tdm_list_init(&s.exchanges);
         (void)signal(SIGPIPE, SIG_IGN);
@@ -438,6 +515,6 @@ int server_run(struct config *config, struct tdm_error *err)
                 if (r < 0)
                         tdm_error_set(err, r, "the server's loop failed: %s", strerror(-r));
         }
-        stop(&s);
+        stop(&s, r);
         return r;
 }

@@ -10,12 +10,13 @@
 #include "common/loop.h"
 #include "http-gateway/config.h"
 #include "http-gateway/metrics.h"
+#include "http-gateway/owners.h"
 
 #define MAX_BODY_BYTES ((size_t)8 << 20)
-#define MAX_DRAIN_BYTES ((uint64_t)32 << 20)   /* of a body that is too large, so that its sender reads the answer */
-#define MAX_BODIES_BYTES ((uint64_t)256 << 20) /* of all requests together */
+#define MAX_DRAIN_BYTES ((uint64_t)32 << 20) /* of a body that is too large, so that its sender reads the answer */
 #define MAX_CONNECTIONS 2048u
-#define MAX_CONNECTIONS_PER_ADDRESS 1024u
+#define CROWDED_CONNECTIONS (MAX_CONNECTIONS - 64u) /* beyond it each new one costs one that waits */
+#define MAX_CONNECTIONS_PER_NETWORK 1024u
 #define CONNECTION_MEMORY ((size_t)32 << 10) /* request line and headers have to fit */
 
 struct backend;
@@ -25,6 +26,8 @@ struct peer {
         struct tdm_list node;
         int fd;            /* libmicrohttpd's */
         uint64_t since_ns; /* when it connected, or its last exchange ended */
+        struct owner *network;
+        bool leaving; /* its socket is shut down */
         struct exchange *exchange;
 };
 
@@ -35,8 +38,8 @@ struct server {
         struct tdm_source *mhd_io, *mhd_timer, *run_again, *tick, *sigterm, *sigint;
         struct backend *backend;
         struct tdm_list peers, exchanges;
-        unsigned n_exchanges, n_peers;
-        uint64_t body_bytes;
+        unsigned n_exchanges, n_peers, n_leaving;
+        struct owners owners;
         uint64_t next_id;
         bool draining;
         uint64_t drain_until_ns;

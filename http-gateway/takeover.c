@@ -313,7 +313,7 @@ void takeover_generate(struct exchange *x)
 {
         _cleanup_(generation_request_freep) struct generation_request *r = NULL;
         struct failure f = { 0 };
-        json_t *json = json_read_object(x->body.data, x->body.size, &f);
+        json_t *json = exchange_read_json(x, &f);
 
         r = json ? generation_request_new(json) : NULL;
         if (json && !r)
@@ -447,7 +447,7 @@ void takeover_read(struct takeover_line *line, const char *data, size_t size)
         *line = (struct takeover_line){ .kind = TAKEOVER_NOTHING };
         if (size == 0)
                 return; /* a sign of life */
-        line->json = json_read_object(data, size, &f);
+        line->json = json_read_object(data, size, NULL, NULL, &f);
         if (!line->json) {
                 right = false;
         } else if (json_object_get(line->json, "accepted")) {

@@ -378,7 +378,10 @@ void choice_calls_add(struct choice_calls *calls, const struct tandem_token *tok
                         calls->items = items;
                         items[calls->n++] = (struct choice_call){ strdup(delta->id), strdup(delta->name), { 0 } };
                         buffer_add(&items[calls->n - 1].arguments, "", 0);
+                        calls->bytes += sizeof(*items) + items[calls->n - 1].arguments.capacity + strlen(delta->id) +
+                                        strlen(delta->name);
                 }
+                calls->bytes += delta->arguments_size;
                 buffer_add(&calls->items[delta->call].arguments, delta->arguments, delta->arguments_size);
                 calls->failed = calls->items[delta->call].arguments.failed || !calls->items[delta->call].id ||
                                 !calls->items[delta->call].name;

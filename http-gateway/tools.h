@@ -43,7 +43,7 @@ struct choice_calls {
                 char *id, *name;
                 struct buffer arguments;
         } * items;
-        size_t n;
+        size_t n, bytes; /* what they take */
         bool failed;
 };
 void choice_calls_add(struct choice_calls *calls, const struct tandem_token *token);

@@ -78,10 +78,17 @@ static void write_text(const char *data, size_t size)
         json_decref(text);
 }
 
+static int charge(void *userdata, size_t bytes, struct failure *f)
+{
+        *(size_t *)userdata = bytes;
+        return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         struct failure f = { 0 };
-        json_t *json = json_read_object((const char *)data, size, &f);
+        size_t charged = 0;
+        json_t *json = json_read_object((const char *)data, size, charge, &charged, &f);
 
         guard(data, size);
         write_text((const char *)data, size);
@@ -89,6 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 check_failure(&f);
                 return 0;
         }
+        assert(charged >= size);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(tables); i++) {
                 struct failure why = { 0 };
 

@@ -1,7 +1,10 @@
 """tandem-http and those who mean it ill: each gets the status that is due, the others are served meanwhile, and memory
 stays flat."""
+import contextlib
 import os
 import random
+import resource
+import select
 import sys
 import time
 
@@ -19,6 +22,13 @@ def post(body, *lines, path="/v1/completions", **more):
 
 def ok(g):
     equal(len(g.post("/v1/completions", json.loads(BODY))["choices"]), 1, "others are served")
+
+
+def key_file(d):
+    path = os.path.join(d.dir, "keys")
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+        f.write("alice sk-alice-1\nbob sk-bob-12\n")
+    return path
 
 
 @test
@@ -53,16 +63,20 @@ def smuggling():
         ok(g)
 
 
+def own_ip():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9)) # sends nothing; the kernel chooses a source
+            return s.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+
+
 @test
 def own_address():
     """Listening on all addresses: the one that a client used is a name for us, others are not."""
     with Daemon(placement=None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            try:
-                s.connect(("192.0.2.1", 9)) # sends nothing; the kernel chooses a source
-                own = s.getsockname()[0]
-            except OSError:
-                own = "127.0.0.1"
+        own = own_ip()
         for to, host, want in ((own, own, 200), ("127.0.0.1", "127.0.0.1", 200), (own, "198.51.100.7", 403),
                                (own, "0.0.0.0", 403), (own, "evil.example", 403)):
             with socket.create_connection((to, g.port), timeout=PATIENCE) as s:
@@ -171,6 +185,123 @@ def bodies():
             check(got in ([431], [413], [400], []), "headers too large", got)
         equal(statuses(g.raw(head("GET", "/" + "a" * 60000), timeout=5 * SLOW))[:1] or [414], [414], "a path too long")
         ok(g)
+
+
+@test
+def values():
+    """A few bytes of JSON are many in memory. There is a limit to each kind of value, and what they take is charged to
+    the key that sent them."""
+    objects = b'{"model":"tale","prompt":"x","metadata":[' + b"{}," * 49000 + b"0]}"  # 150 KB, 12 MB in memory
+    with FakeDaemon(None) as d:
+        def ask(g, body, key="sk-alice-1"):
+            s = g.connect()
+            s.sendall(post(body, f"Authorization: Bearer {key}"))
+            return s
+
+        def answered(sockets):
+            return select.select(sockets, [], [], 0)[0]
+        with Gateway(d, "--api-key-file", key_file(d)) as g:
+            g.key = "sk-alice-1"
+            for kind, fits, more in (
+                    ("arrays, objects and texts", b"[]," * 49000, b"[]," * 50001),
+                    ("arrays, objects and texts", b'"",' * 49000, b'"",' * 50001),
+                    ("members", b'{"a":1,"b":2,"c":3,"d":4},' * 9990, b'{"a":1,"b":2,"c":3,"d":4},' * 10001),
+                    ("values", b"1," * 290000, b"1," * 300001)):
+                for part, says in ((more, kind), (fits, "'none' is not known")):
+                    status, _, data = g.request("POST", "/v1/completions", b'{"none":[' + part + b"0]}")
+                    check(status == 400 and says in json.loads(data)["error"]["message"], says, status, data[:200])
+            before = g.memory_kb()
+            sockets = [ask(g, objects) for _ in range(24)]
+            wait_for(lambda: len(d.asked) + len(answered(sockets)) == 24, "each is refused or with the daemon")
+            refused = len(answered(sockets))
+            check(SANITIZER or g.memory_kb() - before < 160 << 10, "memory of 24 requests", before, g.memory_kb())
+            print(f"24 requests of {len(objects)} bytes: {g.memory_kb() - before} KiB, {refused} refused")
+            check(4 <= 24 - refused <= 10, "so many have a share of memory", refused)
+            with ask(g, objects) as s:
+                answer = read_all(s) if s.settimeout(2 * SLOW) is None else b""
+                equal(statuses(answer), [429], "one more of alice's")
+                check(b"your share" in answer and b"retry-after-ms: 1000" in answer.lower(), "and says why", answer)
+            n = len(d.asked)
+            with ask(g, objects, "sk-bob-12"):
+                wait_for(lambda: len(d.asked) == n + 1, "bob's is taken")
+            for s in sockets:
+                s.close()
+            wait_for(lambda: SANITIZER or g.memory_kb() - before < 32 << 10, "memory goes back", 8)
+            with ask(g, objects):
+                wait_for(lambda: len(d.asked) == n + 2, "and alice's again")
+
+
+@test
+def many_choices():
+    """Each choice sends the whole prompt to the daemon, and that is charged too."""
+    body = json.dumps({"model": "tale", "prompt": "king " * 180000, "n": 16}).encode()  # 900 KB, 14 MB in all
+    with FakeDaemon(None) as d, Gateway(d) as g, contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(g.connect()) for _ in range(12)]
+        for s in sockets:
+            s.sendall(post(body))
+        ended = wait_for(lambda: len(select.select(sockets, [], [], 0)[0]) >= 3 and
+                         select.select(sockets, [], [], 0)[0], "some are refused", 5)
+        for s in ended:
+            answer = s.recv(4096)
+            check(statuses(answer) == [429] and b"your share" in answer, "why", answer)
+
+
+@test
+def long_answers():
+    """Log-probabilities of an answer that is not a stream are kept until its end: as text, and charged."""
+    def tokens(n, piece):
+        top = [{"id": i, "text": piece + b"%02d" % i, "logprob": -1.5 - i} for i in range(20)]
+        return [{"text": b"ab", "logprob": -0.5, "top": top}] * n
+    chat = ("/v1/chat/completions", {"model": "tale", "messages": [{"role": "user", "content": "x"}], "logprobs": True,
+                                     "top_logprobs": 20, "max_tokens": 2000})
+    raw = ("/v1/completions", dict(json.loads(BODY), logprobs=20, max_tokens=2000))
+    for path, body in (chat, raw):
+        with FakeDaemon(tokens(2000, b"a word")) as d, Gateway(d) as g:
+            g.get("/api/version")
+            before = g.memory_kb()
+            choice = g.post(path, body)["choices"][0]
+            print(f"{path}: 2000 tokens with 20 alternatives: {g.memory_peak_kb() - before} KiB")
+            check(SANITIZER or g.memory_peak_kb() - before < 20 << 10, "memory", before, g.memory_peak_kb())
+            logprobs = choice["logprobs"]
+            if path == chat[0]:
+                equal([len(logprobs["content"]), logprobs["content"][7]["top_logprobs"][3]],
+                      [2000, {"token": "a word03", "logprob": -4.5, "bytes": list(b"a word03")}], "all of them")
+            else:
+                equal([len(logprobs[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")],
+                      [2000] * 4, "all of them")
+                equal([logprobs["text_offset"][3], logprobs["top_logprobs"][9]["a word19"]], [6, -20.5], "the columns")
+        with FakeDaemon(tokens(400, b"a" * 16000)) as d, Gateway(d) as g:
+            before = g.memory_kb()
+            status, headers, data = g.request("POST", path, body)
+            equal((status, headers["x-should-retry"]), (429, "false"), data[:200])
+            check("your share" in json.loads(data)["error"]["message"], "and says why", data)
+            check(SANITIZER or g.memory_peak_kb() - before < 256 << 10, "memory", before, g.memory_peak_kb())
+            equal(g.get("/api/version")["version"] != "", True, "others are served")
+
+
+LOAD = json.dumps({"model": "tale"}).encode()  # without a prompt: it loads
+
+
+@test
+def slow_questions():
+    """What the daemon does for one key for long delays no other key's connects, questions and loads."""
+    with FakeDaemon([{"text": b"Hm"}], deaf="key:alice") as d, Gateway(d, "--api-key-file", key_file(d)) as g:
+        alice = []
+        for what in [post(BODY, "Authorization: Bearer sk-alice-1"),
+                     head("GET", "/v1/models", "Authorization: Bearer sk-alice-1"),
+                     post(LOAD, "Authorization: Bearer sk-alice-1", path="/api/generate")] * 6:
+            alice.append(g.connect())
+            alice[-1].sendall(what)
+        wait_for(lambda: d.heard >= 3, "alice's wait", 5)
+        g.key = "sk-bob-12"
+        begin = time.monotonic()
+        g.post("/v1/completions", json.loads(BODY))
+        g.get("/v1/models")
+        g.post("/api/generate", json.loads(LOAD))
+        check(time.monotonic() - begin < 3 * SLOW, "bob's are answered at once", time.monotonic() - begin)
+        equal(d.heard, 3, "one of alice's at a time of each kind")
+        for s in alice:
+            s.close()
 
 
 @test
@@ -324,6 +455,93 @@ def idle_connections():
             s.close()
         time.sleep(0.2)
         ok(g)
+
+
+def need_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 8192:
+        raise Skip("needs 8192 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, hard))
+
+
+@test
+def many_requests():
+    """One key has half of the requests that may be under way; another is served beside it."""
+    need_descriptors()
+    with FakeDaemon(None) as d, Gateway(d, "--api-key-file", key_file(d)) as g, contextlib.ExitStack() as stack:
+        def ask(key):
+            s = stack.enter_context(g.connect())
+            s.sendall(post(BODY, f"Authorization: Bearer {key}"))
+            return s
+        for _ in range(500):
+            ask("sk-alice-1")
+        wait_for(lambda: len(d.asked) == 500, "alice's")
+        answer = ask("sk-alice-1").recv(4096)
+        check(statuses(answer) == [429] and b"500 requests of yours" in answer, "one more", answer)
+        ask("sk-bob-12")
+        wait_for(lambda: len(d.asked) == 501, "bob's")
+
+
+@test
+def crowds():
+    """Connections of many addresses of the loopback are one network's. What waits for a client makes room for new ones,
+    of the network that has most first; what runs goes on."""
+    need_descriptors()
+    own = own_ip()
+    with FakeDaemon(None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g, contextlib.ExitStack() as stack:
+        def connect(to, source):
+            s = stack.enter_context(socket.socket())
+            s.settimeout(PATIENCE)
+            s.bind((source, 0))
+            s.connect((to, g.port))
+            return s
+
+        def served(s):
+            s.sendall(head("GET", "/api/version"))
+            equal(statuses(s.recv(4096)), [200], "it is served")
+
+        def closed(sockets):
+            poll = select.poll()  # which takes any number of them
+            for s in sockets:
+                poll.register(s, select.POLLIN)
+            fds = {fd for fd, _ in poll.poll(0)}
+            return [s for s in sockets if s.fileno() in fds]
+        running = [connect("127.0.0.1", "127.0.0.1"), connect(own, own)]
+        for s in running:
+            s.sendall(post(BODY))
+        wait_for(lambda: len(d.asked) == 2, "both run")
+        crowd = [connect("127.0.0.1", f"127.0.{i % 7}.{1 + i % 200}") for i in range(1100)]
+        served(crowd[-1])
+        gone = wait_for(lambda: len(closed(crowd[:200])) >= 77 and closed(crowd[:200]), "the loopback has its number")
+        check(len(gone) == 77 and gone == crowd[:77], "the oldest made room", len(gone))
+        equal(closed(crowd[77:] + running), [], "all others are there")
+        served(connect("127.0.0.1", "127.0.0.1"))
+        if own.startswith("127."):
+            return
+        others = [connect(own, own) for _ in range(980)]
+        served(others[0])
+        served(others[-1])
+        equal(closed(running + others), [], "those of the smaller network, and what runs")
+        served(connect("127.0.0.1", "127.0.0.1"))
+        check(g.process.poll() is None and len(closed(crowd)) > 90, "the larger network's made room")
+
+
+@test
+def leaving_a_load():
+    """SIGTERM while tandemd answers nothing: requests have their eight seconds, threads no longer."""
+    for n, limit in ((1, 12), (0, 3)):  # with the client that waits for it, and without
+        with FakeDaemon([], deaf="key:alice") as d, Gateway(d, "--api-key-file", key_file(d)) as g:
+            with g.connect() as s:
+                s.sendall(post(LOAD, "Authorization: Bearer sk-alice-1", path="/api/generate"))
+                wait_for(lambda: d.heard == 1, "the load is asked for", 5)
+                if n == 0:
+                    s.close()
+                    time.sleep(0.5 * SLOW)
+                begin = time.monotonic()
+                g.process.send_signal(signal.SIGTERM)
+                equal(g.process.wait(20 * SLOW), 0, "status")
+                check(time.monotonic() - begin < limit * SLOW, "it leaves in time", time.monotonic() - begin)
+            g.expect_exit = None
 
 
 @test

@@ -1,4 +1,5 @@
 """A private tandem-http in front of a test's daemon, and requests to it. The standard library only."""
+import contextlib
 import http.client
 import json
 import os
@@ -68,6 +69,10 @@ class Gateway:
         with open(f"/proc/{self.process.pid}/status") as f:
             return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
 
+    def memory_peak_kb(self):
+        with open(f"/proc/{self.process.pid}/status") as f:
+            return int(re.search(r"VmHWM:\s+(\d+)", f.read())[1])
+
     # -- requests
 
     def connect(self, rcvbuf=None, timeout=PATIENCE):
@@ -133,10 +138,12 @@ class Gateway:
 
 class FakeDaemon:
     """Answers each job with the same tokens (dicts of a Token's fields), and keeps what was asked: for what no model of
-    the tests says by itself. Use it in a `with`, the gateway inside."""
+    the tests says by itself. Tokens None: no job is ever answered. deaf: a label that gets no answer to anything, as if
+    all that it asks for took for ever; `heard` counts its connections. Use it in a `with`, the gateway inside."""
 
-    def __init__(self, tokens, **done):
+    def __init__(self, tokens, deaf=None, **done):
         self.tokens, self.done, self.asked = tokens, done, []
+        self.deaf, self.heard = deaf, 0
 
     def __enter__(self):
         self.dir = tempfile.mkdtemp(prefix="tandem-test-")
@@ -168,13 +175,23 @@ class FakeDaemon:
             data = SCHEMA.encode("Reply", {"id": request["id"], kind: values})
             s.sendall(struct.pack("<I", len(data)) + data)
 
-        with s, s.makefile("rb") as f:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError), s, s.makefile("rb") as f:
             while size := f.read(4):
                 request = SCHEMA.decode("Request", f.read(struct.unpack("<I", size)[0]))
+                if self.deaf and request.get("hello", {}).get("speaks_for") == self.deaf:
+                    self.heard += 1
+                    f.read()
+                    return
+                for question, answer in (("models", "models"), ("load", "ok")):
+                    if question in request:
+                        reply(request, answer, {})
                 if "hello" in request:
-                    reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20})
+                    reply(request, "hello", {"protocol": 1, "version": "fake", "max_frame_bytes": 1 << 20,
+                                             "speaks_for": request["hello"].get("speaks_for", "")})
                 if "generate" in request:
                     self.asked.append(request["generate"])
+                    if self.tokens is None:
+                        continue
                     n = len(self.tokens)
                     reply(request, "accepted", {"job": 1, "prompt_tokens": 3, "model": "tale", "max_tokens": n})
                     for i, token in enumerate(self.tokens):
