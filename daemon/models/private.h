@@ -76,8 +76,7 @@ const char *tdm_model_parts_changed(const struct tdm_model_parts *parts);
 /* life.c */
 void tdm_model_notify(struct tdm_model *model);
 int tdm_model_start(struct tdm_model *model, struct tdm_error *err);
-void tdm_model_unused(struct tdm_model *model); /* only the list refers to it any more */
-void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
+void tdm_model_unused(struct tdm_model *model);                            /* only the list refers to it any more */
 void tdm_model_need(struct tdm_model *model, struct tdm_account *account); /* its weights are wanted */
 void tdm_model_continue(struct tdm_model *model); /* wanted, and nothing works on it: goes on to the next state */
 void tdm_model_leave(struct tdm_model *model);    /* out of the fleet, memory given back; state stays */
