@@ -78,6 +78,52 @@ void tdm_fleet_bad_results(struct tdm_fleet *f, enum tdm_worker_index worker)
         tdm_fleet_pump_soon(f);
 }
 
+/* ---- models ---- */
+
+/* A worker takes messages one after the other, in the order in which they were sent: the model whose chunk it has had
+ * for longest. NULL: it has none that it has not dealt with. */
+static struct tdm_fleet_entry *being_taken(const struct tdm_fleet_worker *w)
+{
+        struct tdm_fleet_entry *taken = NULL;
+        uint32_t first = UINT32_MAX;
+
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
+                struct tdm_fleet_entry *entry = w->fleet->models[i];
+                uint32_t sent_in;
+
+                if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING ||
+                    entry->on[w->index].n_taken >= entry->on[w->index].n_sent)
+                        continue;
+                sent_in = entry->on[w->index].sent_in[entry->on[w->index].n_taken % TDM_FLEET_CHUNKS_ON_THE_WAY];
+                if (sent_in < first) {
+                        first = sent_in;
+                        taken = entry;
+                }
+        }
+        return taken;
+}
+
+void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason)
+{
+        struct tdm_fleet_entry *entry = being_taken(w);
+        unsigned n, n_other;
+
+        if (!entry || entry->leaving || entry->on[w->index].proved)
+                return;
+        n = ++entry->on[w->index].n_lost;
+        n_other = entry->on[tdm_fleet_other(w)->index].n_lost;
+        if (n_other == 0 && n < TDM_FLEET_MAX_DEATHS - 1)
+                return;
+        entry->leaving = true;
+        entry->failed = true;
+        memset(entry->steps, 0, sizeof(entry->steps));
+        tdm_error_set(
+                &entry->error, TDM_E_DEVICE_FAULT,
+                "workers were lost %u times while they took model %s, at last the %s worker: %s; the model is not "
+                "tried again, so that others can go on (damaged file? see the log)",
+                n + n_other, entry->name, w->name, reason);
+}
+
 /* ---- the link ---- */
 
 static void cut_link(struct tdm_fleet *f)

@@ -24,7 +24,6 @@
 /* Chunks of weights in one message, and the most chunks that a worker has been sent and has not yet answered for. These
  * are some milliseconds of work, so that the next message is there before the worker is done. */
 #define WEIGHTS_AT_ONCE 4u
-#define WEIGHTS_ON_THE_WAY 12u
 
 static const char *const worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
 static const char *const worker_env[TDM_N_WORKERS] = {
@@ -184,10 +183,17 @@ static void pump_retry(struct tdm_fleet_worker *w)
  * them. */
 static unsigned n_to_send(const struct tdm_fleet_entry *entry, unsigned worker)
 {
-        unsigned most =
-                TDM_MIN(entry->on[worker].n_sent + WEIGHTS_AT_ONCE, entry->on[worker].n_taken + WEIGHTS_ON_THE_WAY);
+        unsigned most = TDM_MIN(entry->on[worker].n_sent + WEIGHTS_AT_ONCE,
+                                entry->on[worker].n_taken + TDM_FLEET_CHUNKS_ON_THE_WAY);
 
         return TDM_MIN(entry->model.n_sealed, most);
+}
+
+static void note_sent(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned first)
+{
+        w->n_sent++;
+        for (unsigned i = first; i < entry->on[w->index].n_sent; i++)
+                entry->on[w->index].sent_in[i % TDM_FLEET_CHUNKS_ON_THE_WAY] = w->n_sent;
 }
 
 /* Sends the worker what it lacks of the model, or tells it to unload. A worker that waits for weights which will never
@@ -209,6 +215,7 @@ static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
                 *load = TDM_FLEET_LOADING;
                 *n_sent = entry->on[w->index].n_taken = 0;
                 *n_sent = n_to_send(entry, w->index);
+                note_sent(w, entry, 0);
                 r = tdm_fleet_wire_load(w, entry, *n_sent);
                 if (r < 0 || !entry->on[w->index].wants_kv)
                         return r;
@@ -217,6 +224,7 @@ static int pump_model(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry)
         }
         if (waits && n_to_send(entry, w->index) > first) {
                 *n_sent = n_to_send(entry, w->index);
+                note_sent(w, entry, first);
                 tdm_fleet_pump_soon(w->fleet); /* perhaps for one more */
                 return tdm_fleet_wire_weights(w, entry, first, *n_sent);
         }
@@ -439,6 +447,7 @@ void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t
                 return;
         }
         entry->on[w->index].load = TDM_FLEET_LOADED;
+        entry->on[w->index].proved = true;
         entry->on[w->index].scratch_bytes = scratch_bytes;
         tdm_utf8_copy(entry->on[w->index].plan, sizeof(entry->on[w->index].plan), plan);
         tdm_fleet_pump_soon(w->fleet);

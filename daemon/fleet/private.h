@@ -88,6 +88,9 @@ struct tdm_fleet_trial {
         struct tdm_placement_trial trial;
 };
 
+/* A few at a time, so that the worker reads other messages between them. */
+#define TDM_FLEET_CHUNKS_ON_THE_WAY 12u
+
 struct tdm_fleet_entry {
         struct tdm_fleet_model model; /* its segments may be gone while it is leaving */
         unsigned n_chunks;            /* of the weights */
@@ -104,6 +107,10 @@ struct tdm_fleet_entry {
                 enum tdm_fleet_load load;
                 /* LOADING: chunks of the weights, and those that it has said it has dealt with */
                 unsigned n_sent, n_taken;
+                /* Of chunk i, in i % …: which message to this worker it was in, counted in this life. */
+                uint32_t sent_in[TDM_FLEET_CHUNKS_ON_THE_WAY];
+                bool proved;     /* it was LOADED once, in whichever life */
+                unsigned n_lost; /* lives that ended while it was taken, before that */
                 enum tdm_fleet_kv kv;
                 bool wants_kv; /* runs attention of this model, or is sure to: gets the KV with it */
                 uint64_t scratch_bytes;
@@ -163,6 +170,7 @@ struct tdm_fleet_worker {
         bool device_gone; /* this life found none, and an earlier one had it */
         bool abandoned;   /* SIGKILL did not end it */
         bool had_step;    /* of its own, in this life */
+        uint32_t n_sent;  /* messages with chunks of weights, in this life */
 
         /* over its lives */
         bool ever_started;
@@ -298,8 +306,9 @@ void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id);
 /* ---- worker.c ---- */
 /* Starts the process; a failure counts as a death of it. */
 void tdm_fleet_worker_start(struct tdm_fleet_worker *w);
-/* Kills the worker and ends the epoch. BLAME_STEP: the step that it was in is suspected. */
-enum tdm_fleet_blame { TDM_FLEET_NO_BLAME, TDM_FLEET_BLAME_STEP };
+/* Kills the worker and ends the epoch. BLAME_STEP: the step that it was in is suspected; where it was in none, or with
+ * BLAME_MODEL, the model that it was taking (tdm_fleet_blame_model()). */
+enum tdm_fleet_blame { TDM_FLEET_NO_BLAME, TDM_FLEET_BLAME_STEP, TDM_FLEET_BLAME_MODEL };
 void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blame, const char *fmt, ...);
 /* Asks the worker to leave. This does not count as a death. */
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason);
@@ -348,6 +357,9 @@ void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
 /* The worker has broken a rule that no honest one breaks: it is charged for it and lost. */
 void _printf_(2, 3) tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...);
+/* The worker is lost, maybe while it took a model. A model that it had before is not to blame. One that costs each
+ * worker a life, or one worker so many that the next would quarantine it, fails. */
+void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason);
 /* Its peer says that it handed a step on, and this worker answers a ping and does nothing. */
 void tdm_fleet_on_false_claim(struct tdm_fleet_worker *w);
 void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);

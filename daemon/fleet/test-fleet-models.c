@@ -322,6 +322,47 @@ static void asked_in_a_long_step(void **state)
         unsetenv("TANDEM_FAULT_GPU");
 }
 
+/* A model that ends each worker that takes it fails, and the workers go on with the others. */
+static void deadly(void **state)
+{
+        static const char *const faults[][TDM_N_WORKERS] = { { "f32=abort", "f32=abort" },
+                                                             { "f32=none", "f32=abort" } };
+        const struct tdm_fleet_config config = {
+                .worker_dir = TANDEM_FAULTY_DIR, .requested = { "host", "host" }, .n_threads = 1, .hang_min_ns = HANG_NS
+        };
+
+        if (access(TANDEM_FAULTY_DIR "/tandem-npu-worker", X_OK) < 0)
+                skip();
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(faults); i++) {
+                const struct tdm_fleet_worker *npu, *gpu;
+                struct tdm_fleet_model second;
+                struct rig *rig;
+
+                setenv("TANDEM_FAULT_NPU", faults[i][TDM_WORKER_NPU], 1);
+                setenv("TANDEM_FAULT_GPU", faults[i][TDM_WORKER_GPU], 1);
+                rig = rig_new_with(&config);
+                npu = &rig->fleet->workers[TDM_WORKER_NPU];
+                gpu = &rig->fleet->workers[TDM_WORKER_GPU];
+                run_jobs(rig, TDM_PLACEMENT_SPLIT);
+                second = rig->model;
+                second.model_id = 2;
+                second.name = "deadly";
+                second.precision = TDM_PRECISION_F32;
+                assert_int_equal(tdm_fleet_add_model(rig->fleet, &second, NULL), 0);
+                wait_for(rig, rig->model_error.code != 0);
+                assert_int_equal(rig->model_error.code, TDM_E_DEVICE_FAULT);
+                assert_non_null(strstr(rig->model_error.message, "while they took model deadly"));
+                wait_for(rig, is_whole(rig) && !tdm_fleet_find(rig->fleet, 2));
+                assert_int_equal(npu->restarts, i == 0 ? 1 : 0);
+                assert_int_equal(gpu->restarts, i == 0 ? 1 : TDM_FLEET_MAX_DEATHS - 1);
+                assert_int_equal(gpu->quarantines, 0);
+                run_jobs(rig, TDM_PLACEMENT_SPLIT);
+                rig_free(rig);
+        }
+        unsetenv("TANDEM_FAULT_NPU");
+        unsetenv("TANDEM_FAULT_GPU");
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -332,6 +373,7 @@ int main(void)
                 cmocka_unit_test(stopped_in_pieces),
                 cmocka_unit_test(hung_in_pieces),
                 cmocka_unit_test(asked_in_a_long_step),
+                cmocka_unit_test(deadly),
         };
 
         return rig_run_tests("test-fleet-models", tests, TDM_ARRAY_SIZE(tests));

@@ -317,7 +317,7 @@ static void watch_control(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         }
         deadline_ns = w->fleet->control_ns + owed_bytes(w) / CONTROL_BYTES_PER_SEC * TDM_NSEC_PER_SEC;
         if (w->control_silence_ns > deadline_ns)
-                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "no answer for %llu s while %s",
+                tdm_fleet_worker_lost(w, TDM_FLEET_BLAME_MODEL, "no answer for %llu s while %s",
                                       (unsigned long long)(w->control_silence_ns / TDM_NSEC_PER_SEC),
                                       w->phase == TDM_FLEET_PROCESS_STARTING ? "starting" : "taking a model");
 }

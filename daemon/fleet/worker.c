@@ -253,6 +253,8 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blam
         if (blame == TDM_FLEET_BLAME_STEP && w->progress)
                 guilty = tdm_progress_step(atomic_load_explicit(&w->progress->running, memory_order_relaxed));
 
+        if (blame == TDM_FLEET_BLAME_MODEL || (blame == TDM_FLEET_BLAME_STEP && guilty == 0))
+                tdm_fleet_blame_model(w, reason);
         count_death(w);
         tdm_fleet_charge(w, blame == TDM_FLEET_BLAME_STEP ? TDM_FLEET_CHARGE_DEATH : TDM_FLEET_CHARGE_LOSS);
         tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
@@ -428,6 +430,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         if (!w->retrying)
                 w->state = TDM_WORKER_STARTING;
         w->had_step = false;
+        w->n_sent = 0;
         w->signature = 0;
         w->step_silence_ns = w->control_silence_ns = w->control_busy_ns = 0;
         memset(&w->sample, 0, sizeof(w->sample));

@@ -247,6 +247,11 @@ int tdm_constraint_compile(struct tdm_constraint *c, enum tdm_chat_family family
         return r == -ENODATA ? 0 : r; /* told when a token is due */
 }
 
+uint32_t tdm_constraint_n_words(const struct tdm_constraint *c)
+{
+        return c->n_words;
+}
+
 static bool is_empty(const uint64_t *words, uint32_t n)
 {
         uint64_t any = 0;

@@ -51,6 +51,7 @@ enum tdm_constraint_effort {
  * TDM_E_UNSUPPORTED: it takes more than the limits allow, or a token is not allowed. */
 int tdm_constraint_mask(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,
                         enum tdm_constraint_effort effort, const uint64_t **ret_words, struct tdm_error *err);
+uint32_t tdm_constraint_n_words(const struct tdm_constraint *constraint); /* of a mask; 0 before it is compiled */
 /* The same with tokens behind ids that may never become text: ahead [n_ahead], n_ahead > 0. ret_words: as many words as
  * a mask has. Not with TDM_CONSTRAINT_LOOKUP. */
 int tdm_constraint_mask_ahead(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,

@@ -137,7 +137,7 @@ int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **r
 
         pthread_mutex_lock(&m->vocabulary_lock);
         if (!m->vocabulary)
-                r = tdm_vocabulary_new_tokenizer(&m->vocabulary, m->tokenizer);
+                r = tdm_vocabulary_new_tokenizer(&m->vocabulary, m->tokenizer, tdm_model_hparams(model)->n_vocab);
         if (r == 0)
                 *ret = tdm_vocabulary_ref(m->vocabulary);
         pthread_mutex_unlock(&m->vocabulary_lock);

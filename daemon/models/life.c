@@ -14,6 +14,9 @@
 /* Memory that is left to the rest of the system. */
 #define MEMORY_MARGIN_BYTES (UINT64_C(64) << 20)
 #define MIN_KV_TOKENS 512u
+/* Of a step: rows of a second embedding. Gemma 3n and 4 have up to 43 KiB for a token as f32, which is 21 MiB for 512
+ * rows. */
+#define INPUTS_MAX_BYTES (UINT64_C(32) << 20)
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
 
 void tdm_model_notify(struct tdm_model *model)
@@ -171,6 +174,20 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
         };
 }
 
+/* What rows carry of the file is read on the loop, and copied by each worker before a step begins. */
+static int check_inputs(const struct tdm_model *model, const struct tdm_steps_limits *limits, struct tdm_error *err)
+{
+        uint64_t bytes = (uint64_t)limits->max_rows * limits->input_bytes;
+
+        if (bytes <= INPUTS_MAX_BYTES)
+                return 0;
+        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                             "model %s has %u bytes for each token in its second embedding, so %u rows (max-rows) need "
+                             "%.1f MiB, and at most %.0f are supported; set max-rows to %u or less",
+                             tdm_model_told_name(model), limits->input_bytes, limits->max_rows, MIB(bytes),
+                             MIB(INPUTS_MAX_BYTES), (unsigned)(INPUTS_MAX_BYTES / limits->input_bytes));
+}
+
 static uint64_t pages_bytes(const struct tdm_hparams *hp, enum tdm_kv_type type, const struct tdm_pages_need *n)
 {
         struct tdm_kv_geometry kv;
@@ -203,13 +220,22 @@ static int plan_pages(const struct tdm_model *model, uint64_t budget, struct tdm
         return 0;
 }
 
+/* What both workers take by themselves, with their copies of the steps. */
+static uint64_t scratch_bytes(const struct tdm_model *model, const struct tdm_steps_limits *limits)
+{
+        uint64_t each = tdm_recipe_scratch_bytes(tdm_model_recipe(model), tdm_model_hparams(model), limits->max_rows);
+
+        return TDM_N_WORKERS * (each + (uint64_t)TDM_STEP_SLOTS * limits->max_rows * limits->input_bytes);
+}
+
 /* 0: model->cache_budget is known. TDM_E_BUSY: memory may become free, try again. TDM_E_NO_MEMORY. */
 static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *layout, uint64_t activations_bytes,
                        struct tdm_error *err)
 {
         struct tdm_models *m = model->models;
-        uint64_t fixed =
-                model->metadata->weights_bytes + activations_bytes + layout->size_bytes + layout->results_bytes;
+        uint64_t scratch = scratch_bytes(model, &layout->limits);
+        uint64_t fixed = model->metadata->weights_bytes + activations_bytes + layout->size_bytes +
+                         layout->results_bytes + scratch;
         uint64_t least_kv = least_cache_bytes(model), available = tdm_memory_available(), budget;
         struct tdm_pages_need pages;
 
@@ -221,10 +247,10 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
                         return TDM_E_BUSY;
                 return tdm_error_set(
                         err, TDM_E_NO_MEMORY,
-                        "model %s needs %.1f MiB (weights %.1f, cache at least %.1f), but only %.1f MiB are free; "
-                        "close something or take a smaller model",
+                        "model %s needs %.1f MiB (weights %.1f, scratch of the workers %.1f, cache at least %.1f), but "
+                        "only %.1f MiB are free; close something or take a smaller model",
                         tdm_model_told_name(model), MIB(fixed + least_kv), MIB(model->metadata->weights_bytes),
-                        MIB(least_kv), MIB(available));
+                        MIB(scratch), MIB(least_kv), MIB(available));
         }
         budget = m->kv_bytes ? TDM_MIN(m->kv_bytes, available - fixed) : TDM_MAX((available - fixed) / 4, least_kv);
         if (m->kv_bytes > available - fixed)
@@ -358,6 +384,8 @@ void tdm_model_continue(struct tdm_model *model)
                 model->waiting_ns = tdm_now_ns();
         steps_limits(model, &limits);
         r = tdm_steps_limits_check(&limits, &err);
+        if (r == 0)
+                r = check_inputs(model, &limits, &err);
         if (r != 0) {
                 tdm_model_fail(model, &err);
                 return;

@@ -191,6 +191,8 @@ void tdm_model_drafted(struct tdm_model *model);
 void tdm_models_cancel_loads(struct tdm_models *models);
 /* Is it the default model, and not only called like it? */
 bool tdm_model_is_default(const struct tdm_model *model);
+/* Ends its jobs with this error; it leaves the workers with its last step. One that failed or left stays so. */
+void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
 /* A job begins or ends to use it. keep_s: how long the model stays then, unless its memory is needed; 0: as long as the
  * configuration says. The last job of a user replaces what that user said before. It never shortens what another user
  * said. */

@@ -88,7 +88,6 @@ const char *tdm_model_parts_changed(const struct tdm_model_parts *parts);
 void tdm_model_notify(struct tdm_model *model);
 int tdm_model_start(struct tdm_model *model, struct tdm_error *err);
 void tdm_model_unused(struct tdm_model *model); /* only the list refers to it any more */
-void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
 /* Its weights are wanted, and account holds its place. TDM_E_QUOTA, TDM_E_BUSY: it has none; nothing has changed. */
 int tdm_model_need(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
 void tdm_model_continue(struct tdm_model *model); /* wanted, and nothing works on it: goes on to the next state */

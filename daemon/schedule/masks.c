@@ -150,17 +150,20 @@ bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, con
         if (l->mask == 0 || tdm_constraint_mask(job->constraint, generated_ids(job), job->generated,
                                                 TDM_CONSTRAINT_LOOKUP, &words, &err) != 0)
                 return false;
-        tdm_steps_publish(lane->model->steps->base, &lane->model->layout, slot, l->mask - 1, f->step_id, words);
+        tdm_steps_publish(lane->model->steps->base, &lane->model->layout, slot, l->mask - 1, f->step_id, words,
+                          tdm_constraint_n_words(job->constraint));
         return true;
 }
 
-static void publish(struct lane *lane, const struct flight *f, uint32_t logits, const uint64_t *words)
+static void publish(struct lane *lane, const struct flight *f, uint32_t logits, const struct tdm_job *job,
+                    const uint64_t *words)
 {
         struct tdm_model *model = lane->model;
         uint32_t slot = (uint32_t)(f - lane->flights);
         uint32_t mask = tdm_steps_logits(model->steps->base, &model->layout, slot)[logits].mask - 1;
 
-        tdm_steps_publish(model->steps->base, &model->layout, slot, mask, f->step_id, words);
+        tdm_steps_publish(model->steps->base, &model->layout, slot, mask, f->step_id, words,
+                          words ? tdm_constraint_n_words(job->constraint) : 0);
 }
 
 /* The mask of the first row of a step that is in flight. quick: there is time to make it here. */
@@ -176,7 +179,7 @@ static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, s
         else
                 r = tdm_constraint_mask(job->constraint, generated_ids(job), job->generated,
                                         quick ? TDM_CONSTRAINT_QUICK : TDM_CONSTRAINT_LOOKUP, &words, &err);
-        publish(lane, f, fs->first_logits, r == 0 ? words : NULL);
+        publish(lane, f, fs->first_logits, job, r == 0 ? words : NULL);
         s->stats.masks++;
         if (r == -EAGAIN)
                 start_making(s, job);
@@ -198,7 +201,7 @@ static void make_ahead(struct tdm_scheduler *s, struct lane *lane, struct flight
                 made = made && !job->finished && !job->masking && tdm_now_ns() < until_ns &&
                        tdm_constraint_mask_ahead(job->constraint, generated_ids(job), job->generated, fs->guesses, i,
                                                  TDM_CONSTRAINT_QUICK, lane->mask, &err) == 0;
-                publish(lane, f, fs->first_logits + i, made ? lane->mask : NULL);
+                publish(lane, f, fs->first_logits + i, job, made ? lane->mask : NULL);
                 s->stats.masks++;
         }
 }

@@ -23,6 +23,7 @@ void tdm_suspects_unref(struct suspects *g)
 void tdm_scheduler_acquit(struct sequence *q)
 {
         tdm_suspects_unref(steal_ptr(&q->suspects));
+        q->bad_results = 0;
 }
 
 static void suspect(struct sequence *q, struct suspects *g)

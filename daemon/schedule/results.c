@@ -71,7 +71,9 @@ static int take_result(struct tdm_scheduler *s, const struct lane *lane, const s
                        -EPROTO;
 }
 
-static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot)
+/* *ret_seq: where a result cannot be, the flight's sequence that it is of. */
+static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot,
+                        uint32_t *ret_seq)
 {
         const struct tdm_model *model = lane->model;
         const struct tdm_step_logits *logits = tdm_steps_logits(model->steps->base, &model->layout, slot);
@@ -80,6 +82,7 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
                 const struct flight_seq *fs = &f->seqs[i];
                 int r = 0;
 
+                *ret_seq = i;
                 for (uint32_t k = fs->first_logits; k < fs->first_logits + fs->n_logits && r == 0; k++)
                         r = take_result(s, lane, f, slot, fs, k, logits[k].target != UINT32_MAX);
                 for (uint32_t k = fs->first_burst; k < fs->first_burst + fs->n_burst && r == 0; k++)
@@ -90,6 +93,7 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
         for (uint32_t i = 0; i < f->n_seqs; i++) {
                 int r = take_vector(s, lane, slot, &f->seqs[i], tdm_now_ns());
 
+                *ret_seq = i;
                 if (r < 0)
                         return r;
         }
@@ -224,21 +228,43 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
         s->stats.steps_done++;
 }
 
+/* Results that cannot be. A device refuses logits and vectors that are not numbers, so this is the worker's fault and
+ * not the job's. But where the other worker made such results of the same sequence before, it is the model's: no worker
+ * pays for it then, and the model fails. True: the step is void with the epoch, which ends now. */
+static bool blame_worker(struct tdm_scheduler *s, struct lane *lane, struct flight *f, struct sequence *q)
+{
+        struct tdm_model *model = lane->model;
+        uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(model)), slot = (uint32_t)(f - lane->flights);
+        enum tdm_worker_index worker =
+                (enum tdm_worker_index)tdm_steps_head(model->steps->base, &model->layout, slot)->plan[n_blocks - 1];
+        struct tdm_error err;
+
+        q->bad_results |= (uint8_t)(1u << worker);
+        if (q->bad_results == (1u << TDM_N_WORKERS) - 1) {
+                tdm_error_set(&err, TDM_E_BAD_MODEL,
+                              "both workers made results of model %s that cannot be (damaged weights?); fetch its file "
+                              "again",
+                              model->name);
+                tdm_model_fail(model, &err);
+                return false;
+        }
+        if (q->is_draft)
+                tdm_draft_blame(lane, f);
+        f->done = false;
+        f->doomed = true;
+        tdm_fleet_bad_results(s->fleet, worker);
+        return true;
+}
+
 static void finish_flight(struct tdm_scheduler *s, struct lane *lane, struct flight *f)
 {
-        uint32_t slot = (uint32_t)(f - lane->flights);
+        uint32_t slot = (uint32_t)(f - lane->flights), bad = 0;
         bool good = !lane->dead && !f->doomed;
 
-        if (good && take_results(s, lane, f, slot) < 0) {
-                const struct tdm_step_head *head = tdm_steps_head(lane->model->steps->base, &lane->model->layout, slot);
-                uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(lane->model));
-
-                /* The sampler refuses logits that are not numbers, so this is the worker's fault and not the job's. The
-                 * step is void with the epoch, which ends now. */
-                f->done = false;
-                f->doomed = true;
-                tdm_fleet_bad_results(s->fleet, (enum tdm_worker_index)head->plan[n_blocks - 1]);
-                return;
+        if (good && take_results(s, lane, f, slot, &bad) < 0) {
+                if (blame_worker(s, lane, f, f->seqs[bad].seq))
+                        return;
+                good = false;
         }
         if (good)
                 commit(s, lane, f);

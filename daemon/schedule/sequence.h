@@ -101,6 +101,7 @@ struct sequence {
          * by tdm_sequence_reset(). TDM_PLACEMENT_ANY: it has none yet, or needs none. */
         enum tdm_placement kept;
         struct suspects *suspects; /* referenced; NULL: nothing is known against it */
+        uint8_t bad_results;       /* mask of workers whose results of it could not be, since its last good step */
         uint32_t n_told;           /* positions whose scores the listener has */
         uint32_t n_read;           /* positions that were committed at least once: news are only those behind them */
         size_t charged_bytes;      /* against the cap of what waits to be tokenized */

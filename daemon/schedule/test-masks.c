@@ -72,7 +72,9 @@ static void check_text(const struct world *w, const struct client_job *c)
                 assert_int_equal(tdm_grammar_new_schema(&g, c->schema, strlen(c->schema), 0, NULL, NULL), 0);
         else
                 assert_int_equal(tdm_grammar_new_regex(&g, c->regex, strlen(c->regex), NULL, NULL), 0);
-        assert_int_equal(tdm_vocabulary_new_tokenizer(&v, w->fleet.models[0]->metadata->tokenizer), 0);
+        assert_int_equal(tdm_vocabulary_new_tokenizer(&v, w->fleet.models[0]->metadata->tokenizer,
+                                                      tdm_model_hparams(w->fleet.models[0])->n_vocab),
+                         0);
         assert_int_equal(tdm_matcher_new(&m, g, v), 0);
         for (uint32_t i = 0; i < c->n_got; i++)
                 assert_int_equal(tdm_matcher_accept(m, c->got[i]), 1);
@@ -113,6 +115,30 @@ static void test_alone(void **state)
                 n_stopped += c.end == TDM_JOB_END_STOP;
         }
         assert_true(n_stopped >= 12);
+}
+
+/* A file's matrices may have more rows than its tokenizer has pieces. A mask has a bit for each row, and allows none of
+ * those without a piece. */
+static void test_rows_without_piece(void **state)
+{
+        _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *all = NULL, *few = NULL;
+        struct world w;
+
+        world_rows_without_piece = 200000;
+        world_open(&w, 1, 64, 64, &plain);
+        assert_int_equal(tdm_model_make_vocabulary(w.fleet.models[0], &all), 0);
+        assert_int_equal(tdm_vocabulary_n_words(all), w.fleet.models[0]->layout.limits.mask_words);
+        /* And the other way round. */
+        assert_int_equal(tdm_vocabulary_new_tokenizer(&few, w.fleet.models[0]->metadata->tokenizer, 100), 0);
+        assert_int_equal(tdm_vocabulary_n_words(few), 2);
+        world_close(&w);
+        for (uint64_t seed = 0; seed < N_SCHEMAS; seed++) {
+                struct client_job c;
+
+                alone(&c, schemas[seed], NULL, 60, seed);
+                assert_true(c.n_got > 0);
+        }
+        world_rows_without_piece = 0;
 }
 
 /* The same ids in company, with late masks, with lost workers, and with two steps in flight. */
@@ -392,10 +418,12 @@ static void test_liars(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_alone),      cmocka_unit_test(test_same_ids), cmocka_unit_test(test_hard),
-                cmocka_unit_test(test_pushed_out), cmocka_unit_test(test_length),   cmocka_unit_test(test_refused),
-                cmocka_unit_test(test_several),    cmocka_unit_test(test_charged),  cmocka_unit_test(test_liars),
-                cmocka_unit_test(test_kept),       cmocka_unit_test(test_guesses),
+                cmocka_unit_test(test_alone),   cmocka_unit_test(test_same_ids),
+                cmocka_unit_test(test_hard),    cmocka_unit_test(test_pushed_out),
+                cmocka_unit_test(test_length),  cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_several), cmocka_unit_test(test_charged),
+                cmocka_unit_test(test_liars),   cmocka_unit_test(test_kept),
+                cmocka_unit_test(test_guesses), cmocka_unit_test(test_rows_without_piece),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

@@ -481,6 +481,51 @@ static void test_results_that_cannot_be(void **state)
         }
 }
 
+static void on_model(struct tdm_model *model, void *userdata)
+{
+        struct world *w = userdata;
+
+        tdm_scheduler_on_model_changed(w->s, model);
+}
+
+/* Where both workers make such results of one sequence, it is the model's doing: one worker has paid, the other one
+ * goes on. */
+static void test_results_that_neither_makes(void **state)
+{
+        struct client_job *other;
+        struct world w;
+        unsigned first;
+
+        world_open(&w, 1, 64, 64, &plain);
+        assert_int_equal(tdm_models_observe(w.models, on_model, &w), 0);
+        add_job(&w, 12, 6, 1, TDM_JOB_INTERACTIVE);
+        turn(&w);
+        w.fleet.spoil = spoil_nan;
+        finish_step(&w, some_step(&w));
+        turn(&w);
+        first = w.fleet.n_bad[TDM_WORKER_NPU] ? TDM_WORKER_NPU : TDM_WORKER_GPU;
+        assert_int_equal(w.fleet.n_bad[first], 1);
+        reset(&w, NULL);
+        w.fleet.down[first] = true;
+        become_ready(&w);
+        turn(&w);
+        finish_step(&w, some_step(&w));
+        turn(&w);
+        assert_true(w.jobs[0].done);
+        assert_int_equal(w.jobs[0].error, TDM_E_BAD_MODEL);
+        assert_int_equal(w.jobs[0].n_got, 0);
+        assert_int_equal(w.fleet.n_bad[0] + w.fleet.n_bad[1], 1);
+        assert_int_equal(w.fleet.models[0]->state, TDM_MODEL_FAILED);
+
+        w.fleet.spoil = NULL;
+        other = &w.jobs[w.n_arrived++];
+        make_prompt(&w, other, 12, 6);
+        submit(&w, other, 1, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
+        drive(&w);
+        assert_int_equal(other->end, TDM_JOB_END_LENGTH);
+        world_close(&w);
+}
+
 static void test_caps_of_a_user(void **state)
 {
         struct tdm_scheduler_config config = plain;
@@ -609,6 +654,7 @@ int main(void)
                 cmocka_unit_test(test_not_in_vain),
                 cmocka_unit_test(test_shares),
                 cmocka_unit_test(test_results_that_cannot_be),
+                cmocka_unit_test(test_results_that_neither_makes),
                 cmocka_unit_test(test_caps_of_a_user),
                 cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_interactive_takes_room),

@@ -471,6 +471,8 @@ uint32_t pick(struct world *w, uint32_t n)
         return (uint32_t)rand_r(&w->seed) % n;
 }
 
+uint32_t world_rows_without_piece = 0;
+
 static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint32_t full_pages, uint32_t window_pages,
                                     uint32_t max_rows, uint32_t max_seqs, uint32_t max_logits)
 {
@@ -482,6 +484,7 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
                                            .n_tables = max_seqs + TDM_PROBE_TABLES,
                                            .table_entries = N_CTX / TDM_KV_PAGE_TOKENS };
         struct tdm_hparams *hp;
+        uint32_t n_vocab;
         struct tdm_error err;
 
         m->n_refs = 1;
@@ -496,7 +499,8 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
         assert_int_equal(tdm_gguf_open(&m->metadata->gguf, m->fd, path, &err), 0);
         assert_int_equal(tdm_tokenizer_new(&m->metadata->tokenizer, m->metadata->gguf, &err), 0);
         pthread_mutex_init(&m->metadata->vocabulary_lock, NULL);
-        limits.mask_words = TDM_DIV_UP(tdm_tokenizer_n_vocab(m->metadata->tokenizer), 64u);
+        n_vocab = tdm_tokenizer_n_vocab(m->metadata->tokenizer) + world_rows_without_piece;
+        limits.mask_words = TDM_DIV_UP(n_vocab, 64u);
         hp = &m->metadata->description.hparams;
         *hp = (struct tdm_hparams){ .n_layers = 6,
                                     .d_model = 64,
@@ -504,7 +508,7 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
                                     .n_kv_heads = 1,
                                     .head_dim = 32,
                                     .d_ff = 64,
-                                    .n_vocab = tdm_tokenizer_n_vocab(m->metadata->tokenizer),
+                                    .n_vocab = n_vocab,
                                     .n_ctx = N_CTX,
                                     .window = 40 };
         tdm_hparams_all_layers(hp);

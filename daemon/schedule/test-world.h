@@ -131,6 +131,8 @@ uint32_t world_next(const uint32_t *ids, uint32_t n, uint64_t seed, bool penalty
 bool has_wrong_token(const struct client_job *c, uint32_t n_vocab);
 void check_result(const struct client_job *c, uint32_t n_vocab);
 uint32_t pick(struct world *w, uint32_t n);
+/* Of the models of a world that is opened: rows of their matrices for which the tokenizer has no piece. */
+extern uint32_t world_rows_without_piece;
 void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t window_pages,
                 const struct tdm_scheduler_config *config);
 void world_close(struct world *w);

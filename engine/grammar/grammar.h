@@ -64,8 +64,9 @@ size_t tdm_grammar_bytes(const struct tdm_grammar *grammar); /* of memory */
 int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,
                        size_t (*piece)(void *userdata, uint32_t id, const char **ret_data),
                        bool (*is_end)(void *userdata, uint32_t id), void *userdata);
-/* Copies what it needs. */
-int tdm_vocabulary_new_tokenizer(struct tdm_vocabulary **ret, const struct tdm_tokenizer *tokenizer);
+/* Copies what it needs. n_vocab: the model's, so that its masks have a bit for each of its logits. The tokenizer may
+ * have fewer pieces; an id without one is never allowed. */
+int tdm_vocabulary_new_tokenizer(struct tdm_vocabulary **ret, const struct tdm_tokenizer *tokenizer, uint32_t n_vocab);
 struct tdm_vocabulary *tdm_vocabulary_ref(struct tdm_vocabulary *vocabulary);
 void tdm_vocabulary_unref(struct tdm_vocabulary *vocabulary);
 void tdm_vocabulary_unrefp(struct tdm_vocabulary **vocabulary);

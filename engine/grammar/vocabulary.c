@@ -48,9 +48,9 @@ static bool tokenizer_is_end(void *userdata, uint32_t id)
         return tdm_tokenizer_is_end(p->tokenizer, id);
 }
 
-int tdm_vocabulary_new_tokenizer(struct tdm_vocabulary **ret, const struct tdm_tokenizer *tokenizer)
+int tdm_vocabulary_new_tokenizer(struct tdm_vocabulary **ret, const struct tdm_tokenizer *tokenizer, uint32_t n_vocab)
 {
         struct pieces pieces = { .tokenizer = tokenizer };
 
-        return tdm_vocabulary_new(ret, tdm_tokenizer_n_vocab(tokenizer), tokenizer_piece, tokenizer_is_end, &pieces);
+        return tdm_vocabulary_new(ret, n_vocab, tokenizer_piece, tokenizer_is_end, &pieces);
 }

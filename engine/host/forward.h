@@ -12,7 +12,7 @@
 #include "engine/host/sparse.h"
 
 /* Rows that go through a block together: bounds the scratch; a step with more rows is taken in several such tiles. */
-#define TDM_HOST_TILE_ROWS 256u
+#define TDM_HOST_TILE_ROWS TDM_TILE_ROWS
 /* Logits held at once, at most (but always one row): 64 rows of Gemma's vocabulary, for which a pass over the output
  * matrix is bound by arithmetic already. */
 #define TDM_HOST_LOGITS_BYTES_MAX (UINT64_C(64) << 20)

@@ -597,8 +597,8 @@ static int run_block(struct tdm_host_model *model, const struct tdm_step *step, 
         default:
                 if (model->pooling) {
                         memset(results, 0, step->head.n_logits * sizeof(*results));
-                        tdm_pooler_run(model->pooling, step, hidden, tdm_steps_vectors(results, &model->limits));
-                        return 0;
+                        return tdm_pooler_run(model->pooling, step, hidden, tdm_steps_vectors(results, &model->limits),
+                                              err);
                 }
                 return tdm_host_sample(model, step, hidden, results, err);
         }

@@ -6,6 +6,7 @@
  * stays one. */
 #include <assert.h>
 #include <math.h>
+#include <stdatomic.h>
 
 #include "engine/host/pooling.h"
 #include "engine/host/matmul.h"
@@ -36,6 +37,7 @@ struct job {
         const struct tdm_step *step;
         const float *hidden;
         float *vectors;
+        _Atomic uint32_t bad_row; /* UINT32_MAX: none */
 };
 
 static bool take_matrix(const uint8_t *weights, enum tdm_tensor_kind kind, enum tdm_act wanted, struct weight *ret)
@@ -141,22 +143,28 @@ static void pool_text(void *arg, unsigned index, unsigned thread)
 
 static void measure(void *arg, unsigned index, unsigned thread)
 {
-        const struct job *job = arg;
+        struct job *job = arg;
         uint32_t d = job->p->hp->d_model;
         float *y = job->vectors + (size_t)index * d;
         float length = sqrtf(job->p->kernels->mean_square(y, d) * (float)d);
+        bool fine = true;
 
         for (uint32_t i = 0; i < d && length > 0; i++)
                 y[i] /= length;
+        for (uint32_t i = 0; i < d; i++)
+                fine = fine && isfinite(y[i]);
+        if (!fine)
+                atomic_store_explicit(&job->bad_row, job->step->logits[index].row, memory_order_relaxed);
 }
 
-void tdm_pooler_run(struct tdm_pooler *p, const struct tdm_step *step, const float *hidden, float *vectors)
+int tdm_pooler_run(struct tdm_pooler *p, const struct tdm_step *step, const float *hidden, float *vectors,
+                   struct tdm_error *err)
 {
-        struct job job = { .p = p, .step = step, .hidden = hidden, .vectors = vectors };
+        struct job job = { .p = p, .step = step, .hidden = hidden, .vectors = vectors, .bad_row = UINT32_MAX };
         uint32_t n = step->head.n_logits, d = p->hp->d_model, width = p->recipe->dense_width;
 
         if (n == 0)
-                return;
+                return 0;
         tdm_pool_run(p->pool, n, pool_text, &job);
         if (width > 0) {
                 tdm_acts_prepare(&p->acts, p->kernels, p->pool, vectors, d, n, d);
@@ -167,4 +175,10 @@ void tdm_pooler_run(struct tdm_pooler *p, const struct tdm_step *step, const flo
                            &(struct tdm_matmul_out){ &p->dense_3.matrix, p->dense_3.act, vectors, d, NULL }, 1);
         }
         tdm_pool_run(p->pool, n, measure, &job);
+        if (job.bad_row == UINT32_MAX)
+                return 0;
+        return tdm_error_set(err, -EDOM,
+                             "the vector of the text that ends with row %u (position %u) holds a NaN or an infinity "
+                             "(damaged weights?)",
+                             job.bad_row, step->rows[job.bad_row].position);
 }

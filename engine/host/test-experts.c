@@ -349,13 +349,41 @@ static void choices(void **state)
         }
 }
 
+/* tandemd plans for what they take. */
+static void planned(void **state)
+{
+        static struct tdm_recipe recipe = { .n_streams = 1 };
+        const struct tdm_experts_sizes sizes = {
+                .max_rows = TDM_TILE_ROWS,
+                .n_experts = 128,
+                .n_used = TDM_MAX_EXPERTS_USED,
+                .d_expert = 64,
+                .d_out = 2048,
+                .down_forms = 1u << TDM_ACT_F32 | 1u << TDM_ACT_I16 | 1u << TDM_ACT_I8,
+        };
+        struct tdm_hparams hp = { .n_layers = 1, .d_model = 2048, .n_heads = 1, .n_kv_heads = 1, .head_dim = 32 };
+        uint64_t without, with, taken;
+        struct tdm_experts *experts;
+
+        hp.n_ctx = 1024;
+        tdm_hparams_all_layers(&hp);
+        without = tdm_recipe_scratch_bytes(&recipe, &hp, 4096);
+        recipe.layers[0].n_experts = sizes.n_experts;
+        recipe.layers[0].n_experts_used = sizes.n_used;
+        recipe.layers[0].d_expert = sizes.d_expert;
+        with = tdm_recipe_scratch_bytes(&recipe, &hp, 4096);
+        assert_int_equal(tdm_experts_new(&experts, &sizes), 0);
+        taken = tdm_experts_scratch_bytes(experts);
+        tdm_experts_destroy(experts);
+        assert_true(with - without >= taken);
+        assert_true(with - without <= taken + taken / 4);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(choices),
-                cmocka_unit_test(company),
-                cmocka_unit_test(one_expert),
-                cmocka_unit_test(every_expert),
+                cmocka_unit_test(choices),      cmocka_unit_test(company), cmocka_unit_test(one_expert),
+                cmocka_unit_test(every_expert), cmocka_unit_test(planned),
         };
 
         unsetenv("TANDEM_CPU");

@@ -17,7 +17,7 @@ static int get_heads(const struct tdm_gguf *g, struct tdm_hparams *hp, struct td
 
         value_length = key_length;
         if (r || (r = tdm_key_get_u32(g, "gemma4", "attention.value_length_swa", &value_length, err)) ||
-            (r = tdm_check_u32(err, "the head dimension of sliding layers", key_length, 1, TDM_WIDTH_MAX)))
+            (r = tdm_check_u32(err, "the head dimension of sliding layers", key_length, 1, TDM_HEAD_DIM_MAX)))
                 return r;
         if (value_length != key_length)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,

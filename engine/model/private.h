@@ -6,6 +6,8 @@
 #include "engine/model/model.h"
 
 #define TDM_WIDTH_MAX 65536u
+/* Gemma 4 has 512. Tables of angles are made of it and of the context, by each worker while it loads. */
+#define TDM_HEAD_DIM_MAX 1024u
 #define TDM_VOCAB_MAX (1u << 21)
 
 /* ---- keys.c ---- */

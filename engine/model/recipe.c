@@ -219,6 +219,48 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
         return read / all;
 }
 
+/* ---- what a device takes ---- */
+
+/* A number that goes into a product is kept in up to three forms (f32, 16 and 8 bits), with what belongs to a block. */
+#define FORMS_BYTES 9u
+/* Of a row's expert, beside its numbers: which one it is, where its row lies, and what lies between cache lines. */
+#define SLOT_BYTES 1024u
+
+/* engine/host/rope.h: two tables, of every 256th position and of 256 positions. */
+static uint64_t rope_bytes(const struct tdm_rope_recipe *rope, uint32_t n_ctx, uint64_t rows)
+{
+        return (TDM_DIV_UP(n_ctx, 256u) + UINT64_C(256)) * rope->n_dims * sizeof(double) +
+               rows * rope->n_dims * sizeof(float);
+}
+
+uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t max_rows)
+{
+        uint64_t rows = TDM_MIN(max_rows, TDM_TILE_ROWS), q_width = 0, kv_width = 0, bytes = 0;
+        uint64_t n_experts = 0, n_used = 0, d_expert = 0, in, out;
+
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                const struct tdm_layer_sizes *sizes = &hp->layers[i];
+                const struct tdm_layer_recipe *l = &recipe->layers[i];
+
+                q_width = TDM_MAX(q_width, (uint64_t)sizes->n_heads * sizes->head_dim);
+                kv_width = TDM_MAX(kv_width, (uint64_t)sizes->n_kv_heads * sizes->head_dim);
+                n_experts = TDM_MAX(n_experts, (uint64_t)l->n_experts);
+                n_used = TDM_MAX(n_used, (uint64_t)l->n_experts_used);
+                d_expert = TDM_MAX(d_expert, (uint64_t)l->d_expert);
+        }
+        for (uint32_t i = 0; i < recipe->n_ropes; i++)
+                bytes += rope_bytes(&recipe->ropes[i], hp->n_ctx, rows);
+        /* Inputs of products: of Q, K and V, of gate and up, of the head (of twice as many rows), of O, of down, of a
+         * layer's input. Outputs: q, k, v and what attention makes of them, gate and up, what a block adds, the
+         * router's numbers, layers' inputs. */
+        in = 4 * (uint64_t)hp->residual_width + q_width + hp->d_ff + recipe->per_layer_width;
+        out = 2 * q_width + 2 * kv_width + 2 * (uint64_t)hp->d_ff + 2 * (uint64_t)hp->residual_width + n_experts +
+              2 * (uint64_t)recipe->per_layer_width;
+        bytes += rows * (in * FORMS_BYTES + out * sizeof(float));
+        bytes += rows * n_used * (d_expert * FORMS_BYTES + hp->d_model * sizeof(float) + SLOT_BYTES);
+        return bytes;
+}
+
 /* ---- features ---- */
 
 const char *tdm_feature_name(enum tdm_feature feature)

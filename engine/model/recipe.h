@@ -47,6 +47,7 @@
 #define TDM_MAX_ROPES 4u
 #define TDM_MAX_STREAMS 8u
 #define TDM_MAX_EXPERTS 1024u
+#define TDM_MAX_EXPERTS_USED 64u /* real models use up to 10 */
 #define TDM_ROPE_NONE UINT32_MAX
 
 /* Where RMS norms stand. All but V have gains in the file. */
@@ -193,6 +194,12 @@ int tdm_recipe_check(const struct tdm_recipe *recipe, const struct tdm_hparams *
  * n_rows rows wants a given expert with the probability 1 - (1 - used / experts)^n_rows, if routers favour none.
  * Without experts it is 1. Both have passed their checks. */
 double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t n_rows);
+
+/* Memory that a device of this processor takes for the model's steps of max_rows rows beside the segments, at most, but
+ * for what is bounded whatever the sizes are (64 MiB of logits, 16 MiB of partial sums). Both have passed their checks.
+ */
+#define TDM_TILE_ROWS 256u /* so many rows of a step are computed at once */
+uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t max_rows);
 
 /* What a model may ask of a device beyond what every device does, which is Gemma 3: norms before and after attention
  * and FFN and of queries and keys, GELU, a plain residual, RoPE by halves of whole heads, layers of the same sizes with

@@ -534,6 +534,18 @@ static void test_check(void **state)
         REFUSED(layers[5].kv_layer = 0); /* full, and layer 0 slides */
         REFUSED(layers[7].window = 1);
 #undef REFUSED
+        /* The largest heads, whose tables of angles a worker makes while it loads, and larger ones. */
+        for (uint32_t head_dim = 1024; head_dim <= 1040; head_dim += 16) {
+                struct tdm_error err = { 0 };
+
+                hp = good;
+                for (uint32_t i = 0; i < hp.n_layers; i++)
+                        hp.layers[i].head_dim = head_dim;
+                tdm_hparams_take_largest(&hp);
+                assert_int_equal(tdm_hparams_check(&hp, &err), head_dim == 1024 ? 0 : TDM_E_BAD_MODEL);
+                if (head_dim > 1024)
+                        assert_non_null(strstr(err.message, "the head dimension is 1040, it must be from 1 to 1024"));
+        }
         /* Layers may differ, and share keys and values. */
         hp = good;
         hp.layers[3].d_ff = 32;

@@ -129,6 +129,7 @@ static void hostile_layers(void **state)
                 REFUSED(EXPERTS(8, 2, 0, TDM_ROUTER_SOFTMAX_ALL));
                 REFUSED(EXPERTS(8, 2, 1u << 20, TDM_ROUTER_SOFTMAX_ALL));
                 REFUSED(EXPERTS(8, 2, 32, TDM_ROUTER_NONE));
+                REFUSED(EXPERTS(128, TDM_MAX_EXPERTS_USED + 1, 32, TDM_ROUTER_SOFTMAX_ALL));
                 REFUSED(EXPERTS(8, 2, 32, 3));
         }
 }

@@ -419,11 +419,15 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
 
 /* Release: pairs with the acquire in tdm_step_mask(). */
 void tdm_steps_publish(uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot, uint32_t mask,
-                       uint64_t step_id, const uint64_t *words)
+                       uint64_t step_id, const uint64_t *words, uint32_t n_words)
 {
-        if (words)
-                memcpy(tdm_steps_mask(base, layout, slot, mask), words,
-                       (size_t)layout->limits.mask_words * sizeof(*words));
+        uint64_t *to = tdm_steps_mask(base, layout, slot, mask);
+        uint32_t n = TDM_MIN(n_words, layout->limits.mask_words);
+
+        if (words) {
+                memcpy(to, words, n * sizeof(*words));
+                memset(to + n, 0, (layout->limits.mask_words - n) * sizeof(*words));
+        }
         atomic_store_explicit(tdm_steps_published(base, layout, slot, mask), words ? step_id : ~step_id,
                               memory_order_release);
 }

@@ -174,9 +174,10 @@ static inline _Atomic uint64_t *tdm_steps_published(uint8_t *base, const struct 
 {
         return (_Atomic uint64_t *)(base + l->slot_offset[slot] + l->published_offset) + mask;
 }
-/* words: NULL where there will be none. */
+/* words: NULL where there will be none. Of a mask with fewer than mask_words words the rest is zero, of one with more
+ * the rest is left out. */
 void tdm_steps_publish(uint8_t *base, const struct tdm_steps_layout *layout, uint32_t slot, uint32_t mask,
-                       uint64_t step_id, const uint64_t *words);
+                       uint64_t step_id, const uint64_t *words, uint32_t n_words);
 
 /* A worker's private, validated copy of a step. */
 struct tdm_step {

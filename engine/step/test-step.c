@@ -498,7 +498,7 @@ static void *publish_late(void *unused)
         const uint64_t words[] = { 0x123 };
 
         usleep(20000);
-        tdm_steps_publish(base, &layout, 2, 5, 77, words);
+        tdm_steps_publish(base, &layout, 2, 5, 77, words, 1);
         return NULL;
 }
 
@@ -515,18 +515,18 @@ static void test_masks(void **unused)
         assert_true(tdm_step_mask(step, 0, soon, &got)); /* has none */
         assert_null(got);
         assert_false(tdm_step_mask(step, 1, soon, &got)); /* has not come */
-        tdm_steps_publish(base, &layout, 2, 5, 76, words);
+        tdm_steps_publish(base, &layout, 2, 5, 76, words, 1);
         assert_false(tdm_step_mask(step, 1, soon, &got)); /* another step's */
-        tdm_steps_publish(base, &layout, 2, 4, 77, words);
+        tdm_steps_publish(base, &layout, 2, 4, 77, words, 1);
         assert_false(tdm_step_mask(step, 1, soon, &got)); /* another row's */
-        tdm_steps_publish(base, &layout, 2, 5, 77, NULL);
+        tdm_steps_publish(base, &layout, 2, 5, 77, NULL, 0);
         assert_false(tdm_step_mask(step, 1, UINT64_MAX, &got)); /* there will be none: does not wait */
         assert_null(got);
-        tdm_steps_publish(base, &layout, 2, 5, 77, words);
+        tdm_steps_publish(base, &layout, 2, 5, 77, words, 1);
         assert_true(tdm_step_mask(step, 1, soon, &got));
         assert_true(*got == 0xabc);
 
-        tdm_steps_publish(base, &layout, 2, 5, 76, words);
+        tdm_steps_publish(base, &layout, 2, 5, 76, words, 1);
         assert_int_equal(pthread_create(&thread, NULL, publish_late, NULL), 0);
         assert_true(tdm_step_mask(step, 1, tdm_now_ns() + long_ns, &got));
         assert_true(*got == 0x123);
@@ -535,6 +535,37 @@ static void test_masks(void **unused)
         hp.n_vocab = 65; /* needs another word */
         assert_int_equal(read_step(&err), TDM_E_PROTOCOL);
         hp.n_vocab = 50;
+}
+
+/* A mask with fewer words than the slot has room for, and one with more. */
+static void test_masks_of_other_sizes(void **unused)
+{
+        struct tdm_steps_limits wide = limits;
+        struct tdm_steps_layout l;
+        _cleanup_(freep) uint64_t *words = malloc(2 * sizeof(*words)), *many = calloc(8, sizeof(*many));
+        _cleanup_(freep) uint8_t *segment = NULL;
+        const uint64_t *mask;
+
+        wide.mask_words = 4096;
+        tdm_steps_layout(&wide, &l);
+        segment = malloc(l.size_bytes);
+        assert_true(words && many && segment);
+        memset(segment, 0xff, l.size_bytes);
+        mask = tdm_steps_mask(segment, &l, 1, 2);
+        words[0] = 5;
+        words[1] = 6;
+        tdm_steps_publish(segment, &l, 1, 2, 77, words, 2);
+        assert_true(mask[0] == 5 && mask[1] == 6);
+        for (uint32_t i = 2; i < wide.mask_words; i++)
+                assert_true(mask[i] == 0);
+        assert_true(mask[wide.mask_words] == UINT64_MAX); /* the next mask */
+
+        wide.mask_words = 2;
+        tdm_steps_layout(&wide, &l);
+        memset(segment, 0xff, l.size_bytes);
+        mask = tdm_steps_mask(segment, &l, 1, 2);
+        tdm_steps_publish(segment, &l, 1, 2, 77, many, 8);
+        assert_true(mask[0] == 0 && mask[1] == 0 && mask[2] == UINT64_MAX);
 }
 
 /* Parts of a slot neither overlap nor leave it. */
@@ -596,8 +627,9 @@ int main(void)
                 cmocka_unit_test(test_good),          cmocka_unit_test(test_lies),
                 cmocka_unit_test(test_not_looked_at), cmocka_unit_test(test_random),
                 cmocka_unit_test(test_segment),       cmocka_unit_test(test_layout),
-                cmocka_unit_test(test_masks),         cmocka_unit_test(test_bursts),
-                cmocka_unit_test(test_burst_lies),    cmocka_unit_test(test_random_bursts),
+                cmocka_unit_test(test_masks),         cmocka_unit_test(test_masks_of_other_sizes),
+                cmocka_unit_test(test_bursts),        cmocka_unit_test(test_burst_lies),
+                cmocka_unit_test(test_random_bursts),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,6 +2,9 @@
 lost worker, never memory that the file does not justify. The bulk (thousands) runs in-process, in the engine's own
 tests."""
 import random
+import resource
+import struct
+import subprocess
 import tempfile
 
 import os
@@ -104,6 +107,77 @@ def headers():
     for name, spoil in cases.items():
         seen = batch(lambda rng, s, head, spoil=spoil: spoil(s), 1)
         check("" not in seen, f"{name}: it loaded", seen)
+
+
+TOOLS = os.path.join(TREE, "tools")
+
+
+def unlike(tool, path, arch, table, size, *args):
+    """A model of sizes that no released one has, by a tool of the tree: table is a line that adds them."""
+    code = f"import sys; sys.path.insert(0, {TOOLS!r}); import {tool} as m; {table}; m.main()"
+    r = subprocess.run(["/usr/bin/python3", "-B", "-c", code, path, "--arch", arch, "--size", size, *args],
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if b"No module named 'numpy'" in r.stdout:
+        raise Skip("python3-numpy is missing")
+    check(r.returncode == 0, f"{tool} failed", r.stdout[-2000:])
+    return path
+
+
+@test
+def large_sizes():
+    """Heads whose tables of angles would take gigabytes in each worker."""
+    with Daemon() as d, tempfile.TemporaryDirectory() as tmp:
+        before = {n: w["pid"] for n, w in d.wait_ready().items()}
+        g = Gguf(SPROUT)
+        data = bytearray(open(SPROUT, "rb").read())
+        for key in ("key_length", "value_length"):
+            struct.pack_into("<I", data, g.place[f"gemma3.attention.{key}"], 16384)
+        path = os.path.join(tmp, "wide.gguf")
+        with open(path, "wb") as f:
+            f.write(data)
+        r = d.cli("generate", "-m", path, "x")
+        check(b"the head dimension is 16384, it must be from 1 to 1024" in r.stderr, "head dimension", r.stderr)
+        equal({n: w["pid"] for n, w in d.workers().items()}, before, "the workers are the same processes")
+
+
+@test
+def scratch_of_experts():
+    """Each row of a step wants 64 experts with wide outputs: the workers' scratch is planned for."""
+    with Daemon() as d, tempfile.TemporaryDirectory() as tmp:
+        path = unlike("mkgguf_archs", os.path.join(tmp, "experts.gguf"), "qwen3moe",
+                      'm.SIZES["qwen3moe", "wide"] = (1, 8192, 2, 1, 32, 64, 512, 1e6, True, '
+                      '{"experts": (64, 64, 32)})', "wide", "--type", "q4_0", "--vocab", "512")
+        d.generate(n=2)
+        with open(f"/proc/{d.process.pid}/statm") as f:
+            used = int(f.read().split()[0]) * 4096
+        resource.prlimit(d.process.pid, resource.RLIMIT_AS, (used + (800 << 20), -1))
+        r = d.cli("generate", "-m", path, "x")
+        check(b"no-memory" in r.stderr and b"scratch of the workers" in r.stderr, "refused", r.stderr)
+        resource.prlimit(d.process.pid, resource.RLIMIT_AS, (-1, -1))
+        d.generate(n=2)
+
+
+@test
+def bytes_of_a_token():
+    """The rows of a second embedding that a step carries."""
+    with tempfile.TemporaryDirectory() as tmp:
+        path = unlike("mkgguf_gemma", os.path.join(tmp, "inputs.gguf"), "gemma4",
+                      'm.GEMMA4["wide"] = m.GEMMA4["e"][:12] + (256,) + m.GEMMA4["e"][13:]', "wide", "--type", "f32",
+                      "--vocab", "1024")
+        for rows in (512, 2200):
+            config = os.path.join(tmp, "tandem.conf")
+            with open(config, "w") as f:
+                f.write(f"[engine]\nmax-rows = {rows}\n")
+            with Daemon(models=(TALE, path), args=("--config", config)) as d:
+                before = {n: w["pid"] for n, w in d.wait_ready().items()}
+                r = d.cli("generate", "-m", path, "--raw", "-n", "2", "x")
+                if rows == 512:
+                    check(r.returncode == 0, "with 512 rows", r.stderr)
+                else:
+                    check(b"15360 bytes for each token" in r.stderr and b"max-rows to 2184 or less" in r.stderr,
+                          "refused", r.stderr)
+                d.generate(n=2)
+                equal({n: w["pid"] for n, w in d.workers().items()}, before, "the workers are the same processes")
 
 
 main()

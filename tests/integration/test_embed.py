@@ -7,11 +7,13 @@ import math
 import os
 import struct
 import sys
+import tempfile
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
+from gguf_peek import Gguf  # noqa: E402
 
 FILES = [(size, kind, seed) for size, seed in (("a", 1), ("b", 2)) for kind in ("f32", "q8_0", "q4_0")]
 LIMITS = {"f32": 1e-5, "default": 2e-3}  # cosine distances
@@ -105,6 +107,30 @@ def what_is_refused():
     other = model("a", "f32", 1, pair_from_0=True)
     with Daemon(models=(model("a", "f32", 1), other)) as d:
         equal(embed(d, "-m", other, "x"), embed(d, "x"), "another name of the pair")
+
+
+@test
+def no_numbers():
+    """A final norm so large that vectors overflow: the texts are refused, and no worker is to blame."""
+    source = model("a", "f32", 1)
+    g = Gguf(source)
+    norm = g.tensors["output_norm.weight"]
+    at = -(-g.head_bytes // 32) * 32 + norm["offset"]
+    with open(source, "rb") as f:
+        data = bytearray(f.read())
+    with Daemon(models=(source, TALE)) as d, tempfile.TemporaryDirectory() as tmp:
+        want = embed(d, "-m", source, "x")
+        before = {n: w["pid"] for n, w in d.wait_ready().items()}
+        path = os.path.join(tmp, "spoilt.gguf")
+        data[at:at + 4 * norm["shape"][0]] = struct.pack("<f", 3e38) * norm["shape"][0]
+        with open(path, "wb") as f:
+            f.write(data)
+        for _ in range(5):
+            r = d.cli("embed", "-m", path, "a text", "another")
+            check(r.returncode != 0 and b"holds a NaN or an infinity" in r.stderr, "refused", r.stderr)
+        equal(embed(d, "-m", source, "x"), want, "another model's vector")
+        d.generate(model="tale", n=10)
+        equal({n: w["pid"] for n, w in d.workers().items()}, before, "the workers are the same processes")
 
 
 @test

@@ -138,10 +138,11 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
 }
 
 /* Rows behind the last layer are in `hidden`. */
-static void pool(struct tdm_vk_model *m, const struct tdm_step *step, const float *hidden, struct tdm_result *results)
+static int pool(struct tdm_vk_model *m, const struct tdm_step *step, const float *hidden, struct tdm_result *results,
+                struct tdm_error *err)
 {
         memset(results, 0, step->head.n_logits * sizeof(*results));
-        tdm_pooler_run(m->pooling, step, hidden, tdm_steps_vectors(results, &m->limits));
+        return tdm_pooler_run(m->pooling, step, hidden, tdm_steps_vectors(results, &m->limits), err);
 }
 
 /* The first logits_rows rows of logits are there already where `made` says so. */
@@ -496,7 +497,7 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
                 if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device && !m->pooling)
                         return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");
                 if (m->pooling)
-                        pool(m, step, hidden, results);
+                        r = pool(m, step, hidden, results, err);
                 else
                         r = sample(m, run.slot, step, run.made_logits, results, err);
                 tdm_pool_stay_awake(m->device->threads, 0); /* nothing comes soon after this */
