@@ -244,7 +244,7 @@ static bool blame_worker(struct tdm_scheduler *s, struct lane *lane, struct flig
                 tdm_error_set(&err, TDM_E_BAD_MODEL,
                               "both workers made results of model %s that cannot be (damaged weights?); fetch its file "
                               "again",
-                              model->name);
+                              tdm_model_told_name(model));
                 tdm_model_fail(model, &err);
                 return false;
         }

@@ -425,7 +425,7 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes, 
         struct tdm_model *model;
 
         tdm_list_for_each(model, tdm_models_list(scan->bus->models), struct tdm_model, node)
-                if (strcmp(model->name, name) == 0)
+                if (model->by_name && strcmp(model->name, name) == 0)
                         return; /* listed already */
         bus_open(scan->w, DBUS_TYPE_ARRAY, "{sv}");
         bus_entry_string(scan->w, "name", name);
