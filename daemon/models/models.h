@@ -261,7 +261,8 @@ void tdm_strv_freep(char ***strv);
 /* In messages that may reach anybody who uses the model. */
 const char *tdm_model_told_name(const struct tdm_model *model);
 const char *tdm_model_told_path(const struct tdm_model *model);
-/* In lists for this user (NULL: for everybody); the path without its folder. NULL: it did not pass the file. */
+/* In lists for this user (NULL: for everybody); the path is without its folder where the daemon serves several users.
+ * NULL: it did not pass the file. */
 const char *tdm_model_name_for(const struct tdm_model *model, const struct tdm_account *account);
 const char *tdm_model_path_for(const struct tdm_model *model, const struct tdm_account *account);
 const char *tdm_model_shown_error(const struct tdm_model *model); /* for everybody; "" unless it failed */

@@ -54,7 +54,7 @@ const char *tdm_model_name_for(const struct tdm_model *model, const struct tdm_a
 {
         const struct tdm_model_said *said;
 
-        if (!is_private(model) || asked_first(model, account))
+        if (model->by_name || asked_first(model, account))
                 return model->name;
         said = said_last(model, account);
         return said ? said->name : NULL;
@@ -65,15 +65,13 @@ const char *tdm_model_path_for(const struct tdm_model *model, const struct tdm_a
         const struct tdm_model_said *said;
         const char *path = model->path, *slash;
 
-        if (!is_private(model))
-                return path;
-        if (!asked_first(model, account)) {
+        if (!model->by_name && !asked_first(model, account)) {
                 said = said_last(model, account);
                 if (!said)
                         return NULL;
                 path = said->path;
         }
-        slash = strrchr(path, '/');
+        slash = is_private(model) ? strrchr(path, '/') : NULL;
         return slash ? slash + 1 : path;
 }
 

@@ -26,11 +26,11 @@ def a_log_in_a_file():
 def a_trace_says_what_it_has():
     with Daemon() as d:
         d.wait_ready()
-        job = d.start_job(n=200)
+        job = d.start_job(n=3000)  # it outlasts the trace
         check(job.until(3), "tokens")
         path = os.path.join(d.dir, "t.json")
         said = d.cli("trace", "-o", path, "--seconds", "0.2", check_exit=0).stderr.decode()
-        job.wait()  # it may have ended before
+        job.vanish()
         with open(path) as f:
             events = [e for e in json.load(f)["traceEvents"] if e["ph"] != "M"]
         equal(int(re.search(r"(\d+) events", said)[1]), len(events), "events, as said and as written")
