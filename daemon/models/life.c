@@ -174,7 +174,7 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
         };
 }
 
-/* What rows carry of the file is read on the loop, and copied by each worker before a step begins. */
+/* What rows carry of the file is copied on the loop, and again by each worker before a step begins. */
 static int check_inputs(const struct tdm_model *model, const struct tdm_steps_limits *limits, struct tdm_error *err)
 {
         uint64_t bytes = (uint64_t)limits->max_rows * limits->input_bytes;

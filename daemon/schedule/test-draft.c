@@ -465,6 +465,25 @@ static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), u
         check_all();
 }
 
+static bool every_other(uint32_t position)
+{
+        w.fleet.several_ns[0] = 250000;
+        return position % 2 == 0;
+}
+
+/* The second row takes a quarter of a step, and further ones nothing, as on a GPU. The draft is right half of the time.
+ * Where there are two rows, unlikely ones go with them. */
+static void test_rows_that_cost_nothing(void **state)
+{
+        const struct tdm_job *job;
+
+        run_for_cost(1000, every_other, 100, false);
+        job = w.jobs[0].job;
+        assert_true(job->n_accepted > 80);
+        assert_true(job->n_drafted > 3 * (250 - job->n_accepted));
+        world_close(&w);
+}
+
 static void test_cost(void **state)
 {
         run_for_cost(10000, NULL, 1000, false);
@@ -640,11 +659,21 @@ static void test_names(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_patterns),  cmocka_unit_test(test_faults),     cmocka_unit_test(test_losses),
-                cmocka_unit_test(test_hostile),   cmocka_unit_test(test_unloaded),   cmocka_unit_test(test_late),
-                cmocka_unit_test(test_few_pages), cmocka_unit_test(test_places),     cmocka_unit_test(test_certainty),
-                cmocka_unit_test(test_cost),      cmocka_unit_test(test_reads_soon), cmocka_unit_test(test_names),
-                cmocka_unit_test(test_bursts),    cmocka_unit_test(test_liars),
+                cmocka_unit_test(test_patterns),
+                cmocka_unit_test(test_faults),
+                cmocka_unit_test(test_losses),
+                cmocka_unit_test(test_hostile),
+                cmocka_unit_test(test_unloaded),
+                cmocka_unit_test(test_late),
+                cmocka_unit_test(test_few_pages),
+                cmocka_unit_test(test_places),
+                cmocka_unit_test(test_certainty),
+                cmocka_unit_test(test_cost),
+                cmocka_unit_test(test_rows_that_cost_nothing),
+                cmocka_unit_test(test_reads_soon),
+                cmocka_unit_test(test_names),
+                cmocka_unit_test(test_bursts),
+                cmocka_unit_test(test_liars),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

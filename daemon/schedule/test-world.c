@@ -328,7 +328,8 @@ static void execute(struct tdm_fleet *f, const struct fake_step *s, uint32_t n_r
                         return;
                 n_rows -= f->step->head.n_rows;
                 f->n_passes[m]++;
-                f->pass_ns += f->step_ns[m] + f->row_ns[m] * f->step->head.n_rows;
+                f->pass_ns += f->step_ns[m] + f->row_ns[m] * f->step->head.n_rows +
+                              (f->step->head.n_rows > 1 ? f->several_ns[m] : 0);
                 for (uint32_t i = 0; i < f->step->head.n_logits && f->spoil; i++)
                         if (!f->spoil_bursts || f->step->n_passes > 0)
                                 f->spoil(&drawn[i], hp->n_vocab);

@@ -75,8 +75,10 @@ struct tdm_fleet {
         unsigned seed;
         void (*spoil)(struct tdm_result *r, uint32_t n_vocab); /* what a bad worker makes of a result */
         bool spoil_bursts;                                     /* only of those that rows do not have */
-        /* By world_clock: of a step, and more for each row (0: the clock stands still); all time; the longest step. */
-        uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], took_ns[N_WORLD_MODELS], longest_ns;
+        /* By world_clock: of a step, more for each row (0: the clock stands still), and more where there are several; all
+         * time; the longest step. */
+        uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], several_ns[N_WORLD_MODELS];
+        uint64_t took_ns[N_WORLD_MODELS], longest_ns;
         uint64_t pass_ns;              /* of the step that was run last */
         uint32_t n_bad[TDM_N_WORKERS]; /* calls of tdm_fleet_bad_results() */
         unsigned late;                 /* of so many rows with a mask one finds that it has not come; 0: all find it */
