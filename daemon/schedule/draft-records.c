@@ -93,8 +93,9 @@ void tdm_draft_outlook(const struct draft_records *r, const float *least, uint32
                        float *ret_right)
 {
         /* Of all bursts, those whose guesses so far are all checked, by the chance that these are all right. */
-        float bursts[N_CHANCES] = { 1 }, next[N_CHANCES], share[N_CERTAINTIES], n_seen = 0, mean = 0, off = 1;
-        uint32_t steps[N_CERTAINTIES];
+        float bursts[N_CHANCES] = { 1 }, next[N_CHANCES], chances[N_CHANCES];
+        float share[N_CERTAINTIES], n_seen = 0, mean = 0, off = 1;
+        uint32_t steps[N_CERTAINTIES], top = 0; /* of the places in bursts that are not 0 */
 
         for (uint32_t c = 0; c < N_CERTAINTIES; c++)
                 n_seen += r->seen[c];
@@ -109,12 +110,14 @@ void tdm_draft_outlook(const struct draft_records *r, const float *least, uint32
 
                 steps[c] = (uint32_t)(-CHANCE_STEPS * log2f(chance) + 0.5f);
         }
+        for (uint32_t i = 0; i < N_CHANCES; i++)
+                chances[i] = exp2f(-(float)i / CHANCE_STEPS);
         for (uint32_t k = 0; k < n; k++) {
                 uint32_t most = TDM_MIN((uint32_t)(-CHANCE_STEPS * log2f(least[k]) + 0.5f), N_CHANCES - 1);
 
                 memset(next, 0, sizeof(next));
                 ret_checked[k] = ret_right[k] = 0;
-                for (uint32_t i = 0; i < N_CHANCES; i++) {
+                for (uint32_t i = 0; i <= top; i++) {
                         for (uint32_t c = 0; bursts[i] > 0 && c < N_CERTAINTIES; c++) {
                                 uint32_t to = i + steps[c];
 
@@ -122,9 +125,10 @@ void tdm_draft_outlook(const struct draft_records *r, const float *least, uint32
                                         next[to] += bursts[i] * share[c];
                         }
                 }
-                for (uint32_t i = 0; i < N_CHANCES; i++) {
+                top = most;
+                for (uint32_t i = 0; i <= top; i++) {
                         ret_checked[k] += next[i];
-                        ret_right[k] += next[i] * exp2f(-(float)i / CHANCE_STEPS);
+                        ret_right[k] += next[i] * chances[i];
                         bursts[i] = next[i];
                 }
         }

@@ -410,15 +410,14 @@ bool tdm_draft_must_yield(const struct tdm_scheduler *s)
 }
 
 struct costs {
-        const struct lane *lane;
-        struct lane *draft_lane;
+        struct lane *lane, *draft_lane;
         uint32_t n, n_drafted; /* sequences in a step, and those that get guesses */
         float step;            /* ns, of a step without guesses */
         float draft_expected;  /* ns, of a pass of the companions, by the sizes of the models alone */
         bool hopes;            /* a burst takes no longer than expected */
 };
 
-static struct costs costs_of(const struct lane *lane, struct lane *draft)
+static struct costs costs_of(struct lane *lane, struct lane *draft)
 {
         struct costs c = { .lane = lane, .draft_lane = draft };
 
@@ -447,35 +446,42 @@ static float step_cost(const struct costs *c, float n_rows)
         return ns + (n_rows - (float)below) * (tdm_scheduler_step_cost(c->lane, below + 1, c->n) - ns);
 }
 
-/* ns, of a step in which all that have a draft have k guesses. */
-static float cost_of_all(const struct costs *c, uint32_t k)
-{
-        return tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n);
-}
-
 /* The least chance with which each of n guesses is worth its row: what the row takes, in tokens. On a GPU the fourth
  * row may cost less than the second. So rows are looked at together with later ones that make their mean cheaper. */
-static void least_chances(const struct costs *c, uint32_t n, float *ret)
+static void find_least(struct draft_costs *of, uint32_t n, float token_ns, uint32_t n_drafted)
 {
-        float token_ns = c->step / ((float)c->n * tdm_scheduler_gain(c->lane)), from = c->step;
-
         for (uint32_t a = 0, b; a < n; a = b) {
-                float least = INFINITY, to = from;
+                float least = INFINITY;
 
                 b = a + 1;
                 for (uint32_t k = a + 1; k <= n; k++) {
-                        float ns = cost_of_all(c, k), row = (ns - from) / (float)((k - a) * c->n_drafted);
+                        float row = (of->ns[k] - of->ns[a]) / (float)((k - a) * n_drafted);
 
                         if (row <= least) {
                                 least = row;
                                 b = k;
-                                to = ns;
                         }
                 }
                 for (uint32_t k = a; k < b; k++)
-                        ret[k] = TDM_MIN(TDM_MAX(least / token_ns, CHANCE_LEAST), CHANCE_MOST);
-                from = to;
+                        of->least[k] = TDM_MIN(TDM_MAX(least / token_ns, CHANCE_LEAST), CHANCE_MOST);
         }
+}
+
+/* Of steps with up to `most` guesses for each that has a draft. All such sequences of a step ask for the same. */
+static const struct draft_costs *costs_of_all(const struct costs *c, uint32_t most)
+{
+        struct draft_costs *of = &c->lane->draft_costs;
+
+        if (of->stamp == c->lane->n_costs && of->n == c->n && of->n_drafted == c->n_drafted && of->most == most)
+                return of;
+        of->stamp = c->lane->n_costs;
+        of->n = c->n;
+        of->n_drafted = c->n_drafted;
+        of->most = most;
+        for (uint32_t k = 0; k <= most; k++)
+                of->ns[k] = tdm_scheduler_step_cost(c->lane, c->n + k * c->n_drafted, c->n);
+        find_least(of, most, c->step / ((float)c->n * tdm_scheduler_gain(c->lane)), c->n_drafted);
+        return of;
 }
 
 /* The number of tokens in a burst with the most expected tokens a second, where all that have a draft have as many. Of
@@ -484,13 +490,14 @@ static void least_chances(const struct costs *c, uint32_t n, float *ret)
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
         float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n, rows = (float)c->n;
-        float least[TDM_MAX_GUESSES], checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES], one_ns = c->step;
+        float checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES], one_ns = c->step;
+        const struct draft_costs *all = NULL;
         uint32_t best = 0, most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
 
         most = TDM_MIN(most, (most_rows - TDM_MIN(most_rows, c->n)) / c->n_drafted);
         if (likely == 0) {
-                least_chances(c, most, least);
-                tdm_draft_outlook(&d->records, least, most, checked, right);
+                all = costs_of_all(c, most);
+                tdm_draft_outlook(&d->records, all->least, most, checked, right);
         }
         for (uint32_t k = 1; k <= most; k++) {
                 float ns;
@@ -499,9 +506,9 @@ static uint32_t best_number(const struct draft *d, const struct costs *c, uint32
                 rows += (float)c->n_drafted * (likely > 0 ? 1 : checked[k - 1]);
                 tokens += (float)c->n_drafted * (likely > 0 ? reach : right[k - 1]);
                 /* One text's guesses are mostly all checked or none, many texts' are a mean. */
-                if (c->n_drafted == 1 && likely == 0)
-                        one_ns += checked[k - 1] * (cost_of_all(c, k) - cost_of_all(c, k - 1));
-                ns = (c->n_drafted == 1 && likely == 0 ? one_ns : step_cost(c, rows)) + draft_cost(c, k);
+                if (all && c->n_drafted == 1)
+                        one_ns += checked[k - 1] * (all->ns[k] - all->ns[k - 1]);
+                ns = (all && c->n_drafted == 1 ? one_ns : step_cost(c, rows)) + draft_cost(c, k);
                 if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, (uint32_t)ceilf(rows), ns, c->step))
                         break;
                 if (tokens / ns > best_rate) {

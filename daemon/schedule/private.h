@@ -78,6 +78,13 @@ struct bits {
         char text[192];
 };
 
+/* What steps of a lane take by the guesses of each sequence with a draft, at one time (draft.c). */
+struct draft_costs {
+        uint64_t stamp; /* n_costs of the lane then */
+        uint32_t n, n_drafted, most;
+        float ns[TDM_MAX_GUESSES + 1]; /* of a step in which each has so many */
+        float least[TDM_MAX_GUESSES];  /* the least chance with which each guess is worth its row */
+};
 /* What a step of so many rows took, of sequences that generate only. */
 #define N_COSTS 96u
 struct cost {
@@ -127,6 +134,7 @@ struct lane {
         uint32_t last_cost;            /* its index */
         /* Of drafts in this model. */
         struct burst_cost bursts[N_BURST_COSTS]; /* step-cost.c */
+        struct draft_costs draft_costs;
         float gain;              /* what guesses gain lately: tokens a second, of those without; 0: none yet */
         float read_row_ns;       /* of a step with many rows; 0: none yet */
         uint64_t draft_stamp;    /* when steps of them last had a turn */
