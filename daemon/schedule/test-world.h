@@ -75,8 +75,8 @@ struct tdm_fleet {
         unsigned seed;
         void (*spoil)(struct tdm_result *r, uint32_t n_vocab); /* what a bad worker makes of a result */
         bool spoil_bursts;                                     /* only of those that rows do not have */
-        /* By world_clock: of a step, more for each row (0: the clock stands still), and more where there are several; all
-         * time; the longest step. */
+        /* By world_clock: of a step, more for each row (0: the clock stands still), and more where there are several;
+         * all time; the longest step. */
         uint64_t step_ns[N_WORLD_MODELS], row_ns[N_WORLD_MODELS], several_ns[N_WORLD_MODELS];
         uint64_t took_ns[N_WORLD_MODELS], longest_ns;
         uint64_t pass_ns;              /* of the step that was run last */
