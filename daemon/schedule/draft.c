@@ -491,6 +491,7 @@ static uint32_t best_number(const struct draft *d, const struct costs *c, uint32
 {
         float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n, rows = (float)c->n;
         float checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES], one_ns = c->step;
+        const bool one = likely == 0 && c->n_drafted == 1;
         const struct draft_costs *all = NULL;
         uint32_t best = 0, most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
 
@@ -506,9 +507,9 @@ static uint32_t best_number(const struct draft *d, const struct costs *c, uint32
                 rows += (float)c->n_drafted * (likely > 0 ? 1 : checked[k - 1]);
                 tokens += (float)c->n_drafted * (likely > 0 ? reach : right[k - 1]);
                 /* One text's guesses are mostly all checked or none, many texts' are a mean. */
-                if (all && c->n_drafted == 1)
+                if (one)
                         one_ns += checked[k - 1] * (all->ns[k] - all->ns[k - 1]);
-                ns = (all && c->n_drafted == 1 ? one_ns : step_cost(c, rows)) + draft_cost(c, k);
+                ns = (one ? one_ns : step_cost(c, rows)) + draft_cost(c, k);
                 if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, (uint32_t)ceilf(rows), ns, c->step))
                         break;
                 if (tokens / ns > best_rate) {

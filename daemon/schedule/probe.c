@@ -295,7 +295,7 @@ static void probe_lane(struct tdm_scheduler *s, struct lane *lane, const struct 
                 }
         if (p->n_in_flight > 0)
                 return;
-        p->waits = false; /* no page now, or a worker is on its way out */
+        p->waits = false; /* no page now, rows of the file are being read, or a worker is on its way out */
         lane->outlook.due_ns = now + LATER_NS;
 }
 

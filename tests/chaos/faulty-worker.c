@@ -36,13 +36,13 @@
 static struct {
         struct tdm_device *inner;
         _Atomic uint64_t *heartbeat;
-        uint64_t poison, hang, slow_token; /* UINT64_MAX: none */
+        uint64_t poison, hang, long_token; /* UINT64_MAX: none */
         uint64_t slow_percent, slow_from_ns;
         const _Atomic uint32_t *slow_file;    /* mapped */
         uint64_t accuse_from_ns, cry_from_ns; /* 0: never */
         char results[16], f32[16];
         char numerics[64], *description, *numerics_id;
-} fault = { .poison = UINT64_MAX, .hang = UINT64_MAX, .slow_token = UINT64_MAX };
+} fault = { .poison = UINT64_MAX, .hang = UINT64_MAX, .long_token = UINT64_MAX };
 
 static struct tdm_device device;
 
@@ -89,7 +89,7 @@ static int read_faults(const char *text, struct tdm_error *err)
                 else if (strcmp(word, "hang") == 0)
                         fault.hang = strtoull(value, NULL, 10);
                 else if (strcmp(word, "long") == 0)
-                        fault.slow_token = strtoull(value, NULL, 10);
+                        fault.long_token = strtoull(value, NULL, 10);
                 else if (strcmp(word, "slow") == 0)
                         fault.slow_percent = strtoull(value, NULL, 10);
                 else if (strcmp(word, "slow-after") == 0)
@@ -275,7 +275,7 @@ static int faulty_run(struct tdm_device_model *model, const struct tdm_step *ste
         for (uint32_t i = 0; i < step->head.n_rows; i++) {
                 if (step->rows[i].token == fault.poison)
                         abort();
-                if (step->rows[i].token == fault.slow_token && first == 0)
+                if (step->rows[i].token == fault.long_token && first == 0)
                         work_long();
                 while (step->rows[i].token == fault.hang)
                         __asm__ volatile("");

@@ -87,15 +87,14 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
         const struct bus_job *job = object;
         const struct tdm_job *j = job->job;
         bool failed = job->ended && j->end == TDM_JOB_END_ERROR;
-        const char *name;
+        const struct tdm_status_source owner = { .sees_all = !bus->system, .viewer = j->account };
 
         switch ((enum property)i) {
         case ID:
                 bus_write_u64(w, j->id);
                 break;
         case MODEL:
-                name = tdm_model_name_for(job->model, j->account);
-                bus_write_string(w, name ? name : TDM_STATUS_UNNAMED);
+                bus_write_string(w, tdm_status_name_of(&owner, job->model));
                 break;
         case PRIORITY:
                 bus_write_string(w, j->priority == TDM_JOB_BACKGROUND ? "background" : "interactive");
