@@ -48,6 +48,9 @@
 /* What a job has counted comes back to what is expected by such a part with each token, while it makes no guesses: a
  * run of wrong ones says little about the text that follows. */
 #define BACK_PART 0.01f
+/* What is computed for a draft that does not pay, all of a step wait for. In company a job does that with one of so
+ * many tokens, not all jobs with the same. */
+#define COMPANY_EVERY 8u
 /* Steps of drafts that may kill workers or fail, in so many good ones. */
 #define MAX_DEATHS 3u
 #define FORGIVE_STEPS 4096u
@@ -540,6 +543,7 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
         uint32_t most = tdm_scheduler_most_guesses(s, q->job), n;
         struct draft *d = &q->draft;
 
+        d->look_at = 0;
         if (s->config.all_guesses || most == 0)
                 return most;
         d->why = TDM_UNGUESSED_MEASURING;
@@ -553,13 +557,18 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
         }
         d->why = TDM_UNGUESSED_COST;
         if (c->draft_lane->draft_records.first.n > TDM_DRAFT_PRIOR_GUESSES)
-                tdm_draft_expect(&d->records, &c->draft_lane->draft_records, BACK_PART);
+                tdm_draft_expect(&d->records, &c->draft_lane->draft_records,
+                                 c->n > 1 ? COMPANY_EVERY * BACK_PART : BACK_PART);
         if (q->job->n_ids >= d->retry_at && is_worth_a_try(d, c, most)) {
                 d->n_probes = TDM_MIN(d->n_probes + 1, 4u);
                 d->retry_at = q->job->n_ids + (PROBE_TOKENS << d->n_probes);
                 d->probe_until = q->job->n_ids + PROBE_FOR;
         }
-        return q->job->n_ids < d->probe_until ? 1 : 0;
+        if (q->job->n_ids < d->probe_until)
+                return 1;
+        if (c->n > 1)
+                d->look_at = q->job->n_ids + COMPANY_EVERY - (uint32_t)((q->job->n_ids + q->job->id) % COMPANY_EVERY);
+        return 0;
 }
 
 /* The lane of the sequence's draft; NULL: it cannot guess now. */
@@ -663,7 +672,7 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
 
         d->n_wanted = 0;
         d->waits = false;
-        if (!d->model || q->job->finished)
+        if (!d->model || q->job->finished || q->job->n_ids < d->look_at)
                 return;
         draft = usable_lane(s, q);
         if (!draft)

@@ -66,6 +66,7 @@ struct draft {
         uint32_t retry_at;       /* tokens of the job from which a new companion is tried, or one that did not pay */
         uint32_t probe_until;    /* tokens of the job up to which guesses are tried that seem not to pay */
         uint32_t n_probes;
+        uint32_t look_at;       /* tokens of the job from which it is looked at again that did not pay in company */
         enum tdm_unguessed why; /* there are no guesses */
         struct draft_records records;
         uint8_t certainty[2 * TDM_MAX_GUESSES]; /* of a companion: of the tokens that it drew, by position */

@@ -444,7 +444,8 @@ static bool slow_at_first(uint32_t position)
         return false;
 }
 
-static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), uint64_t row_ns, bool beside)
+/* beside: tokens of another job that has no draft; 0: there is none. */
+static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), uint64_t row_ns, uint32_t beside)
 {
         struct tdm_scheduler_config config = plain();
 
@@ -460,7 +461,7 @@ static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), u
         w.fleet.misses = misses;
         start("draft", 5, 250, false);
         if (beside)
-                start(NULL, 5, 250, false);
+                start(NULL, 5, beside, false);
         drive();
         check_all();
 }
@@ -477,7 +478,7 @@ static void test_rows_that_cost_nothing(void **state)
 {
         const struct tdm_job *job;
 
-        run_for_cost(1000, every_other, 100, false);
+        run_for_cost(1000, every_other, 100, 0);
         job = w.jobs[0].job;
         assert_true(job->n_accepted > 80);
         assert_true(job->n_drafted > 3 * (250 - job->n_accepted));
@@ -486,35 +487,40 @@ static void test_rows_that_cost_nothing(void **state)
 
 static void test_cost(void **state)
 {
-        run_for_cost(10000, NULL, 1000, false);
+        run_for_cost(10000, NULL, 1000, 0);
         assert_true(w.jobs[0].job->n_accepted > 150);
         world_close(&w);
 
         /* A step of the draft takes as long as one of the target. */
-        run_for_cost(1000000, NULL, 1000, false);
+        run_for_cost(1000000, NULL, 1000, 0);
         assert_true(w.jobs[0].job->n_drafted < 40);
         world_close(&w);
 
         /* Only its first steps do. */
-        run_for_cost(1000000, slow_at_first, 1000, false);
+        run_for_cost(1000000, slow_at_first, 1000, 0);
         assert_true(w.jobs[0].job->n_accepted > 60);
         world_close(&w);
 
         /* The draft is never right. */
-        run_for_cost(100000, always, 1000, false);
+        run_for_cost(100000, always, 1000, 0);
         assert_int_equal(w.jobs[0].job->n_accepted, 0);
         assert_true(w.jobs[0].job->n_drafted < 40);
         world_close(&w);
 
         /* A row costs a tenth of a step. That pays for a job alone, and a job beside it would wait for it. */
-        run_for_cost(1000, NULL, 100000, false);
+        run_for_cost(1000, NULL, 100000, 0);
         assert_true(w.jobs[0].job->n_accepted > 150);
         world_close(&w);
-        run_for_cost(1000, NULL, 100000, true);
+        run_for_cost(1000, NULL, 100000, 250);
         assert_true(w.jobs[0].job->n_drafted < 20);
         world_close(&w);
-        run_for_cost(1000, NULL, 1000, true);
+        run_for_cost(1000, NULL, 1000, 250);
         assert_true(w.jobs[0].job->n_accepted > 100);
+        world_close(&w);
+
+        /* The other job ends in the midst. In company it was looked at with each eighth token, alone with each. */
+        run_for_cost(1000, NULL, 100000, 125);
+        assert_in_range(w.jobs[0].job->n_accepted, 75, 120);
         world_close(&w);
 }
 

@@ -159,7 +159,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--draft", help="a model file")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tokens", type=int, default=80)
+    parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", default=ALL)
@@ -185,7 +185,7 @@ def main():
                 show(f"{name} together", b.pairs(b.requests(int(name), args.tokens, temp=0.0), False), args.json)
             elif name == "others":
                 show(name, b.others(args.tokens), args.json)
-        job = b.requests(1, 3 * args.tokens, temp=0.0)[:1]
+        job = b.requests(1, max(args.tokens, 240), temp=0.0)[:1]
         if "edit" in wanted:
             text = d.generate(**dict(job[0], **b.options(OFF))).ids
     if "steps" in wanted and draft:
