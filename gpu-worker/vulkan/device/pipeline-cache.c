@@ -14,7 +14,7 @@
 #include "gpu-worker/vulkan/device/gpu-private.h"
 
 #define MAGIC UINT32_C(0x4b565454) /* "TTVK" */
-#define VERSION 4u
+#define VERSION 5u
 #define BYTES_MAX (UINT64_C(64) << 20)
 
 struct cache_header {

@@ -2,10 +2,11 @@
  * same bits. As many rows do: a kernel rotates them, the next one attends with several rows an item, the next one
  * merges. Or each row is an item of its own, and one kernel does all of it (attend-f16.comp). Or, of up to four rows,
  * kernels leave flagged words too, as those of a single row do (device/chain.c), and the matrices but `down` are
- * multiplied by matvec-f16.comp: weights are read once, as the units multiply eight rows in any case.
+ * multiplied by matvec-f16.comp: weights are read once, as the units multiply eight rows in any case. Of rows that are
+ * not flagged that kernel may multiply gate and up too.
  *
  * Which way is fastest is measured when a model is first loaded (step/tune.c) and kept with the shapes. Without that
- * they run as many rows do. TANDEM_VULKAN_ROWS=on|off overrides the choice in tests. */
+ * they run as many rows do. TANDEM_VULKAN_ROWS=on|apart|off overrides the choice in tests. */
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 uint32_t tdm_vk_rows_class(uint32_t n_rows)
@@ -18,11 +19,14 @@ static unsigned index_of(uint32_t rows)
         return rows <= 1 ? 0 : rows <= 2 ? 1 : rows <= 4 ? 2 : 3;
 }
 
-int tdm_vk_few_rows_forced(void)
+enum tdm_vk_rows_forced tdm_vk_few_rows_forced(void)
 {
         const char *wanted = getenv("TANDEM_VULKAN_ROWS");
 
-        return !wanted || !*wanted ? 0 : strcmp(wanted, "off") != 0 ? 1 : -1;
+        return !wanted || !*wanted          ? TDM_VK_ROWS_MEASURED :
+               strcmp(wanted, "off") == 0   ? TDM_VK_ROWS_FORCED_OFF :
+               strcmp(wanted, "apart") == 0 ? TDM_VK_ROWS_FORCED_APART :
+                                              TDM_VK_ROWS_FORCED_ON;
 }
 
 struct tdm_vk_tuned tdm_vk_few_rows_key(const struct tdm_vk_model *m, uint32_t rows)
@@ -73,17 +77,18 @@ static bool can_flag(const struct tdm_vk_model *m, uint32_t rows)
 
 void tdm_vk_few_rows_find(struct tdm_vk_model *m)
 {
-        int forced = tdm_vk_few_rows_forced();
+        enum tdm_vk_rows_forced forced = tdm_vk_few_rows_forced();
 
         memset(m->few_rows, TDM_VK_FEW_NOT, sizeof(m->few_rows));
-        if (forced < 0 || !m->attend_f16 || !m->device->chained || !tdm_vk_attend_rotates(m))
+        if (forced == TDM_VK_ROWS_FORCED_OFF || !m->attend_f16 || !m->device->chained || !tdm_vk_attend_rotates(m))
                 return;
         for (uint32_t rows = 2; rows <= TDM_VK_FEW_ROWS_MAX; rows *= 2) {
                 const struct tdm_vk_tuned *known = tdm_vk_few_rows_known(m, rows);
 
-                if (forced == 0 && !(known && known->shape.panels == 1))
+                if (forced == TDM_VK_ROWS_MEASURED && !(known && known->shape.panels == 1))
                         continue;
-                m->few_rows[index_of(rows)] = can_flag(m, rows) ? TDM_VK_FEW_FLAGGED : TDM_VK_FEW_ITEMS;
+                m->few_rows[index_of(rows)] =
+                        forced != TDM_VK_ROWS_FORCED_APART && can_flag(m, rows) ? TDM_VK_FEW_FLAGGED : TDM_VK_FEW_ITEMS;
         }
 }
 

@@ -50,11 +50,19 @@ bool tdm_vk_f16_shaped(const struct tdm_vk_device *device, const struct tdm_vk_m
                rows * (slots * shape->groups * shape->panels * 64u + in_row * 128) + table_bytes(a) <= F16_SHARED_BYTES;
 }
 
+enum tdm_vk_shader tdm_vk_f16_tile_shader(const struct tdm_vk_shape *shape)
+{
+        return shape->sets > 1 ? TDM_VK_MATVEC_F16 : TDM_VK_MATMUL_F16;
+}
+
 bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                            const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS])
+                            const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
+                            uint32_t ret[TDM_VK_N_CONSTANTS])
 {
         uint32_t subgroups = shape->groups > 0 ? f16_subgroups(a, shape->ahead) : 0;
 
+        if (tdm_vk_f16_tile_shader(shape) == TDM_VK_MATVEC_F16)
+                return rows <= TDM_VK_FLAGGED_ROWS && tdm_vk_f16_shaped(device, a, shape, gelu, rows, ret);
         ret[0] = a->type;
         ret[1] = TDM_VK_MATMUL_F16_SHAPE(1u, (uint32_t)shape->panels, (uint32_t)shape->ahead, gelu);
         ret[2] = subgroups * 32;
@@ -65,12 +73,16 @@ bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm
                        F16_SHARED_BYTES;
 }
 
+/* Of each matrix, that a workgroup makes. */
+static uint32_t panels_of(const struct tdm_vk_shape *shape, uint32_t gelu)
+{
+        return (uint32_t)shape->groups * shape->panels / (gelu ? 2 : 1);
+}
+
 static struct f16_kernel f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                                     const struct tdm_vk_shape *shape, uint32_t gelu)
 {
-        struct f16_kernel k = { .shader = TDM_VK_MATVEC_F16,
-                                .panels = shape->groups * (gelu ? shape->panels / 2 : shape->panels),
-                                .rows = 1 };
+        struct f16_kernel k = { .shader = TDM_VK_MATVEC_F16, .panels = panels_of(shape, gelu), .rows = 1 };
 
         k.fits = tdm_vk_f16_shaped(device, a, shape, gelu, 1, k.constants);
         return k;
@@ -92,14 +104,12 @@ static bool f16_rows(const struct tdm_vk_device *device, const struct tdm_vk_mat
         if (tuned && tuned->shape.groups > 0) {
                 shapes = &tuned->shape;
                 n = 1;
-        } else if (tdm_vk_few_rows_forced() > 0)
+        } else if (tdm_vk_few_rows_forced() == TDM_VK_ROWS_FORCED_ON)
                 n = tdm_vk_tuned_shapes(&key, &shapes);
         for (unsigned i = 0; i < n; i++) {
-                *ret = (struct f16_kernel){ .shader = TDM_VK_MATVEC_F16,
-                                            .panels = shapes[i].groups *
-                                                      (gelu ? shapes[i].panels / 2u : shapes[i].panels),
-                                            .rows = rows,
-                                            .spare = true };
+                *ret = (struct f16_kernel){
+                        .shader = TDM_VK_MATVEC_F16, .panels = panels_of(&shapes[i], gelu), .rows = rows, .spare = true
+                };
                 ret->fits = tdm_vk_f16_shaped(device, a, &shapes[i], gelu, rows, ret->constants);
                 if (ret->fits)
                         return true;
@@ -121,24 +131,38 @@ static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_ma
         return ret->fits;
 }
 
-/* Of up to eight rows: the shape of MATMUL_F16 that was found best. false: none, and the rule's is taken. */
+/* Of up to eight rows that are not flagged: the shape that was found best; in tests, without measuring, the first of
+ * MATVEC_F16. false: none, and the rule's is taken. */
 static bool f16_tile_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                            uint32_t n_rows, uint32_t gelu, struct f16_kernel *ret)
 {
         uint32_t rows = tdm_vk_rows_class(n_rows);
+        const struct tdm_vk_tuned key = { .shader = TDM_VK_TUNED_ROWS(TDM_VK_MATMUL_F16, rows) |
+                                                    (gelu ? TDM_VK_TUNED_GELU : 0) };
         const struct tdm_vk_tuned *tuned =
-                rows < 2 ? NULL :
-                           tdm_vk_tuned(device,
-                                        TDM_VK_TUNED_ROWS(TDM_VK_MATMUL_F16, rows) | (gelu ? TDM_VK_TUNED_GELU : 0), a,
-                                        gelu ? n_panels / 2 : n_panels);
+                rows < 2 ? NULL : tdm_vk_tuned(device, key.shader, a, gelu ? n_panels / 2 : n_panels);
+        const struct tdm_vk_shape *shapes = NULL;
+        unsigned n = 0;
 
-        if (!tuned)
-                return false;
-        *ret = (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16,
-                                    .panels = gelu ? tuned->shape.panels / 2u : tuned->shape.panels,
-                                    .rows = 8,
-                                    .spare = true };
-        return ret->fits = tdm_vk_f16_tile_shaped(device, a, &tuned->shape, gelu, ret->constants);
+        if (tuned) {
+                shapes = &tuned->shape;
+                n = 1;
+        } else if (rows >= 2 && tdm_vk_few_rows_forced() == TDM_VK_ROWS_FORCED_APART)
+                n = tdm_vk_tuned_shapes(&key, &shapes);
+        for (unsigned i = 0; i < n; i++) {
+                enum tdm_vk_shader shader = tdm_vk_f16_tile_shader(&shapes[i]);
+
+                if (!tuned && shader == TDM_VK_MATMUL_F16)
+                        continue;
+                *ret = (struct f16_kernel){ .shader = shader,
+                                            .panels = panels_of(&shapes[i], gelu),
+                                            .rows = shader == TDM_VK_MATMUL_F16 ? 8 : rows,
+                                            .spare = true };
+                ret->fits = tdm_vk_f16_tile_shaped(device, a, &shapes[i], gelu, rows, ret->constants);
+                if (ret->fits)
+                        return true;
+        }
+        return false;
 }
 
 static struct tdm_vk_pipeline *f16_proven(struct tdm_vk_device *device, const struct f16_kernel *k)

@@ -60,9 +60,11 @@ int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err
 bool tdm_vk_f16_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                        const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
                        uint32_t ret[TDM_VK_N_CONSTANTS]);
-/* The same of MATMUL_F16, of one tile. */
+/* The same of rows that are not flagged: of MATMUL_F16 with one tile, or of MATVEC_F16, as the shape says. */
 bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                            const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t ret[TDM_VK_N_CONSTANTS]);
+                            const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
+                            uint32_t ret[TDM_VK_N_CONSTANTS]);
+enum tdm_vk_shader tdm_vk_f16_tile_shader(const struct tdm_vk_shape *shape);
 /* Those of a few rows, as flagged words: the kernel of n_panels (with GELU of both); NULL: none is used. */
 struct tdm_vk_pipeline *tdm_vk_f16_rows_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
                                                uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels);
@@ -116,8 +118,14 @@ enum tdm_vk_few { TDM_VK_FEW_NOT, TDM_VK_FEW_ITEMS, TDM_VK_FEW_FLAGGED };
 enum tdm_vk_few tdm_vk_few_rows(const struct tdm_vk_model *model, uint32_t n_rows);
 /* Looks up what was found. All kernels are compiled. */
 void tdm_vk_few_rows_find(struct tdm_vk_model *model);
-/* TANDEM_VULKAN_ROWS in tests: "off", or "on" without measuring; 0: neither. */
-int tdm_vk_few_rows_forced(void);
+/* TANDEM_VULKAN_ROWS in tests: "off", or without measuring "on" or "apart". */
+enum tdm_vk_rows_forced {
+        TDM_VK_ROWS_MEASURED,
+        TDM_VK_ROWS_FORCED_OFF,
+        TDM_VK_ROWS_FORCED_ON,
+        TDM_VK_ROWS_FORCED_APART
+};
+enum tdm_vk_rows_forced tdm_vk_few_rows_forced(void);
 /* For the plan: "; up to 2 flagged, 4 flagged, 8 apart", or "". */
 void tdm_vk_few_rows_describe(const struct tdm_vk_model *model, char *ret, size_t size);
 /* What says of a class whether its rows have an item each. */

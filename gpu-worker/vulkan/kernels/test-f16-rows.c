@@ -463,6 +463,37 @@ static void shapes_of_few(void **state)
         }
 }
 
+/* Of rows that are not flagged, for gate and up: kernels of a few rows are among the shapes of up to four, and of no
+ * more. */
+static void shapes_of_tiles(void **state)
+{
+        static const uint32_t cols[] = { 2048, 2560, 3840, 4096, 5376 }, n_rows[] = { 2, 4, 8 };
+
+        (void)state;
+        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(cols) * TDM_ARRAY_SIZE(n_rows); i++) {
+                uint32_t rows = n_rows[i % TDM_ARRAY_SIZE(n_rows)], n_tile = 0, n_vec = 0, c[TDM_VK_N_CONSTANTS];
+                const struct tdm_vk_matrix matrix = { .type = TDM_TYPE_Q4_0 | TDM_VK_FRAGMENTS,
+                                                      .cols = cols[i / TDM_ARRAY_SIZE(n_rows)] };
+                struct tdm_vk_tuned key = { .shader = TDM_VK_TUNED_ROWS(TDM_VK_MATMUL_F16, rows) | TDM_VK_TUNED_GELU,
+                                            .act = TDM_VK_ACT_F16 };
+                const struct tdm_vk_shape *tried;
+                unsigned n = tdm_vk_tuned_shapes(&key, &tried);
+
+                for (unsigned k = 0; k < n; k++) {
+                        bool is_vec = tdm_vk_f16_tile_shader(&tried[k]) == TDM_VK_MATVEC_F16;
+
+                        key.shape = tried[k];
+                        assert_true(tdm_vk_tuned_sane(&key) && tried[k].panels % 2 == 0);
+                        if (!tdm_vk_f16_tile_shaped(device, &matrix, &tried[k], 1, rows, c))
+                                continue;
+                        *(is_vec ? &n_vec : &n_tile) += 1;
+                        assert_true(c[2] >= 32 && c[2] <= 1024);
+                        assert_true(!is_vec || TDM_VK_MATVEC_F16_ROWS(c[3]) == rows);
+                }
+                assert_true(n_tile > 1 && (rows == 2 ? n_vec > 0 : rows == 4 || n_vec == 0));
+        }
+}
+
 static void not_used(void **state)
 {
         const struct tdm_vk_tuned rows = { .shader = TDM_VK_TUNED_ROWS(TDM_VK_MATVEC, 2), .act = TDM_VK_ACT_F16 },
@@ -473,7 +504,7 @@ static void not_used(void **state)
         (void)state;
         assert_true(tdm_vk_tuned_sane(&rows) && !tdm_vk_tuned_sane(&single));
         assert_false(tdm_vk_f16_shaped(device, &matrix, &rows.shape, 0, 2, c));
-        assert_false(tdm_vk_f16_tile_shaped(device, &matrix, &rows.shape, 0, c));
+        assert_false(tdm_vk_f16_tile_shaped(device, &matrix, &rows.shape, 0, 2, c));
 }
 
 int main(void)
@@ -481,7 +512,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(shapes),         cmocka_unit_test(repacked),      cmocka_unit_test(repacked_subblocks),
                 cmocka_unit_test(repacked_plain), cmocka_unit_test(bounds_plain),  cmocka_unit_test(rows),
-                cmocka_unit_test(bounds),         cmocka_unit_test(shapes_of_few), cmocka_unit_test(not_used),
+                cmocka_unit_test(bounds),         cmocka_unit_test(shapes_of_few), cmocka_unit_test(shapes_of_tiles),
+                cmocka_unit_test(not_used),
         };
         const struct tdm_device_config config = { .n_threads = 1, .heartbeat = &heartbeat };
         struct tdm_device *opened;

@@ -28,11 +28,14 @@ static const struct tdm_vk_shape rows_shapes[] = { { 1, 4, 3, 3 }, { 1, 4, 3, 4 
                                                         { 2, 14, 4, 11 }, { 2, 7, 2, 6 },   { 2, 7, 3, 4 },
                                                         { 2, 14, 3, 6 },  { 2, 8, 2, 8 },   { 2, 8, 2, 3 },
                                                         { 2, 7, 3, 11 },  { 2, 4, 2, 2 },   { 2, 2, 2, 1 } };
-/* Of matmul-f16.comp and up to eight rows: panels (with GELU of both), rounds. */
+/* Of up to eight rows that are not flagged. With one set, of matmul-f16.comp: panels (with GELU of both), rounds. With
+ * more, of matvec-f16.comp and up to four rows: there all of a workgroup's panels read the rows from shared memory. */
 static const struct tdm_vk_shape tile_shapes[] = { { 3, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 1, 1, 1 }, { 3, 2, 1, 1 },
                                                    { 2, 2, 1, 1 }, { 1, 2, 1, 1 }, { 2, 4, 1, 1 }, { 1, 4, 1, 1 } },
-                                 tile_gelu_shapes[] = { { 2, 1, 1, 1 }, { 2, 2, 1, 1 }, { 2, 4, 1, 1 }, { 4, 2, 1, 1 },
-                                                        { 4, 4, 1, 1 }, { 2, 7, 1, 1 }, { 4, 7, 1, 1 } };
+                                 tile_gelu_shapes[] = { { 2, 1, 1, 1 }, { 2, 2, 1, 1 },  { 2, 4, 1, 1 },
+                                                        { 4, 2, 1, 1 }, { 4, 4, 1, 1 },  { 2, 7, 1, 1 },
+                                                        { 4, 7, 1, 1 }, { 2, 7, 2, 11 }, { 2, 7, 3, 11 },
+                                                        { 2, 7, 2, 5 }, { 2, 8, 2, 8 },  { 2, 4, 2, 2 } };
 /* Of types of engine/weights/subblock.h, F16 and BF16, whose weights take more registers: fewer sets or groups too. */
 static const struct tdm_vk_shape subblock_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 1, 2, 2, 1 }, { 2, 2, 2, 1 },
                                                        { 1, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 2, 1, 1 }, { 2, 2, 1, 1 },
@@ -46,6 +49,8 @@ static const struct tdm_vk_shape subblock_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2
                                                             { 2, 7, 1, 11 } };
 static_assert(TDM_ARRAY_SIZE(subblock_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(subblock_gelu_shapes) <= TDM_VK_MAX_SHAPES &&
+                      TDM_ARRAY_SIZE(tile_shapes) <= TDM_VK_MAX_SHAPES &&
+                      TDM_ARRAY_SIZE(tile_gelu_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(rows_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(rows_gelu_shapes) <= TDM_VK_MAX_SHAPES,
               "and for these");

@@ -148,6 +148,11 @@ bool tdm_vk_work_is_tile(const struct work *w)
         return TDM_VK_TUNED_SHADER(w->key.shader) == TDM_VK_MATMUL_F16;
 }
 
+static uint32_t rows_of(const struct work *w)
+{
+        return ((w->key.shader & ~TDM_VK_TUNED_GELU) >> 16) + 1;
+}
+
 /* false: there is no such kernel. */
 static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
@@ -155,9 +160,9 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
         uint32_t gelu = tdm_vk_work_is_gelu(w) ? 1 + TDM_VK_GELU_OUT_ACTIVATION(w->out) : 0;
 
         if (tdm_vk_work_is_tile(w))
-                return tdm_vk_f16_tile_shaped(device, &w->matrix, shape, gelu, constants);
+                return tdm_vk_f16_tile_shaped(device, &w->matrix, shape, gelu, rows_of(w), constants);
         if (tdm_vk_is_f16(&w->matrix))
-                return tdm_vk_f16_shaped(device, &w->matrix, shape, gelu, (w->key.shader >> 16) + 1, constants);
+                return tdm_vk_f16_shaped(device, &w->matrix, shape, gelu, rows_of(w), constants);
         if (!fits_registers(device, w, shape))
                 return false;
         constants[0] = w->key.type;
@@ -167,9 +172,9 @@ static bool constants_of(const struct tdm_vk_device *device, const struct work *
         return true;
 }
 
-static enum tdm_vk_shader shader_of(const struct work *w)
+static enum tdm_vk_shader shader_of(const struct work *w, const struct tdm_vk_shape *shape)
 {
-        return tdm_vk_work_is_tile(w)    ? TDM_VK_MATMUL_F16 :
+        return tdm_vk_work_is_tile(w)    ? tdm_vk_f16_tile_shader(shape) :
                tdm_vk_is_f16(&w->matrix) ? TDM_VK_MATVEC_F16 :
                                            (enum tdm_vk_shader)w->key.shader;
 }
@@ -182,8 +187,8 @@ struct tdm_vk_pipeline *tdm_vk_work_kernel(struct tdm_vk_device *device, const s
 
         if (!constants_of(device, w, shape, c))
                 return NULL;
-        return tdm_vk_is_f16(&w->matrix) ? tdm_vk_pipeline_proven(device, shader_of(w), c[0], c[1], c[2], c[3]) :
-                                           tdm_vk_pipeline_get(device, shader_of(w), c[0], c[1], c[2], c[3]);
+        return tdm_vk_is_f16(&w->matrix) ? tdm_vk_pipeline_proven(device, shader_of(w, shape), c[0], c[1], c[2], c[3]) :
+                                           tdm_vk_pipeline_get(device, shader_of(w, shape), c[0], c[1], c[2], c[3]);
 }
 
 /* With GELU a workgroup's panels are half of gate's and half of up's. */
@@ -496,7 +501,7 @@ int tdm_vk_compile_shapes(struct tdm_vk_device *device, const struct work *works
                         uint32_t constants[TDM_VK_N_CONSTANTS];
 
                         if (constants_of(device, &works[i], &shapes[k], constants))
-                                r = tdm_vk_pipeline_need(device, shader_of(&works[i]), constants, err);
+                                r = tdm_vk_pipeline_need(device, shader_of(&works[i], &shapes[k]), constants, err);
                 }
         }
         if (r == 0)

@@ -502,6 +502,7 @@ static void exact_few(void **state)
         static const struct variant variants[] = {
                 { "copy", .n_rows = 268, .chunk = 246, .single_from = 246, .few = 2, .rows = "on" },
                 { "copy", .n_rows = 262, .chunk = 254, .single_from = 254, .few = 8, .rows = "on" },
+                { "copy", .n_rows = 262, .chunk = 252, .single_from = 252, .few = 2, .rows = "apart" },
                 { "copy", .n_rows = 262, .chunk = 250, .single_from = 250, .few = 2, .n_others = 1, .rows = "on" },
                 /* What was logged comes back. No page is begun then: what free pages are filled with may not. */
                 { "copy", .n_rows = 264, .chunk = 252, .single_from = 252, .few = 4, .restart_at = 256, .rows = "on",
@@ -522,6 +523,8 @@ static void more_exact_few(void **state)
                 { "copy", .n_rows = 262, .chunk = 250, .single_from = 250, .few = 4, .n_others = 1, .rows = "on",
                   .submission = "16" },
                 { "copy", .n_rows = 262, .chunk = 250, .single_from = 250, .few = 4, .rows = "off" },
+                { "copy", .n_rows = 268, .chunk = 246, .single_from = 246, .few = 3, .rows = "apart" },
+                { "copy", .n_rows = 262, .chunk = 254, .single_from = 254, .n_others = 3, .rows = "apart" },
         };
 
         (void)state;
