@@ -373,7 +373,10 @@ static void test_shares(void **state)
 
         config.max_jobs = 16;
         config.max_jobs_per_uid = 8;
+        config.clock_ns = world_now;
         world_open(&w, 1, 64, 64, &config);
+        w.fleet.step_ns[0] = 1000000;
+        w.fleet.row_ns[0] = 1000;
         for (int i = 0; i < 8; i++)
                 add_job(&w, 20, 100, 1, TDM_JOB_INTERACTIVE);
         for (int i = 0; i < 10; i++) {
