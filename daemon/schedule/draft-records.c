@@ -26,18 +26,8 @@
  * such a part of what the classes say. */
 #define BELIEVED 0.5f
 
-/* Where the next class begins, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95; and the classes' middles. */
-static const float class_ends[N_CERTAINTIES - 1] = { -2.303f, -1.609f, -1.204f, -0.799f, -0.511f, -0.223f, -0.051f };
+/* The middles of the classes of tdm_step_certainty(). */
 static const float class_middles[N_CERTAINTIES] = { 0.05f, 0.15f, 0.25f, 0.37f, 0.52f, 0.7f, 0.87f, 0.97f };
-
-uint8_t tdm_draft_certainty(float logprob)
-{
-        uint8_t i = 0;
-
-        while (i < N_CERTAINTIES - 1 && logprob >= class_ends[i])
-                i++;
-        return i;
-}
 
 void tdm_draft_count(struct draft_records *r, const struct guesses *g, uint32_t n_right, uint32_t n_known)
 {
@@ -89,34 +79,73 @@ void tdm_draft_keep_counts(struct draft_records *of, const struct draft_records 
         }
 }
 
-void tdm_draft_outlook(const struct draft_records *r, const float *least, uint32_t n, float *ret_checked,
-                       float *ret_right)
+static uint32_t steps_of(float chance)
 {
-        /* Of all bursts, those whose guesses so far are all checked, by the chance that these are all right. */
-        float bursts[N_CHANCES] = { 1 }, next[N_CHANCES], chances[N_CHANCES];
-        float share[N_CERTAINTIES], n_seen = 0, mean = 0, off = 1;
-        uint32_t steps[N_CERTAINTIES], top = 0; /* of the places in bursts that are not 0 */
+        return (uint32_t)(-CHANCE_STEPS * log2f(chance) + 0.5f);
+}
+
+/* How often each class was seen, as a share of all; and the chance of each in steps, of which *ret_least are the least.
+ */
+static void find_classes(const struct draft_records *r, float *ret_share, uint32_t *ret_steps, uint32_t *ret_least)
+{
+        float n_seen = 0, mean = 0, off = 1;
 
         for (uint32_t c = 0; c < N_CERTAINTIES; c++)
                 n_seen += r->seen[c];
         for (uint32_t c = 0; c < N_CERTAINTIES; c++) {
-                share[c] = r->seen[c] / n_seen;
-                mean += share[c] * tdm_scheduler_chance(&r->certain[c]);
+                ret_share[c] = r->seen[c] / n_seen;
+                mean += ret_share[c] * tdm_scheduler_chance(&r->certain[c]);
         }
         if (tdm_scheduler_chance(&r->first) < BELIEVED * mean)
                 off = tdm_scheduler_chance(&r->first) / mean;
+        *ret_least = UINT32_MAX;
         for (uint32_t c = 0; c < N_CERTAINTIES; c++) {
-                float chance = off * tdm_scheduler_chance(&r->certain[c]);
-
-                steps[c] = (uint32_t)(-CHANCE_STEPS * log2f(chance) + 0.5f);
+                ret_steps[c] = steps_of(off * tdm_scheduler_chance(&r->certain[c]));
+                *ret_least = TDM_MIN(*ret_least, ret_steps[c]);
         }
+}
+
+/* Chances, in steps, behind which there is a further token: the surest one must still be worth its pass and row. */
+static uint32_t most_to_go_on(float go_on, uint32_t surest)
+{
+        uint32_t most = TDM_MIN(steps_of(go_on), N_CHANCES - 1);
+
+        return most - TDM_MIN(most, surest);
+}
+
+void tdm_draft_doubts(const struct draft_records *r, const float *go_on, uint32_t n, uint8_t *ret_doubts,
+                      uint8_t *ret_most)
+{
+        uint32_t steps[N_CERTAINTIES], surest;
+        float share[N_CERTAINTIES];
+
+        find_classes(r, share, steps, &surest);
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
+                ret_doubts[c] = (uint8_t)TDM_MIN(steps[c], UINT8_MAX);
+        for (uint32_t k = 1; k < n; k++)
+                ret_most[k - 1] = (uint8_t)most_to_go_on(go_on[k], surest);
+}
+
+void tdm_draft_outlook(const struct draft_records *r, const float *least, const float *go_on, uint32_t n,
+                       float *ret_drawn, float *ret_checked, float *ret_right)
+{
+        /* Of all bursts, those whose guesses so far are all checked, by the chance that these are all right. */
+        float bursts[N_CHANCES] = { 1 }, next[N_CHANCES], chances[N_CHANCES];
+        float share[N_CERTAINTIES];
+        uint32_t steps[N_CERTAINTIES], surest, top = 0; /* of the places in bursts that are not 0 */
+
+        find_classes(r, share, steps, &surest);
         for (uint32_t i = 0; i < N_CHANCES; i++)
                 chances[i] = exp2f(-(float)i / CHANCE_STEPS);
         for (uint32_t k = 0; k < n; k++) {
-                uint32_t most = TDM_MIN((uint32_t)(-CHANCE_STEPS * log2f(least[k]) + 0.5f), N_CHANCES - 1);
+                uint32_t most = TDM_MIN(steps_of(least[k]), N_CHANCES - 1);
 
+                if (k > 0)
+                        top = TDM_MIN(top, most_to_go_on(go_on[k], surest));
                 memset(next, 0, sizeof(next));
-                ret_checked[k] = ret_right[k] = 0;
+                ret_drawn[k] = ret_checked[k] = ret_right[k] = 0;
+                for (uint32_t i = 0; i <= top; i++)
+                        ret_drawn[k] += bursts[i];
                 for (uint32_t i = 0; i <= top; i++) {
                         for (uint32_t c = 0; bursts[i] > 0 && c < N_CERTAINTIES; c++) {
                                 uint32_t to = i + steps[c];

@@ -431,11 +431,11 @@ static struct costs costs_of(struct lane *lane, struct lane *draft)
         return c;
 }
 
-/* ns, of k guesses for each. */
-static float draft_cost(const struct costs *c, uint32_t k)
+/* ns, of so many passes. */
+static float draft_cost(const struct costs *c, float n_passes)
 {
-        float expected = (float)k * c->draft_expected;
-        float ns = tdm_scheduler_burst_cost(c->draft_lane, c->n_drafted, k);
+        float expected = n_passes * c->draft_expected;
+        float ns = tdm_scheduler_burst_cost(c->draft_lane, c->n_drafted, n_passes);
 
         return ns == 0 || (c->hopes && ns > expected) ? expected : ns;
 }
@@ -487,21 +487,41 @@ static const struct draft_costs *costs_of_all(const struct costs *c, uint32_t mo
         return of;
 }
 
+/* Guesses that each may have in one step. */
+static uint32_t most_for_all(const struct costs *c, uint32_t most)
+{
+        uint32_t most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
+
+        return TDM_MIN(most, (most_rows - TDM_MIN(most_rows, c->n)) / c->n_drafted);
+}
+
+/* The least chance with which a further token is worth the pass that draws it, and its row. */
+static void find_go_on(const struct costs *c, const struct draft_costs *all, uint32_t n, float *ret)
+{
+        float token_ns = c->step / ((float)c->n * tdm_scheduler_gain(c->lane));
+        float pass = (draft_cost(c, 2) - draft_cost(c, 1)) / ((float)c->n_drafted * token_ns);
+
+        for (uint32_t k = 0; k < n; k++)
+                ret[k] = TDM_MIN(all->least[k] + TDM_MAX(pass, 0.0f), CHANCE_MOST);
+}
+
 /* The number of tokens in a burst with the most expected tokens a second, where all that have a draft have as many. Of
  * these, those that are likely enough are checked. What they cost may hardly be felt by the others. likely: how often
  * each is right, and all are checked; 0: what was counted. */
 static uint32_t best_number(const struct draft *d, const struct costs *c, uint32_t most, float likely)
 {
         float best_rate = GAIN_LEAST * (float)c->n / c->step, reach = 1, tokens = (float)c->n, rows = (float)c->n;
-        float checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES], one_ns = c->step;
+        float drawn[TDM_MAX_GUESSES], checked[TDM_MAX_GUESSES], right[TDM_MAX_GUESSES], go_on[TDM_MAX_GUESSES];
+        float one_ns = c->step, passes = 0;
         const bool one = likely == 0 && c->n_drafted == 1;
         const struct draft_costs *all = NULL;
-        uint32_t best = 0, most_rows = TDM_MIN(tdm_scheduler_most_rows(c->lane, c->n), TDM_MAX_STEP_LOGITS);
+        uint32_t best = 0;
 
-        most = TDM_MIN(most, (most_rows - TDM_MIN(most_rows, c->n)) / c->n_drafted);
+        most = most_for_all(c, most);
         if (likely == 0) {
                 all = costs_of_all(c, most);
-                tdm_draft_outlook(&d->records, all->least, most, checked, right);
+                find_go_on(c, all, most, go_on);
+                tdm_draft_outlook(&d->records, all->least, go_on, most, drawn, checked, right);
         }
         for (uint32_t k = 1; k <= most; k++) {
                 float ns;
@@ -509,10 +529,12 @@ static uint32_t best_number(const struct draft *d, const struct costs *c, uint32
                 reach *= likely;
                 rows += (float)c->n_drafted * (likely > 0 ? 1 : checked[k - 1]);
                 tokens += (float)c->n_drafted * (likely > 0 ? reach : right[k - 1]);
+                /* There is a pass while one of the companions draws on. */
+                passes += likely > 0 ? 1 : one ? drawn[k - 1] : 1 - powf(1 - drawn[k - 1], (float)c->n_drafted);
                 /* One text's guesses are mostly all checked or none, many texts' are a mean. */
                 if (one)
                         one_ns += checked[k - 1] * (all->ns[k] - all->ns[k - 1]);
-                ns = (one ? one_ns : step_cost(c, rows)) + draft_cost(c, k);
+                ns = (one ? one_ns : step_cost(c, rows)) + draft_cost(c, passes);
                 if (c->n > c->n_drafted && tdm_scheduler_others_wait(c->lane, (uint32_t)ceilf(rows), ns, c->step))
                         break;
                 if (tokens / ns > best_rate) {
@@ -542,8 +564,11 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
 {
         uint32_t most = tdm_scheduler_most_guesses(s, q->job), n;
         struct draft *d = &q->draft;
+        float go_on[TDM_MAX_GUESSES];
 
         d->look_at = 0;
+        memset(d->doubts, 0, sizeof(d->doubts));
+        memset(d->most_doubt, 0, sizeof(d->most_doubt));
         if (s->config.all_guesses || most == 0)
                 return most;
         d->why = TDM_UNGUESSED_MEASURING;
@@ -551,6 +576,9 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
                 return 0;
         n = best_number(d, c, most, 0);
         if (n > 0) {
+                most = most_for_all(c, most);
+                find_go_on(c, costs_of_all(c, most), n, go_on);
+                tdm_draft_doubts(&d->records, go_on, n, d->doubts, d->most_doubt);
                 d->retry_at = q->job->n_ids + PROBE_TOKENS;
                 d->n_probes = 0;
                 return n;
@@ -637,7 +665,7 @@ static bool reads_soon(const struct sequence *companion, const struct costs *c)
 static void wait(struct tdm_scheduler *s, struct sequence *q, const struct costs *c)
 {
         struct draft *d = &q->draft;
-        float most_ns = 2 * draft_cost(c, d->n_wanted) + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
+        float most_ns = 2 * draft_cost(c, (float)d->n_wanted) + TDM_MAX((float)LAG_NS, LAG_PART * c->step);
 
         d->why = TDM_UNGUESSED_DRAFT_BEHIND;
         if ((is_behind(d->seq) && !reads_soon(d->seq, c)) || q->job->n_ids < d->patient_at || q->suspects ||
@@ -700,21 +728,26 @@ void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequenc
 
 static int append_drawn(struct sequence *companion, const struct tdm_result *drawn)
 {
-        *certainty_at(companion, companion->job->n_ids) = tdm_draft_certainty(drawn->logprob);
+        *certainty_at(companion, companion->job->n_ids) = tdm_step_certainty(drawn->logprob);
         return tdm_job_append(companion->job, drawn->token);
 }
 
-/* The tokens that it has drawn become its own. All but the last have their keys and values already. */
-static int take_drawn(const struct tdm_scheduler *s, const struct flight_seq *fs)
+/* The tokens that it has drawn become its own. All but the last have their keys and values already. *ret_ended: it drew
+ * fewer than it should, as it was not sure enough. */
+static int take_drawn(const struct tdm_scheduler *s, const struct flight_seq *fs, bool *ret_ended)
 {
         struct sequence *companion = fs->seq;
         struct tdm_job *job = companion->job;
         int r;
 
+        *ret_ended = false;
         if (fs->n_logits == 0 || companion->n_committed != job->n_ids)
                 return 0;
         r = append_drawn(companion, &s->results[fs->first_logits]);
         for (uint32_t i = 0; i < fs->n_burst && r == 0; i++) {
+                *ret_ended = s->results[fs->first_burst + i].token == TDM_NO_TOKEN;
+                if (*ret_ended)
+                        break;
                 companion->n_committed++;
                 r = append_drawn(companion, &s->results[fs->first_burst + i]);
         }
@@ -725,6 +758,7 @@ void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct f
 {
         struct sequence *companion = fs->seq, *q = companion->owner;
         struct tdm_job *job = companion->job;
+        bool ended;
         int r;
 
         companion->n_committed += fs->n_rows;
@@ -734,7 +768,7 @@ void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct f
         if (!q || job->finished)
                 return;
         companion->in_flight--; /* it is in one step at most, and that lands now */
-        r = take_drawn(s, fs);
+        r = take_drawn(s, fs, &ended);
         if (r == 0)
                 r = catch_up(companion);
         companion->in_flight++;
@@ -744,6 +778,8 @@ void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct f
         }
         tdm_scheduler_enter(lane, companion);
         tdm_sequence_free_slid_out(lane, companion);
+        if (ended)
+                q->draft.n_wanted = TDM_MIN(q->draft.n_wanted, n_ahead(companion));
         if (q->draft.waits && n_ahead(companion) >= q->draft.n_wanted) {
                 q->draft.waits = false;
                 q->draft.n_late -= q->draft.n_late > 0;

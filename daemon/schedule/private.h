@@ -63,6 +63,7 @@ struct flight {
         uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
         uint32_t n_passes; /* more than one in a step with bursts */
+        uint32_t n_ran;    /* of them, when the step is done: bursts may end early */
         bool reads;        /* rows of prompts are in it */
         uint64_t step_id;
         uint32_t n_seqs;
@@ -338,7 +339,7 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
 /* The rows of the next step at most: what is not known is approached by steps. */
 uint32_t tdm_scheduler_most_rows(const struct lane *lane, uint32_t base);
 /* The expected time of a burst of n_seqs drafts; 0: not known. */
-float tdm_scheduler_burst_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes);
+float tdm_scheduler_burst_cost(struct lane *lane, uint32_t n_seqs, float n_passes);
 /* The next burst of so many counts as the first. */
 void tdm_scheduler_forget_bursts(struct lane *lane, uint32_t n_seqs);
 /* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
@@ -347,18 +348,20 @@ bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float n
 
 /* draft-records.c */
 #define TDM_DRAFT_PRIOR_GUESSES 6.0f
-/* How sure a draft is of a token, by the log-probability that it gives it. */
-uint8_t tdm_draft_certainty(float logprob);
 /* Of the guesses, n_known can be compared with what came, and n_right of these are right, until the first wrong one. */
 void tdm_draft_count(struct draft_records *r, const struct guesses *g, uint32_t n_right, uint32_t n_known);
 /* What was counted of a job becomes what is expected by what was counted of others, by a part; 1: wholly. */
 void tdm_draft_expect(struct draft_records *r, const struct draft_records *of, float part);
 /* The job leaves: what was counted of it is added to what is counted of others. */
 void tdm_draft_keep_counts(struct draft_records *of, const struct draft_records *r);
-/* Of the guess at each of n places in a burst: the chance that it is checked, and that it is checked and right with all
- * before it, where those are checked whose chance to be so is that place's least or more (from 1/64 on). */
-void tdm_draft_outlook(const struct draft_records *r, const float *least, uint32_t n, float *ret_checked,
-                       float *ret_right);
+/* Of the guess at each of n places in a burst: the chance that it is drawn at all, that it is checked, and that it is
+ * checked and right with all before it. Those are checked whose chance to be so is that place's least or more (from
+ * 1/64 on). A burst ends where not even the surest token would have a chance of go_on at the next place. */
+void tdm_draft_outlook(const struct draft_records *r, const float *least, const float *go_on, uint32_t n,
+                       float *ret_drawn, float *ret_checked, float *ret_right);
+/* When a burst of n tokens ends early, as a step says it (struct tdm_step_seq). */
+void tdm_draft_doubts(const struct draft_records *r, const float *go_on, uint32_t n, uint8_t *ret_doubts,
+                      uint8_t *ret_most);
 
 /* draft.c */
 /* The draft that the job names, or the configuration for its model. To be called before the job is known. */

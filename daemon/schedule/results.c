@@ -71,6 +71,59 @@ static int take_result(struct tdm_scheduler *s, const struct lane *lane, const s
                        -EPROTO;
 }
 
+static const struct tdm_step_seq *seq_of(const struct lane *lane, const struct flight *f, uint32_t slot,
+                                         const struct flight_seq *fs)
+{
+        return &tdm_steps_seqs(lane->model->steps->base, &lane->model->layout, slot)[fs - f->seqs];
+}
+
+/* Those of a burst, up to where it has ended. Behind that the first one becomes TDM_NO_TOKEN, here. */
+static int take_burst(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot,
+                      const struct flight_seq *fs)
+{
+        const struct tdm_step_seq *seq = seq_of(lane, f, slot, fs);
+        uint32_t before = fs->first_logits + fs->n_logits - 1, doubt = 0;
+
+        for (uint32_t k = 0; k < fs->n_burst; k++) {
+                uint32_t at = fs->first_burst + k;
+                int r;
+
+                if (tdm_step_burst_ends(seq, k, s->results[before].logprob, &doubt)) {
+                        s->results[at].token = TDM_NO_TOKEN;
+                        return 0;
+                }
+                r = take_result(s, lane, f, slot, fs, at, false);
+                if (r < 0)
+                        return r;
+                before = at;
+        }
+        return 0;
+}
+
+/* How many passes a step with bursts took. Its results are not checked yet, but only times are learned from it. */
+static uint32_t passes_of(const struct lane *lane, const struct flight *f, uint32_t slot)
+{
+        const struct tdm_model *model = lane->model;
+        const struct tdm_result *results =
+                (const struct tdm_result *)(model->results->base + (uint64_t)slot * model->layout.results_slot_bytes);
+        uint32_t most = 1;
+
+        for (uint32_t i = 0; i < f->n_seqs; i++) {
+                const struct flight_seq *fs = &f->seqs[i];
+                uint32_t at = fs->first_logits + fs->n_logits - 1, n = 0, doubt = 0;
+
+                for (; n < fs->n_burst; n++) {
+                        float logprob = *(const volatile float *)&results[at].logprob;
+
+                        if (tdm_step_burst_ends(seq_of(lane, f, slot, fs), n, logprob, &doubt))
+                                break;
+                        at = fs->first_burst + n;
+                }
+                most = TDM_MAX(most, 1 + n);
+        }
+        return most;
+}
+
 /* *ret_seq: where a result cannot be, the flight's sequence that it is of. */
 static int take_results(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot,
                         uint32_t *ret_seq)
@@ -85,8 +138,8 @@ static int take_results(struct tdm_scheduler *s, const struct lane *lane, const 
                 *ret_seq = i;
                 for (uint32_t k = fs->first_logits; k < fs->first_logits + fs->n_logits && r == 0; k++)
                         r = take_result(s, lane, f, slot, fs, k, logits[k].target != UINT32_MAX);
-                for (uint32_t k = fs->first_burst; k < fs->first_burst + fs->n_burst && r == 0; k++)
-                        r = take_result(s, lane, f, slot, fs, k, false);
+                if (r == 0 && fs->n_burst > 0)
+                        r = take_burst(s, lane, f, slot, fs);
                 if (r < 0)
                         return r;
         }
@@ -319,6 +372,7 @@ void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint
         }
         if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
                 lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
+        f->n_ran = f->n_passes > 1 ? passes_of(lane, f, slot) : f->n_passes;
         tdm_scheduler_charge(s, lane, f, true);
         f->charged = true;
         f->done = true;

@@ -217,7 +217,7 @@ static float burst_cost(struct tdm_scheduler *s, uint32_t n_decode)
                 longest = TDM_MAX(longest, q->guesses.n_found);
                 n++;
         }
-        return draft ? tdm_scheduler_burst_cost(draft, n, longest) : 0;
+        return draft ? tdm_scheduler_burst_cost(draft, n, (float)longest) : 0;
 }
 
 /* A guess is worth its row where it brings more tokens than other steps make in the time of the row. So what counts is

@@ -198,11 +198,11 @@ static void note_burst(struct burst_cost *c, float n_passes, float ns)
         c->sum_xy = c->sum_xy * BURST_DECAY + n_passes * ns;
 }
 
-float tdm_scheduler_burst_cost(struct lane *lane, uint32_t n_seqs, uint32_t n_passes)
+float tdm_scheduler_burst_cost(struct lane *lane, uint32_t n_seqs, float n_passes)
 {
         const struct burst_cost *c = burst_of(lane, n_seqs);
 
-        return c->n > 0 ? burst_ns(c, (float)n_passes) : 0;
+        return c->n > 0 ? burst_ns(c, n_passes) : 0;
 }
 
 void tdm_scheduler_forget_bursts(struct lane *lane, uint32_t n_seqs)
@@ -220,7 +220,7 @@ void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t
         if (f->reads)
                 return;
         if (is_draft)
-                note_burst(burst_of(lane, f->n_seqs), (float)TDM_MAX(f->n_passes, 1u), took);
+                note_burst(burst_of(lane, f->n_seqs), (float)TDM_MAX(f->n_ran, 1u), took);
         else
                 note_step(lane, cost_index(f->n_rows), took);
 }

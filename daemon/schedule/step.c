@@ -290,6 +290,12 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
         fill_pages(b->lane, q, first + n + n_burst);
         b->seqs[f->n_seqs] =
                 (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n, .n_burst = n_burst };
+        if (n_burst > 0) {
+                const struct draft *d = &q->owner->draft;
+
+                memcpy(b->seqs[f->n_seqs].doubts, d->doubts, sizeof(d->doubts));
+                memcpy(b->seqs[f->n_seqs].most_doubt, d->most_doubt, sizeof(d->most_doubt));
+        }
         f->seqs[f->n_seqs] = (struct flight_seq){ .seq = q,
                                                   .first = first,
                                                   .n_rows = n,

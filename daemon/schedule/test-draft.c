@@ -485,6 +485,25 @@ static void test_rows_that_cost_nothing(void **state)
         world_close(&w);
 }
 
+static bool every_fifth(uint32_t position)
+{
+        w.fleet.is_sure = true;
+        return position % 5 == 0;
+}
+
+/* A burst ends behind the token of which the draft is not sure: four right ones and this one are five passes. Without
+ * an end there are over 600. */
+static void test_ends(void **state)
+{
+        const struct tdm_job *job;
+
+        run_for_cost(100000, every_fifth, 1000, 0);
+        job = w.jobs[0].job;
+        assert_true(job->n_accepted > 180);
+        assert_in_range(w.fleet.n_passes[1], job->n_accepted, 290);
+        world_close(&w);
+}
+
 static void test_cost(void **state)
 {
         run_for_cost(10000, NULL, 1000, 0);
@@ -526,12 +545,16 @@ static void test_cost(void **state)
 
 /* What the outlook says of `left` more guesses, by going through all of them. */
 static void go_through(const struct draft_records *r, float least, uint32_t left, float share, float chance,
-                       float *ret_checked, float *ret_right)
+                       float *ret_drawn, float *ret_checked, float *ret_right)
 {
-        float n_seen = 0;
+        float n_seen = 0, surest = 0;
 
-        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
+        for (uint32_t c = 0; c < N_CERTAINTIES; c++) {
                 n_seen += r->seen[c];
+                surest = TDM_MAX(surest, tdm_scheduler_chance(&r->certain[c]));
+        }
+        if (left > 0 && chance * surest >= least)
+                ret_drawn[0] += share;
         for (uint32_t c = 0; left > 0 && c < N_CERTAINTIES; c++) {
                 float next = chance * tdm_scheduler_chance(&r->certain[c]), so = share * r->seen[c] / n_seen;
 
@@ -539,7 +562,7 @@ static void go_through(const struct draft_records *r, float least, uint32_t left
                         continue;
                 ret_checked[0] += so;
                 ret_right[0] += so * next;
-                go_through(r, least, left - 1, so, next, ret_checked + 1, ret_right + 1);
+                go_through(r, least, left - 1, so, next, ret_drawn + 1, ret_checked + 1, ret_right + 1);
         }
 }
 
@@ -551,10 +574,10 @@ static void test_certainty(void **state)
         struct guesses g = { .drafted = true, .n_found = 1 };
         uint32_t bits = 7;
 
-        assert_int_equal(tdm_draft_certainty(-20), 0);
-        assert_int_equal(tdm_draft_certainty(logf(0.099f)), 0);
-        assert_int_equal(tdm_draft_certainty(logf(0.55f)), 4);
-        assert_int_equal(tdm_draft_certainty(0), N_CERTAINTIES - 1);
+        assert_int_equal(tdm_step_certainty(-20), 0);
+        assert_int_equal(tdm_step_certainty(logf(0.099f)), 0);
+        assert_int_equal(tdm_step_certainty(logf(0.55f)), 4);
+        assert_int_equal(tdm_step_certainty(0), N_CERTAINTIES - 1);
         tdm_draft_expect(&r, &none, 1);
         for (unsigned i = 0; i < 4000; i++) {
                 bits = bits * 1664525 + 1013904223;
@@ -565,12 +588,14 @@ static void test_certainty(void **state)
         for (uint32_t c = 0; c < N_CERTAINTIES; c++)
                 assert_true(fabsf(tdm_scheduler_chance(&r.certain[c]) - truth[c]) < 0.2f);
         for (float least = 0.03f; least < 0.5f; least *= 1.7f) {
-                float checked[4], right[4], want_checked[5] = { 0 }, want_right[5] = { 0 };
+                float drawn[4], checked[4], right[4], want_drawn[5] = { 0 }, want_checked[5] = { 0 },
+                                                      want_right[5] = { 0 };
                 float all[4] = { least, least, least, least };
 
-                tdm_draft_outlook(&r, all, 4, checked, right);
-                go_through(&r, least, 4, 1, 1, want_checked, want_right);
+                tdm_draft_outlook(&r, all, all, 4, drawn, checked, right);
+                go_through(&r, least, 4, 1, 1, want_drawn, want_checked, want_right);
                 for (unsigned k = 0; k < 4; k++) {
+                        assert_true(fabsf(drawn[k] - want_drawn[k]) < 0.13f);
                         assert_true(fabsf(checked[k] - want_checked[k]) < 0.13f);
                         assert_true(fabsf(right[k] - want_right[k]) < 0.03f);
                 }
@@ -587,9 +612,9 @@ static void test_certainty(void **state)
                                 &(struct guesses){ .drafted = true, .n_found = 1, .certainty = { (uint8_t)(i % 8) } },
                                 0, 1);
         {
-                float checked[1], right[1];
+                float drawn[1], checked[1], right[1];
 
-                tdm_draft_outlook(&r, &(float){ 0.1f }, 1, checked, right);
+                tdm_draft_outlook(&r, &(float){ 0.1f }, &(float){ 0.1f }, 1, drawn, checked, right);
                 assert_true(right[0] < 0.15f);
         }
 }
@@ -679,6 +704,7 @@ int main(void)
                 cmocka_unit_test(test_reads_soon),
                 cmocka_unit_test(test_names),
                 cmocka_unit_test(test_bursts),
+                cmocka_unit_test(test_ends),
                 cmocka_unit_test(test_liars),
         };
 

@@ -442,7 +442,7 @@ static void took(struct lane *lane, uint32_t n_rows, uint32_t n_passes, bool is_
 {
         struct sequence q = { .is_draft = is_draft };
         struct flight_seq fs = { .seq = &q };
-        const struct flight f = { .n_rows = n_rows, .n_passes = n_passes, .n_seqs = 1, .seqs = &fs };
+        const struct flight f = { .n_rows = n_rows, .n_passes = n_passes, .n_ran = n_passes, .n_seqs = 1, .seqs = &fs };
 
         tdm_scheduler_note_cost(lane, &f, (uint64_t)ns);
 }

@@ -298,6 +298,8 @@ static void run_rows(struct tdm_fleet *f, const struct fake_step *s, uint32_t m,
                         if (l->mask)
                                 choose_allowed(f, s, row->logits, r);
                         r->logprob = score_of(hash, r->token);
+                        if (m == 1 && f->is_sure)
+                                r->logprob = f->misses(row->position + 1) ? -3 : -0.01f;
                         r->target_logprob = l->target == UINT32_MAX ? 0 : score_of(hash, l->target);
                         r->n_top = l->sampling.n_top;
                         for (uint32_t t = 0; t < r->n_top; t++)

@@ -86,6 +86,7 @@ struct tdm_fleet {
         enum fault fault;
         uint32_t fault_model;                  /* the double does it there only */
         bool (*misses)(uint32_t position);     /* model 1 draws another token there; NULL: nowhere */
+        bool is_sure;                          /* its log-probabilities say where it does */
         bool draft_kills, draft_breaks;        /* so do all steps of model 1 */
         uint32_t (*replay)(uint32_t position); /* the token at a position, whatever stands before it; NULL: see above */
 };

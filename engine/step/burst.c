@@ -7,10 +7,31 @@
  * checked with the pages and positions of all passes. What is drawn is read from the worker's own memory, never from
  * the segment of results, which the other worker may write too.
  *
- * Passes keep the order of the sequences, and those that are done drop out. n_burst is 0 in the last pass. */
+ * Passes keep the order of the sequences, and those that are done drop out. n_burst is 0 in the last pass.
+ *
+ * A burst ends early where its tokens are so unsure that nobody would look at further ones. tandemd says with each step
+ * what a class of certainty counts. So it knows from the results where a burst has ended. */
 #include "engine/step/step.h"
 
 #include <assert.h>
+
+/* Where the next class begins, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95. */
+static const float class_ends[TDM_CERTAINTIES - 1] = { -2.303f, -1.609f, -1.204f, -0.799f, -0.511f, -0.223f, -0.051f };
+
+uint8_t tdm_step_certainty(float logprob)
+{
+        uint8_t i = 0;
+
+        while (i < TDM_CERTAINTIES - 1 && logprob >= class_ends[i])
+                i++;
+        return i;
+}
+
+bool tdm_step_burst_ends(const struct tdm_step_seq *seq, uint32_t n_before, float logprob, uint32_t *doubt)
+{
+        *doubt += seq->doubts[tdm_step_certainty(logprob)];
+        return *doubt > seq->most_doubt[n_before];
+}
 
 void tdm_step_take(const struct tdm_step *step, const struct tdm_result *drawn, struct tdm_result *results)
 {
@@ -54,12 +75,19 @@ int tdm_step_next_pass(struct tdm_step *step, const struct tdm_result *drawn, co
                 assert(n <= row.logits && n <= s);
                 if (drawn[row.logits].token >= hp->n_vocab)
                         return -EPROTO;
+                if (tdm_step_burst_ends(&seq, step->n_passes, drawn[row.logits].logprob, &burst.doubt)) {
+                        step->n_burst -= burst.n_left;
+                        continue;
+                }
                 step->logits[n] = step->logits[row.logits];
                 step->logits[n].row = n;
                 look_back(step, &step->logits[n], drawn[row.logits].token);
                 step->rows[n] = (struct tdm_step_row){ drawn[row.logits].token, row.position + 1, n, n };
-                step->seqs[n] = (struct tdm_step_seq){ .table = seq.table, .first_row = n, .n_rows = 1 };
-                step->bursts[n] = (struct tdm_step_burst){ burst.n_left - 1, burst.at + 1 };
+                seq.first_row = n;
+                seq.n_rows = 1;
+                seq.n_burst = 0;
+                step->seqs[n] = seq;
+                step->bursts[n] = (struct tdm_step_burst){ burst.n_left - 1, burst.at + 1, burst.doubt };
                 for (int g = 0; g < TDM_KV_GROUPS && n != s; g++)
                         memcpy(step->tables[g] + (size_t)n * step->table_entries,
                                step->tables[g] + (size_t)s * step->table_entries,
@@ -69,5 +97,5 @@ int tdm_step_next_pass(struct tdm_step *step, const struct tdm_result *drawn, co
         }
         step->head.n_rows = step->head.n_seqs = step->head.n_logits = n;
         step->n_passes++;
-        return 1;
+        return n > 0;
 }

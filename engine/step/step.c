@@ -316,7 +316,7 @@ static int check_bursts(struct tdm_step *step, const struct tdm_steps_limits *li
                 const struct tdm_step_row *row = &step->rows[seq->first_row + seq->n_rows - 1];
                 const struct tdm_step_logits *l = row->logits == UINT32_MAX ? NULL : &step->logits[row->logits];
 
-                step->bursts[s] = (struct tdm_step_burst){ seq->n_burst, at };
+                step->bursts[s] = (struct tdm_step_burst){ seq->n_burst, at, 0 };
                 if (seq->n_burst == 0)
                         continue;
                 if (seq->n_burst > TDM_MAX_BURST || seq->n_burst > limits->max_logits - at)

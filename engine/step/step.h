@@ -23,12 +23,13 @@
 #include "engine/sampling/sampler.h"
 
 #define TDM_STEPS_MAGIC UINT32_C(0x50545354) /* "TSTP" */
-#define TDM_STEPS_ABI 6u
+#define TDM_STEPS_ABI 7u
 #define TDM_STEP_SLOTS 4u
 #define TDM_MAX_STEP_ROWS 4096u
 #define TDM_MAX_STEP_SEQS 256u
 #define TDM_MAX_STEP_LOGITS 512u
-#define TDM_MAX_BURST 16u /* tokens that a sequence draws beyond its rows (burst.c) */
+#define TDM_MAX_BURST 16u  /* tokens that a sequence draws beyond its rows (burst.c) */
+#define TDM_CERTAINTIES 8u /* classes of how sure a model is of a token (tdm_step_certainty()) */
 
 #define TDM_MAX_INPUT_BYTES (1u << 20)
 
@@ -47,6 +48,9 @@ struct tdm_step_seq {
         uint32_t first_row;
         uint32_t n_rows;
         uint32_t n_burst; /* tokens to draw behind its last row's, each from a row of the one before (burst.c) */
+        /* A burst ends early behind its k-th token if the doubts of all k, by their classes, are more than most_doubt
+         * [k - 1] together. All 0: it does not. */
+        uint8_t doubts[TDM_CERTAINTIES], most_doubt[TDM_MAX_BURST];
 };
 
 /* One row whose logits are wanted: sampled, and/or scored against a target. */
@@ -194,7 +198,7 @@ struct tdm_step {
         uint32_t table_entries;
         /* Of each sequence: tokens still to be drawn behind that of this pass, and where its next result goes. */
         struct tdm_step_burst {
-                uint32_t n_left, at;
+                uint32_t n_left, at, doubt;
         } * bursts;        /* [max_seqs] */
         uint32_t n_burst;  /* the sum of n_left; 0: this is the last pass */
         uint32_t n_passes; /* that were taken */
@@ -215,8 +219,14 @@ int tdm_step_read(struct tdm_step *step, const uint8_t *base, const struct tdm_s
                   uint64_t step_id, uint32_t epoch, const struct tdm_hparams *hp, const struct tdm_kv_geometry *kv,
                   struct tdm_error *err);
 
-/* Bursts: see burst.c. After a pass over the step: drawn [n_logits], the worker's own copy of what was drawn, goes to
- * its places in the results. */
+/* Bursts: see burst.c. How sure a model is of a token, by the log-probability that it gives it: the class, from 0 for
+ * not sure. */
+uint8_t tdm_step_certainty(float logprob);
+/* Whether a burst ends behind a token. n_before: tokens of it before this one, below TDM_MAX_BURST. *doubt: 0 at first.
+ */
+bool tdm_step_burst_ends(const struct tdm_step_seq *seq, uint32_t n_before, float logprob, uint32_t *doubt);
+/* After a pass over the step: drawn [n_logits], the worker's own copy of what was drawn, goes to its places in the
+ * results. */
 void tdm_step_take(const struct tdm_step *step, const struct tdm_result *drawn, struct tdm_result *results);
 /* The copy becomes the next pass: a row for each sequence that draws on, of the token that it has just drawn. 1: there
  * is such a pass; 0: all is drawn; -EPROTO: a token that cannot be. */

@@ -1,5 +1,6 @@
 /* Steps: a good one is copied whole; every single lie in one is refused; random bytes never get past the check with
  * anything that could be indexed with. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -378,6 +379,47 @@ static void test_bursts(void **unused)
         assert_int_equal(tdm_step_next_pass(step, drawn, &hp), -EPROTO);
 }
 
+/* Behind its second token the first sequence's doubts are more than they may be. The last sequence draws on. */
+static void test_burst_ends(void **unused)
+{
+        struct tdm_result drawn[8], results[8] = {};
+        struct tdm_step_seq *seqs;
+        uint32_t pass = 0, doubt = 0;
+
+        write_bursts();
+        seqs = tdm_steps_seqs(base, &layout, 2);
+        for (uint32_t c = 0; c < TDM_CERTAINTIES; c++)
+                seqs[0].doubts[c] = (uint8_t)(10 - c);
+        seqs[0].most_doubt[0] = 10;
+        seqs[0].most_doubt[1] = 11;
+        seqs[0].most_doubt[2] = 255;
+        for (uint32_t i = 0; i < 8; i++)
+                results[i].token = 999;
+        assert_int_equal(read_step(NULL), 0);
+        do {
+                assert_int_equal(step->head.n_seqs, 3 - pass);
+                assert_int_equal(step->seqs[step->head.n_seqs - 1].table, bursts[2].table);
+                draw(drawn, pass);
+                drawn[0].logprob = -0.4f; /* the sixth class: 5 */
+                if (pass == 1)
+                        drawn[0].logprob = -1; /* the fourth: 7, which is one too much */
+                tdm_step_take(step, drawn, results);
+                pass++;
+        } while (tdm_step_next_pass(step, drawn, &hp) > 0);
+        assert_int_equal(pass, 3);
+        assert_int_equal(results[3].token, 34);
+        assert_int_equal(results[4].token, 999);
+        assert_int_equal(results[5].token, 999);
+        assert_int_equal(results[6].token, 35);
+        assert_int_equal(results[7].token, 38);
+        assert_false(tdm_step_burst_ends(&seqs[0], 0, -0.4f, &doubt));
+        assert_true(tdm_step_burst_ends(&seqs[0], 1, -1, &doubt));
+        doubt = 0;
+        assert_false(tdm_step_burst_ends(&seqs[0], 0, -0.4f, &doubt));
+        assert_false(tdm_step_burst_ends(&seqs[0], 1, -0.4f, &doubt));
+        assert_true(tdm_step_burst_ends(&seqs[0], 1, NAN, &doubt));
+}
+
 static const struct lie burst_lies[] = {
         { "more than fit", SEQ, 2, offsetof(struct tdm_step_seq, n_burst), 3 },
         { "more than are allowed", SEQ, 0, offsetof(struct tdm_step_seq, n_burst), TDM_MAX_BURST + 1 },
@@ -628,8 +670,8 @@ int main(void)
                 cmocka_unit_test(test_not_looked_at), cmocka_unit_test(test_random),
                 cmocka_unit_test(test_segment),       cmocka_unit_test(test_layout),
                 cmocka_unit_test(test_masks),         cmocka_unit_test(test_masks_of_other_sizes),
-                cmocka_unit_test(test_bursts),        cmocka_unit_test(test_burst_lies),
-                cmocka_unit_test(test_random_bursts),
+                cmocka_unit_test(test_bursts),        cmocka_unit_test(test_burst_ends),
+                cmocka_unit_test(test_burst_lies),    cmocka_unit_test(test_random_bursts),
         };
 
         return cmocka_run_group_tests(tests, setup, teardown);
