@@ -45,6 +45,8 @@
 #define CHANCE_LEAST 0.02f
 /* How good a companion might be that seems not to pay. */
 #define PROBE_CHANCE 0.8f
+/* For tests: the classes of certainty behind which a burst ends. */
+#define HARDLY_SURE 3u
 /* What a job has counted comes back to what is expected by such a part with each token, while it makes no guesses: a
  * run of wrong ones says little about the text that follows. */
 #define BACK_PART 0.01f
@@ -569,6 +571,8 @@ static uint32_t choose_number(const struct tdm_scheduler *s, struct sequence *q,
         d->look_at = 0;
         memset(d->doubts, 0, sizeof(d->doubts));
         memset(d->most_doubt, 0, sizeof(d->most_doubt));
+        if (s->config.ends_early)
+                memset(d->doubts, 1, HARDLY_SURE);
         if (s->config.all_guesses || most == 0)
                 return most;
         d->why = TDM_UNGUESSED_MEASURING;

@@ -113,6 +113,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, enum guess
                 .draft_max = guessing ? TDM_MAX_GUESSES : 0,
                 .guess = guessing == GUESS_SCRIPT ? script : NULL,
                 .all_guesses = guessing == GUESS_DRAFT,
+                .ends_early = guessing == GUESS_DRAFT && seed % 2,
                 .open_draft = world_open_draft,
                 .open_data = &w,
         };
@@ -126,6 +127,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, enum guess
         w.n_jobs = 1 + pick(&w, MAX_JOBS - 1);
         w.away = losses;
         w.fleet.misses = guessing == GUESS_DRAFT ? misses : NULL;
+        w.fleet.is_sure = config.ends_early;
         w.fleet.measured = kinds[pick(&w, TDM_ARRAY_SIZE(kinds))];
         w.fleet.slowness[0] = pick(&w, 3) * 1000;
         w.fleet.slowness[1] = pick(&w, 3) * 1000;
