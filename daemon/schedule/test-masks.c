@@ -224,20 +224,20 @@ static void test_pushed_out(void **state)
 
         for (unsigned i = 0; i < 4; i++)
                 alone(&want[i], schemas[2], NULL, 200, 1 + 4 * i);
-        for (unsigned round = 0; round < 4; round++) {
+        /* How many are pushed out depends on when the threads have compiled the jobs' grammars. */
+        for (unsigned round = 0; round < 4 || (n_evicted < 2 && round < 100); round++) {
                 struct world w;
 
                 world_open(&w, 1 + round, 9, 20, &plain);
-                w.fleet.late = round;
+                w.fleet.late = round % 4;
                 for (unsigned i = 0; i < 4; i++)
                         add(&w, schemas[2], NULL, 200, 1 + 4 * i);
-                drive(&w, round == 3 ? 20 : 0);
+                drive(&w, round % 4 == 3 ? 20 : 0);
                 for (unsigned i = 0; i < 4; i++)
                         check_same(&w, &w.jobs[i], &want[i]);
                 n_evicted += w.s->stats.evictions;
                 world_close(&w);
         }
-        /* How many depends on when the threads have compiled the jobs' grammars. */
         assert_true(n_evicted >= 2);
 }
 

@@ -94,8 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(r == 0 || (r == err.code && err.message[0]));
         if (r) {
                 assert(n_bytes == 0);
-                fuzz_check_time(start);
-                return 0;
+                return fuzz_again(start) ? LLVMFuzzerTestOneInput(data, size) : 0;
         }
         visit(g);
         r = tdm_model_describe(g, &description, &err);
@@ -110,6 +109,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (r == 0)
                 talk(g, t);
         check_memory(g, t, size, n_bytes);
-        fuzz_check_time(start);
-        return 0;
+        return fuzz_again(start) ? LLVMFuzzerTestOneInput(data, size) : 0;
 }

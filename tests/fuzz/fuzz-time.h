@@ -38,4 +38,17 @@ static inline void fuzz_check_time(uint64_t start_ns)
         abort();
 }
 
+/* The same, but an input is run up to three times: where it writes files, other programs' work may count. true: it is
+ * to be run again. */
+static inline bool fuzz_again(uint64_t start_ns)
+{
+        static unsigned n_slow;
+
+        if (fuzz_now_ns() - start_ns > FUZZ_LIMIT_NS && ++n_slow < 3)
+                return true;
+        fuzz_check_time(start_ns);
+        n_slow = 0;
+        return false;
+}
+
 #endif
