@@ -40,7 +40,7 @@ struct tdm_scheduler_config {
         int (*open_draft)(void *userdata, const char *name, struct tdm_model **ret, struct tdm_error *err);
         void *open_data;
         bool all_guesses; /* tests: all that are found are checked, whatever that costs */
-        bool ends_early;  /* for tests: and a draft's burst ends behind a token of which it is hardly sure */
+        bool ends_early;  /* tests: a draft's burst ends behind a token of which it is hardly sure */
         /* Tests: the guesses of every step instead of those of lookup.c, and their number, <= most. All are checked.
          */
         uint32_t (*guess)(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret);

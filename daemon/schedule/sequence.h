@@ -61,10 +61,10 @@ struct draft {
         struct sequence *seq;    /* the companion; NULL: there is none now */
         bool begun;              /* records hold what is expected, or what was counted */
         uint32_t n_wanted;       /* guesses that the companion is to make */
-        uint8_t doubts[TDM_CERTAINTIES],
-                most_doubt[TDM_MAX_BURST]; /* when it is to make no more: struct tdm_step_seq */
-        uint32_t patient_at;               /* tokens of the job from which the companion is waited for again */
-        uint32_t n_late;                   /* how often it was too late, lately */
+        /* When it is to make no more: struct tdm_step_seq. */
+        uint8_t doubts[TDM_CERTAINTIES], most_doubt[TDM_MAX_BURST];
+        uint32_t patient_at;  /* tokens of the job from which the companion is waited for again */
+        uint32_t n_late;      /* how often it was too late, lately */
         uint32_t retry_at;    /* tokens of the job from which a new companion is tried, or one that did not pay */
         uint32_t probe_until; /* tokens of the job up to which guesses are tried that seem not to pay */
         uint32_t n_probes;
