@@ -9,6 +9,8 @@
 
 #define ALIGNMENT 64u
 #define CHUNKS_PER_THREAD 16u
+#define CHUNKS_PER_THREAD_OF_LONG 6u        /* of up to so many rows, which wait for memory: it is read */
+#define ROWS_OF_LONG_CHUNKS 6u              /* faster in longer pieces */
 #define CHUNKS_PER_THREAD_OF_MANY_ROWS 8u   /* they wait for no memory, and the kernels like long chunks */
 #define CHUNKS_PER_THREAD_LEAST 4u          /* of a matrix that lies by rows or columns */
 #define CHUNK_MACS_MAX (UINT64_C(32) << 20) /* some ten milliseconds in plain C */
@@ -178,11 +180,17 @@ struct cut {
         uint32_t unit; /* of chunk_panels, the least too */
 };
 
+static uint32_t chunks_per_thread(uint32_t n_rows)
+{
+        if (n_rows <= ROWS_OF_LONG_CHUNKS)
+                return CHUNKS_PER_THREAD_OF_LONG;
+        return n_rows < CHUNK_ROWS_MAX ? CHUNKS_PER_THREAD : CHUNKS_PER_THREAD_OF_MANY_ROWS;
+}
+
 static struct cut cut_matrix(const struct tdm_matrix *matrix, uint32_t n_rows, uint64_t all_macs, unsigned n_threads)
 {
         struct cut cut = { .n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), .n_rows = n_rows };
-        uint64_t wanted =
-                all_macs / n_threads / (n_rows < CHUNK_ROWS_MAX ? CHUNKS_PER_THREAD : CHUNKS_PER_THREAD_OF_MANY_ROWS);
+        uint64_t wanted = all_macs / n_threads / chunks_per_thread(n_rows);
         uint64_t per_panel, most = TDM_MAX(CHUNK_BYTES_MAX / matrix->panel_bytes, UINT64_C(1));
 
         cut.unit = n_rows <= FEW_ROWS && cut.n_panels >= FEW_ROWS_PANELS * n_threads ? FEW_ROWS_PANELS : 2;
