@@ -59,7 +59,7 @@ struct server {
         struct tdm_config reread;        /* its owner once it was read again */
 
         struct tdm_source *trim; /* timer */
-        bool trimming;
+        bool trim_is_due, trimming;
         struct tdm_source *ending; /* timer */
         uint64_t ending_ns;        /* since when; 0: not ending */
         uint64_t reading_ns;       /* since when only clients are waited for */
@@ -160,23 +160,26 @@ static void on_trimmed(void *task, bool ran)
         ((struct server *)task)->trimming = false;
 }
 
+/* Not put off by who comes meanwhile: clients may come and go all the time. */
+static void trim_later(struct server *s)
+{
+        if (!s->trim_is_due)
+                tdm_source_arm(s->trim, tdm_now_ns() + TRIM_NS);
+        s->trim_is_due = true;
+}
+
 /* A heap keeps what was freed below what is still in use: the queues of slow readers, say. Looked at for as long as
  * there are clients, and once more. */
 static int on_trim(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct server *s = userdata;
 
+        s->trim_is_due = false;
+        if (s->trimming || tdm_face_n_connections(s->face) > 0)
+                trim_later(s);
         if (!s->trimming && tdm_background_add(s->background, run_trim, on_trimmed, s) == 0)
                 s->trimming = true;
-        if (tdm_face_n_connections(s->face) > 0)
-                tdm_source_arm(source, now_ns + TRIM_NS);
         return 0;
-}
-
-static void trim_later(struct server *s)
-{
-        if (!s->trimming)
-                tdm_source_arm(s->trim, tdm_now_ns() + TRIM_NS);
 }
 
 static void on_model_changed(struct tdm_model *model, void *userdata)

@@ -448,6 +448,25 @@ def half_frames():
 
 
 @test
+def short_visits_keep_no_memory():
+    """What was freed goes back to the system, also where somebody asks for the status all the time."""
+    if SANITIZER:
+        raise Skip("a sanitizer keeps what was freed")
+    with system_daemon() as d, copies(1) as paths:
+        d.status()
+        before, wires = anonymous(d.process.pid), []
+        for _ in range(48):
+            w = wire_of(d, ATTACKER)
+            wires.append(w)
+            w.socket.sendall(struct.pack("<I", 100000) + bytes(99999))
+        wait_for(lambda: anonymous(d.process.pid) > before + (4 << 20), "the half frames are there", 5)
+        with_file(d, BYSTANDER, paths[0], "tokenize", {"text": b"Once"})  # what is known of it lies behind them
+        for w in wires:
+            w.close()
+        wait_for(lambda: d.status() and anonymous(d.process.pid) < before + (2 << 20), "memory is given back", 8, 0.3)
+
+
+@test
 def signals_and_the_end():
     """A file size limit does not end the daemon, and work that waits does not hold up its end."""
     text = (b"Once upon a time there was a little girl named Lily. " * 20000)[:1 << 20]
