@@ -30,7 +30,7 @@ from hung_files import *  # noqa: E402,F403
 import process_memory  # noqa: E402
 
 STEP_S, OTHERS, BEYOND_S = 0.25, 3, 1.0
-WARM_S = 10
+WARM_S = 15
 MEMORY_BYTES = 1536 << 20
 TEXT = b"Once upon a time there was a little girl named Lily. She liked to play outside in the park. "
 
