@@ -37,14 +37,12 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         tdm_list_init(&s->lanes);
         tdm_list_init(&s->ended);
         s->users = calloc(config->max_jobs, sizeof(*s->users));
-        s->results = aligned_alloc(_Alignof(struct tdm_result), TDM_MAX_STEP_LOGITS * sizeof(*s->results));
+        s->results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->results));
         s->emits = calloc(config->max_sequences + TDM_MAX_STEP_LOGITS, sizeof(*s->emits));
         s->guess_order = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->guess_order));
         s->candidates = calloc(config->max_sequences, sizeof(*s->candidates));
         if (!s->users || !s->results || !s->emits || !s->candidates || !s->guess_order)
                 return -ENOMEM;
-        /* All of it now: what the widest step needs is not to come and go with the company. */
-        memset(s->results, 0, TDM_MAX_STEP_LOGITS * sizeof(*s->results));
         r = tdm_loop_add_defer(loop, on_work, s, &s->work);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
