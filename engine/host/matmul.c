@@ -9,8 +9,8 @@
 
 #define ALIGNMENT 64u
 #define CHUNKS_PER_THREAD 16u
-#define CHUNKS_PER_THREAD_OF_LONG 6u        /* of up to so many rows, which wait for memory: it is read */
-#define ROWS_OF_LONG_CHUNKS 6u              /* faster in longer pieces */
+#define ROWS_OF_LONG_CHUNKS 6u              /* up to so many rows wait for memory */
+#define CHUNKS_PER_THREAD_OF_LONG 6u        /* of these: memory is read faster in long pieces */
 #define CHUNKS_PER_THREAD_OF_MANY_ROWS 8u   /* they wait for no memory, and the kernels like long chunks */
 #define CHUNKS_PER_THREAD_LEAST 4u          /* of a matrix that lies by rows or columns */
 #define CHUNK_MACS_MAX (UINT64_C(32) << 20) /* some ten milliseconds in plain C */

@@ -309,6 +309,13 @@ def warm_up(d, shared, paths):
         with_file(d, BYSTANDER, path, "tokenize", {"text": b"Once"})
 
 
+def at_rest(d, shared, paths):
+    """What is held when no job runs and the same models were described last."""
+    wait_for(lambda: not d.call("jobs").get("jobs"), "jobs end", 30)
+    warm_up(d, shared, paths)
+    return settled(d)
+
+
 @test
 def all_at_once():
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -329,9 +336,7 @@ def all_at_once():
         time.sleep(WARM_S)
         earlier.end()
         earlier.join()
-        wait_for(lambda: not d.call("jobs").get("jobs"), "jobs end", 30)
-        warm_up(d, shared, paths)
-        parts_before, files_before = settled(d), process_memory.open_files(d.process.pid)
+        parts_before, files_before = at_rest(d, shared, paths), process_memory.open_files(d.process.pid)
         before = sum(parts_before.values())
         if available():  # not earlier: who has such a file open cannot leave
             files = stack.enter_context(HungFiles(os.path.join(folder, "mnt"), make_model("tiny"), ATTACKER))
@@ -362,9 +367,7 @@ def all_at_once():
         check(p99(times) < 0.2 * SLOW, "status", p99(times))
         check(gaps[-1] < limit * SLOW, "the longest gap between two tokens", gaps[-1], limit)
         check(SANITIZER or most < before + MEMORY_BYTES, "memory", before, most)
-        wait_for(lambda: not d.call("jobs").get("jobs"), "jobs end", 30)
-        warm_up(d, shared, paths)
-        parts_after = settled(d)
+        parts_after = at_rest(d, shared, paths)
         after = sum(parts_after.values())
         print(f"FIGURE all_at_once: memory at first {first >> 10} KiB, before {before >> 10} KiB, after "
               f"{after >> 10} KiB; open files before {files_before}, after "

@@ -105,7 +105,7 @@ def daemon(bus, **env):
 
 
 def wanted():
-    """Jobs that are not done before the sleep that their first tokens set off is heard of, on fast machines too."""
+    """Long enough that none is done before tandemd hears of the sleep, on fast machines too."""
     return [{"prompt": PROMPT + " and" * i, "n": times(300, 1200, 40), "temp": (0.0, 0.8)[i % 2], "seed": i}
             for i in range(4)]
 
