@@ -629,9 +629,10 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
 
         if (!f)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        f->trace = calloc(1, sizeof(*f->trace));
+        f->trace = malloc(sizeof(*f->trace));
         if (!f->trace)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
+        tdm_trace_ring_init(f->trace);
         f->loop = loop;
         f->callbacks = *callbacks;
         f->userdata = userdata;

@@ -364,6 +364,7 @@ static int make_progress(struct tdm_fleet_worker *w)
         w->progress->magic = TDM_PROGRESS_MAGIC;
         w->progress->abi = TDM_PROGRESS_ABI;
         w->progress->size_bytes = TDM_PROGRESS_BYTES;
+        tdm_trace_ring_init(tdm_progress_trace(w->progress));
         w->life++;
         return 0;
 }

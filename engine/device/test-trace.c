@@ -6,7 +6,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/time.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/device/trace.h"
@@ -21,9 +23,11 @@ static struct tdm_trace_event events[TDM_TRACE_EVENTS + 100];
 
 static struct tdm_trace_ring *make_ring(void)
 {
-        struct tdm_trace_ring *ring = calloc(1, sizeof(*ring));
+        struct tdm_trace_ring *ring = malloc(sizeof(*ring));
 
         assert_non_null(ring);
+        memset(ring, 0xa5, sizeof(*ring));
+        tdm_trace_ring_init(ring);
         return ring;
 }
 
@@ -84,6 +88,24 @@ static void test_in_order(void **state)
         }
         assert_int_equal(lost, 0);
         free(ring);
+}
+
+/* All pages are there from the beginning. */
+static void test_pages(void **state)
+{
+        uint8_t *bytes = mmap(NULL, TDM_TRACE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        size_t page = (size_t)sysconf(_SC_PAGESIZE), n = (TDM_TRACE_BYTES + page - 1) / page;
+        unsigned char *resident = calloc(n, 1);
+
+        assert_true(bytes != MAP_FAILED && resident);
+        assert_int_equal(mincore(bytes, TDM_TRACE_BYTES, resident), 0);
+        assert_false(resident[n - 1] & 1);
+        tdm_trace_ring_init((struct tdm_trace_ring *)bytes);
+        assert_int_equal(mincore(bytes, TDM_TRACE_BYTES, resident), 0);
+        for (size_t i = 0; i < n; i++)
+                assert_true(resident[i] & 1);
+        free(resident);
+        munmap(bytes, TDM_TRACE_BYTES);
 }
 
 static void test_overtaken(void **state)
@@ -227,8 +249,8 @@ static void test_cost(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_in_order),    cmocka_unit_test(test_overtaken), cmocka_unit_test(test_lies),
-                cmocka_unit_test(test_race),        cmocka_unit_test(test_cost),
+                cmocka_unit_test(test_pages),       cmocka_unit_test(test_in_order), cmocka_unit_test(test_overtaken),
+                cmocka_unit_test(test_lies),        cmocka_unit_test(test_race),     cmocka_unit_test(test_cost),
 #ifndef TANDEM_SANITIZED
                 cmocka_unit_test(test_interrupted), /* sanitizers put signals off */
 #endif

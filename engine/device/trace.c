@@ -2,6 +2,20 @@
  * written over. The reader never keeps the writer from anything, so it may lose events; it never shows torn ones. */
 #include "engine/device/trace.h"
 
+void tdm_trace_ring_init(struct tdm_trace_ring *ring)
+{
+        atomic_store_explicit(&ring->written, UINT64_C(0), memory_order_relaxed);
+        for (unsigned i = 0; i < TDM_TRACE_EVENTS; i++) {
+                struct tdm_trace_entry *entry = &ring->entries[i];
+
+                /* Relaxed: who is given the ring later sees this by the way it is given. */
+                atomic_store_explicit(&entry->time_ns, UINT64_C(0), memory_order_relaxed);
+                atomic_store_explicit(&entry->step, UINT64_C(0), memory_order_relaxed);
+                atomic_store_explicit(&entry->what, UINT64_C(0), memory_order_relaxed);
+                atomic_store_explicit(&entry->arg, UINT64_C(0), memory_order_relaxed);
+        }
+}
+
 static uint64_t oldest(uint64_t written)
 {
         /* The writer may be in the middle of event `written`, whose entry still held an older one: that one is lost. */

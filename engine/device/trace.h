@@ -64,6 +64,10 @@ static_assert((TDM_TRACE_EVENTS & (TDM_TRACE_EVENTS - 1)) == 0, "entries are fou
 
 #define TDM_TRACE_BYTES TDM_ALIGN_UP((uint64_t)sizeof(struct tdm_trace_ring), UINT64_C(4096))
 
+/* Makes an empty ring of memory of any content, before anybody else has it. Writes to all of it: the ring then has its
+ * pages from the beginning, and a process does not seem to grow while its ring fills for the first time. */
+void tdm_trace_ring_init(struct tdm_trace_ring *ring);
+
 /* The writer's only call. Five plain stores on x86.
  *
  * The memory orders: (1) `written` is stored with release after the entry, and read with acquire by a reader before the
