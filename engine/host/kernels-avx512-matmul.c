@@ -21,19 +21,32 @@
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
 #define AHEAD_BYTES 2048u /* of quants: four blocks or more */
-#define MANY_PARTS 8u     /* tiles on the same panels: each fetches with few of its blocks */
+#define FEW_PARTS 3u      /* tiles on the same panels, which wait for memory */
 
 /* What a tile fetches while it computes. The processor drops what it is asked for while it waits for much else, so
  * lines are asked for one by one, between products.
  *
  * A tile that is the only one on its panels waits for memory in any case: it fetches its own panels, quants and scales
  * at one distance, and at their end the beginning of the next ones. Where several tiles share panels, the first one
- * would wait while the multipliers stand still. So they fetch the panels after their own, a block of those with each of
- * their own, and each tile fetches some of the blocks. Where there are many tiles, the blocks between have code of
- * their own, which fetches nothing: choosing at each block took 3 to 4 % of a prompt. */
+ * would wait while the multipliers stand still. So they fetch the panels after their own. Two or three tiles wait for
+ * memory too: each fetches a block of the next panels with some of its own, the one it will need first. More tiles are
+ * bound by the multipliers, and to choose at each block would take their time: each has a part of the next panels and
+ * fetches it evenly, line after line. */
 struct ahead {
         uint32_t n_panels; /* after the tile's own; 0: nothing is fetched of them */
         uint32_t part, n_parts;
+};
+
+enum fetch {
+        FETCH_BY_PANEL, /* with each line of quants one for the same panel */
+        FETCH_EVENLY    /* with each line of the first panel's quants one of the part */
+};
+
+/* The lines that are fetched next. */
+struct lines {
+        const uint8_t *of[4]; /* FETCH_BY_PANEL: for each panel of the tile */
+        const uint8_t *part;  /* FETCH_EVENLY: in the tile's part of the next panels */
+        size_t step;          /* bytes, from one place in the code that fetches to the next; at most a line */
 };
 
 INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
@@ -82,10 +95,16 @@ struct tile {
         __m512 acc[4][MAX_TILE_ROWS];
 };
 
-/* isum += 32 columns of N_P panels times N_R rows of int8. Panels first_fetched … are fetched from fetch. */
+INLINE void fetch_part(struct lines *lines)
+{
+        _mm_prefetch(lines->part, _MM_HINT_T1);
+        lines->part += lines->step;
+}
+
+/* isum += 32 columns of N_P panels times N_R rows of int8. By panel, lines are fetched for panels first_fetched … */
 INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t type, const uint8_t *const *quants,
-                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS], const uint8_t *const *fetch,
-                      const unsigned first_fetched, const unsigned end_fetched)
+                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS], const enum fetch FETCH,
+                      struct lines *lines, const unsigned first_fetched, const unsigned end_fetched)
 {
         const __m512i nibble = _mm512_set1_epi8(15);
         const unsigned n_v = type == TDM_TYPE_Q8_0 ? 8 : 4;
@@ -97,8 +116,10 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
                 UNROLL for (unsigned p = 0; p < N_P; p++)
                 {
                         w[p] = _mm512_load_si512(quants[p] + 64 * v);
-                        if (p >= first_fetched && p < end_fetched)
-                                _mm_prefetch(fetch[p] + 64 * v, _MM_HINT_T1);
+                        if (FETCH == FETCH_BY_PANEL && p >= first_fetched && p < end_fetched)
+                                _mm_prefetch(lines->of[p] + 64 * v, _MM_HINT_T1);
+                        if (FETCH == FETCH_EVENLY && first_fetched == 0 && p == 0)
+                                fetch_part(lines);
                         if (type == TDM_TYPE_Q4_0) {
                                 w_high[p] = _mm512_and_si512(_mm512_srli_epi16(w[p], 4), nibble);
                                 w[p] = _mm512_and_si512(w[p], nibble);
@@ -117,29 +138,29 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
         }
 }
 
-/* Block b of the tile. With FETCHES the quants of one block are fetched too, for each panel from fetch. */
+/* Block b of the tile. */
 INLINE void tile_block(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
-                       const bool FETCHES, struct tile *t, size_t b, const uint8_t *const *fetch)
+                       const enum fetch FETCH, struct tile *t, size_t b, struct lines *lines)
 {
         const unsigned shift = type == TDM_TYPE_Q8_0 ? 4 : 0; /* weights are stored plus 128 or 8 */
-        const unsigned all = FETCHES ? N_P : 0, half = N_R == 1 ? all : (all + 1) / 2;
+        const unsigned half = N_R == 1 ? N_P : (N_P + 1) / 2; /* of the panels: fetched in the first of two passes */
         __m512i isum[4][MAX_TILE_ROWS];
         __m512 w_scale[4];
 
         if (act == TDM_ACT_I8) {
                 UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                         _mm512_slli_epi32(_mm512_set1_epi32(t->start[r][b]), shift);
-                block_dot(N_P, N_R, type, t->quants, t->hi, b * BLOCK, isum, fetch, 0, all);
+                block_dot(N_P, N_R, type, t->quants, t->hi, b * BLOCK, isum, FETCH, lines, 0, N_P);
         } else {
                 UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                         _mm512_setzero_si512();
-                block_dot(N_P, N_R, type, t->quants, t->hi, b * BLOCK, isum, fetch, 0, half);
+                block_dot(N_P, N_R, type, t->quants, t->hi, b * BLOCK, isum, FETCH, lines, 0, half);
                 UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
                         _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
                                          _mm512_slli_epi32(_mm512_set1_epi32(t->start[r][b]), shift));
                 /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for them. */
                 UNROLL for (unsigned p = 0; p < N_P; p++) __asm__("" : "+r"(t->quants[p]));
-                block_dot(N_P, N_R, type, t->quants, t->lo, b * BLOCK, isum, fetch, half, all);
+                block_dot(N_P, N_R, type, t->quants, t->lo, b * BLOCK, isum, FETCH, lines, half, N_P);
         }
         UNROLL for (unsigned p = 0; p < N_P; p++)
         {
@@ -155,66 +176,105 @@ INLINE void tile_block(const unsigned N_P, const unsigned N_R, const uint32_t ty
         }
 }
 
-INLINE void tile_quantised(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
-                           const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel,
-                           float *y, size_t y_stride, const struct ahead *ahead)
+INLINE void tile_begin(const unsigned N_P, const unsigned N_R, const struct tdm_matrix *matrix,
+                       const struct tdm_act_row *rows, uint32_t first_panel, struct tile *ret)
 {
-        const size_t nb = matrix->cols / BLOCK;
-        const bool many = ahead->n_parts > MANY_PARTS;
-        size_t mine = ahead->part; /* the next block with which a block of the next panels is fetched */
-        const uint8_t *fetch[4];
-        struct tile t;
-
         UNROLL for (unsigned p = 0; p < N_P; p++)
         {
-                t.scales[p] = panel_data(matrix, first_panel + p);
-                t.quants[p] = t.scales[p] + scales_bytes(matrix);
-                fetch[p] = t.quants[p] + AHEAD_BYTES;
-                UNROLL for (unsigned r = 0; r < N_R; r++) t.acc[p][r] = _mm512_setzero_ps();
+                ret->scales[p] = panel_data(matrix, first_panel + p);
+                ret->quants[p] = ret->scales[p] + scales_bytes(matrix);
+                UNROLL for (unsigned r = 0; r < N_R; r++) ret->acc[p][r] = _mm512_setzero_ps();
         }
         UNROLL for (unsigned r = 0; r < N_R; r++)
         {
-                t.hi[r] = rows[r].hi;
-                t.x_scale[r] = rows[r].scale;
-                t.start[r] = rows[r].start;
-                t.lo[r] = rows[r].lo;
+                ret->hi[r] = rows[r].hi;
+                ret->x_scale[r] = rows[r].scale;
+                ret->start[r] = rows[r].start;
+                ret->lo[r] = rows[r].lo;
         }
-        if (ahead->n_parts > 1 && ahead->n_panels == 0)
-                mine = nb;
+}
 
-        for (size_t b = 0; b < nb; b++) {
-                for (; many && b < TDM_MIN(mine, nb); b++)
-                        tile_block(N_P, N_R, type, act, false, &t, b, NULL);
-                if (b == nb)
-                        break;
-                if (ahead->n_parts > 1) {
-                        bool fetches = b == mine;
-
-                        mine += fetches ? ahead->n_parts : 0;
-                        UNROLL for (unsigned p = 0; p < N_P; p++)
-                        {
-                                const uint8_t *next = t.scales[p] + N_P * matrix->panel_bytes;
-
-                                fetch[p] = fetches ? next + scales_bytes(matrix) + b * block_bytes(type) : t.quants[p];
-                                _mm_prefetch(fetches ? next + b * LANES * 2 : t.quants[p], _MM_HINT_T1);
-                        }
-                } else {
-                        /* The block whose quants are fetched with this one's. Past the last panel there may be nothing:
-                         * fetching harms nothing. */
-                        size_t of = b + AHEAD_BYTES / block_bytes(type);
-                        size_t at = of < nb ? of * LANES * 2 : N_P * matrix->panel_bytes + (of - nb) * LANES * 2;
-
-                        if (b % 2 == 0) /* the scales of two blocks are a line */
-                                UNROLL for (unsigned p = 0; p < N_P; p++) _mm_prefetch(t.scales[p] + at, _MM_HINT_T1);
-                        if (of == nb && ahead->n_panels > 0)
-                                UNROLL for (unsigned p = 0; p < N_P; p++) fetch[p] =
-                                        t.scales[p] + N_P * matrix->panel_bytes + scales_bytes(matrix);
-                }
-                tile_block(N_P, N_R, type, act, true, &t, b, fetch);
-                UNROLL for (unsigned p = 0; p < N_P; p++) fetch[p] += block_bytes(type);
-        }
+INLINE void tile_end(const unsigned N_P, const unsigned N_R, const struct tdm_matrix *matrix, uint32_t first_panel,
+                     const struct tile *t, float *y, size_t y_stride)
+{
         UNROLL for (unsigned p = 0; p < N_P; p++) UNROLL for (unsigned r = 0; r < N_R; r++)
-                store_lanes(matrix, first_panel + p, t.acc[p][r], y + r * y_stride + p * LANES);
+                store_lanes(matrix, first_panel + p, t->acc[p][r], y + r * y_stride + p * LANES);
+}
+
+/* The only tile on its panels. Past the last panel there may be nothing: fetching harms nothing. */
+INLINE void tile_alone(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
+                       const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y,
+                       size_t y_stride, const struct ahead *ahead)
+{
+        const size_t nb = matrix->cols / BLOCK;
+        struct lines lines;
+        struct tile t;
+
+        tile_begin(N_P, N_R, matrix, rows, first_panel, &t);
+        UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] = t.quants[p] + AHEAD_BYTES;
+        for (size_t b = 0; b < nb; b++) {
+                /* The block whose quants are fetched with this one's. */
+                size_t of = b + AHEAD_BYTES / block_bytes(type);
+                size_t at = of < nb ? of * LANES * 2 : N_P * matrix->panel_bytes + (of - nb) * LANES * 2;
+
+                if (b % 2 == 0) /* the scales of two blocks are a line */
+                        UNROLL for (unsigned p = 0; p < N_P; p++) _mm_prefetch(t.scales[p] + at, _MM_HINT_T1);
+                if (of == nb && ahead->n_panels > 0)
+                        UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] =
+                                t.scales[p] + N_P * matrix->panel_bytes + scales_bytes(matrix);
+                tile_block(N_P, N_R, type, act, FETCH_BY_PANEL, &t, b, &lines);
+                UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] += block_bytes(type);
+        }
+        tile_end(N_P, N_R, matrix, first_panel, &t, y, y_stride);
+}
+
+/* One of two or three on the same panels. */
+INLINE void tile_of_few(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
+                        const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y,
+                        size_t y_stride, const struct ahead *ahead)
+{
+        const size_t nb = matrix->cols / BLOCK;
+        size_t mine = ahead->n_panels > 0 ? ahead->part : nb; /* the next block with which one is fetched */
+        struct lines lines;
+        struct tile t;
+
+        tile_begin(N_P, N_R, matrix, rows, first_panel, &t);
+        for (size_t b = 0; b < nb; b++) {
+                bool fetches = b == mine;
+
+                mine += fetches ? ahead->n_parts : 0;
+                UNROLL for (unsigned p = 0; p < N_P; p++)
+                {
+                        const uint8_t *next = t.scales[p] + N_P * matrix->panel_bytes;
+
+                        lines.of[p] = fetches ? next + scales_bytes(matrix) + b * block_bytes(type) : t.quants[p];
+                        _mm_prefetch(fetches ? next + b * LANES * 2 : t.quants[p], _MM_HINT_T1);
+                }
+                tile_block(N_P, N_R, type, act, FETCH_BY_PANEL, &t, b, &lines);
+        }
+        tile_end(N_P, N_R, matrix, first_panel, &t, y, y_stride);
+}
+
+/* One of many on the same panels. */
+INLINE void tile_of_many(const unsigned N_P, const unsigned N_R, const uint32_t type, const enum tdm_act act,
+                         const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel,
+                         float *y, size_t y_stride, const struct ahead *ahead)
+{
+        const size_t nb = matrix->cols / BLOCK;
+        const size_t bytes = ahead->n_panels * matrix->panel_bytes / ahead->n_parts;
+        const size_t n_places = nb * (1 + block_bytes(type) / 64);
+        struct tile t;
+        struct lines lines = {
+                .part = panel_data(matrix, first_panel) + N_P * matrix->panel_bytes + ahead->part * bytes,
+                .step = TDM_DIV_UP(bytes, TDM_MAX(n_places, (size_t)1)),
+        };
+
+        tile_begin(N_P, N_R, matrix, rows, first_panel, &t);
+        for (size_t b = 0; b < nb; b++) {
+                fetch_part(&lines);
+                tile_block(N_P, N_R, type, act, FETCH_EVENLY, &t, b, &lines);
+        }
+        tile_end(N_P, N_R, matrix, first_panel, &t, y, y_stride);
 }
 
 /* ---- f32 activations ---- */
@@ -307,12 +367,18 @@ INLINE void tile_float(const unsigned N_P, const unsigned N_R, const uint32_t ty
         const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t first_panel, float *y,               \
                 size_t y_stride, const struct ahead *ahead
 
-/* [rows]; NULL: not of this size. Of `four`, only few rows. */
+typedef void (*tile_fn)(TILE_ARGS);
+
+/* [rows]; NULL: not of this size. */
 struct tiles {
+        tile_fn one[MAX_TILE_ROWS + 1], two[MAX_TILE_ROWS + 1];
+        tile_fn four[FEW_ROWS + 1]; /* panels: only few rows */
+};
+
+/* By how many tiles share their panels. */
+struct tilings {
         uint32_t max_rows;
-        void (*one[MAX_TILE_ROWS + 1])(TILE_ARGS);
-        void (*two[MAX_TILE_ROWS + 1])(TILE_ARGS);
-        void (*four[FEW_ROWS + 1])(TILE_ARGS);
+        struct tiles alone, few, many;
 };
 
 /* Of the `step` panels that follow the step from `panel` on, as many as there are. */
@@ -324,22 +390,23 @@ static uint32_t panels_ahead(const struct tdm_matrix *matrix, uint32_t panel, ui
 }
 
 /* Row tiles of nearly equal size, so that 8 rows are 4 + 4, not 6 + 2. */
-static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
+static void run_tiles(const struct tilings *tilings, const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
                       uint32_t n_rows, uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)
 {
-        uint32_t n_tiles = TDM_DIV_UP(n_rows, tiles->max_rows);
+        uint32_t n_tiles = TDM_DIV_UP(n_rows, tilings->max_rows);
+        const struct tiles *tiles = n_tiles <= 1         ? &tilings->alone :
+                                    n_tiles <= FEW_PARTS ? &tilings->few :
+                                                           &tilings->many;
         struct ahead ahead = { .n_parts = n_tiles };
 
         for (uint32_t p = 0, step; p < n_panels; p += step) {
                 uint32_t left = n_panels - p;
 
-                step = n_rows <= FEW_ROWS && left >= 4 ? 4 : tiles->two[1] && left >= 2 ? 2 : 1;
+                step = n_rows <= FEW_ROWS && left >= 4 ? 4 : tiles->two[tilings->max_rows] && left >= 2 ? 2 : 1;
                 ahead.n_panels = panels_ahead(matrix, first_panel + p, step);
                 for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
                         uint32_t n = (n_rows - r) / (n_tiles - t);
-                        void (*tile)(TILE_ARGS) = step == 4 ? tiles->four[n] :
-                                                  step == 2 ? tiles->two[n] :
-                                                              tiles->one[n];
+                        tile_fn tile = step == 4 ? tiles->four[n] : step == 2 ? tiles->two[n] : tiles->one[n];
 
                         ahead.part = t;
                         tile(matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride, &ahead);
@@ -353,13 +420,15 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
         {                                                                                                              \
                 call(n_p, n_r, __VA_ARGS__, matrix, rows, first_panel, y, y_stride, ahead);                            \
         }
-#define TILES_6(name, n_p, ...)                                                                                        \
-        TILE(name, n_p, 1, __VA_ARGS__)                                                                                \
-        TILE(name, n_p, 2, __VA_ARGS__)                                                                                \
+#define TILES_4(name, n_p, ...)                                                                                        \
         TILE(name, n_p, 3, __VA_ARGS__)                                                                                \
         TILE(name, n_p, 4, __VA_ARGS__)                                                                                \
         TILE(name, n_p, 5, __VA_ARGS__)                                                                                \
         TILE(name, n_p, 6, __VA_ARGS__)
+#define TILES_6(name, n_p, ...)                                                                                        \
+        TILE(name, n_p, 1, __VA_ARGS__)                                                                                \
+        TILE(name, n_p, 2, __VA_ARGS__)                                                                                \
+        TILES_4(name, n_p, __VA_ARGS__)
 #define TILES_12(name, n_p, ...)                                                                                       \
         TILES_6(name, n_p, __VA_ARGS__)                                                                                \
         TILE(name, n_p, 7, __VA_ARGS__)                                                                                \
@@ -376,27 +445,39 @@ static void run_tiles(const struct tiles *tiles, const struct tdm_matrix *matrix
         static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \
                          uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                           \
         {                                                                                                              \
-                run_tiles(&name##_tiles, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);                    \
+                run_tiles(&name##_tilings, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);                  \
         }
+#define ROWS_4(name, n_p) NULL, NULL, NULL, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
 #define ROWS_6(name, n_p)                                                                                              \
-        name##_##n_p##x1, name##_##n_p##x2, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
+        NULL, name##_##n_p##x1, name##_##n_p##x2, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
+#define ROWS_FEW(name) NULL, name##_4x1, name##_4x2, name##_4x3
 
+/* More than one tile have 3 rows each or more. */
 #define MATMUL_QUANTISED(name, type, act)                                                                              \
-        TILES_6(name, 1, tile_quantised, type, act)                                                                    \
-        TILES_6(name, 2, tile_quantised, type, act)                                                                    \
-        TILES_FEW(name, tile_quantised, type, act)                                                                     \
-        static const struct tiles name##_tiles = {                                                                     \
-                6, { NULL, ROWS_6(name, 1) }, { NULL, ROWS_6(name, 2) }, { NULL, name##_4x1, name##_4x2, name##_4x3 }  \
+        TILES_6(name, 1, tile_alone, type, act)                                                                        \
+        TILES_6(name, 2, tile_alone, type, act)                                                                        \
+        TILES_FEW(name, tile_alone, type, act)                                                                         \
+        TILES_4(name##_few, 1, tile_of_few, type, act)                                                                 \
+        TILES_4(name##_few, 2, tile_of_few, type, act)                                                                 \
+        TILES_4(name##_many, 1, tile_of_many, type, act)                                                               \
+        TILES_4(name##_many, 2, tile_of_many, type, act)                                                               \
+        static const struct tilings name##_tilings = {                                                                 \
+                .max_rows = 6,                                                                                         \
+                .alone = { { ROWS_6(name, 1) }, { ROWS_6(name, 2) }, { ROWS_FEW(name) } },                             \
+                .few = { { ROWS_4(name##_few, 1) }, { ROWS_4(name##_few, 2) }, { NULL } },                             \
+                .many = { { ROWS_4(name##_many, 1) }, { ROWS_4(name##_many, 2) }, { NULL } },                          \
         };                                                                                                             \
         CALL(name)
+#define ROWS_12(name) ROWS_6(name, 1), name##_1x7, name##_1x8, name##_1x9, name##_1x10, name##_1x11, name##_1x12
 #define MATMUL_FLOAT(name, type)                                                                                       \
         TILES_12(name, 1, tile_float, type)                                                                            \
         TILES_FEW(name, tile_float, type)                                                                              \
-        static const struct tiles name##_tiles = { 12,                                                                 \
-                                                   { NULL, ROWS_6(name, 1), name##_1x7, name##_1x8, name##_1x9,        \
-                                                     name##_1x10, name##_1x11, name##_1x12 },                          \
-                                                   { NULL },                                                           \
-                                                   { NULL, name##_4x1, name##_4x2, name##_4x3 } };                     \
+        static const struct tilings name##_tilings = {                                                                 \
+                .max_rows = 12,                                                                                        \
+                .alone = { { ROWS_12(name) }, { NULL }, { ROWS_FEW(name) } },                                          \
+                .few = { { ROWS_12(name) }, { NULL }, { NULL } },                                                      \
+                .many = { { ROWS_12(name) }, { NULL }, { NULL } },                                                     \
+        };                                                                                                             \
         CALL(name)
 
 MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8)
