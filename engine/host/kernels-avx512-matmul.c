@@ -29,9 +29,9 @@
  * A tile that is the only one on its panels waits for memory in any case: it fetches its own panels, quants and scales
  * at one distance, and at their end the beginning of the next ones. Where several tiles share panels, the first one
  * would wait while the multipliers stand still. So they fetch the panels after their own. Two or three tiles wait for
- * memory too: each fetches a block of the next panels with some of its own, the one it will need first. More tiles are
- * bound by the multipliers, and to choose at each block would take their time: each has a part of the next panels and
- * fetches it evenly, line after line. */
+ * memory too: each fetches a block of the next panels with every second or third of its own. More tiles are bound by
+ * the multipliers, and to choose at each block would take their time: each has a part of the next panels and fetches it
+ * evenly, line after line. */
 struct ahead {
         uint32_t n_panels; /* after the tile's own; 0: nothing is fetched of them */
         uint32_t part, n_parts;
