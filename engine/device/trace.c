@@ -8,7 +8,8 @@ void tdm_trace_ring_init(struct tdm_trace_ring *ring)
         for (unsigned i = 0; i < TDM_TRACE_EVENTS; i++) {
                 struct tdm_trace_entry *entry = &ring->entries[i];
 
-                /* Relaxed: who is given the ring later sees this by the way it is given. */
+                /* Stores and not memset(): a compiler may make one calloc() of malloc() and memset(), whose pages come
+                 * later. Relaxed: how the ring is handed to others orders these before what they do. */
                 atomic_store_explicit(&entry->time_ns, UINT64_C(0), memory_order_relaxed);
                 atomic_store_explicit(&entry->step, UINT64_C(0), memory_order_relaxed);
                 atomic_store_explicit(&entry->what, UINT64_C(0), memory_order_relaxed);

@@ -214,12 +214,12 @@ INLINE void tile_alone(const unsigned N_P, const unsigned N_R, const uint32_t ty
         UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] = t.quants[p] + AHEAD_BYTES;
         for (size_t b = 0; b < nb; b++) {
                 /* The block whose quants are fetched with this one's. */
-                size_t of = b + AHEAD_BYTES / block_bytes(type);
-                size_t at = of < nb ? of * LANES * 2 : N_P * matrix->panel_bytes + (of - nb) * LANES * 2;
+                size_t next = b + AHEAD_BYTES / block_bytes(type);
+                size_t at = next < nb ? next * LANES * 2 : N_P * matrix->panel_bytes + (next - nb) * LANES * 2;
 
                 if (b % 2 == 0) /* the scales of two blocks are a line */
                         UNROLL for (unsigned p = 0; p < N_P; p++) _mm_prefetch(t.scales[p] + at, _MM_HINT_T1);
-                if (of == nb && ahead->n_panels > 0)
+                if (next == nb && ahead->n_panels > 0)
                         UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] =
                                 t.scales[p] + N_P * matrix->panel_bytes + scales_bytes(matrix);
                 tile_block(N_P, N_R, type, act, FETCH_BY_PANEL, &t, b, &lines);
@@ -452,7 +452,7 @@ static void run_tiles(const struct tilings *tilings, const struct tdm_matrix *ma
         NULL, name##_##n_p##x1, name##_##n_p##x2, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
 #define ROWS_FEW(name) NULL, name##_4x1, name##_4x2, name##_4x3
 
-/* More than one tile have 3 rows each or more. */
+/* Where several tiles share panels, each has 3 rows or more. */
 #define MATMUL_QUANTISED(name, type, act)                                                                              \
         TILES_6(name, 1, tile_alone, type, act)                                                                        \
         TILES_6(name, 2, tile_alone, type, act)                                                                        \

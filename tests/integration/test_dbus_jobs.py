@@ -36,8 +36,8 @@ class Listener:
         self.signals = []
         self.connection.signal_subscribe(NAME, None, None, None, None, self.Gio.DBusSignalFlags.NONE, self.heard)
         # GDBus subscribes without waiting. When the bus has answered this, it has the subscription too.
-        self.connection.call_sync("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "GetId", None,
-                                  None, self.Gio.DBusCallFlags.NONE, 30000 * int(SLOW), None)
+        self.connection.call_sync("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "GetId",
+                                  None, None, self.Gio.DBusCallFlags.NONE, 30000 * int(SLOW), None)
 
     def heard(self, connection, sender, path, interface, signal, args, *more):
         self.signals.append((time.monotonic(), path, interface, signal, args.unpack()))
