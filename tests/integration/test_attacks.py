@@ -393,20 +393,21 @@ def a_full_quota():
                     break
                 wait_for(lambda: all(m["state"] == "loaded" for m in d.status()["models"]), "the model is loaded")
             # Until the attacker's request is the first: then the model would take one of the attacker's places.
-            for path in paths:
+            for i, path in enumerate(paths):
                 both = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER)]
                 send_signal(d.process.pid, signal.SIGSTOP)
-                asked = [ask(w, path, 2) for w in both]
+                asked = {w: ask(w, path, 2) for w in (both if i % 2 == 0 else both[::-1])}
                 send_signal(d.process.pid, signal.SIGCONT)
                 what, m = None, {}
                 while what not in ("error", "done"):
-                    what, m = both[1].receive(asked[1])
-                equal((what, m.get("reason")), ("done", "DONE_LENGTH"), "the other one's job")
+                    what, m = both[1].receive(asked[both[1]])
+                equal((what, m.get("reason")), ("done", "DONE_LENGTH"), f"the other one's job: {m}")
                 what = None
                 with contextlib.suppress(TimeoutError):  # a job of a model that has a place waits for the one that runs
                     while what not in ("error", "done"):
-                        what, m = both[0].receive(asked[0], timeout=1)
-                wires += both
+                        what, m = both[0].receive(asked[both[0]], timeout=1)
+                for w in both:  # the attacker's job with it: it would keep the bystander's model
+                    w.close()
                 if what in ("error", "done"):
                     break
             print(f"the one without a place: {what} {m}")
