@@ -94,8 +94,6 @@ void tdm_model_continue(struct tdm_model *model); /* wanted, and nothing works o
 void tdm_model_leave(struct tdm_model *model);    /* out of the fleet, memory given back; state stays */
 void tdm_model_touch(struct tdm_model *model);    /* used without a job: its time of idling begins anew */
 void tdm_model_retire(struct tdm_model *model);   /* idle or failed: unloaded, told, forgotten */
-/* For account: its own idle models go first, then those of the account that holds most. */
-bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_account *account, const struct tdm_model *keep);
 void tdm_models_arm_tick(struct tdm_models *models);
 int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata);
 void tdm_models_free_left(struct tdm_models *models, uint64_t before_ns);
@@ -105,10 +103,17 @@ void tdm_model_unlist(struct tdm_model *model);
 int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, struct tdm_error *err);
 void tdm_model_charge_read(struct tdm_model *model); /* what it really takes, after reading and after trimming */
 void tdm_model_uncharge(struct tdm_model *model);    /* the model is freed */
-int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err);
-void tdm_model_give_place(struct tdm_model *model);
 bool tdm_models_have_too_many_described(struct tdm_models *models);
 void tdm_models_drop_described(struct tdm_models *models);
+
+/* places.c */
+bool tdm_model_is_idle(const struct tdm_model *model);
+int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err);
+void tdm_model_give_place(struct tdm_model *model);
+/* For account: its own idle models go first, then those of the account that holds most. */
+bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_account *account, const struct tdm_model *keep);
+
+/* models.c */
 int tdm_file_identify(int fd, struct tdm_file_identity *ret);
 bool tdm_file_identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b);
 
