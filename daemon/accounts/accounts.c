@@ -294,29 +294,36 @@ static uint64_t room_of(const struct tdm_account *account, enum tdm_resource res
         return account->identity == 0 ? limit->capacity : limit->capacity - limit->reserve;
 }
 
-uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resource resource)
+uint64_t tdm_account_share(const struct tdm_account *account, enum tdm_resource resource)
 {
         const struct tdm_resource_limit *limit;
-        uint64_t room, own, total, others, share;
+        uint64_t room, others, left;
         unsigned percent;
 
         if (!account)
                 return UINT64_MAX;
         limit = &account->accounts->limits[resource];
         room = room_of(account, resource);
-        own = account->used[resource];
-        total = account->accounts->total[resource];
-        others = total - own;
-
-        if (total >= room)
-                return 0;
+        others = account->accounts->total[resource] - account->used[resource];
+        left = room - TDM_MIN(room, others);
         if (account->identity == 0)
-                return room - total;
+                return left;
         /* Divided first, so that no product of bytes overflows. */
         percent = account->label && limit->labelled_percent ? limit->labelled_percent : limit->share_percent;
-        share = (room - others) / 100 * percent + (room - others) % 100 * percent / 100;
-        share = TDM_MAX(share, limit->floor);
-        return own >= share ? 0 : TDM_MIN(share - own, room - total);
+        return TDM_MAX(left / 100 * percent + left % 100 * percent / 100, limit->floor);
+}
+
+uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resource resource)
+{
+        uint64_t share = tdm_account_share(account, resource), room, total;
+
+        if (!account)
+                return UINT64_MAX;
+        room = room_of(account, resource);
+        total = account->accounts->total[resource];
+        if (total >= room || account->used[resource] >= share)
+                return 0;
+        return TDM_MIN(share - account->used[resource], room - total);
 }
 
 int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, uint64_t n, struct tdm_error *err)
@@ -354,6 +361,15 @@ void tdm_account_release(struct tdm_account *account, enum tdm_resource resource
         assert(account->used[resource] >= n);
         account->used[resource] -= n;
         account->accounts->total[resource] -= n;
+}
+
+void tdm_account_move(struct tdm_account *from, struct tdm_account *to, enum tdm_resource resource, uint64_t n)
+{
+        tdm_account_release(from, resource, n);
+        if (!to)
+                return;
+        to->used[resource] += n;
+        to->accounts->total[resource] += n;
 }
 
 uint64_t tdm_accounts_total(const struct tdm_accounts *accounts, enum tdm_resource resource)

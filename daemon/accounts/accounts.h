@@ -109,10 +109,15 @@ void tdm_account_unrefp(struct tdm_account **account);
  * Charges n. TDM_E_QUOTA: this user's share is used up. TDM_E_BUSY: everybody together has all of it. The message says
  * how much there is and what to do. Nothing is charged then. */
 int tdm_account_charge(struct tdm_account *account, enum tdm_resource resource, uint64_t n, struct tdm_error *err);
+/* The most of it that the account may hold while the others hold what they do. It may hold more: then it gets no more.
+ */
+uint64_t tdm_account_share(const struct tdm_account *account, enum tdm_resource resource);
 /* How much more of it the account may be charged now. */
 uint64_t tdm_account_available(const struct tdm_account *account, enum tdm_resource resource);
 /* Gives back n of what was charged. */
 void tdm_account_release(struct tdm_account *account, enum tdm_resource resource, uint64_t n);
+/* n of what was charged to `from` is charged to `to`, who may hold more than its share then. */
+void tdm_account_move(struct tdm_account *from, struct tdm_account *to, enum tdm_resource resource, uint64_t n);
 
 uint64_t tdm_accounts_total(const struct tdm_accounts *accounts, enum tdm_resource resource);
 /* The accounts, in no order: of struct tdm_account by node. */

@@ -60,6 +60,32 @@ static void test_shares(void **state)
         tdm_accounts_destroy(accounts);
 }
 
+/* Who is charged more than its share keeps it, and gets no more. All have as much together as before. */
+static void test_moving(void **state)
+{
+        struct tdm_accounts *accounts = make(30, 0, 1, 50);
+        struct tdm_account *a = tdm_accounts_get(accounts, 1000), *b = tdm_accounts_get(accounts, 1001);
+
+        assert_int_equal(tdm_account_share(a, C), 15);
+        assert_int_equal(take_all(a), 15);
+        assert_int_equal(tdm_account_share(b, C), 7);
+        assert_int_equal(take_all(b), 7);
+        tdm_account_move(a, b, C, 5);
+        assert_int_equal(b->used[C], 12);
+        assert_int_equal(tdm_account_share(b, C), 10);
+        assert_int_equal(tdm_account_available(b, C), 0);
+        assert_int_equal(tdm_accounts_total(accounts, C), 22);
+        assert_int_equal(take_all(a), 0); /* half of 18 is what it has: 10 */
+        tdm_account_move(a, b, C, 2);
+        assert_int_equal(take_all(a), 0);
+        tdm_account_move(b, NULL, C, 14);
+        assert_int_equal(tdm_accounts_total(accounts, C), 8);
+        assert_int_equal(take_all(a), 7);
+        give_all(a);
+        give_all(b);
+        tdm_accounts_destroy(accounts);
+}
+
 static void test_floor(void **state)
 {
         struct tdm_accounts *accounts = make(32, 2, 2, 25);
@@ -304,11 +330,12 @@ static void test_many_labels(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_shares),         cmocka_unit_test(test_floor),
-                cmocka_unit_test(test_large_numbers),  cmocka_unit_test(test_what_is_said),
-                cmocka_unit_test(test_login_accounts), cmocka_unit_test(test_the_file),
-                cmocka_unit_test(test_labels),         cmocka_unit_test(test_labelled_shares),
-                cmocka_unit_test(test_bad_labels),     cmocka_unit_test(test_many_labels),
+                cmocka_unit_test(test_shares),          cmocka_unit_test(test_moving),
+                cmocka_unit_test(test_floor),           cmocka_unit_test(test_large_numbers),
+                cmocka_unit_test(test_what_is_said),    cmocka_unit_test(test_login_accounts),
+                cmocka_unit_test(test_the_file),        cmocka_unit_test(test_labels),
+                cmocka_unit_test(test_labelled_shares), cmocka_unit_test(test_bad_labels),
+                cmocka_unit_test(test_many_labels),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,7 @@ static struct tdm_model *oldest_cached(struct tdm_models *m, const struct tdm_ac
         struct tdm_model *model, *oldest = NULL;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (is_cached(model) && (!account || model->account == account) &&
+                if (is_cached(model) && (!account || model->metadata_payer == account) &&
                     (!oldest || model->last_used_ns < oldest->last_used_ns))
                         oldest = model;
         }
@@ -54,27 +54,39 @@ void tdm_models_drop_described(struct tdm_models *m)
                 tdm_model_retire(oldest_cached(m, NULL));
 }
 
+/* Beside what others' models cost that this user has jobs on: one of those may become its own. */
+static uint64_t available_metadata(struct tdm_models *m, const struct tdm_account *account)
+{
+        uint64_t available = tdm_account_available(account, TDM_RESOURCE_METADATA_BYTES);
+        uint64_t guest = tdm_models_guest_cost(m, account, TDM_RESOURCE_METADATA_BYTES);
+
+        return available - TDM_MIN(available, guest);
+}
+
 /* LOADS, and METADATA_BYTES for what the metadata may take: *ret_max_bytes. */
 int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, struct tdm_error *err)
 {
         uint64_t wanted = METADATA_MIN_BYTES, available;
+        struct tdm_account *payer = model->metadata_payer;
+        struct tdm_models *m = model->models;
         struct tdm_model *other;
         int r;
 
         /* A sparse file can have any size. */
         wanted += TDM_MIN(model->identity.size_bytes, METADATA_MAX_BYTES) * METADATA_BYTES_PER_FILE_BYTE;
         wanted = TDM_MIN(wanted, METADATA_MAX_BYTES);
-        while ((available = tdm_account_available(model->account, TDM_RESOURCE_METADATA_BYTES)) < wanted &&
-               (other = oldest_cached(model->models, model->account)))
-                tdm_model_retire(other);
+        while ((available = available_metadata(m, payer)) < wanted &&
+               (((other = oldest_cached(m, payer)) && (tdm_model_retire(other), true)) ||
+                tdm_models_hand_over_one(m, payer)))
+                continue;
         /* With less the model may still fit; reading finds out. */
         wanted = TDM_MAX(TDM_MIN(wanted, available), METADATA_MIN_BYTES);
         r = tdm_account_charge(model->account, TDM_RESOURCE_LOADS, 1, err);
         if (r != 0)
                 return r;
         do
-                r = tdm_account_charge(model->account, TDM_RESOURCE_METADATA_BYTES, wanted, err);
-        while (r == TDM_E_BUSY && (other = oldest_cached(model->models, NULL)) && (tdm_model_retire(other), true));
+                r = tdm_account_charge(payer, TDM_RESOURCE_METADATA_BYTES, wanted, err);
+        while (r == TDM_E_BUSY && (other = oldest_cached(m, NULL)) && (tdm_model_retire(other), true));
         if (r != 0) {
                 tdm_account_release(model->account, TDM_RESOURCE_LOADS, 1);
                 return r;
@@ -99,7 +111,7 @@ void tdm_model_charge_read(struct tdm_model *model)
         end_reading(model);
         if (bytes >= model->metadata_charged)
                 return;
-        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged - bytes);
+        tdm_account_release(model->metadata_payer, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged - bytes);
         model->metadata_charged = bytes;
 }
 
@@ -153,8 +165,9 @@ void tdm_model_uncharge(struct tdm_model *model)
         tdm_account_unref(steal_ptr(&model->vocabulary_payer));
         end_reading(model);
         tdm_model_give_place(model);
-        tdm_account_release(model->account, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);
+        tdm_account_release(model->metadata_payer, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);
         model->metadata_charged = 0;
+        tdm_account_unref(steal_ptr(&model->metadata_payer));
         tdm_account_unref(steal_ptr(&model->account));
         tdm_account_unref(steal_ptr(&model->holder));
 }

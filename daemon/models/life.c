@@ -540,10 +540,10 @@ int tdm_model_need(struct tdm_model *model, struct tdm_account *account, struct 
 {
         int r;
 
-        if (model->wanted)
-                return 0;
         if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
                 return 0;
+        if (model->wanted)
+                return tdm_model_check_user(model, account, err);
         if (tdm_model_is_default(model))
                 account = model->models->root;
         model->holder = account ? tdm_account_ref(account) : NULL;

@@ -350,6 +350,7 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
         model->kv_type = m->kv_type;
         model->id = ++m->last_id;
         model->keeper = NOBODY;
+        tdm_list_init(&model->users);
         model->last_used_ns = tdm_now_ns();
         model->name = tdm_model_name_of_path(path);
         model->path = strdup(path);
@@ -359,6 +360,7 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
         if (tdm_model_is_default(model) && m->root)
                 account = m->root;
         model->account = account ? tdm_account_ref(account) : NULL;
+        model->metadata_payer = account ? tdm_account_ref(account) : NULL;
         model->fd = fd;
         r = tdm_model_start(model, err);
         if (r != 0)
@@ -541,11 +543,16 @@ void tdm_model_touch(struct tdm_model *model)
         }
 }
 
-void tdm_model_job_begin(struct tdm_model *model)
+int tdm_model_job_begin(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
 {
+        int r = tdm_model_add_user(model, account, err);
+
+        if (r != 0)
+                return r;
         model->n_jobs++;
         model->last_used_ns = tdm_now_ns();
         tdm_models_arm_tick(model->models);
+        return 0;
 }
 
 void tdm_model_keep(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s)
@@ -570,6 +577,7 @@ void tdm_model_keep(struct tdm_model *model, const struct tdm_account *account, 
 void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s)
 {
         model->n_jobs--;
+        tdm_model_remove_user(model, account);
         tdm_model_keep(model, account, keep_s);
 }
 

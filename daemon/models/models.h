@@ -98,10 +98,12 @@ struct tdm_model {
         bool only_draft;                     /* that is to guess for another model: no model leaves for it */
         bool by_name;                        /* path is the daemon's own; else it is what a client said */
         struct tdm_model_said said[TDM_MODEL_SAID_MAX];
-        struct tdm_account *account;          /* who asked for it first: is charged for the metadata; may be NULL */
-        struct tdm_account *holder;           /* who wanted the weights: has its place in the fleet */
+        struct tdm_account *account;          /* who asked for it first; may be NULL */
+        struct tdm_account *holder;           /* who wanted the weights: has its place in the fleet … */
         bool reads, has_place;                /* LOADS of account, MODELS of holder are charged */
-        uint64_t metadata_charged;            /* METADATA_BYTES of account */
+        struct tdm_list users;                /* those with jobs on it: one of them may get the place (places.c) */
+        uint64_t metadata_charged;            /* METADATA_BYTES of … */
+        struct tdm_account *metadata_payer;   /* … account, until another user gets the place; may be NULL */
         uint64_t vocabulary_charged;          /* METADATA_BYTES for metadata->vocabulary, of … */
         struct tdm_account *vocabulary_payer; /* … the one whose job wanted it first; may be NULL */
         bool fetching;         /* a thread brings rows of the file into memory; no step can be made meanwhile … */
@@ -193,10 +195,12 @@ void tdm_models_cancel_loads(struct tdm_models *models);
 bool tdm_model_is_default(const struct tdm_model *model);
 /* Ends its jobs with this error; it leaves the workers with its last step. One that failed or left stays so. */
 void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
-/* A job begins or ends to use it. keep_s: how long the model stays then, unless its memory is needed; 0: as long as the
+/* A job of account (NULL: of nobody) begins to use it. TDM_E_QUOTA: another user holds it, and this one has jobs on as
+ * many models as it may. -ENOMEM. */
+int tdm_model_job_begin(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
+/* A job ends to use it. keep_s: how long the model stays then, unless its memory is needed; 0: as long as the
  * configuration says. The last job of a user replaces what that user said before. It never shortens what another user
  * said. */
-void tdm_model_job_begin(struct tdm_model *model);
 void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s);
 /* Says the same, without a job: the user asked for the model itself. */
 void tdm_model_keep(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s);

@@ -1,4 +1,10 @@
-/* Places in the fleet: which user's a model has, and which models make room for others. */
+/* Places in the fleet: which user's a model has, and which models make room for others.
+ *
+ * The user who wants a model first holds it: it pays the model's place, and what is known of the model. Others may have
+ * jobs on it too, as its guests. Their jobs keep it from being idle. So that nobody can use up another user's places
+ * this way, the holder's need decides: where only guests have jobs on a model, and its holder needs a place, one of the
+ * guests becomes the holder. Being a guest is therefore counted as much as holding: a user has jobs on no more models
+ * than it may hold. What root holds is there for everybody and counts for nobody else. */
 #include "daemon/models/private.h"
 
 #include "common/log.h"
@@ -29,6 +35,139 @@ static uint64_t n_held(const struct tdm_account *account)
 {
         return account ? account->used[TDM_RESOURCE_MODELS] : 0;
 }
+
+/* ---- who uses a model ---- */
+
+struct model_user {
+        struct tdm_list node;
+        struct tdm_account *account; /* NULL: nobody's jobs */
+        unsigned n_jobs;
+        bool admitted; /* as a guest: more jobs need no more */
+};
+
+static struct model_user *user_of(const struct tdm_model *model, const struct tdm_account *account)
+{
+        struct model_user *user;
+
+        tdm_list_for_each(user, &model->users, struct model_user, node) {
+                if (user->account == account)
+                        return user;
+        }
+        return NULL;
+}
+
+/* Does somebody else pay for it, and not for all? */
+static bool is_for_guests(const struct tdm_model *model, const struct tdm_account *account)
+{
+        return account && account->identity != 0 && model->has_place && model->holder && model->holder != account &&
+               model->holder->identity != 0;
+}
+
+/* What its holder would give up with it. */
+static uint64_t cost_of(const struct tdm_model *model, enum tdm_resource resource)
+{
+        uint64_t bytes = 0;
+
+        if (resource == TDM_RESOURCE_MODELS)
+                return 1;
+        if (model->metadata_payer == model->holder)
+                bytes += model->metadata_charged;
+        if (model->vocabulary_payer == model->holder)
+                bytes += model->vocabulary_charged;
+        return bytes;
+}
+
+uint64_t tdm_models_guest_cost(struct tdm_models *m, const struct tdm_account *account, enum tdm_resource resource)
+{
+        struct tdm_model *model;
+        uint64_t cost = 0;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (is_for_guests(model, account) && user_of(model, account))
+                        cost += cost_of(model, resource);
+        }
+        return cost;
+}
+
+/* What its own models cost that cannot make room. */
+static uint64_t busy_cost(struct tdm_models *m, const struct tdm_account *account, enum tdm_resource resource)
+{
+        struct tdm_model *model;
+        uint64_t cost = 0;
+
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                if (model->has_place && model->holder == account && !tdm_model_is_idle(model))
+                        cost += cost_of(model, resource);
+        }
+        return cost;
+}
+
+int tdm_model_check_user(struct tdm_model *model, const struct tdm_account *account, struct tdm_error *err)
+{
+        static const enum tdm_resource resources[] = { TDM_RESOURCE_MODELS, TDM_RESOURCE_METADATA_BYTES };
+        struct model_user *user = user_of(model, account);
+        struct tdm_models *m = model->models;
+
+        if (!is_for_guests(model, account) || (user && user->admitted))
+                return 0;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(resources); i++) {
+                uint64_t share = tdm_account_share(account, resources[i]);
+                uint64_t used = busy_cost(m, account, resources[i]) + tdm_models_guest_cost(m, account, resources[i]);
+
+                if (!user)
+                        used += cost_of(model, resources[i]);
+                if (used <= share)
+                        continue;
+                if (resources[i] == TDM_RESOURCE_MODELS)
+                        return tdm_error_set(err, TDM_E_QUOTA,
+                                             "this user (uid %u%s) has jobs on %llu models, and may have them on %llu "
+                                             "now; wait for those on one model to end",
+                                             (unsigned)account->uid, tdm_account_label_suffix(account),
+                                             (unsigned long long)used - 1, (unsigned long long)share);
+                return tdm_error_set(err, TDM_E_QUOTA,
+                                     "the models that this user (uid %u%s) would have jobs on need %llu %s, and its "
+                                     "share is %llu now; wait for its jobs on another model to end",
+                                     (unsigned)account->uid, tdm_account_label_suffix(account),
+                                     (unsigned long long)used, tdm_resource_name(resources[i]),
+                                     (unsigned long long)share);
+        }
+        if (user)
+                user->admitted = true;
+        return 0;
+}
+
+int tdm_model_add_user(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
+{
+        struct model_user *user = user_of(model, account);
+        int r;
+
+        if (!user) {
+                r = tdm_model_check_user(model, account, err);
+                if (r != 0)
+                        return r;
+                user = calloc(1, sizeof(*user));
+                if (!user)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+                user->account = account ? tdm_account_ref(account) : NULL;
+                user->admitted = is_for_guests(model, account); /* checked just now */
+                tdm_list_append(&model->users, &user->node);
+        }
+        user->n_jobs++;
+        return 0;
+}
+
+void tdm_model_remove_user(struct tdm_model *model, const struct tdm_account *account)
+{
+        struct model_user *user = user_of(model, account);
+
+        if (!user || --user->n_jobs > 0)
+                return;
+        tdm_list_remove(&user->node);
+        tdm_account_unref(user->account);
+        free(user);
+}
+
+/* ---- which models make room ---- */
 
 /* Which of two idle models goes first. */
 static bool goes_before(const struct tdm_model *a, const struct tdm_model *b, const struct tdm_account *asker)
@@ -88,16 +227,89 @@ bool tdm_models_relieve(struct tdm_models *m)
         return true;
 }
 
-/* MODELS of the model's holder. Its own idle models make room; others' only when it has none at all, or is root. */
+/* ---- whose place it is ---- */
+
+static void pay(struct tdm_account **payer, struct tdm_account *to, enum tdm_resource resource, uint64_t n)
+{
+        tdm_account_move(*payer, to, resource, n);
+        tdm_account_unref(*payer);
+        *payer = tdm_account_ref(to);
+}
+
+/* The new holder was within its share when its jobs came. What it holds idle makes room; else it holds more than its
+ * share, and all hold no more together than before. */
+static void hand_over(struct tdm_model *model, struct tdm_account *to)
+{
+        const struct tdm_account *from = model->holder;
+        struct tdm_model *idle;
+
+        while (tdm_account_available(to, TDM_RESOURCE_MODELS) == 0 &&
+               (idle = find_idle(model->models, to, model, true)) && idle->holder == to)
+                tdm_model_retire(idle);
+        tdm_log_debug("model %s: user %u holds it now, who has jobs on it, and user %u no more", model->name,
+                      (unsigned)to->uid, (unsigned)from->uid);
+        if (model->metadata_payer == from)
+                pay(&model->metadata_payer, to, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);
+        if (model->vocabulary_payer == from)
+                pay(&model->vocabulary_payer, to, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged);
+        pay(&model->holder, to, TDM_RESOURCE_MODELS, 1);
+}
+
+bool tdm_models_hand_over_one(struct tdm_models *m, struct tdm_account *account)
+{
+        struct tdm_model *model;
+
+        if (!account || account->identity == 0)
+                return false;
+        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
+                struct model_user *user, *to = NULL;
+
+                if (!model->has_place || model->holder != account || user_of(model, account))
+                        continue;
+                tdm_list_for_each(user, &model->users, struct model_user, node) {
+                        if (user->account && (!to || n_held(user->account) < n_held(to->account)))
+                                to = user;
+                }
+                if (!to)
+                        continue;
+                hand_over(model, to->account);
+                return true;
+        }
+        return false;
+}
+
+/* A user may hold as many as its share is, less those that it is a guest of. */
+static int charge_place(struct tdm_model *model, struct tdm_error *err)
+{
+        struct tdm_account *holder = model->holder;
+        uint64_t guest = tdm_models_guest_cost(model->models, holder, TDM_RESOURCE_MODELS);
+        uint64_t share = tdm_account_share(holder, TDM_RESOURCE_MODELS);
+
+        if (guest > 0 && n_held(holder) + guest + 1 > share)
+                return tdm_error_set(err, TDM_E_QUOTA,
+                                     "this user (uid %u%s) has %llu loaded models and jobs on %llu of others, and "
+                                     "%llu is its share now; wait for its jobs on another model to end",
+                                     (unsigned)holder->uid, tdm_account_label_suffix(holder),
+                                     (unsigned long long)n_held(holder), (unsigned long long)guest,
+                                     (unsigned long long)share);
+        return tdm_account_charge(holder, TDM_RESOURCE_MODELS, 1, err);
+}
+
+/* MODELS of the model's holder. Its own idle models make room, and those that only others use; others' idle ones only
+ * when it has none at all, or is root. */
 int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
 {
         int r;
 
-        while ((r = tdm_account_charge(model->holder, TDM_RESOURCE_MODELS, 1, err)) != 0) {
+        while ((r = charge_place(model, err)) != 0) {
                 struct tdm_model *idle = find_idle(model->models, model->holder, model, true);
+                bool own = idle && idle->holder == model->holder;
 
-                if (model->only_draft || !idle ||
-                    (idle->holder != model->holder && r != TDM_E_BUSY && model->holder->identity != 0))
+                if (model->only_draft)
+                        return r;
+                if (!own && tdm_models_hand_over_one(model->models, model->holder))
+                        continue;
+                if (!idle || (!own && r != TDM_E_BUSY && model->holder->identity != 0))
                         return r;
                 tdm_log_info("model %s unloaded: idle, and user %u, who holds %llu models, asks for another",
                              idle->name, (unsigned)model->holder->uid, (unsigned long long)n_held(model->holder));

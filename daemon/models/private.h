@@ -110,6 +110,16 @@ void tdm_models_drop_described(struct tdm_models *models);
 bool tdm_model_is_idle(const struct tdm_model *model);
 int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err);
 void tdm_model_give_place(struct tdm_model *model);
+/* A job of account begins or ends to use it. TDM_E_QUOTA, as tdm_model_check_user(); -ENOMEM. */
+int tdm_model_add_user(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
+void tdm_model_remove_user(struct tdm_model *model, const struct tdm_account *account);
+/* TDM_E_QUOTA: another user holds it, and this one has jobs on as many models as it may. */
+int tdm_model_check_user(struct tdm_model *model, const struct tdm_account *account, struct tdm_error *err);
+/* A model of this user on which only others have jobs: one of them pays for it from now on. False: there is none. */
+bool tdm_models_hand_over_one(struct tdm_models *models, struct tdm_account *account);
+/* What the models cost that others pay for and that this user has jobs on. */
+uint64_t tdm_models_guest_cost(struct tdm_models *models, const struct tdm_account *account,
+                               enum tdm_resource resource);
 /* For account: its own idle models go first, then those of the account that holds most. */
 bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_account *account, const struct tdm_model *keep);
 

@@ -257,6 +257,8 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         }
         r = tdm_draft_open(s, q, model, err);
+        if (r == 0)
+                r = tdm_model_job_begin(model, job->account, err);
         if (r != 0) {
                 tdm_account_release(job->account, TDM_RESOURCE_JOBS, 1);
                 tdm_sequence_free(q);
@@ -273,7 +275,6 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
         s->pending_bytes += q->charged_bytes;
         job->id = ++s->last_job_id;
         job->model = tdm_model_ref(model);
-        tdm_model_job_begin(model);
         tdm_list_append(&s->jobs, &job->node);
         tdm_list_append(&s->sequences, &q->node);
         tdm_list_append(&s->waiting, &q->queue);

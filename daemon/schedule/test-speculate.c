@@ -129,6 +129,7 @@ static bool goes_wrong(enum fault fault)
         struct world w;
 
         config.guess = script;
+        seen_n = 0; /* a new job may have the address of an old one */
         world_open(&w, 3, 64, 64, &config);
         w.fleet.fault = fault;
         for (uint32_t i = 0; i < 4; i++) {

@@ -491,6 +491,7 @@ static struct tdm_model *make_model(struct tdm_models *models, uint32_t id, uint
         struct tdm_error err;
 
         m->n_refs = 1;
+        tdm_list_init(&m->users);
         m->models = models;
         m->id = id;
         m->name = strdup("fake");

@@ -362,58 +362,92 @@ def names_of_files():
             w.close()
 
 
+ONE_RUNS = "[daemon]\nmax-running-per-user = 1\n"
+
+
+def occupied(d, uid):
+    """Where one job of a user may run, this one does, and its client reads no more."""
+    w = wire_of(d, uid, timeout=60 * SLOW)
+    rid = w.send("generate", request(ids=[2, 3, 4], n=2000, top_logprobs=20))
+    while w.receive(rid)[0] != "tokens":
+        pass
+    return w
+
+
+def ask(w, path, n):
+    with open(path, "rb") as f:
+        return w.send("generate", dict(request(ids=[2, 3, 4], n=n), model={"name": path, "from_fd": True}),
+                      fd=f.fileno())
+
+
+def end_of(w, rid, timeout=60):
+    """How a job ended: None, or what its client was told. False: it waits."""
+    what, m = None, {}
+    try:
+        while what not in ("error", "done"):
+            what, m = w.receive(rid, timeout * SLOW)
+    except TimeoutError:
+        return False
+    return None if (what, m.get("reason")) == ("done", "DONE_LENGTH") else m
+
+
+def all_loaded(d):
+    wait_for(lambda: all(m["state"] in ("loaded", "available") for m in d.status()["models"]), "models are loaded", 30)
+
+
 @test
 def a_full_quota():
-    """Two users ask for one model, and the first has no place left for it: only that one is refused."""
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf, copies(40) as paths:
-        conf.write("[daemon]\nmax-running-per-user = 1\n")
-        conf.flush()
-        with system_daemon(args=["--config", conf.name]) as d:
-            wires = []
+    """Who has jobs on as many models as its share is does not get jobs on others' models either, and the others lose
+    nothing by asking together with it."""
+    with copies(40) as paths, system_daemon(args=config(ONE_RUNS)) as d:
+        first = occupied(d, ATTACKER)  # further jobs wait, so no model of theirs is idle
+        w = wire_of(d, ATTACKER, timeout=60 * SLOW)
+        while True:
+            check(len(paths) > 20, "places of one user have an end")
+            if end_of(w, ask(w, paths.pop(0), 100), timeout=0.5):
+                break
+            all_loaded(d)
+        for i, path in enumerate(paths[:14]):
+            both = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER)]
+            send_signal(d.process.pid, signal.SIGSTOP)
+            rids = {one: ask(one, path, 2) for one in (both if i % 2 == 0 else both[::-1])}
+            send_signal(d.process.pid, signal.SIGCONT)
+            equal(end_of(both[1], rids[both[1]]), None, f"the other one's job on model {i}")
+            refused = end_of(both[0], rids[both[0]])
+            equal((refused.get("error") or refused).get("code"), "quota", "the attacker's")
+        print(f"the one without a place: {refused}")
+        for one in (first, w):
+            one.close()
 
-            def ask(w, path, n):
-                with open(path, "rb") as f:
-                    return w.send("generate", dict(request(ids=[2, 3, 4], n=n), model={"name": path, "from_fd": True}),
-                                  fd=f.fileno())
 
-            # One job runs, and its client reads no more; those of further models wait, so no model is idle.
-            wires.append(wire_of(d, ATTACKER, timeout=60 * SLOW))
-            first = wires[0].send("generate", request(ids=[2, 3, 4], n=2000, top_logprobs=20))
-            while wires[0].receive(first)[0] != "tokens":
-                pass
-            while True:
-                check(len(paths) > 20, "places of one user have an end")
-                w = wire_of(d, ATTACKER, timeout=60 * SLOW)
-                wires.append(w)
-                rid = ask(w, paths.pop(0), 100)
-                what = None
-                while what not in ("progress", "error", "done", "tokens"):
-                    what, m = w.receive(rid)
-                if what in ("error", "done"):
-                    break
-                wait_for(lambda: all(m["state"] == "loaded" for m in d.status()["models"]), "the model is loaded")
-            # Until the attacker's request is the first: then the model would take one of the attacker's places.
-            for i, path in enumerate(paths):
-                both = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER)]
-                send_signal(d.process.pid, signal.SIGSTOP)
-                asked = {w: ask(w, path, 2) for w in (both if i % 2 == 0 else both[::-1])}
-                send_signal(d.process.pid, signal.SIGCONT)
-                what, m = None, {}
-                while what not in ("error", "done"):
-                    what, m = both[1].receive(asked[both[1]])
-                equal((what, m.get("reason")), ("done", "DONE_LENGTH"), f"the other one's job: {m}")
-                what = None
-                with contextlib.suppress(TimeoutError):  # a job of a model that has a place waits for the one that runs
-                    while what not in ("error", "done"):
-                        what, m = both[0].receive(asked[both[0]], timeout=1)
-                for w in both:  # the attacker's job with it: it would keep the bystander's model
-                    w.close()
-                if what in ("error", "done"):
-                    break
-            print(f"the one without a place: {what} {m}")
-            check("error" in m or what == "error", "the attacker is refused", m)
-            for w in wires:
-                w.close()
+@test
+def guests():
+    """Jobs of others on one's models use up none of one's places: who has them takes the models over."""
+    with copies(40) as paths, system_daemon(args=config(ONE_RUNS)) as d:
+        wires = [occupied(d, ATTACKER)]
+        attacker, bystander = (wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER))
+        theirs, own = [], []
+        for path in paths[:6]:
+            equal(end_of(bystander, ask(bystander, path, 2)), None, "the bystander's job")
+            theirs.append(ask(attacker, path, 2))
+            equal(end_of(attacker, theirs[-1], timeout=0.2), False, "a guest's job waits")
+        wires.append(occupied(d, BYSTANDER))
+        for path in paths[6:]:
+            rid = ask(bystander, path, 2)
+            refused = end_of(bystander, rid, timeout=0.5)
+            if refused:
+                break
+            own.append(rid)
+            all_loaded(d)
+        print(f"beside 6 guests' jobs the bystander has {len(own)} models; then: {refused}")
+        # Of 30 places one is the default model's, 6 are the attacker's now, and half of the 23 that are left are the
+        # bystander's. If it held those 6 still, it would have half of 29, less 6.
+        equal(len(own), 11, "the bystander's models")
+        for w in wires:
+            w.close()
+        for w, rids in ((attacker, theirs), (bystander, own)):
+            for rid in rids:
+                equal(end_of(w, rid), None, "jobs that waited")
 
 
 @test
