@@ -377,15 +377,17 @@ uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
         return n_rows * experts->n_used >= 2 * experts->n ? TDM_VK_ITEM_ROWS : n_rows == 1 ? 1 : 2;
 }
 
+static bool has_own_router(const struct tdm_vk_experts *e)
+{
+        return e->router.type == TDM_TYPE_F32 && e->router.act == TDM_ACT_F32;
+}
+
 static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, bool units, struct tdm_error *err)
 {
-        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS }, router_rows[] = { 1, 8, 16 };
+        static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS };
         const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
-        bool own = e->router.type == TDM_TYPE_F32 && e->router.act == TDM_ACT_F32;
-        int r = own ? 0 : need_matrices(m, router, 1, units, err);
+        int r = has_own_router(e) ? 0 : need_matrices(m, router, 1, units, err);
 
-        for (unsigned k = 0; k < (m->device->few_kernels ? 2u : 3u) && r == 0 && own && !units; k++)
-                r = need(m, TDM_VK_ROUTER, router_rows[k], 0, 0, 0, err);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units && !tdm_vk_is_f16(&e->gate); i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(item_rows) && r == 0; k++)
                         r = need(m, TDM_VK_MATVEC_EXPERTS, matrices[i]->type, matrices[i]->act, item_rows[k], 0, err);
@@ -540,6 +542,7 @@ static int need_streams_kernels(struct tdm_vk_model *m, struct tdm_error *err)
 static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
 {
         static const enum tdm_vk_shader of_experts[] = { TDM_VK_CHOOSE, TDM_VK_GROUP, TDM_VK_SUM_EXPERTS };
+        static const uint32_t router_rows[] = { 1, 8, 16 };
         const bool chains = tdm_vk_chain_wanted(m->device);
         uint32_t norms[10] = { 0 };
         unsigned n_norms = 1;
@@ -583,6 +586,9 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                                  err);
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(of_experts) && r == 0 && has_experts; k++)
                         r = need(m, of_experts[k], 0, 0, 0, 0, err);
+                for (unsigned k = 0; k < (m->device->few_kernels ? 2u : 3u) && r == 0 && has_experts; k++)
+                        if (has_own_router(&l->experts))
+                                r = need(m, TDM_VK_ROUTER, router_rows[k], 0, 0, 0, err);
                 if (r == 0)
                         r = need_side_kernels(m, l, err);
                 if (r == 0)

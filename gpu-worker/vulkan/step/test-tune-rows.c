@@ -1,7 +1,10 @@
 /* Two models with matrices of the same sizes on one device: what the first one uses stays as it is while the second is
  * measured. Else a step of a few rows of the first would look for kernels that are there no more.
  *
- * usage: test-tune-rows, with what tests/spirv-executor/CMakeLists.txt gives it */
+ * And a model of a file is measured: a kernel that a step of a few rows needs, and that is not there so early, is an
+ * error of the load.
+ *
+ * usage: test-tune-rows [FILE.gguf], with what tests/spirv-executor/CMakeLists.txt gives it */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,9 +12,11 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "gpu-worker/vulkan/kernels/kernels.h"
 #include "gpu-worker/vulkan/step/step-private.h"
 #include "gpu-worker/vulkan/tests/random-model.h"
 #include "gpu-worker/vulkan/vulkan.h"
+#include "tests/golden/runner.h"
 
 static _Atomic uint64_t heartbeat;
 
@@ -84,9 +89,35 @@ static void others_shapes_stay(void **state)
         random_model_destroy(weights);
 }
 
-int main(void)
+static const char *path;
+
+static void a_file_is_measured(void **state)
+{
+        const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
+        struct tdm_device_model_config model_config = { .limits = { 8, 2, 2, 8, 8 } };
+        struct tdm_device_model *model;
+        struct tdm_error err = {};
+        struct runner_model file;
+        struct tdm_device *device;
+
+        (void)state;
+        runner_model_load(&file, path);
+        model_config.weights = file.weights;
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, file.hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
+        model = load(device, &model_config);
+        for (uint32_t rows = 2; rows <= 8; rows *= 2)
+                assert_true(tdm_vk_few_rows_known((struct tdm_vk_model *)model, rows));
+        tdm_vulkan_device_ops.model_unload(model);
+        tdm_vulkan_device_ops.close(device);
+        runner_model_unload(&file);
+}
+
+int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = { cmocka_unit_test(others_shapes_stay) };
+        const struct CMUnitTest of_file[] = { cmocka_unit_test(a_file_is_measured) };
 
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        path = argc > 1 ? argv[1] : NULL;
+        return path ? cmocka_run_group_tests(of_file, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }
