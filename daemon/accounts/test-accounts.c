@@ -75,7 +75,7 @@ static void test_moving(void **state)
         assert_int_equal(tdm_account_share(b, C), 10);
         assert_int_equal(tdm_account_available(b, C), 0);
         assert_int_equal(tdm_accounts_total(accounts, C), 22);
-        assert_int_equal(take_all(a), 0); /* half of 18 is what it has: 10 */
+        assert_int_equal(take_all(a), 0); /* it has 10, and half of 18 is 9 */
         tdm_account_move(a, b, C, 2);
         assert_int_equal(take_all(a), 0);
         tdm_account_move(b, NULL, C, 14);

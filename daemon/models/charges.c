@@ -8,6 +8,7 @@
 #define METADATA_MAX_BYTES (UINT64_C(256) << 20)
 #define METADATA_BYTES_PER_FILE_BYTE 32u
 #define METADATA_MIN_BYTES (UINT64_C(1) << 20)
+#define METADATA_REAL_BYTES (UINT64_C(64) << 20)
 /* Of described models that nobody uses. */
 #define CACHE_MAX_BYTES (UINT64_C(64) << 20)
 #define CACHE_MAX_MODELS 16u
@@ -75,10 +76,12 @@ int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, s
         /* A sparse file can have any size. */
         wanted += TDM_MIN(model->identity.size_bytes, METADATA_MAX_BYTES) * METADATA_BYTES_PER_FILE_BYTE;
         wanted = TDM_MIN(wanted, METADATA_MAX_BYTES);
-        while ((available = available_metadata(m, payer)) < wanted &&
-               (((other = oldest_cached(m, payer)) && (tdm_model_retire(other), true)) ||
-                tdm_models_hand_over_one(m, payer)))
-                continue;
+        while ((available = available_metadata(m, payer)) < wanted && (other = oldest_cached(m, payer)))
+                tdm_model_retire(other);
+        /* Most files need much less than they may. */
+        while (available < TDM_MIN(wanted, METADATA_REAL_BYTES) &&
+               tdm_models_hand_over_one(m, payer, TDM_RESOURCE_METADATA_BYTES))
+                available = available_metadata(m, payer);
         /* With less the model may still fit; reading finds out. */
         wanted = TDM_MAX(TDM_MIN(wanted, available), METADATA_MIN_BYTES);
         r = tdm_account_charge(model->account, TDM_RESOURCE_LOADS, 1, err);

@@ -387,6 +387,8 @@ static int become_named(struct tdm_model *model, const char *path)
                 model->name = steal_ptr(&name);
                 model->path = steal_ptr(&copy);
                 model->by_name = true;
+                if (tdm_model_is_default(model))
+                        tdm_model_give_to_root(model);
         }
         free(name);
         free(copy);

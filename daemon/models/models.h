@@ -195,8 +195,8 @@ void tdm_models_cancel_loads(struct tdm_models *models);
 bool tdm_model_is_default(const struct tdm_model *model);
 /* Ends its jobs with this error; it leaves the workers with its last step. One that failed or left stays so. */
 void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err);
-/* A job of account (NULL: of nobody) begins to use it. TDM_E_QUOTA: another user holds it, and this one has jobs on as
- * many models as it may. -ENOMEM. */
+/* A job of account (NULL: of nobody) begins to use it. TDM_E_QUOTA: this user has jobs on models that others hold,
+ * and on as many in all as it may. -ENOMEM. */
 int tdm_model_job_begin(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
 /* A job ends to use it. keep_s: how long the model stays then, unless its memory is needed; 0: as long as the
  * configuration says. The last job of a user replaces what that user said before. It never shortens what another user

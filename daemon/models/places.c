@@ -3,8 +3,9 @@
  * The user who wants a model first holds it: it pays the model's place, and what is known of the model. Others may have
  * jobs on it too, as its guests. Their jobs keep it from being idle. So that nobody can use up another user's places
  * this way, the holder's need decides: where only guests have jobs on a model, and its holder needs a place, one of the
- * guests becomes the holder. Being a guest is therefore counted as much as holding: a user has jobs on no more models
- * than it may hold. What root holds is there for everybody and counts for nobody else. */
+ * guests becomes the holder. Being a guest is therefore counted like holding: while a user is a guest, it has jobs on
+ * no more models than its share of places. What root holds, and the default model, is there for everybody and counts
+ * for nobody else. */
 #include "daemon/models/private.h"
 
 #include "common/log.h"
@@ -42,7 +43,7 @@ struct model_user {
         struct tdm_list node;
         struct tdm_account *account; /* NULL: nobody's jobs */
         unsigned n_jobs;
-        bool admitted; /* as a guest: more jobs need no more */
+        bool admitted; /* more jobs on the same model need no more */
 };
 
 static struct model_user *user_of(const struct tdm_model *model, const struct tdm_account *account)
@@ -56,21 +57,30 @@ static struct model_user *user_of(const struct tdm_model *model, const struct td
         return NULL;
 }
 
-/* Does somebody else pay for it, and not for all? */
-static bool is_for_guests(const struct tdm_model *model, const struct tdm_account *account)
+/* A user's, and not everybody's. */
+static bool is_held(const struct tdm_model *model)
 {
-        return account && account->identity != 0 && model->has_place && model->holder && model->holder != account &&
-               model->holder->identity != 0;
+        return model->has_place && model->holder && model->holder->identity != 0 && !tdm_model_is_default(model);
 }
 
-/* What its holder would give up with it. */
+static bool is_for_guests(const struct tdm_model *model, const struct tdm_account *account)
+{
+        return account && account->identity != 0 && is_held(model) && model->holder != account;
+}
+
+static bool may_leave(const struct tdm_model *model)
+{
+        return tdm_model_is_idle(model) && (model->state == TDM_MODEL_READY || model->state == TDM_MODEL_DESCRIBED);
+}
+
+/* What its holder would give up with it. While it is read, what it may take is charged, and it takes much less. */
 static uint64_t cost_of(const struct tdm_model *model, enum tdm_resource resource)
 {
         uint64_t bytes = 0;
 
         if (resource == TDM_RESOURCE_MODELS)
                 return 1;
-        if (model->metadata_payer == model->holder)
+        if (model->metadata_payer == model->holder && !model->reads)
                 bytes += model->metadata_charged;
         if (model->vocabulary_payer == model->holder)
                 bytes += model->vocabulary_charged;
@@ -89,47 +99,58 @@ uint64_t tdm_models_guest_cost(struct tdm_models *m, const struct tdm_account *a
         return cost;
 }
 
-/* What its own models cost that cannot make room. */
-static uint64_t busy_cost(struct tdm_models *m, const struct tdm_account *account, enum tdm_resource resource)
+/* What the other models cost that it has jobs on, or that it holds and that are on their way into the fleet. Those that
+ * it holds for guests alone can be handed over. */
+static uint64_t used_beside(const struct tdm_model *except, const struct tdm_account *account,
+                            enum tdm_resource resource)
 {
-        struct tdm_model *model;
+        const struct tdm_model *model;
         uint64_t cost = 0;
 
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (model->has_place && model->holder == account && !tdm_model_is_idle(model))
+        tdm_list_for_each(model, &except->models->list, struct tdm_model, node) {
+                bool comes = model->holder == account && model->n_jobs == 0 && !may_leave(model);
+
+                if (model != except && is_held(model) && (user_of(model, account) || comes))
                         cost += cost_of(model, resource);
         }
         return cost;
 }
 
-int tdm_model_check_user(struct tdm_model *model, const struct tdm_account *account, struct tdm_error *err)
+static int refuse(struct tdm_account *account, enum tdm_resource resource, uint64_t used, uint64_t cost, uint64_t share,
+                  struct tdm_error *err)
+{
+        account->n_refused[resource]++;
+        if (resource == TDM_RESOURCE_MODELS)
+                return tdm_error_set(err, TDM_E_QUOTA,
+                                     "this user (uid %u%s) has jobs on %llu models, and may have them on %llu now; "
+                                     "wait for those on one model to end",
+                                     (unsigned)account->uid, tdm_account_label_suffix(account),
+                                     (unsigned long long)used, (unsigned long long)share);
+        return tdm_error_set(err, TDM_E_QUOTA,
+                             "the models that this user (uid %u%s) would have jobs on need %llu %s, and its share is "
+                             "%llu now; wait for its jobs on another model to end",
+                             (unsigned)account->uid, tdm_account_label_suffix(account),
+                             (unsigned long long)(used + cost), tdm_resource_name(resource), (unsigned long long)share);
+}
+
+int tdm_model_check_user(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
 {
         static const enum tdm_resource resources[] = { TDM_RESOURCE_MODELS, TDM_RESOURCE_METADATA_BYTES };
         struct model_user *user = user_of(model, account);
-        struct tdm_models *m = model->models;
+        bool guest = is_for_guests(model, account), own = is_held(model) && model->holder == account;
 
-        if (!is_for_guests(model, account) || (user && user->admitted))
+        if ((!guest && !own) || (user && user->admitted))
                 return 0;
+        /* Who is nobody's guest has its own models as it likes: they are charged. */
         for (size_t i = 0; i < TDM_ARRAY_SIZE(resources); i++) {
-                uint64_t share = tdm_account_share(account, resources[i]);
-                uint64_t used = busy_cost(m, account, resources[i]) + tdm_models_guest_cost(m, account, resources[i]);
+                enum tdm_resource resource = resources[i];
+                uint64_t used = used_beside(model, account, resource), cost = cost_of(model, resource);
+                uint64_t share = tdm_account_share(account, resource);
 
-                if (!user)
-                        used += cost_of(model, resources[i]);
-                if (used <= share)
+                if (!guest && tdm_models_guest_cost(model->models, account, resource) == 0)
                         continue;
-                if (resources[i] == TDM_RESOURCE_MODELS)
-                        return tdm_error_set(err, TDM_E_QUOTA,
-                                             "this user (uid %u%s) has jobs on %llu models, and may have them on %llu "
-                                             "now; wait for those on one model to end",
-                                             (unsigned)account->uid, tdm_account_label_suffix(account),
-                                             (unsigned long long)used - 1, (unsigned long long)share);
-                return tdm_error_set(err, TDM_E_QUOTA,
-                                     "the models that this user (uid %u%s) would have jobs on need %llu %s, and its "
-                                     "share is %llu now; wait for its jobs on another model to end",
-                                     (unsigned)account->uid, tdm_account_label_suffix(account),
-                                     (unsigned long long)used, tdm_resource_name(resources[i]),
-                                     (unsigned long long)share);
+                if (used > 0 && used + cost > share) /* one model everybody may use */
+                        return refuse(account, resource, used, cost, share, err);
         }
         if (user)
                 user->admitted = true;
@@ -149,7 +170,7 @@ int tdm_model_add_user(struct tdm_model *model, struct tdm_account *account, str
                 if (!user)
                         return tdm_error_set(err, -ENOMEM, "out of memory");
                 user->account = account ? tdm_account_ref(account) : NULL;
-                user->admitted = is_for_guests(model, account); /* checked just now */
+                user->admitted = is_held(model); /* checked just now */
                 tdm_list_append(&model->users, &user->node);
         }
         user->n_jobs++;
@@ -187,9 +208,7 @@ static struct tdm_model *find_idle(struct tdm_models *m, const struct tdm_accoun
         struct tdm_model *model, *first = NULL;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (model == keep || !tdm_model_is_idle(model) || (with_place && !model->has_place))
-                        continue;
-                if (model->state != TDM_MODEL_READY && model->state != TDM_MODEL_DESCRIBED)
+                if (model == keep || !may_leave(model) || (with_place && !model->has_place))
                         continue;
                 if (!first || goes_before(model, first, asker))
                         first = model;
@@ -236,18 +255,10 @@ static void pay(struct tdm_account **payer, struct tdm_account *to, enum tdm_res
         *payer = tdm_account_ref(to);
 }
 
-/* The new holder was within its share when its jobs came. What it holds idle makes room; else it holds more than its
- * share, and all hold no more together than before. */
-static void hand_over(struct tdm_model *model, struct tdm_account *to)
+static void give_to(struct tdm_model *model, struct tdm_account *to)
 {
         const struct tdm_account *from = model->holder;
-        struct tdm_model *idle;
 
-        while (tdm_account_available(to, TDM_RESOURCE_MODELS) == 0 &&
-               (idle = find_idle(model->models, to, model, true)) && idle->holder == to)
-                tdm_model_retire(idle);
-        tdm_log_debug("model %s: user %u holds it now, who has jobs on it, and user %u no more", model->name,
-                      (unsigned)to->uid, (unsigned)from->uid);
         if (model->metadata_payer == from)
                 pay(&model->metadata_payer, to, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);
         if (model->vocabulary_payer == from)
@@ -255,19 +266,43 @@ static void hand_over(struct tdm_model *model, struct tdm_account *to)
         pay(&model->holder, to, TDM_RESOURCE_MODELS, 1);
 }
 
-bool tdm_models_hand_over_one(struct tdm_models *m, struct tdm_account *account)
+void tdm_model_give_to_root(struct tdm_model *model)
+{
+        struct tdm_account *root = model->models->root;
+
+        if (model->has_place && model->holder && root && model->holder != root)
+                give_to(model, root);
+}
+
+/* The new holder's jobs were admitted with this in mind. What it holds idle makes room. */
+static void hand_over(struct tdm_model *model, struct tdm_account *to)
+{
+        static const enum tdm_resource resources[] = { TDM_RESOURCE_MODELS, TDM_RESOURCE_METADATA_BYTES };
+        struct tdm_model *idle;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(resources); i++)
+                while (tdm_account_available(to, resources[i]) < cost_of(model, resources[i]) &&
+                       (idle = find_idle(model->models, to, model, true)) && idle->holder == to)
+                        tdm_model_retire(idle);
+        tdm_log_debug("model %s: user %u holds it now, who has jobs on it, and user %u no more", model->name,
+                      (unsigned)to->uid, (unsigned)model->holder->uid);
+        give_to(model, to);
+}
+
+bool tdm_models_hand_over_one(struct tdm_models *m, struct tdm_account *account, enum tdm_resource resource)
 {
         struct tdm_model *model;
 
-        if (!account || account->identity == 0)
+        if (!account)
                 return false;
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 struct model_user *user, *to = NULL;
 
-                if (!model->has_place || model->holder != account || user_of(model, account))
+                if (!is_held(model) || model->holder != account || user_of(model, account) ||
+                    cost_of(model, resource) == 0)
                         continue;
                 tdm_list_for_each(user, &model->users, struct model_user, node) {
-                        if (user->account && (!to || n_held(user->account) < n_held(to->account)))
+                        if (user->admitted && (!to || n_held(user->account) < n_held(to->account)))
                                 to = user;
                 }
                 if (!to)
@@ -285,13 +320,15 @@ static int charge_place(struct tdm_model *model, struct tdm_error *err)
         uint64_t guest = tdm_models_guest_cost(model->models, holder, TDM_RESOURCE_MODELS);
         uint64_t share = tdm_account_share(holder, TDM_RESOURCE_MODELS);
 
-        if (guest > 0 && n_held(holder) + guest + 1 > share)
+        if (guest > 0 && n_held(holder) + guest + 1 > share) {
+                holder->n_refused[TDM_RESOURCE_MODELS]++;
                 return tdm_error_set(err, TDM_E_QUOTA,
                                      "this user (uid %u%s) has %llu loaded models and jobs on %llu of others, and "
                                      "%llu is its share now; wait for its jobs on another model to end",
                                      (unsigned)holder->uid, tdm_account_label_suffix(holder),
                                      (unsigned long long)n_held(holder), (unsigned long long)guest,
                                      (unsigned long long)share);
+        }
         return tdm_account_charge(holder, TDM_RESOURCE_MODELS, 1, err);
 }
 
@@ -307,7 +344,7 @@ int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
 
                 if (model->only_draft)
                         return r;
-                if (!own && tdm_models_hand_over_one(model->models, model->holder))
+                if (!own && tdm_models_hand_over_one(model->models, model->holder, TDM_RESOURCE_MODELS))
                         continue;
                 if (!idle || (!own && r != TDM_E_BUSY && model->holder->identity != 0))
                         return r;

@@ -113,10 +113,12 @@ void tdm_model_give_place(struct tdm_model *model);
 /* A job of account begins or ends to use it. TDM_E_QUOTA, as tdm_model_check_user(); -ENOMEM. */
 int tdm_model_add_user(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
 void tdm_model_remove_user(struct tdm_model *model, const struct tdm_account *account);
-/* TDM_E_QUOTA: another user holds it, and this one has jobs on as many models as it may. */
-int tdm_model_check_user(struct tdm_model *model, const struct tdm_account *account, struct tdm_error *err);
-/* A model of this user on which only others have jobs: one of them pays for it from now on. False: there is none. */
-bool tdm_models_hand_over_one(struct tdm_models *models, struct tdm_account *account);
+/* TDM_E_QUOTA: this user is a guest, of this model or others, and has jobs on as many models as it may. */
+int tdm_model_check_user(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
+/* A model for which this user pays some of the resource, and on which only others have jobs: one of those pays for it
+ * from now on. False: there is none. */
+bool tdm_models_hand_over_one(struct tdm_models *models, struct tdm_account *account, enum tdm_resource resource);
+void tdm_model_give_to_root(struct tdm_model *model); /* where it has a place: it is the default model */
 /* What the models cost that others pay for and that this user has jobs on. */
 uint64_t tdm_models_guest_cost(struct tdm_models *models, const struct tdm_account *account,
                                enum tdm_resource resource);

@@ -451,6 +451,55 @@ def guests():
 
 
 @test
+def guests_with_models():
+    """Who has idle models of its own gets no more by first being a guest, and then using these."""
+    with copies(40) as paths, system_daemon(args=config(ONE_RUNS)) as d:
+        attacker, bystander = (wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER))
+        idle, used, more = paths[:14], paths[14:21], paths[21:]
+        for w, some in ((attacker, idle), (bystander, used)):
+            for path in some:
+                equal(end_of(w, ask(w, path, 2)), None, "a job")
+        wires = [occupied(d, ATTACKER)]
+        theirs = [ask(attacker, path, 2) for path in used + idle]
+        ends = [end_of(attacker, rid, timeout=0.2) for rid in theirs]
+        waiting = [rid for rid, end in zip(theirs, ends) if end is False]
+        print(f"the attacker's jobs wait on {len(waiting)} models, and then: {ends[-1]}")
+        # Of 30 places one is the default model's and 7 are the bystander's: half of 22.
+        equal(len(waiting), 11, "models that the attacker has jobs on")
+        equal(end_of(bystander, ask(bystander, idle[0], 2)), None, "the bystander's job on a model of the attacker's")
+        wires.append(occupied(d, BYSTANDER))
+        own = []
+        for path in more:
+            rid = ask(bystander, path, 2)
+            refused = end_of(bystander, rid, timeout=0.5)
+            if refused:
+                break
+            own.append(rid)
+            all_loaded(d)
+        print(f"beside those the bystander has {len(own)} models; then: {refused}")
+        equal(len(own), 9, "the bystander's models")  # half of 29 less 11
+        for w in wires:
+            w.close()
+        for w, rids in ((attacker, waiting), (bystander, own)):
+            for rid in rids:
+                equal(end_of(w, rid), None, "jobs that waited")
+
+
+@test
+def the_default_as_a_file():
+    """Who passes the default model's file before anybody names it does not hold it once somebody does."""
+    with copies(20) as paths, system_daemon() as d:
+        ok, m = generates(d, ATTACKER, TALE)
+        check(ok, "the default model's file", m)
+        d.generate(n=2)
+        for path in paths:
+            ok, m = generates(d, ATTACKER, path)
+            check(ok, "the attacker's own idle models make room", m)
+        listed = [m["name"] for m in d.status()["models"] if m["state"] == "loaded"]
+        check("tale" in listed, "the default model stays", listed)
+
+
+@test
 def loading():
     """Over the socket of the system only an administrator loads without asking for text."""
     with system_daemon() as d:
