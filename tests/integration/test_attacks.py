@@ -391,8 +391,15 @@ def end_of(w, rid, timeout=60):
     return None if (what, m.get("reason")) == ("done", "DONE_LENGTH") else m
 
 
-def all_loaded(d):
-    wait_for(lambda: all(m["state"] in ("loaded", "available") for m in d.status()["models"]), "models are loaded", 30)
+def waits(d, uid, w, path, rid):
+    """False: the job has been accepted, and waits. Else what its client was told."""
+    name = os.path.basename(path)[:-len(".gguf")]
+    while True:
+        # Its prompt is looked at last, and then it is accepted or ends.
+        accepted = any(j["uid"] == uid and j["model"] == name and j.get("prompt_tokens") for j in d.jobs())
+        end = end_of(w, rid, timeout=0.02)
+        if end is not False or accepted:
+            return end
 
 
 @test
@@ -404,9 +411,9 @@ def a_full_quota():
         w = wire_of(d, ATTACKER, timeout=60 * SLOW)
         while True:
             check(len(paths) > 20, "places of one user have an end")
-            if end_of(w, ask(w, paths.pop(0), 100), timeout=0.5):
+            path = paths.pop(0)
+            if waits(d, ATTACKER, w, path, ask(w, path, 100)):
                 break
-            all_loaded(d)
         for i, path in enumerate(paths[:14]):
             both = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER)]
             send_signal(d.process.pid, signal.SIGSTOP)
@@ -430,15 +437,14 @@ def guests():
         for path in paths[:6]:
             equal(end_of(bystander, ask(bystander, path, 2)), None, "the bystander's job")
             theirs.append(ask(attacker, path, 2))
-            equal(end_of(attacker, theirs[-1], timeout=0.2), False, "a guest's job waits")
+            equal(waits(d, ATTACKER, attacker, path, theirs[-1]), False, "a guest's job")
         wires.append(occupied(d, BYSTANDER))
         for path in paths[6:]:
             rid = ask(bystander, path, 2)
-            refused = end_of(bystander, rid, timeout=0.5)
+            refused = waits(d, BYSTANDER, bystander, path, rid)
             if refused:
                 break
             own.append(rid)
-            all_loaded(d)
         print(f"beside 6 guests' jobs the bystander has {len(own)} models; then: {refused}")
         # Of 30 places one is the default model's, 6 are the attacker's now, and half of the 23 that are left are the
         # bystander's. If it held those 6 still, it would have half of 29, less 6.
@@ -461,7 +467,7 @@ def guests_with_models():
                 equal(end_of(w, ask(w, path, 2)), None, "a job")
         wires = [occupied(d, ATTACKER)]
         theirs = [ask(attacker, path, 2) for path in used + idle]
-        ends = [end_of(attacker, rid, timeout=0.2) for rid in theirs]
+        ends = [waits(d, ATTACKER, attacker, path, rid) for path, rid in zip(used + idle, theirs)]
         waiting = [rid for rid, end in zip(theirs, ends) if end is False]
         print(f"the attacker's jobs wait on {len(waiting)} models, and then: {ends[-1]}")
         # Of 30 places one is the default model's and 7 are the bystander's: half of 22.
@@ -471,11 +477,10 @@ def guests_with_models():
         own = []
         for path in more:
             rid = ask(bystander, path, 2)
-            refused = end_of(bystander, rid, timeout=0.5)
+            refused = waits(d, BYSTANDER, bystander, path, rid)
             if refused:
                 break
             own.append(rid)
-            all_loaded(d)
         print(f"beside those the bystander has {len(own)} models; then: {refused}")
         equal(len(own), 9, "the bystander's models")  # half of 29 less 11
         for w in wires:
