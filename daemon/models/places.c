@@ -170,7 +170,7 @@ int tdm_model_add_user(struct tdm_model *model, struct tdm_account *account, str
                 if (!user)
                         return tdm_error_set(err, -ENOMEM, "out of memory");
                 user->account = account ? tdm_account_ref(account) : NULL;
-                user->admitted = is_held(model); /* checked just now */
+                user->admitted = account && is_held(model); /* checked just now */
                 tdm_list_append(&model->users, &user->node);
         }
         user->n_jobs++;

@@ -402,6 +402,27 @@ def waits(d, uid, w, path, rid):
             return end
 
 
+def fill(d, uid, w, paths):
+    """Jobs that wait, each on a model of its own, until one is refused: those, and what the client was told."""
+    rids = []
+    for path in paths:
+        rid = ask(w, path, 2)
+        refused = waits(d, uid, w, path, rid)
+        if refused:
+            return rids, refused
+        rids.append(rid)
+    raise AssertionError("places of one user have an end")
+
+
+def all_end(occupying, *waiting):
+    """The jobs that kept others waiting are given up, and then those that waited are done."""
+    for w in occupying:
+        w.close()
+    for w, rids in waiting:
+        for rid in rids:
+            equal(end_of(w, rid), None, "jobs that waited")
+
+
 @test
 def a_full_quota():
     """Who has jobs on as many models as its share is does not get jobs on others' models either, and the others lose
@@ -409,12 +430,8 @@ def a_full_quota():
     with copies(40) as paths, system_daemon(args=config(ONE_RUNS)) as d:
         first = occupied(d, ATTACKER)  # further jobs wait, so no model of theirs is idle
         w = wire_of(d, ATTACKER, timeout=60 * SLOW)
-        while True:
-            check(len(paths) > 20, "places of one user have an end")
-            path = paths.pop(0)
-            if waits(d, ATTACKER, w, path, ask(w, path, 100)):
-                break
-        for i, path in enumerate(paths[:14]):
+        waiting, _ = fill(d, ATTACKER, w, paths[:20])
+        for i, path in enumerate(paths[len(waiting) + 1:][:14]):
             both = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER)]
             send_signal(d.process.pid, signal.SIGSTOP)
             rids = {one: ask(one, path, 2) for one in (both if i % 2 == 0 else both[::-1])}
@@ -433,27 +450,18 @@ def guests():
     with copies(40) as paths, system_daemon(args=config(ONE_RUNS)) as d:
         wires = [occupied(d, ATTACKER)]
         attacker, bystander = (wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER, BYSTANDER))
-        theirs, own = [], []
+        theirs = []
         for path in paths[:6]:
             equal(end_of(bystander, ask(bystander, path, 2)), None, "the bystander's job")
             theirs.append(ask(attacker, path, 2))
             equal(waits(d, ATTACKER, attacker, path, theirs[-1]), False, "a guest's job")
         wires.append(occupied(d, BYSTANDER))
-        for path in paths[6:]:
-            rid = ask(bystander, path, 2)
-            refused = waits(d, BYSTANDER, bystander, path, rid)
-            if refused:
-                break
-            own.append(rid)
+        own, refused = fill(d, BYSTANDER, bystander, paths[6:])
         print(f"beside 6 guests' jobs the bystander has {len(own)} models; then: {refused}")
         # Of 30 places one is the default model's, 6 are the attacker's now, and half of the 23 that are left are the
         # bystander's. If it held those 6 still, it would have half of 29, less 6.
         equal(len(own), 11, "the bystander's models")
-        for w in wires:
-            w.close()
-        for w, rids in ((attacker, theirs), (bystander, own)):
-            for rid in rids:
-                equal(end_of(w, rid), None, "jobs that waited")
+        all_end(wires, (attacker, theirs), (bystander, own))
 
 
 @test
@@ -474,20 +482,10 @@ def guests_with_models():
         equal(len(waiting), 11, "models that the attacker has jobs on")
         equal(end_of(bystander, ask(bystander, idle[0], 2)), None, "the bystander's job on a model of the attacker's")
         wires.append(occupied(d, BYSTANDER))
-        own = []
-        for path in more:
-            rid = ask(bystander, path, 2)
-            refused = waits(d, BYSTANDER, bystander, path, rid)
-            if refused:
-                break
-            own.append(rid)
+        own, refused = fill(d, BYSTANDER, bystander, more)
         print(f"beside those the bystander has {len(own)} models; then: {refused}")
         equal(len(own), 9, "the bystander's models")  # half of 29 less 11
-        for w in wires:
-            w.close()
-        for w, rids in ((attacker, waiting), (bystander, own)):
-            for rid in rids:
-                equal(end_of(w, rid), None, "jobs that waited")
+        all_end(wires, (attacker, waiting), (bystander, own))
 
 
 @test

@@ -360,10 +360,16 @@ static int need_matrices(struct tdm_vk_model *m, const struct tdm_vk_matrix *con
         return r;
 }
 
+/* router.comp takes it; else it is a matrix like others. */
+static bool has_own_kernel(const struct tdm_vk_matrix *router)
+{
+        return router->type == TDM_TYPE_F32 && router->act == TDM_ACT_F32;
+}
+
 struct tdm_vk_pipeline *tdm_vk_router_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *router,
                                              uint32_t n_rows, uint32_t *ret_rows)
 {
-        if (router->type != TDM_TYPE_F32 || router->act != TDM_ACT_F32)
+        if (!has_own_kernel(router))
                 return NULL;
         *ret_rows = n_rows == 1 ? 1 : n_rows <= ROUTER_FEW || device->few_kernels ? 8 : 16;
         return tdm_vk_pipeline_get(device, TDM_VK_ROUTER, *ret_rows, 0, 0, 0);
@@ -377,16 +383,11 @@ uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows)
         return n_rows * experts->n_used >= 2 * experts->n ? TDM_VK_ITEM_ROWS : n_rows == 1 ? 1 : 2;
 }
 
-static bool has_own_router(const struct tdm_vk_experts *e)
-{
-        return e->router.type == TDM_TYPE_F32 && e->router.act == TDM_ACT_F32;
-}
-
 static int need_experts(struct tdm_vk_model *m, const struct tdm_vk_experts *e, bool units, struct tdm_error *err)
 {
         static const uint32_t item_rows[] = { 1, 2, TDM_VK_ITEM_ROWS };
         const struct tdm_vk_matrix *router[] = { &e->router }, *matrices[] = { &e->gate, &e->up, &e->down };
-        int r = has_own_router(e) ? 0 : need_matrices(m, router, 1, units, err);
+        int r = has_own_kernel(&e->router) ? 0 : need_matrices(m, router, 1, units, err);
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(matrices) && !units && !tdm_vk_is_f16(&e->gate); i++)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(item_rows) && r == 0; k++)
@@ -587,7 +588,7 @@ static int list_others(struct tdm_vk_model *m, struct tdm_error *err)
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(of_experts) && r == 0 && has_experts; k++)
                         r = need(m, of_experts[k], 0, 0, 0, 0, err);
                 for (unsigned k = 0; k < (m->device->few_kernels ? 2u : 3u) && r == 0 && has_experts; k++)
-                        if (has_own_router(&l->experts))
+                        if (has_own_kernel(&l->experts.router))
                                 r = need(m, TDM_VK_ROUTER, router_rows[k], 0, 0, 0, err);
                 if (r == 0)
                         r = need_side_kernels(m, l, err);
