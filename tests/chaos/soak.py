@@ -11,7 +11,6 @@ import argparse
 import os
 import random
 import re
-import signal
 import statistics
 import sys
 import threading
@@ -20,7 +19,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from process_memory import SHARED, mappings, open_files, resident, threads  # noqa: E402
 from tandem_test import (SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check, main,  # noqa: E402
-                         same_ids, send_signal, test, wait_for)
+                         same_ids, test, wait_for)
 
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
 CLIENTS = 6
@@ -114,10 +113,8 @@ class Soak:
                 time.sleep(min(2.0, self.seconds / 60))
                 self.sample()
                 if time.monotonic() > next_kill:  # rare and early, so that the workers of the last third are old ones
-                    pid = self.d.worker_pid(self.rng.choice(("npu", "gpu")))
-                    if pid and time.monotonic() - begin < self.seconds * 0.4:
-                        send_signal(pid, signal.SIGKILL)
-                        self.killed.add(pid)
+                    if time.monotonic() - begin < self.seconds * 0.4:
+                        self.killed.add(self.d.signal_worker(self.rng.choice(("npu", "gpu"))))
                         self.count("kills")
                     next_kill += self.seconds * 0.1
         except BaseException as e:

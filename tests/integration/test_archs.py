@@ -4,7 +4,6 @@ products on the emulated NPU; with --full on Vulkan.
 """
 import json
 import random
-import signal
 import tempfile
 
 import os
@@ -70,10 +69,9 @@ def killed(d, model, want, rounds):
     met = i = 0
     while i < rounds or (met < 1 and i < 20 * rounds):
         d.wait_ready(60)
-        victim = d.workers()[("npu", "gpu")[i % 2]]["pid"]
         job = d.start_job(model=model, **jobs()[1])
         job.until(rng.randrange(1, N // 2))
-        send_signal(victim, signal.SIGKILL)
+        victim = d.signal_worker(("npu", "gpu")[i % 2])
         got = job.wait()
         equal(got.reason, "DONE_LENGTH", f"{model}, kill {i}")
         same_ids(got.ids, want[1].ids, f"{model}, kill {i}")
@@ -160,7 +158,7 @@ def on_vulkan():
                 check(got.logprobs == first.logprobs, f"{model}, four together: log-probabilities differ")
             job = d.start_job(model=model, **short[1])
             job.until(2)
-            send_signal(d.workers()["gpu"]["pid"], signal.SIGKILL)
+            d.signal_worker("gpu")
             got = job.wait(120)
             same_ids(got.ids, want[1].ids, f"{model}, a kill")
             check(got.recoveries > 0, f"{model}: the kill met the job")

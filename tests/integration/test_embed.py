@@ -72,7 +72,7 @@ def same_bits_in_company():
         job.until(1)
         equal(embed(d, *texts), alone, "together, beside a job")
         equal(embed(d, *(texts[::-1] * 4)), alone[::-1] * 4, "more of them than the command sends at once")
-        os.kill(d.worker_pid("gpu"), 9)
+        d.signal_worker("gpu")
         equal(embed(d, *texts), alone, "over a worker's death")
         job.wait()
     for more in ({"threads": 2}, {"placement": "npu"}):

@@ -1,7 +1,6 @@
 """Gemma 3n and Gemma 4 with rows of the file that travel in steps: the same ids alone and in company, with every chunk
 and placement and after a worker's death; the second embedding is not copied; a file that was cut short is an error."""
 import shutil
-import signal
 import tempfile
 
 import os
@@ -54,7 +53,7 @@ def same_ids_whatever_happens():
             for victim in ("npu", "gpu"):
                 job = d.start_job(model=name_of(path), ids=IDS, n=N, temp=0.0, placement="split")
                 job.until(N // 4)
-                os.kill(d.worker_pid(victim), signal.SIGKILL)
+                d.signal_worker(victim)
                 same_ids(job.wait().ids, want["greedy"].ids, f"with {victim} killed")
                 d.wait_ready(60)
 

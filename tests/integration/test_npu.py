@@ -227,7 +227,7 @@ def attention_over_pages():
             control.fault(CONTEXT)
             job = d.start_job(**jobs(20)[0])
             job.until(10)
-            send_signal(d.worker_pid("npu"), 9)
+            d.signal_worker("npu")
             compare([job.wait()], alone[:1], "a context lost, the worker killed")
     equal(control.counters()["refused"], 0, "calls that a driver would refuse")
 
@@ -243,7 +243,7 @@ def exact():
             compare([d.generate(**dict(q, chunk=5)) for q in jobs(n)], alone, f"{kind}, chunks of 5")
             job = d.start_job(**jobs(n)[0])
             job.until(n // 2)
-            send_signal(d.worker_pid("npu"), 9)
+            d.signal_worker("npu")
             compare([job.wait()], alone[:1], f"{kind}, the worker killed")
         with daemon(TANDEM_NPU_FORMAT=kind) as d:
             compare([d.generate(**q) for q in jobs(n)], alone, f"{kind}, another daemon")

@@ -1,5 +1,6 @@
 """Where blocks run: `measured` on two sets of CPUs and on one, pieces of a prompt on both workers at once, losses in
 the middle of them, and that nobody can tell any of it from the ids."""
+import contextlib
 import random
 import signal
 import threading
@@ -105,7 +106,7 @@ def quarantine_and_back():
             d.wait_ready()
             want = d.generate(n=40)
             private.put_script("npu", "exit 3\n")
-            send_signal(d.worker_pid("npu"), signal.SIGKILL)
+            d.signal_worker("npu")
             wait_for(lambda: d.workers()["npu"].get("state") == "quarantined", "the npu worker is quarantined", 30)
             r = d.generate(n=40)
             same_ids(r.ids, want.ids, "ids meanwhile")
@@ -168,20 +169,16 @@ def killed_in_a_prompt():
                 job.step()
             time.sleep(rng.random() * 0.05 * SLOW)
             victims = rng.choice((["npu"], ["gpu"], ["npu", "gpu"]))
-            pids = [d.worker_pid(v) for v in victims]
-            for pid in pids:
-                if pid:
-                    send_signal(pid, signal.SIGSTOP if rng.random() < 0.2 else signal.SIGKILL)
+            pids = [d.signal_worker(v, signal.SIGSTOP if rng.random() < 0.2 else signal.SIGKILL) for v in victims]
             r = job.wait()
             hits += r.recoveries > 0
             compare([r], [want[k]], f"round {i}, {'+'.join(victims)}")
             for o in others:
                 equal(o.wait().reason, "DONE_LENGTH", f"round {i}: another job")
-            for pid in filter(None, pids):
-                try:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
                     send_signal(pid, signal.SIGKILL)  # one that was stopped when nothing was owed
-                except (ProcessLookupError, PermissionError):
-                    pass
+            wait_for(lambda: not any(alive(pid) for pid in pids), f"round {i}: the old workers are reaped", 30)
     check(hits > 0, "a signal met a running job")
 
 

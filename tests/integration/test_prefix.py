@@ -65,7 +65,7 @@ def after_a_loss():
             ids = BEGINNING[:200] + [700 + i] * 100
             job = d.start_job(ids=ids, n=100)
             job.until(3 + 7 * i)
-            send_signal(d.worker_pid(name), signal.SIGKILL)
+            d.signal_worker(name)
             want = plain.generate(ids=ids, n=100)
             same_ids(job.wait().ids, want.ids, f"{name} killed")
             r = d.generate(ids=ids + [5000 + i], n=20)

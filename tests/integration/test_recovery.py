@@ -88,9 +88,7 @@ def measured_placement():
             job.until(rng.choice((0, 1, CASES[name]["n"] // 3)))
             time.sleep(rng.random() * 0.01)
             for victim in rng.choice((["npu"], ["gpu"], ["npu", "gpu"])):
-                pid = d.worker_pid(victim)
-                if pid and alive(pid):
-                    send_signal(pid, signal.SIGKILL)
+                d.signal_worker(victim)
             r = job.wait()
             same_ids(r.ids, want[name].ids, f"measured, round {i} ({name})")
             for w in d.workers().values():
@@ -120,7 +118,7 @@ def many_jobs_survive():
         alone = [d.generate(**q) for q in requests]
         jobs = [d.start_job(**q) for q in requests]
         jobs[3].until(30)
-        send_signal(d.worker_pid("gpu"), signal.SIGKILL)
+        d.signal_worker("gpu")
         for job, want in zip(jobs, alone):
             same_ids(job.wait().ids, want.ids, "a job of eight")
         check(any(j.result.recoveries for j in jobs), "recoveries counted")
@@ -162,7 +160,7 @@ def killed_while_it_loads():
             beside.until(2)
             job = d.start_job(model=name, ids=prompt, n=6)
             for worker in (("gpu",), ("npu",), ("gpu", "npu"))[i % 3]:
-                send_signal(d.worker_pid(worker), signal.SIGKILL)
+                d.signal_worker(worker)
             met += d.model(name)["state"] == "loading"
             same_ids(job.wait().ids, want.ids, f"the job that waited, kill {i}")
             same_ids(beside.wait().ids, other.ids, f"the job beside it, kill {i}")

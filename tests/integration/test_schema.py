@@ -7,7 +7,6 @@ import json
 import random
 import re
 import shutil
-import signal
 import subprocess
 import threading
 import http.client
@@ -181,7 +180,7 @@ def killed_workers():
             key = rng.choice(list(want))
             jobs = [start(d, SCHEMAS[key[0]], temp=key[1], seed=key[0]) for _ in range(1 + i % 3)]
             jobs[0].until(rng.randrange(1, max(2, len(want[key].ids) // 2)))
-            send_signal(d.worker_pid(rng.choice(("npu", "gpu"))), signal.SIGKILL)
+            d.signal_worker(rng.choice(("npu", "gpu")))
             for job in jobs:
                 r = job.wait()
                 met += r.recoveries > 0

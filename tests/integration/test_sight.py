@@ -371,7 +371,7 @@ def top_on_a_terminal():
             s.wait_for(rf"(?m)^{worker} +busy \[[#.]+\] +\d+% +ready +host +hand-over [0-9.]+ us, \d+/s")
         s.wait_for(r"jobs +1 running, 0 queued")
         s.wait_for(r"KV pages full \[[#.]+\] [1-9]\d*/\d+")
-        send_signal(d.worker_pid("gpu"), signal.SIGKILL)
+        d.signal_worker("gpu")
         s.wait_for(r"1 recovery")
         s.wait_for(r"recovered 1 time")
         s.resize(9, 40)
@@ -394,7 +394,7 @@ def why_auto_took_it():
         equal("the CPU" in w["reason"], w["device"] == "host", "it is about the device that runs")
         shown = d.cli("status", "-v", check_exit=0).stdout.decode()
         check(f"because  {w['reason']}\n" in shown, "tandem status shows it", w)
-        os.kill(d.worker_pid("gpu"), signal.SIGKILL)
+        d.signal_worker("gpu")
         wait_for(lambda: d.workers()["gpu"].get("restarts") and d.workers()["gpu"]["state"] == "ready", "a new one")
         equal(d.workers()["gpu"]["reason"], w["reason"], "the reason after a restart")
     with Daemon(env={"TANDEM_GPU": "host"}) as d:

@@ -5,7 +5,6 @@ with all the texts, of which the daemon gives any number as guesses, right ones 
 (daemon/schedule/guess-file.h)."""
 import glob
 import random
-import signal
 import struct
 import tempfile
 import time
@@ -151,10 +150,9 @@ def workers_killed():
         recoveries = drafted = 0
         for i in range(times(2, 30, 2)):
             d.wait_ready(60)
-            pids = [w["pid"] for w in d.workers().values()]
             running = [d.start_job(**q) for q in jobs]
             running[0].until(rng.randrange(1, 20))
-            os.kill(rng.choice(pids), signal.SIGKILL)
+            d.signal_worker(rng.choice(("npu", "gpu")))
             for k, job in enumerate(running):
                 r = job.wait()
                 compare(r, want[k], f"round {i}, job {k}")
@@ -321,10 +319,9 @@ def drafts_and_workers_killed():
         recoveries = drafted = 0
         for i in range(times(2, 30, 2)):
             d.wait_ready(60)
-            pids = [w["pid"] for w in d.workers().values()]
             running = [d.start_job(**dict(q, draft="sprout", speculation=DRAFT)) for q in jobs]
             running[0].until(rng.randrange(1, 20))
-            os.kill(rng.choice(pids), signal.SIGKILL)
+            d.signal_worker(rng.choice(("npu", "gpu")))
             for k, job in enumerate(running):
                 r = job.wait()
                 compare(r, want[k], f"round {i}, job {k}")

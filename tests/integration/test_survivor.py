@@ -33,7 +33,7 @@ class Away:
 
     def come_back(self):
         self.private.put(self.name, self.private.worker(self.name, self.faulty))
-        send_signal(self.d.worker_pid(self.name), signal.SIGKILL)
+        self.d.signal_worker(self.name)
         self.d.wait_ready(30)
 
 

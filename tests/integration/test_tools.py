@@ -4,7 +4,6 @@ call with has to be valid."""
 import json
 import random
 import shutil
-import signal
 import subprocess
 import tempfile
 
@@ -113,7 +112,7 @@ def killed():
         equal(want.reason, "DONE_STOP", "reason")
         job = Job(d, **fields)
         job.until(3)
-        send_signal(d.worker_pid("gpu"), signal.SIGKILL)
+        d.signal_worker("gpu")
         got = job.wait()
         same_ids(got.ids, want.ids, "after a kill")
 
@@ -164,7 +163,7 @@ def same_ids_everywhere():
                     if kills:
                         victim = rng.choice(jobs)
                         victim[1].until(rng.randrange(1, max(2, len(want[victim[0]].ids) // 2)))
-                        send_signal(d.worker_pid(rng.choice(("npu", "gpu"))), signal.SIGKILL)
+                        d.signal_worker(rng.choice(("npu", "gpu")))
                     for case, job in jobs:
                         r = job.wait()
                         met += r.recoveries > 0

@@ -405,6 +405,19 @@ class Daemon:
     def worker_pid(self, name):
         return self.workers()[name].get("pid", 0)
 
+    def signal_worker(self, name, signo=signal.SIGKILL):
+        """Signals the process that this worker is now; its pid. Status may name for a moment one that an earlier signal
+        has ended already, or none at all: then it is asked again."""
+        def sent():
+            pid = self.worker_pid(name)
+            try:
+                if pid > 0:
+                    os.kill(pid, signo)
+                return pid
+            except ProcessLookupError:
+                return 0
+        return wait_for(sent, f"a {name} worker to signal", 30)
+
     def model(self, name):
         for m in self.status()["models"]:
             if m.get("name") == name:
