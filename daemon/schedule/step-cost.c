@@ -15,8 +15,9 @@
 
 #include <math.h>
 
-/* A measurement counts for so many later steps, and an uncertain one for so many. In company a try costs all of them:
- * there it counts for so many times the square of the sequences, and at most for so many. */
+/* A measurement counts for so many later steps, and an uncertain one for so many. In company a try of more rows costs
+ * all of them: there it counts for so many times the square of the sequences, and at most for so many. A step without
+ * guesses makes nobody wait, and all others are judged by it. So its measurement counts in company as it does alone. */
 #define COST_STEPS 256u
 #define COST_STEPS_UNCERTAIN 16u
 #define COST_STEPS_COMPANY 1024u
@@ -120,7 +121,7 @@ float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t
         uint32_t index = cost_index(n_rows), first = cost_index(base), below = index, above = index + 1, before;
         float slope, row, ns;
 
-        if (!is_recent(lane, first, base))
+        if (!is_recent(lane, first, 1))
                 return 0;
         while (below > first && !is_recent(lane, below, base))
                 below--;
