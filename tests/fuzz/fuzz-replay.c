@@ -14,7 +14,7 @@ static int run_file(int dir, const char *name)
 {
         _cleanup_(closep) int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
         _cleanup_(freep) uint8_t *data = NULL;
-        uint64_t start_ns;
+        uint64_t start_ns, took_ns;
         struct stat st;
 
         if (fd < 0 || fstat(fd, &st) < 0)
@@ -26,11 +26,12 @@ static int run_file(int dir, const char *name)
                 return -ENOMEM;
         if (read(fd, data, (size_t)st.st_size) != st.st_size)
                 return -EIO;
-        start_ns = fuzz_now_ns();
-        (void)LLVMFuzzerTestOneInput(data, (size_t)st.st_size);
-        slowest_ns = TDM_MAX(slowest_ns, fuzz_now_ns() - start_ns);
-        if (st.st_size <= 64 << 10)
-                fuzz_check_time(start_ns);
+        do {
+                start_ns = fuzz_now_ns();
+                (void)LLVMFuzzerTestOneInput(data, (size_t)st.st_size);
+                took_ns = fuzz_now_ns() - start_ns;
+        } while (st.st_size <= 64 << 10 && fuzz_again(start_ns));
+        slowest_ns = TDM_MAX(slowest_ns, took_ns);
         return 1;
 }
 

@@ -38,8 +38,8 @@ static inline void fuzz_check_time(uint64_t start_ns)
         abort();
 }
 
-/* The same, but an input is run up to three times: where it writes files, other programs' work may count. true: it is
- * to be run again. */
+/* The same, but an input is run up to three times: where it writes files or takes long, other programs' work may count.
+ * true: it is to be run again. */
 static inline bool fuzz_again(uint64_t start_ns)
 {
         static unsigned n_slow;
