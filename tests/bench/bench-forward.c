@@ -2,6 +2,8 @@
  * and where the time goes, by kind of block. Each sequence has ids of its own, since equal rows would share their
  * experts. No daemon, no rings: the difference to `tandem bench` is what those cost.
  *
+ * Where a prompt stops before the last layers, one that runs all of them is read in turns with it.
+ *
  * With ROWS also steps of 1, 2, … ROWS rows of one sequence, each with logits, as one with guesses has them: in turns,
  * so that all meet the same machine; medians.
  *
@@ -10,7 +12,7 @@
 
 #include "tests/golden/runner.h"
 
-#define ROUNDS_OF_ALL_LAYERS 3u /* of a model whose prompts stop early: in turns with such that do not */
+#define ROUNDS_OF_ALL_LAYERS 3u
 
 /* Of the process: on a busy machine it says more than the wall. */
 static uint64_t cpu_ns(void)
@@ -155,7 +157,7 @@ int main(int argc, char **argv)
                         .sampling = { .temperature = 0.8f, .top_k = 40, .top_p = 1, .repeat_penalty = 1 }
                 };
         }
-        /* Once for nothing: a step of many rows touches memory that one of few does not. */
+        /* The first step of many rows touches memory for the first time. It is not measured. */
         read_prompt(runner, parts[0], n_prompt, options.max_rows);
         runner_forget(runner, 0);
         runner_reset_seconds(runner);

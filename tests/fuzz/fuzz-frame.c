@@ -19,6 +19,8 @@
                 }                                                                                                      \
         } while (0)
 
+#define GLUED_MAX 64u
+
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size);
 
 struct model {
@@ -160,6 +162,7 @@ static void run(const uint8_t *input, size_t input_size, bool guarded)
         static struct model m;
         struct tdm_frame_reader *r;
         bool refused = false;
+        unsigned n_glued = 0;
         size_t at = 0;
         int lowest;
 
@@ -178,9 +181,11 @@ static void run(const uint8_t *input, size_t input_size, bool guarded)
                 m.n += n;
                 send_piece(fixture.fds[0], input + at + 1, n, with ? fixture.file : -1);
                 m.fds_sent += with;
-                /* Some sends are glued to the next one. */
-                if (n % 3 != 0)
+                /* Some sends are glued to the next one, as many as the socket has room for. */
+                if (n % 3 != 0 || ++n_glued == GLUED_MAX) {
                         refused = drain(&m, r, fixture.fds[1]);
+                        n_glued = 0;
+                }
                 at += 1 + n;
         }
         if (!refused)
