@@ -233,6 +233,27 @@ def of_the_users_own_daemon():
         close(fd)
 
 
+@test
+def the_user_database_hangs():
+    """The system's user database may be on a network. Where it does not answer, everybody is served without it; where
+    it answers while the daemon ends, the end is an orderly one."""
+    if os.geteuid() != 0:
+        raise Skip("needs root, to put another /etc/passwd in place")
+    with tempfile.TemporaryDirectory() as folder:
+        passwd = os.path.join(folder, "passwd")  # whoever opens it waits for a writer
+        os.mkfifo(passwd)
+        prefix = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/passwd && exec "$@"', passwd)
+        with Daemon(system=True, prefix=prefix, env={"TANDEM_SUBUIDS": "/dev/null"}) as d:
+            d.generate(n=2)
+            check("gateway-user" not in d.log(), "nothing is known of the gateway's user yet", d.log())
+            d.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: "tandemd: ended" in d.log(), "the end of its work", 14)
+            os.close(os.open(passwd, os.O_WRONLY))
+            equal(d.process.wait(10 * SLOW), 0, "exit status")
+            check("there is no user tandem-http" in d.log(), "the answer came before the end", d.log())
+            d.expect_exit = None
+
+
 def settled_files(pid):
     """Open files of the daemon but for sockets: the user's gate has one, and may have ended since. What the daemon has
     let go of is closed beside its loop, so this waits until the number has stayed the same for half a second."""

@@ -250,9 +250,10 @@ class Daemon:
     """A private tandemd. Use it in a `with`."""
 
     def __init__(self, models=(TALE,), env=None, threads=1, args=(), hang_ms=None, wait=True, placement="split",
-                 system=False):
-        """placement: with split every job needs both workers, which most tests want; with None the daemon chooses."""
-        self.placement = placement
+                 system=False, prefix=()):
+        """placement: with split every job needs both workers, which most tests want; with None the daemon chooses.
+        prefix: a command that becomes tandemd (by exec: it keeps its pid)."""
+        self.placement, self.prefix = placement, list(prefix)
         self.system = system  # serves every user who can reach the socket
         self.models, self.threads, self.args, self.wait = list(models), threads, list(args), wait
         self.extra_env = dict(env or {})
@@ -293,8 +294,8 @@ class Daemon:
         return env
 
     def start(self):
-        command = [os.path.join(BIN, "tandemd"), "--system" if self.system else "--user", "--socket", self.socket,
-                   "--bus", "none"]
+        command = [*self.prefix, os.path.join(BIN, "tandemd"), "--system" if self.system else "--user",
+                   "--socket", self.socket, "--bus", "none"]
         for m in self.models:
             command += ["--model", m]
         log = open(self.log_path, "ab")
