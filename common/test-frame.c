@@ -247,10 +247,15 @@ static void test_without_fds(void **state)
         memset(wire, 'x', sizeof(wire));
         tdm_frame_header(wire, sizeof(wire) - TDM_FRAME_HEADER_BYTES);
         send_raw(fds[0], wire, sizeof(wire), NULL, 0);
-        assert_true(tdm_frame_reader_fill(r, fds[1]) > 0);
-        assert_false(tdm_frame_reader_drained(r)); /* it makes room by what has come */
-        while (!tdm_frame_reader_drained(r))
-                assert_true(tdm_frame_reader_fill(r, fds[1]) > 0);
+        n = 0;
+        do {
+                ssize_t more = tdm_frame_reader_fill(r, fds[1]);
+
+                assert_true(more > 0);
+                n += (size_t)more;
+                if (n < sizeof(wire))
+                        assert_false(tdm_frame_reader_drained(r)); /* it makes room by what has come */
+        } while (n < sizeof(wire));
         assert_int_equal(tdm_frame_reader_next(r, &data, &size, &f, &n_fds), 1);
         assert_int_equal(size, sizeof(wire) - TDM_FRAME_HEADER_BYTES);
 
@@ -288,6 +293,32 @@ static void test_memory_follows_bytes(void **state)
         assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 3);
         assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
         assert_true(tdm_frame_reader_mid_frame(r));
+        close(fds[0]);
+        close(fds[1]);
+}
+
+/* Bytes that come one by one make the buffer grow by doubling, not with each of them. */
+static void test_single_bytes(void **state)
+{
+        _cleanup_(tdm_frame_reader_destroyp) struct tdm_frame_reader *r = NULL;
+        unsigned n_growths = 0;
+        size_t held = 0;
+        uint8_t wire[4];
+        int fds[2];
+
+        assert_int_equal(tdm_frame_reader_new(&r, 1u << 20), 0);
+        make_pair(fds);
+        tdm_frame_header(wire, 1u << 20);
+        send_raw(fds[0], wire, 4, NULL, 0);
+        assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 4);
+        for (size_t i = 0; i < 20000; i++) {
+                send_raw(fds[0], "x", 1, NULL, 0);
+                assert_int_equal(tdm_frame_reader_fill(r, fds[1]), 1);
+                n_growths += tdm_frame_reader_held(r) > held;
+                held = tdm_frame_reader_held(r);
+        }
+        assert_true(n_growths < 20);
+        assert_true(held <= 2 * 20004);
         close(fds[0]);
         close(fds[1]);
 }
@@ -362,11 +393,12 @@ static void test_blocking_big(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_split_bytes), cmocka_unit_test(test_coalesced),
-                cmocka_unit_test(test_random_cuts), cmocka_unit_test(test_taking_fds),
-                cmocka_unit_test(test_refused),     cmocka_unit_test(test_truncated_control),
-                cmocka_unit_test(test_without_fds), cmocka_unit_test(test_memory_follows_bytes),
-                cmocka_unit_test(test_reader_full), cmocka_unit_test(test_blocking_big),
+                cmocka_unit_test(test_split_bytes),  cmocka_unit_test(test_coalesced),
+                cmocka_unit_test(test_random_cuts),  cmocka_unit_test(test_taking_fds),
+                cmocka_unit_test(test_refused),      cmocka_unit_test(test_truncated_control),
+                cmocka_unit_test(test_without_fds),  cmocka_unit_test(test_memory_follows_bytes),
+                cmocka_unit_test(test_single_bytes), cmocka_unit_test(test_reader_full),
+                cmocka_unit_test(test_blocking_big),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
