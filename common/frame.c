@@ -223,7 +223,7 @@ static int make_room(struct tdm_frame_reader *r, size_t *limit)
         if (used >= max)
                 return -ENOBUFS; /* the caller does not take its frames */
         want = TDM_MIN(max, used + TDM_MIN(*limit, TDM_MAX(used, (size_t)READ_MIN_BYTES)));
-        /* Not for each byte of a peer that sends single ones. */
+        /* Only where less room is left than half of what is held: else each single byte would cost a realloc(). */
         if (want > r->capacity && r->capacity - used < TDM_MIN(*limit, TDM_MAX(used / 2, (size_t)1))) {
                 size_t capacity = TDM_MIN(max, TDM_MAX(want, (size_t)READ_MIN_BYTES));
                 uint8_t *buf = realloc(r->buf, capacity);

@@ -714,7 +714,7 @@ static void server_deinit(struct server *s)
                 tdm_face_set_fleet(s->face, NULL);
         tdm_dbus_set_fleet(s->dbus, NULL);
         tdm_fleet_destroyp(&s->fleet);
-        tdm_background_destroyp(&s->background); /* what it looks up for the face and the accounts is given to them */
+        tdm_background_destroyp(&s->background); /* before the face and the accounts: its last answers go to them */
         tdm_dbus_destroyp(&s->dbus);
         tdm_face_destroyp(&s->face);
         tdm_scheduler_destroyp(&s->scheduler);
