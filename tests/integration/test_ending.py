@@ -27,7 +27,8 @@ def own_file():
 
 
 def generate(d, rng, **more):
-    job = Job(d, **request(n=rng.choice((3, 40, d.most_tokens)), temp=rng.choice((0.0, 1.0)), seed=rng.randrange(99), **more))
+    n, temp = rng.choice((3, 40, d.most_tokens)), rng.choice((0.0, 1.0))
+    job = Job(d, **request(n=n, temp=temp, seed=rng.randrange(99), **more))
     if rng.random() < 0.3:
         time.sleep(rng.random() / 10)
         job.vanish()
