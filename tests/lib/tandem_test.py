@@ -354,10 +354,14 @@ class Daemon:
         if self.process.poll() is not None:
             return f"tandemd had left already, with {self.process.returncode}"
         self.process.send_signal(signal.SIGTERM)
+        return self.wait_end()
+
+    def wait_end(self):
+        """After it was asked to leave. Returns what was wrong with its end, or None."""
         try:
             self.process.wait(15 * SLOW)
         except subprocess.TimeoutExpired:
-            return f"tandemd did not leave within {15 * SLOW:.0f} s of SIGTERM"
+            return f"tandemd did not leave within {15 * SLOW:.0f} s of the signal"
         if self.process.returncode != 0:
             return f"tandemd left with {self.process.returncode}"
         deadline = time.monotonic() + 5 * SLOW
