@@ -3,6 +3,7 @@ kinds, names without end. Every one is answered by a named error, memory stays f
 import os
 import random
 import socket
+import statistics
 import sys
 import threading
 import time
@@ -278,39 +279,67 @@ def the_longest_calls():
 @test
 def large_calls():
     """One caller sends calls of 7 MiB with as many values as fit, without end: what is asked over the socket meanwhile
-    waits for libdbus, which looks at their form, and not for tandemd to look at the values."""
+    waits for libdbus, which looks at their form, and not for tandemd to look at the values. How long libdbus takes on
+    this machine is measured too: the bus, which only looks at their form, is asked with the same values before."""
     with Bus() as bus, bus.daemon() as d:
         c = Client(bus).wait()
-        D, over, answers = c.dbus, threading.Event(), []
+        D = c.dbus
         d.generate(n=2)
-        m = D.lowlevel.MethodCallMessage(NAME, ROOT, MANAGER, "Generate")
-        m.append("", D.Dictionary({"stop": D.Array([""] * (7 << 17), signature="s")}, signature="sv"),
-                 signature="sa{sv}")
 
-        def push():
-            while not over.is_set():
-                try:
-                    c.connection.send_message_with_reply_and_block(m.copy(), 60)
-                except D.DBusException as e:
-                    answers.append(e.get_dbus_name())
-        thread, taken, watch = threading.Thread(target=push), [], Stopwatch()
-        thread.start()
-        try:
-            with d.wire() as w:
-                end = time.monotonic() + 3
-                while time.monotonic() < end:
-                    begin = time.monotonic()
-                    w.call("status", {})
-                    taken.append(time.monotonic() - begin)
-                    time.sleep(0.002)
-        finally:
-            over.set()
-            thread.join()
-        worst = sorted(watch.share() * t for t in taken)
-        print(f"FIGURE {len(answers)} calls of 7 MiB: {len(worst)} statuses, p99 "
-              f"{1000 * worst[len(worst) * 99 // 100]:.0f} ms, most {1000 * worst[-1]:.0f} ms")
-        check(worst[len(worst) * 99 // 100] < 0.05 * SLOW, "another's status", worst[-9:])
-        equal(set(answers), {ERROR + "TooLong"}, "answers")
+        def large(*where):
+            m = D.lowlevel.MethodCallMessage(*where)
+            m.append("", D.Dictionary({"stop": D.Array([""] * (7 << 17), signature="s")}, signature="sv"),
+                     signature="sa{sv}")
+            return m
+
+        def ask(m):
+            try:
+                c.connection.send_message_with_reply_and_block(m.copy(), 60)
+            except D.DBusException as e:
+                return e.get_dbus_name()
+
+        def bus_seconds():
+            m = large("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "GetId")
+            taken, watch = [], Stopwatch()
+            for _ in range(9):
+                begin = time.monotonic()
+                equal(ask(m), "org.freedesktop.DBus.Error.InvalidArgs", "the bus")
+                taken.append(time.monotonic() - begin)
+            return statistics.median(taken) * watch.share()
+
+        def p99_beside_calls():
+            m, over, answers = large(NAME, ROOT, MANAGER, "Generate"), threading.Event(), []
+
+            def push():
+                while not over.is_set():
+                    answers.append(ask(m))
+            thread, taken, watch = threading.Thread(target=push), [], Stopwatch()
+            thread.start()
+            try:
+                with d.wire() as w:
+                    end = time.monotonic() + 3
+                    while time.monotonic() < end:
+                        begin = time.monotonic()
+                        w.call("status", {})
+                        taken.append(time.monotonic() - begin)
+                        time.sleep(0.002)
+            finally:
+                over.set()
+                thread.join()
+            equal(set(answers), {ERROR + "TooLong"}, "answers")
+            worst = sorted(watch.share() * t for t in taken)
+            print(f"FIGURE {len(answers)} calls of 7 MiB: {len(worst)} statuses, p99 "
+                  f"{1000 * worst[len(worst) * 99 // 100]:.0f} ms, most {1000 * worst[-1]:.0f} ms")
+            return worst[len(worst) * 99 // 100]
+
+        # Half of what the bus takes, and a little more than all of it if tandemd looked at the values. A machine that
+        # is shared may be slower for a moment.
+        for tries_left in (2, 1, 0):
+            limit, p99 = bus_seconds(), p99_beside_calls()
+            print(f"FIGURE the bus answers one in {1000 * limit:.0f} ms")
+            if p99 < max(limit, 0.02 * SLOW):
+                break
+            check(tries_left > 0, "another's status", p99, limit)
 
 
 @test
