@@ -11,7 +11,8 @@
 #define LANES (TDM_PANEL_ROWS / 2) /* pairs of outputs g and g + 8 */
 
 struct layout {
-        uint32_t unit_chunks, bits, low_bits, chunk_bytes, front_words;
+        uint32_t unit_chunks, bits, chunk_bytes, front_words;
+        uint32_t place; /* from which bit of a half on quants of outputs g + 8 are read */
         bool table;
 };
 
@@ -22,7 +23,7 @@ static struct layout layout_of(uint32_t type)
 
         return (struct layout){ .unit_chunks = chunks,
                                 .bits = bits,
-                                .low_bits = bits <= 3 ? 2 : 4,
+                                .place = bits == 3 || bits == 5 ? bits : 4,
                                 .chunk_bytes = info.scale_bytes / 4 + bits * 128,
                                 .front_words = type == TDM_TYPE_MXFP4 ? LANES :
                                                                         info.halves * (chunks == 1 ? 2 * LANES : LANES),
@@ -92,34 +93,59 @@ void tdm_vk_prove_random_subblock(uint8_t *panel, uint32_t type, uint32_t cols, 
                         half = random_f16(state, l.unit_chunks == 1 ? -10 : -15, 4, true);
                 else if (l.table)
                         half = random_f16(state, type == TDM_TYPE_IQ4_XS ? -20 : -15, 4, true);
-                else /* times 2^24 or 2^20 */
-                        half = random_f16(state, (l.unit_chunks == 1 ? 12 : 6) - (eight ? 4 : 0), 3, true);
+                else /* times 2^24, or less by 2^place */
+                        half = random_f16(state, (l.unit_chunks == 1 ? 12 : 6) - (eight ? (int)l.place : 0), 3, true);
                 memcpy(panel + i * 2, &half, 2);
         }
 }
 
 /* ---- what a weight becomes ---- */
 
+/* Where the i-th bit of a quant lies: 16 times the word of a thread, those of the rest behind the others, and the place
+ * in a half. */
+static uint32_t bit_at(const struct layout *l, uint32_t j, uint32_t late, uint32_t eight, uint32_t i)
+{
+        /* of 3 bits, by j, late and eight: the word and the place; of 5 bits by j, where both are 1 */
+        static const uint8_t three[16][2] = { { 0, 0 }, { 0, 3 }, { 0, 6 },  { 0, 9 }, { 0, 12 },
+                                              { 2, 3 }, { 2, 0 }, { 2, 12 }, { 1, 0 }, { 1, 3 },
+                                              { 1, 6 }, { 1, 9 }, { 1, 12 }, { 2, 9 }, { 2, 6 } };
+        static const uint8_t five[4][2] = { { 4, 5 }, { 4, 0 }, { 4, 10 } };
+        uint32_t which = j * 4 + late * 2 + eight;
+        const uint8_t *at;
+
+        if (l->bits == 2)
+                return j / 2 * 16 + late * 8 + eight * 4 + j % 2 * 2 + i;
+        if (l->bits == 4)
+                return j * 16 + late * 8 + eight * 4 + i;
+        if (l->bits == 6) {
+                if (late == 0)
+                        return j * 16 + (eight ? 4 : 10) + i;
+                if (eight)
+                        return (4 + j / 2) * 16 + (j % 2 ? 10 : 4) + i;
+                return i < 4 ? j * 16 + i : (4 + j / 2) * 16 + j % 2 * 2 + i - 4;
+        }
+        if (which == 15) /* made up of a bit of each word */
+                return i * 16 + 15;
+        if (l->bits == 5 && !(late && eight))
+                return j * 16 + late * 10 + eight * 5 + i;
+        at = l->bits == 3 ? three[which] : five[j];
+        return at[0] * 16u + at[1] + i;
+}
+
 static uint32_t quant_of(const struct layout *l, const uint8_t *low, uint32_t k, uint32_t lane)
 {
-        const uint8_t *high = low + l->low_bits * 128;
         uint32_t j = k / 16 % 4, late = k / 8 % 2, next = k % 2, eight = lane / LANES,
-                 thread = lane % LANES * 4 + k % 8 / 2, u;
+                 thread = lane % LANES * 4 + k % 8 / 2, n_low = l->bits <= 3 ? 2 : 4, u = 0;
 
-        if (l->low_bits == 2)
-                u = u32_at(low + (thread * 2 + j / 2) * 4) >> (next * 16 + late * 8 + eight * 4 + j % 2 * 2) & 3;
-        else
-                u = u32_at(low + (thread * 4 + j) * 4) >>
-                            (l->table ? eight * 16 + late * 8 + next * 4 : next * 16 + late * 8 + eight * 4) &
-                    15;
-        if (l->bits - l->low_bits == 1) {
-                uint32_t i = j * 2 + late;
+        if (l->table)
+                return u32_at(low + (thread * 4 + j) * 4) >> (eight * 16 + late * 8 + next * 4) & 15;
+        for (uint32_t i = 0; i < l->bits; i++) {
+                uint32_t at = bit_at(l, j, late, eight, i), word = at / 16,
+                         index = word < n_low ? thread * n_low + word :
+                                                32 * n_low + thread * (l->bits - n_low) + word - n_low;
 
-                u |= (u32_at(high + thread * 4) >> (next * 16 + eight * 4 + i % 4 + i / 4 * 8) & 1) << l->low_bits;
+                u |= (u32_at(low + index * 4) >> (next * 16 + at % 16) & 1) << i;
         }
-        if (l->bits - l->low_bits == 2)
-                u |= (u32_at(high + (thread * 2 + j / 2) * 4) >> (next * 16 + eight * 4 + j % 2 * 2 + late * 8) & 3)
-                     << l->low_bits;
         return u;
 }
 
@@ -154,7 +180,7 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
         const uint8_t *front = panel + (unit_index * LANES + own) * (l.front_words / LANES) * 4,
                       *chunk = panel + front_bytes(&l, cols) + c * l.chunk_bytes, *scales = chunk + l.bits * 128;
         uint32_t u = quant_of(&l, chunk, k, lane);
-        double one = l.table ? 1 : ldexp(1, eight ? -20 : -24);
+        double one = l.table ? 1 : ldexp(1, (eight ? (int)l.place : 0) - 24);
         float d, s, m = 0;
 
         if (type == TDM_TYPE_MXFP4)

@@ -3,10 +3,11 @@
 //
 // A weight is u S + M with one rounding, u its unsigned quant. S and M are f16: products of two f16 that are rounded
 // once, a sub-block's scale or minimum times its unit's. u's bits are u 2^-24 as an f16 where they begin at a half's
-// lowest bit, as those of output g do, and u 2^-20 four bits further, as those of g + 8; what is stored as d makes up
-// for it, as in f16.glsl. Types without a minimum have M = -offset S. The quants of IQ4_NL and IQ4_XS stand for bytes:
-// two of neighbouring columns come from a table in shared memory as two f16, and S is the scale that counts. MXFP4: the
-// sign, exponent and mantissa of a quant are those of an f16 of 2^-14 times its value, and S makes up for it.
+// lowest bit, as those of output g do, and u 2^-20 four bits further, as those of g + 8 (3 bits: 2^-21, 5 bits: 2^-19);
+// what is stored as d makes up for it, as in f16.glsl. Types without a minimum have M = -offset S. The quants of IQ4_NL
+// and IQ4_XS stand for bytes: two of neighbouring columns come from a table in shared memory as two f16, and S is the
+// scale that counts. MXFP4: the sign, exponent and mantissa of a quant are those of an f16 of 2^-14 times its value,
+// and S makes up for it.
 //
 // Everything of outputs g and g + 8 is computed in pairs: a word's low and high half.
 #include "gpu-worker/vulkan/shaders/common/fragments-subblock.glsl"
@@ -145,7 +146,8 @@ void scales_of(uvec4 s, const uint j, uint bits_, out f16vec2 scale, out f16vec2
                 scale = WHOLE(s[2 + b] >> 8 * (j % 2) & 0x000f000fu, 0.0hf) * F16X2(s.x);
                 add = WHOLE(s[2 + b] >> 8 * (j % 2) + 4 & 0x000f000fu, 0.0hf) * F16X2(s.y);
         } else {
-                uint rest = halves(s.w), word[4] = uint[4](s.z & 0x003f003fu, s.z >> 6 & 0x003f003fu,
+                // In each half its byte from the lowest bit on. What is further up goes in the masks below.
+                uint rest = s.w | s.w << 8, word[4] = uint[4](s.z & 0x003f003fu, s.z >> 6 & 0x003f003fu,
                         s.z >> 12 & 0x000f000fu | rest >> 2 & 0x00300030u, rest & 0x003f003fu);
 
                 if (TYPE == TDM_VK_Q3_K) {
@@ -155,37 +157,56 @@ void scales_of(uvec4 s, const uint j, uint bits_, out f16vec2 scale, out f16vec2
                         add = WHOLE(word[2 + b], 0.0hf) * F16X2(s.y);
                 }
         }
-        if (TYPE == TDM_VK_Q3_K) // -4 2^-24, -4 2^-20
-                add = scale * f16vec2(-2.384185791015625e-7hf, -3.814697265625e-6hf);
-        if (TYPE == TDM_VK_Q5_0) // 16
-                add = scale * f16vec2(-9.5367431640625e-7hf, -1.52587890625e-5hf);
-        if (TYPE == TDM_VK_Q6_K) // 32
+        if (TYPE == TDM_VK_Q3_K) // -4 2^-24, -4 2^-21
+                add = scale * f16vec2(-2.384185791015625e-7hf, -1.9073486328125e-6hf);
+        if (TYPE == TDM_VK_Q5_0) // -16 2^-24, -16 2^-19
+                add = scale * f16vec2(-9.5367431640625e-7hf, -3.0517578125e-5hf);
+        if (TYPE == TDM_VK_Q6_K) // -32 2^-24, -32 2^-20
                 add = scale * f16vec2(-1.9073486328125e-6hf, -3.0517578125e-5hf);
 }
 
-uint shifted(uint word, const int left)
-{
-        return left >= 0 ? word << left : word >> -left;
-}
-
-// Where u's bits begin at the lowest of each half; of output g + 8 four bits further.
+// Of both columns: u's bits from a half's lowest on; of output g + 8 from PLACE on. Where they lie stands in
+// fragments-subblock.glsl.
 uint quants_of(uvec4 low, uvec2 high, const uint j, const uint late, const bool eight)
 {
-        const uint place = eight ? 4 : 0;
-        uint u;
+        const uint b = j / 2, odd = j % 2, place = eight ? TDM_FRAGMENT_PLACE(TYPE) : 0;
+        const uint mask = ((1u << BITS) - 1u) * 0x00010001u << place;
 
-        if (LOW_BITS == 2)
-                u = low[j / 2] >> 8 * late + 2 * (j % 2) & 0x00030003u << place;
-        else
-                u = low[j] >> 8 * late & 0x000f000fu << place;
-        if (BITS - LOW_BITS == 1) {
-                const uint i = j * 2 + late;
-
-                u |= shifted(high.x, int(LOW_BITS) - int(i % 4 + i / 4 * 8)) & 0x00010001u << LOW_BITS + place;
+        if (BITS == 2)
+                return low[b] >> 8 * late + 2 * odd & mask;
+        if (BITS == 3) {
+                if (odd == 0)
+                        return low[b] >> 6 * late & mask;
+                if (late == 0)
+                        return eight ? high.x >> 6 * b & mask : low[b] >> 12 & mask;
+                if (!eight)
+                        return high.x >> 6 * b & mask;
+                if (b == 0)
+                        return high.x >> 9 & mask;
+                return low.x >> 12 & 0x00080008u | low.y >> 11 & 0x00100010u | high.x >> 10 & 0x00200020u;
         }
-        if (BITS - LOW_BITS == 2)
-                u |= shifted(high[j / 2], int(LOW_BITS) - int(j % 2 * 2 + late * 8)) & 0x00030003u << LOW_BITS + place;
-        return u;
+        if (BITS == 5) {
+                if (late == 0)
+                        return low[j] & mask;
+                if (!eight)
+                        return low[j] >> 10 & mask;
+                if (j == 0)
+                        return high.x & mask;
+                if (j == 1)
+                        return high.x << 5 & mask;
+                if (j == 2)
+                        return high.x >> 5 & mask;
+                return low.x >> 10 & 0x00200020u | low.y >> 9 & 0x00400040u | low.z >> 8 & 0x00800080u |
+                       low.w >> 7 & 0x01000100u | high.x >> 6 & 0x02000200u;
+        }
+        if (BITS == 6) {
+                if (late == 0)
+                        return eight ? low[j] & mask : low[j] >> 10 & mask;
+                if (eight)
+                        return high[b] >> 6 * odd & mask;
+                return low[j] & 0x000f000fu | high[b] << 4 - 2 * odd & 0x00300030u;
+        }
+        return low[j] >> 8 * late & mask;
 }
 
 // The f16 of MXFP4's i-th quants.

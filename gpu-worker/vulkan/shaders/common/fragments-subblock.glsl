@@ -4,8 +4,8 @@
 //
 //   front, of a unit: [g] pairs of d (and of dmin, negative; IQ4_XS: of scales_h)
 //          of a chunk: [g] pairs of d of its two blocks (and of m)
-//   chunk: [thread] the lowest 4 bits of quants, a word for 16 columns (Q2_K, Q3_K: 2 bits, a word for 32); then
-//          [thread] the other bits of quants: 1 bit, one word; 2 bits, a word for 32 columns; then its scales
+//   chunk: [thread] quants: four words, one for 16 columns (Q2_K, Q3_K: two, one for 32); then, of types with 3, 5 or
+//          6 bits, [thread] the rest of them: one word (6 bits: two, one for 32 columns); then its scales
 //   scales: Q6_K, Q2_K: [g] bytes of 16 columns each, in two words: of columns 0, 16 of g, of g + 8; 32, 48. A byte of
 //                       Q6_K is its scale plus 128.
 //           Q3_K, Q4_K, Q5_K: four pairs of 6 bits, f0 … f3: the scales of 16 columns each (Q3_K), or the scales of
@@ -13,11 +13,23 @@
 //                       of f2; then [g] 16 bits: in each byte f3 and the rest of f2.
 //           IQ4_XS:     [g] 16 bits: a byte of each of the pair, of both blocks the lowest 4 bits
 //
-// In a half of a word of 4 bits lie quants of column c (low half) or c + 1 (high half): of g, g + 8, then of column c +
-// 8 the same. Words of 2 bits have the same places, of the later 16 columns two bits further. Of IQ4_NL and IQ4_XS a
-// byte has both columns: of g, of g and column c + 8, then of g + 8 the same. The i-th of eight single bits (i: 16
-// columns, then c or c + 8) lies at i % 4 + i / 4 * 8 of its half, that of g + 8 four further; the i-th of four times
-// two bits at i / 2 * 2 + i % 2 * 8, where i % 2 is c + 8.
+// The low half of a word has quants of a column c, the high half the same of column c + 1. A kernel reads quants of
+// output g from a half's lowest bit on, and those of g + 8 from TDM_FRAGMENT_PLACE on. So quants lie where they are
+// read, or where one shift brings them there: a half has as many whole quants as fit, and the bits that are left over
+// make up the last ones. Below, g0 is a quant of output g and column c, and g8 one of column c + 8; h0 and h8 are those
+// of output g + 8; (j) says of which 16 columns of the chunk. A half has, from its lowest bit on:
+//
+//   2 bits  word j / 2        g0(j), g0(j + 1), h0 of both, g8 of both, h8 of both
+//   4 bits  word j            g0, h0, g8, h8; of IQ4_NL and IQ4_XS a byte has c and c + 1: g0, g8, then, in the high
+//                             half, h0, h8
+//   3 bits  word j / 2        g0(j), h0(j), g8(j), h8(j), g0(j + 1), a bit of h8(3)
+//           the rest          g8(1), h0(1), g8(3), h0(3), h8(1), a bit of h8(3)
+//   5 bits  word j            g0, h0, g8, a bit of h8(3)
+//           the rest          h8(1), h8(0), h8(2), a bit of h8(3)
+//   6 bits  word j            the lowest four bits of g8, then h0, g0
+//           the rest, j / 2   the highest two bits of g8(j), of g8(j + 1), then h8(j), h8(j + 1)
+//
+// The first word has the lowest bit of h8(3), the rest its highest.
 //
 // MXFP4: the front has of a chunk [g] words of four bytes: of both blocks of g, then of g + 8: the exponent of the f16
 // that a nibble's f16 is multiplied with (f16-subblock.glsl); 0: none, the weights are 0. In a half of a word the sign
@@ -50,6 +62,13 @@
         ((type) == TDM_VK_MXFP4 ? 8u : TDM_FRAGMENT_N_F16(type) * (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 16u : 8u))
 #define TDM_FRAGMENT_FRONT_BYTES(type, cols) \
         (((cols) / 64 / TDM_FRAGMENT_UNIT_CHUNKS(type) * TDM_FRAGMENT_FRONT_WORDS(type) * 4 + 63) / 64 * 64)
+
+// From which bit of a half the quants of outputs g + 8 are read.
+#define TDM_FRAGMENT_PLACE(type) \
+        (TDM_FRAGMENT_BITS(type) == 3u ? 3u : TDM_FRAGMENT_BITS(type) == 5u ? 5u : 4u)
+// What d is stored times, of outputs g (eight 0) and g + 8 (1): see f16-subblock.glsl.
+#define TDM_FRAGMENT_FACTOR(type, eight) \
+        ((eight) == 0u ? 16777216.0 : 16777216.0 / float(1u << TDM_FRAGMENT_PLACE(type)))
 
 // Where MXFP4's i-th quant of a half has its sign and its other bits.
 #define TDM_FRAGMENT_E2M1_SIGN(i) ((i) == 0u ? 15u : (i) == 1u ? 12u : 16u - (i))

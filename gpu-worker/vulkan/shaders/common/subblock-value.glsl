@@ -16,15 +16,52 @@ uint tdm_fragment_six(uint64_t scales, uint lane, uint f)
         return f == 0 ? word & 63u : f == 1 ? word >> 6 & 63u : f == 2 ? word >> 12 & 15u | rest >> 6 << 4 : rest & 63u;
 }
 
+// A quant of a type without a table, of 16 columns j. `eight`: of output g + 8, `late`: of column c + 8, `next`: of the
+// column one further.
+uint tdm_fragment_quant(const uint type, uint64_t low, uint thread, uint j, uint late, uint eight, uint next)
+{
+        const uint bits = TDM_FRAGMENT_BITS(type), n_low = bits <= 3 ? 2 : 4;
+        uint first = thread * n_low, rest = TDM_FRAGMENT_HIGH_AT(type) / 4 + thread * (bits - n_low);
+#define HALF(word) (U32s(low).v[word] >> next * 16 & 0xffffu)
+
+        if (bits == 2)
+                return HALF(first + j / 2) >> late * 8 + eight * 4 + j % 2 * 2 & 3u;
+        if (bits == 4)
+                return HALF(first + j) >> late * 8 + eight * 4 & 15u;
+        if (bits == 6) {
+                if (late == 0)
+                        return HALF(first + j) >> 10 - eight * 6 & 63u;
+                if (eight == 1)
+                        return HALF(rest + j / 2) >> 4 + j % 2 * 6 & 63u;
+                return HALF(first + j) & 15u | (HALF(rest + j / 2) >> j % 2 * 2 & 3u) << 4;
+        }
+        if (j == 3 && late == 1 && eight == 1) {
+                uint u = 0;
+
+                for (uint i = 0; i < bits; i++)
+                        u |= (HALF(i < n_low ? first + i : rest) >> 15) << i;
+                return u;
+        }
+        if (bits == 5) {
+                if (late == 1 && eight == 1)
+                        return HALF(rest) >> (j == 0 ? 5 : j == 1 ? 0 : 10) & 31u;
+                return HALF(first + j) >> late * 10 + eight * 5 & 31u;
+        }
+        if (j % 2 == 0)
+                return HALF(first + j / 2) >> late * 6 + eight * 3 & 7u;
+        if (late == 0 && eight == 0)
+                return HALF(first + j / 2) >> 12 & 7u;
+        return HALF(rest) >> (late == 1 && eight == 1 ? 12 : j / 2 * 6 + eight * 3) & 7u;
+}
+
 float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uint lane)
 {
         const uint chunks = TDM_FRAGMENT_UNIT_CHUNKS(type), n_f16 = TDM_FRAGMENT_N_F16(type),
-                   bits = TDM_FRAGMENT_BITS(type), low_bits = bits <= 3 ? 2 : 4;
+                   bits = TDM_FRAGMENT_BITS(type);
         uint c = k / 64, j = k / 16 % 4, b = j / 2, late = k / 8 % 2, eight = lane / 8, own = lane % 8, next = k % 2;
         uint thread = own * 4 + k % 8 / 2, front = (c / chunks * 8 + own) * (TDM_FRAGMENT_FRONT_WORDS(type) / 8);
         uint64_t low = panel + TDM_FRAGMENT_FRONT_BYTES(type, cols) + uint64_t(c) * TDM_FRAGMENT_CHUNK_BYTES(type),
-                 high = low + TDM_FRAGMENT_HIGH_AT(type), scales = low + TDM_FRAGMENT_SCALES_AT(type);
-        float factor = eight == 0 ? 16777216.0 : 1048576.0;
+                 scales = low + TDM_FRAGMENT_SCALES_AT(type);
         precise float scale, add = 0, q;
         uint u;
 
@@ -36,21 +73,10 @@ float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uin
 
                 return v;
         }
-        if (low_bits == 2)
-                u = U32s(low).v[thread * 2 + b] >> next * 16 + late * 8 + eight * 4 + j % 2 * 2 & 3u;
+        if (TDM_FRAGMENT_IS_TABLE(type))
+                u = U32s(low).v[thread * 4 + j] >> eight * 16 + late * 8 + next * 4 & 15u;
         else
-                u = U32s(low).v[thread * 4 + j] >> (TDM_FRAGMENT_IS_TABLE(type) ?
-                        eight * 16 + late * 8 + next * 4 : next * 16 + late * 8 + eight * 4) & 15u;
-        if (bits - low_bits == 1) {
-                uint i = j * 2 + late, shift = next * 16 + eight * 4 + i % 4 + i / 4 * 8;
-
-                u |= (U32s(high).v[thread] >> shift & 1u) << low_bits;
-        }
-        if (bits - low_bits == 2) {
-                uint shift = next * 16 + eight * 4 + j % 2 * 2 + late * 8;
-
-                u |= (U32s(high).v[thread * 2 + b] >> shift & 3u) << low_bits;
-        }
+                u = tdm_fragment_quant(type, low, thread, j, late, eight, next);
         q = float(u);
 
         if (chunks == 1) {
@@ -83,7 +109,7 @@ float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uin
 
                 return v;
         }
-        scale = scale / factor;
+        scale = scale / TDM_FRAGMENT_FACTOR(type, eight);
         if (type == TDM_VK_Q5_0 || type == TDM_VK_Q3_K || type == TDM_VK_Q6_K) {
                 precise float v = (q - (type == TDM_VK_Q5_0 ? 16.0 : type == TDM_VK_Q3_K ? 4.0 : 32.0)) * scale;
 

@@ -99,49 +99,89 @@ uint column_of(uint chunk, uint thread, uint j, uint late, uint next)
         return chunk * 64 + j * 16 + late * 8 + thread % 4 * 2 + next;
 }
 
-uint low_word(uint chunk, uint at)
+// Of both columns the n bits from `first` on of a quant, from bit `place` of their half on.
+uint piece(uint chunk, uint thread, uint j, uint late, uint eight, uint first, uint n, uint place)
 {
-        const uint per = LOW_WORDS / 32;
-        uint thread = at / per, word = 0;
+        uint word = 0;
 
-        if (TYPE == TDM_VK_MXFP4) {
-                for (uint n = 0; n < 8; n++) {
-                        uint i = n / 2;
-                        uint q = stored(thread / 4 + i % 2 * 8, column_of(chunk, thread, at % per, i / 2, n % 2));
+        for (uint next = 0; next < 2; next++)
+                word |= (stored(thread / 4 + eight * 8, column_of(chunk, thread, j, late, next)) >> first &
+                         (1u << n) - 1u) << next * 16 + place;
+        return word;
+}
 
-                        word |= (q >> 3 << TDM_FRAGMENT_E2M1_SIGN(i) | (q & 7u) << TDM_FRAGMENT_E2M1_REST(i))
-                                << n % 2 * 16;
-                }
-                return word;
-        }
+uint quant(uint chunk, uint thread, uint j, uint late, uint eight, uint place)
+{
+        return piece(chunk, thread, j, late, eight, 0, BITS, place);
+}
 
-        for (uint n = 0; n < (LOW_BITS == 4 ? 8 : 16); n++) {
-                uint next = n % 2, eight = n / 2 % 2, late = n / 4 % 2;
-                uint j = LOW_BITS == 4 ? at % per : at % per * 2 + n / 8;
-                uint place = TDM_FRAGMENT_IS_TABLE(TYPE) ? eight * 16 + late * 8 + next * 4
-                                                         : next * 16 + late * 8 + eight * 4 + n / 8 * 2;
+// The i-th bit of the quant that the words' last bits make up.
+uint last_bit(uint chunk, uint thread, uint i)
+{
+        return piece(chunk, thread, 3, 1, 1, i, 1, 15);
+}
 
-                word |= (stored(thread / 4 + eight * 8, column_of(chunk, thread, j, late, next)) &
-                         (1u << LOW_BITS) - 1u) << place;
+uint e2m1_word(uint chunk, uint thread, uint j)
+{
+        uint word = 0;
+
+        for (uint n = 0; n < 8; n++) {
+                uint i = n / 2;
+                uint q = stored(thread / 4 + i % 2 * 8, column_of(chunk, thread, j, i / 2, n % 2));
+
+                word |= (q >> 3 << TDM_FRAGMENT_E2M1_SIGN(i) | (q & 7u) << TDM_FRAGMENT_E2M1_REST(i)) << n % 2 * 16;
         }
         return word;
 }
 
+uint table_word(uint chunk, uint thread, uint j)
+{
+        uint word = 0;
+
+        for (uint n = 0; n < 8; n++)
+                word |= stored(thread / 4 + n / 4 * 8, column_of(chunk, thread, j, n / 2 % 2, n % 2)) << n * 4;
+        return word;
+}
+
+uint low_word(uint chunk, uint at)
+{
+        const uint per = LOW_WORDS / 32;
+        uint t = at / per, j = at % per * (4 / per), word = 0;
+
+        if (TYPE == TDM_VK_MXFP4)
+                return e2m1_word(chunk, t, j);
+        if (TDM_FRAGMENT_IS_TABLE(TYPE))
+                return table_word(chunk, t, j);
+        if (BITS == 3)
+                return quant(chunk, t, j, 0, 0, 0) | quant(chunk, t, j, 0, 1, 3) | quant(chunk, t, j, 1, 0, 6) |
+                       quant(chunk, t, j, 1, 1, 9) | quant(chunk, t, j + 1, 0, 0, 12) | last_bit(chunk, t, j / 2);
+        if (BITS == 5)
+                return quant(chunk, t, j, 0, 0, 0) | quant(chunk, t, j, 0, 1, 5) | quant(chunk, t, j, 1, 0, 10) |
+                       last_bit(chunk, t, j);
+        if (BITS == 6)
+                return piece(chunk, t, j, 1, 0, 0, 4, 0) | quant(chunk, t, j, 0, 1, 4) | quant(chunk, t, j, 0, 0, 10);
+        for (uint n = 0; n < 16 / BITS; n++) {
+                uint eight = n % 2, late = n / 2 % 2, further = n / 4;
+
+                word |= quant(chunk, t, j + further, late, eight, late * 8 + eight * 4 + further * 2);
+        }
+        return word;
+}
+
+// Of types with 3, 5 or 6 bits.
 uint high_word(uint chunk, uint at)
 {
         const uint per = max(HIGH_WORDS / 32, 1);
-        uint thread = at / per, word = 0;
+        uint t = at / per, j = at % per * 2;
 
-        for (uint n = 0; n < (per == 1 ? 32 : 16); n++) {
-                uint next = n % 2, eight = n / 2 % 2, late = n / 4 % 2, j = n / 8;
-                uint k = per == 1 ? j * 2 + late : j, place = per == 1 ? k % 4 + k / 4 * 8 : j * 2 + late * 8;
-
-                if (per == 2)
-                        j += at % per * 2;
-                word |= stored(thread / 4 + eight * 8, column_of(chunk, thread, j, late, next)) >> LOW_BITS
-                        << next * 16 + eight * 4 + place;
-        }
-        return word;
+        if (BITS == 3)
+                return quant(chunk, t, 1, 1, 0, 0) | quant(chunk, t, 1, 0, 1, 3) | quant(chunk, t, 3, 1, 0, 6) |
+                       quant(chunk, t, 3, 0, 1, 9) | quant(chunk, t, 1, 1, 1, 12) | last_bit(chunk, t, 2);
+        if (BITS == 5)
+                return quant(chunk, t, 1, 1, 1, 0) | quant(chunk, t, 0, 1, 1, 5) | quant(chunk, t, 2, 1, 1, 10) |
+                       last_bit(chunk, t, 4);
+        return piece(chunk, t, j, 1, 0, 4, 2, 0) | piece(chunk, t, j + 1, 1, 0, 4, 2, 2) |
+               quant(chunk, t, j, 1, 1, 4) | quant(chunk, t, j + 1, 1, 1, 10);
 }
 
 // What is stored for d: see f16-subblock.glsl. One too large, which no finite file has, becomes the largest.
@@ -182,7 +222,7 @@ uint front_word(uint i)
                 uint bits = front_f16(h, own + n * 8);
                 float factor = p.scale * (TYPE == TDM_VK_IQ4_XS || TYPE == TDM_VK_IQ4_NL ? 1.0
                                         : is_min ? (CHUNKS == 1 ? 1.0 : -1.0)
-                                        : n == 0 ? 16777216.0 : 1048576.0);
+                                        : TDM_FRAGMENT_FACTOR(TYPE, n));
 
                 word |= (is_min && TYPE == TDM_VK_IQ4_XS ? bits : scaled(bits, factor)) << n * 16;
         }
