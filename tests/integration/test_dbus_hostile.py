@@ -327,19 +327,20 @@ def large_calls():
                 over.set()
                 thread.join()
             equal(set(answers), {ERROR + "TooLong"}, "answers")
-            worst = sorted(watch.share() * t for t in taken)
+            share = watch.share()
+            worst = sorted(share * t for t in taken)
             print(f"FIGURE {len(answers)} calls of 7 MiB: {len(worst)} statuses, p99 "
                   f"{1000 * worst[len(worst) * 99 // 100]:.0f} ms, most {1000 * worst[-1]:.0f} ms")
             return worst[len(worst) * 99 // 100]
 
-        # Half of what the bus takes, and a little more than all of it if tandemd looked at the values. A machine that
-        # is shared may be slower for a moment.
+        # A status waits for two thirds of what the bus takes; if tandemd looked at the values, for more than all of it.
+        # A machine that is shared may be slower for a moment. The bus has no sanitizer.
         for tries_left in (2, 1, 0):
-            limit, p99 = bus_seconds(), p99_beside_calls()
-            print(f"FIGURE the bus answers one in {1000 * limit:.0f} ms")
-            if p99 < max(limit, 0.02 * SLOW):
+            alone, p99 = bus_seconds(), p99_beside_calls()
+            print(f"FIGURE the bus answers one call of 7 MiB in {1000 * alone:.0f} ms")
+            if p99 < max(alone, 0.05 * SLOW if SANITIZER else 0.02):
                 break
-            check(tries_left > 0, "another's status", p99, limit)
+            check(tries_left > 0, "another's status", p99, alone)
 
 
 @test

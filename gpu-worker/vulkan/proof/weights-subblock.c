@@ -101,8 +101,8 @@ void tdm_vk_prove_random_subblock(uint8_t *panel, uint32_t type, uint32_t cols, 
 
 /* ---- what a weight becomes ---- */
 
-/* Where the i-th bit of a quant lies: 16 times the word of a thread, those of the rest behind the others, and the place
- * in a half. */
+/* Where the i-th bit of a quant lies: 16 times the number of the thread's word, where words of the rest follow the
+ * others, plus the place in a half. */
 static uint32_t bit_at(const struct layout *l, uint32_t j, uint32_t late, uint32_t eight, uint32_t i)
 {
         /* of 3 bits, by j, late and eight: the word and the place; of 5 bits by j, where both are 1 */

@@ -13,7 +13,7 @@
 #include "gpu-worker/vulkan/shaders/common/fragments-subblock.glsl"
 
 const bool IQ4 = TDM_FRAGMENT_IS_TABLE(TYPE);
-const uint BITS = TDM_FRAGMENT_BITS(TYPE), LOW_BITS = BITS <= 3 ? 2 : 4;
+const uint BITS = TDM_FRAGMENT_BITS(TYPE), LOW_WORDS = BITS <= 3 ? 2 : 4;
 const uint UNIT_CHUNKS = TDM_FRAGMENT_UNIT_CHUNKS(TYPE);
 const uint LOADS = 1;
 
@@ -92,7 +92,7 @@ uvec4 load_scales(uint64_t panel, uint64_t body, uint c, uint own)
 
 uvec4 load_low(uint64_t body, uint c, uint thread)
 {
-        if (LOW_BITS == 2)
+        if (LOW_WORDS == 2)
                 return uvec4(U32x2s(body + c * CHUNK_BYTES).v[thread], 0, 0);
         return U32x4s(body + c * CHUNK_BYTES).v[thread];
 }
@@ -101,9 +101,9 @@ uvec2 load_high(uint64_t body, uint c, uint thread)
 {
         uint64_t high = body + (c * CHUNK_BYTES + TDM_FRAGMENT_HIGH_AT(TYPE));
 
-        if (BITS - LOW_BITS == 2)
+        if (BITS - LOW_WORDS == 2)
                 return U32x2s(high).v[thread];
-        if (BITS - LOW_BITS == 1)
+        if (BITS - LOW_WORDS == 1)
                 return uvec2(U32s(high).v[thread], 0);
         return uvec2(0);
 }
@@ -146,7 +146,7 @@ void scales_of(uvec4 s, const uint j, uint bits_, out f16vec2 scale, out f16vec2
                 scale = WHOLE(s[2 + b] >> 8 * (j % 2) & 0x000f000fu, 0.0hf) * F16X2(s.x);
                 add = WHOLE(s[2 + b] >> 8 * (j % 2) + 4 & 0x000f000fu, 0.0hf) * F16X2(s.y);
         } else {
-                // In each half its byte from the lowest bit on. What is further up goes in the masks below.
+                // In each half its byte from the lowest bit on. The masks below drop what is further up.
                 uint rest = s.w | s.w << 8, word[4] = uint[4](s.z & 0x003f003fu, s.z >> 6 & 0x003f003fu,
                         s.z >> 12 & 0x000f000fu | rest >> 2 & 0x00300030u, rest & 0x003f003fu);
 

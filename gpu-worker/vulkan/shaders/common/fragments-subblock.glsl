@@ -53,7 +53,7 @@
 #define TDM_FRAGMENT_SCALE_BYTES(type) \
         (TDM_FRAGMENT_UNIT_CHUNKS(type) == 1u ? 0u : (type) == TDM_VK_IQ4_XS ? 64u : \
          (type) == TDM_VK_Q2_K || (type) == TDM_VK_Q6_K ? 256u : 192u)
-// Of a chunk: all, and where its other bits and its scales begin.
+// Of a chunk: all, and where the rest of its quants and its scales begin.
 #define TDM_FRAGMENT_CHUNK_BYTES(type) (TDM_FRAGMENT_SCALE_BYTES(type) / 4u + TDM_FRAGMENT_BITS(type) * 128u)
 #define TDM_FRAGMENT_HIGH_AT(type) (TDM_FRAGMENT_BITS(type) <= 3u ? 256u : 512u)
 #define TDM_FRAGMENT_SCALES_AT(type) (TDM_FRAGMENT_BITS(type) * 128u)

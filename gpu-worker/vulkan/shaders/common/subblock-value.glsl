@@ -16,8 +16,8 @@ uint tdm_fragment_six(uint64_t scales, uint lane, uint f)
         return f == 0 ? word & 63u : f == 1 ? word >> 6 & 63u : f == 2 ? word >> 12 & 15u | rest >> 6 << 4 : rest & 63u;
 }
 
-// A quant of a type without a table, of 16 columns j. `eight`: of output g + 8, `late`: of column c + 8, `next`: of the
-// column one further.
+// A quant of a type without a table, of the j-th 16 columns. `eight`: of output g + 8, `late`: of column c + 8, `next`:
+// of the column one further.
 uint tdm_fragment_quant(const uint type, uint64_t low, uint thread, uint j, uint late, uint eight, uint next)
 {
         const uint bits = TDM_FRAGMENT_BITS(type), n_low = bits <= 3 ? 2 : 4;
@@ -52,6 +52,7 @@ uint tdm_fragment_quant(const uint type, uint64_t low, uint thread, uint j, uint
         if (late == 0 && eight == 0)
                 return HALF(first + j / 2) >> 12 & 7u;
         return HALF(rest) >> (late == 1 && eight == 1 ? 12 : j / 2 * 6 + eight * 3) & 7u;
+#undef HALF
 }
 
 float tdm_fragment_value(const uint type, uint64_t panel, uint cols, uint k, uint lane)
