@@ -13,7 +13,8 @@
 #include "gpu-worker/vulkan/shaders/common/fragments-subblock.glsl"
 
 const bool IQ4 = TDM_FRAGMENT_IS_TABLE(TYPE);
-const uint BITS = TDM_FRAGMENT_BITS(TYPE), LOW_WORDS = BITS <= 3 ? 2 : 4;
+const uint BITS = TDM_FRAGMENT_BITS(TYPE);
+const uint FIRST_WORDS = BITS <= 3 ? 2 : 4; // of a thread and a chunk, without the rest
 const uint UNIT_CHUNKS = TDM_FRAGMENT_UNIT_CHUNKS(TYPE);
 const uint LOADS = 1;
 
@@ -92,7 +93,7 @@ uvec4 load_scales(uint64_t panel, uint64_t body, uint c, uint own)
 
 uvec4 load_low(uint64_t body, uint c, uint thread)
 {
-        if (LOW_WORDS == 2)
+        if (FIRST_WORDS == 2)
                 return uvec4(U32x2s(body + c * CHUNK_BYTES).v[thread], 0, 0);
         return U32x4s(body + c * CHUNK_BYTES).v[thread];
 }
@@ -101,9 +102,9 @@ uvec2 load_high(uint64_t body, uint c, uint thread)
 {
         uint64_t high = body + (c * CHUNK_BYTES + TDM_FRAGMENT_HIGH_AT(TYPE));
 
-        if (BITS - LOW_WORDS == 2)
+        if (BITS - FIRST_WORDS == 2)
                 return U32x2s(high).v[thread];
-        if (BITS - LOW_WORDS == 1)
+        if (BITS - FIRST_WORDS == 1)
                 return uvec2(U32s(high).v[thread], 0);
         return uvec2(0);
 }
