@@ -20,11 +20,13 @@
 #define MAX_TILE_ROWS 12u
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
-#define AHEAD_BYTES 2048u /* of quants: four blocks or more */
+#define AHEAD_BYTES 6144u /* of quants, of all panels of a tile: what memory delivers while it is waited for */
 #define FEW_PARTS 3u      /* tiles on the same panels, which wait for memory */
+#define ONE_PASS_SUMS 8u  /* of 16-bit activations; twice as many and their weights fit the registers */
 
 /* What a tile fetches while it computes. The processor drops what it is asked for while it waits for much else, so
- * lines are asked for one by one, between products.
+ * lines are asked for one by one, between products (fetch_between). They go to the first-level cache: from the second
+ * one the products would wait for each line again.
  *
  * A tile that is the only one on its panels waits for memory in any case: it fetches its own panels, quants and scales
  * at one distance, and at their end the beginning of the next ones. Where several tiles share panels, the first one
@@ -95,29 +97,38 @@ struct tile {
         __m512 acc[4][MAX_TILE_ROWS];
 };
 
+/* A fetch that stays behind the products before it: the compiler would put all fetches of a block at its beginning. The
+ * sum is named for that alone. */
+INLINE void fetch_between(const uint8_t *line, __m512i *sum)
+{
+        __asm__("prefetcht0 %1" : "+v"(*sum) : "m"(*line));
+}
+
 INLINE void fetch_part(struct lines *lines)
 {
         _mm_prefetch(lines->part, _MM_HINT_T1);
         lines->part += lines->step;
 }
 
-/* isum += 32 columns of N_P panels times N_R rows of int8. By panel, lines are fetched for panels first_fetched … */
-INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t type, const uint8_t *const *quants,
-                      const int8_t *const *x, size_t k, __m512i (*isum)[MAX_TILE_ROWS], const enum fetch FETCH,
-                      struct lines *lines, const unsigned first_fetched, const unsigned end_fetched)
+/* isum[i] += 32 columns of N_P panels times N_R rows of int8 at x[i], for i < N_X. By panel, lines are fetched for
+ * panels first_fetched … */
+INLINE void block_dot(const unsigned N_P, const unsigned N_R, const unsigned N_X, const uint32_t type,
+                      const uint8_t *const *quants, const int8_t *const *const *x, size_t k,
+                      __m512i (*isum)[4][MAX_TILE_ROWS], const enum fetch FETCH, struct lines *lines,
+                      const unsigned first_fetched, const unsigned end_fetched)
 {
         const __m512i nibble = _mm512_set1_epi8(15);
         const unsigned n_v = type == TDM_TYPE_Q8_0 ? 8 : 4;
 
         UNROLL for (unsigned v = 0; v < n_v; v++)
         {
-                __m512i w[4], w_high[4], a, a_high;
+                __m512i w[4], w_high[4];
 
                 UNROLL for (unsigned p = 0; p < N_P; p++)
                 {
                         w[p] = _mm512_load_si512(quants[p] + 64 * v);
                         if (FETCH == FETCH_BY_PANEL && p >= first_fetched && p < end_fetched)
-                                _mm_prefetch(lines->of[p] + 64 * v, _MM_HINT_T1);
+                                fetch_between(lines->of[p] + 64 * v, &isum[0][p][0]);
                         if (FETCH == FETCH_EVENLY && first_fetched == 0 && p == 0)
                                 fetch_part(lines);
                         if (type == TDM_TYPE_Q4_0) {
@@ -125,15 +136,17 @@ INLINE void block_dot(const unsigned N_P, const unsigned N_R, const uint32_t typ
                                 w[p] = _mm512_and_si512(w[p], nibble);
                         }
                 }
-                UNROLL for (unsigned r = 0; r < N_R; r++)
+                UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned i = 0; i < N_X; i++)
                 {
-                        a = broadcast_4(x[r] + k + 4 * v);
-                        UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] = _mm512_dpbusd_epi32(isum[p][r], w[p], a);
+                        __m512i a = broadcast_4(x[i][r] + k + 4 * v), a_high;
+
+                        UNROLL for (unsigned p = 0; p < N_P; p++) isum[i][p][r] =
+                                _mm512_dpbusd_epi32(isum[i][p][r], w[p], a);
                         if (type != TDM_TYPE_Q4_0)
                                 continue;
-                        a_high = broadcast_4(x[r] + k + 4 * v + 16);
-                        UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
-                                _mm512_dpbusd_epi32(isum[p][r], w_high[p], a_high);
+                        a_high = broadcast_4(x[i][r] + k + 4 * v + 16);
+                        UNROLL for (unsigned p = 0; p < N_P; p++) isum[i][p][r] =
+                                _mm512_dpbusd_epi32(isum[i][p][r], w_high[p], a_high);
                 }
         }
 }
@@ -144,23 +157,32 @@ INLINE void tile_block(const unsigned N_P, const unsigned N_R, const uint32_t ty
 {
         const unsigned shift = type == TDM_TYPE_Q8_0 ? 4 : 0; /* weights are stored plus 128 or 8 */
         const unsigned half = N_R == 1 ? N_P : (N_P + 1) / 2; /* of the panels: fetched in the first of two passes */
-        __m512i isum[4][MAX_TILE_ROWS];
+        const bool one_pass = act == TDM_ACT_I8 || N_P * N_R <= ONE_PASS_SUMS;
+        const int8_t *const *x[2] = { one_pass && act == TDM_ACT_I16 ? t->lo : t->hi, t->hi };
+        __m512i isum[2][4][MAX_TILE_ROWS];
         __m512 w_scale[4];
 
+        UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++)
+        {
+                isum[0][p][r] =
+                        one_pass ? _mm512_slli_epi32(_mm512_set1_epi32(t->start[r][b]), shift) : _mm512_setzero_si512();
+                isum[1][p][r] = _mm512_setzero_si512();
+        }
         if (act == TDM_ACT_I8) {
-                UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
-                        _mm512_slli_epi32(_mm512_set1_epi32(t->start[r][b]), shift);
-                block_dot(N_P, N_R, type, t->quants, t->hi, b * BLOCK, isum, FETCH, lines, 0, N_P);
+                block_dot(N_P, N_R, 1, type, t->quants, x, b * BLOCK, isum, FETCH, lines, 0, N_P);
+        } else if (one_pass) {
+                block_dot(N_P, N_R, 2, type, t->quants, x, b * BLOCK, isum, FETCH, lines, 0, N_P);
+                UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[0][p][r] =
+                        _mm512_add_epi32(isum[0][p][r], _mm512_slli_epi32(isum[1][p][r], 8));
         } else {
-                UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
-                        _mm512_setzero_si512();
-                block_dot(N_P, N_R, type, t->quants, t->hi, b * BLOCK, isum, FETCH, lines, 0, half);
-                UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[p][r] =
-                        _mm512_add_epi32(_mm512_slli_epi32(isum[p][r], 8),
+                block_dot(N_P, N_R, 1, type, t->quants, x, b * BLOCK, isum, FETCH, lines, 0, half);
+                UNROLL for (unsigned r = 0; r < N_R; r++) UNROLL for (unsigned p = 0; p < N_P; p++) isum[0][p][r] =
+                        _mm512_add_epi32(_mm512_slli_epi32(isum[0][p][r], 8),
                                          _mm512_slli_epi32(_mm512_set1_epi32(t->start[r][b]), shift));
                 /* Else the compiler keeps the unpacked weights of the first pass, and sums go to memory for them. */
                 UNROLL for (unsigned p = 0; p < N_P; p++) __asm__("" : "+r"(t->quants[p]));
-                block_dot(N_P, N_R, type, t->quants, t->lo, b * BLOCK, isum, FETCH, lines, half, N_P);
+                x[0] = t->lo;
+                block_dot(N_P, N_R, 1, type, t->quants, x, b * BLOCK, isum, FETCH, lines, half, N_P);
         }
         UNROLL for (unsigned p = 0; p < N_P; p++)
         {
@@ -171,8 +193,8 @@ INLINE void tile_block(const unsigned N_P, const unsigned N_R, const uint32_t ty
         {
                 __m512 scale = _mm512_set1_ps(t->x_scale[r][b]);
 
-                UNROLL for (unsigned p = 0; p < N_P; p++) t->acc[p][r] =
-                        _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[p][r]), _mm512_mul_ps(w_scale[p], scale), t->acc[p][r]);
+                UNROLL for (unsigned p = 0; p < N_P; p++) t->acc[p][r] = _mm512_fmadd_ps(
+                        _mm512_cvtepi32_ps(isum[0][p][r]), _mm512_mul_ps(w_scale[p], scale), t->acc[p][r]);
         }
 }
 
@@ -211,14 +233,14 @@ INLINE void tile_alone(const unsigned N_P, const unsigned N_R, const uint32_t ty
         struct tile t;
 
         tile_begin(N_P, N_R, matrix, rows, first_panel, &t);
-        UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] = t.quants[p] + AHEAD_BYTES;
+        UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] = t.quants[p] + AHEAD_BYTES / N_P;
         for (size_t b = 0; b < nb; b++) {
                 /* The block whose quants are fetched with this one's. */
-                size_t next = b + AHEAD_BYTES / block_bytes(type);
+                size_t next = b + AHEAD_BYTES / N_P / block_bytes(type);
                 size_t at = next < nb ? next * LANES * 2 : N_P * matrix->panel_bytes + (next - nb) * LANES * 2;
 
                 if (b % 2 == 0) /* the scales of two blocks are a line */
-                        UNROLL for (unsigned p = 0; p < N_P; p++) _mm_prefetch(t.scales[p] + at, _MM_HINT_T1);
+                        UNROLL for (unsigned p = 0; p < N_P; p++) _mm_prefetch(t.scales[p] + at, _MM_HINT_T0);
                 if (next == nb && ahead->n_panels > 0)
                         UNROLL for (unsigned p = 0; p < N_P; p++) lines.of[p] =
                                 t.scales[p] + N_P * matrix->panel_bytes + scales_bytes(matrix);
