@@ -2,15 +2,17 @@
  * through engine/device/device.h as a worker drives it. Prints tokens/s, what that is in memory read, and the device's
  * time by kernel. Needs nothing but libc and libvulkan.so.1, so that it can be carried to a machine with a GPU.
  *
- * usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [FILE.gguf | SIZE[:TYPE]] …
- *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16; -q: without the profile; -b: blocks of a run() (0: all
- * at once; else as a worker that looks up from its work every so often); -c: decode alone behind so many tokens too;
+ * usage: bench-vulkan [-qr] [-b BLOCKS] [-c CONTEXT] [-s SECONDS] [FILE.gguf | SIZE[:TYPE[:HEAD]]] …
+ *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16, … The output matrix has the same, or HEAD: files of
+ * Q4_0 often have one of Q8_0, those of K-quants one of Q6_K.
+ *   -q: without the profile; -b: blocks of a run() (0: all at once; else as a worker that looks up from its work every
+ * so often); -c: decode alone behind so many tokens too;
  * -r: steps of a few rows of one sequence, as guesses are checked, and nothing else: first whether they draw what
  * single rows do, then how long they take
  *
  * The ids of prompts are random. "GB/s of weights" counts every matrix once a step: of a mixture of experts it says
  * nothing, since a step reads only some of them. */
-#include <ctype.h>
+#include <strings.h>
 
 #include "gpu-worker/vulkan/tests/random-model.h"
 #include "gpu-worker/vulkan/tests/test-drive.h"
@@ -332,31 +334,41 @@ static int bench_file(const char *path)
         return r;
 }
 
+/* UINT32_MAX: no such type. */
+static uint32_t type_of_name(const char *name)
+{
+        for (uint32_t i = 0; i < 64; i++)
+                if (tdm_type_info(i) && strcasecmp(tdm_type_info(i)->name, name) == 0)
+                        return i;
+        return UINT32_MAX;
+}
+
 static int bench(const char *arg)
 {
         struct tdm_hparams hp;
         struct bench b = {};
-        char size[16] = "", type_name[16] = "Q4_0";
+        char size[16] = "", type_name[16] = "q4_0", head_name[16] = "";
         const char *dot = strrchr(arg, '.');
-        uint32_t type = TDM_TYPE_Q4_0;
+        uint32_t type, head;
         uint8_t *weights;
         uint64_t begin = tdm_now_ns();
         int r;
 
         if (dot && strcmp(dot, ".gguf") == 0)
                 return bench_file(arg);
-        sscanf(arg, "%15[^:]:%15s", size, type_name);
-        for (char *c = type_name; *c; c++)
-                *c = (char)toupper((unsigned char)*c);
-        for (uint32_t i = 0; i <= TDM_TYPE_BF16; i++)
-                if (tdm_type_info(i) && strcmp(tdm_type_info(i)->name, type_name) == 0)
-                        type = i;
+        sscanf(arg, "%15[^:]:%15[^:]:%15s", size, type_name, head_name);
+        type = type_of_name(type_name);
+        head = head_name[0] ? type_of_name(head_name) : type;
+        if (type == UINT32_MAX || head == UINT32_MAX) {
+                fprintf(stderr, "no type %s\n", type == UINT32_MAX ? type_name : head_name);
+                return 2;
+        }
         if (!random_model_hparams(size, &hp)) {
                 fprintf(stderr, "no size %s: known are tiny, 1b, 4b, 12b, 27b, and files whose name ends in .gguf\n",
                         size);
                 return 2;
         }
-        weights = random_model_new(&hp, type, type);
+        weights = random_model_new(&hp, type, head);
         if (!weights)
                 return 1;
         b.weights = weights;

@@ -3,7 +3,9 @@
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
-#define WIDE_F16_PANELS_MIN 1500u /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
+#define WIDE_F16_PANELS_MIN 1500u  /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
+#define WIDE_F16_SUBGROUPS_MAX 11u /* of a workgroup for so many rows: what its registers leave room for */
+#define WIDE_F16_SUBGROUPS_OF_TWO 8u
 
 struct f16_kernel {
         enum tdm_vk_shader shader;
@@ -189,14 +191,17 @@ static bool is_plain(const struct tdm_vk_matrix *a)
 }
 
 /* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them
- * run at once, or two: more would leave each subgroup fewer registers for what is on its way. */
+ * run at once, or two: more would leave each subgroup fewer registers for what is on its way. Up to 16 rows leave room
+ * for two workgroups of one panel on a multiprocessor. */
 static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                                  uint32_t n_rows, uint32_t gelu)
 {
         uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
 
         if (n_panels <= 3 * TDM_VK_UNITS_AT_ONCE && !gelu)
-                panels = n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 : 3;
+                panels = tiles == 4                           ? TDM_DIV_UP(n_panels, TDM_VK_UNITS_AT_ONCE) :
+                         n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 :
+                                                                3;
         if (is_plain(a))
                 panels = TDM_MIN(panels, 2u);
         rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
@@ -213,14 +218,24 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
                                     .fits = true };
 }
 
-static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_rows, uint32_t gelu)
+/* As many as let all multiprocessors work to the end, whether once or several times. */
+static uint32_t wide_subgroups(uint32_t n_panels)
 {
-        /* types of engine/weights/subblock.h leave no registers for two chunks at once; those of 16 bits none for eight
-         * tiles either */
-        bool few = n_rows <= TDM_VK_F16_ROWS_MAX, two = few && !tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) &&
-                                                        !is_plain(a) && a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 &&
-                                                        TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
-        uint32_t tiles = few || is_plain(a) ? 4 : 8, threads = few ? 352 : 128;
+        uint32_t at_once = 2 * TDM_VK_UNITS_AT_ONCE, times = TDM_DIV_UP(n_panels, at_once * WIDE_F16_SUBGROUPS_MAX);
+
+        return TDM_DIV_UP(n_panels, at_once * times);
+}
+
+static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
+{
+        /* Registers for two chunks at once: types of 16 bits leave none, those of engine/weights/subblock.h where a
+         * workgroup has few subgroups. Those of 16 bits leave none for eight tiles either. */
+        bool few = n_rows <= TDM_VK_F16_ROWS_MAX;
+        uint32_t tiles = few || is_plain(a) ? 4 : 8, subgroups = few ? wide_subgroups(n_panels) : 4,
+                 threads = 32 * subgroups;
+        bool two = few && !is_plain(a) &&
+                   (!tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) || subgroups <= WIDE_F16_SUBGROUPS_OF_TWO) &&
+                   a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
                                     .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, gelu),
@@ -235,7 +250,7 @@ static struct f16_kernel f16_rule(const struct tdm_vk_device *device, const stru
                                   uint32_t n_rows, uint32_t gelu)
 {
         return n_rows > TDM_VK_F16_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_F16_PANELS_MIN) ?
-                       f16_wide(a, n_rows, gelu) :
+                       f16_wide(a, n_panels, n_rows, gelu) :
                        f16_few(device, a, n_panels, n_rows, gelu);
 }
 
