@@ -8,7 +8,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define MAX_TILE_ROWS 6u
-#define FEW_PREFETCH_BYTES 12288 /* memory that others read too answers late */
+#define FEW_AHEAD_BYTES 4096  /* of each panel, for one or two rows */
+#define SOME_AHEAD_BYTES 8192 /* for more rows, which pass over one panel at a time */
 #define V_BYTES 64u
 #define VI __m512i
 #define VF __m512
@@ -127,6 +128,12 @@ INLINE void prefetch(const uint8_t *p)
         _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
+/* Stays behind the products before it: see kernels-avx512-matmul.c. */
+INLINE void fetch_between(const uint8_t *line, __m512i *sum)
+{
+        __asm__("prefetcht0 %1" : "+v"(*sum) : "m"(*line));
+}
+
 #include "engine/host/kernels-matmul-subblock.h"
 
 /* ---- tiles ---- */
@@ -230,7 +237,7 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
  * read side by side, so behind the end of one come those of the next pair. */
 INLINE size_t few_ahead(const struct tdm_matrix *matrix, size_t left)
 {
-        return FEW_PREFETCH_BYTES + (FEW_PREFETCH_BYTES < left ? 0 : (PANELS - 1) * matrix->panel_bytes);
+        return FEW_AHEAD_BYTES + (FEW_AHEAD_BYTES < left ? 0 : (PANELS - 1) * matrix->panel_bytes);
 }
 
 /* PANELS panels times a few rows, over all columns: what tile_int computes, in the same order. */
@@ -282,9 +289,8 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                         UNROLL for (unsigned p = 0; p < PANELS; p++)
                         {
                                 __m512i w[8], hi[2][FEW_ROWS], lo[2][FEW_ROWS]; /* [half of the groups] */
+                                const uint8_t *fetched = body[p] + ahead;
 
-                                UNROLL for (unsigned at = 0; at < t.block_bytes; at += 64)
-                                        prefetch(body[p] + at + ahead);
                                 block_groups(type, body[p], w);
                                 body[p] += t.block_bytes;
                                 UNROLL for (unsigned r = 0; r < N_R; r++)
@@ -302,7 +308,10 @@ INLINE void few_rows(const unsigned N_R, const uint32_t type, const enum tdm_act
                                         UNROLL for (unsigned g = 0; g < 4; g++) UNROLL for (unsigned h = 0; h < 2; h++)
                                         {
                                                 size_t at = k + 16 * h + 4 * g;
+                                                unsigned line = 64 * (2 * g + h);
 
+                                                if (r == 0 && line < t.block_bytes)
+                                                        fetch_between(fetched + line, &hi[h][r]);
                                                 hi[h][r] = _mm512_dpbusd_epi32(hi[h][r], w[4 * h + g],
                                                                                broadcast_4(rows[r].hi + at));
                                                 if (act == TDM_ACT_I16)
@@ -379,15 +388,16 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                                 row_info_block16(t.has_min, row[r], first, t.offset, &info[r]);
                 if (t.unit_values != BLOCK) {
                         unpack_scales(type, front, body, scale, min);
-                        UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64) prefetch(body + at + PREFETCH_BYTES);
+                        UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64)
+                                prefetch(body + at + SOME_AHEAD_BYTES);
                         front += tdm_subblock_unit_front_bytes(&t);
                         body += t.scale_bytes;
                 }
                 for (uint32_t b = 0; b < n_blocks; b++) {
                         size_t k = (first + b) * BLOCK;
+                        const uint8_t *fetched = body + SOME_AHEAD_BYTES;
                         __m512i w[8];
 
-                        UNROLL for (unsigned at = 0; at < t.block_bytes; at += 64) prefetch(body + at + PREFETCH_BYTES);
                         block_groups(type, body, w);
                         body += t.block_bytes;
                         UNROLL for (unsigned h = 0; h < n_subs; h++)
@@ -411,10 +421,15 @@ INLINE void some_rows(const unsigned N_R, const uint32_t type, const enum tdm_ac
                                                                             shift);
                                         isum[r] = act == TDM_ACT_I16 ? _mm512_setzero_si512() : begin[r];
                                 }
-                                UNROLL for (unsigned g = 0; g < n_groups; g++) UNROLL for (unsigned r = 0; r < N_R;
-                                                                                           r++) isum[r] =
-                                        _mm512_dpbusd_epi32(isum[r], w[n_groups * h + g],
-                                                            broadcast_4(row[r]->hi + k + 4 * (n_groups * h + g)));
+                                UNROLL for (unsigned g = 0; g < n_groups; g++)
+                                {
+                                        unsigned group = n_groups * h + g;
+
+                                        if (64 * group < t.block_bytes)
+                                                fetch_between(fetched + 64 * group, &isum[0]);
+                                        UNROLL for (unsigned r = 0; r < N_R; r++) isum[r] = _mm512_dpbusd_epi32(
+                                                isum[r], w[group], broadcast_4(row[r]->hi + k + 4 * group));
+                                }
                                 if (act == TDM_ACT_I16) {
                                         UNROLL for (unsigned r = 0; r < N_R; r++) isum[r] =
                                                 _mm512_add_epi32(_mm512_slli_epi32(isum[r], 8), begin[r]);
