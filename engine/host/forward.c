@@ -511,6 +511,7 @@ void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, co
 /* The passes over all logits of rows that are fewer than the threads: each row in parts. */
 struct scan {
         struct tdm_host_model *model;
+        uint32_t first_row;
         uint32_t n_parts, part;          /* of a row; logits of one */
         float max[TDM_POOL_MAX_THREADS]; /* [n_rows][n_parts], then of the row in its first */
 };
@@ -520,15 +521,19 @@ static uint8_t *scratch_of(const struct tdm_host_model *model, unsigned i)
         return model->sampler_scratch + i * model->sampler_stride;
 }
 
+static const float *row_logits(const struct tdm_host_model *model, uint32_t row)
+{
+        return model->logits + (size_t)row * model->logits_stride;
+}
+
 static void maxima_of_part(void *arg, unsigned chunk, unsigned thread)
 {
         struct scan *scan = arg;
         const struct tdm_host_model *model = scan->model;
         uint32_t row = chunk / scan->n_parts, first = chunk % scan->n_parts * scan->part;
 
-        scan->max[chunk] =
-                tdm_sample_maxima(model->logits + (size_t)row * model->logits_stride, model->hp.n_vocab, first,
-                                  TDM_MIN(scan->part, model->hp.n_vocab - first), scratch_of(model, row));
+        scan->max[chunk] = tdm_sample_maxima(row_logits(model, scan->first_row + row), model->hp.n_vocab, first,
+                                             TDM_MIN(scan->part, model->hp.n_vocab - first), scratch_of(model, row));
 }
 
 static void sums_of_part(void *arg, unsigned chunk, unsigned thread)
@@ -537,13 +542,12 @@ static void sums_of_part(void *arg, unsigned chunk, unsigned thread)
         const struct tdm_host_model *model = scan->model;
         uint32_t row = chunk / scan->n_parts, first = chunk % scan->n_parts * scan->part;
 
-        tdm_sample_sums(model->logits + (size_t)row * model->logits_stride, first,
-                        TDM_MIN(scan->part, model->hp.n_vocab - first), scan->max[row * scan->n_parts],
-                        scratch_of(model, row));
+        tdm_sample_sums(row_logits(model, scan->first_row + row), first, TDM_MIN(scan->part, model->hp.n_vocab - first),
+                        scan->max[row * scan->n_parts], scratch_of(model, row));
 }
 
-/* False: each row is one thread's. Else scratch i has what was found in row i. */
-static bool scan_rows(struct tdm_host_model *model, uint32_t n_rows)
+/* False: each row is one thread's. Else scratch i has what was found in row first_row + i. */
+static bool scan_rows(struct tdm_host_model *model, uint32_t first_row, uint32_t n_rows)
 {
         uint32_t n_vocab = model->hp.n_vocab;
         struct scan scan;
@@ -552,6 +556,7 @@ static bool scan_rows(struct tdm_host_model *model, uint32_t n_rows)
         if (scan.n_parts < 2)
                 return false;
         scan.model = model;
+        scan.first_row = first_row;
         scan.part = TDM_ALIGN_UP(TDM_DIV_UP(n_vocab, scan.n_parts), TDM_SAMPLE_SUM_BLOCK);
         scan.n_parts = TDM_DIV_UP(n_vocab, scan.part);
         tdm_pool_run(model->pool, n_rows * scan.n_parts, maxima_of_part, &scan);
@@ -570,7 +575,8 @@ static bool scan_rows(struct tdm_host_model *model, uint32_t n_rows)
 struct sample_job {
         struct tdm_host_model *model;
         const struct tdm_step *step;
-        uint32_t first;
+        uint32_t first;     /* of the step's logits: row 0 of the model's */
+        uint32_t first_row; /* of those that are drawn now */
         bool scanned;
         struct tdm_result *results;
         uint64_t masks_until_ns;
@@ -582,14 +588,15 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         struct sample_job *job = arg;
         struct tdm_host_model *model = job->model;
         const struct tdm_step *step = job->step;
-        const struct tdm_step_logits *l = &step->logits[job->first + chunk];
+        uint32_t row = job->first_row + chunk, i = job->first + row;
+        const struct tdm_step_logits *l = &step->logits[i];
         struct tdm_result result = { .token = TDM_NO_TOKEN };
-        struct tdm_past past = tdm_step_past(step, job->first + chunk);
+        struct tdm_past past = tdm_step_past(step, i);
         const uint64_t *allowed;
         int r = -ENODATA;
 
-        if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed)) {
-                const float *logits = model->logits + (size_t)chunk * model->logits_stride;
+        if (tdm_step_mask(step, i, job->masks_until_ns, &allowed)) {
+                const float *logits = row_logits(model, row);
                 uint8_t *scratch = scratch_of(model, job->scanned ? chunk : thread);
 
                 if (!job->scanned)
@@ -600,7 +607,14 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, l->row, memory_order_relaxed);
         else
-                job->results[job->first + chunk] = result;
+                job->results[i] = result;
+}
+
+static void sample_rows(struct sample_job *job, uint32_t first_row, uint32_t n_rows)
+{
+        job->first_row = first_row;
+        job->scanned = scan_rows(job->model, first_row, n_rows);
+        tdm_pool_run(job->model->pool, n_rows, sample_one, job);
 }
 
 int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden,
@@ -608,7 +622,7 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
 {
         bool tiled = step->head.n_logits > model->logits_rows;
 
-        for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
+        for (uint32_t first = 0, n, n_apart; first < step->head.n_logits; first += n) {
                 struct sample_job job = {
                         .model = model, .step = step, .first = first, .results = results, .bad_row = UINT32_MAX
                 };
@@ -616,9 +630,13 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
                 n = TDM_MIN(step->head.n_logits - first, model->logits_rows);
                 if (tiled)
                         make_logits(model, step, hidden, first, n);
-                job.scanned = scan_rows(model, n);
                 job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
-                tdm_pool_run(model->pool, n, sample_one, &job);
+                /* As many rows as there are threads, one each; the rest of them in parts, so that no thread waits. */
+                n_apart = n % tdm_pool_n_threads(model->pool);
+                if (n > n_apart)
+                        sample_rows(&job, 0, n - n_apart);
+                if (n_apart > 0)
+                        sample_rows(&job, n - n_apart, n_apart);
                 if (job.bad_row != UINT32_MAX)
                         return tdm_error_set(
                                 err, -EDOM,
