@@ -621,6 +621,7 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
                     struct tdm_result *results, struct tdm_error *err)
 {
         bool tiled = step->head.n_logits > model->logits_rows;
+        unsigned n_threads = tdm_pool_n_threads(model->pool);
 
         for (uint32_t first = 0, n, n_apart; first < step->head.n_logits; first += n) {
                 struct sample_job job = {
@@ -631,8 +632,10 @@ int tdm_host_sample(struct tdm_host_model *model, const struct tdm_step *step, c
                 if (tiled)
                         make_logits(model, step, hidden, first, n);
                 job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
-                /* As many rows as there are threads, one each; the rest of them in parts, so that no thread waits. */
-                n_apart = n % tdm_pool_n_threads(model->pool);
+                /* Rows that are left over for the threads are looked at in parts, where that leaves no thread idle. */
+                n_apart = n % n_threads;
+                if (n_apart > n_threads / 2)
+                        n_apart = 0;
                 if (n > n_apart)
                         sample_rows(&job, 0, n - n_apart);
                 if (n_apart > 0)

@@ -3,10 +3,11 @@
  * the activations) and is exact at the block's end; then one conversion, one product of scales and one fused
  * multiply-add, which is the order of the C version.
  *
- * A tile is N_P panels times N_R rows; all its sums stay in registers over the whole row, so a tile reads its panels
- * once. Few rows wait for memory, and four panels at once are four streams for the prefetchers. Many rows are bound by
+ * A tile is N_P panels times N_R rows; its sums stay in registers over the whole row (of 16-bit rows some may not), so
+ * a tile reads its panels once. Few rows wait for memory, and four panels at once are four streams for the prefetchers. Many rows are bound by
  * the multipliers: 2 x 6 keeps 12 sums running where integers need a second set of registers, 1 x 12 where they do not
  * and each weight has to be widened. Which tiles a call is cut into changes no result. */
+#include <assert.h>
 #include <float.h>
 #include "engine/host/kernels-fill.h"
 
@@ -20,20 +21,19 @@
 #define MAX_TILE_ROWS 12u
 #define FEW_ROWS 3u
 #define PREFETCH_BYTES 1024
-#define AHEAD_BYTES 6144u /* of quants, of all panels of a tile: what memory delivers while it is waited for */
+#define AHEAD_BYTES 6144u /* of quants, of all panels of a tile */
 #define FEW_PARTS 3u      /* tiles on the same panels, which wait for memory */
-#define ONE_PASS_SUMS 8u  /* of 16-bit activations; twice as many and their weights fit the registers */
+#define ONE_PASS_SUMS 8u  /* of 16-bit activations, of their high and of their low bytes */
 
 /* What a tile fetches while it computes. The processor drops what it is asked for while it waits for much else, so
- * lines are asked for one by one, between products (fetch_between). They go to the first-level cache: from the second
- * one the products would wait for each line again.
+ * lines are asked for one by one.
  *
  * A tile that is the only one on its panels waits for memory in any case: it fetches its own panels, quants and scales
  * at one distance, and at their end the beginning of the next ones. Where several tiles share panels, the first one
  * would wait while the multipliers stand still. So they fetch the panels after their own. Two or three tiles wait for
  * memory too: each fetches a block of the next panels with every second or third of its own. More tiles are bound by
  * the multipliers, and to choose at each block would take their time: each has a part of the next panels and fetches it
- * evenly, line after line. */
+ * evenly, line after line, into the second-level cache. */
 struct ahead {
         uint32_t n_panels; /* after the tile's own; 0: nothing is fetched of them */
         uint32_t part, n_parts;
@@ -50,6 +50,8 @@ struct lines {
         const uint8_t *part;  /* FETCH_EVENLY: in the tile's part of the next panels */
         size_t step;          /* bytes, from one place in the code that fetches to the next; at most a line */
 };
+
+static_assert(AHEAD_BYTES % (4 * 512) == 0, "whole blocks of each panel");
 
 INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
 {
@@ -98,7 +100,7 @@ struct tile {
 };
 
 /* A fetch that stays behind the products before it: the compiler would put all fetches of a block at its beginning. The
- * sum is named for that alone. */
+ * sum is named for that alone. Into the first-level cache: from the second one the products would wait again. */
 INLINE void fetch_between(const uint8_t *line, __m512i *sum)
 {
         __asm__("prefetcht0 %1" : "+v"(*sum) : "m"(*line));

@@ -243,14 +243,14 @@ static void test_no_norm_after(void **unused)
         free(without);
 }
 
-/* Rows that are fewer than the threads are looked at in parts. That gives the bits of one thread, and a bad logit in
- * any part is found. */
+/* Rows that are fewer than the threads, or left over for them, are looked at in parts. That gives the bits of one
+ * thread, and a bad logit in any row and part is found. */
 static void test_sample_in_parts(void **unused)
 {
-        enum { N_VOCAB = 200003, N_ROWS = 3 };
+        enum { N_VOCAB = 200003, N_ROWS = 7 };
         static float logits[N_ROWS][N_VOCAB];
-        static const unsigned threads[] = { 1, 2, 3, 5, 8 };
-        struct tdm_step_row rows[N_ROWS] = { { .position = 7 }, { .position = 8 }, { .position = 9 } };
+        static const unsigned threads[] = { 1, 2, 3, 4, 5, 8 };
+        struct tdm_step_row rows[N_ROWS] = {};
         struct tdm_step_logits wanted[N_ROWS];
         struct tdm_step step = { .head = { .n_rows = N_ROWS, .n_seqs = 1 }, .rows = rows, .logits = wanted };
         struct tdm_host_model model = { .hp = { .n_vocab = N_VOCAB },
@@ -264,6 +264,7 @@ static void test_sample_in_parts(void **unused)
         uint32_t bits = 1;
 
         for (uint32_t r = 0; r < N_ROWS; r++) {
+                rows[r].position = 7 + r;
                 wanted[r] = (struct tdm_step_logits){
                         .row = r,
                         .target = 11,
@@ -279,18 +280,20 @@ static void test_sample_in_parts(void **unused)
                 model.sampler_scratch = aligned_alloc(64, threads[t] * model.sampler_stride);
                 assert_non_null(model.sampler_scratch);
                 for (uint32_t n = 1; n <= N_ROWS; n++) {
-                        uint32_t bad = N_VOCAB / N_ROWS * n - 1;
-                        float was = logits[n - 1][bad];
-
                         step.head.n_logits = n;
                         memset(got, 0, sizeof(got));
                         assert_int_equal(tdm_host_sample(&model, &step, NULL, got, &err), 0);
                         if (t == 0)
                                 memcpy(want, got, sizeof(want));
                         assert_memory_equal(got, want, n * sizeof(got[0]));
-                        logits[n - 1][bad] = NAN;
-                        assert_int_equal(tdm_host_sample(&model, &step, NULL, got, &err), -EDOM);
-                        logits[n - 1][bad] = was;
+                        for (uint32_t r = 0; r < n; r++) {
+                                uint32_t bad = N_VOCAB / N_ROWS * (r + 1) - 1;
+                                float was = logits[r][bad];
+
+                                logits[r][bad] = NAN;
+                                assert_int_equal(tdm_host_sample(&model, &step, NULL, got, &err), -EDOM);
+                                logits[r][bad] = was;
+                        }
                 }
                 free(model.sampler_scratch);
                 tdm_pool_destroy(model.pool);

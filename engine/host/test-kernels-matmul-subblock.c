@@ -128,6 +128,21 @@ static void check_reference(const struct tdm_matrix *matrix, const struct tdm_ac
         }
 }
 
+/* At once, or in pieces of random size, rows and panels both: no result may depend on it. */
+static void multiply(tdm_matmul_fn fn, bool in_pieces, const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
+                     uint32_t n_rows, float *y, size_t y_stride)
+{
+        uint32_t n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), n_r, n;
+
+        for (uint32_t r = 0; r < n_rows; r += n_r) {
+                n_r = in_pieces ? 1 + random_u32() % (n_rows - r) : n_rows;
+                for (uint32_t first = 0; first < n_panels; first += n) {
+                        n = in_pieces ? 1 + random_u32() % (n_panels - first) : n_panels;
+                        fn(matrix, rows + r, n_r, first, n, y + r * y_stride + first * TDM_PANEL_ROWS, y_stride);
+                }
+        }
+}
+
 static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, uint32_t rows, uint32_t cols,
                         uint32_t n_rows)
 {
@@ -149,24 +164,17 @@ static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, 
         check_reference(&matrix, &acts, act, n_rows, (const float *)(const void *)want, y_stride);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
                 const struct tdm_kernels *kernels = tdm_kernels_get(names[i]);
-                uint32_t first, n;
 
                 if (!kernels || !kernel_exists(kernels, act, type))
                         continue;
-                memset(got, CANARY, y_bytes + 64);
-                /* In pieces of random size, rows and panels both: no result may depend on it. */
-                for (uint32_t r = 0, n_r; r < n_rows; r += n_r) {
-                        n_r = 1 + random_u32() % (n_rows - r);
-                        for (first = 0; first < n_panels; first += n) {
-                                n = 1 + random_u32() % (n_panels - first);
-                                kernels->matmul[act][tdm_kernels_type_index(type)](
-                                        &matrix, acts.rows[act] + r, n_r, first, n,
-                                        (float *)(void *)got + r * y_stride + first * TDM_PANEL_ROWS, y_stride);
-                        }
+                for (unsigned in_pieces = 0; in_pieces < 2; in_pieces++) {
+                        memset(got, CANARY, y_bytes + 64);
+                        multiply(kernels->matmul[act][tdm_kernels_type_index(type)], in_pieces, &matrix, acts.rows[act],
+                                 n_rows, (float *)(void *)got, y_stride);
+                        if (memcmp(got, want, y_bytes + 64) != 0)
+                                fail_msg("%s differs: type %u, form %d, %u x %u, %u rows%s", names[i], type, (int)act,
+                                         rows, cols, n_rows, in_pieces ? ", in pieces" : "");
                 }
-                if (memcmp(got, want, y_bytes + 64) != 0)
-                        fail_msg("%s differs: type %u, form %d, %u x %u, %u rows", names[i], type, (int)act, rows, cols,
-                                 n_rows);
         }
         tdm_acts_deinit(&acts);
         free((void *)matrix.data);

@@ -3,9 +3,9 @@
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
-#define WIDE_F16_PANELS_MIN 1500u  /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
-#define WIDE_F16_SUBGROUPS_MAX 11u /* of a workgroup for so many rows: what its registers leave room for */
-#define WIDE_F16_SUBGROUPS_OF_TWO 8u
+#define WIDE_F16_PANELS_MIN 1500u            /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
+#define WIDE_F16_SUBGROUPS_MAX 11u           /* of a workgroup for so many rows: what its registers leave room for */
+#define WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX 8u /* with which types of engine/weights/subblock.h have two on their way */
 
 struct f16_kernel {
         enum tdm_vk_shader shader;
@@ -190,9 +190,10 @@ static bool is_plain(const struct tdm_vk_matrix *a)
         return tdm_vk_type_plain(TDM_VK_FORM_TYPE(a->type));
 }
 
-/* n_panels: of all that the dispatch multiplies, with GELU of both. A workgroup takes as few panels as let all of them
- * run at once, or two: more would leave each subgroup fewer registers for what is on its way. Up to 16 rows leave room
- * for two workgroups of one panel on a multiprocessor. */
+/* n_panels: of all that the dispatch multiplies, with GELU of both. Where there are few, a workgroup takes as few of
+ * them as let all workgroups run at once: more would leave each subgroup fewer registers for what is on its way. Else it
+ * takes two, or four for more than 8 rows. Up to 16 rows one panel each was faster up to 264 panels, measured with Q4_0
+ * alone. */
 static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                                  uint32_t n_rows, uint32_t gelu)
 {
@@ -234,7 +235,7 @@ static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_pane
         uint32_t tiles = few || is_plain(a) ? 4 : 8, subgroups = few ? wide_subgroups(n_panels) : 4,
                  threads = 32 * subgroups;
         bool two = few && !is_plain(a) &&
-                   (!tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) || subgroups <= WIDE_F16_SUBGROUPS_OF_TWO) &&
+                   (!tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) || subgroups <= WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX) &&
                    a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
 
         return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
