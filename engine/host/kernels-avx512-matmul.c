@@ -4,9 +4,10 @@
  * multiply-add, which is the order of the C version.
  *
  * A tile is N_P panels times N_R rows; its sums stay in registers over the whole row (of 16-bit rows some may not), so
- * a tile reads its panels once. Few rows wait for memory, and four panels at once are four streams for the prefetchers. Many rows are bound by
- * the multipliers: 2 x 6 keeps 12 sums running where integers need a second set of registers, 1 x 12 where they do not
- * and each weight has to be widened. Which tiles a call is cut into changes no result. */
+ * a tile reads its panels once. Few rows wait for memory, and four panels at once are four streams for the
+ * prefetchers. Many rows are bound by the multipliers: 2 x 6 keeps 12 sums running where integers need a second set of
+ * registers, 1 x 12 where they do not and each weight has to be widened. Which tiles a call is cut into changes no
+ * result. */
 #include <assert.h>
 #include <float.h>
 #include "engine/host/kernels-fill.h"

@@ -191,9 +191,9 @@ static bool is_plain(const struct tdm_vk_matrix *a)
 }
 
 /* n_panels: of all that the dispatch multiplies, with GELU of both. Where there are few, a workgroup takes as few of
- * them as let all workgroups run at once: more would leave each subgroup fewer registers for what is on its way. Else it
- * takes two, or four for more than 8 rows. Up to 16 rows one panel each was faster up to 264 panels, measured with Q4_0
- * alone. */
+ * them as let all workgroups run at once: more would leave each subgroup fewer registers for what is on its way. Else
+ * it takes two, or four for more than 8 rows. Up to 16 rows one panel each was faster up to 264 panels, measured with
+ * Q4_0 alone. */
 static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                                  uint32_t n_rows, uint32_t gelu)
 {
