@@ -508,7 +508,7 @@ void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, co
                 make_logits(model, step, hidden, 0, step->head.n_logits);
 }
 
-/* The passes over all logits of rows that are fewer than the threads: each row in parts. */
+/* The passes over all logits of rows that are fewer than the threads, or left over for them: each row in parts. */
 struct scan {
         struct tdm_host_model *model;
         uint32_t first_row;

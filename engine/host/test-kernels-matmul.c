@@ -1,45 +1,13 @@
 /* Matrix kernels: every table's kernels give exactly the bits of the C reference, over random shapes with odd tails;
  * the reference itself agrees with a plain double sum and keeps its stated order; quantising keeps its stated bounds.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#define SUBNORMAL_ERROR 0.0
+
 #include <float.h>
-#include <math.h>
 #include "common/f16.h"
-#include "engine/host/matmul.h"
+#include "engine/host/test-kernels-matmul.h"
 
 static const uint32_t types[] = { TDM_TYPE_F32, TDM_TYPE_F16, TDM_TYPE_BF16, TDM_TYPE_Q4_0, TDM_TYPE_Q8_0 };
-static const char *const names[] = { "c", "avx2", "avx512" };
-
-static uint64_t random_state = 1;
-
-static uint32_t random_u32(void)
-{
-        random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        return (uint32_t)(random_state >> 32);
-}
-
-static float random_float(void) /* in (-1, 1), of many magnitudes */
-{
-        float f = ((float)(random_u32() >> 8) - 0x1p23f) * 0x1p-23f;
-
-        return ldexpf(f, -(int)(random_u32() % 8));
-}
-
-/* Guarded memory: what is behind the end is checked after use. */
-#define CANARY 0x5a
-
-static void *guarded_new(size_t bytes)
-{
-        uint8_t *p = aligned_alloc(64, TDM_ALIGN_UP(bytes + 64, (size_t)64));
-
-        assert_non_null(p);
-        memset(p, CANARY, bytes + 64);
-        return p;
-}
 
 /* A matrix of random bits. Its memory ends where the layout ends. */
 static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, uint32_t cols)
@@ -81,108 +49,6 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
                 if (type == TDM_TYPE_Q8_0 && p == 0)
                         memset(panel + scales, random_u32() % 2 ? 0 : 255, 512);
         }
-}
-
-static float matrix_value(const struct tdm_matrix *matrix, uint32_t row, uint32_t col)
-{
-        struct tdm_weights_tensor tensor = {
-                .type = matrix->type,
-                .layout = TDM_LAYOUT_PANEL16,
-                .rows = matrix->rows,
-                .cols = matrix->cols,
-                .panel_bytes = matrix->panel_bytes,
-        };
-
-        return tdm_weights_value(matrix->data, &tensor, row, col);
-}
-
-static void fill_rows(float *x, uint32_t n_rows, uint32_t cols)
-{
-        for (size_t i = 0; i < (size_t)n_rows * cols; i++)
-                x[i] = random_float();
-        /* Whole blocks of the largest magnitude, and of zeros. */
-        for (uint32_t i = 0; i < 32; i++)
-                x[i] = random_u32() % 2 ? 3 : -3;
-        if (n_rows > 1)
-                memset(x + cols, 0, 32 * sizeof(*x));
-}
-
-static bool kernel_exists(const struct tdm_kernels *kernels, enum tdm_act act, uint32_t type)
-{
-        return kernels->matmul[act][tdm_kernels_type_index(type)];
-}
-
-/* The reference against double sums of what the forms really hold. */
-static void check_reference(const struct tdm_matrix *matrix, const struct tdm_acts *acts, enum tdm_act act,
-                            uint32_t n_rows, const float *y, size_t y_stride)
-{
-        for (uint32_t t = 0; t < 20; t++) {
-                uint32_t r = random_u32() % n_rows, row = random_u32() % matrix->rows;
-                const struct tdm_act_row *a = &acts->rows[act][r];
-                double sum = 0, size = 0;
-
-                for (uint32_t k = 0; k < matrix->cols; k++) {
-                        double x = act == TDM_ACT_F32 ? a->x[k] :
-                                   act == TDM_ACT_I8  ? (double)a->hi[k] * a->scale[k / 32] :
-                                                        (256.0 * a->hi[k] + a->lo[k]) * a->scale[k / 32];
-
-                        sum += matrix_value(matrix, row, k) * x;
-                        size += fabs(matrix_value(matrix, row, k) * x);
-                }
-                assert_true(fabs(y[r * y_stride + row] - sum) <= size * 3e-7 * (2 + matrix->cols / 32.0));
-        }
-}
-
-/* At once, or in pieces of random size, rows and panels both: no result may depend on it. */
-static void multiply(tdm_matmul_fn fn, bool in_pieces, const struct tdm_matrix *matrix, const struct tdm_act_row *rows,
-                     uint32_t n_rows, float *y, size_t y_stride)
-{
-        uint32_t n_panels = TDM_DIV_UP(matrix->rows, TDM_PANEL_ROWS), n_r, n;
-
-        for (uint32_t r = 0; r < n_rows; r += n_r) {
-                n_r = in_pieces ? 1 + random_u32() % (n_rows - r) : n_rows;
-                for (uint32_t first = 0; first < n_panels; first += n) {
-                        n = in_pieces ? 1 + random_u32() % (n_panels - first) : n_panels;
-                        fn(matrix, rows + r, n_r, first, n, y + r * y_stride + first * TDM_PANEL_ROWS, y_stride);
-                }
-        }
-}
-
-static void check_shape(struct tdm_pool *pool, uint32_t type, enum tdm_act act, uint32_t rows, uint32_t cols,
-                        uint32_t n_rows)
-{
-        const struct tdm_kernels *c = tdm_kernels_get("c");
-        uint32_t n_panels = TDM_DIV_UP(rows, TDM_PANEL_ROWS);
-        size_t y_stride = rows + random_u32() % 5, y_bytes = ((size_t)(n_rows - 1) * y_stride + rows) * sizeof(float);
-        _cleanup_(freep) float *x = malloc((size_t)n_rows * cols * sizeof(float));
-        _cleanup_(freep) uint8_t *want = guarded_new(y_bytes), *got = guarded_new(y_bytes);
-        struct tdm_matrix matrix;
-        struct tdm_acts acts;
-
-        matrix_new(&matrix, type, rows, cols);
-        fill_rows(x, n_rows, cols);
-        assert_int_equal(tdm_acts_init(&acts, 1u << act, n_rows, cols), 0);
-        tdm_acts_prepare(&acts, c, pool, x, cols, n_rows, cols);
-
-        c->matmul[act][tdm_kernels_type_index(type)](&matrix, acts.rows[act], n_rows, 0, n_panels,
-                                                     (float *)(void *)want, y_stride);
-        check_reference(&matrix, &acts, act, n_rows, (const float *)(const void *)want, y_stride);
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
-                const struct tdm_kernels *kernels = tdm_kernels_get(names[i]);
-
-                if (!kernels || !kernel_exists(kernels, act, type))
-                        continue;
-                for (unsigned in_pieces = 0; in_pieces < 2; in_pieces++) {
-                        memset(got, CANARY, y_bytes + 64);
-                        multiply(kernels->matmul[act][tdm_kernels_type_index(type)], in_pieces, &matrix, acts.rows[act],
-                                 n_rows, (float *)(void *)got, y_stride);
-                        if (memcmp(got, want, y_bytes + 64) != 0)
-                                fail_msg("%s differs: type %u, form %d, %u x %u, %u rows%s", names[i], type, (int)act,
-                                         rows, cols, n_rows, in_pieces ? ", in pieces" : "");
-                }
-        }
-        tdm_acts_deinit(&acts);
-        free((void *)matrix.data);
 }
 
 static void test_tables_agree(void **state)
