@@ -1,9 +1,12 @@
-/* Matrix kernels for AVX2. Bytes are widened to 16 bits and multiplied by vpmaddwd, because vpmaddubsw saturates where
- * two products of 255 * 127 meet; so int8 and int16 activations cost the same here, as both are 16 bits by then. The
- * integer sums are exact, and what follows a block is the order of the C version.
+/* Matrix kernels for AVX2. One vector is 4 consecutive columns of 8 outputs, half a panel, and meets 4 activations
+ * broadcast from memory. The integer sums are exact, and what follows a block is the order of the C version.
  *
- * A panel's 16 outputs are two halves of 8. Activations of a block are widened once and kept on the stack; a half's
- * sums stay in registers over the block, the float sums of a tile in the first-level cache. */
+ * Nibbles meet bytes in vpmaddubsw, whose sums of 16 bits hold all of a block; activations of 16 bits are two numbers
+ * of 8 bits. Where weights are bytes, two products do not fit 16 bits, so both are widened for vpmaddwd: the even and
+ * the odd columns of 4, each a pair of 16 bits that belongs to one output. There activations of 8 and of 16 bits cost
+ * the same.
+ *
+ * A tile is a panel times N_R rows. A block's integer sums stay in registers, float sums in the first-level cache. */
 #include <float.h>
 #include "engine/host/kernels-fill.h"
 
@@ -16,7 +19,8 @@
 #define BLOCK TDM_BLOCK_VALUES
 #define HALF 8u
 #define MAX_TILE_ROWS 4u
-#define PREFETCH_BYTES 1024
+#define MAX_NUMBERS 4u    /* rows of 8-bit numbers of a tile of nibbles */
+#define AHEAD_BYTES 2048u /* of quants */
 
 INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
 {
@@ -39,96 +43,206 @@ INLINE void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, const _
         memcpy(y, tail, n * sizeof(float));
 }
 
-/* ---- quantised activations ---- */
+/* ---- what a tile fetches while it computes ----
+ *
+ * A tile that is the only one on its panel fetches what follows in memory, at one distance from its quants: the rest of
+ * the panel, then scales and quants of the next. Where several tiles share a panel, each fetches its part of the next
+ * panel. */
+struct ahead {
+        const uint8_t *at, *until;
+        size_t step; /* bytes, with each block of 32 columns */
+};
 
-/* One block of a row as 16-bit numbers, and what the weights' offset adds to its integer sums. */
-INLINE void widen_block(const enum tdm_act act, const struct tdm_act_row *row, size_t b, int32_t offset, int16_t *x,
-                        int32_t *excess)
+INLINE void fetch(struct ahead *ahead)
 {
-        UNROLL for (unsigned i = 0; i < BLOCK; i += 16)
-        {
-                __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row->hi + b * BLOCK + i)));
-
-                if (act == TDM_ACT_I16)
-                        v = _mm256_add_epi16(
-                                _mm256_slli_epi16(v, 8),
-                                _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row->lo + b * BLOCK + i))));
-                _mm256_store_si256((__m256i *)(x + i), v);
-        }
-        *excess = row->start[b] / -8 * offset;
+        ahead->until += ahead->step;
+        for (; ahead->at < ahead->until; ahead->at += 64)
+                _mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
 }
 
-/* isum[r] += 4 columns of 8 outputs, w [8][4] bytes. Lanes of isum[r][0] belong to outputs 0 0 1 1 4 4 5 5, of
- * isum[r][1] to 2 2 3 3 6 6 7 7. */
-INLINE void group_dot(const unsigned N_R, __m256i w, const int16_t (*x)[BLOCK], unsigned k, __m256i (*isum)[2])
+static struct ahead fetch_from(const struct tdm_matrix *matrix, uint32_t panel, uint32_t tile, uint32_t n_tiles)
 {
-        __m256i w0 = _mm256_unpacklo_epi8(w, _mm256_setzero_si256()),
-                w1 = _mm256_unpackhi_epi8(w, _mm256_setzero_si256());
+        const uint8_t *data = matrix->data + panel * matrix->panel_bytes;
+        size_t part = matrix->panel_bytes / n_tiles;
+        const uint8_t *at =
+                n_tiles == 1 ? data + scales_bytes(matrix) + AHEAD_BYTES : data + matrix->panel_bytes + part * tile;
+
+        return (struct ahead){ at, at, part / (matrix->cols / BLOCK) };
+}
+
+/* ---- quantised activations ---- */
+
+/* What a tile of quantised weights reads of its rows. Numbers of 16 bits are two numbers of 8 bits: 256 hi + lo. */
+struct tile {
+        const struct tdm_act_row *rows;
+        const int8_t *x[MAX_NUMBERS]; /* of nibbles: hi of each row, and behind it lo where there is one */
+};
+
+INLINE __m256i broadcast_4(const int8_t *p)
+{
+        int32_t four;
+
+        memcpy(&four, p, sizeof(four));
+        return _mm256_set1_epi32(four);
+}
+
+/* Sums of 16 bits, two for each of 8 outputs, of 4 columns k … k + 3 with w0 and with w1: nibbles, [8][4] bytes. Eight
+ * such products of nibbles fit: 8 * 2 * 15 * 128 < 32768. */
+INLINE void nibbles_dot(const unsigned N_X, const bool is_first, const struct tile *t, __m256i w0, __m256i w1, size_t k,
+                        __m256i (*sums)[2])
+{
+        UNROLL for (unsigned i = 0; i < N_X; i++)
+        {
+                __m256i a = broadcast_4(t->x[i] + k), p0 = _mm256_maddubs_epi16(w0, a),
+                        p1 = _mm256_maddubs_epi16(w1, a);
+
+                sums[i][0] = is_first ? p0 : _mm256_add_epi16(sums[i][0], p0);
+                sums[i][1] = is_first ? p1 : _mm256_add_epi16(sums[i][1], p1);
+                /* One after the other: there are no registers for the trees that the compiler would make of them. */
+                __asm__("" : "+x"(sums[i][0]), "+x"(sums[i][1]));
+        }
+}
+
+/* acc += a block's integer sum times the scales. */
+INLINE void add_block(const unsigned h, __m256i isum, const struct tdm_act_row *row, size_t b, __m256 w_scale,
+                      __m256 *acc)
+{
+        acc[h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(w_scale, _mm256_set1_ps(row->scale[b])),
+                                 acc[h]);
+}
+
+INLINE __m256i times(__m256i sums, int16_t by)
+{
+        return _mm256_madd_epi16(sums, _mm256_set1_epi16(by));
+}
+
+INLINE __m256 scales_of(const uint8_t *scales, size_t b, unsigned h)
+{
+        return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(scales + (b * LANES + h * HALF) * 2)));
+}
+
+INLINE void block_q4_0(const unsigned N_R, const enum tdm_act act, const struct tile *t, const uint8_t *scales,
+                       const uint8_t *q, size_t b, __m256 (*acc)[2])
+{
+        const unsigned n_x = act == TDM_ACT_I16 ? 2 * N_R : N_R;
+        const __m256i nibble = _mm256_set1_epi8(15);
+        __m256i sums[MAX_NUMBERS][2];
+
+        UNROLL for (unsigned v = 0; v < 4; v++)
+        {
+                __m256i w0 = _mm256_load_si256((const __m256i *)(q + 64 * v)),
+                        w1 = _mm256_load_si256((const __m256i *)(q + 64 * v + 32));
+
+                nibbles_dot(n_x, v == 0, t, _mm256_and_si256(w0, nibble), _mm256_and_si256(w1, nibble),
+                            b * BLOCK + 4 * v, sums);
+                nibbles_dot(n_x, false, t, _mm256_and_si256(_mm256_srli_epi16(w0, 4), nibble),
+                            _mm256_and_si256(_mm256_srli_epi16(w1, 4), nibble), b * BLOCK + 4 * v + 16, sums);
+        }
+        UNROLL for (unsigned h = 0; h < 2; h++)
+        {
+                __m256 w_scale = scales_of(scales, b, h);
+
+                UNROLL for (unsigned r = 0; r < N_R; r++)
+                {
+                        __m256i isum = act == TDM_ACT_I16 ? _mm256_add_epi32(times(sums[2 * r][h], 256),
+                                                                             times(sums[2 * r + 1][h], 1)) :
+                                                            times(sums[r][h], 1);
+
+                        isum = _mm256_add_epi32(isum, _mm256_set1_epi32(t->rows[r].start[b]));
+                        add_block(h, isum, &t->rows[r], b, w_scale, acc[r]);
+                }
+        }
+}
+
+/* The numbers of a block in 16 bits, those of even columns apart from those of odd ones: [2][16]. */
+INLINE void widen_block(const enum tdm_act act, const struct tdm_act_row *row, size_t b, int16_t (*x)[BLOCK / 2])
+{
+        __m256i hi = _mm256_loadu_si256((const __m256i *)(row->hi + b * BLOCK)), even = _mm256_slli_epi16(hi, 8), odd;
+
+        if (act == TDM_ACT_I16) {
+                __m256i lo = _mm256_loadu_si256((const __m256i *)(row->lo + b * BLOCK));
+
+                even = _mm256_add_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(lo, 8), 8));
+                odd = _mm256_add_epi16(_mm256_sub_epi16(hi, _mm256_and_si256(hi, _mm256_set1_epi16(255))),
+                                       _mm256_srai_epi16(lo, 8));
+        } else {
+                even = _mm256_srai_epi16(even, 8);
+                odd = _mm256_srai_epi16(hi, 8);
+        }
+        _mm256_store_si256((__m256i *)x[0], even);
+        _mm256_store_si256((__m256i *)x[1], odd);
+}
+
+/* sums += 2 columns of 16 outputs, in 16 bits. */
+INLINE void bytes_dot(__m256i w0, __m256i w1, const int16_t *x, __m256i *sums)
+{
+        int32_t two;
+        __m256i a;
+
+        memcpy(&two, x, sizeof(two));
+        a = _mm256_set1_epi32(two);
+        sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(w0, a));
+        sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(w1, a));
+        __asm__("" : "+x"(sums[0]), "+x"(sums[1])); /* as above */
+}
+
+INLINE void block_q8_0(const unsigned N_R, const enum tdm_act act, const struct tile *t, const uint8_t *scales,
+                       const uint8_t *q, size_t b, __m256 (*acc)[2])
+{
+        const __m256i low_byte = _mm256_set1_epi16(255);
+        _Alignas(32) int16_t x[MAX_TILE_ROWS][2][BLOCK / 2];
+        __m256i sums[MAX_TILE_ROWS][2];
 
         UNROLL for (unsigned r = 0; r < N_R; r++)
         {
-                int64_t four;
-                __m256i a;
+                widen_block(act, &t->rows[r], b, x[r]);
+                sums[r][0] = sums[r][1] = _mm256_set1_epi32(t->rows[r].start[b] * 16);
+        }
+        __asm__("" : "+m"(x)); /* broadcasts are loads then, not shuffles */
+        UNROLL for (unsigned v = 0; v < 8; v++)
+        {
+                __m256i w0 = _mm256_load_si256((const __m256i *)(q + 64 * v)),
+                        w1 = _mm256_load_si256((const __m256i *)(q + 64 * v + 32));
+                __m256i even0 = _mm256_and_si256(w0, low_byte), even1 = _mm256_and_si256(w1, low_byte);
 
-                memcpy(&four, &x[r][k], sizeof(four));
-                a = _mm256_set1_epi64x(four);
-                isum[r][0] = _mm256_add_epi32(isum[r][0], _mm256_madd_epi16(w0, a));
-                isum[r][1] = _mm256_add_epi32(isum[r][1], _mm256_madd_epi16(w1, a));
+                UNROLL for (unsigned r = 0; r < N_R; r++) bytes_dot(even0, even1, &x[r][0][2 * v], sums[r]);
+                w0 = _mm256_srli_epi16(w0, 8);
+                w1 = _mm256_srli_epi16(w1, 8);
+                UNROLL for (unsigned r = 0; r < N_R; r++) bytes_dot(w0, w1, &x[r][1][2 * v], sums[r]);
+        }
+        UNROLL for (unsigned h = 0; h < 2; h++)
+        {
+                __m256 w_scale = scales_of(scales, b, h);
+
+                UNROLL for (unsigned r = 0; r < N_R; r++) add_block(h, sums[r][h], &t->rows[r], b, w_scale, acc[r]);
         }
 }
 
 INLINE void tile_quantised(const unsigned N_R, const uint32_t type, const enum tdm_act act,
                            const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t panel, float *y,
-                           size_t y_stride)
+                           size_t y_stride, struct ahead ahead)
 {
         const uint8_t *scales = matrix->data + panel * matrix->panel_bytes, *quants = scales + scales_bytes(matrix);
-        const __m256i nibble = _mm256_set1_epi8(15);
-        const unsigned n_v = type == TDM_TYPE_Q8_0 ? 8 : 4;
         uint32_t nb = matrix->cols / BLOCK;
+        struct tile t = { .rows = rows };
         __m256 acc[MAX_TILE_ROWS][2];
 
-        UNROLL for (unsigned r = 0; r < N_R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
-        for (size_t b = 0; b < nb; b++) {
-                _Alignas(32) int16_t x[MAX_TILE_ROWS][BLOCK];
-                int32_t excess[MAX_TILE_ROWS];
-
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                        widen_block(act, &rows[r], b, type == TDM_TYPE_Q8_0 ? 128 : 8, x[r], &excess[r]);
-                for (unsigned h = 0; h < 2; h++) {
-                        const uint8_t *q = quants + 32 * h;
-                        __m256 w_scale =
-                                _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(scales + (b * LANES + h * HALF) * 2)));
-                        __m256i isum[MAX_TILE_ROWS][2];
-
-                        /* Broadcasts are loads, made where they are used: else the compiler makes them of shuffles, or
-                         * makes them all before the loop and then spills them. */
-                        __asm__("" : "+m"(x));
-                        UNROLL for (unsigned r = 0; r < N_R; r++) isum[r][0] = isum[r][1] = _mm256_setzero_si256();
-                        /* Not unrolled: the compiler would turn the integer sums into trees that spill. */
-                        _Pragma("GCC unroll 1") for (unsigned v = 0; v < n_v; v++)
-                        {
-                                __m256i w = _mm256_load_si256((const __m256i *)(q + 64 * v));
-
-                                if (N_R == 1 && h == 0)
-                                        _mm_prefetch((const char *)q + 64 * v + PREFETCH_BYTES, _MM_HINT_T0);
-                                if (type == TDM_TYPE_Q8_0) {
-                                        group_dot(N_R, w, x, 4 * v, isum);
-                                        continue;
-                                }
-                                group_dot(N_R, _mm256_and_si256(w, nibble), x, 4 * v, isum);
-                                group_dot(N_R, _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble), x, 4 * v + 16, isum);
-                        }
-                        UNROLL for (unsigned r = 0; r < N_R; r++)
-                        {
-                                __m256i sum = _mm256_sub_epi32(_mm256_hadd_epi32(isum[r][0], isum[r][1]),
-                                                               _mm256_set1_epi32(excess[r]));
-
-                                acc[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
-                                                            _mm256_mul_ps(w_scale, _mm256_set1_ps(rows[r].scale[b])),
-                                                            acc[r][h]);
-                        }
+        UNROLL for (unsigned r = 0; r < N_R; r++)
+        {
+                acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+                if (type == TDM_TYPE_Q4_0 && act == TDM_ACT_I16) {
+                        t.x[2 * r] = rows[r].hi;
+                        t.x[2 * r + 1] = rows[r].lo;
+                } else if (type == TDM_TYPE_Q4_0) {
+                        t.x[r] = rows[r].hi;
                 }
-                quants += type == TDM_TYPE_Q8_0 ? 512 : 256;
+        }
+        for (size_t b = 0; b < nb; b++) {
+                fetch(&ahead);
+                if (type == TDM_TYPE_Q8_0)
+                        block_q8_0(N_R, act, &t, scales, quants + b * 512, b, acc);
+                else
+                        block_q4_0(N_R, act, &t, scales, quants + b * 256, b, acc);
         }
         UNROLL for (unsigned r = 0; r < N_R; r++) store_lanes(matrix, panel, acc[r], y + r * y_stride);
 }
@@ -166,7 +280,7 @@ INLINE __m256 dequantise(__m256i v, int shift, int mask, int offset, __m256 scal
 }
 
 INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm_matrix *matrix,
-                       const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride)
+                       const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride, struct ahead ahead)
 {
         const uint8_t *data = matrix->data + panel * matrix->panel_bytes;
         const bool is_q8 = type == TDM_TYPE_Q8_0;
@@ -180,6 +294,7 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
                         __m256 s0 = load_16bit(TDM_TYPE_F16, data + b * LANES * 2);
                         __m256 s1 = load_16bit(TDM_TYPE_F16, data + b * LANES * 2 + 16);
 
+                        fetch(&ahead);
                         for (unsigned k = 0; k < BLOCK; k++) {
                                 unsigned g = k / 4;
                                 const __m256i *q =
@@ -198,8 +313,8 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
                 for (size_t k = 0; k < matrix->cols; k++) {
                         const uint8_t *at = data + k * LANES * bytes;
 
-                        if (N_R == 1)
-                                _mm_prefetch((const char *)at + PREFETCH_BYTES, _MM_HINT_T0);
+                        if (k % BLOCK == 0)
+                                fetch(&ahead);
                         fma_column(N_R, load_16bit(type, at), load_16bit(type, at + HALF * bytes), rows, k, acc);
                 }
         }
@@ -209,7 +324,8 @@ INLINE void tile_float(const unsigned N_R, const uint32_t type, const struct tdm
 /* ---- tiles and calls ---- */
 
 #define TILE_ARGS                                                                                                      \
-        const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride
+        const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t panel, float *y, size_t y_stride,    \
+                struct ahead ahead
 
 /* Row tiles of nearly equal size, so that 5 rows are 3 + 2, not 4 + 1. */
 static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const struct tdm_matrix *matrix,
@@ -222,7 +338,8 @@ static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const 
                 for (uint32_t t = 0, r = 0; t < n_tiles; t++) {
                         uint32_t n = (n_rows - r) / (n_tiles - t);
 
-                        tiles[n](matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride);
+                        tiles[n](matrix, rows + r, first_panel + p, y + r * y_stride + p * LANES, y_stride,
+                                 fetch_from(matrix, first_panel + p, t, n_tiles));
                         r += n;
                 }
 }
@@ -230,14 +347,10 @@ static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const 
 #define TILE(name, n_r, call, ...)                                                                                     \
         static void name##_##n_r(TILE_ARGS)                                                                            \
         {                                                                                                              \
-                call(n_r, __VA_ARGS__, matrix, rows, panel, y, y_stride);                                              \
+                call(n_r, __VA_ARGS__, matrix, rows, panel, y, y_stride, ahead);                                       \
         }
-#define TILES_3(name, ...)                                                                                             \
-        TILE(name, 1, __VA_ARGS__)                                                                                     \
-        TILE(name, 2, __VA_ARGS__)                                                                                     \
-        TILE(name, 3, __VA_ARGS__)
 #define CALL(name, max_rows, ...)                                                                                      \
-        static void (*const name##_tiles[])(TILE_ARGS) = { NULL, name##_1, name##_2, name##_3, ##__VA_ARGS__ };        \
+        static void (*const name##_tiles[])(TILE_ARGS) = { NULL, name##_1, name##_2, ##__VA_ARGS__ };                  \
         static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \
                          uint32_t first_panel, uint32_t n_panels, float *y, size_t y_stride)                           \
         {                                                                                                              \
@@ -245,23 +358,26 @@ static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const 
         }
 
 /* As many rows as there are registers for their sums. */
-#define MATMUL_QUANTISED(name, type, act)                                                                              \
-        TILES_3(name, tile_quantised, type, act)                                                                       \
-        CALL(name, 3)
-#define MATMUL_FLOAT(name, type)                                                                                       \
-        TILES_3(name, tile_float, type)                                                                                \
-        TILE(name, 4, tile_float, type)                                                                                \
-        CALL(name, 4, name##_4)
+#define MATMUL_OF_2(name, ...)                                                                                         \
+        TILE(name, 1, __VA_ARGS__)                                                                                     \
+        TILE(name, 2, __VA_ARGS__)                                                                                     \
+        CALL(name, 2)
+#define MATMUL_OF_4(name, ...)                                                                                         \
+        TILE(name, 1, __VA_ARGS__)                                                                                     \
+        TILE(name, 2, __VA_ARGS__)                                                                                     \
+        TILE(name, 3, __VA_ARGS__)                                                                                     \
+        TILE(name, 4, __VA_ARGS__)                                                                                     \
+        CALL(name, 4, name##_3, name##_4)
 
-MATMUL_QUANTISED(matmul_i8_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I8)
-MATMUL_QUANTISED(matmul_i8_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I8)
-MATMUL_QUANTISED(matmul_i16_q8_0, TDM_TYPE_Q8_0, TDM_ACT_I16)
-MATMUL_QUANTISED(matmul_i16_q4_0, TDM_TYPE_Q4_0, TDM_ACT_I16)
-MATMUL_FLOAT(matmul_f32_f32, TDM_TYPE_F32)
-MATMUL_FLOAT(matmul_f32_f16, TDM_TYPE_F16)
-MATMUL_FLOAT(matmul_f32_bf16, TDM_TYPE_BF16)
-MATMUL_FLOAT(matmul_f32_q8_0, TDM_TYPE_Q8_0)
-MATMUL_FLOAT(matmul_f32_q4_0, TDM_TYPE_Q4_0)
+MATMUL_OF_4(matmul_i8_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I8)
+MATMUL_OF_4(matmul_i8_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I8)
+MATMUL_OF_4(matmul_i16_q8_0, tile_quantised, TDM_TYPE_Q8_0, TDM_ACT_I16)
+MATMUL_OF_2(matmul_i16_q4_0, tile_quantised, TDM_TYPE_Q4_0, TDM_ACT_I16)
+MATMUL_OF_4(matmul_f32_f32, tile_float, TDM_TYPE_F32)
+MATMUL_OF_4(matmul_f32_f16, tile_float, TDM_TYPE_F16)
+MATMUL_OF_4(matmul_f32_bf16, tile_float, TDM_TYPE_BF16)
+MATMUL_OF_4(matmul_f32_q8_0, tile_float, TDM_TYPE_Q8_0)
+MATMUL_OF_4(matmul_f32_q4_0, tile_float, TDM_TYPE_Q4_0)
 
 /* ---- quantising: see the C version ---- */
 

@@ -45,9 +45,9 @@ static void matrix_new(struct tdm_matrix *matrix, uint32_t type, uint32_t rows, 
                                 *h = random_u32() % 16 ? (uint16_t)(*h & 0x83ff) | (uint16_t)(8 + *h % 7) << 10 :
                                                          *h & (random_u32() % 2 ? 0x83ff : 0);
                 }
-                /* The extremes of a byte beside each other: where 16-bit sums would saturate. */
-                if (type == TDM_TYPE_Q8_0 && p == 0)
-                        memset(panel + scales, random_u32() % 2 ? 0 : 255, 512);
+                /* The extremes beside each other: where 16-bit sums would saturate. */
+                if (scales > 0 && p == 0)
+                        memset(panel + scales, random_u32() % 2 ? 0 : 255, body / nb);
         }
 }
 

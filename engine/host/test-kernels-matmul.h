@@ -59,11 +59,16 @@ static float matrix_value(const struct tdm_matrix *matrix, uint32_t row, uint32_
 
 static void fill_rows(float *x, uint32_t n_rows, uint32_t cols)
 {
+        /* 32384 of 32512 is 127 * 256 - 128. */
+        float largest = (random_u32() % 2 ? 3.0f : -3.0f) * 32384 / 32512;
+        bool any_sign = random_u32() % 3 == 0, of_low_bytes = random_u32() % 2;
+
         for (size_t i = 0; i < (size_t)n_rows * cols; i++)
                 x[i] = random_float();
-        /* Whole blocks of the largest magnitude, and of zeros. */
+        /* Whole blocks of zeros, and of the largest magnitude: of any signs, or all of one, so that sums are largest.
+         * Of 16 bits, low bytes are least, or zero. */
         for (uint32_t i = 0; i < 32; i++)
-                x[i] = random_u32() % 2 ? 3 : -3;
+                x[i] = any_sign ? random_u32() % 2 ? 3 : -3 : of_low_bytes && i > 0 ? largest : largest > 0 ? 3 : -3;
         if (n_rows > 1)
                 memset(x + cols, 0, 32 * sizeof(*x));
 }
