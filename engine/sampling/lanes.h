@@ -1,14 +1,12 @@
-/* 16 lanes at once, written with the compilers' generic vectors: they become whatever the target has. Contraction is
- * off in this folder, so a function has the same bits whatever instructions it is made of. Private to this folder. */
+/* LANES lanes at once, written with the compilers' generic vectors. The file of an instruction set that includes this
+ * says how many (lanes-table.h): as many as one of its registers has, since of wider ones the compiler compares lane by
+ * lane. Contraction is off, so a function has the same bits whatever instructions it is made of. */
 #ifndef TDM_ENGINE_SAMPLING_LANES_H
 #define TDM_ENGINE_SAMPLING_LANES_H
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-
-#define LANES 16u
 
 typedef float lanes_f __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t lanes_i __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -41,19 +39,11 @@ inline_always void exp_negative(lanes_f *v)
 inline_always void load_lanes(lanes_f *v, const float *x, uint32_t n)
 {
         if (n >= LANES) {
-                memcpy(v, x, sizeof(*v));
+                *v = *(const lanes_f *)x;
                 return;
         }
         for (uint32_t lane = 0; lane < LANES; lane++)
                 (*v)[lane] = lane < n ? x[lane] : -INFINITY;
 }
-
-#ifdef __x86_64__
-inline_always bool has_avx512(void)
-{
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-}
-#endif
 
 #endif

@@ -16,7 +16,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "engine/sampling/scan.h"
+#include "engine/sampling/lanes-table.h"
 
 #define SUM_BLOCK TDM_SAMPLE_SUM_BLOCK
 #define MAX_BLOCK TDM_SAMPLE_MAX_BLOCK
@@ -235,7 +235,7 @@ static void add_allowed(struct selection *s, const float *logits, uint32_t n, ui
 /* Of blocks, the least of their greatest. */
 static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
 {
-        const struct tdm_scan_functions *functions = tdm_scan_functions();
+        const struct tdm_lanes_table *functions = tdm_lanes();
         float least = INFINITY;
 
         for (uint32_t i = 0; i < n_listed; i++) {
@@ -553,8 +553,7 @@ static float list_maxima(const float *logits, uint32_t n_vocab, const uint64_t *
                 if (allowed)
                         ret_maxima[i] = greatest_usable(logits, b, usable_of(b, n_vocab, allowed, NULL, 0));
                 else
-                        tdm_scan_functions()->find_maxima(logits + at, TDM_MIN(n_vocab - at, MAX_BLOCK),
-                                                          &ret_maxima[i]);
+                        tdm_lanes()->find_maxima(logits + at, TDM_MIN(n_vocab - at, MAX_BLOCK), &ret_maxima[i]);
                 greatest = ret_maxima[i] > greatest ? ret_maxima[i] : greatest;
         }
         return greatest;
@@ -654,7 +653,7 @@ void tdm_sample_take(const float *maxima, uint32_t n_maxima, const float *block_
 {
         struct scratch *sc = scratch;
 
-        sc->max = greatest_or_nan(tdm_scan_functions()->greatest_of(maxima, n_maxima));
+        sc->max = greatest_or_nan(tdm_lanes()->greatest_of(maxima, n_maxima));
         sc->block_sum = block_sums;
         sc->seen = seen;
         sc->n_seen = n_seen;
@@ -672,8 +671,7 @@ uint32_t tdm_sample_n_wanted(const struct tdm_sampling *sampling, bool masked, u
 float tdm_sample_maxima(const float *logits, uint32_t n_vocab, uint32_t first, uint32_t n, void *scratch)
 {
         assert(first % SUM_BLOCK == 0 && n <= n_vocab - first);
-        return tdm_scan_functions()->find_maxima(logits + first, n,
-                                                 own_block_max(scratch, n_vocab) + first / MAX_BLOCK);
+        return tdm_lanes()->find_maxima(logits + first, n, own_block_max(scratch, n_vocab) + first / MAX_BLOCK);
 }
 
 void tdm_sample_sums(const float *logits, uint32_t first, uint32_t n, float max, void *scratch)
@@ -681,7 +679,7 @@ void tdm_sample_sums(const float *logits, uint32_t first, uint32_t n, float max,
         struct scratch *sc = scratch;
 
         if (max > -INFINITY)
-                tdm_scan_functions()->sum_exp(logits + first, n, max, sc->own_block_sum + first / SUM_BLOCK);
+                tdm_lanes()->sum_exp(logits + first, n, max, sc->own_block_sum + first / SUM_BLOCK);
 }
 
 void tdm_sample_take_own(float max, void *scratch)
