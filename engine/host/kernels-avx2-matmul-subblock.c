@@ -12,6 +12,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define MAX_TILE_ROWS 4u
+#define SOME_AHEAD_BYTES 4096u
+#define SOME_ROWS_MAX 12u
 #define V_BYTES 32u
 #define VI __m256i
 #define VF __m256
@@ -136,6 +138,11 @@ INLINE void prefetch(const uint8_t *p)
 
 /* ---- tiles ---- */
 
+INLINE void fetch(const uint8_t *p)
+{
+        _mm_prefetch((const char *)p + SOME_AHEAD_BYTES, _MM_HINT_T0);
+}
+
 INLINE __m256i broadcast_4(const int8_t *p)
 {
         int32_t v;
@@ -144,15 +151,41 @@ INLINE __m256i broadcast_4(const int8_t *p)
         return _mm256_set1_epi32(v);
 }
 
+/* How many groups' products a 16-bit lane holds. DEPTH_SIGNED: bytes are a number plus 128, and the sum is that of the
+ * numbers, x never -128; DEPTH_SPLIT: any bytes, any x. */
 enum { DEPTH_SIGNED = 0, DEPTH_SPLIT = -1 };
 
-/* isum[r] += one sub-block of one half, from group g. depth: how many groups' products a 16-bit lane holds;
- * DEPTH_SIGNED: bytes plus 128, and the sum is that of the bytes less 128, x never -128; DEPTH_SPLIT: any bytes, any x.
- */
-INLINE void sub_dot(const unsigned N_R, const int n_groups, const int depth, const struct chunk *chunk, unsigned h,
-                    unsigned g, const int8_t *const *x, __m256i *isum)
+/* The bytes of groups as they are multiplied. */
+INLINE __m256i as_multiplied(const int depth, __m256i w)
 {
-        const __m256i ones = _mm256_set1_epi16(1), seven = _mm256_set1_epi8(127);
+        return depth == DEPTH_SIGNED ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
+}
+
+/* As many groups as depth says, times x and the factor, which is the same in all lanes. */
+INLINE __m256i groups_dot(const int depth, const __m256i *w, const int8_t *x, __m256i factor)
+{
+        const __m256i seven = _mm256_set1_epi8(127);
+        __m256i a = broadcast_4(x), part;
+
+        if (depth == DEPTH_SIGNED)
+                return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_sign_epi8(w[0], w[0]), _mm256_sign_epi8(a, w[0])),
+                                         factor);
+        if (depth == DEPTH_SPLIT) {
+                part = _mm256_maddubs_epi16(_mm256_subs_epu8(w[0], seven), a);
+                return _mm256_add_epi32(
+                        _mm256_madd_epi16(part, factor),
+                        _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_min_epu8(w[0], seven), a), factor));
+        }
+        part = _mm256_maddubs_epi16(w[0], a);
+        UNROLL for (int j = 1; j < depth; j++) part =
+                _mm256_add_epi16(part, _mm256_maddubs_epi16(w[j], broadcast_4(x + 4 * j)));
+        return _mm256_madd_epi16(part, factor);
+}
+
+/* isum[r] += one sub-block of one half, from group g, times the factor. */
+INLINE void sub_dot(const unsigned N_R, const int n_groups, const int depth, const struct chunk *chunk, unsigned h,
+                    unsigned g, const int8_t *const *x, int16_t factor, __m256i *isum)
+{
         const int deep = depth > 0 ? depth : 1;
 
         UNROLL for (int i = 0; i < n_groups; i += deep, g += (unsigned)deep)
@@ -160,26 +193,9 @@ INLINE void sub_dot(const unsigned N_R, const int n_groups, const int depth, con
                 __m256i w[8];
 
                 UNROLL for (int j = 0; j < deep; j++) w[j] =
-                        _mm256_load_si256((const __m256i *)&chunk->q[g + (unsigned)j][h][0]);
-                if (depth == DEPTH_SIGNED)
-                        w[0] = _mm256_xor_si256(w[0], _mm256_set1_epi8(-128));
-                UNROLL for (unsigned r = 0; r < N_R; r++)
-                {
-                        __m256i a = broadcast_4(x[r] + 4 * g), part;
-
-                        if (depth == DEPTH_SIGNED) {
-                                part = _mm256_maddubs_epi16(_mm256_sign_epi8(w[0], w[0]), _mm256_sign_epi8(a, w[0]));
-                        } else if (depth == DEPTH_SPLIT) {
-                                part = _mm256_maddubs_epi16(_mm256_subs_epu8(w[0], seven), a);
-                                isum[r] = _mm256_add_epi32(isum[r], _mm256_madd_epi16(part, ones));
-                                part = _mm256_maddubs_epi16(_mm256_min_epu8(w[0], seven), a);
-                        } else {
-                                part = _mm256_maddubs_epi16(w[0], a);
-                                UNROLL for (int j = 1; j < deep; j++) part = _mm256_add_epi16(
-                                        part, _mm256_maddubs_epi16(w[j], broadcast_4(x[r] + 4 * (g + (unsigned)j))));
-                        }
-                        isum[r] = _mm256_add_epi32(isum[r], _mm256_madd_epi16(part, ones));
-                }
+                        as_multiplied(depth, _mm256_load_si256((const __m256i *)&chunk->q[g + (unsigned)j][h][0]));
+                UNROLL for (unsigned r = 0; r < N_R; r++) isum[r] =
+                        _mm256_add_epi32(isum[r], groups_dot(depth, w, x[r] + 4 * g, _mm256_set1_epi16(factor)));
         }
 }
 
@@ -208,14 +224,11 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
                         __m256 scale = _mm256_load_ps(chunk->scale[s] + h);
                         __m256i isum[MAX_TILE_ROWS];
 
-                        UNROLL for (unsigned r = 0; r < N_R; r++) isum[r] =
-                                act == TDM_ACT_I16 ? _mm256_setzero_si256() : _mm256_set1_epi32(info[r].start[s]);
-                        sub_dot(N_R, sub_values / 4, depth, chunk, h, s * (sub_values / 4), hi, isum);
-                        if (act == TDM_ACT_I16) {
-                                UNROLL for (unsigned r = 0; r < N_R; r++) isum[r] = _mm256_add_epi32(
-                                        _mm256_slli_epi32(isum[r], 8), _mm256_set1_epi32(info[r].start[s]));
-                                sub_dot(N_R, sub_values / 4, depth, chunk, h, s * (sub_values / 4), lo, isum);
-                        }
+                        UNROLL for (unsigned r = 0; r < N_R; r++) isum[r] = _mm256_set1_epi32(info[r].start[s]);
+                        sub_dot(N_R, sub_values / 4, depth, chunk, h, s * (sub_values / 4), hi,
+                                act == TDM_ACT_I16 ? 256 : 1, isum);
+                        if (act == TDM_ACT_I16)
+                                sub_dot(N_R, sub_values / 4, depth, chunk, h, s * (sub_values / 4), lo, 1, isum);
                         UNROLL for (unsigned r = 0; r < N_R; r++)
                         {
                                 sum[r] = _mm256_fmadd_ps(
@@ -230,6 +243,135 @@ INLINE void tile_int(const unsigned N_R, const unsigned sub_values, const bool h
                 UNROLL for (unsigned r = 0; r < N_R; r++) _mm256_store_ps(acc[r][ph / 2] + h, sum[r]);
         }
 }
+
+INLINE int depth_of(const uint32_t type, const enum tdm_act act)
+{
+        switch (type) {
+        case TDM_TYPE_Q4_1:
+        case TDM_TYPE_Q4_K:
+                return 8;
+        case TDM_TYPE_Q6_K:
+                return 2;
+        case TDM_TYPE_IQ4_NL:
+        case TDM_TYPE_IQ4_XS:
+                return act == TDM_ACT_I8 ? DEPTH_SIGNED : DEPTH_SPLIT;
+        default:
+                return 4;
+        }
+}
+
+/* A block of half a panel in registers: its groups as they are multiplied, scales and minima by sub-block. */
+struct half_block {
+        __m256i w[8];
+        __m256 scale[2], min[2];
+};
+
+/* acc += the block times x, which are 32 numbers, or hi and lo of each. b: the block in its chunk. */
+INLINE __m256 add_half_block(const uint32_t type, const enum tdm_act act, const struct half_block *half,
+                             const int8_t *hi, const int8_t *lo, const struct row_info *info, uint32_t b, __m256 acc)
+{
+        const struct tdm_subblock_info t = tdm_subblock_info(type);
+        const int depth = depth_of(type, act);
+        const unsigned n_subs = BLOCK / t.sub_values, n_groups = 8 / n_subs, deep = depth > 0 ? (unsigned)depth : 1;
+        const __m256i factor = _mm256_set1_epi16(act == TDM_ACT_I16 ? 256 : 1), one = _mm256_set1_epi16(1);
+
+        UNROLL for (unsigned i = 0; i < n_subs; i++)
+        {
+                unsigned s = b * n_subs + i;
+                /* Types with a minimum have no offset. */
+                __m256i isum = t.has_min ? _mm256_setzero_si256() : _mm256_set1_epi32(info->start[s]);
+
+                UNROLL for (unsigned g = i * n_groups; g < (i + 1) * n_groups; g += deep)
+                {
+                        isum = _mm256_add_epi32(isum, groups_dot(depth, &half->w[g], hi + 4 * g, factor));
+                        if (act == TDM_ACT_I16)
+                                isum = _mm256_add_epi32(isum, groups_dot(depth, &half->w[g], lo + 4 * g, one));
+                }
+                acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum),
+                                      _mm256_mul_ps(half->scale[i], _mm256_set1_ps(info->scale[b])), acc);
+                if (t.has_min)
+                        acc = _mm256_fmadd_ps(half->min[i], _mm256_set1_ps(info->sum[s]), acc);
+        }
+        return acc;
+}
+
+/* One panel times n_rows <= SOME_ROWS rows, over all columns: a block of half a panel is unpacked into registers, and
+ * all rows pass over it there. What tile_int computes, in the same order. */
+INLINE void some_rows(const uint32_t type, const enum tdm_act act, const struct tdm_matrix *matrix,
+                      const struct tdm_act_row *rows, uint32_t n_rows, uint32_t panel, float *y, size_t y_stride)
+{
+        const struct tdm_subblock_info t = tdm_subblock_info(type);
+        const int depth = depth_of(type, act);
+        const unsigned n_subs = BLOCK / t.sub_values;
+        const bool own_scales = t.unit_values == BLOCK; /* each block; others have them unpacked by chunk */
+        float scale[CHUNK_SUBS][LANES] __attribute__((aligned(64)));
+        float min[CHUNK_SUBS][LANES] __attribute__((aligned(64)));
+        float sum[SOME_ROWS][LANES] __attribute__((aligned(64)));
+        const uint8_t *front = matrix->data + panel * matrix->panel_bytes,
+                      *body = front + tdm_subblock_front_bytes(&t, matrix->cols);
+        uint32_t nb = matrix->cols / BLOCK, n_outputs = TDM_MIN(matrix->rows - panel * LANES, LANES);
+
+        memset(sum, 0, n_rows * sizeof(sum[0]));
+        for (uint32_t first = 0; first < nb; first += CHUNK_BLOCKS) {
+                uint32_t n_blocks = TDM_MIN(nb - first, CHUNK_BLOCKS);
+                int32_t offset = depth == DEPTH_SIGNED ? 0 : t.offset;
+                struct row_info info[SOME_ROWS];
+
+                for (unsigned r = 0; r < n_rows; r++) {
+                        if (n_subs == 2)
+                                row_info_block16(t.has_min, &rows[r], first, offset, &info[r]);
+                        else
+                                row_info_block32(&rows[r], first, n_blocks, offset, &info[r]);
+                }
+                if (!own_scales) {
+                        UNROLL for (unsigned h = 0; h < LANES; h += HALF)
+                                unpack_scales(type, front + 2 * h, body + 4 * h, (float(*)[LANES])(void *)&scale[0][h],
+                                              (float(*)[LANES])(void *)&min[0][h]);
+                        UNROLL for (unsigned at = 0; at < t.scale_bytes; at += 64) fetch(body + at);
+                        front += tdm_subblock_unit_front_bytes(&t);
+                        body += t.scale_bytes;
+                }
+                for (uint32_t b = 0; b < n_blocks; b++) {
+                        size_t k = (size_t)(first + b) * BLOCK;
+
+                        UNROLL for (unsigned at = 0; at < t.block_bytes; at += 64) fetch(body + at);
+                        UNROLL for (unsigned h = 0; h < LANES; h += HALF)
+                        {
+                                struct half_block half;
+
+                                block_groups(type, body + 4 * h, half.w);
+                                UNROLL for (unsigned g = 0; g < 8; g++) half.w[g] = as_multiplied(depth, half.w[g]);
+                                UNROLL for (unsigned i = 0; i < n_subs; i++)
+                                {
+                                        half.scale[i] = own_scales ? unit_scale(type, front, h) :
+                                                                     _mm256_load_ps(&scale[b * n_subs + i][h]);
+                                        if (t.has_min)
+                                                half.min[i] = own_scales ? vf_f16(front + 2 * (LANES + h)) :
+                                                                           _mm256_load_ps(&min[b * n_subs + i][h]);
+                                }
+                                for (unsigned r = 0; r < n_rows; r++) {
+                                        const int8_t *lo = act == TDM_ACT_I16 ? rows[r].lo + k : NULL;
+
+                                        _mm256_store_ps(&sum[r][h],
+                                                        add_half_block(type, act, &half, rows[r].hi + k, lo, &info[r],
+                                                                       b, _mm256_load_ps(&sum[r][h])));
+                                }
+                        }
+                        body += t.block_bytes;
+                        if (own_scales)
+                                front += tdm_subblock_unit_front_bytes(&t);
+                }
+        }
+        for (unsigned r = 0; r < n_rows; r++)
+                memcpy(y + r * y_stride, sum[r], n_outputs * sizeof(float));
+}
+
+#define SOME(name, type, act)                                                                                          \
+        static void name(const struct tdm_matrix *matrix, const struct tdm_act_row *rows, uint32_t n_rows,             \
+                         uint32_t panel, float *y, size_t y_stride)                                                    \
+        {                                                                                                              \
+                some_rows(type, act, matrix, rows, n_rows, panel, y, y_stride);                                        \
+        }
 
 /* Weights are made as they are used, and sums are in memory: f32 activations are a test's mode. */
 INLINE void tile_float(const unsigned sub_values, const bool has_min, TILE_ARGS)

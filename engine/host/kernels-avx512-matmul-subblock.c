@@ -10,6 +10,7 @@
 #define MAX_TILE_ROWS 6u
 #define FEW_AHEAD_BYTES 4096  /* of each panel, for one or two rows */
 #define SOME_AHEAD_BYTES 8192 /* for more rows, which pass over one panel at a time */
+#define SOME_ROWS_MAX 32u
 #define V_BYTES 64u
 #define VI __m512i
 #define VF __m512

@@ -5,14 +5,15 @@
  * into scratch that stays in the first-level cache; then every row of the call passes over it, its float sums waiting
  * on the stack. So unpacking is shared by all rows, and the inner loops are the same for all types: they differ in the
  * size of a sub-block, whether there is a minimum, and the offset. One or two rows, and groups of up to eight where
- * there are no more than 32, are multiplied as the weights are unpacked, in registers.
+ * there are no more than SOME_ROWS_MAX, are multiplied as the weights are unpacked, in registers. With more rows,
+ * unpacking once for each group is more work.
  *
  * ORDER: see kernels-c-matmul-subblock.c.
  *
  * Wanted: VI, VF (vectors of V_BYTES bytes), vi_load, vi_store (aligned), vi_set8, vi_set32, vi_and, vi_or,
  * vi_sub32, vi_sll16, vi_srl16, vi_srl32, vi_sra32, vi_sll32 (by a constant), vi_table (16 bytes, for vi_look_up),
  * vi_look_up, vi_u16 (V_BYTES / 4 u16 from memory), vf_f16 (the same of f16), vf_e8 (the same of bytes e: 2^(e - 128)),
- * vf_from_int, vf_store, vf_mul, vf_neg, prefetch. */
+ * vf_from_int, vf_store, vf_mul, vf_neg, prefetch; SOME_ROWS_MAX. */
 #include "engine/host/kernels-fill.h"
 #include "engine/weights/subblock.h"
 
@@ -21,11 +22,10 @@
 #define CHUNK_VALUES 256u
 #define CHUNK_BLOCKS (CHUNK_VALUES / BLOCK)
 #define CHUNK_SUBS (CHUNK_VALUES / 16)
-#define PANELS 2u         /* unpacked at a time */
-#define GROUP_ROWS 96u    /* that pass over them */
-#define FEW_ROWS 2u       /* that are multiplied while unpacking instead */
-#define SOME_ROWS 8u      /* that are multiplied from registers, a group of at most so many at a time … */
-#define SOME_ROWS_MAX 32u /* … if there are no more than these: unpacking once for each group is more work then */
+#define PANELS 2u      /* unpacked at a time */
+#define GROUP_ROWS 96u /* that pass over them */
+#define FEW_ROWS 2u    /* that are multiplied while unpacking instead, where an ISA has a way of its own for them */
+#define SOME_ROWS 8u   /* that are multiplied from registers, a group of at most so many at a time */
 #define PREFETCH_BYTES 4608
 #define V_LANES (V_BYTES / 4)
 
@@ -259,7 +259,7 @@ static void run(const struct kernel *kernel, const struct tdm_matrix *matrix, co
         uint32_t nb = matrix->cols / BLOCK;
         struct chunk chunks[PANELS];
 
-        if (kernel->some && n_rows > FEW_ROWS && n_rows <= SOME_ROWS_MAX) {
+        if (kernel->some && (n_rows > FEW_ROWS || !kernel->few) && n_rows <= SOME_ROWS_MAX) {
                 uint32_t n_groups = TDM_DIV_UP(n_rows, SOME_ROWS);
 
                 for (uint32_t p = 0; p < n_panels; p++)
