@@ -84,8 +84,8 @@ static void blamed(void **state)
                 struct tdm_fleet_step *step = &rig->fleet->models[0]->steps[0];
 
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
-                /* The jobs can be finished before it says so: it may still have to write that it is out of its last
-                 * step, and that must not fall on what is written here. */
+                /* When the jobs are finished, the worker may still have to write that it is out of its last step. That
+                 * must not fall on what is written here. */
                 wait_for(rig, atomic_load(&w->progress->running) == 0);
                 /* As if it were in that step: what it publishes is believed for this. */
                 *step = (struct tdm_fleet_step){ .step_id = 77777, .n_blocks = 3, .queued = true };

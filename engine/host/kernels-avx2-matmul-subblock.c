@@ -1,7 +1,7 @@
 /* Matrix kernels for AVX2 and the types of engine/weights/subblock.h: see kernels-matmul-subblock.h. vpmaddubsw is
- * exact here, as quants are small: products of 5-bit quants fit 16 bits four groups of columns deep, those of 6-bit
- * ones two deep. Those of the table types are bytes of any size: taken signed, their sign is put upon x (which works
- * for x above -128 only), or split.
+ * exact here, as quants are small: products of 4-bit quants fit 16 bits eight groups of columns deep
+ * (8 * 2 * 15 * 128 = 30720), of 5-bit ones four (31744), of 6-bit ones two (32256). Those of the table types are
+ * bytes of any size: taken signed, their sign is put upon x (which works for x above -128 only), or split.
  *
  * A panel's 16 outputs are two halves of 8. */
 #include "engine/host/kernels-fill.h"
@@ -255,7 +255,7 @@ INLINE int depth_of(const uint32_t type, const enum tdm_act act)
         case TDM_TYPE_IQ4_NL:
         case TDM_TYPE_IQ4_XS:
                 return act == TDM_ACT_I8 ? DEPTH_SIGNED : DEPTH_SPLIT;
-        default:
+        default: /* Q2_K, Q3_K, Q5_0, Q5_1, Q5_K, MXFP4: quants below 32 */
                 return 4;
         }
 }

@@ -19,8 +19,8 @@
 #define BLOCK TDM_BLOCK_VALUES
 #define HALF 8u
 #define MAX_TILE_ROWS 4u
-#define MAX_NUMBERS 4u    /* rows of 8-bit numbers of a tile of nibbles */
-#define AHEAD_BYTES 2048u /* of quants */
+#define MAX_NUMBERS 4u /* rows of 8-bit numbers of a tile of nibbles */
+#define AHEAD_BYTES 2048u
 
 INLINE size_t scales_bytes(const struct tdm_matrix *matrix)
 {
@@ -45,9 +45,9 @@ INLINE void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, const _
 
 /* ---- what a tile fetches while it computes ----
  *
- * A tile that is the only one on its panel fetches what follows in memory, at one distance from its quants: the rest of
- * the panel, then scales and quants of the next. Where several tiles share a panel, each fetches its part of the next
- * panel. */
+ * A tile that is the only one on its panel fetches what follows in memory, at least AHEAD_BYTES ahead: the rest of the
+ * panel, then scales and quants of the next. Where several tiles share a panel, each fetches its part of the next
+ * panel. Behind the last panel there may be nothing: such fetches do no harm. */
 struct ahead {
         const uint8_t *at, *until;
         size_t step; /* bytes, with each block of 32 columns */
@@ -64,10 +64,11 @@ static struct ahead fetch_from(const struct tdm_matrix *matrix, uint32_t panel, 
 {
         const uint8_t *data = matrix->data + panel * matrix->panel_bytes;
         size_t part = matrix->panel_bytes / n_tiles;
-        const uint8_t *at =
-                n_tiles == 1 ? data + scales_bytes(matrix) + AHEAD_BYTES : data + matrix->panel_bytes + part * tile;
+        bool has_scales = matrix->type == TDM_TYPE_Q8_0 || matrix->type == TDM_TYPE_Q4_0;
+        const uint8_t *at = n_tiles == 1 ? data + (has_scales ? scales_bytes(matrix) : 0) + AHEAD_BYTES :
+                                           data + matrix->panel_bytes + part * tile;
 
-        return (struct ahead){ at, at, part / (matrix->cols / BLOCK) };
+        return (struct ahead){ at, at, part / TDM_DIV_UP(matrix->cols, BLOCK) };
 }
 
 /* ---- quantised activations ---- */

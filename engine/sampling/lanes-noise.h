@@ -130,7 +130,6 @@ static void noise_bounds(const struct tdm_noise *noise, const float *maxima, con
 
                 for (uint32_t lane = 0; lane < LANES; lane++)
                         block[lane] = at + lane;
-
                 if (blocks)
                         memcpy(&block, blocks + at, n_here * sizeof(*blocks));
                 least_of(&most, &block, noise->keys);

@@ -15,6 +15,8 @@
 #define VECTORS (PARTS / LANES) /* that hold the parts */
 #define UNROLL _Pragma("GCC unroll 4")
 
+static_assert(PARTS == 16 && PARTS % LANES == 0, "sum_lanes() folds 16");
+
 /* 16 logits, of which n are there; the others are -inf. */
 inline_always void load_parts(lanes_f v[VECTORS], const float *logits, uint32_t n)
 {

@@ -39,7 +39,8 @@ void tdm_noise_scores(const struct tdm_noise *noise, const float *logits, const 
  * block i. Both arrays may be one. */
 void tdm_noise_bounds(const struct tdm_noise *noise, const float *maxima, const uint32_t *blocks, uint32_t n,
                       float greatest, float *bounds);
-/* weights [n]: e^((logits[i] - greatest) * inverse) for logits up to greatest, with the error of noise.c's exp. */
+/* weights [n]: e^((logits[i] - greatest) * inverse) for logits up to greatest, with the error of exp_negative() in
+ * lanes.h. */
 void tdm_noise_weights(const struct tdm_noise *noise, const float *logits, uint32_t n, float greatest, float *weights);
 
 /* The generator of the keys: Philox 4x32-10, Salmon et al. 2011, known-answer tested. */

@@ -223,7 +223,7 @@ static void test_large(void **state)
 
 /* ---- noise ---- */
 
-/* The operations of noise.c in the plainest code. */
+/* The operations of lanes-noise.h in the plainest code. */
 static float plain_fraction(uint32_t bits)
 {
         float low = (float)(bits & 0xffffu) + 0.5f, high = (float)(bits >> 16);

@@ -1,5 +1,5 @@
-// The noise of a draw: engine/sampling/noise.c, by the same operations in the same order, so that the bits are the
-// same. `precise` keeps multiplications and additions apart.
+// The noise of a draw: engine/sampling/lanes-noise.h, by the same operations in the same order, so that the bits are
+// the same. `precise` keeps multiplications and additions apart.
 
 uint tdm_noise_hash(uint x, uint first_key, uint second_key)
 {
