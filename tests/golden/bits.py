@@ -1,12 +1,8 @@
-"""The instruction sets of this machine's CPU, and whether all of them compute the same bits."""
+"""Whether all instruction sets of this machine's CPU compute the same bits."""
 import re
 import subprocess
 
-
-def tables():
-    with open("/proc/cpuinfo") as f:
-        flags = set(re.search(r"^flags\s*:(.*)", f.read() + "\nflags:", re.M).group(1).split())
-    return ["c"] + ["avx2"] * ({"avx2", "fma", "f16c"} <= flags) + ["avx512"] * ({"avx512bw", "avx512_vnni"} <= flags)
+from cpu_tables import tables
 
 
 def n_differing(program, runs):

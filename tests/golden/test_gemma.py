@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from bits import n_differing, tables  # noqa: E402
+from bits import n_differing  # noqa: E402
+from cpu_tables import tables  # noqa: E402
 from tandem_test import TREE, Skip, make_model  # noqa: E402
 
 # How the model is made, and the mean distance (see golden-host.c) that is allowed as shipped: three quarters of

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from cpu_tables import tables  # noqa: E402
 from tandem_test import TREE, Skip, make_model  # noqa: E402
 
 TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "bf16",
@@ -26,12 +27,6 @@ def reference(model):
                         path + ".part", "--seqs", "1", "--len", "60"], check=True, stdout=subprocess.DEVNULL)
         os.rename(path + ".part", path)
     return path
-
-
-def tables():
-    with open("/proc/cpuinfo") as f:
-        flags = set(re.search(r"^flags\s*:(.*)", f.read() + "\nflags:", re.M).group(1).split())
-    return ["c"] + ["avx2"] * ({"avx2", "fma", "f16c"} <= flags) + ["avx512"] * ({"avx512bw", "avx512_vnni"} <= flags)
 
 
 def main():

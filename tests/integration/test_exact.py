@@ -10,6 +10,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from cpu_tables import tables  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 SENTENCE = "Once upon a time there was a king who had three sons, and the youngest of them was called Simpleton. "
@@ -110,7 +111,7 @@ def the_daemons_own_choice():
 
 @test
 def instruction_sets():
-    for cpu in ("c", "avx2", "avx512"):
+    for cpu in tables():
         with Daemon(env={"TANDEM_CPU": cpu}) as d:
             compare(d, f"TANDEM_CPU={cpu}")
 
