@@ -276,11 +276,17 @@ def the_longest_calls():
             check(why in text, f"the longest {method}", text)
 
 
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @test
 def large_calls():
-    """One caller sends calls of 7 MiB with as many values as fit, without end: what is asked over the socket meanwhile
-    waits for libdbus, which looks at their form, and not for tandemd to look at the values. How long libdbus takes on
-    this machine is measured too: the bus, which only looks at their form, is asked with the same values before."""
+    """One caller sends calls of 7 MiB with as many values as fit, without end: tandemd does not look at the values, and
+    what is asked over the socket meanwhile waits for one such call. Libdbus itself looks at the form of all it reads.
+    How long that takes on this machine is measured with the bus, which does nothing else with such a call to itself."""
     with Bus() as bus, bus.daemon() as d:
         c = Client(bus).wait()
         D = c.dbus
@@ -292,55 +298,56 @@ def large_calls():
                      signature="sa{sv}")
             return m
 
-        def ask(m):
+        def ask(m, want):
             try:
                 c.connection.send_message_with_reply_and_block(m.copy(), 60)
+                raise AssertionError("such a call was taken")
             except D.DBusException as e:
-                return e.get_dbus_name()
+                equal(e.get_dbus_name(), want, "the answer")
 
-        def bus_seconds():
-            m = large("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "GetId")
-            taken, watch = [], Stopwatch()
-            for _ in range(9):
-                begin = time.monotonic()
-                equal(ask(m), "org.freedesktop.DBus.Error.InvalidArgs", "the bus")
-                taken.append(time.monotonic() - begin)
-            return statistics.median(taken) * watch.share()
+        to_bus = large("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "GetId")
+        to_tandem = large(NAME, ROOT, MANAGER, "Generate")
 
-        def p99_beside_calls():
-            m, over, answers = large(NAME, ROOT, MANAGER, "Generate"), threading.Event(), []
+        def cpu_of_a_call(pid, m, want):
+            n, before = 8, cpu_seconds(pid)
+            for _ in range(n):
+                ask(m, want)
+            return (cpu_seconds(pid) - before) / n
 
-            def push():
-                while not over.is_set():
-                    answers.append(ask(m))
-            thread, taken, watch = threading.Thread(target=push), [], Stopwatch()
-            thread.start()
-            try:
-                with d.wire() as w:
-                    end = time.monotonic() + 3
-                    while time.monotonic() < end:
-                        begin = time.monotonic()
-                        w.call("status", {})
-                        taken.append(time.monotonic() - begin)
-                        time.sleep(0.002)
-            finally:
-                over.set()
-                thread.join()
-            equal(set(answers), {ERROR + "TooLong"}, "answers")
-            share = watch.share()
-            worst = sorted(share * t for t in taken)
-            print(f"FIGURE {len(answers)} calls of 7 MiB: {len(worst)} statuses, p99 "
-                  f"{1000 * worst[len(worst) * 99 // 100]:.0f} ms, most {1000 * worst[-1]:.0f} ms")
-            return worst[len(worst) * 99 // 100]
+        bus_s, tandem_s = [], []
+        for _ in range(3):
+            bus_s.append(cpu_of_a_call(bus.process.pid, to_bus, "org.freedesktop.DBus.Error.InvalidArgs"))
+            tandem_s.append(cpu_of_a_call(d.process.pid, to_tandem, ERROR + "TooLong"))
+        bus_s, tandem_s = statistics.median(bus_s), statistics.median(tandem_s)
+        print(f"FIGURE a call of 7 MiB: {1000 * tandem_s:.0f} ms of tandemd's CPU, {1000 * bus_s:.0f} ms of the bus's")
+        if not SANITIZER:  # the bus has none; 1.4 times, and 4 if tandemd looked at the values
+            check(tandem_s < 2.2 * bus_s, "tandemd's CPU for a call", tandem_s, bus_s)
+        over, n = threading.Event(), 0
 
-        # A status waits for two thirds of what the bus takes; if tandemd looked at the values, for more than all of it.
-        # A machine that is shared may be slower for a moment. The bus has no sanitizer.
-        for tries_left in (2, 1, 0):
-            alone, p99 = bus_seconds(), p99_beside_calls()
-            print(f"FIGURE the bus answers one call of 7 MiB in {1000 * alone:.0f} ms")
-            if p99 < max(alone, 0.05 * SLOW if SANITIZER else 0.02):
-                break
-            check(tries_left > 0, "another's status", p99, alone)
+        def push():
+            nonlocal n
+            while not over.is_set():
+                ask(to_tandem, ERROR + "TooLong")
+                n += 1
+        thread, taken, watch = threading.Thread(target=push), [], Stopwatch()
+        thread.start()
+        try:
+            with d.wire() as w:
+                end = time.monotonic() + 3
+                while time.monotonic() < end:
+                    begin = time.monotonic()
+                    w.call("status", {})
+                    taken.append(time.monotonic() - begin)
+                    time.sleep(0.002)
+        finally:
+            over.set()
+            thread.join()
+        share = watch.share()
+        worst = sorted(share * t for t in taken)
+        p99 = worst[len(worst) * 99 // 100]
+        print(f"FIGURE {n} calls of 7 MiB: {len(worst)} statuses, p99 {1000 * p99:.0f} ms, "
+              f"most {1000 * worst[-1]:.0f} ms")
+        check(p99 < 3 * tandem_s, "another's status", p99, tandem_s)
 
 
 @test
