@@ -86,7 +86,7 @@ def the_first_command():
         daemon = subprocess.Popen([os.path.join(BIN, "tandemd"), "--user", "--bus", "none"], env=env,
                                   stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         try:
-            wait_for(lambda: os.path.exists(home + "/tandem/socket"), "the socket", 20 * SLOW)
+            wait_for(lambda: listens(home + "/tandem/socket"), "the socket", 20 * SLOW)
             r = subprocess.run([os.path.join(BIN, "tandem"), "status"], env=env, stdin=subprocess.DEVNULL,
                                capture_output=True, timeout=30 * SLOW)
             check(r.returncode == 0 and r.stdout.startswith(b"tandemd "), "status", r)

@@ -3,12 +3,11 @@ callers that come from other projects (python3-dbus, GDBus through gi, busctl, g
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 
-from tandem_test import SLOW, Daemon, Skip, check, wait_for
+from tandem_test import SLOW, Daemon, Skip, check, listens, wait_for
 
 NAME = "dev.tandem.Tandem1"
 ROOT = "/dev/tandem/Tandem1"
@@ -80,12 +79,7 @@ class Bus:
                                          "--config-file=" + os.path.join(self.dir, "bus.conf")],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL)
-        wait_for(self.listens, "the bus's socket", 10)
-
-    def listens(self):
-        """The socket lies in its place a moment before it can be connected to."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
-            return s.connect_ex(self.path) == 0
+        wait_for(lambda: listens(self.path), "the bus's socket", 10)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -132,6 +133,12 @@ def wait_for(condition, what, timeout=30.0, pause=0.02):
         if passed > timeout * SLOW and watch.seconds() > timeout * SLOW:
             raise AssertionError(f"waited {passed:.0f} s in vain for: {what}")
         time.sleep(pause)
+
+
+def listens(path):
+    """Whether somebody listens on a socket. It lies in its place a moment before that."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+        return s.connect_ex(path) == 0
 
 
 def alive(pid):

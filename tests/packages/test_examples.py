@@ -9,41 +9,11 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from tandem_bus import Bus  # noqa: E402
 from http_test import Gateway  # noqa: E402
 
 EXAMPLES = os.path.join(TREE, "examples")
 BUILT = os.path.join(os.path.dirname(BIN), "examples")
-BUS_CONFIG = """<busconfig><type>session</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
-<policy context="default">
-<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/>
-</policy>
-</busconfig>"""
-
-
-class Bus:
-    """A bus of our own."""
-
-    def __enter__(self):
-        if not shutil.which("dbus-daemon"):
-            raise Skip("no dbus-daemon here (Debian: dbus-daemon)")
-        self.dir = tempfile.mkdtemp(prefix="tandem-test-bus-")
-        with open(os.path.join(self.dir, "conf"), "w") as f:
-            f.write(BUS_CONFIG % os.path.join(self.dir, "bus"))
-        self.address = "unix:path=" + os.path.join(self.dir, "bus")
-        self.process = subprocess.Popen(["dbus-daemon", "--nofork", "--nopidfile", "--config-file",
-                                         os.path.join(self.dir, "conf")], stdin=subprocess.DEVNULL)
-        wait_for(lambda: os.path.exists(os.path.join(self.dir, "bus")), "the bus", 10 * SLOW)
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        shutil.rmtree(self.dir, ignore_errors=True)
-
-
-def on_bus(bus):
-    # the last --bus counts
-    return Daemon(args=["--bus", bus.address])
 
 
 @test
@@ -129,7 +99,7 @@ def form_in_the_shell():
 
 @test
 def form_over_the_bus():
-    with Bus() as bus, on_bus(bus) as d:
+    with Bus() as bus, bus.daemon() as d:
         wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
         env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address)
         if subprocess.run(["/usr/bin/python3", "-c", "import gi"], stderr=subprocess.PIPE).returncode != 0:
@@ -145,7 +115,7 @@ def form_over_the_bus():
 
 @test
 def python_over_the_bus():
-    with Bus() as bus, on_bus(bus) as d:
+    with Bus() as bus, bus.daemon() as d:
         wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
         env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address)
         r = subprocess.run(["/usr/bin/python3", "-c", "import gi"], stderr=subprocess.PIPE)
@@ -160,7 +130,7 @@ def python_over_the_bus():
 
 @test
 def selection_over_the_bus():
-    with Bus() as bus, on_bus(bus) as d:
+    with Bus() as bus, bus.daemon() as d:
         wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
         env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS=bus.address)
         for more in ({}, {"TANDEM_MODEL": "tale"}):
@@ -227,7 +197,7 @@ def sandboxed():
         rights = re.findall(r"^  - --(.*)$", f.read(), re.M)
     equal(sorted(rights), ["share=ipc", "socket=fallback-x11", "socket=wayland", "talk-name=dev.tandem.Tandem1"],
           "the rights in the manifest")
-    with Bus() as bus, on_bus(bus) as d:
+    with Bus() as bus, bus.daemon() as d:
         wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
         proxy = subprocess.Popen(["xdg-dbus-proxy", bus.address, d.dir + "/proxy", "--filter",
                                   "--talk=dev.tandem.Tandem1"], stdin=subprocess.DEVNULL)
@@ -261,7 +231,7 @@ def gtk_over_the_bus():
         raise Skip("the GTK example was not built (Debian: libgtk-4-dev)")
     if not shutil.which("Xvfb") or not shutil.which("xdotool"):
         raise Skip("no Xvfb or xdotool here (Debian: xvfb, xdotool)")
-    with Bus() as bus, on_bus(bus) as d:
+    with Bus() as bus, bus.daemon() as d:
         wait_for(lambda: "serving on bus" in d.log(), "tandemd on the bus", 20)
         read, write = os.pipe()
         server = subprocess.Popen(["Xvfb", "-displayfd", str(write), "-screen", "0", "800x600x24", "-nolisten", "tcp"],
