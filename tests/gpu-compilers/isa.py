@@ -1,13 +1,16 @@
 """What compile-kernels wrote, read: a driver's figures of a kernel, and the inner loop of its machine code.
 
 An inner loop is what lies between a label and a branch back to it, with integer dot products or matrix operations in it
-and no smaller loop that has them. Both sides of a branch inside count: lanes that part ways run both.
+and no smaller loop that has them. Both sides of a branch inside count: lanes that part ways run both. Of a branch that a
+subgroup takes as a whole, between sides with matrix operations, the side with most of them counts.
 """
 import collections
 import os
 import re
 
 LABEL = re.compile(r"^(BB\d+):")
+WHOLE_BRANCH = re.compile(r"^\s*s_cbranch_scc[01]\s+(BB\d+)")
+LEAVE = re.compile(r"^\s*s_branch\s+(BB\d+)")
 BRANCH = re.compile(r"^\s*s_c?branch\w*\s+(BB\d+)")
 DOT = re.compile(r"^v_dot4")
 UNITS = re.compile(r"^v_(s?wmma)")
@@ -71,15 +74,33 @@ def loops(text):
     return sorted((counted(lines, b, e) for b, e in inner), key=lambda loop: -(loop.dots + loop.units))
 
 
-def stage(text, times):
-    """Of a kernel for matrix units: its inner loop so many times, and once what the loop around it does besides."""
-    lines = instructions(text)
+def usual(lines):
+    """The lines without the side that has fewer matrix operations, of branches that a subgroup takes as a whole."""
+    where = {label: i for i, (label, _) in enumerate(lines) if label}
+    dropped = set()
+    for i, (_, word) in enumerate(lines):
+        to = WHOLE_BRANCH.match(word)
+        middle = where.get(to[1], 0) if to else 0
+        leave = middle > i and LEAVE.match(lines[middle - 1][1])
+        end = where.get(leave[1], 0) if leave else 0
+        if end > middle:
+            sides = [(i + 1, middle - 1), (middle + 1, end)]
+            units = [counted(lines, *side).units for side in sides]
+            if all(units):
+                dropped.update(range(*sides[units.index(min(units))]))
+    return [line for i, line in enumerate(lines) if i not in dropped]
+
+
+def stage(text, n_units):
+    """Of a kernel for matrix units: its inner loop as often as makes so many matrix operations, and once what the loop
+    around it does besides."""
+    lines = usual(instructions(text))
     work = sorted((span for span in spans(lines).items() if counted(lines, *span).units), key=lambda s: s[1] - s[0])
     if not work:
         return None
     inner = counted(lines, *work[0])
-    around = counted(lines, *work[1]) if len(work) > 1 else inner
-    return Loop(*(n * times + m - n for n, m in zip(inner, around)))
+    around = counted(lines, *work[1]) if len(work) > 1 and inner.units < n_units else inner
+    return Loop(*(n * (n_units // inner.units) + m - n for n, m in zip(inner, around)))
 
 
 def intel_loop(text, lanes):
@@ -159,11 +180,17 @@ class Kernel:
         found = loops(self.code)
         return found[0] if found else None
 
+    def units_at_once(self):
+        """Matrix operations of 16 by 16 by 16 between two barriers, of a kernel for prompts: its constants say how many
+        tiles of rows and outputs a subgroup has, how many blocks lie in shared memory, and the parts of a row."""
+        shape, parts = self.constants[2], self.constants[1]
+        return (shape & 15) * (shape >> 4 & 15) * (shape >> 12 & 15) * 2 * parts
+
     def work(self):
         """What its loop does, and how often 1,024 products of bytes; None: no loop of products. Of a kernel for matrix
         units with what brings rows and weights into shared memory."""
         if self.shader.startswith("matmul-int8-any"):
-            loop = stage(self.code, self.constants[2] >> 12 & 15)
+            loop = stage(self.code, self.units_at_once())
             return loop and (loop, loop.units * 16 ** 3 / 1024)
         if self.lanes:
             loop = intel_loop(self.code, self.lanes)

@@ -31,9 +31,9 @@ CODE_MOST = 32 << 10  # RDNA's instruction cache
 WAVES_LEAST = 4
 WORSE = 1.03  # of a figure: less is another release of the compiler
 
-MODELS = ["4b:Q4_0", "4b:Q4_K+Q6_K", "4b:Q8_0", "27b:Q4_0"]
-MORE_MODELS = [f"tiny-k:{name}" for name in ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS",
-                                             "MXFP4", "F16", "BF16")] + ["1b:Q4_0", "tiny:Q4_0", "tiny-128:Q8_0"]
+MODELS = ["4b:Q4_0", "4b:Q4_K+Q6_K", "4b:Q8_0", "27b:Q4_0", "tiny-k:Q2_K"]
+MORE_MODELS = [f"tiny-k:{name}" for name in ("Q4_1", "Q5_0", "Q5_1", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4", "F16",
+                                             "BF16")] + ["1b:Q4_0", "tiny:Q4_0", "tiny-128:Q8_0"]
 
 
 class Gpu:
@@ -73,6 +73,7 @@ ROWS = [("Q4_0, 1 row", "matvec", (Q4_0, I8, 1), 32),
         ("Q4_0, prompt", "matmul-int8-any", (Q4_0, I8), 3),
         ("Q4_0, 16-bit, prompt", "matmul-int8-any", (Q4_0, I16), 3),
         ("Q8_0, prompt", "matmul-int8-any", (Q8_0, I8), 3),
+        ("Q2_K, prompt", "matmul-int8-any-subblock", (Q2_K, I8), 3),
         ("Q4_K, prompt", "matmul-int8-any-subblock", (Q4_K, I8), 3),
         ("Q4_K, 16-bit, prompt", "matmul-int8-any-subblock", (Q4_K, I16), 3),
         ("Q6_K, prompt", "matmul-int8-any-subblock", (Q6_K, I8), 3),
@@ -85,10 +86,7 @@ INTEL_ROWS = [("Q4_0, 8 rows", "matvec", (Q4_0, I8, 8), None), ("Q8_0, 8 rows", 
               ("attention, 2 rows", "attend", (256, 1, NARROW | 2), None)]
 
 
-# Of prompts of any type: other vector instructions beside 8 dot products' share. Q2_K's sum and two minima are five
-# operations on floats, of which two at best are one instruction: 2.5, and registers run out (docs/gpu-compilers.md).
-PROMPT_MOST = 3
-PROMPT_MOST_OF = {(Q2_K, I8): 3.5}
+PROMPT_MOST = 3  # of prompts of any type: other vector instructions beside 8 dot products' share
 
 
 def waves_of(kernel, gpu):
@@ -131,8 +129,8 @@ def prompts_over(kernels, gpu):
         if k.shader.startswith("matmul-int8-any"):
             least[k.constants[:2]] = min(k.vector_for_8(), least.get(k.constants[:2], 99))
     return [f"{gpu.key}: prompts of type {what[0]}, rows {what[1]}: {vector:.2f} other vector instructions, at most "
-            f"{PROMPT_MOST_OF.get(what, PROMPT_MOST)} are allowed"
-            for what, vector in least.items() if vector > PROMPT_MOST_OF.get(what, PROMPT_MOST)]
+            f"{PROMPT_MOST} are allowed"
+            for what, vector in least.items() if vector > PROMPT_MOST]
 
 
 def compile_here(gpu, program, folder, models):

@@ -2,7 +2,7 @@
  * chosen for 32, 64 and more rows. Where the device has no such units they are emulated
  * (tests/emulated-units.h), of 16 and of 32 columns. What shows that a kernel is right is what shows it at load
  * (proof/prove.c): the bits of the kernel of few rows, on random weights and rows. Arguments name types; without one
- * there are three that differ most, emulated in one shape. On a device that has other units too,
+ * there are four that differ most, emulated in one shape. On a device that has other units too,
  * TANDEM_VULKAN_MATRICES=any chooses these. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,6 +115,7 @@ int main(int argc, char **argv)
         }
         if (quick) {
                 types[n_types++] = TDM_TYPE_Q4_0;
+                types[n_types++] = TDM_TYPE_Q2_K;
                 types[n_types++] = TDM_TYPE_Q4_K;
                 types[n_types++] = TDM_TYPE_Q6_K;
         }

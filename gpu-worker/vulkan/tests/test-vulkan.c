@@ -390,11 +390,11 @@ static void exact(void **state)
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = 300 },
                 { "copy", .n_rows = 12, .chunk = 4, .top_k = TDM_MAX_TOP_K },
         };
-        /* Q2_K's scales come into bytes or into sums, by the number of rows. */
+        /* Q2_K's scales come into bytes or into sums, by the number of rows. Segments end between two blocks. */
         static const struct variant base_k = { "import", .n_rows = 16, .chunk = 16 };
         static const struct variant variants_k[] = { { "import", .n_rows = 16, .chunk = 1 } };
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
-                *weights_k = model_new("tiny-k", TDM_TYPE_Q2_K), *weights_vocab;
+                *weights_k = model_new("tiny-k-ffn", TDM_TYPE_Q2_K), *weights_vocab;
         struct choosers choosers;
 
         same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));

@@ -18,6 +18,10 @@ bool tdm_subblock_type(const uint type)
 // multiplied with, times the unit's d.
 #define TDM_SUBBLOCK_WHOLE(type) (!TDM_SUBBLOCK_SUB16(type) || (type) == TDM_VK_Q2_K)
 
+// So d is the scale of all blocks of a unit. Two of them, of which the first one is even, are added up before they meet
+// it.
+#define TDM_SUBBLOCK_PAIRS(type) ((type) == TDM_VK_Q2_K)
+
 bool tdm_subblock_has_min(const uint type)
 {
         return TDM_SUBBLOCK_HAS_MIN(type);

@@ -31,8 +31,11 @@ layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 #include "gpu-worker/vulkan/shaders/common/subblock.glsl"
 #include "gpu-worker/vulkan/shaders/common/subblock-halves.glsl"
 const bool HALVES = TDM_SUBBLOCK_SUB16(TYPE), HAS_MIN = TDM_SUBBLOCK_HAS_MIN(TYPE), WHOLE = TDM_SUBBLOCK_WHOLE(TYPE);
+// Two blocks share a scale, and are added up before they meet it: as in matvec-subblock.comp.
+const bool PAIRS = TDM_SUBBLOCK_PAIRS(TYPE);
 #else
 const bool HALVES = false, HAS_MIN = false, WHOLE = true, DEINTERLEAVED = FORM >= TDM_VK_DEINTERLEAVED;
+const bool PAIRS = false;
 #endif
 
 const uint M = TDM_VK_TILES_M(SHAPE), N = TDM_VK_TILES_N(SHAPE), K = TDM_VK_TILES_K(SHAPE),
@@ -72,7 +75,7 @@ const uint SCALE_LOADS = (ROWS * BLOCKS + THREADS - 1) / THREADS;
 const uint SUMS = ROW_TILES * OUT_TILES * ELEMENTS; // of a thread
 // Of the sums over all segments these are in registers. The others lie in shared memory where registers are few: each
 // is used once a segment.
-const uint OWN_TOTALS = SUMS - (ROW_TILES < 3 || !HALVES ? 0 : ACT == TDM_VK_ACT_I16 || TYPE == TDM_VK_Q2_K ? 12 : 0);
+const uint OWN_TOTALS = SUMS - (ROW_TILES < 3 || !HALVES ? 0 : ACT == TDM_VK_ACT_I16 || PAIRS ? 12 : 0);
 
 const uint TURNED = THREADS / SUBGROUP * (M * N / 4), // at the end, of all subgroups
            W_SHARED = OUTS * W_STRIDE > TURNED ? OUTS * W_STRIDE : TURNED;
@@ -115,14 +118,16 @@ uint items_thread(uint i)
 
 uint panel_of(uint i)
 {
-        return HALVES ? (UNIT_INDEX + i * (THREADS / SUBGROUP)) / BLOCKS
+        return PAIRS  ? UNIT_INDEX + i / BLOCKS * (THREADS / SUBGROUP)
+             : HALVES ? (UNIT_INDEX + i * (THREADS / SUBGROUP)) / BLOCKS
              : BLOCKS * 16 % SUBGROUP == 0 ? (UNIT_INDEX * SUBGROUP + i * THREADS) / (BLOCKS * 16)
                                            : items_thread(i) / (BLOCKS * 16);
 }
 
 uint block_of(uint i)
 {
-        return HALVES ? (UNIT_INDEX + i * (THREADS / SUBGROUP)) % BLOCKS : items_thread(i) / 16 % BLOCKS;
+        return PAIRS  ? i % BLOCKS
+             : HALVES ? (UNIT_INDEX + i * (THREADS / SUBGROUP)) % BLOCKS : items_thread(i) / 16 % BLOCKS;
 }
 
 void load(uint b)
@@ -131,10 +136,14 @@ void load(uint b)
 
         [[unroll]] for (uint i = 0; i < W_LOADS; i++) {
 #ifdef SUBBLOCK
-                if (HALVES)
+                if (HALVES) {
                         w_half[i] = tdm_subblock_half_load(TYPE, panels[i], units, b + block_of(i), lane,
                                                            UNIT_LANE / 16);
-                else
+                        if (PAIRS && i % BLOCKS != 0) { // both blocks' scales are of the same words
+                                w_half[i].scales[0] = w_half[i - 1].scales[0];
+                                w_half[i].front = w_half[i - 1].front;
+                        }
+                } else
                         w[i] = tdm_subblock_load(TYPE, panels[i], own, b + block_of(i));
 #else
                 const uint words = TYPE == TDM_VK_Q4_0 ? 4 : 8;
@@ -363,6 +372,61 @@ float value_of(int isum)
 }
 #endif
 
+#ifdef SUBBLOCK
+// Block u of a pair comes to `parts`, and its minima to the sums, of the i-th tile of rows. What a tile needs is loaded
+// where it begins, weights anew for each: so there are registers to do two additions in one instruction.
+#define ADD_BLOCK_OF_PAIR(i, u, is_first) {                                                                            \
+        uint x_at = own_x + u * 2, x_scale_at = own_x_scales + u * (ROWS / 4), w_at = own_weights + u * W_BLOCK,       \
+             x_sum_at = own_x_scales + u * (2 * ROWS / 4), w_min_at = own_w_scales + u * (2 * OUTS / 4);               \
+        INPUT x[PLANES * X_UNITS];                                                                                     \
+        FLOATS x_scale, x_sums[2];                                                                                     \
+                                                                                                                       \
+        TILE_BARRIER                                                                                                   \
+        [[unroll]] for (uint k = 0; k < PLANES * X_UNITS; k++)                                                         \
+                LOAD_INPUT(x[k], x_at + ((k / X_UNITS * ROWS + i * M) * X_STRIDE + k % X_UNITS * (K / 16)))            \
+        LOAD_BY_ROW(x_scale, s_row_scales, x_scale_at + i * M / 4)                                                     \
+        [[unroll]] for (uint h = 0; h < 2; h++)                                                                        \
+                LOAD_BY_ROW(x_sums[h], s_row_sums, x_sum_at + (h * ROWS + i * M) / 4)                                  \
+        [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {                                                              \
+                WEIGHTS weights[W_UNITS];                                                                              \
+                FLOATS w_mins[2];                                                                                      \
+                RESULT isum;                                                                                           \
+                                                                                                                       \
+                TILE_BARRIER                                                                                           \
+                [[unroll]] for (uint k = 0; k < W_UNITS; k++)                                                          \
+                        LOAD_WEIGHTS(weights[k], w_at + (j * N * W_STRIDE + k * (K / 16)))                             \
+                [[unroll]] for (uint h = 0; h < 2; h++)                                                                \
+                        LOAD_BY_COLUMN(w_mins[h], s_weight_mins, w_min_at + (h * OUTS + j * N) / 4)                    \
+                MULTIPLY(isum, 0, 0)                                                                                   \
+                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {                                                       \
+                        uint at = j * ELEMENTS + e, sum_at = i * OUT_TILES * ELEMENTS + at;                            \
+                        precise float value = value_of(isum[e]), sum = sums[sum_at];                                   \
+                        precise float first = value * x_scale[e], both = fma(value, x_scale[e], parts[at]);            \
+                                                                                                                       \
+                        parts[at] = is_first ? first : both;                                                           \
+                        [[unroll]] for (uint h = 0; h < 2; h++)                                                        \
+                                sum = fma(w_mins[h][e], x_sums[h][e], sum);                                            \
+                        sums[sum_at] = sum;                                                                            \
+                }                                                                                                      \
+        }                                                                                                              \
+}
+
+// Then the pair meets its scale.
+#define ADD_PAIR(i) {                                                                                                  \
+        [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {                                                              \
+                FLOATS w_scale;                                                                                        \
+                                                                                                                       \
+                LOAD_BY_COLUMN(w_scale, s_weight_scales, own_w_scales + j * N / 4)                                     \
+                [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {                                                       \
+                        uint at = j * ELEMENTS + e, sum_at = i * OUT_TILES * ELEMENTS + at;                            \
+                        precise float sum = fma(parts[at], w_scale[e], sums[sum_at]);                                  \
+                                                                                                                       \
+                        sums[sum_at] = sum;                                                                            \
+                }                                                                                                      \
+        }                                                                                                              \
+}
+#endif
+
 void main()
 {
         uint nb = p.cols / 32, length = TDM_VK_SEGMENT_BLOCKS(p.cols), stride = TDM_VK_ACT_STRIDE(ACT, p.cols),
@@ -415,7 +479,9 @@ void main()
         [[unroll]] for (uint e = 0; e < ELEMENTS; e++)
                 start[e] = MAGIC_FITS ? magic : 0;
 
-        uint b = 0, loaded = 0; // where what is loaded begins: the last blocks again where there are not enough
+        // loaded: where what is loaded begins. The last blocks again where there are not enough, a pair that a segment
+        // cuts again for the next segment.
+        uint b = 0, loaded = 0;
 
         load(0);
         for (uint end = length; b < nb; end += length) { // a segment
@@ -424,14 +490,30 @@ void main()
                 [[unroll]] for (uint e = 0; e < SUMS; e++)
                         sums[e] = 0;
                 do {
-                        uint next = min(b + BLOCKS, stop), u0 = b - loaded, u1 = next - loaded;
+                        uint next = min((PAIRS ? loaded : b) + BLOCKS, stop), u0 = b - loaded, u1 = next - loaded;
 
                         SHARED_BARRIER
                         put(loaded);
                         SHARED_BARRIER
-                        loaded = min(next, nb - BLOCKS);
+                        loaded = min(PAIRS ? next & ~(BLOCKS - 1) : next, nb - BLOCKS);
                         load(loaded); // at the end the last ones again: a load in a branch is waited for there
-                        [[dont_unroll]] for (uint v = u0; v < u1; v++) {
+#ifdef SUBBLOCK
+                        float parts[OUT_TILES * ELEMENTS];
+
+                        if (PAIRS && u1 - u0 == 2) {
+                                [[unroll]] for (uint i = 0; i < ROW_TILES; i++) {
+                                        ADD_BLOCK_OF_PAIR(i, 0, true)
+                                        ADD_BLOCK_OF_PAIR(i, 1, false)
+                                        ADD_PAIR(i)
+                                }
+                        } else if (PAIRS) { // the other one is another segment's
+                                [[unroll]] for (uint i = 0; i < ROW_TILES; i++) {
+                                        ADD_BLOCK_OF_PAIR(i, (u0 & BLOCKS - 1), true)
+                                        ADD_PAIR(i)
+                                }
+                        }
+#endif
+                        [[dont_unroll]] for (uint v = u0; v < u1 && !PAIRS; v++) {
                                 uint u = v & (BLOCKS - 1);
                                 WEIGHTS weights[OUT_TILES * W_UNITS];
                                 FLOATS w_scales[OUT_TILES * N_SUMS], w_mins[OUT_TILES * N_MINS];
