@@ -1,8 +1,8 @@
 """What compile-kernels wrote, read: a driver's figures of a kernel, and the inner loop of its machine code.
 
 An inner loop is what lies between a label and a branch back to it, with integer dot products or matrix operations in it
-and no smaller loop that has them. Both sides of a branch inside count: lanes that part ways run both. Of a branch that a
-subgroup takes as a whole, between sides with matrix operations, the side with most of them counts.
+and no smaller loop that has them. Both sides of a branch inside count: lanes that part ways run both. Of a branch that
+a subgroup takes as a whole, between sides with matrix operations, the side with most of them counts.
 """
 import collections
 import os
