@@ -1,8 +1,8 @@
 """What compile-kernels wrote, read: a driver's figures of a kernel, and the inner loop of its machine code.
 
 An inner loop is what lies between a label and a branch back to it, with integer dot products or matrix operations in it
-and no smaller loop that has them. Both sides of a branch inside count: lanes that part ways run both. Of a branch that
-a subgroup takes as a whole, between sides with matrix operations, the side with most of them counts.
+and no smaller loop that has them. Both sides of a branch inside count: lanes that part ways run both. Of a kernel for
+prompts, where a subgroup as a whole takes one of two ways with matrix operations, the way with more of them counts.
 """
 import collections
 import os
@@ -75,19 +75,23 @@ def loops(text):
 
 
 def usual(lines):
-    """The lines without the side that has fewer matrix operations, of branches that a subgroup takes as a whole."""
+    """The lines without the side that has fewer matrix operations, of branches on scc, which a subgroup takes as a
+    whole. The innermost one first; one to a label that others branch to as well stays as it is."""
     where = {label: i for i, (label, _) in enumerate(lines) if label}
-    dropped = set()
+    to = [BRANCH.match(word) for _, word in lines]
+    n_to = collections.Counter(match[1] for match in to if match)
+    branches = []
     for i, (_, word) in enumerate(lines):
-        to = WHOLE_BRANCH.match(word)
-        middle = where.get(to[1], 0) if to else 0
+        middle = where.get(to[i][1], 0) if WHOLE_BRANCH.match(word) and n_to[to[i][1]] == 1 else 0
         leave = middle > i and LEAVE.match(lines[middle - 1][1])
         end = where.get(leave[1], 0) if leave else 0
         if end > middle:
-            sides = [(i + 1, middle - 1), (middle + 1, end)]
-            units = [counted(lines, *side).units for side in sides]
-            if all(units):
-                dropped.update(range(*sides[units.index(min(units))]))
+            branches.append((end - i, (i + 1, middle - 1), (middle + 1, end)))
+    dropped = set()
+    for _, *sides in sorted(branches):
+        units = [sum(1 for i in range(*side) if i not in dropped and UNITS.match(lines[i][1])) for side in sides]
+        if all(units) and units[0] != units[1]:
+            dropped.update(range(*sides[units.index(min(units))]))
     return [line for i, line in enumerate(lines) if i not in dropped]
 
 
@@ -99,6 +103,8 @@ def stage(text, n_units):
     if not work:
         return None
     inner = counted(lines, *work[0])
+    if n_units % inner.units:
+        raise SystemExit(f"an inner loop has {inner.units} matrix operations, of {n_units} between two barriers")
     around = counted(lines, *work[1]) if len(work) > 1 and inner.units < n_units else inner
     return Loop(*(n * (n_units // inner.units) + m - n for n, m in zip(inner, around)))
 

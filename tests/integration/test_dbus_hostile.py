@@ -285,8 +285,8 @@ def cpu_seconds(pid):
 @test
 def large_calls():
     """One caller sends calls of 7 MiB with as many values as fit, without end: tandemd does not look at the values, and
-    what is asked over the socket meanwhile waits for one such call. Libdbus itself looks at the form of all it reads.
-    How long that takes on this machine is measured with the bus, which does nothing else with such a call to itself."""
+    what is asked over the socket meanwhile waits for one of them at most. Libdbus itself looks at the form of all it
+    reads. How long that takes on this machine is measured with the bus, which does nothing else with such a call."""
     with Bus() as bus, bus.daemon() as d:
         c = Client(bus).wait()
         D = c.dbus
@@ -322,13 +322,16 @@ def large_calls():
         print(f"FIGURE a call of 7 MiB: {1000 * tandem_s:.0f} ms of tandemd's CPU, {1000 * bus_s:.0f} ms of the bus's")
         if not SANITIZER:  # the bus has none; 1.4 times, and 4 if tandemd looked at the values
             check(tandem_s < 2.2 * bus_s, "tandemd's CPU for a call", tandem_s, bus_s)
-        over, n = threading.Event(), 0
+        over, n, failed = threading.Event(), 0, []
 
         def push():
             nonlocal n
-            while not over.is_set():
-                ask(to_tandem, ERROR + "TooLong")
-                n += 1
+            try:
+                while not over.is_set():
+                    ask(to_tandem, ERROR + "TooLong")
+                    n += 1
+            except Exception as e:
+                failed.append(e)
         thread, taken, watch = threading.Thread(target=push), [], Stopwatch()
         thread.start()
         try:
@@ -342,12 +345,16 @@ def large_calls():
         finally:
             over.set()
             thread.join()
+        if failed:
+            raise failed[0]
         share = watch.share()
         worst = sorted(share * t for t in taken)
-        p99 = worst[len(worst) * 99 // 100]
-        print(f"FIGURE {n} calls of 7 MiB: {len(worst)} statuses, p99 {1000 * p99:.0f} ms, "
-              f"most {1000 * worst[-1]:.0f} ms")
-        check(p99 < 3 * tandem_s, "another's status", p99, tandem_s)
+        waited = [t for t in worst if t > tandem_s / 4]  # the others came between two calls
+        print(f"FIGURE {n} calls of 7 MiB: {len(worst)} statuses, {len(waited)} of them waited, "
+              f"p99 {1000 * worst[len(worst) * 99 // 100]:.0f} ms, most {1000 * worst[-1]:.0f} ms")
+        check(n >= 3, "calls beside the statuses", n)
+        if waited:  # half of them less than the time of a call and a half
+            check(statistics.median(waited) < 1.5 * tandem_s, "another's status", waited, tandem_s)
 
 
 @test

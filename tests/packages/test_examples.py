@@ -202,7 +202,7 @@ def sandboxed():
         proxy = subprocess.Popen(["xdg-dbus-proxy", bus.address, d.dir + "/proxy", "--filter",
                                   "--talk=dev.tandem.Tandem1"], stdin=subprocess.DEVNULL)
         try:
-            wait_for(lambda: os.path.exists(d.dir + "/proxy"), "the proxy", 10 * SLOW)
+            wait_for(lambda: listens(d.dir + "/proxy"), "the proxy", 10 * SLOW)
             env = dict(d.environment(), DBUS_SESSION_BUS_ADDRESS="unix:path=" + d.dir + "/proxy")
             r = subprocess.run(["/usr/bin/python3", os.path.join(EXAMPLES, "stream.py"), "The", "king", "said"],
                                env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120 * SLOW)

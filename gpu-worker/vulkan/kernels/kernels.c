@@ -1,5 +1,6 @@
 /* Which kernels a model wants, and which one a dispatch takes: all are compiled when it is loaded, so that none is
  * later. */
+#include <assert.h>
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
@@ -218,6 +219,10 @@ void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_ma
                 row_groups = 4;
                 out_groups = 2;
         }
+        /* Of types with two minima a block, each subgroup loads both blocks of a panel. */
+        assert(!halves || !info.has_min ||
+               (ANY_BLOCKS == 2 &&
+                2 * out_groups * TDM_VK_TILES_N(device->any_units) % (16 * row_groups * out_groups) == 0));
         ret[0] = TDM_VK_TILES(tiles, 2u, row_groups, ANY_BLOCKS) | device->any_units;
         ret[1] = row_groups * out_groups * TDM_VK_TILES_SUBGROUP(device->any_units);
 }

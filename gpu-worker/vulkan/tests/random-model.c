@@ -18,8 +18,8 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret)
         } sizes[] = {
                 { "tiny", 3, 160, 6, 2, 48, 352, 64, 1003, 1024 },
                 { "tiny-128", 2, 256, 4, 2, 128, 512, 64, 515, 1024 },
-                { "tiny-k", 1, 256, 4, 2, 64, 256, 64, 259, 512 },      /* everything a multiple of 256 */
-                { "tiny-k-ffn", 1, 256, 4, 2, 64, 1280, 64, 259, 512 }, /* segments of three blocks */
+                { "tiny-k", 1, 256, 4, 2, 64, 256, 64, 259, 512 },        /* everything a multiple of 256 */
+                { "tiny-k-1280", 1, 1280, 4, 2, 64, 1280, 64, 259, 512 }, /* segments of three blocks */
                 { "tiny-256", 2, 128, 4, 1, 256, 256, 64, 515, 1024 },
                 /* more blocks of logits than gather.comp takes at once */
                 { "tiny-vocab", 1, 64, 2, 1, 32, 96, 64, 300007, 512 },

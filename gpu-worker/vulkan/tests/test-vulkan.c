@@ -145,6 +145,7 @@ static void k_against_host(void **state)
                 compare("tiny-k", k_types[i], TDM_PRECISION_DEFAULT, 0, 18, 0.03);
                 compare("tiny-k", k_types[i], TDM_PRECISION_F32, 0, 18, 3e-5);
         }
+        compare("tiny-k-1280", TDM_TYPE_Q2_K, TDM_PRECISION_DEFAULT, 0, 18, 0.03); /* pairs of blocks in a segment */
         unsetenv("TANDEM_VULKAN_HALVES");
 }
 
@@ -337,7 +338,7 @@ static void choosers_deinit(struct choosers *c)
 }
 
 /* Without a filter noise decides which blocks come to the host: the token is that of all logits, and few came. */
-static void unfiltered(const struct choosers *c)
+static void unfiltered(const struct choosers *c, uint32_t n_rows)
 {
         static const float temperatures[] = { 0.05f, 0.7f, 1.0f, 4.0f, 100.0f };
         uint32_t n_blocks = tdm_weights_header(c->weights)->hparams.n_vocab / TDM_SAMPLE_MAX_BLOCK;
@@ -348,9 +349,10 @@ static void unfiltered(const struct choosers *c)
                                                 .repeat_penalty = i % 3 ? 1.0f : 1.3f,
                                                 .n_top = i % 2 * 4,
                                                 .seed = i };
-                uint64_t n = same_results(c, &(struct variant){ "copy", .n_rows = 12, .chunk = 4, .sampling = &s });
+                uint64_t n = same_results(
+                        c, &(struct variant){ "copy", .n_rows = n_rows, .chunk = n_rows / 2, .sampling = &s });
 
-                assert_true(n >= 12 && n < 12 * n_blocks / 4);
+                assert_true(n >= n_rows && n < n_rows * n_blocks / 4);
         }
 }
 
@@ -392,9 +394,11 @@ static void exact(void **state)
         };
         /* Q2_K's scales come into bytes or into sums, by the number of rows. Segments end between two blocks. */
         static const struct variant base_k = { "import", .n_rows = 16, .chunk = 16 };
-        static const struct variant variants_k[] = { { "import", .n_rows = 16, .chunk = 1 } };
+        static const struct variant variants_k[] = { { "import", .n_rows = 16, .chunk = 1 },
+                                                     { "import", .n_rows = 16, .chunk = 2 },
+                                                     { "import", .n_rows = 16, .chunk = 8 } };
         uint8_t *weights = model_new("tiny", TDM_TYPE_Q4_0), *weights_128 = model_new("tiny-128", TDM_TYPE_Q4_0),
-                *weights_k = model_new("tiny-k-ffn", TDM_TYPE_Q2_K), *weights_vocab;
+                *weights_k = model_new("tiny-k-1280", TDM_TYPE_Q2_K), *weights_vocab;
         struct choosers choosers;
 
         same_bits(weights, &base, variants, TDM_ARRAY_SIZE(variants));
@@ -407,13 +411,13 @@ static void exact(void **state)
         weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
         choosers = choosers_new(weights_vocab);
         same_results(&choosers, &many_logits);
-        unfiltered(&choosers);
+        unfiltered(&choosers, 8);
         choosers_deinit(&choosers);
         make_twins(weights_vocab, 1024);
         choosers = choosers_new(weights_vocab);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(twins); i++)
                 assert_int_equal(same_results(&choosers, &twins[i]), 12 * TDM_MAX(twins[i].top_k, 1u));
-        unfiltered(&choosers);
+        unfiltered(&choosers, 4);
         choosers_deinit(&choosers);
         random_model_destroy(weights_vocab);
 }

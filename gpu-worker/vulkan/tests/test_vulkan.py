@@ -67,7 +67,8 @@ def shown():
             equal(w["npu"]["device"], "host", "device of the npu worker")
             check(("imported" if memory == "import" else "copied") in w["gpu"]["detail"], "path of memory",
                   w["gpu"]["detail"])
-            for layer in LAYERS.get("VK_INSTANCE_LAYERS", "").split(":"):  # else their silence would say nothing
+            # else their silence would say nothing
+            for layer in filter(None, LAYERS.get("VK_INSTANCE_LAYERS", "").split(":")):
                 check(f'Insert instance layer "{layer}"' in d.log(), f"{layer} is in use", d.log()[-2000:])
 
 

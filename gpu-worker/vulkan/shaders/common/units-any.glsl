@@ -62,8 +62,8 @@ FLOATS load_floats(spirv_by_reference vec4 from, int major, uint stride, spirv_l
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared,                                \
                        gl_SemanticsAcquireRelease | gl_SemanticsMakeVisible);
 
-// Loads of shared memory stay behind it. AMD's compiler would bring rows of several tiles into registers at once, and
-// has then too few to issue operations two by two.
+// Loads of shared memory stay behind it. AMD's compiler would bring rows or weights of several tiles into registers at
+// once, and has then too few to issue operations two by two.
 #define TILE_BARRIER subgroupMemoryBarrierShared();
 
 #define SET(m, from) m = from;

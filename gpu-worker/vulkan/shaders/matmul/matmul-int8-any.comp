@@ -60,7 +60,7 @@ const bool MAGIC_FITS = ACT == TDM_VK_ACT_I8 || TYPE == TDM_VK_Q4_0 || TYPE == T
 const int MAGIC_START = MAGIC_BITS - (FOLD << 23);
 const float MAGIC_LESS = FOLD == 0 ? MAGIC_VALUE : FOLD == 2 ? 3145728.0 : FOLD == 3 ? 1572864.0 : 393216.0;
 const uint PLANES = ACT == TDM_VK_ACT_I16 ? 2 : 1;
-const uint N_SUMS = WHOLE ? 1 : 2, N_MINS = HALVES ? 2 : 1; // of a block
+const uint N_SUMS = WHOLE ? 1 : 2, N_MINS = PAIRS ? 2 : 1; // of a block
 // Units of K = 32 for a half of it: the weights of the other half are 0.
 const bool PADDED = !WHOLE && K == 32;
 const uint W_UNITS = PADDED ? 2 : 32 / K, X_UNITS = 32 / K, SUM_UNITS = W_UNITS / N_SUMS; // of a block, of a sum
@@ -110,7 +110,9 @@ uint64_t panels[W_LOADS];
 uint row_at[X_LOADS], row_scale_at[SCALE_LOADS];
 
 // Of the i-th block of weights that a thread loads, in the tile: the panel, the same in a subgroup where the compiler
-// can see it; the block and the lane. HALVES: a half of a block, and the block too is the same in a subgroup.
+// can see it; the block and the lane. HALVES: a half of a block, and the block too is the same in a subgroup. PAIRS:
+// both blocks of a pair, one after the other, which are all BLOCKS; the workgroup has as many panels as subgroups, or a
+// multiple (kernels.c).
 uint items_thread(uint i)
 {
         return UNIT_INDEX * SUBGROUP + UNIT_LANE + i * THREADS;
@@ -178,7 +180,7 @@ void load(uint b)
         }
 #ifdef SUBBLOCK
         [[unroll]] for (uint i = 0; i < X_LOADS; i++)
-                if (HALVES && HAS_MIN)
+                if (PAIRS)
                         half_scales[i] = TDM_AT(Act32s, 1, p.x + uint64_t(b) * 4, half_scale_at[i], 0);
 #endif
 }
@@ -315,7 +317,7 @@ void put(uint b)
 #endif
         }
 #ifdef SUBBLOCK
-        [[unroll]] for (uint i = 0; i < X_LOADS && HALVES && HAS_MIN; i++) {
+        [[unroll]] for (uint i = 0; i < X_LOADS && PAIRS; i++) {
                 uint at = i * THREADS + thread;
                 int sum = sum16(0, rows[i]);
 
@@ -359,8 +361,8 @@ float value_of(int isum)
                 part[e] = weighted;                                                                                    \
         else                                                                                                           \
                 more = fma(both, x_scale[e], more);                                                                    \
-        [[unroll]] for (uint m = 0; m < N_MINS && HAS_MIN; m++)                                                        \
-                more = fma(w_mins[j * N_MINS + m][e], x_sums[m][e], more);                                             \
+        if (HAS_MIN)                                                                                                   \
+                more = fma(w_mins[j][e], x_sum[e], more);                                                              \
         sum = more;                                                                                                    \
 }
 #else
@@ -374,7 +376,7 @@ float value_of(int isum)
 
 #ifdef SUBBLOCK
 // Block u of a pair comes to `parts`, and its minima to the sums, of the i-th tile of rows. What a tile needs is loaded
-// where it begins, weights anew for each: so there are registers to do two additions in one instruction.
+// where it begins, weights anew for each: so there are registers to do two operations in one instruction.
 #define ADD_BLOCK_OF_PAIR(i, u, is_first) {                                                                            \
         uint x_at = own_x + u * 2, x_scale_at = own_x_scales + u * (ROWS / 4), w_at = own_weights + u * W_BLOCK,       \
              x_sum_at = own_x_scales + u * (2 * ROWS / 4), w_min_at = own_w_scales + u * (2 * OUTS / 4);               \
@@ -401,9 +403,16 @@ float value_of(int isum)
                 [[unroll]] for (uint e = 0; e < ELEMENTS; e++) {                                                       \
                         uint at = j * ELEMENTS + e, sum_at = i * OUT_TILES * ELEMENTS + at;                            \
                         precise float value = value_of(isum[e]), sum = sums[sum_at];                                   \
-                        precise float first = value * x_scale[e], both = fma(value, x_scale[e], parts[at]);            \
                                                                                                                        \
-                        parts[at] = is_first ? first : both;                                                           \
+                        if (is_first) {                                                                                \
+                                precise float first = value * x_scale[e];                                              \
+                                                                                                                       \
+                                parts[at] = first;                                                                     \
+                        } else {                                                                                       \
+                                precise float both = fma(value, x_scale[e], parts[at]);                                \
+                                                                                                                       \
+                                parts[at] = both;                                                                      \
+                        }                                                                                              \
                         [[unroll]] for (uint h = 0; h < 2; h++)                                                        \
                                 sum = fma(w_mins[h][e], x_sums[h][e], sum);                                            \
                         sums[sum_at] = sum;                                                                            \
@@ -459,7 +468,7 @@ void main()
 
                 row_at[i] = min(row0 + at / (2 * BLOCKS), last_row) * stride + at % (2 * BLOCKS) * 16;
 #ifdef SUBBLOCK
-                if (HALVES && HAS_MIN)
+                if (PAIRS)
                         half_scale_at[i] = min(row0 + at / (2 * BLOCKS), last_row) * stride +
                                 TDM_VK_ACT_SCALES(ACT, p.cols) + at / 2 % BLOCKS * 4;
 #endif
@@ -516,13 +525,12 @@ void main()
                         [[dont_unroll]] for (uint v = u0; v < u1 && !PAIRS; v++) {
                                 uint u = v & (BLOCKS - 1);
                                 WEIGHTS weights[OUT_TILES * W_UNITS];
-                                FLOATS w_scales[OUT_TILES * N_SUMS], w_mins[OUT_TILES * N_MINS];
+                                FLOATS w_scales[OUT_TILES * N_SUMS], w_mins[OUT_TILES];
 
                                 uint w_at = own_weights + u * W_BLOCK, x_at = own_x + u * 2,
                                      w_scale_at = own_w_scales + u * (N_SUMS * OUTS / 4),
                                      x_scale_at = own_x_scales + u * (ROWS / 4),
-                                     w_min_at = own_w_scales + u * (N_MINS * OUTS / 4),
-                                     x_sum_at = own_x_scales + u * (N_MINS * ROWS / 4);
+                                     w_min_at = own_w_scales + u * (OUTS / 4);
 
                                 [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {
                                         [[unroll]] for (uint k = 0; k < W_UNITS; k++)
@@ -532,23 +540,22 @@ void main()
                                                 LOAD_BY_COLUMN(w_scales[j * N_SUMS + h], s_weight_scales,
                                                                w_scale_at + (h * OUTS + j * N) / 4)
 #ifdef SUBBLOCK
-                                        [[unroll]] for (uint h = 0; h < N_MINS && HAS_MIN; h++)
-                                                LOAD_BY_COLUMN(w_mins[j * N_MINS + h], s_weight_mins,
-                                                               w_min_at + (h * OUTS + j * N) / 4)
+                                        if (HAS_MIN)
+                                                LOAD_BY_COLUMN(w_mins[j], s_weight_mins, w_min_at + j * N / 4)
 #endif
                                 }
                                 [[unroll]] for (uint i = 0; i < ROW_TILES; i++) {
                                         TILE_BARRIER
                                         INPUT x[PLANES * X_UNITS];
-                                        FLOATS x_scale, x_sums[N_MINS];
+                                        FLOATS x_scale, x_sum;
 
                                         [[unroll]] for (uint k = 0; k < PLANES * X_UNITS; k++)
                                                 LOAD_INPUT(x[k], x_at + ((k / X_UNITS * ROWS + i * M) * X_STRIDE +
                                                                          k % X_UNITS * (K / 16)))
                                         LOAD_BY_ROW(x_scale, s_row_scales, x_scale_at + i * M / 4)
 #ifdef SUBBLOCK
-                                        [[unroll]] for (uint h = 0; h < N_MINS && HAS_MIN; h++)
-                                                LOAD_BY_ROW(x_sums[h], s_row_sums, x_sum_at + (h * ROWS + i * M) / 4)
+                                        if (HAS_MIN)
+                                                LOAD_BY_ROW(x_sum, s_row_sums, x_scale_at + i * M / 4)
 #endif
                                         [[unroll]] for (uint j = 0; j < OUT_TILES; j++) {
                                                 float part[ELEMENTS];

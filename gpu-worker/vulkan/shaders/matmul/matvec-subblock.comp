@@ -17,8 +17,7 @@ layout(constant_id = 1) const uint ACT = 0;
 layout(constant_id = 2) const uint ROWS = 1;
 layout(push_constant) uniform Push { tdm_vk_matmul_push p; };
 
-const bool SUB16 = TDM_SUBBLOCK_SUB16(TYPE), HAS_MIN = TDM_SUBBLOCK_HAS_MIN(TYPE), WHOLE = TDM_SUBBLOCK_WHOLE(TYPE);
-const bool PAIRS = TDM_SUBBLOCK_PAIRS(TYPE);
+const bool SUB16 = TDM_SUBBLOCK_SUB16(TYPE), HAS_MIN = TDM_SUBBLOCK_HAS_MIN(TYPE), PAIRS = TDM_SUBBLOCK_PAIRS(TYPE);
 // Q2_K's scales come into the bytes of weights where several rows share that, else to sums of halves as floats. These
 // are exact but for the last rounding, which is that of the sum of integers.
 #define BYTES (PAIRS && ROWS > 2)
