@@ -12,8 +12,8 @@
 
 #define ORDINARY_BYTES 4096u
 
-/* How much longer a byte may take than one of an ordinary text. It is up to 3, with sanitizers 5. What grows with
- * a piece's length or with the text's is far above. */
+/* How much longer a byte may take than one of an ordinary text. It is about 3, with sanitizers 4. What grows with a
+ * piece's length or with the text's is far above. */
 #define TIMES_ORDINARY 8u
 
 /* ---- vocabularies ---- */
