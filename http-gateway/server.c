@@ -259,18 +259,19 @@ static void on_connection(void *userdata, struct MHD_Connection *mhd, void **con
         struct peer *peer = *context;
 
         if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD),
-                                               *from = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-                struct owner *network = owners_get_network(&s->owners, from ? from->client_addr : NULL);
+                /* libmicrohttpd may answer the second call in the memory of the first. */
+                const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+                int fd = info ? info->connect_fd : -1;
+                struct owner *network;
 
-                peer = info && network ? calloc(1, sizeof(*peer)) : NULL;
+                info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+                network = owners_get_network(&s->owners, info ? info->client_addr : NULL);
+                peer = fd >= 0 && network ? calloc(1, sizeof(*peer)) : NULL;
                 if (!peer) {
                         owner_unref(network);
                         return; /* its request is refused */
                 }
-                *peer = (struct peer){
-                        .server = s, .fd = info->connect_fd, .since_ns = tdm_now_ns(), .network = network
-                };
+                *peer = (struct peer){ .server = s, .fd = fd, .since_ns = tdm_now_ns(), .network = network };
                 network->n_peers++;
                 tdm_list_append(&s->peers, &peer->node);
                 s->n_peers++;
