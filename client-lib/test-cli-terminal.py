@@ -153,6 +153,28 @@ class Chat(unittest.TestCase):
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
 
+    def test_set_file(self):
+        """A file that an option names is read once, when it is set."""
+        path = support.state_home + "/schema.json"
+        with open(path, "w") as f:
+            f.write('{"type": "string"}')
+        t = Terminal("chat", "--seed", "5")
+        t.until_prompt()
+        for keys, shown in ((b"/set schema %s\r" % path.encode(), b"Set."), (b"/set temp 0.25\r", b"Set."),
+                            (b"/set schema /none\r", b"cannot open /none"), (b"/set seed -1\r", b"Set."),
+                            (b"/set n -1\r", b"Set."), (b"/set n -5\r", b"or -1; 0: until")):
+            t.output = b""
+            t.type(keys)
+            t.until(shown)
+            t.until_prompt()
+            self.assertEqual(t.output.count(b"tandem: "), shown != b"Set.", t.output)
+        self.ask(t, b"hello\r")
+        got = [r for r in support.fake.requests() if r.get("request") == "generate"][-1]
+        self.assertEqual((got["json_schema"], got["temperature"], got["max_tokens"]), ('{"type": "string"}', 0.25, 0))
+        self.assertNotEqual(got["seed"], 5)
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+
     def test_any_keys(self):
         """Whatever is typed, the program lives, the terminal is put back, and Ctrl-D leaves."""
         import random

@@ -27,16 +27,21 @@ class Usage(unittest.TestCase):
 
     def test_wrong_flags(self):
         self.assertIn("`tandem help generate`", self.usage("generate", "--temp", "hot", "x", names="--temp"))
-        for args in (["-n", "-1"], ["-n", "1x"], ["-n", ""], ["-n", "99999999999"], ["--max-tokens", "1.5"],
+        for args in (["-n", "-2"],
+                     ["-n", "1x"], ["-n", ""], ["-n", "99999999999"], ["--max-tokens", "1.5"],
                      ["--temp", "nan"],
                      ["--temp", "-0.1"], ["--temp", "101"], ["--temp", "1e999"], ["--top-k", "4294967296"],
                      ["--top-p", "1.1"],
-                     ["--min-p", "-1"], ["--repeat-penalty", "x"], ["--seed", "18446744073709551616"], ["--seed", "-1"],
+                     ["--min-p", "-1"], ["--repeat-penalty", "x"], ["--seed", "18446744073709551616"], ["--seed", "-2"],
+                     ["--top-k", "-2"], ["--keep-alive", "-2"],
                      ["--stop", ""], ["--priority", "high"], ["--placement", "cpu"], ["--prefill-chunk", "x"],
                      ["--nope"],
                      ["-x"], ["--json=1"], ["--tem", "1"]):
             self.usage("generate", *args, "x", names=args[0].split("=")[0])
         self.usage("generate", "x", "--temp", names="--temp")
+        self.assertIn("or -1; 0: until the model stops", self.usage("generate", "-n", "-2", "x"))
+        self.assertIn("from 0 to 256; 0 (the default): 64", self.usage("generate", "--repeat-last", "-1", "x"))
+        self.assertIn("from 1 to 1048576", self.usage("bench", "-n", "-1"))
         self.usage("generate", "--raw", "--chat", "x", names="--raw")
         self.usage("generate", "--system", "s", "x", names="--system")
         self.usage("generate", "a", "b", names="'b'")
@@ -117,12 +122,19 @@ class Generate(unittest.TestCase):
         self.assertEqual({k: got[k] for k in ("model", "prompt", "max_tokens", "temperature", "top_k", "top_p",
                                               "min_p", "stop",
                                               "priority", "ignore_end", "chat", "placement")},
-                         {"model": "", "prompt": "x", "max_tokens": 0, "temperature": 0.800000012, "top_k": 40,
+                         {"model": "", "prompt": "x", "max_tokens": 256, "temperature": 0.800000012, "top_k": 40,
                           "top_p": 0.949999988, "min_p": 0, "stop": [], "priority": 0, "ignore_end": False, "chat": [],
                           "placement": ""})
         seed = got["seed"]
         tandem("generate", "x")
         self.assertNotEqual(self.request()["seed"], seed)
+        for args, tokens in ((["-n", "-1"], 0), (["-n", "0"], 0), (["--chat"], 0), (["--regex", "a+"], 0)):
+            tandem("generate", *args, "x")
+            self.assertEqual(self.request()["max_tokens"], tokens, args)
+        tandem("generate", "--top-k", "-1", "--keep-alive", "-1", "--seed", "5", "--seed", "-1", "x")
+        got = self.request()
+        self.assertEqual((got["top_k"], got["keep_alive"]), (0, 604800))
+        self.assertNotEqual(got["seed"], 5)
         tandem("generate", "-m", "tale", "-n", "7", "--temp", "0", "--top-k", "3", "--top-p", "0.5", "--min-p", "0.25",
                "--repeat-penalty", "1.5", "--seed", "18446744073709551615", "--stop", "a", "--stop", "b c",
                "--priority",

@@ -12,6 +12,8 @@
 #include <sys/un.h>
 
 #define MAX_JOBS 64
+#define TEXT_TOKENS 5u   /* of a text that ends by itself */
+#define MOST_TOKENS 200u /* as many as asked for, up to so many */
 
 struct fake_job {
         bool used;
@@ -281,7 +283,8 @@ static void step_job(struct conn *c, struct fake_job *job)
                 }
         }
         if (!c->broken)
-                send_done(c, job, job->max == 5 ? TANDEM__DONE_REASON__DONE_STOP : TANDEM__DONE_REASON__DONE_LENGTH,
+                send_done(c, job,
+                          job->max == TEXT_TOKENS ? TANDEM__DONE_REASON__DONE_STOP : TANDEM__DONE_REASON__DONE_LENGTH,
                           NULL, "");
 }
 
@@ -310,8 +313,12 @@ static void got_generate(struct conn *c, uint32_t id, const Tandem__Generate *g)
                 .used = true, .request = id, .id = 7 + c->next_job++, .max = g->max_tokens, .n_chat = g->n_chat
         };
         snprintf(job->model, sizeof(job->model), "%s", name);
-        if (job->max == 0)
-                job->max = strcmp(name, "slow") == 0 || strcmp(name, "flood") == 0 ? UINT32_MAX : 5;
+        if (strcmp(name, "flood") == 0)
+                job->max = UINT32_MAX;
+        else if (job->max == 0)
+                job->max = strcmp(name, "slow") == 0 ? UINT32_MAX : TEXT_TOKENS;
+        else if (job->max > MOST_TOKENS && strcmp(name, "slow") != 0)
+                job->max = TEXT_TOKENS;
 }
 
 static void got_score(struct conn *c, uint32_t id, const Tandem__Score *s)

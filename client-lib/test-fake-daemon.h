@@ -1,7 +1,7 @@
 /* A daemon that only talks: it speaks tandem.proto, knows no model, and does what the model's name says. For tests of
  * the library (a thread in the test) and of the command (test-fake-daemon, a program that logs requests as JSON lines).
  *
- *   ""/"tale"   five tokens, or max_tokens of them; chat answers "turn N"
+ *   ""/"tale"   five tokens, or max_tokens of them where that is at most 200; chat answers "turn N"
  *   "slow"      a token every 20 ms until max_tokens or Cancel
  *   "stuck"     accepted, and nothing more; Cancel is logged and not answered
  *   "deaf"      not even accepted

@@ -23,6 +23,7 @@ struct tdm_job_option {
         bool bench;             /* `tandem bench` takes it too */
         bool is_model, is_file; /* a text that names one: shells offer them */
         bool from_file;         /* the command takes the name of a file that holds the text */
+        const char *minus_one;  /* of the command: see struct arg */
         double default_value;   /* libtandem's and the command's; on the wires, what is not given is 0 */
         struct tdm_range range;
 };

@@ -143,14 +143,31 @@ static bool convert(const struct arg *arg, const char *value, void *to)
         return false;
 }
 
-static int store(const char *command, const char *spelling, const struct arg *arg, const char *value, char *base)
+/* Who gives a number below 0 means "the default" or "no limit": so what stands for these is said too. */
+static int refuse_value(const char *command, const char *spelling, const struct arg *arg, const char *value)
 {
         char wanted[TDM_RANGE_TEXT_MAX];
+        bool negative = value[0] == '-' && value[1] >= '0' && value[1] <= '9';
+
+        return args_usage_error(command, "%s: '%s' is not %s%s%s%s", spelling, value,
+                                tdm_range_text(&arg->range, wanted), negative && arg->minus_one ? " or -1" : "",
+                                negative && arg->more ? "; " : "", negative && arg->more ? arg->more : "");
+}
+
+static int store(const char *command, const char *spelling, const struct arg *arg, const char *value, char *base)
+{
         int k;
 
+        if (arg->minus_one && strcmp(value, "-1") == 0) {
+                if (!*arg->minus_one) {
+                        if (arg->given_at)
+                                *(bool *)(base + arg->given_at) = false;
+                        return ARGS_OK;
+                }
+                value = arg->minus_one;
+        }
         if (!convert(arg, value, base + arg->at))
-                return args_usage_error(command, "%s: '%s' is not %s", spelling, value,
-                                        tdm_range_text(&arg->range, wanted));
+                return refuse_value(command, spelling, arg, value);
         if (arg->range.type == TDM_VALUE_TEXTS) {
                 k = add_text((struct arg_list *)(void *)(base + arg->at), value);
                 if (k != ARGS_OK)

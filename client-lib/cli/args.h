@@ -29,9 +29,12 @@ struct arg {
         struct tdm_range range;
         size_t at;            /* offset of that */
         double default_value; /* of numbers */
-        const char *value;    /* what stands for it in help: "N" */
-        const char *brief;    /* what it does, in a few words */
-        const char *more;     /* what else to know; may be NULL */
+        /* The value that -1 stands for, as other programs have it; "": as if the option was not given. NULL: -1 is no
+         * value. */
+        const char *minus_one;
+        const char *value; /* what stands for it in help: "N" */
+        const char *brief; /* what it does, in a few words */
+        const char *more;  /* what else to know; may be NULL */
         enum arg_offer offer;
         size_t given_at; /* offset of a bool that becomes true; 0: none */
 };

@@ -99,6 +99,8 @@ void help_write_option(struct buf *to, const struct arg *arg)
                 buf_puts(to, ")");
         if (arg->more)
                 buf_printf(to, "; %s", arg->more);
+        if (arg->minus_one)
+                buf_printf(to, "; -1: as %s", *arg->minus_one ? arg->minus_one : "if it was not given");
 }
 
 /* "  -n, --max-tokens N"; returns its width. */

@@ -41,6 +41,7 @@ static void add_rows(struct arg *table, size_t *n, bool only_bench, bool for_tes
                         .at = places[i].at,
                         .given_at = places[i].given_at,
                         .default_value = row->default_value,
+                        .minus_one = row->minus_one,
                         .value = row->value,
                         .brief = row->brief,
                         .more = row->more,
@@ -72,31 +73,37 @@ void job_args_init(struct job_args *args)
         tandem_generate_options_init(&args->options);
 }
 
+/* A file that cannot be used leaves the text that was read before. */
 static bool read_file(struct job_args *args, size_t which)
 {
         const struct tdm_job_option *row = &tdm_job_options[which];
-        struct buf *file = &args->files[which];
+        _cleanup_(buf_freep) struct buf file = { 0 };
+        struct buf *kept = &args->files[which];
         const char **text, *path;
 
         if (!row->from_file)
                 return true; /* and what is there is no text */
         text = (const char **)(void *)((char *)args + places[which].at);
         path = *text;
-        if (!path)
-                return true;
-        if (!read_all(path, (size_t)row->range.max, file))
+        if (!path || path == kept->data)
+                return true; /* read already */
+        *text = kept->data;
+        if (!read_all(path, (size_t)row->range.max, &file))
                 return false;
-        buf_add(file, "", 1);
-        if (file->failed) {
+        buf_add(&file, "", 1);
+        if (file.failed) {
                 (void)complain("no memory for %s", path);
                 return false;
         }
-        if (strlen(file->data) + 1 != file->size || file->size == 1) {
+        if (strlen(file.data) + 1 != file.size || file.size == 1) {
                 (void)complain("--%s: %s %s", tdm_job_option_flag(row), path,
-                               file->size == 1 ? "is empty" : "has a NUL byte: it is no text");
+                               file.size == 1 ? "is empty" : "has a NUL byte: it is no text");
                 return false;
         }
-        *text = file->data;
+        buf_free(kept);
+        *kept = file;
+        file = (struct buf){ 0 };
+        *text = kept->data;
         return true;
 }
 
@@ -104,6 +111,12 @@ bool job_args_finish(struct job_args *args)
 {
         args->options.stop = args->stop.items;
         args->options.n_stop = args->stop.n;
+        if (!args->given.seed) { /* or it was taken back */
+                struct tandem_generate_options fresh;
+
+                tandem_generate_options_init(&fresh);
+                args->options.seed = fresh.seed;
+        }
         for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
                 if (!read_file(args, i))
                         return false;

@@ -268,7 +268,7 @@ def wrong_flags():
     with Daemon() as d:
         for args in (["generate", "--no-such-flag", "x"], ["generate", "-n", "many", "x"],
                      ["generate", "-n", "-5", "x"],
-                     ["generate", "--temp", "hot", "x"], ["generate", "--top-k", "-1", "x"],
+                     ["generate", "--temp", "hot", "x"], ["generate", "--top-k", "-2", "x"],
                      ["generate", "--seed", "x1", "x"],
                      ["frobnicate"], [], ["restart"], ["restart", "tpu"], ["cancel"], ["cancel", "seven"],
                      ["generate", "--priority", "urgent", "x"], ["generate", "--raw", "--chat", "x"]):

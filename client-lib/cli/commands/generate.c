@@ -9,6 +9,8 @@
 /* How much of a prompt is shown before its continuation. */
 #define ECHO_BYTES ((size_t)2048)
 #define STDIN_PATIENCE_MS 2000
+/* About a screen full. Many models continue a raw text until their context is full. */
+#define RAW_TOKENS 256u
 
 struct generate_options {
         struct job_args job; /* first: command.h */
@@ -24,6 +26,7 @@ struct generate {
         bool json;
         uint64_t seed;
         uint32_t max_tokens;    /* as asked for */
+        bool own_limit;         /* nobody asked for that */
         uint32_t prompt_tokens; /* from acceptance, for a last line without the daemon's */
         const char *echo;       /* shown before the first token; NULL: nothing is */
         size_t echo_size;
@@ -182,6 +185,8 @@ static void print_summary(const struct generate *g, const struct tandem_result *
                 fprintf(stderr, ", degraded (a worker is out of service: `tandem status`)");
         if (r->reason == TANDEM_REASON_CANCELLED)
                 fprintf(stderr, ", cancelled");
+        else if (r->reason == TANDEM_REASON_LENGTH && g->own_limit && r->generated_tokens >= g->max_tokens)
+                fprintf(stderr, ", cut off as there is no -n (-n -1 goes on to the end)");
         else if (r->reason == TANDEM_REASON_LENGTH && g->max_tokens > 0 && r->generated_tokens >= g->max_tokens)
                 fprintf(stderr, ", cut off at -n %" PRIu32, g->max_tokens);
         else if (r->reason == TANDEM_REASON_LENGTH)
@@ -325,6 +330,18 @@ static bool gather_prompt(struct buf *ret, const char *prompt, const struct arg_
         return (!from_stdin || add_input(ret, "-")) && !ret->failed;
 }
 
+/* A raw text that nobody bounds ends nevertheless. An answer ends by itself; JSON and what follows a grammar must not
+ * be cut. True: the limit is this command's. */
+static bool limit_raw_text(struct generate_options *given)
+{
+        struct tandem_generate_options *o = &given->job.options;
+
+        if (given->job.given.max_tokens || given->chat || o->json_schema || o->grammar || o->regex)
+                return false;
+        o->max_tokens = RAW_TOKENS;
+        return true;
+}
+
 static int run(struct cli *cli, int argc, char **argv)
 {
         struct generate_options given = { 0 };
@@ -340,6 +357,7 @@ static int run(struct cli *cli, int argc, char **argv)
         enum run_outcome outcome;
         unsigned n_positional;
         size_t n_messages = 0;
+        bool own_limit;
         int status;
 
         job_args_init(&given.job);
@@ -378,9 +396,11 @@ static int run(struct cli *cli, int argc, char **argv)
                 options->prompt = input.data;
                 options->prompt_size = input.size;
         }
+        own_limit = limit_raw_text(&given);
         g = (struct generate){ .progress = { .model = given.model },
                                .json = given.json,
                                .seed = options->seed,
+                               .own_limit = own_limit,
                                .max_tokens = options->max_tokens };
         if (!given.chat && !given.json && term_stdout_tty) {
                 g.echo = input.data;
@@ -456,6 +476,9 @@ const struct command command_generate = {
                  "file is part of the prompt: PROMPT comes first, then each FILE, then standard input, with an "
                  "empty line between two. One newline at the end of each is dropped. In a loop that reads "
                  "standard input itself, give tandem </dev/null.\n"
+                 "\n"
+                 "Without -n a raw text ends after 256 tokens. With --chat, --schema, --grammar or --regex it goes on "
+                 "to its end, as with -n 0.\n"
                  "\n"
                  "On a terminal the prompt is shown dimmed before its continuation, control characters are "
                  "shown as \\x1b and the like, and a summary follows on standard error. Elsewhere only the new "
