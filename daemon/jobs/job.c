@@ -672,6 +672,12 @@ static void finish_text(struct tdm_job *job)
                 job->tail_size += tdm_stop_finish(job->stop, job->tail + job->tail_size);
 }
 
+void tdm_job_note_guesses(struct tdm_job *job, uint32_t n, enum tdm_unguessed why)
+{
+        job->n_guesses = n;
+        job->unguessed = why;
+}
+
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err)
 {
         if (job->finished)

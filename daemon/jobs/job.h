@@ -241,6 +241,8 @@ int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *reci
 int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm_model *draft, uint32_t n_vocab);
 /* Appends a token that counts for nothing else. -ENOMEM. */
 int tdm_job_append(struct tdm_job *job, uint32_t id);
+/* How many guesses its next step checks, and why there are none or fewer. */
+void tdm_job_note_guesses(struct tdm_job *job, uint32_t n, enum tdm_unguessed why);
 /* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err);
 

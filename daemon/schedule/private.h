@@ -9,12 +9,9 @@
  *   prefix.c       beginnings of prompts that the cache knows
  *   recover.c      losses of workers, suspects
  *   masks.c        grammars of jobs
- *   lookup.[ch]    guesses from a job's own text
- *   draft.c        guesses from draft models: companions
- *   speculate.c    how many guesses a step checks
- *   guess-file.[ch]  guesses of tests
+ *   guess.c        guesses that a step checks (daemon/speculate)
+ *   companion.c    sequences of draft models, which guess
  *   device-time.c  what users are charged, how long steps may be
- *   step-cost.c    how long steps take
  *   probe.c        what placements cost now, and which one a new job takes
  *
  * The words of these files are in docs/serving.md. */
@@ -22,7 +19,6 @@
 #define TDM_DAEMON_SCHEDULE_PRIVATE_H
 
 #include "common/background.h"
-#include "daemon/schedule/guess-file.h"
 #include "daemon/schedule/scheduler.h"
 #include "daemon/schedule/sequence.h"
 
@@ -79,27 +75,6 @@ struct bits {
         char text[192];
 };
 
-/* What steps of a lane take by the guesses of each sequence with a draft, at one time (draft.c). */
-struct draft_costs {
-        uint64_t stamp; /* n_costs of the lane then */
-        uint32_t n, n_drafted, most;
-        float ns[TDM_MAX_GUESSES + 1]; /* of a step in which each has so many */
-        float least[TDM_MAX_GUESSES];  /* the least chance with which each guess is worth its row */
-};
-/* What a step of so many rows took, of sequences that generate only. */
-#define N_COSTS 96u
-struct cost {
-        float part;     /* log2 of its time on the scale of the lane's level */
-        float var;      /* how uncertain that is; 0: no such step yet */
-        uint64_t stamp; /* how many steps were measured when this one was */
-};
-
-/* What bursts of so many drafts took: sums over them, of passes (x) and of ns (y). */
-#define N_BURST_COSTS 16u
-struct burst_cost {
-        float n, sum_x, sum_y, sum_xx, sum_xy;
-};
-
 /* What the scheduler keeps for a model that is ready. */
 struct lane {
         struct tdm_list node;
@@ -129,20 +104,16 @@ struct lane {
         /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
         uint64_t single_ns;
         uint32_t fit_rows;
-        struct cost costs[N_COSTS]; /* step-cost.c */
-        uint64_t n_costs;
-        float cost_level, last_ns_log; /* log2 of ns: now, and of the last step */
-        uint32_t last_cost;            /* its index */
-        /* Of drafts in this model. */
-        struct burst_cost bursts[N_BURST_COSTS]; /* step-cost.c */
-        struct draft_costs draft_costs;
-        float gain;              /* what guesses gain lately: tokens a second, of those without; 0: none yet */
-        float read_row_ns;       /* of a step with many rows; 0: none yet */
-        uint64_t draft_stamp;    /* when steps of them last had a turn */
-        uint32_t n_draft_deaths; /* steps of them that killed a worker or failed, since so many were good */
-        uint32_t n_draft_steps;
-        struct draft_records draft_records; /* of jobs that have left */
-        bool dead;                          /* the model failed or left: no more steps */
+        struct lane_guesses {
+                struct tdm_target_costs target; /* of guesses at its texts */
+                /* Of its guesses at other models' texts. */
+                struct tdm_draft_costs draft;
+                struct tdm_draft_records records; /* of jobs that have left */
+                uint64_t stamp;                   /* when steps of drafts last had a turn */
+                uint32_t n_deaths;                /* of them that killed a worker or failed, since n_steps good ones */
+                uint32_t n_steps;
+        } guesses;
+        bool dead; /* the model failed or left: no more steps */
 };
 
 enum emit_kind { EMIT_TOKEN, EMIT_SCORES };
@@ -202,14 +173,14 @@ struct tdm_scheduler {
         bool draining, held;
         struct tdm_background *background; /* tokenizes long prompts */
         struct tdm_grammar_cache grammars;
-        struct tdm_guess_file *guess_file; /* of tests */
+        struct tdm_speculate *speculate;
 
         struct tdm_result *results; /* [TDM_MAX_STEP_LOGITS]: the checked copy of the last step's */
         struct emit *emits;         /* [max_sequences + TDM_MAX_STEP_LOGITS] */
         uint32_t n_emits;
-        struct sequence **candidates; /* [max_sequences]: scratch of a step's building */
-        uint16_t *guess_order;        /* [TDM_MAX_STEP_LOGITS]: the same, of candidates in the order of their guesses */
-        struct tdm_list ended;        /* sequences that are out and still have to be told, by queue */
+        struct sequence **candidates;         /* [max_sequences]: scratch of a step's building */
+        struct tdm_guess_candidate *guessers; /* [max_sequences]: the same, of those that generate */
+        struct tdm_list ended;                /* sequences that are out and still have to be told, by queue */
         struct tdm_scheduler_stats stats;
 };
 
@@ -312,89 +283,46 @@ void tdm_scheduler_follow(struct tdm_scheduler *s, struct tdm_job *job);
 bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, const struct flight_seq *fs,
                                uint32_t logits, uint32_t token);
 
-/* speculate.c */
+/* guess.c */
 /* Chooses how many guesses each of the first n_decode candidates gets, which all generate: at most n_rows together.
  * reads: prompts have rows in the same step. */
 void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows,
                                 bool reads);
-/* The sequence's next tokens are known: ids [n], behind those that it had when its guesses were made. */
-void tdm_scheduler_learn_guesses(struct sequence *q, const uint32_t *ids, uint32_t n);
-/* How likely the next guess is right, where n were and n_right of these were. */
-float tdm_scheduler_chance(const struct guess_record *r);
-/* One more guess was right or not; decay: what is left of an older one's count. */
-void tdm_scheduler_count_guess(struct guess_record *r, float decay, bool right);
-float tdm_scheduler_gain(const struct lane *lane); /* at least 1 */
-uint32_t tdm_scheduler_most_guesses(const struct tdm_scheduler *s, const struct tdm_job *job);
-enum tdm_speculation tdm_scheduler_speculation_of(const struct tdm_scheduler *s, const struct tdm_job *job);
-/* Whether lookup has guesses for the sequence that are likelier to be right than so. If not, what it has is compared
- * with what comes. */
-bool tdm_scheduler_lookup_beats(struct tdm_scheduler *s, struct sequence *q, float chance);
-
-/* step-cost.c */
-/* A step took so long. */
+/* A step took ns. */
 void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns);
-/* The expected time of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
- * lately. */
-float tdm_scheduler_step_cost(const struct lane *lane, uint32_t n_rows, uint32_t base);
-/* The rows of the next step at most: what is not known is approached by steps. */
-uint32_t tdm_scheduler_most_rows(const struct lane *lane, uint32_t base);
-/* The expected time of a burst of n_seqs drafts; 0: not known. */
-float tdm_scheduler_burst_cost(struct lane *lane, uint32_t n_seqs, float n_passes);
-/* The next burst of so many counts as the first. */
-void tdm_scheduler_forget_bursts(struct lane *lane, uint32_t n_seqs);
-/* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
- * before it, and one without guesses takes base. */
-bool tdm_scheduler_others_wait(const struct lane *lane, uint32_t n_rows, float ns, float base);
 
-/* draft-records.c */
-#define TDM_DRAFT_PRIOR_GUESSES 6.0f
-/* Of the guesses, n_known can be compared with what came, and n_right of these are right, until the first wrong one. */
-void tdm_draft_count(struct draft_records *r, const struct guesses *g, uint32_t n_right, uint32_t n_known);
-/* What was counted of a job becomes what is expected by what was counted of others, by a part; 1: wholly. */
-void tdm_draft_expect(struct draft_records *r, const struct draft_records *of, float part);
-/* The job leaves: what was counted of it is added to what is counted of others. */
-void tdm_draft_keep_counts(struct draft_records *of, const struct draft_records *r);
-/* Of the guess at each of n places in a burst: the chance that it is drawn at all, that it is checked, and that it is
- * checked and right with all before it. Those are checked whose chance to be so is that place's least or more (from
- * 1/64 on). A burst ends where not even the surest token would have a chance of go_on at the next place. */
-void tdm_draft_outlook(const struct draft_records *r, const float *least, const float *go_on, uint32_t n,
-                       float *ret_drawn, float *ret_checked, float *ret_right);
-/* When a burst of n tokens ends early, as a step says it (struct tdm_step_seq). */
-void tdm_draft_doubts(const struct draft_records *r, const float *go_on, uint32_t n, uint8_t *ret_doubts,
-                      uint8_t *ret_most);
-
-/* draft.c */
+/* companion.c */
 /* The draft that the job names, or the configuration for its model. To be called before the job is known. */
-int tdm_draft_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model *target, struct tdm_error *err);
+int tdm_companion_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_model *target, struct tdm_error *err);
 /* 0: the draft fits the job's model, or there is none. TDM_E_BUSY: its file is still being read. Else the error with
  * which the job ends. */
-int tdm_draft_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_error *err);
+int tdm_companion_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_error *err);
 /* The sequence has new tokens: its companion goes back to the last one that agrees, and more guesses are planned. */
-void tdm_draft_follow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
+void tdm_companion_follow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 /* The companion has rows for a step now. */
-bool tdm_draft_has_work(const struct sequence *companion);
+bool tdm_companion_has_work(const struct sequence *companion);
 /* How many, and how many tokens it is to draw behind these rows' one. */
-uint32_t tdm_draft_rows(const struct sequence *companion);
-uint32_t tdm_draft_burst(const struct sequence *companion);
+uint32_t tdm_companion_rows(const struct sequence *companion);
+uint32_t tdm_companion_burst(const struct sequence *companion);
 /* A companion's step is done. */
-void tdm_draft_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs);
+void tdm_companion_commit(struct tdm_scheduler *s, struct lane *lane, const struct flight_seq *fs);
 /* The guesses that are there for the sequence's next step, and how sure the draft was of them: [most]. */
-uint32_t tdm_draft_guesses(const struct sequence *q, uint32_t most, uint32_t *ret, uint8_t *ret_certainty);
-/* The companion's job is over: it gets no more rows, and tdm_draft_sweep() frees it. */
-void tdm_draft_lose(struct sequence *companion, enum tdm_unguessed why);
-void tdm_draft_drop(struct sequence *q); /* the same, because the sequence goes back to the queue, or leaves */
+uint32_t tdm_companion_guesses(const struct sequence *q, uint32_t most, uint32_t *ret, uint8_t *ret_certainty);
+/* The companion's job is over: it gets no more rows, and tdm_companion_sweep() frees it. */
+void tdm_companion_lose(struct sequence *companion, enum tdm_unguessed why);
+void tdm_companion_drop(struct sequence *q); /* the same, because the sequence goes back to the queue, or leaves */
 /* The sequence leaves. What was learned from it stays for the next one. */
-void tdm_draft_retire(struct tdm_scheduler *s, struct sequence *q);
+void tdm_companion_retire(struct tdm_scheduler *s, struct sequence *q);
 /* Its pages are needed now; it is not in flight. */
-void tdm_draft_evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *companion);
+void tdm_companion_evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *companion);
 /* The step killed its worker, or failed. */
-void tdm_draft_blame(struct lane *lane, const struct flight *f);
-void tdm_draft_model_changed(struct tdm_scheduler *s, const struct tdm_model *model); /* it is over */
+void tdm_companion_blame(struct lane *lane, const struct flight *f);
+void tdm_companion_model_changed(struct tdm_scheduler *s, const struct tdm_model *model); /* it is over */
 /* A prompt waits to be read, which goes first. */
-bool tdm_draft_must_yield(const struct tdm_scheduler *s);
-void tdm_draft_sweep(struct tdm_scheduler *s);
-void tdm_draft_free_all(struct tdm_scheduler *s);
-int tdm_draft_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata);
+bool tdm_companion_must_yield(const struct tdm_scheduler *s);
+void tdm_companion_sweep(struct tdm_scheduler *s);
+void tdm_companion_free_all(struct tdm_scheduler *s);
+int tdm_companion_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata);
 
 /* prefix.c */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan);

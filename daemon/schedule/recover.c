@@ -95,7 +95,7 @@ void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool worker_
         bool again = false;
 
         if (f->seqs[0].seq->is_draft) {
-                tdm_draft_blame(lane, f);
+                tdm_companion_blame(lane, f);
                 return;
         }
         for (uint32_t i = 0; i < f->n_seqs; i++)

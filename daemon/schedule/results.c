@@ -204,7 +204,7 @@ static void take_tokens(struct tdm_scheduler *s, const struct flight_seq *fs, ui
         }
         job->n_drafted += fs->n_guesses;
         s->stats.drafted += fs->n_guesses;
-        tdm_scheduler_learn_guesses(q, ids, n);
+        tdm_guesses_learn(&q->guesses, &q->draft.plan.records, ids, n);
 }
 
 static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t first, uint64_t now)
@@ -247,7 +247,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 bool decodes;
 
                 if (q->is_draft) {
-                        tdm_draft_commit(s, lane, fs);
+                        tdm_companion_commit(s, lane, fs);
                         continue;
                 }
                 tdm_scheduler_acquit(q);
@@ -277,7 +277,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
         /* With all new tokens known, because their number decides how many guesses pay. */
         for (uint32_t i = 0; i < f->n_seqs && n_decoding > 0; i++)
                 if (f->seqs[i].seq->draft.model && !f->seqs[i].seq->is_draft && sequence_is_decoding(f->seqs[i].seq))
-                        tdm_draft_follow(s, lane, f->seqs[i].seq);
+                        tdm_companion_follow(s, lane, f->seqs[i].seq);
         s->stats.steps_done++;
 }
 
@@ -302,7 +302,7 @@ static bool blame_worker(struct tdm_scheduler *s, struct lane *lane, struct flig
                 return false;
         }
         if (q->is_draft)
-                tdm_draft_blame(lane, f);
+                tdm_companion_blame(lane, f);
         f->done = false;
         f->doomed = true;
         tdm_fleet_bad_results(s->fleet, worker);

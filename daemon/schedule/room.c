@@ -54,10 +54,10 @@ static void evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *q
 
         assert(!q->in_flight && !q->job->finished);
         if (q->is_draft) {
-                tdm_draft_evict(s, lane, q);
+                tdm_companion_evict(s, lane, q);
                 return;
         }
-        tdm_draft_drop(q);
+        tdm_companion_drop(q);
         tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)q->job->id,
                       q->n_committed);
         tdm_scheduler_release(s, lane, q);

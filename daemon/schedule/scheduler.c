@@ -39,24 +39,21 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         s->users = calloc(config->max_jobs, sizeof(*s->users));
         s->results = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->results));
         s->emits = calloc(config->max_sequences + TDM_MAX_STEP_LOGITS, sizeof(*s->emits));
-        s->guess_order = calloc(TDM_MAX_STEP_LOGITS, sizeof(*s->guess_order));
         s->candidates = calloc(config->max_sequences, sizeof(*s->candidates));
-        if (!s->users || !s->results || !s->emits || !s->candidates || !s->guess_order)
+        s->guessers = calloc(config->max_sequences, sizeof(*s->guessers));
+        if (!s->users || !s->results || !s->emits || !s->candidates || !s->guessers)
                 return -ENOMEM;
         r = tdm_loop_add_defer(loop, on_work, s, &s->work);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
-                r = tdm_loop_add_timer(loop, tdm_draft_on_lag, s, &s->lag);
+                r = tdm_loop_add_timer(loop, tdm_companion_on_lag, s, &s->lag);
         if (r == 0)
                 r = tdm_loop_add_timer(loop, tdm_scheduler_on_probe, s, &s->probes);
         if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
-        if (r == 0 && config->guess_file) {
-                r = tdm_guess_file_open(&s->guess_file, config->guess_file);
-                s->config.guess = tdm_guess_file_guess;
-                s->config.guess_data = s->guess_file;
-        }
+        if (r == 0)
+                r = tdm_speculate_new(&s->speculate, &config->speculate);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&s);
@@ -160,7 +157,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         if (!s)
                 return;
         tdm_background_destroyp(&s->background); /* drops its references to jobs and models */
-        tdm_draft_free_all(s);
+        tdm_companion_free_all(s);
         tdm_list_for_each(q, &s->sequences, struct sequence, node)
                 forget(s, q);
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
@@ -173,8 +170,8 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         free(s->results);
         free(s->emits);
         free(s->candidates);
-        free(s->guess_order);
-        tdm_guess_file_close(s->guess_file);
+        free(s->guessers);
+        tdm_speculate_destroy(s->speculate);
         tdm_grammar_cache_deinit(&s->grammars);
         free(s);
 }
@@ -256,7 +253,7 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
                 tdm_account_release(job->account, TDM_RESOURCE_JOBS, 1);
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         }
-        r = tdm_draft_open(s, q, model, err);
+        r = tdm_companion_open(s, q, model, err);
         if (r == 0)
                 r = tdm_model_job_begin(model, job->account, err);
         if (r != 0) {
@@ -329,7 +326,7 @@ void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct seq
         assert(job->finished && !q->in_flight);
         if (job->state == TDM_JOB_DONE || q->is_draft)
                 return;
-        tdm_draft_retire(s, q);
+        tdm_companion_retire(s, q);
         s->pending_bytes -= q->charged_bytes;
         q->charged_bytes = 0;
         job->state = TDM_JOB_DONE;
@@ -381,7 +378,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         uint64_t tokens, begin;
         int r;
 
-        r = tdm_draft_check(s, q, &err);
+        r = tdm_companion_check(s, q, &err);
         if (r == TDM_E_BUSY)
                 return; /* its file is still being read */
         if (r == 0)
@@ -670,7 +667,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
 
         prepare_all(s);
         retire_finished(s);
-        tdm_draft_sweep(s);
+        tdm_companion_sweep(s);
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 tdm_scheduler_sweep_leaving(s, lane);
                 admit(s, lane);
@@ -682,7 +679,7 @@ void tdm_scheduler_run(struct tdm_scheduler *s)
                 ;
         tdm_scheduler_make_masks(s);
         retire_finished(s); /* jobs that no worker can run */
-        tdm_draft_sweep(s);
+        tdm_companion_sweep(s);
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
                 tdm_scheduler_sweep_lane(s, lane);
         tell(s);
@@ -773,7 +770,7 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
                 /* Only marked here, because this may be called while the lists are walked. */
                 if (lane)
                         lane->dead = true;
-                tdm_draft_model_changed(s, model);
+                tdm_companion_model_changed(s, model);
                 tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                         if (q->job->model == model)
                                 finish_error(q->job, &err);

@@ -15,6 +15,7 @@
 #include "daemon/jobs/job.h"
 #include "daemon/models/models.h"
 #include "daemon/placement/placement.h"
+#include "daemon/speculate/speculate.h"
 
 struct tdm_scheduler;
 
@@ -28,24 +29,16 @@ struct tdm_scheduler_config {
         uint32_t prefill_rows;        /* of prompts in a step, <= max_rows */
         /* the same while no sequence generates and steps are quick even so; <= max_rows; 0: as prefill_rows */
         uint32_t lone_rows;
-        uint32_t max_sequences;           /* of one model that run at once, <= max_rows */
-        uint32_t steps_in_flight;         /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
-        uint64_t (*clock_ns)(void);       /* by which device time is measured; NULL: tdm_now_ns() */
-        bool no_relay;                    /* a sequence is never in two steps at once */
-        enum tdm_placement placement;     /* of jobs that name none */
-        enum tdm_speculation speculation; /* of jobs that name none */
-        uint32_t draft_max;        /* guesses for a job in a step, <= TDM_MAX_GUESSES; 0: no speculation at all */
+        uint32_t max_sequences;       /* of one model that run at once, <= max_rows */
+        uint32_t steps_in_flight;     /* 1 … TDM_STEP_SLOTS; 0: what the placement needs */
+        uint64_t (*clock_ns)(void);   /* by which device time is measured; NULL: tdm_now_ns() */
+        bool no_relay;                /* a sequence is never in two steps at once */
+        enum tdm_placement placement; /* of jobs that name none */
+        struct tdm_speculate_config speculate;
         const char *const *drafts; /* "MODEL=DRAFT" for jobs that name none, NULL-terminated; NULL: none; borrowed */
         /* Opens a draft model by its name; NULL: tdm_models_open(). */
         int (*open_draft)(void *userdata, const char *name, struct tdm_model **ret, struct tdm_error *err);
         void *open_data;
-        bool all_guesses; /* tests: all that are found are checked, whatever that costs */
-        bool ends_early;  /* tests: a draft's burst ends behind a token of which it is hardly sure */
-        /* Tests: the guesses of every step instead of those of lookup.c, and their number, <= most. All are checked.
-         */
-        uint32_t (*guess)(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret);
-        void *guess_data;
-        const char *guess_file; /* the same by guess-file.h; NULL: none */
 };
 
 struct tdm_scheduler_stats {

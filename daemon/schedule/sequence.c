@@ -22,7 +22,7 @@ void tdm_sequence_free(struct sequence *q)
         tdm_list_remove(&q->queue);
         tdm_list_remove(&q->active);
         tdm_suspects_unref(q->suspects);
-        tdm_lookup_destroy(q->guesses.lookup);
+        tdm_guesses_deinit(&q->guesses);
         tdm_model_unref(q->draft.model);
         tdm_job_unref(q->job);
         free(q);

@@ -7,7 +7,7 @@
 
 #include "daemon/cache/prefix.h"
 #include "daemon/jobs/job.h"
-#include "daemon/schedule/lookup.h"
+#include "daemon/speculate/speculate.h"
 
 /* The sequences that were in a step which killed a worker. They share steps only with each other until one is done. */
 struct suspects {
@@ -16,61 +16,16 @@ struct suspects {
         uint64_t stamp;   /* when it last had a step */
 };
 
-/* How often guesses were right, by the number of tokens that agreed, and of those that follow on a changed token
- * (speculate.c). Old ones count less and less. */
-#define N_AGREEMENTS 6u
-struct guess_record {
-        float n, n_right;
-};
-
-/* What was counted of a draft model's guesses (draft.c). Old ones count less and less. */
-#define N_CERTAINTIES TDM_CERTAINTIES
-struct draft_records {
-        struct guess_record first; /* the first of each burst */
-        /* By how sure the draft was of a token: those with no wrong one before them. */
-        struct guess_record certain[N_CERTAINTIES];
-        float seen[N_CERTAINTIES]; /* how often it was so sure */
-};
-
-/* Guesses at the tokens behind a sequence's pending one. */
-struct guesses {
-        struct tdm_lookup *lookup; /* NULL: not needed yet */
-        uint32_t ids[TDM_MAX_GUESSES];
-        /* How many ids there are. Of them n go into the next step. The others are compared with the tokens that come,
-         * too: that shows how good guesses are while none is worth a row. */
-        uint32_t n_found, n;
-        struct tdm_lookup_match match;      /* of guesses of lookup */
-        bool drafted;                       /* the ids come from a draft model */
-        uint8_t certainty[TDM_MAX_GUESSES]; /* of a draft's guesses: how sure it was, below N_CERTAINTIES */
-        /* While a draft model guesses: lookup's first guess and its match, to be compared. Length 0: it had none. */
-        uint32_t other_id;
-        struct tdm_lookup_match other_match;
-        /* While a step's guesses are dealt out (speculate.c): how many this sequence has, and the chance that these are
-         * all right. */
-        uint32_t n_tried;
-        float reach;
-        struct guess_record records[N_AGREEMENTS];
-};
-
-/* What a sequence has of a draft model (draft.c). */
+/* What a sequence has of a draft model (companion.c). */
 struct draft {
         struct tdm_model *model; /* referenced; NULL: none */
         bool used;               /* its guesses are wanted; false: it was only checked that the vocabularies fit */
         bool waits;              /* the sequence gets no rows until its companion has made its guesses … */
         uint64_t until_ns;       /* … or until then */
         struct sequence *seq;    /* the companion; NULL: there is none now */
-        bool begun;              /* records hold what is expected, or what was counted */
-        uint32_t n_wanted;       /* guesses that the companion is to make */
-        /* When it is to make no more: struct tdm_step_seq. */
-        uint8_t doubts[TDM_CERTAINTIES], most_doubt[TDM_MAX_BURST];
-        uint32_t patient_at;  /* tokens of the job from which the companion is waited for again */
-        uint32_t n_late;      /* how often it was too late, lately */
-        uint32_t retry_at;    /* tokens of the job from which a new companion is tried, or one that did not pay */
-        uint32_t probe_until; /* tokens of the job up to which guesses are tried that seem not to pay */
-        uint32_t n_probes;
-        uint32_t look_at;       /* tokens of the job from which it is looked at again that did not pay in company */
-        enum tdm_unguessed why; /* there are no guesses */
-        struct draft_records records;
+        uint32_t patient_at;     /* tokens of the job from which the companion is waited for again */
+        uint32_t n_late;         /* how often it was too late, lately */
+        struct tdm_draft_plan plan;
         uint8_t certainty[2 * TDM_MAX_GUESSES]; /* of a companion: of the tokens that it drew, by position */
 };
 
@@ -94,7 +49,7 @@ struct sequence {
         uint32_t in_flight; /* steps it is in: two when one follows the other on the other worker */
         uint8_t home;       /* 1 + the worker of its last step; 0: none, or both */
 
-        struct guesses guesses;
+        struct tdm_guesses guesses;
         struct draft draft;
         bool is_draft;          /* it is a companion: it reads what another sequence has, and guesses what comes next */
         struct sequence *owner; /* of a companion: that one; NULL: it has left */

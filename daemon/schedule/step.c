@@ -6,7 +6,7 @@
  * placement runs several steps at once, each takes its share of the class's sequences (collect()).
  *
  * Every generating sequence that a step takes has one row in it, and one more for each guess at what comes next
- * (speculate.c). Each of these draws a token as if it were the last row. The guesses up to the first that differs from
+ * (guess.c). Each of these draws a token as if it were the last row. The guesses up to the first that differs from
  * the token drawn before it are text (results.c); the rows behind it are void, and their positions are written again.
  *
  * Prompts get the rest of the row budget: interactive ones first, then those of the user who had the least device time,
@@ -34,7 +34,7 @@
 static bool has_work(const struct sequence *q)
 {
         if (q->is_draft)
-                return tdm_draft_has_work(q);
+                return tdm_companion_has_work(q);
         if (q->job->paused || q->job->finished || q->leaving || q->job->masking || q->draft.waits)
                 return false;
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
@@ -46,7 +46,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
 {
         struct step_class best = { 0 };
         uint64_t best_served = 0;
-        bool yield = s->n_companions > 0 && tdm_draft_must_yield(s);
+        bool yield = s->n_companions > 0 && tdm_companion_must_yield(s);
         struct sequence *q;
         struct lane *lane;
 
@@ -57,7 +57,7 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         enum tdm_placement placement = tdm_scheduler_placement_of(s, q->job);
                         uint64_t *stamp = q->suspects                  ? &q->suspects->stamp :
-                                          q->is_draft                  ? &lane->draft_stamp :
+                                          q->is_draft                  ? &lane->guesses.stamp :
                                           q->kept != TDM_PLACEMENT_ANY ? &lane->kept_stamp[q->kept] :
                                                                          &lane->stamp[placement];
                         bool skip = !has_work(q) || (q->is_draft && yield);
@@ -291,7 +291,7 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
         b->seqs[f->n_seqs] =
                 (struct tdm_step_seq){ .table = q->table, .first_row = b->n_rows, .n_rows = n, .n_burst = n_burst };
         if (n_burst > 0) {
-                const struct draft *d = &q->owner->draft;
+                const struct tdm_draft_plan *d = &q->owner->draft.plan;
 
                 memcpy(b->seqs[f->n_seqs].doubts, d->doubts, sizeof(d->doubts));
                 memcpy(b->seqs[f->n_seqs].most_doubt, d->most_doubt, sizeof(d->most_doubt));
@@ -409,9 +409,7 @@ static uint32_t grow_for_guesses(const struct build *b, struct sequence *q, uint
                 n = tdm_scheduler_grow_spare(b->lane, q, n_positions + n);
                 n -= TDM_MIN(n, n_positions);
         }
-        if (n < q->guesses.n)
-                q->job->unguessed = TDM_UNGUESSED_MEMORY;
-        q->job->n_guesses = n;
+        tdm_job_note_guesses(q->job, n, n < q->guesses.n ? TDM_UNGUESSED_MEMORY : q->job->unguessed);
         return n;
 }
 
@@ -474,7 +472,7 @@ static bool can_burst(const struct build *b, const uint8_t *plan)
 static uint32_t grow_for_burst(struct build *b, struct sequence *q, uint32_t n_positions)
 {
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
-        uint32_t n = TDM_MIN(tdm_draft_burst(q), TDM_MAX_BURST), have;
+        uint32_t n = TDM_MIN(tdm_companion_burst(q), TDM_MAX_BURST), have;
 
         n = TDM_MIN(n, limits->max_logits - b->flight->n_logits - b->n_burst - 1);
         n = TDM_MIN(n, limits->max_logits * TDM_HISTORY_MAX - TDM_HISTORY_MAX - b->n_history);
@@ -501,10 +499,10 @@ static void fill_drafts(struct build *b, uint32_t n_candidates, bool bursts)
                         tdm_scheduler_look_up(b->s, b->lane, q, b->bits);
                 q->looked_up = true;
                 first = q->n_issued;
-                n = first + TDM_MIN(tdm_draft_rows(q), most - b->n_rows);
+                n = first + TDM_MIN(tdm_companion_rows(q), most - b->n_rows);
                 n = tdm_scheduler_grow_spare(b->lane, q, n);
                 if (n <= first) {
-                        tdm_draft_lose(q, TDM_UNGUESSED_DRAFT_MEMORY);
+                        tdm_companion_lose(q, TDM_UNGUESSED_DRAFT_MEMORY);
                         continue;
                 }
                 if (bursts && n == q->job->n_ids)
@@ -538,7 +536,7 @@ static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int 
                 if (!tdm_class_has(s, c, q) || !has_work(q))
                         continue;
                 if (q->is_draft)
-                        tdm_draft_lose(q, TDM_UNGUESSED_DRAFT_LOST);
+                        tdm_companion_lose(q, TDM_UNGUESSED_DRAFT_LOST);
                 else
                         tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
         }

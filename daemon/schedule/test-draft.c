@@ -3,8 +3,6 @@
  *
  * The double draws for all models alike, so a companion whose pages and positions are right guesses right, except where
  * the test lets model 1 draw another token. */
-#include <math.h>
-
 #include "daemon/schedule/test-world.h"
 
 #include "common/log.h"
@@ -22,8 +20,8 @@ static struct tdm_scheduler_config plain(void)
                 .prefill_rows = 16,
                 .max_sequences = 8,
                 .steps_in_flight = 1,
-                .draft_max = TDM_MAX_GUESSES,
-                .all_guesses = true,
+                .speculate.draft_max = TDM_MAX_GUESSES,
+                .speculate.all_guesses = true,
                 .placement = TDM_PLACEMENT_GPU, /* of one worker, so that it draws bursts */
                 .open_draft = world_open_draft,
                 .open_data = &w,
@@ -104,7 +102,7 @@ static void test_patterns(void **state)
         for (uint32_t k = 1; k <= TDM_MAX_GUESSES; k++) {
                 uint64_t seen[TDM_MAX_GUESSES + 1] = { 0 };
 
-                config.draft_max = k;
+                config.speculate.draft_max = k;
                 for (unsigned round = 0; round < 12; round++) {
                         world_open(&w, 1 + round, 64, 64, &config);
                         one_in = 2 + round;
@@ -179,7 +177,7 @@ static void test_bursts(void **state)
         for (unsigned i = 0; i < 2; i++) {
                 uint32_t n_steps;
 
-                config.draft_max = 4;
+                config.speculate.draft_max = 4;
                 config.placement = i ? TDM_PLACEMENT_SPLIT : TDM_PLACEMENT_GPU;
                 world_open(&w, 3, 64, 64, &config);
                 start("draft", 3, 202, true);
@@ -351,7 +349,7 @@ static void test_late(void **state)
                         finish_step(&w, s);
                 else {
                         n_lags++;
-                        tdm_draft_on_lag(NULL, UINT64_MAX, w.s);
+                        tdm_companion_on_lag(NULL, UINT64_MAX, w.s);
                 }
                 turn(&w);
         }
@@ -449,7 +447,7 @@ static void run_for_cost(uint64_t draft_ns, bool (*misses)(uint32_t position), u
 {
         struct tdm_scheduler_config config = plain();
 
-        config.all_guesses = false;
+        config.speculate.all_guesses = false;
         config.clock_ns = world_now;
         world_open(&w, 7, 200, 200, &config);
         w.fleet.step_ns[0] = 1000000;
@@ -543,82 +541,6 @@ static void test_cost(void **state)
         world_close(&w);
 }
 
-/* What the outlook says of `left` more guesses, by going through all of them. */
-static void go_through(const struct draft_records *r, float least, uint32_t left, float share, float chance,
-                       float *ret_drawn, float *ret_checked, float *ret_right)
-{
-        float n_seen = 0, surest = 0;
-
-        for (uint32_t c = 0; c < N_CERTAINTIES; c++) {
-                n_seen += r->seen[c];
-                surest = TDM_MAX(surest, tdm_scheduler_chance(&r->certain[c]));
-        }
-        if (left > 0 && chance * surest >= least)
-                ret_drawn[0] += share;
-        for (uint32_t c = 0; left > 0 && c < N_CERTAINTIES; c++) {
-                float next = chance * tdm_scheduler_chance(&r->certain[c]), so = share * r->seen[c] / n_seen;
-
-                if (next < least)
-                        continue;
-                ret_checked[0] += so;
-                ret_right[0] += so * next;
-                go_through(r, least, left - 1, so, next, ret_drawn + 1, ret_checked + 1, ret_right + 1);
-        }
-}
-
-/* Guesses that are counted by how sure the draft was of them, and what follows for the next burst. */
-static void test_certainty(void **state)
-{
-        static const float truth[N_CERTAINTIES] = { 0.05f, 0.1f, 0.3f, 0.3f, 0.5f, 0.8f, 0.9f, 0.97f };
-        struct draft_records none = { 0 }, r = { 0 };
-        struct guesses g = { .drafted = true, .n_found = 1 };
-        uint32_t bits = 7;
-
-        assert_int_equal(tdm_step_certainty(-20), 0);
-        assert_int_equal(tdm_step_certainty(logf(0.099f)), 0);
-        assert_int_equal(tdm_step_certainty(logf(0.55f)), 4);
-        assert_int_equal(tdm_step_certainty(0), N_CERTAINTIES - 1);
-        tdm_draft_expect(&r, &none, 1);
-        for (unsigned i = 0; i < 4000; i++) {
-                bits = bits * 1664525 + 1013904223;
-                g.certainty[0] = (uint8_t)(bits >> 16 & 7);
-                bits = bits * 1664525 + 1013904223;
-                tdm_draft_count(&r, &g, (float)(bits >> 8) < truth[g.certainty[0]] * (1 << 24), 1);
-        }
-        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
-                assert_true(fabsf(tdm_scheduler_chance(&r.certain[c]) - truth[c]) < 0.2f);
-        for (float least = 0.03f; least < 0.5f; least *= 1.7f) {
-                float drawn[4], checked[4], right[4], want_drawn[5] = { 0 }, want_checked[5] = { 0 },
-                                                      want_right[5] = { 0 };
-                float all[4] = { least, least, least, least };
-
-                tdm_draft_outlook(&r, all, all, 4, drawn, checked, right);
-                go_through(&r, least, 4, 1, 1, want_drawn, want_checked, want_right);
-                for (unsigned k = 0; k < 4; k++) {
-                        assert_true(fabsf(drawn[k] - want_drawn[k]) < 0.13f);
-                        assert_true(fabsf(checked[k] - want_checked[k]) < 0.13f);
-                        assert_true(fabsf(right[k] - want_right[k]) < 0.03f);
-                }
-        }
-        /* A job that ends with such counts tells the next one. */
-        tdm_draft_keep_counts(&none, &r);
-        r = (struct draft_records){ 0 };
-        tdm_draft_expect(&r, &none, 1);
-        for (uint32_t c = 0; c < N_CERTAINTIES; c++)
-                assert_true(fabsf(tdm_scheduler_chance(&r.certain[c]) - truth[c]) < 0.25f);
-        /* First guesses that are all wrong are believed before the classes. */
-        for (unsigned i = 0; i < 30; i++)
-                tdm_draft_count(&r,
-                                &(struct guesses){ .drafted = true, .n_found = 1, .certainty = { (uint8_t)(i % 8) } },
-                                0, 1);
-        {
-                float drawn[1], checked[1], right[1];
-
-                tdm_draft_outlook(&r, &(float){ 0.1f }, &(float){ 0.1f }, 1, drawn, checked, right);
-                assert_true(right[0] < 0.15f);
-        }
-}
-
 /* A draft that reads a prompt in a small part of a step is waited for: already the second step has all guesses. The
  * first job shows how long it takes. */
 static void test_reads_soon(void **state)
@@ -627,7 +549,7 @@ static void test_reads_soon(void **state)
                 struct tdm_scheduler_config config = plain();
                 struct client_job *c;
 
-                config.all_guesses = false;
+                config.speculate.all_guesses = false;
                 config.clock_ns = world_now;
                 world_open(&w, 7, 200, 200, &config);
                 w.fleet.step_ns[0] = 1000000;
@@ -690,21 +612,13 @@ static void test_names(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_patterns),
-                cmocka_unit_test(test_faults),
-                cmocka_unit_test(test_losses),
-                cmocka_unit_test(test_hostile),
-                cmocka_unit_test(test_unloaded),
-                cmocka_unit_test(test_late),
-                cmocka_unit_test(test_few_pages),
-                cmocka_unit_test(test_places),
-                cmocka_unit_test(test_certainty),
-                cmocka_unit_test(test_cost),
-                cmocka_unit_test(test_rows_that_cost_nothing),
-                cmocka_unit_test(test_reads_soon),
-                cmocka_unit_test(test_names),
-                cmocka_unit_test(test_bursts),
-                cmocka_unit_test(test_ends),
+                cmocka_unit_test(test_patterns),   cmocka_unit_test(test_faults),
+                cmocka_unit_test(test_losses),     cmocka_unit_test(test_hostile),
+                cmocka_unit_test(test_unloaded),   cmocka_unit_test(test_late),
+                cmocka_unit_test(test_few_pages),  cmocka_unit_test(test_places),
+                cmocka_unit_test(test_cost),       cmocka_unit_test(test_rows_that_cost_nothing),
+                cmocka_unit_test(test_reads_soon), cmocka_unit_test(test_names),
+                cmocka_unit_test(test_bursts),     cmocka_unit_test(test_ends),
                 cmocka_unit_test(test_liars),
         };
 

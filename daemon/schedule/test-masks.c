@@ -193,9 +193,9 @@ static void test_guesses(void **state)
 
         for (unsigned i = 0; i < 8; i++)
                 alone(&want[i], schemas[i % N_SCHEMAS], NULL, 60, i);
-        config.guess = guess_of;
-        config.guess_data = want;
-        config.draft_max = 8;
+        config.speculate.guess = guess_of;
+        config.speculate.guess_data = want;
+        config.speculate.draft_max = 8;
         for (unsigned round = 0; round < 40; round++) {
                 struct world w;
 

@@ -42,7 +42,7 @@ static void happen(struct world *w, bool losses)
                 break;
         case 4:
                 if (w->s->n_companions > 0 && pick(w, 4) == 0) {
-                        tdm_draft_on_lag(NULL, UINT64_MAX, w->s); /* no job waits for its draft any more */
+                        tdm_companion_on_lag(NULL, UINT64_MAX, w->s); /* no job waits for its draft any more */
                         break;
                 }
                 /* fallthrough */
@@ -110,10 +110,10 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, enum guess
                 .max_sequences = max_seqs,
                 .steps_in_flight = (uint32_t)rand_r(&draw) % 5,
                 .no_relay = (uint32_t)rand_r(&draw) % 4 == 0,
-                .draft_max = guessing ? TDM_MAX_GUESSES : 0,
-                .guess = guessing == GUESS_SCRIPT ? script : NULL,
-                .all_guesses = guessing == GUESS_DRAFT,
-                .ends_early = guessing == GUESS_DRAFT && seed % 2,
+                .speculate.draft_max = guessing ? TDM_MAX_GUESSES : 0,
+                .speculate.guess = guessing == GUESS_SCRIPT ? script : NULL,
+                .speculate.all_guesses = guessing == GUESS_DRAFT,
+                .speculate.ends_early = guessing == GUESS_DRAFT && seed % 2,
                 .open_draft = world_open_draft,
                 .open_data = &w,
         };
@@ -127,7 +127,7 @@ static uint32_t run_random(unsigned seed, bool losses, bool culprits, enum guess
         w.n_jobs = 1 + pick(&w, MAX_JOBS - 1);
         w.away = losses;
         w.fleet.misses = guessing == GUESS_DRAFT ? misses : NULL;
-        w.fleet.is_sure = config.ends_early;
+        w.fleet.is_sure = config.speculate.ends_early;
         w.fleet.measured = kinds[pick(&w, TDM_ARRAY_SIZE(kinds))];
         w.fleet.slowness[0] = pick(&w, 3) * 1000;
         w.fleet.slowness[1] = pick(&w, 3) * 1000;

@@ -1,5 +1,5 @@
-/* Guesses, against a double of the fleet: every pattern of right and wrong ones, planted faults, lookup, the choice of
- * how many. test-random.c has them in random schedules. */
+/* Guesses, against a double of the fleet: every pattern of right and wrong ones, planted faults, the choice of how
+ * many. test-random.c has them in random schedules. */
 #include "daemon/schedule/test-world.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static const struct tdm_scheduler_config plain = {
         .prefill_rows = 16,
         .max_sequences = 4,
         .steps_in_flight = 1,
-        .draft_max = TDM_MAX_GUESSES,
+        .speculate.draft_max = TDM_MAX_GUESSES,
 };
 
 static uint32_t n_vocab(const struct world *w)
@@ -96,7 +96,7 @@ static void test_patterns(void **state)
         struct tdm_scheduler_config config = plain;
         struct world w;
 
-        config.guess = script;
+        config.speculate.guess = script;
         script_n = script_right = seen_n = 0;
         memset(seen, 0, sizeof(seen));
         for (unsigned round = 0; round < 8; round++) {
@@ -128,7 +128,7 @@ static bool goes_wrong(enum fault fault)
         bool wrong = false;
         struct world w;
 
-        config.guess = script;
+        config.speculate.guess = script;
         seen_n = 0; /* a new job may have the address of an old one */
         world_open(&w, 3, 64, 64, &config);
         w.fleet.fault = fault;
@@ -172,7 +172,7 @@ static void test_ends(void **state)
         struct tdm_scheduler_config config = plain;
         struct world w;
 
-        config.guess = all_right;
+        config.speculate.guess = all_right;
         for (uint32_t max_tokens = 1; max_tokens <= 40; max_tokens++) {
                 struct client_job *c;
 
@@ -196,7 +196,7 @@ static void test_no_pages(void **state)
         uint32_t n_without = 0;
         struct world w;
 
-        config.guess = all_right;
+        config.speculate.guess = all_right;
         /* The longest of them alone needs ten pages. */
         world_open(&w, 5, 11, 64, &config);
         for (uint32_t i = 0; i < 3; i++)
@@ -216,135 +216,6 @@ static void test_no_pages(void **state)
         for (uint32_t i = 0; i < w.n_jobs; i++)
                 check_result(&w.jobs[i], n_vocab(&w));
         world_close(&w);
-}
-
-/* ---- lookup ---- */
-
-static void test_lookup(void **state)
-{
-        const uint32_t ids[] = { 1, 2, 3, 4, 5, 6, 7, 2, 3, 4, 9, 8, 1, 2, 3, 4 };
-        uint32_t guesses[8], n;
-        struct tdm_lookup_match match;
-        struct tdm_lookup *lookup;
-
-        assert_int_equal(tdm_lookup_new(&lookup), 0);
-        n = tdm_lookup_guess(lookup, ids, 7, 8, guesses, &match);
-        assert_int_equal(n, 0);
-        /* Behind 2 3 4 stood 5. */
-        n = tdm_lookup_guess(lookup, ids, 10, 3, guesses, &match);
-        assert_int_equal(n, 3);
-        assert_int_equal(match.length, 3);
-        assert_memory_equal(guesses, &ids[4], 3 * sizeof(ids[0]));
-        /* 1 2 3 4 agrees further back than 2 3 4, though that stands later. */
-        n = tdm_lookup_guess(lookup, ids, 16, 8, guesses, &match);
-        assert_int_equal(n, 8);
-        assert_int_equal(match.length, 4);
-        assert_false(match.behind_changed);
-        assert_memory_equal(guesses, &ids[4], 8 * sizeof(ids[0]));
-        tdm_lookup_destroy(lookup);
-}
-
-/* A text that repeats is guessed on beyond its end; one that is long is read a piece a call. */
-static void test_lookup_repeats(void **state)
-{
-        uint32_t ids[9000], guesses[8], n = 0;
-        struct tdm_lookup_match match;
-        struct tdm_lookup *lookup;
-
-        for (uint32_t i = 0; i < TDM_ARRAY_SIZE(ids); i++)
-                ids[i] = i % 5;
-        assert_int_equal(tdm_lookup_new(&lookup), 0);
-        for (unsigned i = 0; i < 3; i++) {
-                assert_int_equal(n, 0);
-                n = tdm_lookup_guess(lookup, ids, TDM_ARRAY_SIZE(ids), 8, guesses, &match);
-        }
-        assert_int_equal(n, 8);
-        assert_int_equal(match.length, TDM_LOOKUP_MOST);
-        for (uint32_t i = 0; i < n; i++)
-                assert_int_equal(guesses[i], i % 5);
-        tdm_lookup_destroy(lookup);
-}
-
-/* A text and its copy, in which some tokens are changed. */
-static uint32_t make_copy(uint32_t *ids, uint32_t n_text, uint32_t n_copied, uint32_t change_every)
-{
-        for (uint32_t i = 0; i < n_text; i++)
-                ids[i] = 1000 + i;
-        for (uint32_t i = 0; i < n_copied; i++)
-                ids[n_text + i] = i % change_every == change_every - 1 ? 5000 + i : ids[i];
-        return n_text + n_copied;
-}
-
-static uint32_t guess_once(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t n_ids, uint32_t *ret,
-                           struct tdm_lookup_match *match)
-{
-        return tdm_lookup_guess(lookup, ids, n_ids, TDM_MAX_GUESSES, ret, match);
-}
-
-/* Behind a changed token the copy goes on where it stood, also while too few tokens stand behind it to be found. */
-static void test_lookup_behind_changed(void **state)
-{
-        uint32_t ids[400], guesses[TDM_MAX_GUESSES], n_text = 100;
-        struct tdm_lookup_match match;
-        struct tdm_lookup *lookup;
-
-        make_copy(ids, n_text, 60, 16);
-        assert_int_equal(tdm_lookup_new(&lookup), 0);
-        for (uint32_t n_copied = 1; n_copied <= 60; n_copied++) {
-                uint32_t n = guess_once(lookup, ids, n_text + n_copied, guesses, &match);
-                uint32_t behind = n_copied % 16; /* tokens behind the last change */
-
-                if (n_copied < TDM_LOOKUP_LEAST) {
-                        assert_int_equal(n, 0);
-                        continue;
-                }
-                assert_int_equal(n, TDM_MAX_GUESSES);
-                assert_memory_equal(guesses, &ids[n_copied], n * sizeof(*ids));
-                assert_int_equal(match.behind_changed, behind == 0);
-                /* Those before the change count as far as the one before that; where there is none, all do. */
-                assert_int_equal(match.length, n_copied < 16 ? n_copied : 15 + behind);
-        }
-        tdm_lookup_destroy(lookup);
-}
-
-/* Where two changes are close, and where little agreed before, nothing is gone on with. */
-static void test_lookup_gives_up(void **state)
-{
-        uint32_t guesses[TDM_MAX_GUESSES];
-        struct tdm_lookup_match match;
-
-        for (uint32_t every = 2; every <= 16; every++) {
-                uint32_t ids[400], n_text = 100, n_ids = make_copy(ids, n_text, every, every), n = 0;
-                struct tdm_lookup *lookup;
-
-                assert_int_equal(tdm_lookup_new(&lookup), 0);
-                for (uint32_t i = n_text; i <= n_ids; i++)
-                        n = guess_once(lookup, ids, i, guesses, &match);
-                assert_int_equal(n, every > TDM_LOOKUP_BEFORE_CHANGE ? TDM_MAX_GUESSES : 0);
-                ids[n_ids] = 6000;
-                assert_int_equal(guess_once(lookup, ids, n_ids + 1, guesses, &match), 0);
-                tdm_lookup_destroy(lookup);
-        }
-}
-
-/* Steps of a copy of 240 tokens in which every 16th is changed, as the benchmark has it. */
-static void test_lookup_steps(void **state)
-{
-        uint32_t ids[500], guesses[TDM_MAX_GUESSES], n_text = 240, n_steps = 0, n_ids = make_copy(ids, n_text, 240, 16);
-        struct tdm_lookup_match match;
-        struct tdm_lookup *lookup;
-
-        assert_int_equal(tdm_lookup_new(&lookup), 0);
-        for (uint32_t at = n_text + 1; at < n_ids; n_steps++) {
-                uint32_t n = guess_once(lookup, ids, at, guesses, &match), right = 0;
-
-                while (right < n && at + right + 1 < n_ids && guesses[right] == ids[at + right])
-                        right++;
-                at += right + 1;
-        }
-        /* Two before anything is found, then one for each change. */
-        assert_int_equal(n_steps, 17);
-        tdm_lookup_destroy(lookup);
 }
 
 /* ---- how many ---- */
@@ -427,137 +298,12 @@ static void test_length_follows_cost(void **state)
         world_close(&w);
 }
 
-static uint64_t cost_seed;
-
-/* 0.9 to 1.1, and sometimes twice as much. */
-static double disturbed(void)
-{
-        double x;
-
-        cost_seed = cost_seed * UINT64_C(6364136223846793005) + 1;
-        x = (double)(cost_seed >> 40) / (1 << 24);
-        return (0.9 + 0.2 * x) * (x > 0.97 ? 2 : 1);
-}
-
-static void took(struct lane *lane, uint32_t n_rows, uint32_t n_passes, bool is_draft, double ns)
-{
-        struct sequence q = { .is_draft = is_draft };
-        struct flight_seq fs = { .seq = &q };
-        const struct flight f = { .n_rows = n_rows, .n_passes = n_passes, .n_ran = n_passes, .n_seqs = 1, .seqs = &fs };
-
-        tdm_scheduler_note_cost(lane, &f, (uint64_t)ns);
-}
-
-/* A step of few rows takes 4 % more for each. The machine becomes three times as slow meanwhile, and steps are
- * disturbed. What rows add is found all the same. */
-static void test_costs_on_a_busy_machine(void **state)
-{
-        struct lane *lane = calloc(1, sizeof(*lane));
-        float one;
-
-        assert_non_null(lane);
-        for (uint32_t run = 0; run < 20; run++) {
-                uint32_t n_plain = 0;
-
-                memset(lane, 0, sizeof(*lane));
-                cost_seed = run;
-                for (uint32_t i = 0; i < 200; i++) {
-                        double speed = 1 + 2 * (double)i / 200;
-                        bool plain_step = tdm_scheduler_step_cost(lane, 1, 1) == 0;
-                        uint32_t n_rows = plain_step ? 1 : 2 + (i * 7 + i / 5) % 5;
-
-                        n_plain += plain_step;
-
-                        took(lane, n_rows, 1, false, 1e7 * speed * (0.96 + 0.04 * n_rows) * disturbed());
-                }
-                assert_in_range(n_plain, 1, 12);
-                one = tdm_scheduler_step_cost(lane, 1, 1);
-                for (uint32_t n = 2; n <= 6; n++) {
-                        float part = tdm_scheduler_step_cost(lane, n, 1) / one;
-
-                        assert_true(part < 1.3f * (0.96f + 0.04f * (float)n));
-                        assert_true(part > 0.8f * (0.96f + 0.04f * (float)n));
-                }
-        }
-        free(lane);
-}
-
-/* More rows take half as long again, which was seen once. A job alone soon tries it again. Where eight would have to
- * wait for the try, it is believed for longer. */
-static void test_costs_in_company(void **state)
-{
-        static const struct {
-                uint32_t n, n_known, n_forgotten; /* sequences; so many steps later */
-        } cases[] = { { 1, 10, 30 }, { 8, 500, 1100 } };
-
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
-                struct lane *lane = calloc(1, sizeof(*lane));
-                uint32_t n = cases[i].n, steps = 0;
-
-                assert_non_null(lane);
-                took(lane, n, 1, false, 6e6);
-                took(lane, n + n / 2 + 1, 1, false, 9e6);
-                for (; steps < cases[i].n_known; steps++)
-                        took(lane, n, 1, false, 6e6);
-                assert_true(tdm_scheduler_step_cost(lane, n + n / 2 + 1, n) >
-                            1.4f * tdm_scheduler_step_cost(lane, n, n));
-                for (; steps < cases[i].n_forgotten; steps++)
-                        took(lane, n, 1, false, 6e6);
-                assert_true(tdm_scheduler_step_cost(lane, n + n / 2 + 1, n) <
-                            1.1f * tdm_scheduler_step_cost(lane, n, n));
-                free(lane);
-        }
-}
-
-/* Eight together, one of them with a guess. The only step without guesses that was measured was disturbed, so the row
- * more seems to cost nothing, while it takes a quarter of the step. Seven texts do not wait for it for long. */
-static void test_a_disturbed_base_in_company(void **state)
-{
-        struct lane *lane = calloc(1, sizeof(*lane));
-        uint32_t n_slow = 0;
-
-        assert_non_null(lane);
-        took(lane, 8, 1, false, 7.5e6);
-        for (uint32_t i = 0; i < 1000; i++) {
-                float base = tdm_scheduler_step_cost(lane, 8, 8), ns = tdm_scheduler_step_cost(lane, 9, 8);
-                bool guesses = base > 0 && !tdm_scheduler_others_wait(lane, 9, ns, base);
-
-                n_slow += guesses;
-                took(lane, guesses ? 9 : 8, 1, false, guesses ? 7.5e6 : 6e6);
-        }
-        assert_in_range(n_slow, 1, 100);
-        free(lane);
-}
-
-/* A trip and a time for each pass, or all in proportion where all bursts are of one length. */
-static void test_costs_of_bursts(void **state)
-{
-        struct lane *lane = calloc(1, sizeof(*lane));
-
-        assert_non_null(lane);
-        assert_true(tdm_scheduler_burst_cost(lane, 1, 3) == 0);
-        for (uint32_t i = 0; i < 10; i++)
-                took(lane, 1, 2, true, 200000);
-        assert_true(fabsf(tdm_scheduler_burst_cost(lane, 1, 4) - 400000) < 1000);
-        assert_true(tdm_scheduler_burst_cost(lane, 2, 4) == 0);
-        for (uint32_t i = 0; i < 100; i++) {
-                uint32_t n = 1 + i % 5;
-
-                took(lane, 1, n, true, (150000 + 25000 * n) * disturbed());
-        }
-        assert_true(fabsf(tdm_scheduler_burst_cost(lane, 1, 1) - 175000) < 35000);
-        assert_true(fabsf(tdm_scheduler_burst_cost(lane, 1, 8) - 350000) < 70000);
-        tdm_scheduler_forget_bursts(lane, 1);
-        assert_true(tdm_scheduler_burst_cost(lane, 1, 1) == 0);
-        free(lane);
-}
-
 static void test_off(void **state)
 {
         struct tdm_scheduler_config config = plain;
         struct world w;
 
-        config.speculation = TDM_SPECULATION_OFF;
+        config.speculate.mode = TDM_SPECULATION_OFF;
         world_open(&w, 7, 64, 64, &config);
         for (uint32_t i = 0; i < 4; i++)
                 start(&w, add_edit(&w, 20));
@@ -573,21 +319,9 @@ static void test_off(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_patterns),
-                cmocka_unit_test(test_faults),
-                cmocka_unit_test(test_ends),
-                cmocka_unit_test(test_no_pages),
-                cmocka_unit_test(test_lookup),
-                cmocka_unit_test(test_lookup_repeats),
-                cmocka_unit_test(test_lookup_behind_changed),
-                cmocka_unit_test(test_lookup_gives_up),
-                cmocka_unit_test(test_lookup_steps),
-                cmocka_unit_test(test_off),
-                cmocka_unit_test(test_length_follows_cost),
-                cmocka_unit_test(test_costs_on_a_busy_machine),
-                cmocka_unit_test(test_costs_of_bursts),
-                cmocka_unit_test(test_costs_in_company),
-                cmocka_unit_test(test_a_disturbed_base_in_company),
+                cmocka_unit_test(test_patterns), cmocka_unit_test(test_faults),
+                cmocka_unit_test(test_ends),     cmocka_unit_test(test_no_pages),
+                cmocka_unit_test(test_off),      cmocka_unit_test(test_length_follows_cost),
         };
 
         tdm_log_set_level(TDM_LOG_ERROR);

@@ -546,7 +546,7 @@ void world_open(struct world *w, unsigned seed, uint32_t full_pages, uint32_t wi
         w->fleet.epoch = 1;
         for (uint32_t i = 0; i < N_WORLD_MODELS; i++) {
                 w->fleet.models[i] = make_model(w->models, i + 1, full_pages, window_pages, config->max_rows,
-                                                config->max_sequences, config->draft_max > 0 ? 64 : 16);
+                                                config->max_sequences, config->speculate.draft_max > 0 ? 64 : 16);
                 w->fleet.cache[i][TDM_KV_FULL] = calloc(full_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
                 w->fleet.cache[i][TDM_KV_WINDOW] = calloc(window_pages * TDM_KV_PAGE_TOKENS, sizeof(struct cell));
                 tdm_scheduler_on_model_changed(w->s, w->fleet.models[i]);

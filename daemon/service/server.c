@@ -632,11 +632,11 @@ static int set_up_serving(struct server *s, const struct tdm_config *config, str
                 .max_sequences = config->max_sequences,
                 .steps_in_flight = config->steps_in_flight,
                 .placement = config->placement,
-                .speculation = config->speculation,
-                .draft_max = config->draft_max,
+                .speculate = { .mode = config->speculation,
+                               .draft_max = config->draft_max,
+                               .all_guesses = all_guesses,
+                               .guess_file = all_guesses ? NULL : guesses },
                 .drafts = (const char *const *)config->drafts,
-                .all_guesses = all_guesses,
-                .guess_file = all_guesses ? NULL : guesses,
         };
         struct tdm_face_config face = {
                 .system = config->system,

@@ -9,7 +9,7 @@ usage: TANDEM_BIN=build/bin bench-speculate.py MODEL.gguf [--draft DRAFT.gguf] [
   8, 32    so many together
   lookup   greedy with lookup alone
   edit     the model writes its text, and the guesses are copied from that text with every 16th token replaced
-           (TANDEM_GUESSES, daemon/schedule/guess-file.h), as by lookup in a text that is to be edited
+           (TANDEM_GUESSES, daemon/speculate/guess-file.h), as by lookup in a text that is to be edited
   steps    no times: how many tokens a step has where a draft always makes k guesses, of the same texts, greedy and at
            temperature 0.8, top-k 40
   others   a job with guesses beside one without: the gap between that one's tokens, and the time to the first token of

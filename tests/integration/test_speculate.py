@@ -2,7 +2,7 @@
 
 The reference of each job is the job with speculation off. Then its guesses are scripted: TANDEM_GUESSES names a file
 with all the texts, of which the daemon gives any number as guesses, right ones up to any place
-(daemon/schedule/guess-file.h)."""
+(daemon/speculate/guess-file.h)."""
 import glob
 import random
 import struct

@@ -1,5 +1,5 @@
 /* See guess-file.h. */
-#include "daemon/schedule/guess-file.h"
+#include "daemon/speculate/guess-file.h"
 
 #include "daemon/models/models.h"
 

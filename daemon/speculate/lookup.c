@@ -1,5 +1,5 @@
 /* See lookup.h. */
-#include "daemon/schedule/lookup.h"
+#include "daemon/speculate/lookup.h"
 
 #define NONE UINT32_MAX
 /* Ids that one call reads at most: the loop's thread has other things to do. */

@@ -1,10 +1,10 @@
 /* For tests: guesses from a file of texts instead of a job's own. The texts are what the jobs will generate, so every
  * number of guesses comes with every number of right ones. */
-#ifndef TDM_DAEMON_SCHEDULE_GUESS_FILE_H
-#define TDM_DAEMON_SCHEDULE_GUESS_FILE_H
+#ifndef TDM_DAEMON_SPECULATE_GUESS_FILE_H
+#define TDM_DAEMON_SPECULATE_GUESS_FILE_H
 
 #include "daemon/jobs/job.h"
-#include "daemon/schedule/lookup.h"
+#include "daemon/speculate/lookup.h"
 
 struct tdm_guess_file;
 

@@ -7,8 +7,8 @@
  * A text that is edited agrees with the old one up to a token that is changed, and mostly again behind it. So the place
  * of the last guesses is gone on with behind one token that differs. Else three tokens of the new text would have to
  * come first, each with a step of its own. */
-#ifndef TDM_DAEMON_SCHEDULE_LOOKUP_H
-#define TDM_DAEMON_SCHEDULE_LOOKUP_H
+#ifndef TDM_DAEMON_SPECULATE_LOOKUP_H
+#define TDM_DAEMON_SPECULATE_LOOKUP_H
 
 #include "common/error.h"
 
