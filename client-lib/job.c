@@ -248,6 +248,8 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                 out.text = job->text.data + text_at;
                 out.thinking = token->thinking.len ? (const char *)token->thinking.data : "";
                 out.thinking_size = token->thinking.len;
+                out.piece = token->piece.len ? (const char *)token->piece.data : out.text;
+                out.piece_size = token->piece.len ? token->piece.len : out.size;
                 if (token->n_calls > 0 && !take_deltas(job, token, &out))
                         return;
                 if (heard(job) && job->callbacks.on_token)

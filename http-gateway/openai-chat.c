@@ -95,7 +95,7 @@ static json_t *one_logprob(const char *text, size_t size, float logprob)
 
 static json_t *token_logprob(const struct tandem_token *token)
 {
-        json_t *one = one_logprob(token->text, token->size, token->logprob), *top = json_array();
+        json_t *one = one_logprob(token->piece, token->piece_size, token->logprob), *top = json_array();
 
         for (size_t i = 0; i < token->n_top; i++)
                 json_array_append_new(top, one_logprob(token->top[i].text, token->top[i].size, token->top[i].logprob));

@@ -33,7 +33,7 @@ static void add_column(json_t *to, const struct tandem_token *token, size_t offs
 {
         json_t *tops = json_object_get(to, "top_logprobs"), *top = json_is_array(tops) ? json_object() : NULL;
 
-        json_array_append_new(json_object_get(to, "tokens"), json_text(token->text, token->size));
+        json_array_append_new(json_object_get(to, "tokens"), json_text(token->piece, token->piece_size));
         json_array_append_new(json_object_get(to, "token_logprobs"), json_real(openai_logprob(token->logprob)));
         for (size_t i = 0; i < token->n_top && top; i++) {
                 json_t *text = json_text(token->top[i].text, token->top[i].size);
@@ -112,7 +112,7 @@ static void completion_text(struct exchange *x, struct choice *c, const struct t
                         struct column *column = c->state;
 
                         add_column(logprobs, token, column->offset);
-                        column->offset += n_characters(text, size);
+                        column->offset += n_characters(token->piece, token->piece_size);
                 }
                 if (!r->stream)
                         keep_columns(c, logprobs);

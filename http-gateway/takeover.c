@@ -258,6 +258,8 @@ static void takeover_text(struct exchange *x, struct choice *c, const struct tan
         }
         json = json_pack("{s:I, s:o, s:o}", "id", (json_int_t)token->id, "logprob", logprob_json(token->logprob),
                          "text", json_text(text, size));
+        if (token->piece_size != size || memcmp(token->piece, text, size) != 0)
+                set(json, "piece", hex(token->piece, token->piece_size));
         if (token->thinking_size > 0)
                 set(json, "thinking", json_text(token->thinking, token->thinking_size));
         list = json_array();
@@ -372,32 +374,39 @@ static bool read_calls(struct takeover_line *line, const json_t *calls)
         return true;
 }
 
-static bool read_top(struct takeover_line *line, const json_t *top, size_t size)
+/* Bytes in hexadecimal, to line->bytes behind what is there. They take half of the line at most, all together. */
+static bool read_hex(struct takeover_line *line, const char *digits, const char **ret, size_t *ret_size)
 {
-        size_t n = json_array_size(top), used = 0;
+        char *start = line->bytes + line->n_bytes;
+
+        for (; digits[0] && digits[1]; digits += 2) {
+                int high = digit(digits[0]), low = digit(digits[1]);
+
+                if (high < 0 || low < 0)
+                        return false;
+                line->bytes[line->n_bytes++] = (char)(high << 4 | low);
+        }
+        *ret = start;
+        *ret_size = (size_t)(line->bytes + line->n_bytes - start);
+        return true;
+}
+
+static bool read_top(struct takeover_line *line, const json_t *top)
+{
+        size_t n = json_array_size(top);
 
         if (n == 0)
                 return true;
         line->top = calloc(n, sizeof(*line->top));
-        line->bytes = malloc(size); /* two digits a byte: half of it at most */
-        if (!line->top || !line->bytes)
+        if (!line->top)
                 return false;
         for (size_t i = 0; i < n; i++) {
                 const json_t *one = json_array_get(top, i);
-                const char *text = json_get_string(one, "hex", "");
-                char *start = line->bytes + used;
 
-                for (; text[0] && text[1]; text += 2) {
-                        int high = digit(text[0]), low = digit(text[1]);
-
-                        if (high < 0 || low < 0)
-                                return false;
-                        line->bytes[used++] = (char)(high << 4 | low);
-                }
-                line->top[i] = (struct tandem_alternative){ .id = count_of(one, "id"),
-                                                            .logprob = logprob_of(one),
-                                                            .text = start,
-                                                            .size = (size_t)(line->bytes + used - start) };
+                line->top[i].id = count_of(one, "id");
+                line->top[i].logprob = logprob_of(one);
+                if (!read_hex(line, json_get_string(one, "hex", ""), &line->top[i].text, &line->top[i].size))
+                        return false;
         }
         line->token.top = line->top;
         line->token.n_top = n;
@@ -407,8 +416,10 @@ static bool read_top(struct takeover_line *line, const json_t *top, size_t size)
 static bool read_token(struct takeover_line *line, size_t size)
 {
         const json_t *text = json_object_get(line->json, "text"), *thinking = json_object_get(line->json, "thinking");
+        const char *piece = json_get_string(line->json, "piece", NULL);
 
-        if (!json_is_string(text))
+        line->bytes = malloc(size);
+        if (!json_is_string(text) || !line->bytes)
                 return false;
         line->kind = TAKEOVER_TOKEN;
         line->token = (struct tandem_token){ .id = count_of(line->json, "id"),
@@ -417,8 +428,11 @@ static bool read_token(struct takeover_line *line, size_t size)
                                              .size = json_string_length(text),
                                              .thinking = json_is_string(thinking) ? json_string_value(thinking) : "",
                                              .thinking_size = json_string_length(thinking) };
-        return read_calls(line, json_object_get(line->json, "calls")) &&
-               read_top(line, json_object_get(line->json, "top"), size);
+        line->token.piece = line->token.text;
+        line->token.piece_size = line->token.size;
+        return (!piece || read_hex(line, piece, &line->token.piece, &line->token.piece_size)) &&
+               read_calls(line, json_object_get(line->json, "calls")) &&
+               read_top(line, json_object_get(line->json, "top"));
 }
 
 static bool read_done(struct takeover_line *line)

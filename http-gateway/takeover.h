@@ -24,7 +24,8 @@ struct takeover_line {
         uint32_t prompt_tokens;
         struct tandem_token token; /* its arrays are owned */
         struct tandem_result result;
-        char *bytes; /* owned: of the alternatives' texts */
+        char *bytes; /* owned: of the alternatives' texts and the token's own */
+        size_t n_bytes;
         struct tandem_call_delta *deltas;
         const struct tandem_call_delta **calls;
         struct tandem_alternative *top;

@@ -300,6 +300,10 @@ struct tandem_token {
         size_t thinking_size;
         const struct tandem_call_delta *const *calls; /* [n_calls] of jobs with tools */
         size_t n_calls;
+        /* The token's own bytes, whatever text has been released: part of a character, of a stop text, of a call. From
+         * an older daemon the text. */
+        const char *piece;
+        size_t piece_size;
 };
 
 struct tandem_result {

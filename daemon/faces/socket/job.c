@@ -71,6 +71,18 @@ static void put_alternatives(const struct tdm_job *job, const struct tdm_job_tok
         token->top = a->list;
 }
 
+/* Text is what may be shown by now. It lags where a character or a stop text is not whole, and calls have none. */
+static void put_piece(const struct tdm_job *job, const struct tdm_job_token *t, Tandem__Token *token)
+{
+        const char *piece = NULL;
+        size_t size = tdm_tokenizer_piece(job->tokenizer, t->id, true, &piece);
+
+        if (size == t->size && (size == 0 || memcmp(piece, t->text, size) == 0))
+                return;
+        token->piece.data = (uint8_t *)(uintptr_t)piece;
+        token->piece.len = size;
+}
+
 /* What a token adds beside its text, in one piece of memory to be freed: deltas, their list, names with a NUL, and the
  * thoughts in a row. NULL: no memory. */
 static void *put_parts(Tandem__Token *token, const struct tdm_job_token *t)
@@ -125,6 +137,7 @@ static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_t
         token.logprob = t->logprob;
         token.text.data = (uint8_t *)t->text;
         token.text.len = t->size;
+        put_piece(job, t, &token);
         put_alternatives(job, t, &alternatives, &token);
         if (t->n_parts > 0) {
                 parts = put_parts(&token, t);
