@@ -137,6 +137,22 @@ static void ask_free(struct ask *a)
         free(a);
 }
 
+/* To Ollama's clients a model that is not in memory is unloaded already; only one that is not on disk is missing. */
+static int unload(struct ask *a)
+{
+        struct tandem_model_list *models = NULL;
+        struct tandem_error why;
+        int code = tandem_unload_model(a->tandem, a->model, &a->error);
+
+        if (code != TANDEM_E_NO_MODEL || tandem_list_models(a->tandem, &models, &why) != TANDEM_OK)
+                return code;
+        for (size_t i = 0; i < models->n_models; i++)
+                if (a->model && strcmp(models->models[i]->name, a->model) == 0)
+                        code = TANDEM_OK;
+        tandem_model_list_free(models);
+        return code;
+}
+
 /* On a thread. */
 static void ask_run(void *task)
 {
@@ -160,7 +176,7 @@ static void ask_run(void *task)
         if (a->code == TANDEM_OK && a->what & ASK_LOAD)
                 a->code = tandem_load_model(a->tandem, a->model, &a->error);
         if (a->code == TANDEM_OK && a->what & ASK_UNLOAD)
-                a->code = tandem_unload_model(a->tandem, a->model, &a->error);
+                a->code = unload(a);
         tandem_set_timeout(a->tandem, -1);
 }
 

@@ -1,5 +1,5 @@
-/* Ollama's lists. Names get the ":latest" that its clients expect. What Tandem does not know (when a file was changed)
- * is given as nothing rather than made up. */
+/* Ollama's lists. Names get the ":latest" that its clients expect. What Tandem does not know yet (the architecture of a
+ * file that was never used) is given as nothing rather than made up. */
 #include "http-gateway/ollama.h"
 
 #include <inttypes.h>
@@ -14,13 +14,42 @@ void ollama_version(struct exchange *x)
         exchange_answer_json(x, 200, json_pack("{s:s}", "version", OLLAMA_API_VERSION));
 }
 
+/* "4.02B", "268.10M", as Ollama writes it; "": the head of the file was not read yet. */
+static void write_parameters(char *to, size_t size, uint64_t n)
+{
+        if (n >= 1000000000)
+                snprintf(to, size, "%.1fB", (double)n / 1e9);
+        else if (n >= 1000000)
+                snprintf(to, size, "%.2fM", (double)n / 1e6);
+        else if (n > 0)
+                snprintf(to, size, "%.2fK", (double)n / 1e3);
+        else
+                to[0] = '\0';
+}
+
+/* Seconds since 1970; 0: `otherwise`. */
+static json_t *time_text(uint64_t seconds, const char *otherwise)
+{
+        time_t t = (time_t)seconds;
+        char text[64];
+        struct tm tm;
+
+        if (seconds == 0 || !gmtime_r(&t, &tm) || tm.tm_year > 9999 - 1900)
+                return json_string(otherwise);
+        snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02dZ", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday,
+                 tm.tm_hour, tm.tm_min, tm.tm_sec);
+        return json_string(text);
+}
+
 /* The architecture is not known before the head of the file was read. */
 static json_t *details(const struct tandem_model *m)
 {
+        char parameters[32];
         json_t *families = m->architecture[0] ? json_pack("[s]", m->architecture) : json_array();
 
+        write_parameters(parameters, sizeof(parameters), m->parameters);
         return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s}", "parent_model", "", "format", "gguf", "family",
-                         m->architecture, "families", families, "parameter_size", "", "quantization_level",
+                         m->architecture, "families", families, "parameter_size", parameters, "quantization_level",
                          m->quantisation);
 }
 
@@ -59,7 +88,7 @@ static void answer_tags(struct exchange *x, struct ask *ask)
         for (size_t i = 0; i < ask->models->n_models; i++) {
                 json_t *json = entry(ask->models->models[i]);
 
-                json_object_set_new(json, "modified_at", json_string(LONG_AGO));
+                json_object_set_new(json, "modified_at", time_text(ask->models->models[i]->modified_s, LONG_AGO));
                 json_array_append_new(models, json);
         }
         exchange_answer_json(x, 200, json_pack("{s:o}", "models", models));
@@ -81,7 +110,7 @@ static void answer_ps(struct exchange *x, struct ask *ask)
                 if (strcmp(m->state, "loaded") != 0)
                         continue;
                 json = entry(m);
-                json_object_set_new(json, "expires_at", json_string(FAR_AWAY));
+                json_object_set_new(json, "expires_at", time_text(m->expires_s, FAR_AWAY));
                 /* Both are what is in memory. Clients make shares of CPU and GPU of them; there is one memory here. */
                 json_object_set_new(json, "size", json_integer((json_int_t)m->weights_bytes));
                 json_object_set_new(json, "size_vram", json_integer((json_int_t)m->weights_bytes));
@@ -125,10 +154,13 @@ static void answer_show(struct exchange *x, struct ask *ask)
                 snprintf(key, sizeof(key), "%.100s.context_length", m->architecture);
                 json_object_set_new(info, key, json_integer(m->context));
         }
+        if (m->parameters > 0)
+                json_object_set_new(info, "general.parameter_count", json_integer((json_int_t)m->parameters));
         exchange_answer_json(x, 200,
-                             json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o}", "license", "", "modelfile", "",
-                                       "parameters", "", "template", "", "modified_at", LONG_AGO, "details", details(m),
-                                       "model_info", info, "capabilities", capabilities(m)));
+                             json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "license", "", "modelfile", "",
+                                       "parameters", "", "template", "", "modified_at",
+                                       time_text(m->modified_s, LONG_AGO), "details", details(m), "model_info", info,
+                                       "capabilities", capabilities(m)));
 }
 
 /* The daemon knows nothing of a model before its first use, and applications decide by this answer what a model is good

@@ -491,6 +491,9 @@ struct tandem_model {
         /* words with spaces between: "completion", "tools", "embedding"; "" until the file's head was read, and from an
          * older daemon */
         const char *capabilities;
+        uint64_t modified_s; /* when the file was last written, in seconds since 1970; 0 from an older daemon */
+        uint64_t expires_s;  /* when it leaves unless it is used, in seconds since 1970; 0: not by itself */
+        uint64_t parameters; /* weights of all its tensors; 0 until the file's head was read */
 };
 
 struct tandem_status {

@@ -1,6 +1,8 @@
 /* See status.h. */
 #include "daemon/faces/status.h"
 
+#include <time.h>
+
 static const char *or_empty(const char *s)
 {
         return s ? s : "";
@@ -113,6 +115,21 @@ static const char *capabilities(const struct tdm_model *model, const struct tdm_
         return tdm_chat_family_has_tools(metadata->chat) ? "completion tools" : "completion";
 }
 
+static uint64_t modified_s(const struct tdm_file_identity *identity)
+{
+        return identity->mtime_ns > 0 ? (uint64_t)identity->mtime_ns / TDM_NSEC_PER_SEC : 0;
+}
+
+/* The machine's time of the day when the model leaves unless it is used; 0: it does not leave by itself. */
+static uint64_t expires_s(const struct tdm_model *model)
+{
+        uint64_t at_ns = tdm_model_leaves_at(model), now_ns = tdm_now_ns();
+
+        if (at_ns == UINT64_MAX)
+                return 0;
+        return (uint64_t)time(NULL) + (at_ns > now_ns ? (at_ns - now_ns) / TDM_NSEC_PER_SEC : 0);
+}
+
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret)
 {
         struct tdm_model_fields *f = &ret->fields;
@@ -137,6 +154,9 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .progress = progress(model),
                 .resident_bytes = tdm_model_resident_bytes(model),
                 .is_default = tdm_model_is_default(model),
+                .modified_s = modified_s(&model->identity),
+                .expires_s = expires_s(model),
+                .parameters = metadata ? metadata->n_parameters : 0,
         };
         if (model->activations)
                 f->activations_bytes =
@@ -145,6 +165,35 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 f->scratch_bytes = tdm_fleet_model_scratch(source->fleet, model->id);
         if (model->pages)
                 fill_cache(model, f);
+}
+
+bool tdm_status_of_file(const struct tdm_status_source *source, const char *name, const char *path, uint64_t size_bytes,
+                        const struct tdm_file_identity *identity, struct tdm_model_shown *ret,
+                        struct tdm_model **ret_model)
+{
+        struct tdm_model *model = tdm_models_find_file(source->models, identity);
+
+        if (model && strcmp(model->name, name) == 0)
+                return false;
+        if (model)
+                tdm_status_of_model(source, model, ret);
+        else
+                ret->fields = (struct tdm_model_fields){ .state = "available",
+                                                         .error = "",
+                                                         .architecture = "",
+                                                         .quantisation = "",
+                                                         .placement = "",
+                                                         .precision = "",
+                                                         .kv_type = "",
+                                                         .chat = "",
+                                                         .capabilities = "",
+                                                         .file_bytes = size_bytes,
+                                                         .modified_s = modified_s(identity) };
+        ret->fields.name = name;
+        ret->fields.path = path;
+        ret->fields.is_default = strcmp(name, tdm_models_default_name(source->models)) == 0;
+        *ret_model = model;
+        return true;
 }
 
 void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_daemon_fields *ret)

@@ -58,6 +58,11 @@ void tdm_status_of_worker(const struct tdm_status_source *source, enum tdm_worke
 const char *tdm_status_name_of(const struct tdm_status_source *source, const struct tdm_model *model);
 /* The texts live as long as the model does not change. */
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret);
+/* The same of a file that a list found: its model's under this name, where it is in use under another. False: its model
+ * is listed under this very name. *ret_model: NULL, there is none. name and path are borrowed. */
+bool tdm_status_of_file(const struct tdm_status_source *source, const char *name, const char *path, uint64_t size_bytes,
+                        const struct tdm_file_identity *identity, struct tdm_model_shown *ret,
+                        struct tdm_model **ret_model);
 /* "asked for by root", or by "user 1000": why a worker was restarted. */
 void tdm_status_asked_by(char *to, size_t size, uint32_t uid);
 void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_daemon_fields *ret);

@@ -2,6 +2,7 @@
  * opens it with its own rights and passes the fd. No path is compiled in: an installed prefix and a build tree are
  * found relative to this executable. */
 #include "daemon/models/private.h"
+#include "common/log.h"
 #include "common/suggest.h"
 
 #include <dirent.h>
@@ -9,7 +10,8 @@
 #include <sys/stat.h>
 
 #define MAX_NAME_BYTES 240u
-#define MAX_SCANNED 1024u
+#define MAX_SCANNED 8192u            /* names in all directories; a longer list is cut, and the log says so */
+#define SCAN_SLOTS (2 * MAX_SCANNED) /* of the table of names; a power of two */
 
 void tdm_strv_freep(char ***strv)
 {
@@ -126,7 +128,8 @@ char *tdm_model_name_of_path(const char *path)
         return name ? tdm_utf8_mend(name) : NULL;
 }
 
-static void consider(const char *name, const char *path, uint64_t size_bytes, void *userdata)
+static void consider(const char *name, const char *path, uint64_t size_bytes, const struct tdm_file_identity *identity,
+                     void *userdata)
 {
         tdm_suggest(userdata, name);
 }
@@ -161,7 +164,25 @@ static int no_such_name(struct tdm_models *m, const char *name, struct tdm_error
                              m->dirs[n] ? " and others" : "");
 }
 
-int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, char **ret_path, struct tdm_error *err)
+/* A file that was opened, with its path and the name that it has here. */
+static int give_file(int fd, const char *path, char *name, int *ret_fd, char **ret_path, char **ret_name)
+{
+        char *copy = strdup(path);
+
+        if (!copy || !name) {
+                close(fd);
+                free(copy);
+                free(name);
+                return -ENOMEM;
+        }
+        *ret_fd = fd;
+        *ret_path = copy;
+        *ret_name = name;
+        return 0;
+}
+
+int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, char **ret_path, char **ret_name,
+                         struct tdm_error *err)
 {
         char path[4400];
 
@@ -174,13 +195,7 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                 if (fd < 0)
                         return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name,
                                              m->files[i].path, strerror(-fd));
-                *ret_path = strdup(m->files[i].path);
-                if (!*ret_path) {
-                        close(fd);
-                        return -ENOMEM;
-                }
-                *ret_fd = fd;
-                return 0;
+                return give_file(fd, m->files[i].path, strdup(name), ret_fd, ret_path, ret_name);
         }
         if (strchr(name, '/') || name[0] == '.' || strlen(name) > MAX_NAME_BYTES)
                 return tdm_error_set(
@@ -200,76 +215,88 @@ int tdm_models_open_name(struct tdm_models *m, const char *name, int *ret_fd, ch
                 if (fd < 0)
                         return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %s at %s: %s", name, path,
                                              strerror(-fd));
-                *ret_path = strdup(path);
-                if (!*ret_path) {
-                        close(fd);
-                        return -ENOMEM;
-                }
-                *ret_fd = fd;
-                return 0;
+                return give_file(fd, path, tdm_model_name_of_path(path), ret_fd, ret_path, ret_name);
         }
         return no_such_name(m, name, err);
 }
 
 struct scan {
-        char *names[MAX_SCANNED];
+        char *names[SCAN_SLOTS]; /* a hash table of those that were told */
         size_t n;
+        bool cut;
+        tdm_models_scanned_fn fn;
+        void *userdata;
 };
 
-static bool scan_add(struct scan *s, const char *name)
+/* Tells a file of a name that was not told yet. */
+static void scan_add(struct scan *s, const char *name, const char *path)
 {
-        for (size_t i = 0; i < s->n; i++)
-                if (strcmp(s->names[i], name) == 0)
-                        return false;
-        if (s->n >= MAX_SCANNED)
-                return false;
-        s->names[s->n] = strdup(name);
-        if (!s->names[s->n])
-                return false;
+        struct tdm_file_identity identity;
+        size_t at = 14695981039346656037u;
+
+        for (const char *p = name; *p; p++)
+                at = (at ^ (unsigned char)*p) * 1099511628211u;
+        for (at %= SCAN_SLOTS; s->names[at]; at = (at + 1) % SCAN_SLOTS)
+                if (strcmp(s->names[at], name) == 0)
+                        return;
+        if (tdm_file_identify_path(path, &identity) < 0 || identity.size_bytes == 0)
+                return;
+        if (s->n == MAX_SCANNED) {
+                s->cut = true;
+                return;
+        }
+        s->names[at] = strdup(name);
+        if (!s->names[at])
+                return;
         s->n++;
-        return true;
+        s->fn(name, path, identity.size_bytes + tdm_size_of_other_parts(path), &identity, s->userdata);
 }
 
-int tdm_models_scan(struct tdm_models *m,
-                    void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata), void *userdata)
+static void scan_dir(struct scan *s, const char *dir)
+{
+        DIR *d = opendir(dir);
+        struct dirent *e;
+        char path[4400];
+
+        while (d && (e = readdir(d))) {
+                size_t len = strlen(e->d_name);
+                char name[256];
+                size_t name_bytes;
+                uint32_t no, n;
+                bool is_part;
+
+                if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES ||
+                    strcmp(e->d_name + len - 5, ".gguf") != 0 || !tdm_utf8_is_valid(e->d_name, len))
+                        continue;
+                is_part = tdm_part_of_name(e->d_name, len - 5, &name_bytes, &no, &n) && n > 1;
+                if (is_part && no != 1)
+                        continue;
+                snprintf(name, sizeof(name), "%.*s", (int)(is_part ? name_bytes : len - 5), e->d_name);
+                snprintf(path, sizeof(path), "%.4096s/%s", dir, e->d_name);
+                scan_add(s, name, path);
+        }
+        if (d)
+                closedir(d);
+}
+
+int tdm_models_scan(struct tdm_models *m, tdm_models_scanned_fn fn, void *userdata)
 {
         struct scan *s = calloc(1, sizeof(*s));
-        struct stat st;
-        char path[4400];
 
         if (!s)
                 return -ENOMEM;
+        s->fn = fn;
+        s->userdata = userdata;
         for (unsigned i = 0; i < m->n_files; i++)
-                if (stat(m->files[i].path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
-                    scan_add(s, m->files[i].name))
-                        fn(m->files[i].name, m->files[i].path,
-                           (uint64_t)st.st_size + tdm_size_of_other_parts(m->files[i].path), userdata);
-        for (char **dir = m->dirs; *dir; dir++) {
-                DIR *d = opendir(*dir);
-                struct dirent *e;
-
-                while (d && (e = readdir(d))) {
-                        size_t len = strlen(e->d_name);
-                        char name[256];
-                        size_t name_bytes;
-                        uint32_t no, n;
-                        bool is_part;
-
-                        if (e->d_name[0] == '.' || len < 6 || len > MAX_NAME_BYTES ||
-                            strcmp(e->d_name + len - 5, ".gguf") != 0 || !tdm_utf8_is_valid(e->d_name, len))
-                                continue;
-                        is_part = tdm_part_of_name(e->d_name, len - 5, &name_bytes, &no, &n) && n > 1;
-                        if (is_part && no != 1)
-                                continue;
-                        snprintf(name, sizeof(name), "%.*s", (int)(is_part ? name_bytes : len - 5), e->d_name);
-                        snprintf(path, sizeof(path), "%.4096s/%s", *dir, e->d_name);
-                        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 && scan_add(s, name))
-                                fn(name, path, (uint64_t)st.st_size + tdm_size_of_other_parts(path), userdata);
-                }
-                if (d)
-                        closedir(d);
-        }
-        for (size_t i = 0; i < s->n; i++)
+                scan_add(s, m->files[i].name, m->files[i].path);
+        for (char **dir = m->dirs; *dir; dir++)
+                scan_dir(s, *dir);
+        if (s->cut && !m->said_cut)
+                tdm_log_warning("there are more than %u models in the model directories; lists end with the %uth. "
+                                "Those beyond it can be used by their names",
+                                MAX_SCANNED, MAX_SCANNED);
+        m->said_cut = m->said_cut || s->cut;
+        for (size_t i = 0; i < SCAN_SLOTS; i++)
                 free(s->names[i]);
         free(s);
         return 0;

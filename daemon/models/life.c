@@ -35,8 +35,7 @@ static bool is_spent(const struct tdm_model *model)
         return model->state == TDM_MODEL_FAILED && model->n_jobs == 0 && model->n_steps == 0 && !model->load;
 }
 
-/* When an idle model leaves; UINT64_MAX: not by the clock. */
-static uint64_t leaves_at(const struct tdm_model *model)
+uint64_t tdm_model_leaves_at(const struct tdm_model *model)
 {
         if (model->state != TDM_MODEL_READY || model->n_jobs > 0 || model->n_steps > 0)
                 return UINT64_MAX;
@@ -60,7 +59,7 @@ void tdm_models_arm_tick(struct tdm_models *m)
                 else if (model->n_jobs > 0)
                         at = TDM_MIN(at, now + FILE_CHECK_NS);
                 else
-                        at = TDM_MIN(at, TDM_MAX(leaves_at(model), now + 1));
+                        at = TDM_MIN(at, TDM_MAX(tdm_model_leaves_at(model), now + 1));
         }
         tdm_source_arm(m->tick, at == UINT64_MAX ? 0 : at);
 }
@@ -667,7 +666,7 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                         tdm_model_retire(model);
                         continue;
                 }
-                if (now_ns >= leaves_at(model)) {
+                if (now_ns >= tdm_model_leaves_at(model)) {
                         tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload, or a job's "
                                      "keep-alive); %.1f MiB are free again",
                                      model->name,

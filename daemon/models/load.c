@@ -110,6 +110,18 @@ static void describe_quantisation(const struct tdm_model_description *d, char *r
                          tdm_type_info((uint32_t)second)->name, n > 2 ? "/…" : "");
 }
 
+static uint64_t count_parameters(const struct tdm_gguf *gguf)
+{
+        uint64_t n = 0;
+
+        for (uint64_t i = 0; i < tdm_gguf_n_tensors(gguf); i++) {
+                const uint64_t *dims = tdm_gguf_tensor(gguf, i)->dims;
+
+                n += dims[0] * dims[1] * dims[2] * dims[3];
+        }
+        return n;
+}
+
 static void find_inputs(const struct tdm_model_description *d, struct tdm_model_inputs *ret)
 {
         for (uint32_t i = 0; i < d->n_tensors; i++)
@@ -192,6 +204,7 @@ static int read_metadata(struct tdm_model_load *l)
         if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)
                 snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),
                          architecture.data);
+        m->n_parameters = count_parameters(m->gguf);
         describe_quantisation(&m->description, m->quantisation, sizeof(m->quantisation));
         l->made = steal_ptr(&m);
         return 0;

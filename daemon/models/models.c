@@ -30,12 +30,12 @@ const char *tdm_model_state_name(enum tdm_model_state state)
 
 /* Without asking the server of a file system: the loop must not wait for a network, or for a file system that a user
  * runs. */
-int tdm_file_identify(int fd, struct tdm_file_identity *ret)
+static int identify_at(int fd, const char *path, struct tdm_file_identity *ret)
 {
         struct statx stx;
 
-        if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &stx) <
-            0)
+        if (statx(fd, path, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME,
+                  &stx) < 0)
                 return -errno;
         if (!S_ISREG(stx.stx_mode))
                 return -ENXIO;
@@ -46,6 +46,16 @@ int tdm_file_identify(int fd, struct tdm_file_identity *ret)
                 .mtime_ns = stx.stx_mtime.tv_sec * (int64_t)TDM_NSEC_PER_SEC + stx.stx_mtime.tv_nsec,
         };
         return 0;
+}
+
+int tdm_file_identify(int fd, struct tdm_file_identity *ret)
+{
+        return identify_at(fd, "", ret);
+}
+
+int tdm_file_identify_path(const char *path, struct tdm_file_identity *ret)
+{
+        return identify_at(AT_FDCWD, path, ret);
 }
 
 bool tdm_model_is_default(const struct tdm_model *model)
@@ -297,16 +307,14 @@ static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identi
 
 /* A failed model makes room for the next try. So does an older version of a file, when no job uses it. The same file is
  * the same inode. A name means one file of the daemon's own. A path that a client said means one file to that user. */
-static void forget_older(struct tdm_models *m, const struct tdm_account *account, const char *path, bool by_name,
+static void forget_older(struct tdm_models *m, const struct tdm_account *account, const char *path, const char *name,
                          const struct tdm_file_identity *identity)
 {
-        _cleanup_(freep) char *name = by_name ? tdm_model_name_of_path(path) : NULL;
         struct tdm_model *model;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 bool same_name = name && model->by_name && strcmp(model->name, name) == 0;
-                bool same_path =
-                        !by_name && path[0] == '/' && !model->by_name && tdm_model_said_by(model, account, path);
+                bool same_path = !name && path[0] == '/' && !model->by_name && tdm_model_said_by(model, account, path);
                 bool same_inode = model->identity.dev == identity->dev && model->identity.ino == identity->ino;
 
                 if ((!same_name && !same_path && !same_inode) || model->n_steps > 0 || model->n_jobs > 0 || model->load)
@@ -331,7 +339,7 @@ static int make_room(struct tdm_models *m, const struct tdm_account *account, st
 }
 
 /* Takes fd on success. */
-static int add_model(struct tdm_models *m, struct tdm_account *account, const char *path, bool by_name, int fd,
+static int add_model(struct tdm_models *m, struct tdm_account *account, const char *path, const char *name, int fd,
                      const struct tdm_file_identity *identity, struct tdm_model **ret, struct tdm_error *err)
 {
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
@@ -352,11 +360,11 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
         model->keeper = NOBODY;
         tdm_list_init(&model->users);
         model->last_used_ns = tdm_now_ns();
-        model->name = tdm_model_name_of_path(path);
+        model->name = name ? strdup(name) : tdm_model_name_of_path(path);
         model->path = strdup(path);
         if (!model->name || !model->path)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        model->by_name = by_name;
+        model->by_name = name != NULL;
         if (tdm_model_is_default(model) && m->root)
                 account = m->root;
         model->account = account ? tdm_account_ref(account) : NULL;
@@ -377,26 +385,26 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
 }
 
 /* A client's own file turns out to be one of the daemon's. */
-static int become_named(struct tdm_model *model, const char *path)
+static int become_named(struct tdm_model *model, const char *path, const char *name)
 {
-        char *name = tdm_model_name_of_path(path), *copy = strdup(path);
+        char *own = strdup(name), *copy = strdup(path);
 
-        if (name && copy) {
+        if (own && copy) {
                 free(model->name);
                 free(model->path);
-                model->name = steal_ptr(&name);
+                model->name = steal_ptr(&own);
                 model->path = steal_ptr(&copy);
                 model->by_name = true;
                 if (tdm_model_is_default(model))
                         tdm_model_give_to_root(model);
         }
-        free(name);
+        free(own);
         free(copy);
         return 0;
 }
 
-/* Takes *own when that is a new model. */
-static int open_file(struct tdm_models *m, struct tdm_account *account, const char *path, bool by_name, int *own,
+/* Takes *own when that is a new model. name: of the daemon's own file; NULL: a client passed it. */
+static int open_file(struct tdm_models *m, struct tdm_account *account, const char *path, const char *name, int *own,
                      struct tdm_model **ret, struct tdm_error *err)
 {
         struct tdm_file_identity identity;
@@ -410,10 +418,10 @@ static int open_file(struct tdm_models *m, struct tdm_account *account, const ch
         if (model) {
                 tdm_model_touch(model);
                 *ret = tdm_model_ref(model);
-                return by_name && !model->by_name ? become_named(model, path) : 0;
+                return name && !model->by_name ? become_named(model, path, name) : 0;
         }
-        forget_older(m, account, path, by_name, &identity);
-        r = add_model(m, account, path, by_name, *own, &identity, &model, err);
+        forget_older(m, account, path, name, &identity);
+        r = add_model(m, account, path, name, *own, &identity, &model, err);
         if (r != 0)
                 return r;
         *own = -1;
@@ -451,7 +459,7 @@ static bool open_said(struct tdm_models *m, const struct tdm_account *account, c
 int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const char *name, int fd, struct tdm_model **ret,
                     struct tdm_error *err)
 {
-        _cleanup_(freep) char *path = NULL;
+        _cleanup_(freep) char *path = NULL, *own_name = NULL;
         _cleanup_(closep) int own = -1;
         int r;
 
@@ -472,12 +480,13 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
         } else {
                 if (name && name[0] == '/' && open_said(m, account, name, ret))
                         return 0;
-                r = tdm_models_open_name(m, name && name[0] ? name : tdm_models_default_name(m), &own, &path, err);
+                r = tdm_models_open_name(m, name && name[0] ? name : tdm_models_default_name(m), &own, &path, &own_name,
+                                         err);
                 if (r != 0)
                         return r;
         }
         tdm_utf8_mend(path);
-        r = open_file(m, account, path, fd < 0, &own, ret, err);
+        r = open_file(m, account, path, own_name, &own, ret, err);
         if (r == 0 && fd >= 0)
                 tdm_model_remember_said(*ret, account, path);
         tdm_models_close_file(m, account, steal_fd(&own));
@@ -678,13 +687,37 @@ void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint6
                 *ret_done = *ret_total = model->metadata->weights_bytes;
 }
 
+/* A file may have several names, by links. Its model has the one under which it was opened first. NULL: no model of it
+ * is listed. The other names mean that model too. */
+static const char *first_name(struct tdm_models *m, const char *name, struct tdm_error *err)
+{
+        _cleanup_(freep) char *path = NULL, *own_name = NULL;
+        struct tdm_file_identity identity;
+        struct tdm_model *model = NULL;
+        int fd = -1;
+
+        if (tdm_models_open_name(m, name, &fd, &path, &own_name, err) != 0)
+                return NULL;
+        if (tdm_file_identify(fd, &identity) == 0)
+                model = find(m, &identity);
+        tdm_models_close_file(m, m->root, fd);
+        if (model && model->by_name)
+                return model->name;
+        tdm_error_set(err, TDM_E_NO_MODEL, "model %.*s is not loaded", TDM_UTF8_CUT(name, 200));
+        return NULL;
+}
+
 int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *err)
 {
         struct tdm_model *model;
-        bool found = false, named = false;
+        bool found = false, named = false, known = false;
 
         if (!name || !name[0])
                 name = tdm_models_default_name(m);
+        tdm_list_for_each(model, &m->list, struct tdm_model, node)
+                known = known || strcmp(model->name, name) == 0;
+        if (!known && !(name = first_name(m, name, err)))
+                return TDM_E_NO_MODEL;
         /* What clients passed and call alike goes only when there is none of the daemon's own. */
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
                 named = named || (model->by_name && strcmp(model->name, name) == 0);
@@ -706,6 +739,13 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                 tdm_model_retire(model);
         }
         return 0;
+}
+
+struct tdm_model *tdm_models_find_file(struct tdm_models *m, const struct tdm_file_identity *identity)
+{
+        struct tdm_model *model = find(m, identity);
+
+        return model && model->by_name ? model : NULL;
 }
 
 struct tdm_list *tdm_models_list(struct tdm_models *m)

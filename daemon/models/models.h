@@ -59,6 +59,7 @@ struct tdm_model_metadata {
         struct tdm_tokenizer *tokenizer;
         enum tdm_chat_family chat;
         char architecture[32];
+        uint64_t n_parameters; /* weights of all tensors */
         char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */
         pthread_mutex_t vocabulary_lock;
         struct tdm_vocabulary *vocabulary; /* for grammars; made when the first one is wanted; under the lock */
@@ -236,6 +237,8 @@ double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */
 uint64_t tdm_model_file_bytes(const struct tdm_model *model); /* of all its files, from DESCRIBED on */
 uint64_t tdm_model_resident_bytes(const struct tdm_model *model);
+/* When an idle model leaves, by tdm_now_ns(); UINT64_MAX: not by the clock. */
+uint64_t tdm_model_leaves_at(const struct tdm_model *model);
 /* Bytes done and in all, while it loads. */
 void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint64_t *ret_total);
 
@@ -243,10 +246,13 @@ void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint6
 int tdm_models_unload(struct tdm_models *models, const char *name, struct tdm_error *err);
 struct tdm_list *tdm_models_list(struct tdm_models *models); /* of struct tdm_model by node */
 const char *tdm_models_default_name(const struct tdm_models *models);
-/* Names and paths that can be opened, each name once, at most 1024. A file whose name is no UTF-8 has no name here. */
-int tdm_models_scan(struct tdm_models *models,
-                    void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
-                    void *userdata);
+/* The daemon's own model of this file, whichever of the file's names it has. NULL: none, or it has failed. */
+struct tdm_model *tdm_models_find_file(struct tdm_models *models, const struct tdm_file_identity *identity);
+/* Names and paths that can be opened, each name once, at most 8192. A file whose name is no UTF-8 has no name here.
+ * size_bytes: of all its parts. */
+typedef void (*tdm_models_scanned_fn)(const char *name, const char *path, uint64_t size_bytes,
+                                      const struct tdm_file_identity *identity, void *userdata);
+int tdm_models_scan(struct tdm_models *models, tdm_models_scanned_fn fn, void *userdata);
 /* Bytes of the shared segments as they stand in memory. */
 uint64_t tdm_models_resident_bytes(struct tdm_models *models);
 

@@ -28,6 +28,7 @@ struct tdm_models {
         char **dirs;
         struct named_file files[TDM_MAX_MODEL_FILES];
         unsigned n_files;
+        bool said_cut;      /* that a list was */
         char *default_name; /* where there are no files; NULL: DEFAULT_NAME */
         enum tdm_precision precision;
         enum tdm_kv_type kv_type;
@@ -69,7 +70,7 @@ void tdm_model_remember_said(struct tdm_model *model, const struct tdm_account *
 void tdm_model_forget_said(struct tdm_model *model);
 
 /* dirs.c: an fd on NAME.gguf and its path. TDM_E_NO_MODEL. */
-int tdm_models_open_name(struct tdm_models *models, const char *name, int *ret_fd, char **ret_path,
+int tdm_models_open_name(struct tdm_models *models, const char *name, int *ret_fd, char **ret_path, char **ret_name,
                          struct tdm_error *err);
 char *tdm_model_name_of_path(const char *path); /* the file's name without .gguf, and without the number of its part */
 int tdm_open_model_file(const char *path);
@@ -127,6 +128,7 @@ bool tdm_models_evict_one(struct tdm_models *models, const struct tdm_account *a
 
 /* models.c */
 int tdm_file_identify(int fd, struct tdm_file_identity *ret);
+int tdm_file_identify_path(const char *path, struct tdm_file_identity *ret);
 bool tdm_file_identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b);
 
 #endif

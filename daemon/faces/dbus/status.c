@@ -295,11 +295,6 @@ static const struct bus_property model_properties[] = {
 #include "common/status-fields.def"
 };
 
-static bool is_default(struct tdm_dbus *bus, const char *name)
-{
-        return strcmp(name, tdm_models_default_name(bus->models)) == 0;
-}
-
 static void write_model(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
 {
         const struct tdm_status_source source = source_of(bus);
@@ -416,57 +411,63 @@ static uint64_t tell_of_models(struct tdm_dbus *bus, uint64_t now_ns)
 
 struct scan {
         struct bus_writer *w;
-        struct tdm_dbus *bus;
+        struct tdm_status_source source;
 };
 
-static void on_scanned(const char *name, const char *path, uint64_t size_bytes, void *userdata)
+/* model NULL: a file that no model is read of. */
+static void write_listed(struct bus_writer *w, const struct tdm_model *model, const struct tdm_model_fields *f)
+{
+        char path[BUS_MAX_PATH];
+
+        bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
+        bus_entry_string(w, "name", f->name);
+        bus_entry_string(w, "path", f->path);
+        bus_entry_string(w, "state", f->state);
+        bus_entry_u64(w, "file-bytes", f->file_bytes);
+        bus_entry_u64(w, "modified", f->modified_s);
+        bus_entry_bool(w, "default", f->is_default);
+        if (model) {
+                bus_model_path(model, path);
+                bus_entry_path(w, "object", path);
+        }
+        if (model && model->metadata) {
+                bus_entry_string(w, "architecture", f->architecture);
+                bus_entry_string(w, "quantisation", f->quantisation);
+                bus_entry_u32(w, "context", f->context);
+        }
+        if (model && model->state == TDM_MODEL_FAILED)
+                bus_entry_string(w, "error", f->error);
+        bus_close(w);
+}
+
+static void on_scanned(const char *name, const char *path, uint64_t size_bytes,
+                       const struct tdm_file_identity *identity, void *userdata)
 {
         struct scan *scan = userdata;
+        struct tdm_model_shown shown;
         struct tdm_model *model;
 
-        tdm_list_for_each(model, tdm_models_list(scan->bus->models), struct tdm_model, node)
+        tdm_list_for_each(model, tdm_models_list(scan->source.models), struct tdm_model, node)
                 if (model->by_name && strcmp(model->name, name) == 0)
                         return; /* listed already */
-        bus_open(scan->w, DBUS_TYPE_ARRAY, "{sv}");
-        bus_entry_string(scan->w, "name", name);
-        bus_entry_string(scan->w, "path", path);
-        bus_entry_string(scan->w, "state", "available");
-        bus_entry_u64(scan->w, "file-bytes", size_bytes);
-        bus_entry_bool(scan->w, "default", is_default(scan->bus, name));
-        bus_close(scan->w);
+        if (tdm_status_of_file(&scan->source, name, path, size_bytes, identity, &shown, &model))
+                write_listed(scan->w, model, &shown.fields);
 }
 
 void bus_write_models(struct bus_writer *w, struct bus_peer *peer)
 {
         struct tdm_dbus *bus = peer->bus;
-        struct tdm_status_source source = source_of(bus);
-        struct scan scan = { .w = w, .bus = bus };
-        char path[BUS_MAX_PATH];
+        struct scan scan = { .w = w, .source = source_of(bus) };
         struct tdm_model *model;
 
-        source.sees_all = !bus->system || bus_peer_is_root(peer);
-        source.viewer = peer->account;
+        scan.source.sees_all = !bus->system || bus_peer_is_root(peer);
+        scan.source.viewer = peer->account;
         bus_open(w, DBUS_TYPE_ARRAY, "a{sv}");
         tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
                 struct tdm_model_shown shown;
 
-                tdm_status_of_model(&source, model, &shown);
-                bus_model_path(model, path);
-                bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
-                bus_entry_string(w, "name", shown.fields.name);
-                bus_entry_string(w, "path", shown.fields.path);
-                bus_entry_string(w, "state", tdm_model_state_name(model->state));
-                bus_entry_u64(w, "file-bytes", tdm_model_file_bytes(model));
-                bus_entry_bool(w, "default", tdm_model_is_default(model));
-                bus_entry_path(w, "object", path);
-                if (model->metadata) {
-                        bus_entry_string(w, "architecture", model->metadata->architecture);
-                        bus_entry_string(w, "quantisation", model->metadata->quantisation);
-                        bus_entry_u32(w, "context", tdm_model_hparams(model)->n_ctx);
-                }
-                if (model->state == TDM_MODEL_FAILED)
-                        bus_entry_string(w, "error", shown.fields.error);
-                bus_close(w);
+                tdm_status_of_model(&scan.source, model, &shown);
+                write_listed(w, model, &shown.fields);
         }
         (void)tdm_models_scan(bus->models, on_scanned, &scan); /* what cannot be listed is left out */
         bus_close(w);

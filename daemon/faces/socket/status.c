@@ -3,8 +3,6 @@
 
 #include "daemon/faces/status.h"
 
-#define MAX_LISTED_MODELS 1024u
-
 static struct tdm_status_source source_of(const struct client *c)
 {
         const struct tdm_face *face = c->face;
@@ -154,82 +152,115 @@ void face_send_status(struct client *c, uint32_t id)
 
 /* ---- models ---- */
 
-struct model_scan {
-        struct tdm_face *face;
-        size_t n;
-        Tandem__ModelStatus *models, **list;
-        struct tdm_model_shown *shown;
-        struct {
-                char *name, *path;
-        } * own;
+/* The replies' array holds pointers, so an entry stays where it is. */
+struct listed {
+        Tandem__ModelStatus status;
+        struct tdm_model_shown shown;
+        char *name, *path; /* of a file; NULL: the model's */
 };
 
-static void on_scanned(const char *name, const char *path, uint64_t size_bytes, void *userdata)
+struct model_scan {
+        struct tdm_status_source source;
+        struct listed **listed;     /* [n] */
+        Tandem__ModelStatus **list; /* [n] */
+        size_t n, capacity;
+        bool failed;
+};
+
+/* NULL: no memory. */
+static struct listed *add_listed(struct model_scan *scan)
+{
+        struct listed *one = calloc(1, sizeof(*one));
+
+        if (scan->n == scan->capacity) {
+                size_t capacity = TDM_MAX((size_t)64, 2 * scan->capacity);
+                struct listed **listed = reallocarray(scan->listed, capacity, sizeof(*listed));
+                Tandem__ModelStatus **list = NULL;
+
+                if (listed) {
+                        scan->listed = listed;
+                        list = reallocarray(scan->list, capacity, sizeof(*list));
+                }
+                if (!list) {
+                        free(one);
+                        scan->failed = true;
+                        return NULL;
+                }
+                scan->list = list;
+                scan->capacity = capacity;
+        }
+        if (!one) {
+                scan->failed = true;
+                return NULL;
+        }
+        scan->listed[scan->n] = one;
+        scan->list[scan->n++] = &one->status;
+        return one;
+}
+
+static void on_scanned(const char *name, const char *path, uint64_t size_bytes,
+                       const struct tdm_file_identity *identity, void *userdata)
 {
         struct model_scan *scan = userdata;
-        Tandem__ModelStatus *m;
+        struct tdm_model *model;
+        struct tdm_model_shown shown;
+        struct listed *one;
 
-        for (size_t i = 0; i < scan->n; i++)
-                if (strcmp(scan->models[i].name, name) == 0)
-                        return;
-        if (scan->n == MAX_LISTED_MODELS)
+        if (!tdm_status_of_file(&scan->source, name, path, size_bytes, identity, &shown, &model))
                 return;
-        m = &scan->models[scan->n];
-        scan->own[scan->n].name = strdup(name);
-        scan->own[scan->n].path = strdup(path);
-        if (!scan->own[scan->n].name || !scan->own[scan->n].path) {
-                free(steal_ptr(&scan->own[scan->n].name));
-                free(steal_ptr(&scan->own[scan->n].path));
+        for (size_t i = 0; i < scan->n && !scan->listed[i]->name; i++)
+                if (strcmp(scan->listed[i]->status.name, name) == 0)
+                        return; /* a failed one's, or a client's */
+        one = add_listed(scan);
+        if (!one)
+                return;
+        one->name = strdup(name);
+        one->path = strdup(path);
+        if (!one->name || !one->path) {
+                scan->failed = true;
                 return;
         }
-        tandem__model_status__init(m);
-        m->name = scan->own[scan->n].name;
-        m->path = tdm_utf8_mend(scan->own[scan->n].path);
-        m->state = (char *)"available";
-        m->file_bytes = size_bytes;
-        m->is_default = strcmp(name, tdm_models_default_name(scan->face->models)) == 0;
-        scan->list[scan->n++] = m;
+        if (model)
+                (void)tdm_status_of_file(&scan->source, name, path, size_bytes, identity, &one->shown, &model);
+        else
+                one->shown = shown;
+        one->shown.fields.name = one->name;
+        one->shown.fields.path = tdm_utf8_mend(one->path);
+        put_model(&one->status, &one->shown.fields);
 }
 
 void face_send_models(struct client *c, uint32_t id)
 {
-        const struct tdm_status_source source = source_of(c);
-        struct model_scan scan = { .face = c->face };
+        struct model_scan scan = { .source = source_of(c) };
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Models models = TANDEM__MODELS__INIT;
         struct tdm_model *model;
 
-        scan.models = calloc(MAX_LISTED_MODELS, sizeof(*scan.models));
-        scan.list = calloc(MAX_LISTED_MODELS, sizeof(*scan.list));
-        scan.shown = calloc(TDM_MAX_MODELS, sizeof(*scan.shown));
-        scan.own = calloc(MAX_LISTED_MODELS, sizeof(*scan.own));
-        if (!scan.models || !scan.list || !scan.shown || !scan.own) {
-                face_send_error(c, id, TDM_E_INTERNAL, "out of memory");
-                goto out;
-        }
         tdm_list_for_each(model, tdm_models_list(c->face->models), struct tdm_model, node) {
-                if (scan.n == TDM_MAX_MODELS)
+                struct listed *one = add_listed(&scan);
+
+                if (!one)
                         break;
-                tdm_status_of_model(&source, model, &scan.shown[scan.n]);
-                put_model(&scan.models[scan.n], &scan.shown[scan.n].fields);
-                scan.list[scan.n] = &scan.models[scan.n];
-                scan.n++;
+                tdm_status_of_model(&scan.source, model, &one->shown);
+                put_model(&one->status, &one->shown.fields);
         }
-        (void)tdm_models_scan(c->face->models, on_scanned, &scan); /* what cannot be listed is left out */
+        if (tdm_models_scan(c->face->models, on_scanned, &scan) < 0)
+                scan.failed = true;
         models.n_models = scan.n;
         models.models = scan.list;
         reply.kind_case = TANDEM__REPLY__KIND_MODELS;
         reply.models = &models;
-        face_send(c, id, &reply);
-out:
-        for (size_t i = 0; scan.own && i < scan.n; i++) {
-                free(scan.own[i].name);
-                free(scan.own[i].path);
+        if (scan.failed)
+                face_send_error(c, id, TDM_E_INTERNAL, "out of memory");
+        else
+                face_send(c, id, &reply);
+        for (size_t i = 0; i < scan.n; i++) {
+                free(scan.listed[i]->name);
+                free(scan.listed[i]->path);
+                free(scan.listed[i]);
         }
-        free(scan.own);
-        free(scan.shown);
+        free(scan.listed);
         free(scan.list);
-        free(scan.models);
 }
 
 /* ---- jobs ---- */
