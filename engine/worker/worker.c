@@ -87,7 +87,7 @@ static int accept_daemon(int *ret_fd)
         return r == -ETIMEDOUT ? r : EXIT_FAILURE;
 }
 
-static void prepare_process(int control_fd)
+static void prepare_process(int control_fd, bool is_unit)
 {
         const struct rlimit no_core = { 0, 0 };
 
@@ -95,9 +95,12 @@ static void prepare_process(int control_fd)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         setrlimit(RLIMIT_CORE, &no_core);
         fcntl(control_fd, F_SETFD, FD_CLOEXEC);
-        /* Ctrl-C and a closed terminal are tandemd's business. */
+        /* Ctrl-C, a closed terminal and the end of tandemd's service reach all its processes at once. They are
+         * tandemd's business: running jobs need their workers to the end. A unit of its own is stopped by itself. */
         signal(SIGINT, SIG_IGN);
         signal(SIGHUP, SIG_IGN);
+        if (!is_unit)
+                signal(SIGTERM, SIG_IGN);
         signal(SIGPIPE, SIG_IGN);
 }
 
@@ -240,13 +243,14 @@ int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **a
 {
         static struct tdm_worker worker;
         struct tdm_worker *w = &worker;
+        bool is_unit = tdm_worker_is_unit(); /* what says so is gone after the connection */
         int r;
 
         tdm_log_init(program->name);
-        r = tdm_worker_is_unit() ? accept_daemon(&w->control_fd) : parse_args(program, argc, argv, &w->control_fd);
+        r = is_unit ? accept_daemon(&w->control_fd) : parse_args(program, argc, argv, &w->control_fd);
         if (r != 0)
                 return r > 0 ? r : EXIT_SUCCESS;
-        prepare_process(w->control_fd);
+        prepare_process(w->control_fd, is_unit);
         w->program = program;
         r = tdm_sandbox_init(&w->sandbox);
         if (r == 0)
