@@ -72,8 +72,26 @@ static int make_directory(const char *path, bool system, struct tdm_error *err)
         return 0;
 }
 
+/* " (pid 4711)": the process that listens on the path; "" where that is not known. */
+static const char *whose_socket(const char *path, char *to, size_t size)
+{
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        _cleanup_(closep) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct ucred who;
+        socklen_t len = sizeof(who);
+
+        to[0] = '\0';
+        snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+        if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 &&
+            getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.pid > 0)
+                snprintf(to, size, " (pid %d)", (int)who.pid);
+        return to;
+}
+
 static int take_lock(struct tdm_listener *l, struct tdm_error *err)
 {
+        char pid[32];
+
         for (int attempt = 0; attempt < 10; attempt++) {
                 _cleanup_(closep) int fd = open(l->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
                 struct stat locked, there;
@@ -82,8 +100,9 @@ static int take_lock(struct tdm_listener *l, struct tdm_error *err)
                         return tdm_error_set(err, -errno, "cannot open the lock %s: %s", l->lock_path, strerror(errno));
                 if (flock(fd, LOCK_EX | LOCK_NB) < 0)
                         return tdm_error_set(err, errno == EWOULDBLOCK ? TDM_E_BUSY : -errno,
-                                             "another tandemd serves %s already; end it first or give another --socket",
-                                             l->path);
+                                             "another tandemd%s serves %s already; end it first or give another "
+                                             "--socket",
+                                             whose_socket(l->path, pid, sizeof(pid)), l->path);
                 if (fstat(fd, &locked) == 0 && stat(l->lock_path, &there) == 0 && locked.st_ino == there.st_ino &&
                     locked.st_dev == there.st_dev) {
                         l->lock_fd = steal_fd(&fd);
@@ -98,6 +117,7 @@ static int clear_path(struct tdm_listener *l, const struct sockaddr_un *address,
 {
         _cleanup_(closep) int fd = -1;
         struct stat st;
+        char pid[32];
 
         if (lstat(l->path, &st) < 0)
                 return errno == ENOENT ? 0 :
@@ -110,7 +130,8 @@ static int clear_path(struct tdm_listener *l, const struct sockaddr_un *address,
                 return tdm_error_set(err, -errno, "cannot make a socket: %s", strerror(errno));
         if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN)
                 return tdm_error_set(err, TDM_E_BUSY,
-                                     "somebody answers on %s already; end it first or give another --socket", l->path);
+                                     "another process%s answers on %s already; end it first or give another --socket",
+                                     whose_socket(l->path, pid, sizeof(pid)), l->path);
         if (unlink(l->path) < 0 && errno != ENOENT)
                 return tdm_error_set(err, -errno, "cannot remove the stale socket %s: %s", l->path, strerror(errno));
         return 0;

@@ -21,6 +21,7 @@
 #include "daemon/service/pressure.h"
 #include "daemon/service/reload.h"
 #include "daemon/service/sleep.h"
+#include "daemon/service/terminal.h"
 #include "daemon/service/watchdog.h"
 #include "daemon/service/worker-dir.h"
 
@@ -55,6 +56,7 @@ struct server {
         struct tdm_watchdog *watchdog;
         struct tdm_pressure *pressure; /* NULL: not watched */
         struct tdm_source *sigterm, *sigint, *sighup;
+        struct tdm_terminal *terminal;
         const struct tdm_config *config; /* what is in force */
         struct tdm_config reread;        /* its owner once it was read again */
 
@@ -266,26 +268,37 @@ static void start_end_at_last(void)
                 pthread_detach(thread);
 }
 
-static int on_signal(struct tdm_source *source, int signo, void *userdata)
+static void begin_to_end(struct server *s, const char *why)
 {
-        struct server *s = userdata;
-
-        if (s->ending_ns != 0) {
-                cancel_all(s);
-                return 0;
-        }
         s->ending_ns = tdm_now_ns();
         start_end_at_last();
         tdm_notify("STOPPING=1");
-        tdm_log_info("%s: ending; running jobs have %llu s", signo == SIGINT ? "interrupted" : "terminated",
-                     (unsigned long long)(FINISH_NS / TDM_NSEC_PER_SEC));
+        tdm_log_info("%s: ending; running jobs have %llu s", why, (unsigned long long)(FINISH_NS / TDM_NSEC_PER_SEC));
         tdm_listener_destroyp(&s->listener);
         tdm_face_set_draining(s->face);
         tdm_dbus_set_draining(s->dbus);
         tdm_scheduler_drain(s->scheduler);
         tdm_models_cancel_loads(s->models);
         tdm_source_arm(s->ending, s->ending_ns + 1);
+}
+
+static int on_signal(struct tdm_source *source, int signo, void *userdata)
+{
+        struct server *s = userdata;
+
+        if (s->ending_ns != 0)
+                cancel_all(s);
+        else
+                begin_to_end(s, signo == SIGINT ? "interrupted" : "terminated");
         return 0;
+}
+
+static void on_terminal_gone(void *userdata)
+{
+        struct server *s = userdata;
+
+        if (s->ending_ns == 0)
+                begin_to_end(s, "the terminal that it was started from has gone (nohup or a service keeps it running)");
 }
 
 /* ---- users ---- */
@@ -521,7 +534,7 @@ static int on_hangup(struct tdm_source *source, int signo, void *userdata)
         char text[80];
         int r;
 
-        if (s->ending_ns != 0)
+        if (s->ending_ns != 0 || tdm_terminal_hang_up(s->terminal))
                 return 0;
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(tdm_now_ns() / 1000));
         tdm_notify(text);
@@ -573,6 +586,8 @@ static int set_up_loop(struct server *s, struct tdm_error *err)
         r = tdm_loop_add_signal(s->loop, SIGTERM, on_signal, s, &s->sigterm);
         if (r == 0)
                 r = tdm_loop_add_signal(s->loop, SIGINT, on_signal, s, &s->sigint);
+        if (r == 0)
+                r = tdm_terminal_new(&s->terminal, s->loop, on_terminal_gone, s);
         if (r == 0)
                 r = tdm_loop_add_signal(s->loop, SIGHUP, on_hangup, s, &s->sighup);
         if (r == 0)
@@ -723,6 +738,7 @@ static void server_deinit(struct server *s)
         tdm_source_destroyp(&s->sigterm);
         tdm_source_destroyp(&s->sigint);
         tdm_source_destroyp(&s->sighup);
+        tdm_terminal_destroyp(&s->terminal);
         tdm_source_destroyp(&s->ending);
         tdm_source_destroyp(&s->trim);
         tdm_accounts_destroyp(&s->accounts);
