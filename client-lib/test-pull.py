@@ -1,26 +1,25 @@
 #!/usr/bin/python3
-"""tandem pull, add and rm as their users meet them, against a server that drops, truncates, throttles, lies and
-redirects. Usage: test-pull.py TANDEM [TEST…]. Standard library only."""
+"""tandem pull as its users meet it, against a server that drops, truncates, throttles, lies and redirects.
+Usage: test-pull.py TANDEM [TEST…]. Standard library only."""
 
 import hashlib
 import http.server
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 
-TANDEM = os.path.abspath(sys.argv[1])
+import test_models_support as support
+import test_steps as steps
+from test_models_support import MODEL, TANDEM
+
 BODY = b"GGUF" + bytes(i * 7 % 251 for i in range(400_000))
 SHA256 = hashlib.sha256(BODY).hexdigest()
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "sprout.gguf"), "rb") as _f:
-    MODEL = _f.read()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -179,33 +178,33 @@ class Server(http.server.ThreadingHTTPServer):
         pass  # a client that left
 
 
-class Case(unittest.TestCase):
+class Case(support.Case):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="tandem-test-pull-")
-        self.addCleanup(shutil.rmtree, self.dir)
-        self.models = self.dir + "/data/tandem/models"
+        super().setUp()
         self.server = Server()
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.shutdown)
 
     def environment(self, **more):
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("TANDEM_", "HF_", "http", "XDG_", "OLLAMA"))}
-        return {**keep, "HOME": self.dir, "XDG_DATA_HOME": self.dir + "/data", "HF_ENDPOINT": self.server.url[:-1],
-                **more}
-
-    def tandem(self, *args, status=0, **env):
-        r = subprocess.run([TANDEM, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-                           env=self.environment(**env))
-        self.assertEqual(r.returncode, status, r)
-        self.assertNotIn("Sanitizer", r.stderr)
-        return r.stdout + r.stderr
-
-    def files(self):
-        return sorted(os.listdir(self.models)) if os.path.isdir(self.models) else []
+        return super().environment(HF_ENDPOINT=self.server.url[:-1], **more)
 
     def assert_whole(self, name):
         with open(self.models + "/" + name, "rb") as f:
             self.assertEqual(hashlib.sha256(f.read()).hexdigest(), SHA256)
+
+
+def on_small_disk(self, kib, name):
+    """A pull into a file system of that size, in a mount namespace of its own. Its status, what it said, and what
+    lies in the folder afterwards."""
+    script = ("mkdir -p $0/small && mount -t tmpfs -o size=%dk small $0/small || exit 99; "
+              "%s pull --to $0/small %s; s=$?; echo files: $(ls -A $0/small); exit $s" %
+              (kib, TANDEM, self.server.url + name))
+    r = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.dir],
+                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+                       env=self.environment())
+    if r.returncode == 99 or "unshare" in r.stderr:
+        self.skipTest("no mount namespace here: " + r.stderr)
+    return r.returncode, r.stdout + r.stderr
 
 
 class Pull(Case):
@@ -275,7 +274,7 @@ class Pull(Case):
 
     def test_two_at_once(self):
         p = self.begin()
-        self.assertIn("is being fetched by another process",
+        self.assertIn("is being fetched or copied by another process",
                       self.tandem("pull", self.server.url + "slow.gguf", status=1))
         p.terminate()
         p.communicate(timeout=60)
@@ -299,31 +298,18 @@ class Pull(Case):
             self.assertIn(text, self.tandem("pull", self.server.url + name, status=1), name)
         self.assertEqual([f for f in self.files() if not f.endswith(".info")], [])
 
-    def on_small_disk(self, kib, name):
-        """A pull into a file system of that size, in a mount namespace of its own. Its status, what it said, and what
-        lies in the folder afterwards."""
-        script = ("mkdir -p $0/small && mount -t tmpfs -o size=%dk small $0/small || exit 99; "
-                  "%s pull --to $0/small %s; s=$?; echo files: $(ls -A $0/small); exit $s" %
-                  (kib, TANDEM, self.server.url + name))
-        r = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.dir],
-                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-                           env=self.environment())
-        if r.returncode == 99 or "unshare" in r.stderr:
-            self.skipTest("no mount namespace here: " + r.stderr)
-        return r.returncode, r.stdout + r.stderr
-
     def test_disk_full(self):
         """Told before the first byte where the size is known; else the file never gets its name."""
-        status, out = self.on_small_disk(256, "ok.gguf")
+        status, out = on_small_disk(self, 256, "ok.gguf")
         self.assertEqual(status, 1, out)
         self.assertIn("its disk has", out)
         self.assertLess(self.server.sent, len(BODY) + 1)
-        status, out = self.on_small_disk(256, "endless.gguf")
+        status, out = on_small_disk(self, 256, "endless.gguf")
         self.assertEqual(status, 1, out)
         self.assertIn("No space left on device", out)
         self.assertNotRegex(out, r"files:.* endless\.gguf( |$)")
         self.assertNotRegex(out, r"files: endless\.gguf( |$)")
-        status, out = self.on_small_disk(1024, "endless.gguf")
+        status, out = on_small_disk(self, 1024, "endless.gguf")
         self.assertEqual(status, 0, out)
         self.assertIn("files: endless.gguf\n", out)
 
@@ -415,6 +401,239 @@ class Connections(Case):
             self.assertEqual("libcrypto" in needed, has, program)
 
 
+class Lies(Case):
+    """A server whose words do not fit what it sends, or what it said before."""
+
+    OLD = MODEL
+    NEW = MODEL[:-4096] + b"n" * 4096
+
+    def serve(self, *answers):
+        """One after the other; the last one again and again. An answer: (status, headers, body), what a function makes
+        of the handler, or what it writes itself (None)."""
+        answers = list(answers)
+        self.asked = []
+
+        def get(handler):
+            self.asked.append({k: handler.headers.get(k) for k in ("Range", "If-Range")})
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if callable(answer):
+                answer = answer(handler)
+            handler.close_connection = True
+            if answer is None:
+                return
+            status, headers, body = answer
+            handler.send_response(status)
+            for name, value in headers.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            try:
+                handler.wfile.write(body)
+            except OSError:
+                pass
+
+        original = Handler.do_GET
+        Handler.do_GET = get
+        self.addCleanup(setattr, Handler, "do_GET", original)
+
+    def half(self, etag='"old"', **more):
+        """The first half of a file, and the connection breaks off."""
+        return 200, {"Content-Length": len(self.OLD), "Accept-Ranges": "bytes", **({"ETag": etag} if etag else {}),
+                     **more}, self.OLD[:len(self.OLD) // 2]
+
+    def rest(self, of, etag, total=None, begin=None):
+        """What follows of a file, whether it is the same or not."""
+        def answer(handler):
+            m = re.fullmatch(r"bytes=(\d+)-(\d*)", handler.headers.get("Range") or "")
+            at = int(m[1]) if m else 0
+            headers = {"Content-Length": len(of) - at, **({"ETag": etag} if etag else {})}
+            if m:
+                headers["Content-Range"] = "bytes %s-%d/%s" % (at if begin is None else begin, len(of) - 1,
+                                                               len(of) if total is None else total)
+            return 206 if m else 200, headers, of[at:]
+        return answer
+
+    def pull(self, *args, status=0):
+        return self.tandem("pull", "--connections", "1", *args, self.server.url + "m.gguf", status=status)
+
+    def got(self):
+        with open(self.models + "/m.gguf", "rb") as f:
+            return f.read()
+
+    def test_other_etag(self):
+        """The rest of another file is never joined to the beginning of the first: not in one run, not in the next."""
+        for etag in ('"new"', None, 'W/"old"'):
+            self.serve(self.half(), self.rest(self.NEW, etag))
+            self.pull()
+            self.assertEqual(self.got(), self.NEW, etag)
+            self.assertEqual([a["Range"] is not None for a in self.asked], [False, True, False], etag)
+            os.unlink(self.models + "/m.gguf")
+        self.serve(self.half(), self.rest(self.OLD, '"old"'))
+        self.pull()
+        self.assertEqual((self.got(), len(self.asked)), (self.OLD, 2))
+
+    def test_etags_that_are_none(self):
+        """What cannot be compared or sent back is not: the file is fetched anew."""
+        for etag in ('W/"old"', '"o"ld"', '"o\rX-Y: z"', '"' + "o" * 200 + '"'):
+            self.serve(self.half(etag), self.rest(self.OLD, '"old"'))
+            self.pull()
+            self.assertEqual(self.got(), self.OLD)
+            self.assertEqual(self.asked[1], {"Range": None, "If-Range": None}, etag)
+            os.unlink(self.models + "/m.gguf")
+
+    def test_other_etag_in_several_connections(self):
+        """One of several answers is of another file: one connection fetches the whole."""
+        self.server.big = b"GGUF" + os.urandom(40 << 20)
+        original = Handler.etag
+        answers = []
+
+        def etag(handler):
+            answers.append(handler)
+            return '"another"' if len(answers) == 3 else original(handler)
+
+        Handler.etag = etag
+        try:
+            self.tandem("pull", self.server.url + "big/x.gguf", "--sha256",
+                        hashlib.sha256(self.server.big).hexdigest())
+        finally:
+            Handler.etag = original
+        self.assertEqual(self.files(), ["x.gguf"])
+
+    def test_ranges(self):
+        """Answers to a question for the rest that are of other bytes, or of none."""
+        n = len(self.OLD)
+        for begin, total in ((0, None), (None, n - 1), (None, (1 << 64) - 1), (None, "*"), (-5, None)):
+            self.serve(self.half(), self.rest(self.OLD, '"old"', total, begin))
+            self.assertIn("sends other bytes than those asked for", self.pull(status=1), (begin, total))
+            self.assertNotIn("m.gguf", self.files())
+            self.tandem("rm", "m")
+        self.assertEqual(self.files(), [])
+
+    def test_part_for_the_whole(self):
+        """A part that nobody asked for is no file."""
+        for span in ("bytes 0-99/1000", "bytes 0-2035007/2035008", "bytes 0-99/*"):
+            self.serve((206, {"Content-Range": span, "Content-Length": 100, "ETag": '"x"'}, MODEL[:100]))
+            self.assertIn("a part of the file where all of it was asked for", self.pull(status=1), span)
+            self.assertEqual(self.files(), [])
+
+    def test_cut_without_a_length(self):
+        """Where the end of the connection is the end of the file, the file says whether it is whole."""
+        self.serve((200, {}, MODEL))
+        self.pull()
+        self.assertEqual(self.got(), MODEL)
+        os.unlink(self.models + "/m.gguf")
+        self.serve((200, {}, MODEL[:-5000]))
+        self.assertIn("truncated download?", self.pull(status=1))
+        self.assertEqual(self.files(), [])
+
+    def test_no_end(self):
+        """Headers, pages of errors and of redirections, and files without an end: each is ended, and nothing stays."""
+        def write(handler, text, n):
+            try:
+                for _ in range(n):
+                    handler.wfile.write(text)
+                handler.server.sent += 1  # all of it was taken
+            except OSError:
+                pass
+
+        def headers(handler):
+            handler.send_response(200)
+            handler.flush_headers()
+            write(handler, b"X-More: " + b"x" * 1000 + b"\r\n", 100_000)
+
+        def page(status):
+            def answer(handler):
+                handler.send_response(status)
+                handler.send_header("Location", "/ok.gguf")
+                handler.send_header("Content-Length", str(65536 * 2000))
+                handler.end_headers()
+                write(handler, b"x" * 65536, 2000)
+            return answer
+
+        for answer, said in ((headers, "eader"), (page(404), "no such file"), (page(403), "HF_TOKEN"),
+                             (page(302), "redirection has no end")):
+            self.server.sent = 0
+            self.serve(answer)
+            self.assertIn(said, self.pull(status=1))
+            self.assertEqual((self.server.sent, self.files()), (0, []), said)
+
+    def test_no_progress(self):
+        """A server that begins anew each time is given up, though bytes come each time. What cannot be taken up later
+        does not stay."""
+        self.serve(self.half(etag=None))
+        self.assertIn("ended before its last byte", self.pull(status=1))
+        self.assertEqual((len(self.asked), self.files()), (5, []))
+
+    def test_endless_file(self):
+        """Some of the disk stays free; what cannot be taken up again does not stay on it."""
+        def endless(handler):
+            handler.send_response(200)
+            handler.end_headers()
+            try:
+                handler.wfile.write(b"GGUF")
+                for _ in range(1000):
+                    handler.wfile.write(b"x" * 65536)
+            except OSError:
+                pass
+
+        self.serve(endless)
+        status, out = on_small_disk(self, 16384, "m.gguf")
+        self.assertEqual(status, 1, out)
+        self.assertIn("its disk has", out)
+        self.assertIn("files:\n", out)
+
+    def test_there_already(self):
+        """A file of the name is success only where it is the one that is wanted."""
+        self.serve(self.rest(MODEL, '"x"'))
+        self.write_model(self.models + "/m.gguf")
+        right = hashlib.sha256(MODEL).hexdigest()
+        self.assertIn("its SHA-256 is right", self.pull("--sha256", right))
+        self.assertIn("its SHA-256 is right", self.pull("--sha256", right.upper()))
+        self.assertIn("there is another", self.pull("--sha256", "a" * 64, status=1))
+        self.assertIn("is there already", self.pull())
+        self.assertEqual(self.asked, [])
+        os.unlink(self.models + "/m.gguf")
+        os.symlink("nowhere", self.models + "/m.gguf")
+        self.assertIn("there is another", self.pull(status=1))
+        self.assertEqual(self.files(), ["m.gguf"])
+
+    def test_name_taken_meanwhile(self):
+        """A file that got the name while the download ran stays."""
+        def answer(handler):
+            self.write_model(self.models + "/m.gguf", b"another")
+            return self.rest(MODEL, '"x"')(handler)
+
+        self.serve(answer)
+        self.assertIn("there is another", self.pull(status=1))
+        self.assertEqual((self.files(), self.got()), (["m.gguf"], b"another"))
+
+
+class Steps(Case):
+    """tandem-pull is killed at its calls: what stays is known to the next run, and to rm."""
+
+    def test_killed(self):
+        if steps.NUMBERS is None:
+            self.skipTest("the numbers of this machine's system calls are not known")
+        argv = [TANDEM, "pull", "--connections", "1", self.server.url + "ok.gguf"]
+        names = ("write", "pwrite64", "flock", "fsync", "fchmod", "ftruncate", "linkat", "unlinkat")
+        stops, status = steps.stops_of(argv, self.environment(), names, since="flock")
+        self.assertEqual((status, self.files()), (0, ["ok.gguf"]))
+        seen = set()
+        for at in stops[:6] + stops[6:-14:max(1, len(stops) // 12)] + stops[-14:]:
+            self.tandem("rm", "ok", status=0 if self.files() else 1)
+            self.assertEqual(self.files(), [])
+            p = steps.Stepped(argv, self.environment())
+            p.step_to(at)
+            p.kill()
+            seen.add(tuple(self.files()))
+            if "ok.gguf" in self.files():
+                self.assert_whole("ok.gguf")
+            self.tandem("pull", self.server.url + "ok.gguf")
+            self.assertEqual(self.files(), ["ok.gguf"], at)
+            self.assert_whole("ok.gguf")
+        part, info = "ok.gguf.part", "ok.gguf.part.info"
+        self.assertLessEqual({(part,), (part, info), ("ok.gguf", part, info), ("ok.gguf",)}, seen)
+
+
 class HuggingFace(Case):
     def tree(self, *names):
         self.server.tree = [{"type": "file", "path": n, "size": len(BODY), "lfs": {"oid": SHA256}} for n in names]
@@ -434,8 +653,9 @@ class HuggingFace(Case):
         self.tree(*parts)
         self.tandem("pull", "hf:o/r")
         self.assertEqual(self.files(), sorted(os.path.basename(p) for p in parts))
+        # The first one last: a model in parts is found by its first.
         self.assertEqual([p for p in self.server.paths if "resolve" in p],
-                         ["/o/r/resolve/main/" + p for p in sorted(parts)])
+                         ["/o/r/resolve/main/" + p for p in sorted(parts)[1:] + sorted(parts)[:1]])
         self.tree(*parts[:2])
         self.assertIn("not the parts of one", self.tandem("pull", "hf:o/r2", status=1))
         self.assertIn("removed", self.tandem("rm", "m-Q4_K_M"))
@@ -460,95 +680,6 @@ class HuggingFace(Case):
         self.server.forget()
         self.tandem("pull", self.server.url + "ok.gguf", HF_TOKEN="secret")
         self.assertEqual([h.get("Authorization") for h in self.server.heads], [None])
-
-
-class Add(Case):
-    def model(self, path, data=MODEL):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as f:
-            f.write(data)
-        return path
-
-    def test_link_and_copy(self):
-        path = self.model(self.dir + "/some/where/x.gguf")
-        self.assertIn("x: ", self.tandem("add", path))
-        self.assertEqual(os.path.realpath(self.models + "/x.gguf"), os.path.realpath(path))
-        self.assertIn("there already", self.tandem("add", path))
-        self.tandem("add", "--copy", "--name", "y", path)
-        self.assertFalse(os.path.islink(self.models + "/y.gguf"))
-        other = self.model(self.dir + "/else/x.gguf")
-        self.assertIn("another", self.tandem("add", other, status=1))
-        self.assertIn("it is not a GGUF file",
-                      self.tandem("add", self.model(self.dir + "/text.gguf", b"hello " * 9), status=1))
-        self.assertIn("cannot open", self.tandem("add", self.dir + "/none.gguf", status=1))
-        self.assertIn("its file stays", self.tandem("rm", "x"))
-        self.assertIn("did you mean y?", self.tandem("rm", "z", status=1))
-        self.tandem("rm", "y.gguf")
-        self.assertEqual(self.files(), [])
-        self.assertTrue(os.path.exists(path))
-        self.tandem("rm", "../x", status=2)
-        self.tandem("add", status=2)
-        self.tandem("add", "--from", "ollama", path, status=2)
-
-    def test_rm_of_one_name(self):
-        """A single file and models in parts that are called alike are several models."""
-        def parts(n):
-            return [f"m-{i + 1:05}-of-{n:05}.gguf" for i in range(n)]
-
-        for name in ["m.gguf", *parts(2), *parts(3)]:
-            self.model(self.models + "/" + name)
-        self.tandem("rm", "m")
-        self.assertEqual(self.files(), sorted(parts(2) + parts(3)))
-        self.assertIn("several models", self.tandem("rm", "m", status=1))
-        self.assertEqual(self.files(), sorted(parts(2) + parts(3)))
-        self.tandem("rm", "m-00001-of-00003")
-        self.assertEqual(self.files(), sorted(parts(2)))
-        self.tandem("rm", "m")
-        self.assertEqual(self.files(), [])
-
-    def test_damaged(self):
-        """What the daemon would refuse is refused here."""
-        cut = self.model(self.dir + "/cut.gguf", MODEL[:len(MODEL) // 2])
-        self.assertIn("truncated download?", self.tandem("add", cut, status=1))
-        other = MODEL.replace(b"gemma3", b"gemma9")
-        self.assertIn("gemma9", self.tandem("add", self.model(self.dir + "/other.gguf", other), status=1))
-        self.tandem("add", self.model(self.dir + "/empty.gguf", b""), status=1)
-        self.assertEqual(self.files(), [])
-
-    def test_system_folder(self):
-        """The service follows no link into a home: nothing is linked there, and the option that helps is named."""
-        folder = "/var/lib/tandem/models"
-        there = os.path.exists(folder + "/x.gguf")
-        said = self.tandem("add", "--to", folder, self.model(self.dir + "/x.gguf"), status=1)
-        self.assertIn("--copy copies instead", said)
-        said = self.tandem("add", "--from", "ollama", "--to", folder + "/", status=1)
-        self.assertIn("--copy copies instead", said)
-        self.assertEqual(os.path.exists(folder + "/x.gguf"), there)
-
-    def test_rm_elsewhere(self):
-        """A name that only the daemon knows: rm says where it is."""
-        self.assertIn("--to names another folder", self.tandem("rm", "x", status=1))
-
-    def test_from_others(self):
-        digest = "ab" * 32
-        root = self.dir + "/.ollama/models"
-        self.model(root + "/blobs/sha256-" + digest)
-        manifest = {"layers": [{"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64},
-                               {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + digest}]}
-        self.model(root + "/manifests/registry/library/gemma3/1b", json.dumps(manifest).encode())
-        self.model(root + "/manifests/registry/library/broken/1b", b"{")
-        self.assertIn("gemma3-1b: ", self.tandem("add", "--from", "ollama"))
-        self.model(self.dir + "/.lmstudio/models/o/r/lm-Q4_0.gguf")
-        self.tandem("add", "--from", "lmstudio")
-        blob = self.model(self.dir + "/.cache/huggingface/hub/models--o--r/blobs/123")
-        snapshot = self.dir + "/.cache/huggingface/hub/models--o--r/snapshots/1"
-        os.makedirs(snapshot)
-        os.symlink(blob, snapshot + "/hf-Q4_0.gguf")
-        self.tandem("add", "--from", "hf")
-        self.assertEqual(self.files(), ["gemma3-1b.gguf", "hf-Q4_0.gguf", "lm-Q4_0.gguf"])
-
-    def test_none(self):
-        self.assertIn("/.ollama/models", self.tandem("add", "--from", "ollama", status=1))
 
 
 if __name__ == "__main__":

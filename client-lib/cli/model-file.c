@@ -1,17 +1,9 @@
 /* See model-file.h. */
 #include "client-lib/cli/model-file.h"
 #include "client-lib/store/folder.h"
+#include "client-lib/store/follow.h"
 
 #include <fcntl.h>
-
-static int open_one(const char *path, struct tdm_gguf **ret, struct tdm_error *err)
-{
-        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-
-        if (fd < 0)
-                return tdm_error_set(err, -errno, "cannot open %s: %s", path, strerror(errno));
-        return tdm_gguf_open(ret, fd, path, err);
-}
 
 char *model_file_part(const char *path, uint32_t i, uint32_t n)
 {
@@ -29,48 +21,107 @@ char *model_file_part(const char *path, uint32_t i, uint32_t n)
         return ret;
 }
 
-/* The other parts lie beside the first, under names that differ in their number alone. */
-static int open_parts(const char *path, struct tdm_gguf *first, uint32_t no, uint32_t n, uint64_t *bytes,
-                      struct tdm_error *err)
+static int open_file(struct model_files *files, uint32_t i, bool careful, struct tdm_error *err)
 {
-        struct tdm_gguf *others[MODEL_FILE_PARTS_MAX - 1] = { 0 };
-        _cleanup_(freep) char *self = model_file_part(path, 1, n);
+        const char *path = files->path[i];
+        struct stat st;
         int r = 0;
 
-        if (!self || no != 0 || n > MODEL_FILE_PARTS_MAX)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "%s is one of %u parts: name the first of them", path, n);
-        for (uint32_t i = 0; r == 0 && i + 1 < n; i++) {
-                _cleanup_(freep) char *other = model_file_part(path, i + 2, n);
+        if (files->fd[i] < 0 && careful)
+                r = follow_open(AT_FDCWD, path, &files->fd[i], &st, err);
+        else if (files->fd[i] < 0)
+                files->fd[i] = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        if (r == 0 && (files->fd[i] < 0 || fstat(files->fd[i], &st) < 0))
+                r = tdm_error_set(err, -errno, "cannot open %s: %s", path, strerror(errno));
+        if (r == 0)
+                files->size_bytes[i] = (uint64_t)st.st_size;
+        return r;
+}
 
-                r = other ? open_one(other, &others[i], err) : tdm_error_set(err, -ENOMEM, "out of memory");
-                if (r == 0)
-                        *bytes += tdm_gguf_file_size(others[i]);
+/* How many parts the model has whose first one this is. */
+static int count_parts(const char *path, int fd, uint32_t *ret, struct tdm_error *err)
+{
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
+        _cleanup_(freep) char *self = NULL;
+        uint32_t no, n = 1;
+        int r = tdm_gguf_open(&gguf, fd, path, err);
+
+        if (r == 0)
+                r = tdm_gguf_part(gguf, &no, &n, err);
+        if (r == 0 && n > 1) {
+                self = model_file_part(path, 1, n);
+                if (!self || no != 0 || n > MODEL_FILE_PARTS_MAX)
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "%s is one of %u parts: name the first of them",
+                                             path, n);
         }
         if (r == 0)
-                r = tdm_gguf_join(first, others, n - 1, err);
+                *ret = n;
+        return r;
+}
+
+void model_files_close(struct model_files *files)
+{
+        for (size_t i = 0; i < MODEL_FILE_PARTS_MAX; i++) {
+                closep(&files->fd[i]);
+                free(files->path[i]);
+                files->path[i] = NULL;
+        }
+}
+
+/* The other parts lie beside the first, under names that differ in their number alone. */
+int model_files_open(struct model_files *ret, const char *path, int fd, bool careful, struct tdm_error *err)
+{
+        int r;
+
+        *ret = (struct model_files){ .n = 1 };
+        for (size_t i = 0; i < MODEL_FILE_PARTS_MAX; i++)
+                ret->fd[i] = -1;
+        ret->fd[0] = fd;
+        ret->path[0] = strdup(path);
+        r = ret->path[0] ? open_file(ret, 0, careful, err) : tdm_error_set(err, -ENOMEM, "out of memory");
+        if (r == 0)
+                r = count_parts(path, ret->fd[0], &ret->n, err);
+        for (uint32_t i = 1; r == 0 && i < ret->n; i++) {
+                ret->path[i] = model_file_part(path, i + 1, ret->n);
+                r = ret->path[i] ? open_file(ret, i, careful, err) : tdm_error_set(err, -ENOMEM, "out of memory");
+        }
         if (r != 0)
-                for (size_t i = 0; i < TDM_ARRAY_SIZE(others); i++)
-                        tdm_gguf_close(others[i]);
+                model_files_close(ret);
+        return r;
+}
+
+int model_files_read(const int *fds, char *const *names, uint32_t n, struct tdm_gguf **ret, struct tdm_error *err)
+{
+        struct tdm_gguf *parts[MODEL_FILE_PARTS_MAX] = { 0 };
+        int r = 0;
+
+        for (uint32_t i = 0; r == 0 && i < n; i++)
+                r = tdm_gguf_open(&parts[i], fds[i], names[i], err);
+        if (r == 0 && n > 1)
+                r = tdm_gguf_join(parts[0], parts + 1, n - 1, err);
+        if (r == 0)
+                *ret = steal_ptr(&parts[0]);
+        for (uint32_t i = 0; r != 0 && i < n; i++)
+                tdm_gguf_close(parts[i]);
         return r;
 }
 
 int model_file_open(const char *path, struct tdm_gguf **ret, uint32_t *ret_n_parts, uint64_t *ret_bytes,
                     struct tdm_error *err)
 {
-        _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
-        uint32_t no, n_parts = 1;
-        int r = open_one(path, &gguf, err);
+        struct model_files files;
+        uint64_t bytes = 0;
+        int r = model_files_open(&files, path, -1, false, err);
 
-        if (r == 0)
-                r = tdm_gguf_part(gguf, &no, &n_parts, err);
-        if (r == 0) {
-                *ret_bytes = tdm_gguf_file_size(gguf);
-                if (n_parts > 1)
-                        r = open_parts(path, gguf, no, n_parts, ret_bytes, err);
-        }
         if (r != 0)
                 return r;
-        *ret_n_parts = n_parts;
-        *ret = steal_ptr(&gguf);
-        return 0;
+        for (uint32_t i = 0; i < files.n; i++)
+                bytes += files.size_bytes[i];
+        r = model_files_read(files.fd, files.path, files.n, ret, err);
+        if (r == 0) {
+                *ret_bytes = bytes;
+                *ret_n_parts = files.n;
+        }
+        model_files_close(&files);
+        return r;
 }

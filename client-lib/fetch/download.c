@@ -16,6 +16,12 @@
 #define MIN_SPAN_BYTES ((uint64_t)8 << 20)
 #define MAX_CONNECTIONS 8u
 
+/* What a server may send beside the file: headers of one request, and a page with an error or a redirection. */
+#define MAX_HEADER_BYTES ((size_t)256 << 10)
+#define MAX_PAGE_BYTES ((curl_off_t)1 << 20)
+/* How often the room on the disk is looked at where the server tells no length. */
+#define ROOM_BYTES ((uint64_t)1 << 20)
+
 struct transfer;
 
 /* One connection: it fetches one span, from what is here of it to its end. */
@@ -26,6 +32,10 @@ struct connection {
         unsigned span;
         bool first_body, span_full, ranged;
         uint64_t fetched;
+        size_t header_bytes;
+        curl_off_t body_bytes; /* of all bodies that on_body() was given */
+        const char *refusal;   /* why we ended it; NULL: we did not */
+        bool retry_refused;    /* it may go better later */
         char detail[CURL_ERROR_SIZE];
         /* Of the response at hand. */
         long status;
@@ -111,19 +121,62 @@ static bool is_sha256(const char *text, size_t size)
         return size == 64 && strspn(text, "0123456789abcdefABCDEF") >= 64;
 }
 
+/* Ends a connection: the caller returns what tells libcurl so. */
+static bool refuse(struct connection *c, const char *why, bool may_retry)
+{
+        c->refusal = why;
+        c->retry_refused = may_retry;
+        return false;
+}
+
+/* A strong ETag: it stands for the bytes of a file, not for what they mean. One that cannot be sent back as it is
+ * counts as none. */
+static bool is_strong_etag(const char *text, size_t size)
+{
+        if (size < 2 || text[0] != '"' || text[size - 1] != '"')
+                return false;
+        for (size_t i = 1; i + 1 < size; i++)
+                if ((unsigned char)text[i] <= 0x20 || text[i] == '"' || text[i] == 0x7f)
+                        return false;
+        return true;
+}
+
+/* "bytes BEGIN-END/TOTAL", of numbers that can be a file's. */
+static bool read_range(struct connection *c, const char *value, size_t size)
+{
+        uint64_t begin, last, total;
+        char text[160];
+
+        if (size >= sizeof(text))
+                return false;
+        memcpy(text, value, size);
+        text[size] = '\0';
+        if (sscanf(text, "bytes %" SCNu64 "-%" SCNu64 "/%" SCNu64, &begin, &last, &total) != 3 ||
+            total > (uint64_t)INT64_MAX || last >= total || begin > last)
+                return false;
+        c->range_begin = begin;
+        c->total = total;
+        return true;
+}
+
 static size_t on_header(char *line, size_t one, size_t size, void *userdata)
 {
         struct connection *c = userdata;
         const char *value;
-        char text[160];
         size_t n;
 
+        c->header_bytes += size;
+        if (c->header_bytes > MAX_HEADER_BYTES) {
+                (void)refuse(c, "the server's headers have no end", false);
+                return 0;
+        }
         if (size >= 5 && strncmp(line, "HTTP/", 5) == 0) { /* a new response: of a redirection, or the last */
                 c->etag[0] = '\0';
                 c->has_range = c->takes_ranges = false;
                 return size;
         }
-        if (header_is(line, size, "etag", &value, &n) && n < sizeof(c->etag)) {
+        if (header_is(line, size, "etag", &value, &n)) {
+                n = n < sizeof(c->etag) && is_strong_etag(value, n) ? n : 0;
                 memcpy(c->etag, value, n);
                 c->etag[n] = '\0';
         } else if (header_is(line, size, "x-linked-etag", &value, &n)) {
@@ -134,10 +187,8 @@ static size_t on_header(char *line, size_t one, size_t size, void *userdata)
                 }
         } else if (header_is(line, size, "accept-ranges", &value, &n)) {
                 c->takes_ranges = n == 5 && strncasecmp(value, "bytes", 5) == 0;
-        } else if (header_is(line, size, "content-range", &value, &n) && n < sizeof(text)) {
-                memcpy(text, value, n);
-                text[n] = '\0';
-                c->has_range = sscanf(text, "bytes %" SCNu64 "-%*u/%" SCNu64, &c->range_begin, &c->total) == 2;
+        } else if (header_is(line, size, "content-range", &value, &n)) {
+                c->has_range = read_range(c, value, n);
         }
         return size;
 }
@@ -167,31 +218,59 @@ static bool fail(struct transfer *t)
         return false;
 }
 
+/* Part of the file comes. It must be what was asked for, of the file that the bytes here are of: a server that does not
+ * know If-Range sends a part of whatever file it has by now, and says so by its ETag. */
+static bool check_range(struct connection *c)
+{
+        struct transfer *t = c->transfer;
+        const struct part_info *i = t->part.info;
+        uint64_t at = span_of(c)->begin + span_of(c)->here;
+
+        if (!c->ranged)
+                return refuse(c, "the server sends a part of the file where all of it was asked for", false);
+        if (!c->etag[0] || strcmp(c->etag, i->etag) != 0) {
+                t->takes_ranges = false; /* only one that asks for all of it can know what it gets */
+                t->n_wanted = 1;
+                if (t->n_active == 1 && begin_anew(c) != 0)
+                        return fail(t);
+                return refuse(c, "the server has another file by now, or does not say which", true);
+        }
+        if (c->has_range && c->range_begin == at && (!t->total || c->total == t->total))
+                return true;
+        (void)tdm_error_set(t->err, TDM_E_PROTOCOL, "%s sends other bytes than those asked for", t->download->url);
+        return fail(t);
+}
+
+/* All of the file comes. */
+static bool check_whole(struct connection *c)
+{
+        struct transfer *t = c->transfer;
+        uint64_t at = span_of(c)->begin + span_of(c)->here;
+        curl_off_t length = -1;
+
+        if (at > 0 || t->part.info->n_spans > 1) {
+                if (t->n_active > 1) { /* the others' bytes are of no use; the last one asks again for the whole */
+                        t->takes_ranges = false;
+                        t->n_wanted = 1;
+                        return refuse(c, "the server sends the whole file for a range", true);
+                }
+                if (begin_anew(c) != 0)
+                        return fail(t);
+        }
+        (void)curl_easy_getinfo(c->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+        c->total = length > 0 ? (uint64_t)length : t->download->size_bytes;
+        return true;
+}
+
 /* The first bytes of a body: is it what was asked for, and is there room for it? */
 static bool begin_body(struct connection *c)
 {
         struct transfer *t = c->transfer;
         const struct download *d = t->download;
-        uint64_t wanted = d->size_bytes, at = span_of(c)->begin + span_of(c)->here;
-        curl_off_t length = -1;
+        uint64_t wanted = d->size_bytes;
 
-        if (c->status == 200 && (at > 0 || t->part.info->n_spans > 1)) {
-                if (t->n_active > 1) { /* the others' bytes are of no use; the last one asks again for the whole */
-                        t->takes_ranges = false;
-                        t->n_wanted = 1;
-                        return false;
-                }
-                if (begin_anew(c) != 0)
-                        return fail(t);
-        }
-        if (c->status == 206 && (!c->has_range || c->range_begin != at || (t->total && c->total != t->total))) {
-                (void)tdm_error_set(t->err, TDM_E_PROTOCOL, "%s sends other bytes than those asked for", d->url);
-                return fail(t);
-        }
-        if (c->status == 200) {
-                (void)curl_easy_getinfo(c->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-                c->total = length > 0 ? (uint64_t)length : 0;
-        }
+        if (!(c->status == 206 ? check_range(c) : check_whole(c)))
+                return false;
         if (wanted && c->total && wanted != c->total) {
                 (void)tdm_error_set(t->err, TDM_E_BAD_MODEL, "%s has %" PRIu64 " bytes, %" PRIu64 " were announced",
                                     d->url, c->total, wanted);
@@ -200,7 +279,8 @@ static bool begin_body(struct connection *c)
         if (t->n_active == 1) { /* the others rely on what the first has found */
                 t->total = c->total;
                 t->takes_ranges = c->status == 206 || c->takes_ranges;
-                if (c->status == 200 && part_remember(&t->part, c->etag, t->total, t->err) != 0)
+                if ((c->status == 200 || span_of(c)->end == PART_NO_END) &&
+                    part_remember(&t->part, c->etag, t->total, t->err) != 0)
                         return fail(t);
         }
         if (t->total && part_check_room(&t->part, t->total, t->err) != 0)
@@ -216,8 +296,9 @@ static size_t on_body(char *data, size_t one, size_t size, void *userdata)
         uint64_t room;
 
         (void)curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &c->status);
+        c->body_bytes += (curl_off_t)size;
         if (c->status != 200 && c->status != 206)
-                return size; /* an error's page */
+                return c->body_bytes > MAX_PAGE_BYTES ? 0 : size; /* an error's page */
         if (c->first_body) {
                 c->first_body = false;
                 if (!begin_body(c))
@@ -231,6 +312,11 @@ static size_t on_body(char *data, size_t one, size_t size, void *userdata)
                 t->failed = true;
                 return 0;
         }
+        if (!t->total && t->fetched / ROOM_BYTES != (t->fetched + size) / ROOM_BYTES &&
+            part_check_room(&t->part, t->part.size + size, t->err) != 0) {
+                t->failed = true;
+                return 0;
+        }
         if (part_add(&t->part, c->span, data, TDM_MIN(size, room), t->err) != 0) {
                 t->failed = true;
                 return 0;
@@ -239,6 +325,17 @@ static size_t on_body(char *data, size_t one, size_t size, void *userdata)
         c->fetched += TDM_MIN(size, room);
         c->span_full = size >= room && s->end != t->total; /* another connection fetches what follows */
         return c->span_full && size > room ? 0 : size;
+}
+
+/* libcurl keeps the page of a redirection to itself: one without an end is ended here. */
+static int on_transfer(void *userdata, curl_off_t total, curl_off_t here, curl_off_t up_total, curl_off_t up)
+{
+        struct connection *c = userdata;
+
+        if (here <= c->body_bytes + MAX_PAGE_BYTES)
+                return 0;
+        (void)refuse(c, "the server's redirection has no end", false);
+        return 1;
 }
 
 /* The rate of the last second or two. */
@@ -313,6 +410,9 @@ static int begin(struct transfer *t, struct connection *c, unsigned span)
         (void)curl_easy_setopt(c->curl, CURLOPT_HEADERDATA, c);
         (void)curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_body);
         (void)curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
+        (void)curl_easy_setopt(c->curl, CURLOPT_XFERINFOFUNCTION, on_transfer);
+        (void)curl_easy_setopt(c->curl, CURLOPT_XFERINFODATA, c);
+        (void)curl_easy_setopt(c->curl, CURLOPT_NOPROGRESS, 0L);
         /* Without the ETag of what is here already, nobody knows whether the rest belongs to it. */
         if (at > 0 && i->etag[0]) {
                 if (s->end == PART_NO_END || s->end == t->total)
@@ -356,11 +456,13 @@ static int judge(struct connection *c, CURLcode code, bool *ret_again)
                 return t->err->code;
         if (c->span_full)
                 return 0;
-        *ret_again = may_retry(code, c->status);
-        if (code == CURLE_WRITE_ERROR) { /* begin_body() wants this range from one connection alone */
-                *ret_again = true;
-                return tdm_error_set(t->err, TDM_E_PROTOCOL, "%s: the server sends the whole file for a range", url);
+        if (c->refusal) {
+                *ret_again = c->retry_refused;
+                return tdm_error_set(t->err, TDM_E_PROTOCOL, "%s: %s", url, c->refusal);
         }
+        if (code == CURLE_WRITE_ERROR && c->status != 200 && c->status != 206)
+                code = CURLE_OK; /* on_body() had enough of an error's page */
+        *ret_again = may_retry(code, c->status);
         if (code == CURLE_PARTIAL_FILE) /* in our own words: libcurl's differ by version */
                 return tdm_error_set(t->err, code_of(code), "%s: the transfer ended before its last byte", url);
         if (code != CURLE_OK)
@@ -518,6 +620,7 @@ static int fetch(struct transfer *t)
         const struct download *d = t->download;
         unsigned n_tries = d->n_tries ? d->n_tries : 5, first_wait = d->first_wait_ms ? d->first_wait_ms : 1000;
         unsigned n_failed = 0, wait = first_wait;
+        uint64_t most = 0;
 
         for (;;) {
                 bool again = false, any_bytes = false;
@@ -527,7 +630,9 @@ static int fetch(struct transfer *t)
                 end_all(t);
                 if (r == 0 || !again || t->failed)
                         return r;
-                if (any_bytes) {
+                /* Bytes that come again are no progress: a server could have us fetch them for ever. */
+                if (any_bytes && t->part.size > most) {
+                        most = t->part.size;
                         n_failed = 0;
                         wait = first_wait;
                 }
@@ -549,7 +654,7 @@ int download_file(const struct download *download, struct download_result *ret, 
         const char *sha256;
         int r;
 
-        r = part_open(&t.part, download->path, download->url, err);
+        r = part_open(&t.part, download->folder_fd, download->folder, download->name, download->url, err);
         if (r != 0)
                 return r;
         i = t.part.info;
@@ -564,7 +669,7 @@ int download_file(const struct download *download, struct download_result *ret, 
         (void)curl_multi_cleanup(t.multi);
         sha256 = download->sha256 ? download->sha256 : t.sha256[0] ? t.sha256 : NULL;
         if (r == 0)
-                r = part_finish(&t.part, download->size_bytes, sha256, err);
+                r = part_finish(&t.part, download->size_bytes, sha256, download->look, err);
         *ret = (struct download_result){ .size_bytes = t.part.size, .fetched_bytes = t.fetched, .checked = sha256 };
         part_close(&t.part);
         return r;

@@ -1,9 +1,12 @@
 /* One file over HTTP(S), so that it is either whole and right, or not there under its name.
  *
- * Several connections fetch a big file. The bytes go to PATH.part, under a lock: a second download of the same file is
- * refused while the first runs. A transfer that breaks off is taken up where it stopped, in this run or in a later one,
- * as long as the server says that the file is the same (its ETag). What is whole is checked (size, SHA-256 where it is
- * known, the file's magic), synced and renamed to PATH. */
+ * Several connections fetch a big file. The bytes go to NAME.gguf.part, under a lock: a second download of the same
+ * file is refused while the first runs. A transfer that breaks off is taken up where it stopped, in this run or in a
+ * later one, as long as each answer says by its ETag that it is of the same file. What is whole is checked (size,
+ * SHA-256 where it is known, the file's magic), synced and linked to NAME.gguf.
+ *
+ * The server is not believed: what it sends is held against what was asked for and what it said before, and bounded in
+ * its headers, its errors' pages and its length. */
 #ifndef TANDEM_FETCH_DOWNLOAD_H
 #define TANDEM_FETCH_DOWNLOAD_H
 
@@ -13,7 +16,9 @@
 
 struct download {
         const char *url;
-        const char *path;       /* absolute; the folder is there */
+        int folder_fd;          /* where it goes */
+        const char *folder;     /* the same, for messages */
+        const char *name;       /* without .gguf */
         const char *token;      /* a bearer token for the url's host alone; NULL: none */
         const char *sha256;     /* 64 hexadecimal digits; NULL: the server's word, if it gives one */
         uint64_t size_bytes;    /* 0: the server's word */
@@ -24,6 +29,7 @@ struct download {
         bool (*on_progress)(uint64_t done, uint64_t total, double bytes_per_second, void *userdata);
         void (*on_retry)(const char *why, unsigned wait_ms, void *userdata);
         void *userdata;
+        int (*look)(int fd, const char *path, struct tdm_error *err); /* see part_finish(); NULL: none */
 };
 
 struct download_result {

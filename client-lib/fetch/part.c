@@ -6,12 +6,7 @@
 #include <openssl/evp.h>
 #include <stddef.h>
 #include <strings.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
-
-/* What has to stay free. */
-#define SPARE_BYTES ((uint64_t)64 << 20)
 
 static int failed(struct tdm_error *err, const char *what, const char *path)
 {
@@ -41,7 +36,7 @@ static void read_boot_id(char *to, size_t size)
 static int write_info(struct part *p, size_t at, size_t size, struct tdm_error *err)
 {
         if (pwrite(p->info_fd, (const char *)p->info + at, size, (off_t)at) != (ssize_t)size)
-                return failed(err, "write", p->info_path);
+                return failed(err, "write", p->in.info);
         return 0;
 }
 
@@ -82,46 +77,31 @@ static bool take_info(struct part *p, const char *url, uint64_t file_bytes)
         return true;
 }
 
-int part_open(struct part *p, const char *path, const char *url, struct tdm_error *err)
+/* The info file, of which only the caller's own is believed: who writes it says which bytes of the part file count. */
+static int open_info(struct part *p, struct tdm_error *err)
 {
-        struct stat st, now;
-        int r;
+        const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+        struct stat st;
 
-        *p = (struct part){ .fd = -1, .info_fd = -1 };
-        p->path = strdup(path);
-        p->info = calloc(1, sizeof(*p->info));
-        if (!p->path || !p->info || asprintf(&p->part_path, "%s.part", path) < 0 ||
-            asprintf(&p->info_path, "%s.part.info", path) < 0) {
-                part_close(p);
-                return tdm_error_set(err, -ENOMEM, "out of memory");
-        }
-        if (strlen(url) >= sizeof(p->info->url)) {
-                part_close(p);
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the address has more than %zu bytes",
-                                     sizeof(p->info->url) - 1);
-        }
-        for (;;) {
-                p->fd = open(p->part_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-                if (p->fd < 0 || fstat(p->fd, &st) < 0) {
-                        r = failed(err, "write", p->part_path);
-                        part_close(p);
-                        return r;
-                }
-                if (flock(p->fd, LOCK_EX | LOCK_NB) < 0) {
-                        part_close(p);
-                        return tdm_error_set(err, TDM_E_BUSY, "%s is being fetched by another process", path);
-                }
-                /* The one who had the lock may have given the file its name meanwhile. */
-                if (stat(p->part_path, &now) == 0 && now.st_ino == st.st_ino && now.st_dev == st.st_dev)
-                        break;
-                close(p->fd);
-        }
-        p->info_fd = open(p->info_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-        if (p->info_fd < 0) {
-                r = failed(err, "write", p->info_path);
-                part_close(p);
+        p->info_fd = openat(p->in.folder_fd, p->in.info, flags, 0600);
+        if (p->info_fd >= 0 && fstat(p->info_fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+            st.st_nlink == 1)
+                return 0;
+        closep(&p->info_fd);
+        if (unlinkat(p->in.folder_fd, p->in.info, 0) == 0)
+                p->info_fd = openat(p->in.folder_fd, p->in.info, flags | O_EXCL, 0600);
+        return p->info_fd < 0 ? failed(err, "write", p->in.info) : 0;
+}
+
+static int begin_info(struct part *p, const char *url, struct tdm_error *err)
+{
+        struct stat st;
+        int r = open_info(p, err);
+
+        if (r != 0)
                 return r;
-        }
+        if (fstat(p->in.fd, &st) < 0)
+                return failed(err, "read", p->in.part);
         if (take_info(p, url, (uint64_t)st.st_size))
                 return write_info(p, 0, sizeof(*p->info), err);
         *p->info = (struct part_info){ 0 };
@@ -131,22 +111,40 @@ int part_open(struct part *p, const char *path, const char *url, struct tdm_erro
         return part_reset(p, err); /* nobody knows what these bytes are */
 }
 
+int part_open(struct part *p, int folder_fd, const char *folder, const char *name, const char *url,
+              struct tdm_error *err)
+{
+        int r = 0;
+
+        *p = (struct part){ .in = INCOMING_NONE, .info_fd = -1 };
+        p->info = calloc(1, sizeof(*p->info));
+        if (!p->info)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        if (strlen(url) >= sizeof(p->info->url))
+                r = tdm_error_set(err, TDM_E_BAD_REQUEST, "the address has more than %zu bytes",
+                                  sizeof(p->info->url) - 1);
+        if (r == 0)
+                r = incoming_open(&p->in, folder_fd, folder, name, err);
+        if (r == 0 && incoming_is_taken(&p->in))
+                r = incoming_taken(&p->in, err);
+        if (r == 0)
+                r = incoming_begin(&p->in, true, err);
+        if (r == 0)
+                r = begin_info(p, url, err);
+        if (r != 0)
+                part_close(p);
+        return r;
+}
+
 void part_close(struct part *p)
 {
-        if (p->fd >= 0) {
-                if (p->part_path && p->size == 0) {
-                        (void)unlink(p->part_path);
-                        (void)unlink(p->info_path);
-                }
-                close(p->fd);
-        }
-        if (p->info_fd >= 0)
-                close(p->info_fd);
-        free(p->path);
-        free(p->part_path);
-        free(p->info_path);
+        /* Bytes whose ETag is not known cannot be taken up: they would only take room. */
+        if (p->in.fd >= 0)
+                p->in.keep_part = p->in.keep_part && p->size > 0 && p->info->etag[0];
+        incoming_close(&p->in);
+        closep(&p->info_fd);
         free(p->info);
-        *p = (struct part){ .fd = -1, .info_fd = -1 };
+        *p = (struct part){ .in = INCOMING_NONE, .info_fd = -1 };
 }
 
 int part_reset(struct part *p, struct tdm_error *err)
@@ -156,8 +154,9 @@ int part_reset(struct part *p, struct tdm_error *err)
         memset(p->info->spans, 0, sizeof(p->info->spans));
         p->info->n_spans = 1;
         p->info->spans[0].end = PART_NO_END;
-        if (ftruncate(p->fd, 0) < 0)
-                return failed(err, "write", p->part_path);
+        p->in.keep_part = true;
+        if (ftruncate(p->in.fd, 0) < 0)
+                return failed(err, "write", p->in.part);
         return write_info(p, 0, sizeof(*p->info), err);
 }
 
@@ -165,8 +164,7 @@ int part_remember(struct part *p, const char *etag, uint64_t total_bytes, struct
 {
         struct part_info *i = p->info;
 
-        /* A weak ETag says that two files mean the same, not that they have the same bytes. */
-        snprintf(i->etag, sizeof(i->etag), "%s", strncmp(etag, "W/", 2) == 0 ? "" : etag);
+        snprintf(i->etag, sizeof(i->etag), "%s", etag);
         i->spans[i->n_spans - 1].end = total_bytes ? total_bytes : PART_NO_END;
         return write_info(p, 0, sizeof(*i), err);
 }
@@ -194,25 +192,14 @@ int part_split(struct part *p, unsigned span, struct tdm_error *err)
 
 int part_check_room(const struct part *p, uint64_t total_bytes, struct tdm_error *err)
 {
-        struct statvfs fs;
-        uint64_t missing = total_bytes - TDM_MIN(p->size, total_bytes), room;
-
-        if (fstatvfs(p->fd, &fs) < 0)
-                return 0; /* writing will tell */
-        room = (uint64_t)fs.f_bavail * fs.f_frsize;
-        if (missing + SPARE_BYTES <= room)
-                return 0;
-        return tdm_error_set(err, TDM_E_NO_MEMORY,
-                             "%s needs %.1f GB more, and its disk has %.1f GB left; free some, or choose another "
-                             "folder with --to",
-                             p->path, (double)missing / 1e9, (double)room / 1e9);
+        return incoming_check_room(&p->in, total_bytes - TDM_MIN(p->size, total_bytes), err);
 }
 
 /* Once in a while what came goes to the disk, and only then counts for after a power cut. */
 static int sync_bytes(struct part *p, struct tdm_error *err)
 {
-        if (fdatasync(p->fd) < 0)
-                return failed(err, "write", p->part_path);
+        if (fdatasync(p->in.fd) < 0)
+                return failed(err, "write", p->in.part);
         p->unsynced = 0;
         for (uint32_t k = 0; k < p->info->n_spans; k++)
                 p->info->spans[k].synced = p->info->spans[k].here;
@@ -225,12 +212,12 @@ int part_add(struct part *p, unsigned span, const void *data, size_t size, struc
         const char *from = data;
 
         while (size > 0) {
-                ssize_t n = pwrite(p->fd, from, size, (off_t)(s->begin + s->here));
+                ssize_t n = pwrite(p->in.fd, from, size, (off_t)(s->begin + s->here));
 
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0)
-                        return failed(err, "write", p->part_path);
+                        return failed(err, "write", p->in.part);
                 s->here += (uint64_t)n;
                 p->size += (uint64_t)n;
                 p->unsynced += (uint64_t)n;
@@ -242,7 +229,7 @@ int part_add(struct part *p, unsigned span, const void *data, size_t size, struc
         return write_info(p, (size_t)((char *)s - (char *)p->info), sizeof(*s), err);
 }
 
-static int hash(const struct part *p, char ret[static 65], struct tdm_error *err)
+int part_hash(int fd, const char *path, uint64_t size_bytes, char ret[static 65], struct tdm_error *err)
 {
         unsigned char digest[EVP_MAX_MD_SIZE];
         EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -251,16 +238,18 @@ static int hash(const struct part *p, char ret[static 65], struct tdm_error *err
         unsigned n_digest = 0;
         bool ok = context && block && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
 
-        while (ok && at < p->size) {
-                ssize_t n = pread(p->fd, block, 1 << 20, (off_t)at);
+        while (ok && at < size_bytes) {
+                ssize_t n = pread(fd, block, TDM_MIN((uint64_t)1 << 20, size_bytes - at), (off_t)at);
 
+                if (n < 0 && errno == EINTR)
+                        continue;
                 ok = n > 0 && EVP_DigestUpdate(context, block, (size_t)n) == 1;
                 at += (uint64_t)TDM_MAX(n, 0);
         }
         ok = ok && EVP_DigestFinal_ex(context, digest, &n_digest) == 1;
         EVP_MD_CTX_free(context);
         if (!ok)
-                return failed(err, "read", p->part_path);
+                return failed(err, "read", path);
         for (unsigned i = 0; i < 32; i++)
                 snprintf(ret + 2 * i, 3, "%02x", digest[i]);
         return 0;
@@ -273,52 +262,34 @@ static int check(const struct part *p, uint64_t size_bytes, const char *sha256, 
 
         if (size_bytes && p->size != size_bytes)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "%s has %" PRIu64 " bytes, %" PRIu64 " were announced",
-                                     p->path, p->size, size_bytes);
-        if (pread(p->fd, magic, 4, 0) != 4 || memcmp(magic, "GGUF", 4) != 0)
+                                     p->in.path, p->size, size_bytes);
+        if (pread(p->in.fd, magic, 4, 0) != 4 || memcmp(magic, "GGUF", 4) != 0)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
                                      "what came for %s is no GGUF file (it begins with '%.4s', not with GGUF): is the "
                                      "address that of a web page?",
-                                     p->path, magic);
+                                     p->in.path, magic);
         if (!sha256)
                 return 0;
-        r = hash(p, found, err);
+        r = part_hash(p->in.fd, p->in.path, p->size, found, err);
         if (r == 0 && strcasecmp(found, sha256) != 0)
-                r = tdm_error_set(err, TDM_E_BAD_MODEL, "%s came with wrong bytes: its SHA-256 is %s, not %s", p->path,
-                                  found, sha256);
+                r = tdm_error_set(err, TDM_E_BAD_MODEL, "%s came with wrong bytes: its SHA-256 is %s, not %s",
+                                  p->in.path, found, sha256);
         return r;
 }
 
-/* So that the name survives a power cut, too. */
-static void sync_folder(const char *path)
-{
-        _cleanup_(freep) char *folder = strdup(path);
-        char *slash = folder ? strrchr(folder, '/') : NULL;
-        int fd;
-
-        if (!slash)
-                return;
-        slash[slash == folder] = '\0';
-        fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd >= 0) {
-                (void)fsync(fd);
-                close(fd);
-        }
-}
-
-int part_finish(struct part *p, uint64_t size_bytes, const char *sha256, struct tdm_error *err)
+int part_finish(struct part *p, uint64_t size_bytes, const char *sha256, part_look_fn *look, struct tdm_error *err)
 {
         struct tdm_error ignored;
         int r = check(p, size_bytes, sha256, err);
 
-        if (r == TDM_E_BAD_MODEL) {
+        /* A transfer without a length ends when the connection does, cut off or not. */
+        if (r == 0 && look && !sha256 && !size_bytes && p->info->spans[p->info->n_spans - 1].end == PART_NO_END)
+                r = look(p->in.fd, p->in.path, err);
+        if (r == TDM_E_BAD_MODEL)
                 (void)part_reset(p, &ignored);
-                (void)unlink(p->info_path);
-        }
-        if (r != 0)
-                return r;
-        if (fsync(p->fd) < 0 || rename(p->part_path, p->path) < 0)
-                return failed(err, "write", p->path);
-        sync_folder(p->path);
-        (void)unlink(p->info_path);
-        return 0;
+        if (r == 0)
+                r = incoming_link(&p->in, err);
+        if (r == TDM_E_BAD_REQUEST) /* of another process: these bytes can get no name any more */
+                p->in.keep_part = false;
+        return r;
 }

@@ -1,5 +1,5 @@
-/* A file that is being fetched: PATH.part with its bytes, and PATH.part.info with where they come from and which of
- * them are here. Locked while it is open.
+/* A file that is being fetched (client-lib/store/incoming.h): NAME.gguf.part has its bytes, and NAME.gguf.part.info
+ * says where they come from and which of them are here. Locked while it is open.
  *
  * The bytes come in spans, each from its beginning on, so that several connections can fetch one file. The info file
  * counts the bytes of each span after they were written: a killed process loses none of them. Bytes that were not yet
@@ -7,7 +7,7 @@
 #ifndef TANDEM_FETCH_PART_H
 #define TANDEM_FETCH_PART_H
 
-#include "common/error.h"
+#include "client-lib/store/incoming.h"
 
 #include <inttypes.h>
 
@@ -29,18 +29,21 @@ struct part_info {
 };
 
 struct part {
-        char *path, *part_path, *info_path;
-        int fd, info_fd;
+        struct incoming in;
+        int info_fd;
         uint64_t size;          /* bytes that are here, of all spans */
         uint64_t unsynced;      /* and of those, how many came since the last sync */
         struct part_info *info; /* a copy of the info file */
 };
 
-/* Takes up what an earlier run left, if it came from this url. TDM_E_BUSY: another process has it open. */
-int part_open(struct part *part, const char *path, const char *url, struct tdm_error *err);
-void part_close(struct part *part);                       /* what is here stays for the next run */
+/* Takes up what an earlier run left, if it came from this url. Fails as incoming_open() does, and with
+ * TDM_E_BAD_REQUEST where a file has the name already. */
+int part_open(struct part *part, int folder_fd, const char *folder, const char *name, const char *url,
+              struct tdm_error *err);
+/* What is here stays for the next run, if that can tell that the rest belongs to it. */
+void part_close(struct part *part);
 int part_reset(struct part *part, struct tdm_error *err); /* to one span without bytes or end */
-/* What the bytes that come from now on are of. */
+/* What the bytes that come from now on are of. etag: a strong one, or "" where the server gives none. */
 int part_remember(struct part *part, const char *etag, uint64_t total_bytes, struct tdm_error *err);
 /* TDM_E_NO_MEMORY: the disk has no room for the rest of total_bytes. */
 int part_check_room(const struct part *part, uint64_t total_bytes, struct tdm_error *err);
@@ -50,8 +53,13 @@ int part_add(struct part *part, unsigned span, const void *data, size_t size, st
  * room. */
 int part_split(struct part *part, unsigned span, struct tdm_error *err);
 bool part_span_done(const struct part *part, unsigned span);
+/* TDM_E_BAD_MODEL: the file at fd is cut off. */
+typedef int part_look_fn(int fd, const char *path, struct tdm_error *err);
 /* All bytes are here: checks them, and gives the file its name. Wrong bytes are thrown away. size 0, sha256 NULL: not
- * known. */
-int part_finish(struct part *part, uint64_t size_bytes, const char *sha256, struct tdm_error *err);
+ * known; where the server told no length either, look() judges the file. */
+int part_finish(struct part *part, uint64_t size_bytes, const char *sha256, part_look_fn *look, struct tdm_error *err);
+
+/* The SHA-256 of size_bytes of a file, in hexadecimal digits. path: for messages. */
+int part_hash(int fd, const char *path, uint64_t size_bytes, char ret[static 65], struct tdm_error *err);
 
 #endif

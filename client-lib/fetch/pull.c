@@ -5,15 +5,19 @@
 #include "client-lib/cli/cli.h"
 #include "client-lib/cli/model-file.h"
 #include "client-lib/fetch/download.h"
+#include "client-lib/fetch/part.h"
 #include "client-lib/fetch/source.h"
 #include "client-lib/store/folder.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 struct pull_options {
-        const char *sha256, *name; /* NULL: not given */
+        const char *folder, *sha256, *name; /* NULL: not given */
         unsigned n_connections;
+        int folder_fd;
 };
 
 struct pull {
@@ -46,20 +50,62 @@ static void show_retry(const char *why, unsigned wait_ms, void *userdata)
         complain("%s; trying again in %u s", why, TDM_DIV_UP(wait_ms, 1000u));
 }
 
-/* Whether the whole file is there already. */
-static bool is_there(const char *path, uint64_t size_bytes)
+/* Where the server told no length, the file itself says whether it is whole. Whether Tandem can run it is another
+ * question. */
+static int look_at_file(int fd, const char *path, struct tdm_error *err)
 {
-        struct stat st;
+        _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
+        int r = tdm_gguf_open(&gguf, fd, path, err);
 
-        return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (size_bytes == 0 || (uint64_t)st.st_size == size_bytes);
+        return r == TDM_E_BAD_MODEL ? r : 0;
 }
 
-static int pull_file(const struct source *source, size_t i, const struct pull_options *options, const char *folder)
+/* Whether the file is there already, and is the one that is wanted: of that size, with that SHA-256, where they are
+ * known. EXIT_FAILED, said: another file has its name. */
+static int check_there(const struct download *d, const char *path, bool *ret_there)
+{
+        _cleanup_(freep) char *base = NULL;
+        _cleanup_(closep) int fd = -1;
+        char found[65];
+        uint64_t bytes;
+        struct tdm_error err;
+        struct stat st;
+
+        *ret_there = false;
+        if (asprintf(&base, "%s.gguf", d->name) < 0) {
+                base = NULL;
+                return complain("no memory");
+        }
+        fd = openat(d->folder_fd, base, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+                return EXIT_OK;
+        if (d->size_bytes && d->size_bytes != (uint64_t)st.st_size)
+                return complain("there is another %s already: it has %" PRIu64 " bytes, not %" PRIu64
+                                "; choose a name with --name, or remove it first (tandem help rm)",
+                                path, (uint64_t)st.st_size, d->size_bytes);
+        if (d->sha256) {
+                if (part_hash(fd, path, (uint64_t)st.st_size, found, &err) != 0)
+                        return complain("%s", err.message);
+                if (strcasecmp(found, d->sha256) != 0)
+                        return complain("there is another %s already: its SHA-256 is %s, not %s; choose a name with "
+                                        "--name, or remove it first (tandem help rm)",
+                                        path, found, d->sha256);
+        }
+        /* What a run that was killed just behind its link, or a run before the file came, left of it. */
+        (void)incoming_forget(d->folder_fd, d->folder, d->name, &bytes, &err);
+        *ret_there = true;
+        return EXIT_OK;
+}
+
+static int pull_file(const struct source *source, size_t i, const struct pull_options *options)
 {
         const struct source_file *f = &source->files[i];
         const char *name = options->name ? options->name : f->name;
         struct pull pull = { .name = name, .part = i + 1, .n_parts = source->n_files };
         struct download download = { .url = f->url,
+                                     .folder_fd = options->folder_fd,
+                                     .folder = options->folder,
+                                     .name = name,
                                      .token = source->token,
                                      .sha256 = options->sha256 ? options->sha256 :
                                                f->sha256[0]    ? f->sha256 :
@@ -68,19 +114,24 @@ static int pull_file(const struct source *source, size_t i, const struct pull_op
                                      .n_connections = options->n_connections,
                                      .on_progress = show_progress,
                                      .on_retry = show_retry,
-                                     .userdata = &pull };
-        _cleanup_(freep) char *path = folder_file(folder, name);
+                                     .userdata = &pull,
+                                     .look = look_at_file };
+        _cleanup_(freep) char *path = folder_file(options->folder, name);
         struct download_result result;
         struct tdm_error err;
+        bool there;
         int r;
 
         if (!path)
                 return complain("no memory");
-        if (is_there(path, f->size_bytes)) {
-                out_printf("%s is there already: %s\n", term_safe(name), term_safe(path));
+        r = check_there(&download, path, &there);
+        if (r != EXIT_OK)
+                return r;
+        if (there) {
+                out_printf("%s is there already: %s%s\n", term_safe(name), term_safe(path),
+                           download.sha256 ? ", its SHA-256 is right" : "");
                 return EXIT_OK;
         }
-        download.path = path;
         r = download_file(&download, &result, &err);
         progress_clear();
         if (r == TDM_E_CANCELLED) {
@@ -92,6 +143,16 @@ static int pull_file(const struct source *source, size_t i, const struct pull_op
         out_printf("%s: %s, %s\n", term_safe(path), human_bytes(result.size_bytes),
                    result.checked ? "its SHA-256 is right" : "the server gave no SHA-256 to check it by");
         return EXIT_OK;
+}
+
+/* The first part comes last. A model in parts is found by its first: so it is found when it is whole. */
+static int pull_files(const struct source *source, const struct pull_options *options)
+{
+        int status = EXIT_OK;
+
+        for (size_t i = 0; i < source->n_files && status == EXIT_OK; i++)
+                status = pull_file(source, (i + 1) % source->n_files, options);
+        return status;
 }
 
 /* What to do with it now; what Tandem cannot run is told here, not by the first prompt. */
@@ -119,7 +180,7 @@ static void say_what_next(const char *path, const char *name, const char *tandem
 
 int main(int argc, char **argv)
 {
-        struct pull_options options = { 0 };
+        struct pull_options options = { .folder_fd = -1 };
         struct source source;
         struct tdm_error err;
         int status = EXIT_OK, r;
@@ -133,17 +194,18 @@ int main(int argc, char **argv)
         options.name = argv[3][0] ? argv[3] : NULL;
         options.sha256 = argv[4][0] ? argv[4] : NULL;
         options.n_connections = (unsigned)strtoul(argv[5], NULL, 10);
-        if (folder_make(argv[1], &err) != 0)
+        options.folder = argv[1];
+        if (folder_make(argv[1], &options.folder_fd, &err) != 0)
                 return complain("%s", err.message);
-        signal_set_mode(SIGNAL_ANSWER); /* the first Ctrl-C stops the download in order */
         r = source_find(argv[2], &source, &err);
         if (r != 0)
                 return complain("%s", err.message);
         if ((options.name || options.sha256) && source.n_files > 1)
                 status = args_usage_error("pull", "--name and --sha256 are for one file; this model has %zu parts",
                                           source.n_files);
-        for (size_t i = 0; i < source.n_files && status == EXIT_OK; i++)
-                status = pull_file(&source, i, &options, argv[1]);
+        signal_set_mode(SIGNAL_ANSWER); /* the first Ctrl-C stops the download in order */
+        if (status == EXIT_OK)
+                status = pull_files(&source, &options);
         if (status == EXIT_OK) {
                 _cleanup_(freep) char *name = strdup(options.name ? options.name : source.files[0].name);
                 _cleanup_(freep) char *path = name ? folder_file(argv[1], name) : NULL;

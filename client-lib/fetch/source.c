@@ -111,6 +111,7 @@ static int choose(const json_t *list, const char *base, const char *quant, struc
 {
         char there[512] = "";
         size_t i, used = 0;
+        json_int_t size;
         json_t *item;
         int r;
 
@@ -131,7 +132,8 @@ static int choose(const json_t *list, const char *base, const char *quant, struc
                         url = NULL;
                         return tdm_error_set(err, -ENOMEM, "out of memory");
                 }
-                r = add_file(ret, url, path, (uint64_t)json_integer_value(json_object_get(item, "size")),
+                size = json_integer_value(json_object_get(item, "size"));
+                r = add_file(ret, url, path, (uint64_t)TDM_MAX(size, (json_int_t)0),
                              json_string_value(json_object_get(lfs, "oid")), err);
                 if (r != 0)
                         return r;

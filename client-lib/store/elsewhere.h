@@ -4,11 +4,18 @@
 
 #include "common/error.h"
 
-/* fn gets a name for the model, its file, and the file's size. Returns the number of models; 0 with err set: nothing
- * was found, with where it was looked for. program: "ollama", "lmstudio" or "hf". */
-size_t elsewhere_each(const char *program,
-                      void (*fn)(const char *name, const char *path, uint64_t size_bytes, void *userdata),
-                      void *userdata, struct tdm_error *err);
+/* A model that was found. The file is open: who uses it need not look for it again by its path. */
+struct elsewhere_model {
+        const char *name, *path;
+        int fd; /* steal it, or it is closed; -1: err says why it cannot be used */
+        const struct tdm_error *err;
+};
+
+/* fn gets each model. Returns their number; 0 with err set: nothing was found, with where it was looked for. program:
+ * "ollama", "lmstudio" or "hf". What the other program's folders say is bounded, and files are opened as follow.h says:
+ * those folders may be another user's. */
+size_t elsewhere_each(const char *program, void (*fn)(struct elsewhere_model *model, void *userdata), void *userdata,
+                      struct tdm_error *err);
 
 extern const char *const elsewhere_programs[]; /* NULL at the end */
 

@@ -3,6 +3,7 @@
 #include "common/utf8.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #define MAX_NAME_BYTES 240u /* as tandemd has it */
@@ -26,10 +27,10 @@ int folder_of_user(char **ret, struct tdm_error *err)
         return n < 0 ? out_of_memory(err) : 0;
 }
 
-int folder_make(const char *path, struct tdm_error *err)
+int folder_make(const char *path, int *ret_fd, struct tdm_error *err)
 {
         _cleanup_(freep) char *copy = strdup(path);
-        struct stat st;
+        int fd;
 
         if (!copy)
                 return out_of_memory(err);
@@ -45,8 +46,12 @@ int folder_make(const char *path, struct tdm_error *err)
                         break;
                 *p = kept;
         }
-        if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0 && errno == ENOTDIR)
                 return tdm_error_set(err, TDM_E_DENIED, "%s is not a folder", path);
+        if (fd < 0)
+                return tdm_error_set(err, TDM_E_DENIED, "cannot open the folder %s: %s", path, strerror(errno));
+        *ret_fd = fd;
         return 0;
 }
 
@@ -122,6 +127,41 @@ void folder_each(const char *folder, bool (*fn)(const char *path, uint64_t size_
         }
         if (d)
                 closedir(d);
+}
+
+/* How many bytes of the name are the model's: it ends in .gguf, or in what incoming.h puts behind that. 0: neither. */
+static size_t model_name_bytes(const char *base)
+{
+        static const char *const endings[] = { ".gguf", ".gguf.part", ".gguf.part.info" };
+        size_t n = strlen(base);
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(endings); i++) {
+                size_t m = strlen(endings[i]);
+
+                if (n > m && strcmp(base + n - m, endings[i]) == 0)
+                        return n - m;
+        }
+        return 0;
+}
+
+void folder_each_name(int folder_fd, bool (*fn)(const char *name, void *userdata), void *userdata)
+{
+        int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *d = fd < 0 ? NULL : fdopendir(fd);
+        const struct dirent *e;
+        bool more = true;
+
+        while (d && more && (e = readdir(d))) {
+                size_t n = model_name_bytes(e->d_name);
+                _cleanup_(freep) char *name = n > 0 && e->d_name[0] != '.' ? strndup(e->d_name, n) : NULL;
+
+                if (name)
+                        more = fn(name, userdata);
+        }
+        if (d)
+                closedir(d);
+        else
+                closep(&fd);
 }
 
 struct finding {

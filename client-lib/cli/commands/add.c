@@ -3,6 +3,7 @@
 #include "client-lib/cli/model-file.h"
 #include "client-lib/store/elsewhere.h"
 #include "client-lib/store/folder.h"
+#include "client-lib/store/incoming.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -18,35 +19,25 @@ extern const struct command command_add;
 struct adding {
         const struct add_options *options;
         const char *folder;
+        int folder_fd;
         unsigned n_failed;
+        bool stopped; /* by a signal */
 };
 
-/* To a name that appears when the copy is whole. */
-static int copy_file(int from, const char *path)
-{
-        _cleanup_(freep) char *part = NULL, *block = malloc(1 << 20);
-        _cleanup_(closep) int to = -1;
-        uint64_t done = 0;
-        ssize_t n;
-        int r = 0;
+/* One model on its way: its files, and for each its place in the folder. */
+struct add_places {
+        const struct add_options *options;
+        struct model_files files;
+        struct incoming in[MODEL_FILE_PARTS_MAX];
+        bool there[MODEL_FILE_PARTS_MAX]; /* the place is this very file already */
+        bool made[MODEL_FILE_PARTS_MAX];
+        uint32_t n, n_there; /* n: places that are locked */
+};
 
-        if (!block || asprintf(&part, "%s.part", path) < 0)
-                return -ENOMEM;
-        to = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-        if (to < 0)
-                return -errno;
-        while (r == 0 && (n = read(from, block, 1 << 20)) != 0) {
-                r = n > 0 ? write_all(to, block, (size_t)n) : errno == EINTR ? 0 : -errno;
-                done += (uint64_t)TDM_MAX(n, (ssize_t)0);
-                if (done % (64u << 20) == 0)
-                        progress_show("copying… %s", human_bytes(done));
-        }
-        progress_clear();
-        if (r == 0 && (fsync(to) < 0 || rename(part, path) < 0))
-                r = -errno;
-        if (r < 0)
-                (void)unlink(part);
-        return r;
+static bool show_copied(uint64_t done_bytes)
+{
+        progress_show("copying… %s", human_bytes(done_bytes));
+        return !signal_take();
 }
 
 static bool is_system_folder(const char *folder)
@@ -79,105 +70,156 @@ static const char *closed_to_service(const char *whole)
         return NULL;
 }
 
-/* One file, under one name. *ret_there: it was there already. */
-static int place_file(const struct add_options *options, const char *path, const char *file, bool *ret_there)
-{
-        _cleanup_(closep) int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-        _cleanup_(freep) char *whole = fd < 0 ? NULL : realpath(file, NULL), *there = NULL;
-        int error = errno, r;
-
-        there = realpath(path, NULL);
-        if (fd < 0 || !whole)
-                return complain("cannot open %s: %s", file, strerror(error));
-        *ret_there = there && strcmp(there, whole) == 0;
-        if (*ret_there)
-                return EXIT_OK;
-        r = options->copy ? (there ? -EEXIST : copy_file(fd, path)) : symlink(whole, path) < 0 ? -errno : 0;
-        if (r == -EEXIST)
-                return complain("there is another %s already; choose a name with --name, or remove it first "
-                                "(tandem help rm)",
-                                path);
-        return r < 0 ? complain("cannot write %s: %s", path, strerror(-r)) : EXIT_OK;
-}
-
 /* What the daemon would refuse when it loads the model is refused here: a file that is damaged, cut off, or of a kind
  * that Tandem does not know. */
-static int examine(const char *file, uint32_t *ret_n_parts, uint64_t *ret_bytes, bool *ret_chats)
+static int examine_files(const int *fds, char *const *names, uint32_t n, bool *ret_chats, struct tdm_error *err)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
         struct tdm_model_description d = { 0 };
         struct tdm_gguf_string template;
-        struct tdm_error err;
-        int r = model_file_open(file, &gguf, ret_n_parts, ret_bytes, &err);
+        int r = model_files_read(fds, names, n, &gguf, err);
 
         if (r != 0)
-                return complain("%s", err.message);
-        r = tdm_model_describe(gguf, &d, &err);
+                return r;
+        r = tdm_model_describe(gguf, &d, err);
         if (r != 0)
-                return complain("%s: Tandem cannot run it: %s", file, err.message);
+                return tdm_error_prefix(err, "%s: Tandem cannot run it", names[0]);
         tdm_model_description_deinit(&d);
         *ret_chats = tdm_gguf_get_string(gguf, "tokenizer.chat_template", &template) == 0;
-        return EXIT_OK;
+        return 0;
 }
 
-/* The path of part i, from 1, of a model that gets this name; NULL: no memory. */
-static char *place_of(const char *folder, const char *name, uint32_t i, uint32_t n_parts)
+/* The name of part i, from 1, of a model that gets this name; NULL: no memory. */
+static char *name_of_part(const char *name, uint32_t i, uint32_t n_parts)
 {
-        _cleanup_(freep) char *of_part = NULL;
         unsigned part, n;
         size_t stem;
+        char *ret;
 
         if (n_parts == 1)
-                return folder_file(folder, name);
+                return strdup(name);
         if (!folder_is_part(name, &stem, &part, &n))
                 stem = strlen(name);
-        if (asprintf(&of_part, "%.*s-%05u-of-%05u", (int)stem, name, i, n_parts) < 0)
-                return NULL;
-        return folder_file(folder, of_part);
+        return asprintf(&ret, "%.*s-%05u-of-%05u", (int)stem, name, i, n_parts) < 0 ? NULL : ret;
 }
 
-/* All parts or none: half a model has a name and does not load. *ret_there: all were there already. */
-static int place_all(const struct add_options *options, const char *folder, const char *name, const char *file,
-                     uint32_t n_parts, bool *ret_there)
+static bool is_file_at(const struct incoming *in, int fd)
 {
-        _cleanup_(freep) bool *made = calloc(n_parts, sizeof(*made));
-        int k = made ? EXIT_OK : complain("no memory");
+        struct stat here, there;
 
-        *ret_there = true;
-        for (uint32_t i = 0; k == EXIT_OK && i < n_parts; i++) {
-                _cleanup_(freep) char *from = n_parts == 1 ? strdup(file) : model_file_part(file, i + 1, n_parts);
-                _cleanup_(freep) char *path = place_of(folder, name, i + 1, n_parts);
-                bool there = false;
-
-                k = from && path ? place_file(options, path, from, &there) : complain("no memory");
-                made[i] = k == EXIT_OK && !there;
-                *ret_there = *ret_there && there;
-        }
-        for (uint32_t i = 0; made && k != EXIT_OK && i < n_parts; i++) {
-                _cleanup_(freep) char *path = made[i] ? place_of(folder, name, i + 1, n_parts) : NULL;
-
-                if (path)
-                        unlink(path);
-        }
-        return k;
+        return fstat(fd, &here) == 0 && fstatat(in->folder_fd, in->name, &there, 0) == 0 &&
+               here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
-static int add_one(const struct add_options *options, const char *folder, const char *name, const char *file)
+/* Locks the place of each file, and finds another file that has it before anything is copied. */
+static int lock_places(struct add_places *p, const struct adding *adding, const char *name, struct tdm_error *err)
 {
-        uint32_t n_parts = 1;
+        int r = 0;
+
+        for (uint32_t i = 0; r == 0 && i < p->files.n; i++) {
+                _cleanup_(freep) char *of_part = name_of_part(name, i + 1, p->files.n);
+
+                r = of_part ? incoming_open(&p->in[i], adding->folder_fd, adding->folder, of_part, err) :
+                              tdm_error_set(err, -ENOMEM, "out of memory");
+                if (r != 0)
+                        break;
+                p->n++;
+                p->there[i] = is_file_at(&p->in[i], p->files.fd[i]);
+                p->n_there += p->there[i];
+                if (!p->there[i] && incoming_is_taken(&p->in[i]))
+                        r = incoming_taken(&p->in[i], err);
+        }
+        return r;
+}
+
+/* The copies are examined once more: their owner may have changed the files while they were read. */
+static int copy_files(struct add_places *p, struct tdm_error *err)
+{
+        int fds[MODEL_FILE_PARTS_MAX], r = 0;
+        bool chats;
+
+        for (uint32_t i = 0; r == 0 && i < p->n; i++) {
+                if (!p->there[i]) {
+                        r = incoming_begin(&p->in[i], false, err);
+                        if (r == 0)
+                                r = incoming_copy(&p->in[i], p->files.fd[i], p->files.size_bytes[i], show_copied, err);
+                }
+                fds[i] = p->there[i] ? p->files.fd[i] : p->in[i].fd;
+        }
+        progress_clear();
+        return r == 0 ? examine_files(fds, p->files.path, p->n, &chats, err) : r;
+}
+
+/* A link to the file that was examined. */
+static int link_file(const struct add_places *p, uint32_t i, struct incoming *in, struct tdm_error *err)
+{
+        const char *path = p->files.path[i];
+        _cleanup_(freep) char *whole = realpath(path, NULL);
+        struct stat opened, now;
+
+        if (!whole || stat(whole, &now) < 0 || fstat(p->files.fd[i], &opened) < 0)
+                return tdm_error_set(err, TDM_E_MODEL_CHANGED, "cannot open %s: %s", path, strerror(errno));
+        if (now.st_dev != opened.st_dev || now.st_ino != opened.st_ino)
+                return tdm_error_set(err, TDM_E_MODEL_CHANGED, "%s became another file meanwhile; try again", path);
+        return incoming_symlink(in, whole, err);
+}
+
+/* All parts or none, the first one last: a model in parts is found by its first, and so when it is whole. */
+static int name_files(struct add_places *p, struct tdm_error *err)
+{
+        int r = 0;
+
+        for (uint32_t i = p->n; r == 0 && i-- > 0;) {
+                if (p->there[i])
+                        continue;
+                r = p->options->copy ? incoming_link(&p->in[i], err) : link_file(p, i, &p->in[i], err);
+                p->made[i] = r == 0;
+        }
+        for (uint32_t i = 0; r != 0 && i < p->n; i++)
+                if (p->made[i])
+                        incoming_unlink(&p->in[i]);
+        return r;
+}
+
+static int place_files(struct add_places *p, const struct adding *adding, const char *name, bool *ret_chats,
+                       struct tdm_error *err)
+{
+        int r = examine_files(p->files.fd, p->files.path, p->files.n, ret_chats, err);
+
+        if (r == 0)
+                r = lock_places(p, adding, name, err);
+        if (r == 0 && p->options->copy && p->n_there < p->n)
+                r = copy_files(p, err);
+        return r == 0 ? name_files(p, err) : r;
+}
+
+/* fd: of the file, taken, or -1. */
+static int add_one(struct adding *adding, const char *name, const char *file, int fd)
+{
+        const struct add_options *options = adding->options;
+        struct add_places places = { .options = options };
         uint64_t bytes = 0;
-        bool is_there = false, chats = false;
+        bool chats = false;
         struct tdm_error err;
-        int k;
+        int r;
 
-        if (folder_check_name(name, &err) != 0)
+        r = folder_check_name(name, &err);
+        if (r != 0)
+                closep(&fd);
+        else
+                r = model_files_open(&places.files, file, fd, options->copy, &err);
+        if (r != 0)
                 return complain("%s", err.message);
-        k = examine(file, &n_parts, &bytes, &chats);
-        if (k == EXIT_OK)
-                k = place_all(options, folder, name, file, n_parts, &is_there);
-        if (k != EXIT_OK)
-                return k;
-        if (is_there)
+        r = place_files(&places, adding, name, &chats, &err);
+        for (uint32_t i = 0; i < places.n; i++)
+                incoming_close(&places.in[i]);
+        for (uint32_t i = 0; i < places.files.n; i++)
+                bytes += places.files.size_bytes[i];
+        model_files_close(&places.files);
+        adding->stopped = r == TDM_E_CANCELLED;
+        if (r != 0)
+                return complain("%s", err.message);
+        if (places.n_there == places.n)
                 out_printf("%s is there already\n", term_safe(name));
         else
                 out_printf("%s: %s, %s\n", term_safe(name), human_bytes(bytes), options->copy ? "copied" : "linked");
@@ -187,25 +229,39 @@ static int add_one(const struct add_options *options, const char *folder, const 
         return EXIT_OK;
 }
 
-static void add_found(const char *name, const char *path, uint64_t size_bytes, void *userdata)
+static void add_found(struct elsewhere_model *model, void *userdata)
 {
         struct adding *adding = userdata;
 
-        adding->n_failed += add_one(adding->options, adding->folder, name, path) != EXIT_OK;
+        if (adding->stopped)
+                return;
+        if (model->fd < 0)
+                adding->n_failed += complain("%s", model->err->message) != EXIT_OK;
+        else
+                adding->n_failed += add_one(adding, model->name, model->path, steal_fd(&model->fd)) != EXIT_OK;
 }
 
-static int make_folder(const struct add_options *options, char **ret)
+static int make_folder(const struct add_options *options, char **ret, int *ret_fd)
 {
         struct tdm_error err;
         int r = options->to ? (asprintf(ret, "%s", options->to) < 0 ? -ENOMEM : 0) : folder_of_user(ret, &err);
 
         if (r == 0)
-                r = folder_make(*ret, &err);
-        if (r == 0 && access(*ret, W_OK) < 0)
+                r = folder_make(*ret, ret_fd, &err);
+        if (r == 0 && faccessat(*ret_fd, ".", W_OK, 0) < 0)
                 return complain("cannot write into %s: %s%s", *ret, strerror(errno),
                                 is_system_folder(*ret) ? " (root may, by sudo, and the members of the group tandem)" :
                                                          "");
         return r == 0 ? EXIT_OK : complain("%s", r == -ENOMEM ? "no memory" : err.message);
+}
+
+static int add_all(struct adding *adding)
+{
+        struct tdm_error err;
+
+        if (elsewhere_each(adding->options->from, add_found, adding, &err) == 0)
+                return complain("%s", err.message);
+        return adding->n_failed > 0 ? EXIT_FAILED : EXIT_OK;
 }
 
 static int run(struct cli *cli, int argc, char **argv)
@@ -214,7 +270,7 @@ static int run(struct cli *cli, int argc, char **argv)
         struct adding adding = { .options = &options };
         const char *file = NULL, *closed;
         _cleanup_(freep) char *folder = NULL, *name = NULL, *whole = NULL;
-        struct tdm_error err;
+        _cleanup_(closep) int folder_fd = -1;
         unsigned n;
         int status;
 
@@ -231,18 +287,21 @@ static int run(struct cli *cli, int argc, char **argv)
                         return complain("the system service could not follow a link to %s: %s; --copy copies instead",
                                         whole ? whole : "what is in a home", closed);
         }
-        status = make_folder(&options, &folder);
+        status = make_folder(&options, &folder, &folder_fd);
         if (status != EXIT_OK)
                 return status;
+        adding.folder = folder;
+        adding.folder_fd = folder_fd;
+        signal_set_mode(SIGNAL_ANSWER); /* the first Ctrl-C ends a copy in order */
         if (options.from) {
-                adding.folder = folder;
-                if (elsewhere_each(options.from, add_found, &adding, &err) == 0)
-                        return complain("%s", err.message);
-                return out_finish() != 0 || adding.n_failed > 0 ? EXIT_FAILED : EXIT_OK;
+                status = add_all(&adding);
+        } else {
+                name = options.name ? strdup(options.name) : folder_name_of(file);
+                status = name ? add_one(&adding, name, file, -1) : complain("no memory");
         }
-        name = options.name ? strdup(options.name) : folder_name_of(file);
-        status = name ? add_one(&options, folder, name, file) : complain("no memory");
-        return out_finish() != 0 ? EXIT_FAILED : status;
+        if (adding.stopped)
+                status = EXIT_INTERRUPTED;
+        return out_finish() != 0 && status == EXIT_OK ? EXIT_FAILED : status;
 }
 
 static const char *const programs[] = { "ollama", "lmstudio", "hf", NULL };

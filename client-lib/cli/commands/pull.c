@@ -86,8 +86,9 @@ const struct command command_pull = {
                  "that want an account.\n"
                  "\n"
                  "A transfer that breaks off is taken up where it stopped, now or by the same command later. The "
-                 "file gets its name when it is whole, and its size and SHA-256 are right. Room on the disk is "
-                 "checked first.\n"
+                 "file gets its name when it is whole, and its size and SHA-256 are right. Until then its bytes "
+                 "are in NAME.gguf.part beside it, which `tandem rm NAME` removes. Room on the disk is checked "
+                 "first. A file that has the name already is not replaced.\n"
                  "\n"
                  "Known by name: gemma3-1b, gemma3-4b, gemma3-12b, gemma3-27b, qwen3-4b, qwen3-30b-a3b, "
                  "gpt-oss-20b.",

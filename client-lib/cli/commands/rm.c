@@ -1,8 +1,10 @@
 /* tandem rm: removes a model from a model folder. */
 #include "client-lib/cli/cli.h"
 #include "client-lib/store/folder.h"
+#include "client-lib/store/incoming.h"
 #include "common/suggest.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 struct rm_options {
@@ -12,12 +14,13 @@ struct rm_options {
 extern const struct command command_rm;
 
 struct removing {
-        const char *name;
+        const char *name, *folder;
+        int folder_fd;
         bool is_file;      /* a single file has this name: sets of parts of the same name are other models */
         unsigned n_parts;  /* of the first set of this name; 0: there is none */
         unsigned n_others; /* files of sets with another number of parts */
         struct tdm_suggestion near;
-        unsigned n_removed, n_failed;
+        unsigned n_removed, n_leftovers, n_failed;
         char last[4096]; /* that was removed */
 };
 
@@ -36,15 +39,17 @@ static bool is_set_of(const char *asked, const char *name, unsigned *ret_n)
 }
 
 /* What the name may mean, before anything is removed. */
-static bool count_meant(const char *path, uint64_t size_bytes, void *userdata)
+static bool count_meant(const char *name, void *userdata)
 {
         struct removing *r = userdata;
-        _cleanup_(freep) char *name = folder_name_of(path);
+        _cleanup_(freep) char *path = folder_file(".", name);
+        struct stat st;
         unsigned n;
 
-        if (!name)
+        if (!path)
                 return false;
-        r->is_file = r->is_file || strcmp(name, r->name) == 0;
+        if (strcmp(name, r->name) == 0 && fstatat(r->folder_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0)
+                r->is_file = true; /* more than what is left of one */
         if (is_set_of(r->name, name, &n) && r->n_parts == 0)
                 r->n_parts = n;
         else if (is_set_of(r->name, name, &n) && n != r->n_parts)
@@ -68,18 +73,41 @@ static bool means(const struct removing *r, const char *name)
         return !r->is_file && is_set_of(asked, name, &n);
 }
 
-static bool remove_if_meant(const char *path, uint64_t size_bytes, void *userdata)
+/* What `tandem add` or `pull` left of the name. */
+static void remove_leftovers(struct removing *r, const char *name)
+{
+        struct tdm_error err;
+        uint64_t bytes;
+        int k = incoming_forget(r->folder_fd, r->folder, name, &bytes, &err);
+
+        if (k == -ENOENT)
+                return;
+        if (k != 0) {
+                complain("%s", err.message);
+                r->n_failed++;
+                return;
+        }
+        out_printf("%s/%s.gguf.part: what was left of it is removed, %s\n", term_safe(r->folder), term_safe(name),
+                   human_bytes(bytes));
+        r->n_leftovers++;
+}
+
+static bool remove_if_meant(const char *name, void *userdata)
 {
         struct removing *r = userdata;
-        _cleanup_(freep) char *name = folder_name_of(path);
+        _cleanup_(freep) char *path = folder_file(r->folder, name);
+        const char *base = path ? path + strlen(r->folder) + 1 : NULL;
         struct stat st;
 
-        if (!name)
+        if (!path)
                 return false;
         tdm_suggest(&r->near, name);
         if (!means(r, name))
                 return true;
-        if (lstat(path, &st) < 0 || unlink(path) < 0) {
+        remove_leftovers(r, name);
+        if (fstatat(r->folder_fd, base, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return true; /* a leftover alone, or removed when its name came first */
+        if (unlinkat(r->folder_fd, base, 0) < 0) {
                 complain("cannot remove %s: %s", path, strerror(errno));
                 r->n_failed++;
                 return true;
@@ -87,7 +115,7 @@ static bool remove_if_meant(const char *path, uint64_t size_bytes, void *userdat
         if (S_ISLNK(st.st_mode))
                 out_printf("%s: the link is removed, its file stays\n", term_safe(path));
         else
-                out_printf("%s: removed, %s\n", term_safe(path), human_bytes(size_bytes));
+                out_printf("%s: removed, %s\n", term_safe(path), human_bytes((uint64_t)st.st_size));
         r->n_removed++;
         snprintf(r->last, sizeof(r->last), "%s", path);
         return true;
@@ -134,6 +162,7 @@ static int run(struct cli *cli, int argc, char **argv)
         struct rm_options options = { 0 };
         struct removing removing = { 0 };
         _cleanup_(freep) char *folder = NULL, *bare = NULL;
+        _cleanup_(closep) int folder_fd = -1;
         struct tandem_model_list *list;
         const struct tandem_model *m;
         const char *name = NULL;
@@ -152,18 +181,21 @@ static int run(struct cli *cli, int argc, char **argv)
                 return complain("no memory");
         if (!folder && folder_of_user(&folder, &err) != 0)
                 return complain("%s", err.message);
+        folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         removing.name = bare;
+        removing.folder = folder;
+        removing.folder_fd = folder_fd;
         removing.near = tdm_suggest_for(bare);
-        folder_each(folder, count_meant, &removing);
+        folder_each_name(folder_fd, count_meant, &removing);
         if (!removing.is_file && removing.n_others > 0)
                 return complain("%s are several models in %s, of %u parts and of another number; name one by a part of "
                                 "it, like %s-%05u-of-%05u",
                                 bare, folder, removing.n_parts, bare, 1u, removing.n_parts);
-        folder_each(folder, remove_if_meant, &removing);
+        folder_each_name(folder_fd, remove_if_meant, &removing);
         list = models_of_daemon(cli);
         m = listed(list, bare);
         status = EXIT_OK;
-        if (removing.n_removed + removing.n_failed == 0)
+        if (removing.n_removed + removing.n_leftovers + removing.n_failed == 0)
                 status = complain_none(folder, bare, m, &removing.near);
         else if (removing.n_removed > 0 && is_the_removed(&removing, m) && strcmp(m->state, "loaded") == 0)
                 out_printf("The daemon still has it in memory: `tandem unload %s` gives that back.\n", term_safe(bare));
@@ -191,7 +223,8 @@ const struct command command_rm = {
         .usage = "[--to FOLDER] NAME",
         .about = "Removes a model's file, or all parts of it, from the model folder. Where a single file and a model "
                  "in parts have the same name, it is the file. Of a model that was added as a link, the link is "
-                 "removed. A daemon that has it loaded goes on with it until it is unloaded.",
+                 "removed. What a pull or a copy that was broken off has left of the name is removed, too. A daemon "
+                 "that has it loaded goes on with it until it is unloaded.",
         COMMAND_ARGS(args),
         .offer = OFFER_MODELS,
         .run = run,
