@@ -2,7 +2,7 @@
  *
  * Ready means that every usable worker is up, has every model, and has acknowledged the current epoch. Of two workers
  * that give the same bits one is enough; the other one joins when it is up. Readiness begins with on_ready and ends
- * with on_reset. Between the two the owner may submit steps. The fleet never repeats a step by itself: steps in flight
+ * with a reset. Between the two the owner may submit steps. The fleet never repeats a step by itself: steps in flight
  * are void after a loss, and the owner issues them again. */
 #include "daemon/fleet/private.h"
 

@@ -52,16 +52,8 @@ struct tdm_fleet_callbacks {
          * workers give the same bits, it is called when one of them can go on, and again when the other one has joined
          * (tdm_fleet_worker_is_up). */
         void (*on_ready)(uint32_t epoch, void *userdata);
-        /* A step is done; its results lie in the results segment. */
-        void (*on_step_done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);
-        /* A device could not run this step (err) though it is healthy; the step is out of flight. */
-        void (*on_step_failed)(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
-                               void *userdata);
-        /* A worker was lost, or an epoch ended. Every step in flight is void, and no worker touches its slot any more
-         * once on_ready is called again. guilty_*: the step whose block the lost worker was in, when it is known
-         * (model_id 0: it is not). */
-        void (*on_reset)(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
-                         uint32_t guilty_slot, uint64_t guilty_step, void *userdata);
+        /* A worker was lost, or an epoch ended; the listener of steps has heard of it. */
+        void (*on_epoch_ended)(void *userdata);
         /* A worker cannot take the model (too big, unsupported by its device); it has been removed from the fleet. */
         void (*on_model_failed)(uint32_t model_id, const struct tdm_error *err, void *userdata);
         /* Every running worker has mapped the model, and its placement is known. Called once after
@@ -70,6 +62,19 @@ struct tdm_fleet_callbacks {
         void (*on_model_ready)(uint32_t model_id, void *userdata);
         /* A worker that is a unit of its own has to be killed. We may not signal it, so its manager has to. */
         void (*on_kill_unit)(const char *unit, void *userdata);
+};
+
+/* What becomes of steps. It is told to who submits them, from the loop, never from inside a tdm_fleet_*() call. */
+struct tdm_fleet_step_events {
+        /* A step is done; its results lie in the results segment. */
+        void (*done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);
+        /* A device could not run this step (err) though it is healthy; the step is out of flight. */
+        void (*failed)(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err, void *userdata);
+        /* A worker was lost, or an epoch ended. Every step in flight is void, and no worker touches its slot any more
+         * once on_ready is called again. guilty_*: the step whose block the lost worker was in, when it is known
+         * (model_id 0: it is not). */
+        void (*reset)(const char *reason, uint32_t guilty_model, uint32_t guilty_slot, uint64_t guilty_step,
+                      void *userdata);
 };
 
 /* A model's place in shared memory. The segments stay the caller's and must outlive the model's stay in the fleet
@@ -129,13 +134,16 @@ bool tdm_fleet_worker_is_up(const struct tdm_fleet *fleet, enum tdm_worker_index
 /* Time that its present process has spent in blocks. */
 uint64_t tdm_fleet_busy_ns(const struct tdm_fleet *fleet, enum tdm_worker_index worker);
 
-/* The slot is written (head.step_id, head.epoch = tdm_fleet_epoch(), head.plan, …). Posts it to the owner of block 0.
- * Before it the fleet sees to it that every worker with attention blocks in this plan has the KV segment. -EAGAIN when
- * not ready (on_ready follows). */
-int tdm_fleet_submit(struct tdm_fleet *fleet, uint32_t model_id, uint32_t slot);
+/* Who submits steps hears what becomes of them. events NULL: nobody does; they are copied otherwise. */
+void tdm_fleet_listen(struct tdm_fleet *fleet, const struct tdm_fleet_step_events *events, void *userdata);
+/* The slot is written but for its head. Writes the head (its epoch is tdm_fleet_epoch()) and posts the step to the
+ * owner of block 0. The fleet goes by this head and does not read it back from the segment. Before the step it sees to
+ * it that every worker with attention blocks in the head's plan has the KV segment. -EAGAIN when not ready (on_ready
+ * follows). */
+int tdm_fleet_submit(struct tdm_fleet *fleet, uint32_t model_id, uint32_t slot, const struct tdm_step_head *head);
 
 /* The results of a step that ended on this worker make no sense: the worker is restarted, and the step is void with the
- * epoch (on_reset follows). May be called from on_step_done. */
+ * epoch (its submitter hears of a reset). May be called from inside tdm_fleet_step_events.done. */
 void tdm_fleet_bad_results(struct tdm_fleet *fleet, enum tdm_worker_index worker);
 
 /* Asks a worker to leave and starts it anew; ends a quarantine. -ENOENT when it is off. */

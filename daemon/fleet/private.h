@@ -237,6 +237,8 @@ struct tdm_fleet_rings {
 struct tdm_fleet {
         struct tdm_loop *loop;
         struct tdm_fleet_callbacks callbacks;
+        struct tdm_fleet_step_events steps;
+        void *steps_userdata;
         void *userdata;
         char *worker_dir;
         unsigned n_threads;
@@ -335,8 +337,8 @@ void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w);
 void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w);
 
 /* ---- rings.c ---- */
-/* Everything in flight is void; rings are gone. Calls on_reset when the fleet was ready. `step` (0: none) is to blame.
- */
+/* Everything in flight is void; rings are gone. Tells of a reset when the fleet was ready. guilty_step is to blame (0:
+ * none is). */
 void tdm_fleet_end_epoch(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason,
                          uint64_t guilty_step);
 int tdm_fleet_make_rings(struct tdm_fleet *fleet);

@@ -66,8 +66,10 @@ void tdm_fleet_end_epoch(struct tdm_fleet *f, enum tdm_worker_index worker, cons
         if (!was_ready)
                 return; /* the owner has heard of this reset already */
         f->recoveries++;
-        if (f->callbacks.on_reset)
-                f->callbacks.on_reset(f->epoch, worker, reason, model, slot, guilty_step, f->userdata);
+        if (f->steps.reset)
+                f->steps.reset(reason, model, slot, guilty_step, f->steps_userdata);
+        if (f->callbacks.on_epoch_ended)
+                f->callbacks.on_epoch_ended(f->userdata);
 }
 
 void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
@@ -135,8 +137,8 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         step_finished(f, step);
         if (desc->step_id >= TDM_FLEET_OWN_STEPS)
                 tdm_fleet_trial_step_done(f, entry);
-        else if (f->callbacks.on_step_done)
-                f->callbacks.on_step_done(desc->model_id, desc->slot, desc->step_id, f->userdata);
+        else if (f->steps.done)
+                f->steps.done(desc->model_id, desc->slot, desc->step_id, f->steps_userdata);
         return 0;
 }
 
@@ -247,8 +249,8 @@ void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32
                 followed = followed || (entry->steps[s].step_id != 0 && entry->steps[s].after == step_id);
         if (step_id >= TDM_FLEET_OWN_STEPS)
                 tdm_fleet_trial_step_failed(f, entry, err);
-        else if (f->callbacks.on_step_failed)
-                f->callbacks.on_step_failed(model_id, slot, step_id, err, f->userdata);
+        else if (f->steps.failed)
+                f->steps.failed(model_id, slot, step_id, err, f->steps_userdata);
         /* A step that follows this one would wait for ever. */
         if (followed && epoch == f->epoch)
                 tdm_fleet_end_epoch(f, w->index, "a step that another one follows has failed", 0);
@@ -391,11 +393,10 @@ void tdm_fleet_flush_queued(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
                         post(f, entry, s);
 }
 
-/* Checks what the scheduler wrote. It is our own process, so a mistake is a bug and not an attack. */
-static int take_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_t slot, struct tdm_fleet_step *ret)
+/* Checks what the submitter wants. It is our own process, so a mistake is a bug and not an attack. */
+static int take_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, const struct tdm_step_head *head,
+                     struct tdm_fleet_step *ret)
 {
-        const struct tdm_step_head *head = tdm_steps_head(entry->model.steps->base, &entry->model.layout, slot);
-
         memset(ret, 0, sizeof(*ret));
         ret->step_id = head->step_id;
         ret->n_rows = head->n_rows;
@@ -420,7 +421,13 @@ static int take_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_
         return 0;
 }
 
-int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
+void tdm_fleet_listen(struct tdm_fleet *f, const struct tdm_fleet_step_events *events, void *userdata)
+{
+        f->steps = events ? *events : (struct tdm_fleet_step_events){ 0 };
+        f->steps_userdata = userdata;
+}
+
+int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot, const struct tdm_step_head *head)
 {
         struct tdm_fleet_entry *entry = tdm_fleet_find(f, model_id);
         struct tdm_fleet_step step;
@@ -434,10 +441,11 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
                 return -EAGAIN;
         if (entry->steps[slot].step_id != 0)
                 return -EBUSY;
-        r = take_step(f, entry, slot, &step);
+        r = take_step(f, entry, head, &step);
         if (r < 0)
                 return r;
 
+        *tdm_steps_head(entry->model.steps->base, &entry->model.layout, slot) = *head;
         entry->steps[slot] = step;
         for (uint32_t b = 0; b < step.n_blocks; b++)
                 f->workers[step.plan[b]].had_step = true;

@@ -95,7 +95,7 @@ static void models_come_and_go(void **state)
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
         n_ready = rig->n_ready;
         tdm_fleet_remove_model(rig->fleet, 1);
-        assert_int_equal(tdm_fleet_submit(rig->fleet, 1, 0), -ENOENT);
+        assert_int_equal(tdm_fleet_submit(rig->fleet, 1, 0, &(struct tdm_step_head){ 0 }), -ENOENT);
         wait_for(rig, rig->n_ready > n_ready);
         assert_true(worker_maps(rig, TDM_WORKER_NPU, "memfd:tandem-weights") <= 0);
         assert_true(worker_maps(rig, TDM_WORKER_NPU, "memfd:tandem-kv") <= 0);

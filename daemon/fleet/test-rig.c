@@ -20,7 +20,7 @@ static void job_submit(struct rig *rig, unsigned index)
         struct job *job = &rig->jobs[index];
         const struct tdm_steps_layout *l = &rig->model.layout;
         uint8_t *base = rig->model.steps->base;
-        struct tdm_step_head *head = tdm_steps_head(base, l, index);
+        struct tdm_step_head head = { 0 };
         struct tdm_step_row *rows = tdm_steps_rows(base, l, index);
         uint32_t n = TDM_MIN(MAX_ROWS, job->n_tokens - job->n_done);
         bool last = job->n_done + n == job->n_tokens;
@@ -29,15 +29,14 @@ static void job_submit(struct rig *rig, unsigned index)
 
         if (rig->hold || job->step_id != 0 || job->n_tokens >= N_TOTAL)
                 return;
-        memset(head, 0, sizeof(*head));
-        head->step_id = ++rig->next_step_id;
-        head->epoch = tdm_fleet_epoch(rig->fleet);
-        head->n_rows = n;
-        head->n_seqs = 1;
-        head->n_logits = last;
+        head.step_id = ++rig->next_step_id;
+        head.epoch = tdm_fleet_epoch(rig->fleet);
+        head.n_rows = n;
+        head.n_seqs = 1;
+        head.n_logits = last;
         if (placement == TDM_PLACEMENT_STANDBY)
                 placement = tdm_fleet_worker_is_up(rig->fleet, TDM_WORKER_GPU) ? TDM_PLACEMENT_GPU : TDM_PLACEMENT_NPU;
-        if (plan_of(rig, placement, head->plan, &degraded) < 0)
+        if (plan_of(rig, placement, head.plan, &degraded) < 0)
                 return;
         for (uint32_t i = 0; i < n; i++)
                 rows[i] = (struct tdm_step_row){ .token = job->tokens[job->n_done + i],
@@ -52,8 +51,8 @@ static void job_submit(struct rig *rig, unsigned index)
                 .sampling = { .temperature = 0.8f, .top_p = 1, .repeat_penalty = 1, .seed = 7 + index },
         };
         job->n_rows = n;
-        job->step_id = head->step_id;
-        if (tdm_fleet_submit(rig->fleet, rig->model.model_id, index) < 0)
+        job->step_id = head.step_id;
+        if (tdm_fleet_submit(rig->fleet, rig->model.model_id, index, &head) < 0)
                 job->step_id = 0;
 }
 
@@ -103,8 +102,8 @@ static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, c
         rig->step_error = *err;
 }
 
-static void on_reset(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
-                     uint32_t guilty_slot, uint64_t guilty_step, void *userdata)
+static void on_reset(const char *reason, uint32_t guilty_model, uint32_t guilty_slot, uint64_t guilty_step,
+                     void *userdata)
 {
         struct rig *rig = userdata;
 
@@ -191,11 +190,13 @@ struct rig *rig_new_with(const struct tdm_fleet_config *config)
 {
         static const struct tdm_fleet_callbacks callbacks = {
                 .on_ready = on_ready,
-                .on_step_done = on_step_done,
-                .on_step_failed = on_step_failed,
-                .on_reset = on_reset,
                 .on_model_failed = on_model_failed,
                 .on_model_ready = on_model_ready,
+        };
+        static const struct tdm_fleet_step_events steps = {
+                .done = on_step_done,
+                .failed = on_step_failed,
+                .reset = on_reset,
         };
         struct rig *rig = calloc(1, sizeof(*rig));
         struct tdm_error err = { 0 };
@@ -209,6 +210,7 @@ struct rig *rig_new_with(const struct tdm_fleet_config *config)
         if (tdm_fleet_new(&rig->fleet, rig->loop, config, &callbacks, rig, &err) != 0 ||
             tdm_fleet_add_model(rig->fleet, &rig->model, &err) != 0)
                 fail_msg("%s", err.message);
+        tdm_fleet_listen(rig->fleet, &steps, rig);
         return rig;
 }
 

@@ -60,11 +60,11 @@ void tdm_fleet_set_found(struct tdm_fleet *f, uint32_t model_id, enum tdm_placem
                      tdm_placement_text(placement), why);
 }
 
-static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum tdm_placement placement, uint32_t n_rows)
+static int write_step(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum tdm_placement placement, uint32_t n_rows,
+                      struct tdm_step_head *head)
 {
         const struct tdm_steps_layout *l = &entry->model.layout;
         uint8_t *base = entry->model.steps->base;
-        struct tdm_step_head *head = tdm_steps_head(base, l, 0);
         struct tdm_step_row *rows = tdm_steps_rows(base, l, 0);
         struct tdm_placement_workers workers;
 
@@ -94,14 +94,15 @@ static void post_next(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
 {
         struct tdm_fleet_trial *t = &entry->trial;
         enum tdm_placement placement;
+        struct tdm_step_head head;
         uint32_t n_rows;
         int r;
 
         placement = tdm_placement_trial_next(&t->trial, entry->model.layout.limits.max_rows, &n_rows);
         t->posted_ns = tdm_now_ns(); /* before posting: the step may be done before this thread runs again */
-        r = write_step(f, entry, placement, n_rows);
+        r = write_step(f, entry, placement, n_rows, &head);
         if (r == 0)
-                r = tdm_fleet_submit(f, entry->model.model_id, 0);
+                r = tdm_fleet_submit(f, entry->model.model_id, 0, &head);
         if (r == -EAGAIN)
                 return; /* on the next pump */
         if (r < 0) {

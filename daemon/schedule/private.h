@@ -53,6 +53,7 @@ struct flight {
         uint32_t pages[TDM_KV_GROUPS];
         enum tdm_placement placement; /* fixed; TDM_PLACEMENT_ANY: it follows the load */
         uint8_t workers;              /* mask of those with blocks in it */
+        uint8_t last_worker;          /* of its last block */
         uint64_t after;               /* the step that it follows, while that is in flight; 0: none */
         uint64_t busy_ns;             /* of its worker, when it was issued */
         uint64_t issued_ns;
@@ -256,6 +257,12 @@ void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q);
  * follows it is void too. */
 void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed);
 
+/* results.c, recover.c: what the fleet says of steps (struct tdm_fleet_step_events); scheduler is the userdata. */
+void tdm_scheduler_on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_id, void *scheduler);
+void tdm_scheduler_on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
+                                  void *scheduler);
+void tdm_scheduler_on_reset(const char *reason, uint32_t guilty_model, uint32_t guilty_slot, uint64_t guilty_step,
+                            void *scheduler);
 /* results.c: finishes the flights that the workers are done with, and that wait for no other one. */
 void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id);
 

@@ -148,7 +148,7 @@ static int issue(struct tdm_scheduler *s, struct lane *lane, const struct tdm_pl
 {
         struct tdm_model *model = lane->model;
         const struct tdm_pages_need need = one_page(lane);
-        struct tdm_step_head *head;
+        struct tdm_step_head head = { 0 };
         struct flight *f = lane->flights;
         uint32_t slot;
         int r;
@@ -158,9 +158,7 @@ static int issue(struct tdm_scheduler *s, struct lane *lane, const struct tdm_pl
         slot = (uint32_t)(f - lane->flights);
         f->n_rows = lane->probe.what.n_rows;
         f->table = s->config.max_sequences + lane->probe.n_in_flight; /* tables that no sequence gets */
-        head = tdm_steps_head(model->steps->base, &model->layout, slot);
-        memset(head, 0, sizeof(*head));
-        r = tdm_placement_plan(workers, tdm_model_hparams(model), lane->probe.what.placement, head->plan, NULL);
+        r = tdm_placement_plan(workers, tdm_model_hparams(model), lane->probe.what.placement, head.plan, NULL);
         if (r < 0)
                 return r;
         if (!tdm_pages_reserve(model->pages, &need))
@@ -168,15 +166,15 @@ static int issue(struct tdm_scheduler *s, struct lane *lane, const struct tdm_pl
         for (int g = 0; g < TDM_KV_GROUPS; g++)
                 if (need.n[g])
                         f->pages[g] = tdm_pages_alloc(model->pages, (enum tdm_kv_group)g, UINT64_MAX);
-        write_step(s, lane, f, slot, head);
+        write_step(s, lane, f, slot, &head);
         tdm_model_step_begin(model); /* its segments stay, should it fail */
         r = tdm_model_read_inputs(model, tdm_steps_rows(model->steps->base, &model->layout, slot), f->n_rows,
                                   tdm_steps_inputs(model->steps->base, &model->layout, slot));
-        r = r != 0 ? -EIO : tdm_fleet_submit(s->fleet, model->id, slot);
+        r = r != 0 ? -EIO : tdm_fleet_submit(s->fleet, model->id, slot, &head);
         if (r < 0)
                 give_back(lane, f);
         else
-                take_off(s, lane, f, head->step_id);
+                take_off(s, lane, f, head.step_id);
         tdm_model_step_end(model);
         return r;
 }

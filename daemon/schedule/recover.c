@@ -109,9 +109,10 @@ void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool worker_
                 put_into_group(s, f, 0, f->n_seqs);
 }
 
-void tdm_scheduler_on_step_failed(struct tdm_scheduler *s, uint32_t model_id, uint32_t slot, uint64_t step_id,
-                                  const struct tdm_error *err)
+void tdm_scheduler_on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
+                                  void *scheduler)
 {
+        struct tdm_scheduler *s = scheduler;
         struct lane *lane = tdm_scheduler_lane(s, model_id);
         struct flight *f = lane && slot < TDM_STEP_SLOTS ? &lane->flights[slot] : NULL;
 
@@ -133,9 +134,10 @@ void tdm_scheduler_on_step_failed(struct tdm_scheduler *s, uint32_t model_id, ui
         tdm_scheduler_finish_done(s, model_id);
 }
 
-void tdm_scheduler_on_reset(struct tdm_scheduler *s, const char *reason, uint32_t guilty_model, uint32_t guilty_slot,
-                            uint64_t guilty_step)
+void tdm_scheduler_on_reset(const char *reason, uint32_t guilty_model, uint32_t guilty_slot, uint64_t guilty_step,
+                            void *scheduler)
 {
+        struct tdm_scheduler *s = scheduler;
         struct sequence *q;
         struct lane *lane;
 

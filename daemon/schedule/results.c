@@ -287,9 +287,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
 static bool blame_worker(struct tdm_scheduler *s, struct lane *lane, struct flight *f, struct sequence *q)
 {
         struct tdm_model *model = lane->model;
-        uint32_t n_blocks = tdm_model_n_blocks(tdm_model_hparams(model)), slot = (uint32_t)(f - lane->flights);
-        enum tdm_worker_index worker =
-                (enum tdm_worker_index)tdm_steps_head(model->steps->base, &model->layout, slot)->plan[n_blocks - 1];
+        enum tdm_worker_index worker = (enum tdm_worker_index)f->last_worker;
         struct tdm_error err;
 
         q->bad_results |= (uint8_t)(1u << worker);
@@ -347,8 +345,9 @@ void tdm_scheduler_finish_done(struct tdm_scheduler *s, uint32_t model_id)
                 finish_flight(s, lane, f);
 }
 
-void tdm_scheduler_on_step_done(struct tdm_scheduler *s, uint32_t model_id, uint32_t slot, uint64_t step_id)
+void tdm_scheduler_on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_id, void *scheduler)
 {
+        struct tdm_scheduler *s = scheduler;
         struct lane *lane = tdm_scheduler_lane(s, model_id);
         struct flight *f = lane && slot < TDM_STEP_SLOTS ? &lane->flights[slot] : NULL;
 

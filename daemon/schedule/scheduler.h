@@ -54,6 +54,7 @@ struct tdm_scheduler_stats {
 };
 
 int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config);
+/* The fleet tells the scheduler itself what becomes of steps. NULL: there is none any more. */
 void tdm_scheduler_set_fleet(struct tdm_scheduler *scheduler, struct tdm_fleet *fleet);
 /* Takes effect for new jobs. At most the configuration's max_jobs. */
 void tdm_scheduler_set_max_jobs_per_uid(struct tdm_scheduler *scheduler, uint32_t max_jobs_per_uid);
@@ -83,10 +84,5 @@ bool tdm_scheduler_is_idle(const struct tdm_scheduler *scheduler);
 /* From the models and the fleet. */
 void tdm_scheduler_on_model_changed(struct tdm_scheduler *scheduler, struct tdm_model *model);
 void tdm_scheduler_on_fleet_ready(struct tdm_scheduler *scheduler);
-void tdm_scheduler_on_step_done(struct tdm_scheduler *scheduler, uint32_t model_id, uint32_t slot, uint64_t step_id);
-void tdm_scheduler_on_step_failed(struct tdm_scheduler *scheduler, uint32_t model_id, uint32_t slot, uint64_t step_id,
-                                  const struct tdm_error *err);
-void tdm_scheduler_on_reset(struct tdm_scheduler *scheduler, const char *reason, uint32_t guilty_model,
-                            uint32_t guilty_slot, uint64_t guilty_step);
 
 #endif

@@ -628,6 +628,7 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
         f->workers = 0;
         for (uint32_t i = 0; i < n_blocks; i++)
                 f->workers |= (uint8_t)(1u << (head->plan[i] == TDM_WORKER_NPU ? TDM_WORKER_NPU : TDM_WORKER_GPU));
+        f->last_worker = head->plan[n_blocks - 1];
         f->paced = route->whole && s->load[route->worker] == 0;
         f->busy_ns = f->paced ? tdm_fleet_busy_ns(s->fleet, route->worker) : 0;
         f->issued_ns = tdm_scheduler_now(s);
@@ -690,7 +691,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
 {
         struct tdm_model *model = c->lane->model;
         const struct flight *before = NULL;
-        struct tdm_step_head *head;
+        struct tdm_step_head head = { 0 };
         uint32_t n_candidates;
         struct build b;
         int r;
@@ -700,12 +701,11 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
                 return HAD_TURN;
         }
         b = build_begin(s, c->lane);
-        head = tdm_steps_head(model->steps->base, &model->layout, b.slot);
-        memcpy(head->plan, route->plan, tdm_model_n_blocks(tdm_model_hparams(model)));
-        b.bits = tdm_scheduler_bits(s, c, head->plan);
+        memcpy(head.plan, route->plan, tdm_model_n_blocks(tdm_model_hparams(model)));
+        b.bits = tdm_scheduler_bits(s, c, head.plan);
         b.share = share_of(s, c, route);
         if (c->drafts)
-                fill_drafts(&b, collect_drafts(s, c), can_burst(&b, head->plan));
+                fill_drafts(&b, collect_drafts(s, c), can_burst(&b, head.plan));
         else {
                 n_candidates = collect(s, c, route, &b.share, &before);
                 fill_rows(&b, n_candidates);
@@ -727,9 +727,9 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         tdm_model_step_end(model);
         if (r != 0)
                 return HAD_TURN;
-        write_head(&b, before, head);
-        publish_masks(s, c->lane, b.flight, head->step_id);
-        r = tdm_fleet_submit(s->fleet, model->id, b.slot);
+        write_head(&b, before, &head);
+        publish_masks(s, c->lane, b.flight, head.step_id);
+        r = tdm_fleet_submit(s->fleet, model->id, b.slot, &head);
         if (r < 0) {
                 drop_flight(b.flight);
                 if (r == -EAGAIN)
@@ -737,7 +737,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
                 fail_class(s, c, r);
                 return HAD_TURN;
         }
-        take_off(s, c, &b, route, head);
+        take_off(s, c, &b, route, &head);
         return HAD_TURN;
 }
 

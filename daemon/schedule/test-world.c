@@ -158,10 +158,15 @@ static struct fake_step *find_follower(struct tdm_fleet *f, uint64_t step_id)
         return NULL;
 }
 
-int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
+void tdm_fleet_listen(struct tdm_fleet *f, const struct tdm_fleet_step_events *events, void *userdata)
+{
+        f->events = events;
+        f->events_userdata = userdata;
+}
+
+int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot, const struct tdm_step_head *head)
 {
         struct tdm_model *model = f->models[model_index(f, model_id)];
-        const struct tdm_step_head *head = tdm_steps_head(model->steps->base, &model->layout, slot);
         struct fake_step *s = f->steps;
         struct tdm_error err;
 
@@ -169,6 +174,7 @@ int tdm_fleet_submit(struct tdm_fleet *f, uint32_t model_id, uint32_t slot)
         while (s->used)
                 s++;
         assert_true(s < f->steps + TDM_ARRAY_SIZE(f->steps));
+        *tdm_steps_head(model->steps->base, &model->layout, slot) = *head;
         if (tdm_step_read(f->step, model->steps->base, &model->layout, slot, head->step_id, f->epoch,
                           tdm_model_hparams(model), &model->geometry, &err) != 0)
                 fail_msg("a worker would refuse the step: %s", err.message);
@@ -654,7 +660,8 @@ void reset(struct world *w, const struct fake_step *guilty)
         memset(w->fleet.steps, 0, sizeof(w->fleet.steps));
         w->fleet.ready = false;
         w->fleet.epoch++;
-        tdm_scheduler_on_reset(w->s, "killed in a test", copy.model ? copy.model->id : 0, copy.slot, copy.step_id);
+        w->fleet.events->reset("killed in a test", copy.model ? copy.model->id : 0, copy.slot, copy.step_id,
+                               w->fleet.events_userdata);
 }
 
 void become_ready(struct world *w)
@@ -716,14 +723,14 @@ void finish_step(struct world *w, struct fake_step *s)
                 tdm_error_set(&err, TDM_E_DEVICE_FAULT, "a test's reason");
                 s->used = false;
                 followed = find_follower(&w->fleet, copy.step_id);
-                tdm_scheduler_on_step_failed(w->s, copy.model->id, copy.slot, copy.step_id, &err);
+                w->fleet.events->failed(copy.model->id, copy.slot, copy.step_id, &err, w->fleet.events_userdata);
                 if (followed)
                         reset(w, NULL);
                 return;
         }
         run_step(w, s);
         s->used = false;
-        tdm_scheduler_on_step_done(w->s, copy.model->id, copy.slot, copy.step_id);
+        w->fleet.events->done(copy.model->id, copy.slot, copy.step_id, w->fleet.events_userdata);
 }
 
 int world_open_draft(void *userdata, const char *name, struct tdm_model **ret, struct tdm_error *err)

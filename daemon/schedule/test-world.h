@@ -50,6 +50,8 @@ struct fake_step {
 };
 
 struct tdm_fleet {
+        const struct tdm_fleet_step_events *events;
+        void *events_userdata;
         bool ready;
         uint32_t epoch;
         struct tdm_model *models[N_WORLD_MODELS];

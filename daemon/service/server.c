@@ -79,21 +79,8 @@ static void on_ready(uint32_t epoch, void *userdata)
         tdm_scheduler_on_fleet_ready(s->scheduler);
 }
 
-static void on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata)
+static void on_epoch_ended(void *userdata)
 {
-        tdm_scheduler_on_step_done(((struct server *)userdata)->scheduler, model_id, slot, step_id);
-}
-
-static void on_step_failed(uint32_t model_id, uint32_t slot, uint64_t step_id, const struct tdm_error *err,
-                           void *userdata)
-{
-        tdm_scheduler_on_step_failed(((struct server *)userdata)->scheduler, model_id, slot, step_id, err);
-}
-
-static void on_reset(uint32_t epoch, enum tdm_worker_index worker, const char *reason, uint32_t guilty_model,
-                     uint32_t guilty_slot, uint64_t guilty_step, void *userdata)
-{
-        tdm_scheduler_on_reset(((struct server *)userdata)->scheduler, reason, guilty_model, guilty_slot, guilty_step);
         tdm_dbus_on_workers_changed(((struct server *)userdata)->dbus);
 }
 
@@ -131,9 +118,7 @@ static void forget_authority(void *question)
 
 static const struct tdm_fleet_callbacks fleet_callbacks = {
         .on_ready = on_ready,
-        .on_step_done = on_step_done,
-        .on_step_failed = on_step_failed,
-        .on_reset = on_reset,
+        .on_epoch_ended = on_epoch_ended,
         .on_model_failed = on_model_failed,
         .on_model_ready = on_model_ready,
         .on_kill_unit = on_kill_unit,
