@@ -173,4 +173,36 @@ def source_package():
         equal(r.stdout, "", "the tree against the unpacked source")
 
 
+@test
+def purge_leaves_no_link():
+    """The links of units that an administrator enabled go with the package, whose scripts run here with nothing but
+    deb-systemd-helper behind their commands."""
+    helper = shutil.which("deb-systemd-helper")
+    if not helper:
+        raise Skip("no deb-systemd-helper here (Debian: init-system-helpers)")
+    with tempfile.TemporaryDirectory() as folder:
+        units, wants = (os.path.join(folder, d) for d in ("lib/systemd/system", "etc/systemd/system"))
+        for d in ("bin", "usr/lib/systemd/system", units, wants + "/sockets.target.wants"):
+            os.makedirs(os.path.join(folder, d))
+        for name in ("tandemd.socket", "tandem-http.socket"):
+            shutil.copy(os.path.join(TREE, "systemd/system", name), units)
+        for name in re.findall(r"[a-z-]+", " ".join(read("cmake/debian", s) for s in ("postinst", "postrm"))):
+            with open(os.path.join(folder, "bin", name), "w") as f:
+                f.write(f'#!/bin/sh\n[ {name} != {os.path.basename(helper)} ] || exec {helper} "$@"\n')
+            os.chmod(f.name, 0o755)
+        env = {"PATH": os.path.join(folder, "bin"), "DPKG_ROOT": folder, "DPKG_MAINTSCRIPT_PACKAGE": "tandem"}
+        for script, args in (("postinst", ["configure", ""]), ("postrm", ["remove"]), ("postrm", ["purge"])):
+            if script == "postrm" and args == ["remove"]:
+                for name in ("tandemd.socket", "tandem-http.socket"):
+                    link = os.path.join(wants, "sockets.target.wants", name)
+                    if not os.path.islink(link):
+                        os.symlink("/lib/systemd/system/" + name, link)
+                    os.unlink(os.path.join(units, name))
+            r = subprocess.run(["/bin/sh", os.path.join(TREE, "cmake/debian", script), *args], env=env, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            equal(r.returncode, 0, f"{script} {args}: {r.stdout}")
+        left = [os.path.join(d, n) for d, _, names in os.walk(wants) for n in names]
+        equal(left, [], "links that purge leaves")
+
+
 main()
