@@ -30,6 +30,7 @@ const char config_help[] =
         "[KEY]\n"
         "                          a line; mode 0600\n"
         "  --list-parameters       print what each request may contain, as Markdown\n"
+        "  --who-has ADDRESS:PORT  say which process has this port, and how to move Tandem's\n"
         "  --help, --version\n";
 
 static bool is_loopback(const struct sockaddr_storage *address)
@@ -39,8 +40,7 @@ static bool is_loopback(const struct sockaddr_storage *address)
         return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
-/* ADDRESS:PORT or [ADDRESS6]:PORT; a name is not looked up. False: that is neither. */
-static bool parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_size)
+bool config_parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_size)
 {
         const struct addrinfo hints = { .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
                                         .ai_socktype = SOCK_STREAM };
@@ -69,7 +69,7 @@ static bool parse_address(const char *text, struct sockaddr_storage *ret, sockle
 
 static int parse_listen(struct config *c, struct tdm_error *err)
 {
-        if (!parse_address(c->listen, &c->address, &c->address_size))
+        if (!config_parse_address(c->listen, &c->address, &c->address_size))
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "--listen takes ADDRESS:PORT, not %.100s", c->listen);
         c->loopback = is_loopback(&c->address);
         return 0;
@@ -205,7 +205,7 @@ static int take_peer(struct config *c, char *line, unsigned number, struct tdm_e
         n = strlen(url);
         if (n > 0 && url[n - 1] == '/')
                 url[--n] = '\0';
-        if (n >= sizeof(p->name) || !parse_address(url, &p->address, &p->address_size))
+        if (n >= sizeof(p->name) || !config_parse_address(url, &p->address, &p->address_size))
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "%s:%u: %.80s is not an address and a port; names are not looked up", c->peer_file,
                                      number, url);
@@ -263,6 +263,7 @@ static int parse_flags(struct config *c, int argc, char **argv, struct tdm_error
                 IDLE,
                 PEERS,
                 LIST,
+                WHO_HAS,
                 HELP,
                 VERSION
         };
@@ -278,6 +279,7 @@ static int parse_flags(struct config *c, int argc, char **argv, struct tdm_error
                 { "idle-timeout", required_argument, NULL, IDLE },
                 { "peers", required_argument, NULL, PEERS },
                 { "list-parameters", no_argument, NULL, LIST },
+                { "who-has", required_argument, NULL, WHO_HAS },
                 { "help", no_argument, NULL, HELP },
                 { "version", no_argument, NULL, VERSION },
                 { 0 },
@@ -320,6 +322,9 @@ static int parse_flags(struct config *c, int argc, char **argv, struct tdm_error
                 case LIST:
                         c->list_parameters = true;
                         break;
+                case WHO_HAS:
+                        c->who_has = optarg;
+                        break;
                 case HELP:
                         c->help = true;
                         break;
@@ -343,7 +348,7 @@ int config_load(struct config *c, int argc, char **argv, struct tdm_error *err)
         c->request_timeout_s = 60;
         c->idle_timeout_s = 75;
         r = parse_flags(c, argc, argv, err);
-        if (r != 0 || c->help || c->version || c->list_parameters)
+        if (r != 0 || c->help || c->version || c->list_parameters || c->who_has)
                 return r;
         r = parse_listen(c, err);
         if (r == 0 && c->key_file)

@@ -38,6 +38,7 @@ struct config {
         unsigned request_timeout_s; /* for a request to come whole */
         unsigned idle_timeout_s;    /* between two requests of a connection */
         bool help, version, list_parameters;
+        const char *who_has; /* addresses to look at, in place of serving */
 
         struct api_key *keys;
         unsigned n_keys;
@@ -53,6 +54,8 @@ extern const char config_help[];
 
 /* 0, TDM_E_BAD_REQUEST (usage) or another failure. argv's strings are kept. */
 int config_load(struct config *c, int argc, char **argv, struct tdm_error *err);
+/* ADDRESS:PORT or [ADDRESS6]:PORT; a name is not looked up. False: that is neither. */
+bool config_parse_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_size);
 void config_deinit(struct config *c);
 
 #endif

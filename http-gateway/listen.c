@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/un.h>
 #include "common/log.h"
+#include "http-gateway/port-owner.h"
 
 #define LISTEN_FDS_START 3
 #define BACKLOG 512
@@ -47,6 +48,7 @@ int listen_open(struct config *c, int *ret_fd, struct tdm_error *err)
 {
         const char *pid = getenv("LISTEN_PID"), *fds = getenv("LISTEN_FDS");
         _cleanup_(closep) int fd = -1;
+        char owner[160];
         int one = 1, r;
 
         if (pid && fds && strtol(pid, NULL, 10) == getpid() && strtol(fds, NULL, 10) > 0) {
@@ -71,15 +73,40 @@ int listen_open(struct config *c, int *ret_fd, struct tdm_error *err)
         (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
         (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){ SEND_BUFFER_BYTES }, sizeof(int)); /* inherited */
         if (bind(fd, (const struct sockaddr *)&c->address, c->address_size) < 0 || listen(fd, BACKLOG) < 0) {
-                if (errno == EADDRINUSE)
+                if (errno == EADDRINUSE) {
+                        if (!port_owner((const struct sockaddr *)&c->address, owner, sizeof(owner)))
+                                snprintf(owner, sizeof(owner), "a process that /proc does not show");
                         return tdm_error_set(err, TDM_E_BUSY,
-                                             "%s is taken, by another tandem-http or by Ollama: end that one, or give "
-                                             "another --listen",
-                                             c->listen);
+                                             "%s is taken by %s: end that one, or listen elsewhere, as with --listen "
+                                             "127.0.0.1:11435",
+                                             c->listen, owner);
+                }
                 return tdm_error_set(err, -errno, "cannot listen on %s: %s", c->listen, strerror(errno));
         }
         *ret_fd = steal_fd(&fd);
         return 0;
+}
+
+int listen_say_who_has(const char *addresses)
+{
+        _cleanup_(freep) char *copy = strdup(addresses);
+        char *rest = copy, *word, owner[160];
+        int status = 0;
+
+        while (copy && (word = strsep(&rest, " \t\n"))) {
+                struct sockaddr_storage address;
+                socklen_t size;
+
+                if (!config_parse_address(word, &address, &size) ||
+                    !port_owner((const struct sockaddr *)&address, owner, sizeof(owner)))
+                        continue;
+                tdm_log_error("%s is taken by %s. End that one, or move tandem-http.socket: systemctl edit "
+                              "tandem-http.socket, with the lines [Socket], ListenStream= and "
+                              "ListenStream=127.0.0.1:11435",
+                              word, owner);
+                status = 1;
+        }
+        return status;
 }
 
 unsigned listen_port(int fd)

@@ -1,6 +1,7 @@
 /* tandem-http: answers the HTTP requests that applications already know how to make. Status: 0 ended as asked, 1 could
  * not serve, 2 wrong usage. */
 #include "common/log.h"
+#include "http-gateway/listen.h"
 #include "http-gateway/params.h"
 #include "http-gateway/server.h"
 
@@ -12,6 +13,8 @@ int main(int argc, char **argv)
 
         tdm_log_init("tandem-http");
         r = config_load(&config, argc, argv, &err);
+        if (r == 0 && config.who_has)
+                return listen_say_who_has(config.who_has);
         if (r == 0 && (config.help || config.version || config.list_parameters)) {
                 if (config.help)
                         fputs(config_help, stdout);

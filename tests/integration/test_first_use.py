@@ -116,6 +116,23 @@ def whose_socket():
 
 
 @test
+def a_taken_port():
+    """Whose it is: a process where /proc shows this user that, else its user."""
+    with contextlib.closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        nobody = ["setpriv", "--reuid=65534", "--clear-groups"]
+        for prefix, owner in (([], f"(pid {os.getpid()})"), (nobody, "user root")):
+            if prefix and (os.geteuid() != 0 or not shutil.which(prefix[0])):
+                continue
+            r = subprocess.run([*prefix, os.path.join(BIN, "tandem-http"), "--listen", address], stderr=subprocess.PIPE)
+            equal(r.returncode, 1, "the status")
+            for words in (f"{address} is taken by ", owner, "--listen 127.0.0.1:11435"):
+                check(words in r.stderr.decode(), words, r.stderr)
+
+
+@test
 def all_are_asked_to_end():
     """A service manager, a container's end and Ctrl-C reach all processes at once. A running job ends with all its
     tokens, and no worker is called lost."""

@@ -1,9 +1,11 @@
 """The units as systemd reads them: `systemd-analyze verify` has nothing to say, the exposure that `security` sees is
 low, and both flavours agree with the code about names. Bus and polkit files are well-formed and name the same
 service."""
+import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -131,6 +133,32 @@ def http():
     unit = text("system", "tandem-http.service.in")
     for line in ("PrivateNetwork=yes", "PrivateUsers=yes", "CapabilityBoundingSet=", "ProcSubset=pid"):
         check(line + "\n" in unit, line)
+
+
+@test
+def a_taken_port():
+    """Before systemd opens the port, its log says who has it and how to move Tandem's."""
+    with contextlib.closing(socket.socket()) as taken, tempfile.TemporaryDirectory() as folder:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        with open(os.path.join(folder, "systemctl"), "w") as f:
+            f.write(f'#!/bin/sh\necho "$@" >{folder}/asked\necho "{address} (Stream)"\n')
+        os.chmod(f.name, 0o755)
+        for flavour, manager in (("system", ""), ("user", "--user ")):
+            with open(os.path.join(UNITS, flavour, "tandem-http.socket")) as f:
+                unit = f.read()
+            check("Environment=TANDEM_HTTP=/" in unit, "where the program is")
+            command = re.search(r"^ExecStartPre=-/bin/sh -c '(.*)'$", unit, re.M)[1].replace("$$", "$").replace(
+                "%n", "tandem-http.socket")
+            r = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, text=True,
+                               env={"PATH": folder, "TANDEM_HTTP": os.path.join(BIN, "tandem-http")})
+            equal(r.returncode, 1, "the status")
+            for words in (f"{address} is taken by ", f"(pid {os.getpid()})", "systemctl edit tandem-http.socket",
+                          "ListenStream="):
+                check(words in r.stderr, words, r.stderr)
+            with open(os.path.join(folder, "asked")) as f:
+                equal(f.read().strip(), f"{manager}show --property=Listen --value tandem-http.socket", "what was asked")
 
 
 @test
