@@ -330,6 +330,17 @@ static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
         return 0;
 }
 
+/* What of the file was passed over. */
+static void log_notes(const struct tdm_model *model)
+{
+        const char *notes[] = { model->metadata->description.notes.text,
+                                tdm_tokenizer_notes(model->metadata->tokenizer) };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(notes); i++)
+                if (notes[i][0])
+                        tdm_log_warning("model %s: %s", model->name, notes[i]);
+}
+
 static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_error *err, void *userdata);
 static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *userdata);
 
@@ -511,8 +522,10 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
         struct tdm_error why = *err, changed; /* err belongs to the load, which is destroyed here */
 
         tdm_model_ref(model);
-        if (r == 0 && model->state == TDM_MODEL_READING)
+        if (r == 0 && model->state == TDM_MODEL_READING) {
                 model->metadata = tdm_model_load_take_metadata(load);
+                log_notes(model);
+        }
         tdm_model_load_destroyp(&model->load);
         if (model->reads)
                 tdm_model_charge_read(model);

@@ -169,19 +169,33 @@ bool tdm_chat_family_can_think(enum tdm_chat_family family)
         return row && row->thinking;
 }
 
-static bool has(struct tdm_gguf_string template, const char *text)
+/* A line end in a template's string may be written as one or as backslash-n, as rows have it: Qwen 2 and SmolLM2 were
+ * released with the former. */
+static bool template_has(struct tdm_gguf_string template, const char *text)
 {
-        return memmem(template.data, template.size, text, strlen(text));
+        char ended[128];
+        size_t n = 0;
+
+        if (memmem(template.data, template.size, text, strlen(text)))
+                return true;
+        for (const char *from = text; *from && n < sizeof(ended); from++, n++) {
+                ended[n] = *from;
+                if (from[0] == '\\' && from[1] == 'n') {
+                        ended[n] = '\n';
+                        from++;
+                }
+        }
+        return memmem(template.data, template.size, ended, n);
 }
 
 static bool fits(const struct tdm_chat_row *row, struct tdm_gguf_string template, const struct tdm_tokenizer *tokenizer)
 {
         for (size_t i = 0; i < TDM_ARRAY_SIZE(row->with) && row->with[i]; i++) {
-                if (!has(template, row->with[i]))
+                if (!template_has(template, row->with[i]))
                         return false;
         }
         for (size_t i = 0; i < TDM_ARRAY_SIZE(row->without) && row->without[i]; i++) {
-                if (has(template, row->without[i]))
+                if (template_has(template, row->without[i]))
                         return false;
         }
         for (size_t i = 0; i < TDM_ARRAY_SIZE(row->markers) && row->markers[i]; i++) {

@@ -438,6 +438,38 @@ static void test_refused(void **state)
         refused("gpt-oss", turn, 1, &options, "cannot be told not to think");
 }
 
+/* As released: line ends in the template's strings are line ends, not backslash-n. */
+static void test_real_line_ends(void **state)
+{
+#define TURNS                                                                                                          \
+        "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"           \
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+        static const struct {
+                const char *family, *system, *template;
+        } cases[] = {
+                { "qwen2", "You are a helpful assistant.",
+                  "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+                  "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}" TURNS },
+                { "smollm2", "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+                  "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+                  "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+                  "<|im_end|>\n' }}{% endif %}" TURNS },
+        };
+        const struct tdm_chat_message chat[] = { M(USER, "Hi") };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                struct chat c = open_chat(find("qwen2"), cases[i].template);
+                char text[256];
+
+                assert_string_equal(tdm_chat_family_name(c.family), cases[i].family);
+                snprintf(text, sizeof(text),
+                         "<|im_start|>system\n%s<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
+                         cases[i].system);
+                assert_reads(find("qwen2"), &c, chat, 1, NULL, text);
+                tdm_tokenizer_destroy(c.tokenizer);
+        }
+}
+
 /* A template that says more than is known is not taken for its nearest relative. */
 static void test_unknown(void **state)
 {
@@ -501,8 +533,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_golden),   cmocka_unit_test(test_other_families),
                 cmocka_unit_test(test_thinking), cmocka_unit_test(test_typescript),
-                cmocka_unit_test(test_refused),  cmocka_unit_test(test_unknown),
-                cmocka_unit_test(test_forging),
+                cmocka_unit_test(test_refused),  cmocka_unit_test(test_real_line_ends),
+                cmocka_unit_test(test_unknown),  cmocka_unit_test(test_forging),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -238,6 +238,14 @@ int tdm_gguf_get_u64(const struct tdm_gguf *g, const char *key, uint64_t *ret)
         return r < 0 ? r : load_u64(e->type, e->data, ret);
 }
 
+int tdm_gguf_get_i64(const struct tdm_gguf *g, const char *key, int64_t *ret)
+{
+        const struct entry *e;
+        int r = find_scalar(g, key, &e);
+
+        return r < 0 ? r : load_i64(e->type, e->data, ret);
+}
+
 int tdm_gguf_get_f64(const struct tdm_gguf *g, const char *key, double *ret)
 {
         const struct entry *e;

@@ -100,6 +100,7 @@ const uint8_t *tdm_gguf_tensor_data(const struct tdm_gguf *gguf, const struct td
  * get_f64, integers too), -ENOENT when there is no such key, -EINVAL when its type is another. Arrays: n and get
  * element, -ERANGE past the end; get_array_u64 takes booleans too. */
 int tdm_gguf_get_u64(const struct tdm_gguf *gguf, const char *key, uint64_t *ret);
+int tdm_gguf_get_i64(const struct tdm_gguf *gguf, const char *key, int64_t *ret);
 int tdm_gguf_get_f64(const struct tdm_gguf *gguf, const char *key, double *ret);
 int tdm_gguf_get_bool(const struct tdm_gguf *gguf, const char *key, bool *ret);
 int tdm_gguf_get_string(const struct tdm_gguf *gguf, const char *key, struct tdm_gguf_string *ret);

@@ -3,6 +3,7 @@
 #define TDM_ENGINE_MODEL_MODEL_H
 
 #include "engine/file/gguf.h"
+#include "engine/file/notes.h"
 #include "engine/model/tensors.h"
 
 /* One tensor that the model needs, found in the file with exactly this shape. */
@@ -19,6 +20,7 @@ struct tdm_model_description {
         struct tdm_recipe recipe;
         uint32_t n_tensors;
         struct tdm_tensor_ref *tensors; /* [n_tensors], owned */
+        struct tdm_notes notes;         /* for the log */
 };
 
 /* Finds the file's architecture among the known ones (TDM_E_UNSUPPORTED with its name otherwise) and makes the

@@ -52,6 +52,23 @@ static int read_pretokenizer(struct tdm_tokenizer *t, const struct tdm_gguf *g, 
         return 0;
 }
 
+/* The default belongs to the family: Gemma's tokenizers put no space in front, and some converters leave it at that. */
+static bool adds_space_prefix(const struct tdm_gguf *g)
+{
+        struct tdm_gguf_string s;
+
+        return tdm_gguf_get_string(g, "general.architecture", &s) < 0 || s.size < strlen("gemma") ||
+               memcmp(s.data, "gemma", strlen("gemma")) != 0;
+}
+
+/* Ollama's converter calls Gemma 4's tokenizer "llama" and tells it by this name; its scores are numbers of pieces. */
+static bool is_gemma4(const struct tdm_gguf *g)
+{
+        struct tdm_gguf_string s;
+
+        return tdm_gguf_get_string(g, pre_key, &s) == 0 && is(s, "gemma4");
+}
+
 int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
 {
         struct tdm_gguf_string s;
@@ -59,14 +76,16 @@ int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, s
 
         if (tdm_gguf_get_string(g, model_key, &s) < 0)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is missing or not a string", model_key);
-        if (is(s, "llama")) {
-                t->kind = TDM_TOKENIZER_SPM;
-                t->add_bos = t->add_space_prefix = true;
-                return 0;
-        }
-        if (is(s, "gemma4")) {
+        if (is(s, "gemma4") || (is(s, "llama") && is_gemma4(g))) {
                 t->kind = TDM_TOKENIZER_GEMMA4;
                 t->add_bos = true;
+                t->has_plain_markers = is(s, "llama");
+                return 0;
+        }
+        if (is(s, "llama")) {
+                t->kind = TDM_TOKENIZER_SPM;
+                t->add_bos = true;
+                t->add_space_prefix = adds_space_prefix(g);
                 return 0;
         }
         if (is(s, "gpt2")) {

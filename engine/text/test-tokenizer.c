@@ -577,8 +577,8 @@ static void test_bad_vocabularies(void **state)
         v.types[1] = 6;
         refuse_vocabulary(&v, TDM_E_BAD_MODEL, "piece 1 is a byte");
         v.types[1] = 1;
-        v.unknown = 3;
-        refuse_vocabulary(&v, TDM_E_BAD_MODEL, "unknown_token_id does not name");
+        v.unknown = 3; /* is none of the pieces: as if there were none */
+        refuse_vocabulary(&v, TDM_E_BAD_MODEL, "neither the piece <0x00> nor an unknown piece");
         v.unknown = -1;
         refuse_vocabulary(&v, TDM_E_BAD_MODEL, "neither the piece <0x00> nor an unknown piece");
         v.unknown = 0;

@@ -3,6 +3,7 @@
 #ifndef TDM_ENGINE_TOKENIZER_PRIVATE_H
 #define TDM_ENGINE_TOKENIZER_PRIVATE_H
 
+#include "engine/file/notes.h"
 #include "engine/text/pretokenize.h"
 #include "engine/text/tokenizer.h"
 
@@ -18,7 +19,7 @@ enum tdm_piece_type {
 
 #define TDM_NO_PIECE UINT32_MAX
 #define TDM_PIECES_MAX (1u << 21)
-#define TDM_MAX_ENDS 12u
+#define TDM_MAX_ENDS 24u
 #define TDM_PIECE_BYTES_MAX 1024u /* Gemma's longest run of spaces has 93 */
 /* Bytes of special pieces, shared endings counted once: Gemma 3 has about 80,000. 26 MiB of memory. */
 #define TDM_SPECIAL_STATES_MAX (1u << 21)
@@ -30,6 +31,7 @@ struct tdm_piece {
         uint8_t type;
         bool mergeable : 1; /* stands in the table that merges look into */
         bool guarded : 1;   /* user-defined, but plain text does not form it */
+        bool is_made : 1;   /* by a merge (mark_added() in tokenizer.c) */
         float score;
 };
 
@@ -75,6 +77,8 @@ struct tdm_tokenizer {
         uint32_t n_pieces;
         int32_t bos, eos, unknown;
         bool add_bos, add_eos, add_space_prefix;
+        bool has_plain_markers; /* the file calls every piece that was added to the vocabulary an ordinary one */
+        struct tdm_notes notes;
         uint32_t n_ends;
         uint32_t ends[TDM_MAX_ENDS];
         size_t max_piece_bytes;

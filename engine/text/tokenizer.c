@@ -13,17 +13,19 @@
 #include <inttypes.h>
 #include <math.h>
 #include <sys/random.h>
+#include "common/utf8.h"
 
 #define CHECK_EVERY 4096u /* pieces between two looks at the flag */
 
 static const char space_mark[3] = { '\xe2', '\x96', '\x81' };
 
-/* Pieces at which a turn ends, by kind of tokenizer. SentencePiece files name theirs by key: these are for files
- * without one. Others name one of several alone. */
-static const char *const end_texts[][8] = {
-        [TDM_TOKENIZER_SPM] = { "<end_of_turn>", "<|im_end|>", "<|eot_id|>" },
+/* Pieces at which a turn ends, by kind of tokenizer. A key names one of several alone, and not always the one that ends
+ * turns, so these are ends beside it wherever the vocabulary has them as special pieces. */
+static const char *const end_texts[][TDM_MAX_ENDS] = {
+        [TDM_TOKENIZER_SPM] = { "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>",
+                                "<|endoftext|>", "<EOT>", "<end_of_utterance>" },
         [TDM_TOKENIZER_BYTES] = { "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|return|>", "<|call|>",
-                                  "<|endoftext|>" },
+                                  "<|endoftext|>", "<end_of_utterance>" },
         [TDM_TOKENIZER_GEMMA4] = { "<turn|>", "<|tool_response>" },
 };
 
@@ -345,21 +347,30 @@ static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct
         return 0;
 }
 
-/* A key that names a piece; -1 where it is not there. */
-static int get_id(const struct tdm_tokenizer *t, const struct tdm_gguf *g, const char *key, int32_t *ret,
+/* A key that names a piece; -1 where it is not there. Released files have -1, and numbers of pieces that were cut off:
+ * such a piece is not used, and a note says so. */
+static int get_id(struct tdm_tokenizer *t, const struct tdm_gguf *g, const char *key, int32_t *ret,
                   struct tdm_error *err)
 {
-        uint64_t id;
+        int64_t id;
+        uint64_t large;
         int r;
 
         *ret = -1;
-        r = tdm_gguf_get_u64(g, key, &id);
+        r = tdm_gguf_get_i64(g, key, &id);
         if (r == -ENOENT)
                 return 0;
-        if (r < 0 || id >= t->n_pieces)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s does not name one of the %u pieces", key,
-                                     t->n_pieces);
-        *ret = (int32_t)id;
+        if (r < 0 && tdm_gguf_get_u64(g, key, &large) == 0) {
+                id = INT64_MAX;
+                r = 0;
+        }
+        if (r < 0)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not the number of a piece", key);
+        if (id < 0 || id >= (int64_t)t->n_pieces)
+                tdm_note_add(&t->notes, "the key %s is %" PRId64 ", which is none of the %u pieces, and is not used",
+                             key, id, t->n_pieces);
+        else
+                *ret = (int32_t)id;
         return 0;
 }
 
@@ -377,6 +388,52 @@ static void add_end(struct tdm_tokenizer *t, int32_t id)
                 t->ends[t->n_ends++] = (uint32_t)id;
 }
 
+/* Converters that name several ends write them as an array beside the key of one. */
+static int add_listed_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
+{
+        static const char key[] = "tokenizer.ggml.eos_token_ids";
+        uint64_t n = 0;
+        int r = tdm_gguf_get_array_size(g, key, &n);
+
+        if (r == -ENOENT)
+                return 0;
+        for (uint64_t i = 0; r == 0 && i < n; i++) {
+                int64_t id = 0;
+
+                r = tdm_gguf_get_array_i64(g, key, i, &id);
+                if (r < 0)
+                        break;
+                if (t->n_ends == TDM_MAX_ENDS)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "the key %s names %" PRIu64 " pieces, at most %u are supported", key, n,
+                                             TDM_MAX_ENDS);
+                if (id < 0 || id >= (int64_t)t->n_pieces)
+                        tdm_note_add(&t->notes,
+                                     "the key %s has %" PRId64 ", which is none of the %u pieces, and is not used", key,
+                                     id, t->n_pieces);
+                else
+                        add_end(t, (int32_t)id);
+        }
+        return r < 0 ? tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not an array of whole numbers", key) : 0;
+}
+
+static void add_end_of_text(struct tdm_tokenizer *t, const char *text)
+{
+        uint32_t id;
+
+        if (tdm_tokenizer_find_marker(t, text, &id) == 0)
+                add_end(t, (int32_t)id);
+}
+
+/* gpt-oss ends a message of several with <|end|>, and its turn with one of the others. */
+static bool ends_messages(const struct tdm_tokenizer *t)
+{
+        uint32_t answer, call;
+
+        return tdm_tokenizer_find_marker(t, "<|return|>", &answer) == 0 &&
+               tdm_tokenizer_find_marker(t, "<|call|>", &call) == 0;
+}
+
 static int find_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
 {
         int32_t eot, eom;
@@ -388,21 +445,36 @@ static int find_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct t
         add_end(t, t->eos);
         add_end(t, eot);
         add_end(t, eom);
-        if (eot >= 0 && t->kind == TDM_TOKENIZER_SPM)
-                return 0;
-        for (const char *const *text = end_texts[t->kind]; *text; text++) {
-                uint32_t id;
-
-                if (tdm_tokenizer_find_marker(t, *text, &id) == 0)
-                        add_end(t, (int32_t)id);
-        }
-        return 0;
+        for (const char *const *text = end_texts[t->kind]; *text; text++)
+                add_end_of_text(t, *text);
+        if (t->kind == TDM_TOKENIZER_BYTES && !ends_messages(t))
+                add_end_of_text(t, "<|end|>");
+        return add_listed_ends(t, g, err);
 }
 
 /* Byte-level vocabularies are trained on text, where some bytes never occur. */
 static bool may_lack(const struct tdm_tokenizer *t, uint8_t byte)
 {
         return t->kind == TDM_TOKENIZER_BYTES && (byte == 0xc0 || byte == 0xc1 || byte > 0xf4);
+}
+
+/* Of a vocabulary with merges, a piece of several characters that no merge makes was added to it: text forms it where it
+ * spells it, whole, as a user-defined one. Files of a converter that calls these ordinary need it said. */
+static void mark_added(struct tdm_tokenizer *t)
+{
+        for (uint32_t rank = 0; rank < t->merges.n; rank++)
+                if (t->merges.ids[rank] != TDM_NO_PIECE)
+                        t->pieces[t->merges.ids[rank]].is_made = true;
+        for (uint32_t id = 0; id < t->n_pieces; id++) {
+                struct tdm_piece *p = &t->pieces[id];
+                const uint8_t *text = tdm_piece_text(t, id);
+
+                if (p->type != TDM_PIECE_NORMAL || p->is_made || p->size == 0 ||
+                    tdm_utf8_length(text, p->size) == (int)p->size)
+                        continue;
+                p->type = TDM_PIECE_USER_DEFINED;
+                p->guarded = is_guarded((struct tdm_gguf_string){ (const char *)text, p->size });
+        }
 }
 
 static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
@@ -450,6 +522,8 @@ static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_e
         }
         if (t->kind != TDM_TOKENIZER_SPM && (r = tdm_bpe_build(t, g, err)))
                 return r;
+        if (t->kind == TDM_TOKENIZER_GEMMA4 && t->has_plain_markers)
+                mark_added(t);
         if ((r = tdm_specials_build(t, err)) || (r = tdm_tokenizer_make_prints(t, err)))
                 return r;
         return find_ends(t, g, err);
@@ -484,6 +558,11 @@ int tdm_tokenizer_new_within(struct tdm_tokenizer **ret, const struct tdm_gguf *
 int tdm_tokenizer_new(struct tdm_tokenizer **ret, const struct tdm_gguf *gguf, struct tdm_error *err)
 {
         return tdm_tokenizer_new_within(ret, gguf, NULL, err);
+}
+
+const char *tdm_tokenizer_notes(const struct tdm_tokenizer *t)
+{
+        return t->notes.text;
 }
 
 uint64_t tdm_tokenizer_memory(const struct tdm_tokenizer *t)

@@ -27,12 +27,16 @@ uint64_t tdm_tokenizer_memory(const struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroy(struct tdm_tokenizer *tokenizer);
 void tdm_tokenizer_destroyp(struct tdm_tokenizer **tokenizer);
 
+/* What of the file was passed over, for the log: sentences with "; " in between; "" where there is nothing to say. */
+const char *tdm_tokenizer_notes(const struct tdm_tokenizer *tokenizer);
+
 uint32_t tdm_tokenizer_n_vocab(const struct tdm_tokenizer *tokenizer);
 /* -1 where the file names none. */
 int32_t tdm_tokenizer_bos(const struct tdm_tokenizer *tokenizer);
 int32_t tdm_tokenizer_eos(const struct tdm_tokenizer *tokenizer);
 bool tdm_tokenizer_add_bos(const struct tdm_tokenizer *tokenizer);
-/* EOS, the end-of-turn token (by its key, else by its text) and their like: generation stops there. */
+/* Generation stops there: the pieces that eos_token_id, eos_token_ids, eot_token_id and eom_token_id name, and special
+ * pieces with the text of a known end of turn. */
 bool tdm_tokenizer_is_end(const struct tdm_tokenizer *tokenizer, uint32_t id);
 
 /* The special piece (control, unknown or user-defined) with just this text: 0, or -ENOENT. */
