@@ -41,6 +41,8 @@ struct build {
         _Atomic uint64_t done_bytes;
         uint8_t *not_huge; /* up to here there are huge pages, or it was tried */
         _Atomic uint32_t n_not_huge;
+        uint8_t *gathered; /* [threads][gathered_bytes]: the rows of a panel, side by side */
+        uint64_t gathered_bytes;
         _Atomic bool stop; /* cancelled, or something was wrong: what is left is not touched */
         tdm_weights_progress_fn fn;
         void *userdata;
@@ -178,17 +180,31 @@ struct slice_job {
         _Atomic bool not_finite;
 };
 
+/* Rows of a panel that are not equally far apart in the file, brought side by side. from: the first row of the data. */
+static const uint8_t *gather_rows(const struct slice_job *job, uint32_t row, uint32_t n_rows, unsigned thread)
+{
+        const struct build *build = job->build;
+        const struct tdm_weights_order *order = &build->plan->orders[job->slice->tensor];
+        uint8_t *rows = build->gathered + thread * build->gathered_bytes;
+
+        for (uint32_t i = 0; i < n_rows; i++) {
+                uint32_t from = tdm_weights_source_row(order, row + i) - job->slice->first * TDM_PANEL_ROWS;
+
+                memcpy(rows + i * job->row_bytes, job->data + from * job->row_bytes, job->row_bytes);
+        }
+        return rows;
+}
+
 /* Panel i of the slice, or from it on as many as are packed at once; returns how many, 0 where something is not
  * finite. */
-static uint32_t pack_panel(const struct slice_job *job, uint32_t i)
+static uint32_t pack_panel(const struct slice_job *job, uint32_t i, unsigned thread)
 {
         const struct tdm_weights_tensor *tensor = job->tensor;
         const struct build *build = job->build;
         const struct tdm_weights_order *order = &build->plan->orders[job->slice->tensor];
         uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
-        uint32_t from = tdm_weights_source_row(order, row),
-                 apart = order->n_dims ? tdm_weights_source_row(order, row + 1) - from : 1,
-                 n_rows = TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS);
+        uint32_t from = tdm_weights_source_row(order, row), n_rows = TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS),
+                 apart = tdm_weights_rows_apart(order, row, n_rows);
         const uint8_t *src = job->data + (uint64_t)(from - job->slice->first * TDM_PANEL_ROWS) * job->row_bytes;
         uint8_t *dst = build->dst + tensor->offset;
 
@@ -202,6 +218,10 @@ static uint32_t pack_panel(const struct slice_job *job, uint32_t i)
                 return tdm_weights_pack_rows(tensor->type, dst + panel * tensor->panel_bytes, src, job->row_bytes,
                                              n_rows, tensor->cols);
         default:
+                if (apart == 0) {
+                        src = gather_rows(job, row, n_rows, thread);
+                        apart = 1;
+                }
                 return tdm_weights_pack_panel(tensor->type, dst + panel * tensor->panel_bytes, src,
                                               apart * job->row_bytes, n_rows, tensor->cols);
         }
@@ -219,7 +239,7 @@ static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, uns
                                                tensor->rows * tensor->cols, &build->plan->orders[job->slice->tensor]);
         }
         for (uint32_t i = first, n; i < end && !atomic_load_explicit(&build->stop, memory_order_relaxed); i += n) {
-                n = pack_panel(job, i);
+                n = pack_panel(job, i, thread);
                 if (n == 0)
                         return false;
                 atomic_fetch_add_explicit(&build->done_bytes, n * tensor->panel_bytes, memory_order_relaxed);
@@ -332,6 +352,30 @@ static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
                        0;
 }
 
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+        return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* A tensor whose rows come in another order is cut between heads, since a row may come from anywhere in its own, and
+ * between panels. */
+static uint32_t panels_apart(const struct tdm_weights_order *order)
+{
+        return order->n_dims ? order->head_dim / common_divisor(order->head_dim, TDM_PANEL_ROWS) : 1;
+}
+
+/* Room for the rows of one panel for each thread, where any tensor's rows come in another order. */
+static int take_gathered(struct build *build, unsigned n_threads, struct tdm_error *err)
+{
+        for (uint32_t i = 0; i < build->plan->header.n_tensors; i++)
+                if (build->plan->orders[i].n_dims && build->plan->tensors[i].layout != TDM_LAYOUT_ROWS)
+                        build->gathered_bytes = TDM_MAX(build->gathered_bytes, row_bytes(build, i) * TDM_PANEL_ROWS);
+        if (build->gathered_bytes == 0)
+                return 0;
+        build->gathered = malloc(n_threads * build->gathered_bytes);
+        return build->gathered ? 0 : tdm_error_set(err, -ENOMEM, "out of memory");
+}
+
 /* *ret NULL: only counts. */
 static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
 {
@@ -341,7 +385,7 @@ static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
                 const struct tdm_weights_tensor *tensor = &plan->tensors[i];
                 bool is_vector = tensor->layout == TDM_LAYOUT_ROWS;
                 uint32_t n_panels = is_vector ? 1 : TDM_DIV_UP(tensor->rows, TDM_PANEL_ROWS),
-                         head = plan->orders[i].n_dims ? plan->orders[i].head_dim / TDM_PANEL_ROWS : 1,
+                         head = panels_apart(&plan->orders[i]),
                          each = is_vector ? 1 : (uint32_t)TDM_MAX(SLICE_BYTES / tensor->panel_bytes / head, 1) * head;
 
                 if (tensor->layout == TDM_LAYOUT_FILE)
@@ -360,9 +404,11 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
 {
         _cleanup_(tdm_pool_destroyp) struct tdm_pool *threads = NULL;
         _cleanup_(freep) struct slice *slices = NULL;
+        _cleanup_(freep) uint8_t *gathered = NULL;
         const struct tdm_weights_header *header = &plan->header;
         struct build build = { .plan = plan, .gguf = gguf, .dst = dst, .fn = progress, .userdata = userdata };
         struct slice_job before = { .build = &build }; /* the first slice */
+        int r;
 
         assert((uintptr_t)dst % TDM_WEIGHTS_ALIGNMENT == 0);
         if (!tdm_gguf_tensor_data(gguf, plan->sources[0]))
@@ -379,14 +425,17 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         if (n_threads > 1 && build.progress.total_bytes > 2 * CHUNK_BYTES &&
             tdm_pool_new(&threads, n_threads, NULL) == 0)
                 build.threads = threads;
+        r = take_gathered(&build, build.threads ? n_threads : 1, err);
+        if (r != 0)
+                return r;
+        gathered = build.gathered;
 
         before.n_huge = n_huge_until(&build, slices);
         run(&before, 0);
         memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
         memcpy(dst, header, sizeof(*header));
         for (uint32_t i = 0; i < build.n_slices; i++) {
-                int r = build_slice(&build, i, err);
-
+                r = build_slice(&build, i, err);
                 if (r != 0)
                         return r;
         }

@@ -11,7 +11,7 @@
  * first n_dims of each head's come from neighbours to halves. */
 struct tdm_weights_order {
         uint32_t head_dim;
-        uint32_t n_dims; /* a multiple of 2 * TDM_PANEL_ROWS: a panel's rows are two apart in the file */
+        uint32_t n_dims; /* even */
 };
 
 struct tdm_weights_plan {
@@ -29,6 +29,19 @@ static inline uint32_t tdm_weights_source_row(const struct tdm_weights_order *or
         if (i >= order->n_dims)
                 return row;
         return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
+/* How far apart the rows of a panel that begins with `row` are in the file; 0: not equally far, as where the panel
+ * holds the end of a half. */
+static inline uint32_t tdm_weights_rows_apart(const struct tdm_weights_order *order, uint32_t row, uint32_t n_rows)
+{
+        uint32_t from = tdm_weights_source_row(order, row),
+                 apart = n_rows > 1 ? tdm_weights_source_row(order, row + 1) - from : 1;
+
+        for (uint32_t i = 1; i < n_rows; i++)
+                if (tdm_weights_source_row(order, row + i) != from + i * apart)
+                        return 0;
+        return apart;
 }
 
 static inline uint64_t tdm_weights_scales_bytes(uint32_t cols)

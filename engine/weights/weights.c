@@ -148,20 +148,13 @@ static bool is_turned(uint32_t kind)
                kind == TDM_TENSOR_Q_BIAS || kind == TDM_TENSOR_K_BIAS;
 }
 
-static int plan_order(struct tdm_weights_order *order, const struct tdm_tensor_ref *ref,
-                      const struct tdm_model_description *model, struct tdm_error *err)
+static struct tdm_weights_order plan_order(const struct tdm_tensor_ref *ref, const struct tdm_model_description *model)
 {
         uint32_t head_dim = model->hparams.layers[ref->layer].head_dim, which = model->recipe.layers[ref->layer].rope;
 
         if (!is_turned(ref->kind) || which == TDM_ROPE_NONE || model->recipe.ropes[which].style != TDM_ROPE_NEIGHBOURS)
-                return 0;
-        *order = (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims };
-        if (order->n_dims % (2 * TDM_PANEL_ROWS))
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "RoPE turns %u neighbouring dimensions of a head, only multiples of %u are "
-                                     "supported",
-                                     order->n_dims, 2 * TDM_PANEL_ROWS);
-        return 0;
+                return (struct tdm_weights_order){ 0 };
+        return (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims };
 }
 
 int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
@@ -193,10 +186,9 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
         for (uint32_t i = 0; i < model->n_tensors; i++) {
                 int r = plan_tensor(&plan->tensors[i], &model->tensors[i], &model->recipe, &offset, err);
 
-                if (r == 0)
-                        r = plan_order(&plan->orders[i], &model->tensors[i], model, err);
                 if (r != 0)
                         return r;
+                plan->orders[i] = plan_order(&model->tensors[i], model);
                 plan->sources[i] = model->tensors[i].tensor;
         }
         for (uint32_t i = 0; i < plan->header.recipe.n_ropes; i++)
