@@ -54,6 +54,19 @@ int tdm_gemma_share_kv(const char *architecture, uint32_t n_shared, struct tdm_h
         return 0;
 }
 
+int tdm_gemma_read_other_names(const struct tdm_gguf *g, const char *architecture, struct tdm_recipe *recipe,
+                               struct tdm_error *err)
+{
+        float *full = &recipe->ropes[TDM_GEMMA_ROPE_FULL].base, *window = &recipe->ropes[TDM_GEMMA_ROPE_WINDOW].base;
+        int r;
+
+        if ((r = tdm_key_get_float(g, architecture, "rope.global.freq_base", full, err)) ||
+            (r = tdm_key_get_float(g, architecture, "rope.local.freq_base", window, err)) ||
+            (r = tdm_key_get_float(g, architecture, "rope.freq_base_local", window, err)))
+                return r;
+        return tdm_refuse_other(g, architecture, "rope.freq_scale", 1, err);
+}
+
 void tdm_gemma_recipe(const char *architecture, const struct tdm_hparams *hp, struct tdm_recipe *ret)
 {
         *ret = (struct tdm_recipe){

@@ -6,7 +6,10 @@
 #include "engine/model/private.h"
 
 #define FULL_EVERY 6u /* five sliding layers, then a full one */
+#define LAYERS_4B 34u
+#define LAYERS_12B 48u
 #define LAYERS_27B 62u
+#define FULL_FACTOR 8.0f /* of these three */
 
 void tdm_gemma3_recipe(struct tdm_recipe *ret, const struct tdm_hparams *hp)
 {
@@ -19,6 +22,15 @@ void tdm_gemma3_recipe(struct tdm_recipe *ret, const struct tdm_hparams *hp)
                 ret->layers[i].query_scale = (float)(1.0 / sqrt((double)scalar));
 }
 
+/* Ollama's converter writes neither epsilon nor scaling of the models that see: it knows them by their layers. */
+static bool leaves_scaling_out(const struct tdm_gguf *g, const struct tdm_hparams *hp)
+{
+        double value;
+
+        return (hp->n_layers == LAYERS_4B || hp->n_layers == LAYERS_12B || hp->n_layers == LAYERS_27B) &&
+               tdm_gguf_get_f64(g, "gemma3.attention.layer_norm_rms_epsilon", &value) == -ENOENT;
+}
+
 static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
         float scalar = NAN;
@@ -27,7 +39,10 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         if ((r = tdm_gemma_read_windows(g, "gemma3", FULL_EVERY, hp, err)))
                 return r;
         tdm_gemma3_recipe(recipe, hp);
-        if ((r = tdm_key_get_float(g, "gemma3", "attention.query_pre_attn_scalar", &scalar, err)))
+        if (leaves_scaling_out(g, hp))
+                recipe->ropes[TDM_GEMMA_ROPE_FULL].factor = FULL_FACTOR;
+        if ((r = tdm_gemma_read_other_names(g, "gemma3", recipe, err)) ||
+            (r = tdm_key_get_float(g, "gemma3", "attention.query_pre_attn_scalar", &scalar, err)))
                 return r;
         for (uint32_t i = 0; i < hp->n_layers && !isnan(scalar); i++) /* the file has it */
                 recipe->layers[i].query_scale = (float)(1.0 / sqrt((double)scalar));

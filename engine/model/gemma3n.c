@@ -47,8 +47,15 @@ static uint32_t rank_of_file(const struct tdm_gguf *g)
 static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
         uint32_t n_shared = hp->n_layers - TDM_MIN(hp->n_layers, OWN_LAYERS), n_streams = 4, active = 0, width = 256;
+        bool corrects_scale = true;
         int r;
 
+        if ((r = tdm_key_get_bool(g, "gemma3n", "altup.correct_scale", &corrects_scale, err)))
+                return r;
+        if (!corrects_scale)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its corrections are not scaled, which is not supported (key "
+                                     "gemma3n.altup.correct_scale)");
         if ((r = tdm_key_get_u32(g, "gemma3n", "attention.shared_kv_layers", &n_shared, err)) ||
             (r = tdm_key_get_u32(g, "gemma3n", "altup.num_inputs", &n_streams, err)) ||
             (r = tdm_key_get_u32(g, "gemma3n", "altup.active_idx", &active, err)) ||
@@ -70,6 +77,8 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
                 recipe->layers[i].norms |= TDM_NORM_V;
                 recipe->layers[i].has_input = 1;
         }
+        if ((r = tdm_gemma_read_other_names(g, "gemma3n", recipe, err)))
+                return r;
         return get_sparsity(g, hp, recipe, err);
 }
 
@@ -82,6 +91,7 @@ const struct tdm_architecture tdm_architecture_gemma3n = {
         .name = "gemma3n",
         .follows = 1u << TDM_KEY_LOGIT_SOFTCAP | 1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_BASE_WINDOW |
                    1u << TDM_KEY_ROPE_DIMS,
+        .follows_second_sizes = true,
         .layers_may_differ = true,
         .begin = begin,
         .end = end,

@@ -70,15 +70,18 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
 
 static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
-        int r;
+        uint32_t router;
+        int r = tdm_experts_read_router(g, "gemma4", &router, err);
 
+        if (r)
+                return r;
         for (uint32_t i = 0; i < hp->n_layers && recipe->layers[i].n_experts > 0; i++) {
                 struct tdm_layer_recipe *l = &recipe->layers[i];
 
                 if (l->n_experts_used == 0 || l->d_expert == 0)
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the key gemma4.%s is missing",
                                              l->d_expert == 0 ? "expert_feed_forward_length" : "expert_used_count");
-                l->router = TDM_ROUTER_SOFTMAX_CHOSEN;
+                l->router = router;
                 l->has_dense_beside = 1;
                 l->gate_up_is_one = has_tensor(g, TDM_TENSOR_GATE_UP_EXPS, i);
         }
@@ -90,6 +93,7 @@ const struct tdm_architecture tdm_architecture_gemma4 = {
         .name = "gemma4",
         .follows = 1u << TDM_KEY_LOGIT_SOFTCAP | 1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_BASE_WINDOW |
                    1u << TDM_KEY_ROPE_DIMS | TDM_EXPERT_KEYS,
+        .follows_second_sizes = true,
         .layers_may_differ = true,
         .begin = begin,
         .end = end,

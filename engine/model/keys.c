@@ -364,6 +364,11 @@ static int refuse_row(const struct tdm_gguf *g, const struct tdm_architecture *a
                              row->refusal[1], key);
 }
 
+static bool has_default(const struct row *row, const struct tdm_recipe *recipe)
+{
+        return row == &rows[TDM_KEY_NORM_EPS] && recipe->norm_eps > 0;
+}
+
 int tdm_keys_read_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_hparams *hp,
                          struct tdm_recipe *recipe, struct tdm_error *err)
 {
@@ -381,7 +386,8 @@ int tdm_keys_read_recipe(const struct tdm_gguf *g, const struct tdm_architecture
                         r = refuse_row(g, a, row, err);
                 else
                         r = read_row(g, a, row, hp, recipe, err);
-                if (r == -ENOENT && row->need == REQUIRED)
+                /* Of some families every model has the same, which their recipes begin with. */
+                if (r == -ENOENT && row->need == REQUIRED && !has_default(row, recipe))
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is missing",
                                              full_key(a->name, row->key, key));
                 if (r != 0 && r != -ENOENT)

@@ -44,6 +44,20 @@ static const char *list_architectures(char *buffer, size_t size)
         return buffer;
 }
 
+/* Adapters, projectors and matrices of importance are written as GGUF files too. */
+static int check_type(const struct tdm_gguf *g, struct tdm_error *err)
+{
+        struct tdm_gguf_string type;
+        char buffer[64];
+
+        if (tdm_gguf_get_string(g, "general.type", &type) < 0 || tdm_string_is(type, "model"))
+                return 0;
+        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                             "it is no model, but of the type \"%s\" (key general.type); use the model that it belongs "
+                             "to",
+                             tdm_quote(type, buffer));
+}
+
 static int find_architecture(const struct tdm_gguf *g, const struct tdm_architecture **ret, struct tdm_error *err)
 {
         struct tdm_gguf_string s;
@@ -141,7 +155,8 @@ static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a
 
         if ((r = tdm_keys_read_sizes(g, a, hp, err)) || (r = a->begin(g, hp, recipe, err)) ||
             (r = tdm_keys_read_recipe(g, a, hp, recipe, err)) || (a->end && (r = a->end(g, hp, recipe, err))) ||
-            (r = get_pooling(g, a, recipe, err)) || (r = get_vocab(g, a, hp, err)))
+            (r = tdm_refuse_unfollowed(g, a, hp, recipe, err)) || (r = get_pooling(g, a, recipe, err)) ||
+            (r = get_vocab(g, a, hp, err)))
                 return r;
         tdm_hparams_take_largest(hp);
         r = tdm_hparams_check(hp, err);
@@ -275,7 +290,7 @@ static int describe(const struct tdm_gguf *g, struct tdm_model_description *d, s
         if (!known)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
 
-        if ((r = find_architecture(g, &architecture, err)) || (r = check_parts(g, err)) ||
+        if ((r = check_type(g, err)) || (r = find_architecture(g, &architecture, err)) || (r = check_parts(g, err)) ||
             (r = get_recipe(g, architecture, d, err)))
                 return r;
         d->tensors = calloc((size_t)TDM_N_TENSOR_KINDS * d->hparams.n_layers, sizeof(*d->tensors));

@@ -94,6 +94,10 @@ int tdm_rope_read_scaling(const struct tdm_gguf *g, const char *architecture, co
         char key[96], buffer[64];
         int r = tdm_key_get_float(g, architecture, "rope.scaling.attn_factor", &rope->magnitude, err);
 
+        if (rope->scaling == TDM_ROPE_YARN) /* the family's own: a factor means this unless the file says otherwise */
+                type = (struct tdm_gguf_string){ "yarn", 4 };
+        rope->scaling = TDM_ROPE_LINEAR;
+
         if (r != 0)
                 return r;
         snprintf(key, sizeof(key), "%s.rope.scaling.type", architecture);
@@ -130,17 +134,41 @@ int tdm_experts_refuse_others(const struct tdm_gguf *g, const char *architecture
 
         if ((r = tdm_key_get_float(g, architecture, "expert_weights_scale", &scale, err)) ||
             (r = scale == 1 ? 0 : tdm_refuse_other(g, architecture, "expert_weights_scale", 0, err)) ||
-            (r = tdm_refuse_other(g, architecture, "expert_shared_count", 0, err)))
+            (r = tdm_refuse_other(g, architecture, "expert_shared_count", 0, err)) ||
+            (r = tdm_refuse_other(g, architecture, "expert_shared_feed_forward_length", 0, err)))
                 return r;
         return tdm_refuse_other(g, architecture, "expert_group_count", 0, err);
+}
+
+/* As llama.cpp numbers them; the third is a softmax over the chosen ones alone. */
+enum gating { GATING_NONE, GATING_SOFTMAX, GATING_SIGMOID, GATING_SOFTMAX_CHOSEN };
+
+int tdm_experts_read_router(const struct tdm_gguf *g, const char *architecture, uint32_t *ret, struct tdm_error *err)
+{
+        uint32_t gating = GATING_NONE;
+        bool normed = true;
+        int r;
+
+        if ((r = tdm_key_get_u32(g, architecture, "expert_gating_func", &gating, err)) ||
+            (r = tdm_key_get_bool(g, architecture, "expert_weights_norm", &normed, err)))
+                return r;
+        if (gating != GATING_NONE && gating != GATING_SOFTMAX && gating != GATING_SOFTMAX_CHOSEN)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "its router weights experts by function %u%s, only softmax is supported (key "
+                                     "%s.expert_gating_func)",
+                                     gating, gating == GATING_SIGMOID ? ", a sigmoid" : "", architecture);
+        /* Divided by their sum, the weights of the chosen ones are their own softmax. */
+        *ret = normed || gating == GATING_SOFTMAX_CHOSEN ? TDM_ROUTER_SOFTMAX_CHOSEN : TDM_ROUTER_SOFTMAX_ALL;
+        return 0;
 }
 
 int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err)
 {
+        uint32_t router;
         int r = tdm_experts_refuse_others(g, architecture, err);
 
-        if (r)
+        if (r || (r = tdm_experts_read_router(g, architecture, &router, err)))
                 return r;
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 struct tdm_layer_recipe *l = &recipe->layers[i];
@@ -150,7 +178,7 @@ int tdm_experts_of_file(const struct tdm_gguf *g, const char *architecture, stru
                                              l->n_experts == 0 ? "expert_count" : "expert_used_count");
                 if (l->d_expert == 0) /* files of some converters: the experts in use are as wide as a dense FFN */
                         l->d_expert = hp->layers[i].d_ff / l->n_experts_used;
-                l->router = TDM_ROUTER_SOFTMAX_CHOSEN;
+                l->router = router;
                 hp->layers[i].d_ff = l->d_expert;
         }
         return 0;

@@ -42,9 +42,10 @@ enum tdm_key_id {
 
 /* An architecture: data, and what data cannot say. It is listed at the end of this file. */
 struct tdm_architecture {
-        const char *name;       /* as general.architecture has it; keys begin with it */
-        uint32_t follows;       /* bits of enum tdm_key_id: keys that it has beyond those of every architecture */
-        bool layers_may_differ; /* its files may have arrays where others have one number for all layers */
+        const char *name;          /* as general.architecture has it; keys begin with it */
+        uint32_t follows;          /* bits of enum tdm_key_id: keys that it has beyond those of every architecture */
+        bool follows_second_sizes; /* those of sliding layers, shared keys and layers' inputs (unfollowed.c) */
+        bool layers_may_differ;    /* its files may have arrays where others have one number for all layers */
         /* The sizes have been read. Makes the recipe, with the defaults of the keys that it follows. */
         int (*begin)(const struct tdm_gguf *gguf, struct tdm_hparams *hp, struct tdm_recipe *recipe,
                      struct tdm_error *err);
@@ -92,7 +93,8 @@ void tdm_plain_recipe(const struct tdm_gguf *gguf, const char *architecture, con
 #define TDM_PLAIN_KEYS                                                                                                 \
         (1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_FACTOR_OLD | 1u << TDM_KEY_ROPE_FACTOR |                         \
          1u << TDM_KEY_ROPE_DIMS | 1u << TDM_KEY_QUERY_SCALE)
-/* After all keys have been read: how the file scales its first RoPE, none, linear or YaRN. */
+/* After all keys have been read: how the file scales its first RoPE, none, linear or YaRN. Where it says nothing the
+ * scaling that the recipe has holds. */
 int tdm_rope_read_scaling(const struct tdm_gguf *gguf, const char *architecture, const struct tdm_hparams *hp,
                           struct tdm_rope_recipe *rope, struct tdm_error *err);
 /* Of the biases in mask (enum tdm_bias) those that the file has in this layer. */
@@ -100,11 +102,17 @@ uint32_t tdm_biases_of_file(const struct tdm_gguf *gguf, uint32_t layer, uint32_
 /* Refuses a number that changes the result unless it is `neutral`; key: without the architecture's name. */
 int tdm_refuse_other(const struct tdm_gguf *gguf, const char *architecture, const char *key, float neutral,
                      struct tdm_error *err);
+/* Refuses keys that would change the result and that no architecture follows, unless their values change nothing. */
+int tdm_refuse_unfollowed(const struct tdm_gguf *gguf, const struct tdm_architecture *architecture,
+                          const struct tdm_hparams *hp, const struct tdm_recipe *recipe, struct tdm_error *err);
 /* Checks the experts whose numbers were read from keys, and gives every layer the width that it then has. */
 int tdm_experts_of_file(const struct tdm_gguf *gguf, const char *architecture, struct tdm_hparams *hp,
                         struct tdm_recipe *recipe, struct tdm_error *err);
 /* Refuses keys that ask for experts of another kind. */
 int tdm_experts_refuse_others(const struct tdm_gguf *gguf, const char *architecture, struct tdm_error *err);
+/* What keys say of the router (enum tdm_router): the softmax of the chosen ones unless they ask for another. */
+int tdm_experts_read_router(const struct tdm_gguf *gguf, const char *architecture, uint32_t *ret,
+                            struct tdm_error *err);
 /* The keys of experts. */
 #define TDM_EXPERT_KEYS (1u << TDM_KEY_N_EXPERTS | 1u << TDM_KEY_N_EXPERTS_USED | 1u << TDM_KEY_D_EXPERT)
 /* Refuses a window that hides a key of any position: for architectures whose makers mean none. */
@@ -114,12 +122,16 @@ int tdm_refuse_window(const char *architecture, struct tdm_hparams *hp, struct t
 
 enum { TDM_GEMMA_ROPE_FULL, TDM_GEMMA_ROPE_WINDOW, TDM_GEMMA_N_ROPES }; /* of the recipe */
 
-/* Takes the window from the layers that see everything. every: n where the file does not say that each n-th does. */
+/* Also gpt-oss: takes the window from the layers that see everything. every: n where the file does not say that each
+ * n-th does. */
 int tdm_gemma_read_windows(const struct tdm_gguf *gguf, const char *architecture, uint32_t every,
                            struct tdm_hparams *hp, struct tdm_error *err);
 int tdm_gemma_share_kv(const char *architecture, uint32_t n_shared, struct tdm_hparams *hp, struct tdm_error *err);
 /* Norms everywhere but of values, GELU, whole heads turned, scores not scaled, a plain residual. */
 void tdm_gemma_recipe(const char *architecture, const struct tdm_hparams *hp, struct tdm_recipe *ret);
+/* What Ollama's converter calls otherwise. Before the keys are read, which go before these. */
+int tdm_gemma_read_other_names(const struct tdm_gguf *gguf, const char *architecture, struct tdm_recipe *recipe,
+                               struct tdm_error *err);
 /* Refuses RoPE of a part of each head. */
 int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *recipe, struct tdm_error *err);
 
@@ -127,7 +139,8 @@ int tdm_gemma_check_rope(const struct tdm_hparams *hp, const struct tdm_recipe *
 
 /* A file of this folder defines each as tdm_architecture_<name>. */
 #define TDM_ARCHITECTURES(X)                                                                                           \
-        X(gemma3) X(gemma3n) X(gemma4) X(gemma_embedding) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss) X(smollm3)
+        X(gemma3)                                                                                                      \
+        X(gemma3n) X(gemma4) X(gemma_embedding) X(llama) X(qwen2) X(qwen3) X(qwen3moe) X(gpt_oss) X(gptoss) X(smollm3)
 
 #define TDM_DECLARE_ARCHITECTURE(name) extern const struct tdm_architecture tdm_architecture_##name;
 TDM_ARCHITECTURES(TDM_DECLARE_ARCHITECTURE)

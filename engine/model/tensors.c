@@ -181,16 +181,26 @@ void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static 
 bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer,
                       char ret[static TDM_TENSOR_NAME_MAX])
 {
-        /* Some files of embedding models number the pair from 0. */
-        if (kind == TDM_TENSOR_DENSE_2 || kind == TDM_TENSOR_DENSE_3) {
+        switch (kind) {
+        case TDM_TENSOR_DENSE_2: /* some files of embedding models number the pair from 0 */
+        case TDM_TENSOR_DENSE_3:
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "dense.%d.weight", kind == TDM_TENSOR_DENSE_3);
                 return true;
-        }
-        /* gpt-oss calls the norm before the FFN after what comes before it. */
-        if (kind != TDM_TENSOR_FFN_NORM || recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
+        case TDM_TENSOR_FFN_NORM: /* gpt-oss calls it after what comes before it */
+                if (recipe->layers[layer].norms & TDM_NORM_ATTN_AFTER)
+                        return false;
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.weight", layer, kinds[TDM_TENSOR_POST_ATTN_NORM].name);
+                return true;
+        case TDM_TENSOR_O: /* and the two below: Ollama's gpt-oss */
+        case TDM_TENSOR_O_BIAS:
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.attn_out.%s", layer, kinds[kind].bias ? "bias" : "weight");
+                return true;
+        case TDM_TENSOR_SINKS:
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.attn_sinks", layer);
+                return true;
+        default:
                 return false;
-        snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.weight", layer, kinds[TDM_TENSOR_POST_ATTN_NORM].name);
-        return true;
+        }
 }
 
 uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind)

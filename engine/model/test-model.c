@@ -360,6 +360,108 @@ static void long_vocab(struct gguf_builder *b)
                 build_bytes(b, "x", 1);
 }
 
+static struct {
+        const char *key;
+        uint32_t type;
+        float value;
+} one_key;
+
+static void one(struct gguf_builder *b)
+{
+        if (one_key.type == VALUE_F32)
+                build_key_f32(b, one_key.key, one_key.value);
+        else if (one_key.type == VALUE_BOOL)
+                build_key_bool(b, one_key.key, one_key.value != 0);
+        else
+                build_key_u32(b, one_key.key, (uint32_t)one_key.value);
+}
+
+/* A key that would change the result is refused by its name, whatever architecture it was made for, and let pass where
+ * its value changes nothing. */
+static void test_unfollowed(void **state)
+{
+        static const struct {
+                const char *key;
+                uint32_t type;
+                float value, neutral;
+        } cases[] = {
+                { "gemma3.logit_scale", VALUE_F32, 0.0625f, 1 },
+                { "gemma3.embedding_scale", VALUE_F32, 12, 1 },
+                { "gemma3.residual_scale", VALUE_F32, 0.22f, 0 },
+                { "gemma3.attention.clamp_kqv", VALUE_F32, 8, 0 },
+                { "gemma3.attention.max_alibi_bias", VALUE_F32, 8, 0 },
+                { "gemma3.attention.temperature_scale", VALUE_F32, 0.1f, 0 },
+                { "gemma3.attention.shared_kv_layers", VALUE_U32, 2, 0 },
+                { "gemma3.attention.key_length_swa", VALUE_U32, 32, 16 },
+                { "gemma3.rope.dimension_count_swa", VALUE_U32, 8, 16 },
+                { "gemma3.rope.freq_scale", VALUE_F32, 0.125f, 1 },
+                { "gemma3.embedding_length_per_layer_input", VALUE_U32, 256, 0 },
+                { "gemma3.use_parallel_residual", VALUE_BOOL, 1, 0 },
+                { "gemma3.leading_dense_block_count", VALUE_U32, 1, 0 },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                one_key.key = cases[i].key;
+                one_key.type = cases[i].type;
+                one_key.value = cases[i].value;
+                refuse_keys(one, 1, TDM_E_UNSUPPORTED, cases[i].key);
+                one_key.value = cases[i].neutral;
+                (void)described(&shape_a, one, 1);
+        }
+}
+
+static void of_other_activation(struct gguf_builder *b)
+{
+        build_key_string(b, "gemma3.hidden_activation", "relu2");
+}
+
+static void of_other_type(struct gguf_builder *b)
+{
+        build_key_string(b, "general.type", "adapter");
+}
+
+/* As Ollama's converter writes Gemma 3: other names for both bases, and no epsilon. */
+static void ollamas_bases(struct gguf_builder *b)
+{
+        build_key_f32(b, "gemma3.rope.global.freq_base", 500000.0f);
+        build_key_f32(b, "gemma3.rope.local.freq_base", 20000.0f);
+}
+
+static struct tdm_model_description described_without_epsilon(const struct build_shape *s)
+{
+        static const char key[] = "gemma3.attention.layer_norm_rms_epsilon";
+        struct gguf_builder b = { 0 };
+        struct tdm_model_description d = { 0 };
+        struct tdm_error err = { 0 };
+        uint8_t *at;
+
+        build_model(&b, s, TDM_TYPE_Q4_0);
+        at = memmem(b.data, b.size, key, strlen(key));
+        assert_non_null(at);
+        at[strlen(key) - 1] = 'X';
+        if (describe_bytes(&b, &d, &err))
+                fail_msg("%s", err.message);
+        tdm_model_description_deinit(&d);
+        build_reset(&b);
+        return d;
+}
+
+static void test_ollamas_gemma3(void **state)
+{
+        static const struct build_shape like_4b = { 34, 64, 1, 1, 32, 32, BUILD_N_PIECES };
+        struct tdm_model_description d = described(&shape_a, ollamas_bases, 2);
+
+        assert_true(d.recipe.ropes[0].base == 500000.0f && d.recipe.ropes[1].base == 20000.0f);
+        d = described_without_epsilon(&shape_a);
+        assert_true(d.recipe.norm_eps == 1e-6f && d.recipe.ropes[0].factor == 1);
+        d = described_without_epsilon(&like_4b);
+        assert_true(d.recipe.norm_eps == 1e-6f && d.recipe.ropes[0].factor == 8);
+        d = described(&like_4b, NULL, 0); /* what the file says goes before */
+        assert_true(d.recipe.ropes[0].factor == 1);
+        refuse_keys(of_other_activation, 1, TDM_E_UNSUPPORTED, "its activation is \"relu2\"");
+        refuse_keys(of_other_type, 1, TDM_E_UNSUPPORTED, "of the type \"adapter\"");
+}
+
 static void test_features(void **state)
 {
         refuse_keys(yarn, 1, TDM_E_UNSUPPORTED, "\"yarn\"");
@@ -617,12 +719,13 @@ static void test_long_array(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_tale),         cmocka_unit_test(test_blocks),
-                cmocka_unit_test(test_keys),         cmocka_unit_test(test_ranges),
-                cmocka_unit_test(test_features),     cmocka_unit_test(test_architecture),
-                cmocka_unit_test(test_more_tensors), cmocka_unit_test(test_draft_blocks),
-                cmocka_unit_test(test_check),        cmocka_unit_test(test_flipped),
-                cmocka_unit_test(test_no_window),    cmocka_unit_test(test_long_array),
+                cmocka_unit_test(test_tale),           cmocka_unit_test(test_blocks),
+                cmocka_unit_test(test_keys),           cmocka_unit_test(test_ranges),
+                cmocka_unit_test(test_features),       cmocka_unit_test(test_unfollowed),
+                cmocka_unit_test(test_ollamas_gemma3), cmocka_unit_test(test_architecture),
+                cmocka_unit_test(test_more_tensors),   cmocka_unit_test(test_draft_blocks),
+                cmocka_unit_test(test_check),          cmocka_unit_test(test_flipped),
+                cmocka_unit_test(test_no_window),      cmocka_unit_test(test_long_array),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -458,8 +458,8 @@ static bool may_lack(const struct tdm_tokenizer *t, uint8_t byte)
         return t->kind == TDM_TOKENIZER_BYTES && (byte == 0xc0 || byte == 0xc1 || byte > 0xf4);
 }
 
-/* Of a vocabulary with merges, a piece of several characters that no merge makes was added to it: text forms it where it
- * spells it, whole, as a user-defined one. Files of a converter that calls these ordinary need it said. */
+/* Of a vocabulary with merges, a piece of several characters that no merge makes was added to it: text forms it where
+ * it spells it, whole, as a user-defined one. Files of a converter that calls these ordinary need it said. */
 static void mark_added(struct tdm_tokenizer *t)
 {
         for (uint32_t rank = 0; rank < t->merges.n; rank++)
