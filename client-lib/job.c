@@ -426,14 +426,32 @@ static struct tandem_job *job_new(struct tandem *t, const struct tandem_callback
         return job;
 }
 
-static int job_send(struct tandem *t, struct tandem_job *job, Tandem__Request *request, int fd,
-                    struct tandem_error *err)
+/* What a job of every kind has: itself, and the model that it asks for, by name or as an open file (ret_fd). */
+static int job_open(struct tandem *t, const struct tandem_callbacks *callbacks, void *userdata, const char *model,
+                    struct tandem_job **ret, Tandem__ModelRef *ret_ref, int *ret_fd, struct tandem_error *err)
 {
-        int code = lib_send(t, request, fd, &job->call, err);
+        _cleanup_(job_unrefp) struct tandem_job *job = job_new(t, callbacks, userdata);
+        int code;
 
+        if (!job)
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
+        code = lib_model_ref(ret_ref, model, ret_fd, err);
         if (code == TANDEM_OK)
-                job->refs++; /* the request's */
+                *ret = steal_ptr(&job);
         return code;
+}
+
+/* Sends its request. On success the job is the caller's: job is taken. */
+static int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *request, int fd,
+                    struct tandem_job **ret, struct tandem_error *err)
+{
+        int code = lib_send(t, request, fd, &(*job)->call, err);
+
+        if (code != TANDEM_OK)
+                return code;
+        (*job)->refs++; /* the request's */
+        *ret = steal_ptr(job);
+        return TANDEM_OK;
 }
 
 static void free_rooms(void **rooms, size_t n)
@@ -472,15 +490,14 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         if (code != TANDEM_OK)
                 return code;
 
-        job = job_new(t, callbacks, userdata);
         stops = calloc(o.n_stop + 1, sizeof(*stops));
         messages = calloc(o.n_chat + 1, sizeof(*messages));
         message_ptrs = calloc(o.n_chat + 1, sizeof(*message_ptrs));
         rooms = calloc(o.n_chat + 1, sizeof(*rooms));
-        if (!job || !stops || !messages || !message_ptrs || !rooms)
+        if (!stops || !messages || !message_ptrs || !rooms)
                 return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
 
-        code = lib_model_ref(&ref, o.model, &fd, err);
+        code = job_open(t, callbacks, userdata, o.model, &job, &ref, &fd, err);
         if (code != TANDEM_OK)
                 return code;
         for (size_t i = 0; i < o.n_chat && code == TANDEM_OK; i++) {
@@ -503,12 +520,9 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
         generate.sampling = &sampling;
         request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
         request.generate = &generate;
-        code = job_send(t, job, &request, fd, err);
+        code = job_send(t, &job, &request, fd, ret, err);
         free_rooms(rooms, o.n_chat);
-        if (code != TANDEM_OK)
-                return code;
-        *ret = steal_ptr(&job);
-        return TANDEM_OK;
+        return code;
 }
 
 int tandem_score(struct tandem *t, const struct tandem_score_options *given, const struct tandem_callbacks *callbacks,
@@ -534,10 +548,7 @@ int tandem_score(struct tandem *t, const struct tandem_score_options *given, con
                 return lib_error(err, TANDEM_E_BAD_REQUEST, "at most 64 alternatives come for each position, not %u",
                                  o.top);
 
-        job = job_new(t, callbacks, userdata);
-        if (!job)
-                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
-        code = lib_model_ref(&ref, o.model, &fd, err);
+        code = job_open(t, callbacks, userdata, o.model, &job, &ref, &fd, err);
         if (code != TANDEM_OK)
                 return code;
         job->scoring = true;
@@ -551,11 +562,7 @@ int tandem_score(struct tandem *t, const struct tandem_score_options *given, con
         score.top = o.top;
         request.kind_case = TANDEM__REQUEST__KIND_SCORE;
         request.score = &score;
-        code = job_send(t, job, &request, fd, err);
-        if (code != TANDEM_OK)
-                return code;
-        *ret = steal_ptr(&job);
-        return TANDEM_OK;
+        return job_send(t, &job, &request, fd, ret, err);
 }
 
 int tandem_embed(struct tandem *t, const struct tandem_embed_options *given, const struct tandem_callbacks *callbacks,
@@ -573,10 +580,7 @@ int tandem_embed(struct tandem *t, const struct tandem_embed_options *given, con
         memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
         if (!o.text)
                 return lib_error(err, TANDEM_E_BAD_REQUEST, "there is no text to embed");
-        job = job_new(t, callbacks, userdata);
-        if (!job)
-                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
-        code = lib_model_ref(&ref, o.model, &fd, err);
+        code = job_open(t, callbacks, userdata, o.model, &job, &ref, &fd, err);
         if (code != TANDEM_OK)
                 return code;
         job->embedding = true;
@@ -587,11 +591,7 @@ int tandem_embed(struct tandem *t, const struct tandem_embed_options *given, con
         embed.deadline_ms = o.deadline_ms;
         request.kind_case = TANDEM__REQUEST__KIND_EMBED;
         request.embed = &embed;
-        code = job_send(t, job, &request, fd, err);
-        if (code != TANDEM_OK)
-                return code;
-        *ret = steal_ptr(&job);
-        return TANDEM_OK;
+        return job_send(t, &job, &request, fd, ret, err);
 }
 
 /* ---- the handle -------------------------------------------------------------------------------------------------- */
