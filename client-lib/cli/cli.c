@@ -56,11 +56,6 @@ void tandem_job_freep(struct tandem_job **job)
         tandem_job_free(*job);
 }
 
-void buf_freep(struct buf *buf)
-{
-        buf_free(buf);
-}
-
 bool read_all(const char *path, size_t max_bytes, struct buf *ret)
 {
         bool is_stdin = strcmp(path, "-") == 0;

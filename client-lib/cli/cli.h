@@ -30,7 +30,6 @@ bool cli_find_program(const char *name, char *ret, size_t size);
 struct tandem *cli_connect(struct cli *cli);
 void tandem_closep(struct tandem **tandem);
 void tandem_job_freep(struct tandem_job **job);
-void buf_freep(struct buf *buf);
 
 /* A whole file ("-": standard input), at most max_bytes. Complains and returns false. */
 bool read_all(const char *path, size_t max_bytes, struct buf *ret);

@@ -1,20 +1,11 @@
-/* The commands there are, in the order of the list in CMakeLists.txt, which commands.inc is made from. */
+/* Commands by name. Which ones there are is said by registry.c. */
 #include "client-lib/cli/command.h"
 #include "common/suggest.h"
 
 #include <stdarg.h>
 
-#define COMMAND(name) extern const struct command command_##name;
-#include "client-lib/cli/commands.inc"
-#undef COMMAND
-
-const struct command *const commands[] = {
-#define COMMAND(name) &command_##name,
-#include "client-lib/cli/commands.inc"
-#undef COMMAND
-};
-
-const size_t n_commands = TDM_ARRAY_SIZE(commands);
+const struct command *const *commands;
+size_t n_commands;
 
 const struct command *command_find(const char *name)
 {

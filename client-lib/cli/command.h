@@ -31,8 +31,9 @@ struct command {
 
 #define COMMAND_ARGS(table) .args = (table), .n_args = TDM_ARRAY_SIZE(table)
 
-extern const struct command *const commands[];
-extern const size_t n_commands;
+extern const struct command *const *commands; /* [n_commands]; none before commands_register() */
+extern size_t n_commands;
+void commands_register(void); /* registry.c; main() calls it first */
 
 const struct command *command_find(const char *name); /* NULL: there is none */
 

@@ -425,6 +425,7 @@ int main(int argc, char **argv)
                 fprintf(stderr, "usage: %s TEMPLATE\n", argv[0]);
                 return 2;
         }
+        commands_register();
         template = fopen(argv[1], "re");
         if (!template) {
                 fprintf(stderr, "%s: cannot open %s: %s\n", argv[0], argv[1], strerror(errno));

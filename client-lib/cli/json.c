@@ -11,6 +11,11 @@ void buf_free(struct buf *buf)
         *buf = (struct buf){ 0 };
 }
 
+void buf_freep(struct buf *buf)
+{
+        buf_free(buf);
+}
+
 void buf_add(struct buf *buf, const void *data, size_t size)
 {
         if (buf->failed)

@@ -13,6 +13,7 @@ struct buf {
 };
 
 void buf_free(struct buf *buf);
+void buf_freep(struct buf *buf);
 void buf_add(struct buf *buf, const void *data, size_t size);
 void buf_puts(struct buf *buf, const char *text);
 void buf_printf(struct buf *buf, const char *fmt, ...) _printf_(2, 3);

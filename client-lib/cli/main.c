@@ -32,6 +32,7 @@ int main(int argc, char **argv)
                 close(fd);
         term_init();
         signal_init();
+        commands_register();
 
         for (i = 1; i < argc && argv[i][0] == '-'; i++) {
                 if (strcmp(argv[i], "--socket") == 0) {
