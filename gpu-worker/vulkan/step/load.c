@@ -283,7 +283,7 @@ static int prepare_kernels(struct tdm_vk_model *m, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_kernels_prepare_rest(m, err);
         tdm_vk_few_rows_find(m);
-        return r;
+        return r == 0 ? tdm_vk_record_all_dry(m, err) : r;
 }
 
 int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)

@@ -1208,6 +1208,14 @@ static VkResult record(struct tdm_vk_model *m, const struct tdm_vk_work *work, s
         return m->device->vk.EndCommandBuffer(c->commands);
 }
 
+int tdm_vk_record_dry(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
+{
+        VkResult result = record(m, work, &m->recordings[0]);
+
+        return result == VK_SUCCESS ? tdm_vk_pipelines_check(m->device, err) :
+                                      tdm_vk_fault(m->device, "recording commands", result, err);
+}
+
 void tdm_vk_record_forget(struct tdm_vk_model *m)
 {
         for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)

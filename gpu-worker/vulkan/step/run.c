@@ -187,8 +187,8 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
  * device computes the next one. With many rows on a GPU, writing takes about a third as long as computing. So a
  * submission is two thirds of what is left. The last one is an FFN and the head, which leave nothing to write. */
 #define SUBMISSION_BLOCKS_MAX 84u /* at most, with several rows */
-/* At most with a single row, which has little to write: as many as record.c can chain. */
-#define SUBMISSION_BLOCKS_SINGLE 160u
+/* At most with a single row, which has little to write. */
+#define SUBMISSION_BLOCKS_SINGLE TDM_VK_SUBMISSION_BLOCKS_MAX
 /* A submission begins with kernels that lie in no cache, which takes 50 to 80 µs. So many rows of a sequence are
  * written behind while the last two blocks are computed. */
 #define SUBMISSION_ROWS_APART 6u

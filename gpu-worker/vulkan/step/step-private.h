@@ -43,6 +43,7 @@ int tdm_vk_early_bring(struct tdm_vk_model *model, struct tdm_vk_slot *slot, flo
 /* ---- record.c ---- */
 
 #define TDM_VK_RECORDINGS 256u
+#define TDM_VK_SUBMISSION_BLOCKS_MAX 160u /* of a recording: as many as can be chained */
 
 /* A command buffer and what it was recorded for. */
 struct tdm_vk_recording {
@@ -69,6 +70,8 @@ struct tdm_vk_work {
 /* *ret belongs to the model. */
 int tdm_vk_record(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_vk_recording **ret,
                   struct tdm_error *err);
+/* Records what is then dropped: 0, or TDM_E_DEVICE_FAULT, which names a kernel that was not compiled. */
+int tdm_vk_record_dry(struct tdm_vk_model *model, const struct tdm_vk_work *work, struct tdm_error *err);
 /* After what it depends on besides the work has changed. No recording may be under way. */
 void tdm_vk_record_forget(struct tdm_vk_model *model);
 /* Whether a block's end can be the next one's beginning. */
@@ -84,6 +87,11 @@ bool tdm_vk_gate_up_push(const struct tdm_vk_model *model, const struct tdm_vk_l
                          struct tdm_vk_matmul_push *ret);
 /* After a submission: whether a kernel of it gave up waiting for another. 0 or TDM_E_DEVICE_FAULT. */
 int tdm_vk_record_check(struct tdm_vk_model *model, struct tdm_error *err);
+
+/* ---- dry.c ---- */
+
+/* All classes of rows, at the end of a load: whether every kernel was compiled. */
+int tdm_vk_record_all_dry(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- tune.c ---- */
 
