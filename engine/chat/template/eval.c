@@ -141,8 +141,11 @@ static int64_t slice_bound(struct jinja_render *r, const struct jinja_node *node
 static struct jinja_value slice_list(struct jinja_render *r, const struct jinja_list *list, int64_t start,
                                      int64_t step, int64_t n)
 {
-        struct jinja_list *result = tdm_jinja_list(&r->core, list->shape, (size_t)n);
+        struct jinja_list *result;
 
+        if (list->shape == JINJA_SHAPE_RANGE)
+                tdm_jinja_fail(&r->core, "slices of range() are not supported");
+        result = tdm_jinja_list(&r->core, list->shape, (size_t)n);
         for (; n > 0; n--, start += step)
                 tdm_jinja_list_add(&r->core, result, list->items[start]);
         result->is_own = true;

@@ -105,8 +105,12 @@ static struct jinja_value filter_last(struct jinja_render *r, struct jinja_value
 static struct jinja_value filter_reverse(struct jinja_render *r, struct jinja_value self,
                                          const struct jinja_value *args)
 {
+        bool is_generator = self.kind == JINJA_LIST && self.list->shape == JINJA_SHAPE_GENERATOR;
         struct jinja_list *list = tdm_jinja_walk(&r->core, self), *reversed = generator_new(r);
         struct jinja_text text = { .core = &r->core };
+
+        if (is_generator) /* what cannot be walked backwards becomes a list */
+                reversed->shape = JINJA_SHAPE_LIST;
 
         for (size_t i = list->n; i-- > 0;)
                 if (self.kind == JINJA_STRING)
@@ -123,7 +127,8 @@ static struct jinja_arguments arguments_from(const struct jinja_arguments *args,
         struct jinja_arguments rest = *args;
 
         from = TDM_MIN(from, args->n);
-        rest.values += from;
+        if (from > 0)
+                rest.values += from;
         rest.n -= from;
         return rest;
 }
@@ -249,6 +254,33 @@ static struct jinja_value sort_key(struct jinja_render *r, struct jinja_value va
         return value;
 }
 
+/* The same for sort, which takes several members with commas between: a list of them, so that equal ones need no order. */
+static struct jinja_value sort_keys(struct jinja_render *r, struct jinja_value value, struct jinja_value attribute,
+                                    bool case_sensitive)
+{
+        struct jinja_list *keys = tdm_jinja_list(&r->core, JINJA_SHAPE_LIST, 1);
+        const struct jinja_string *comma;
+        size_t from = 0, at;
+
+        if (!is_given(attribute))
+                return sort_key(r, value, attribute, case_sensitive);
+        if (attribute.kind != JINJA_STRING) {
+                tdm_jinja_list_add(&r->core, keys, sort_key(r, value, attribute, case_sensitive));
+                return tdm_jinja_list_value(keys);
+        }
+        comma = tdm_jinja_string_of(&r->core, ",");
+        do {
+                struct jinja_value one;
+
+                at = tdm_jinja_find(&r->core, attribute.string, comma, from);
+                one = tdm_jinja_text_value(tdm_jinja_slice(&r->core, attribute.string, from,
+                                                           at == SIZE_MAX ? attribute.string->size : at));
+                tdm_jinja_list_add(&r->core, keys, sort_key(r, value, one, case_sensitive));
+                from = at + 1;
+        } while (at != SIZE_MAX);
+        return tdm_jinja_list_value(keys);
+}
+
 /* The order of keys, stable. From the last to the first where it is reversed: equal ones keep their order all the same. */
 static size_t *keys_order(struct jinja_render *r, const struct jinja_value *keys, size_t n, bool reverse)
 {
@@ -288,7 +320,7 @@ static struct jinja_value filter_sort(struct jinja_render *r, struct jinja_value
         size_t *order;
 
         for (size_t i = 0; i < from->n; i++)
-                keys[i] = sort_key(r, from->items[i], args[2], flag_of(r, args[1]));
+                keys[i] = sort_keys(r, from->items[i], args[2], flag_of(r, args[1]));
         order = keys_order(r, keys, from->n, flag_of(r, args[0]));
         for (size_t i = 0; i < from->n; i++)
                 tdm_jinja_list_add(&r->core, sorted, from->items[order[i]]);

@@ -72,11 +72,15 @@ static struct jinja_value filter_capitalize(struct jinja_render *r, struct jinja
 static void title_piece(struct jinja_text *text, const struct jinja_string *string, size_t from, size_t to)
 {
         struct jinja_core *core = text->core;
+        size_t length;
 
-        if (to > from)
-                tdm_jinja_text_add_string(
-                        text,
-                        tdm_jinja_change_case(core, tdm_jinja_slice(core, string, from, to), JINJA_CAPITALIZE));
+        if (to == from)
+                return;
+        tdm_jinja_char(string->data + from, to - from, &length);
+        tdm_jinja_text_add_string(text, tdm_jinja_change_case(core, tdm_jinja_slice(core, string, from, from + length),
+                                                              JINJA_UPPER));
+        tdm_jinja_text_add_string(
+                text, tdm_jinja_change_case(core, tdm_jinja_slice(core, string, from + length, to), JINJA_LOWER));
 }
 
 /* Unlike str.title(), jinja2's begins a word only behind white space, a hyphen or an opening bracket. */
@@ -120,36 +124,44 @@ static struct jinja_value filter_replace(struct jinja_render *r, struct jinja_va
                                                       tdm_jinja_str(&r->core, args[1]), count));
 }
 
-/* Lines, as `indent` cuts them; with a line end behind each but the last. */
+static const struct jinja_string *blanks_of(struct jinja_render *r, int64_t n)
+{
+        struct jinja_text blanks = { .core = &r->core };
+
+        for (; n > 0; n--) {
+                tdm_jinja_spend(&r->core, 1);
+                tdm_jinja_text_puts(&blanks, " ");
+        }
+        return tdm_jinja_text_end(&blanks);
+}
+
+/* Lines are those of splitlines(), and only they: a line end at the end of the text is the start of an empty one. */
 static struct jinja_value filter_indent(struct jinja_render *r, struct jinja_value self,
                                         const struct jinja_value *args)
 {
-        const struct jinja_string *string = tdm_jinja_str(&r->core, self), *newline = tdm_jinja_string_of(&r->core, "\n");
-        struct jinja_text text = { .core = &r->core }, blanks = { .core = &r->core };
+        const struct jinja_string *string = tdm_jinja_want_string(&r->core, self, "what is indented"), *indent;
         bool first = flag_of(r, args[1]), blank = flag_of(r, args[2]);
-        const struct jinja_string *indent;
-        size_t from = 0, at;
+        struct jinja_text text = { .core = &r->core };
+        struct jinja_value ended = tdm_jinja_text_value(
+                tdm_jinja_join(&r->core, string, tdm_jinja_string_of(&r->core, "\n")));
+        struct jinja_list *lines =
+                tdm_jinja_find_string_method("splitlines", 10)->call(r, ended, &(struct jinja_value){ 0 }).list;
+        struct jinja_string *result;
 
-        if (is_given(args[0]) && args[0].kind == JINJA_STRING) {
+        if (is_given(args[0]) && args[0].kind == JINJA_STRING)
                 indent = args[0].string;
-        } else {
-                for (int64_t i = is_given(args[0]) ? tdm_jinja_want_int(&r->core, args[0], "an indent") : 4; i > 0; i--) {
-                        tdm_jinja_spend(&r->core, 1);
-                        tdm_jinja_text_puts(&blanks, " ");
-                }
-                indent = tdm_jinja_text_end(&blanks);
-        }
-        if (first)
-                tdm_jinja_text_add_string(&text, indent);
-        while ((at = tdm_jinja_find(&r->core, string, newline, from)) != SIZE_MAX) {
-                tdm_jinja_spend(&r->core, 1);
-                tdm_jinja_text_add_slice(&text, string, from, at + 1);
-                from = at + 1;
-                if (blank || (from < string->size && string->data[from] != '\n'))
+        else
+                indent = blanks_of(r, is_given(args[0]) ? tdm_jinja_want_int(&r->core, args[0], "an indent") : 4);
+        for (size_t i = 0; i < lines->n; i++) {
+                if (i > 0)
+                        tdm_jinja_text_puts(&text, "\n");
+                if (i > 0 ? blank || lines->items[i].string->size > 0 : first)
                         tdm_jinja_text_add_string(&text, indent);
+                tdm_jinja_text_add_string(&text, lines->items[i].string);
         }
-        tdm_jinja_text_add_slice(&text, string, from, string->size);
-        return tdm_jinja_text_value(tdm_jinja_text_end(&text));
+        result = tdm_jinja_text_end(&text);
+        result->is_markup = string->is_markup;
+        return tdm_jinja_text_value(result);
 }
 
 /* A text as int() reads it; UNDEFINED: it is no number. */
@@ -272,7 +284,7 @@ static struct jinja_value filter_round(struct jinja_render *r, struct jinja_valu
         if (!tdm_jinja_is_number(self))
                 tdm_jinja_fail(&r->core, "round() of a %s", tdm_jinja_type_name(self));
         if (self.kind != JINJA_FLOAT)
-                return self;
+                return tdm_jinja_int(tdm_jinja_want_int(&r->core, self, "it"));
         /* printf rounds the exact value to even, as Python does. */
         snprintf(digits, sizeof(digits), "%.*f", (int)precision, self.number);
         return tdm_jinja_float(strtod(digits, NULL));

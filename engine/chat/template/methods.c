@@ -178,6 +178,7 @@ static struct jinja_value function_range(struct jinja_render *r, struct jinja_va
         int64_t start = 0, stop = tdm_jinja_want_int(&r->core, args[0], "a bound of range()"), step = 1;
         struct jinja_list *list;
         uint64_t distance, n = 0;
+        int64_t *range;
 
         if (args[1].kind != JINJA_ABSENT) {
                 start = stop;
@@ -194,6 +195,11 @@ static struct jinja_value function_range(struct jinja_render *r, struct jinja_va
         if (n > JINJA_MAX_RANGE)
                 tdm_jinja_fail(&r->core, "range() has more than %d items", JINJA_MAX_RANGE);
         list = tdm_jinja_list(&r->core, JINJA_SHAPE_RANGE, n);
+        range = tdm_jinja_alloc(&r->core, 3 * sizeof(*range));
+        range[0] = start;
+        range[1] = stop;
+        range[2] = step;
+        list->range = range;
         for (uint64_t i = 0; i < n; i++)
                 tdm_jinja_list_add(&r->core, list, tdm_jinja_int((int64_t)((uint64_t)start + i * (uint64_t)step)));
         return tdm_jinja_list_value(list);

@@ -80,11 +80,23 @@ static struct jinja_value integers_combine(struct jinja_core *core, char op, int
         return tdm_jinja_int(result);
 }
 
+/* The rest has the sign of what is divided by. */
 static double float_rest(double a, double b)
 {
         double rest = fmod(a, b);
 
-        return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+        if (rest == 0)
+                return copysign(0.0, b);
+        return (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+static double float_quotient(double a, double b)
+{
+        double quotient = (a - float_rest(a, b)) / b, whole = floor(quotient);
+
+        if (quotient == 0)
+                return copysign(0.0, a / b);
+        return quotient - whole > 0.5 ? whole + 1 : whole;
 }
 
 static struct jinja_value floats_combine(struct jinja_core *core, char op, double a, double b)
@@ -101,12 +113,16 @@ static struct jinja_value floats_combine(struct jinja_core *core, char op, doubl
         case '/':
                 return tdm_jinja_float(a / b);
         case 'd':
-                return tdm_jinja_float(floor(a / b));
+                return tdm_jinja_float(float_quotient(a, b));
         case '%':
                 return tdm_jinja_float(float_rest(a, b));
         default:
                 if (a < 0 && b != floor(b))
                         tdm_jinja_fail(core, "a power of a negative number is complex");
+                if (a == 0 && b < 0)
+                        tdm_jinja_fail(core, "division by zero");
+                if (isinf(pow(a, b)) && !isinf(a) && !isinf(b))
+                        tdm_jinja_fail(core, "a power is too large");
                 return tdm_jinja_float(pow(a, b));
         }
 }

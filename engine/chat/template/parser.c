@@ -414,6 +414,8 @@ static struct jinja_node *body_parse(struct jinja_parser *p, const char *const *
                                 tdm_jinja_leave(p);
                                 return first;
                         }
+                        while (ends[1])
+                                ends++;
                         tdm_jinja_unexpected(p, ends[0]);
                 }
                 *last = node;

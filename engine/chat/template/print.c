@@ -111,19 +111,16 @@ static void items_repr(struct jinja_text *text, const struct jinja_list *list, u
         }
 }
 
-static void range_repr(struct jinja_text *text, const struct jinja_list *list)
+static void range_repr(struct jinja_text *text, const int64_t *range)
 {
-        char range[80];
-        int64_t step = list->n > 1 ? list->items[1].integer - list->items[0].integer : 1;
-        int64_t start = list->n > 0 ? list->items[0].integer : 0;
-        int64_t stop = start + step * (int64_t)list->n;
+        char out[80];
 
-        if (step == 1)
-                snprintf(range, sizeof(range), "range(%lld, %lld)", (long long)start, (long long)stop);
+        if (range[2] == 1)
+                snprintf(out, sizeof(out), "range(%lld, %lld)", (long long)range[0], (long long)range[1]);
         else
-                snprintf(range, sizeof(range), "range(%lld, %lld, %lld)", (long long)start, (long long)stop,
-                         (long long)step);
-        tdm_jinja_text_puts(text, range);
+                snprintf(out, sizeof(out), "range(%lld, %lld, %lld)", (long long)range[0], (long long)range[1],
+                         (long long)range[2]);
+        tdm_jinja_text_puts(text, out);
 }
 
 static void list_repr(struct jinja_text *text, const struct jinja_list *list, unsigned depth)
@@ -134,7 +131,7 @@ static void list_repr(struct jinja_text *text, const struct jinja_list *list, un
         if (list->shape == JINJA_SHAPE_GENERATOR)
                 tdm_jinja_fail(text->core, "a generator is printed; |list or |join makes a text of it");
         if (list->shape == JINJA_SHAPE_RANGE) {
-                range_repr(text, list);
+                range_repr(text, list->range);
                 return;
         }
         tdm_jinja_text_puts(text, open[list->shape]);

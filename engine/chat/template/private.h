@@ -161,6 +161,7 @@ struct jinja_list {
         enum jinja_shape shape;
         bool is_own;     /* made by the template: it may be appended to */
         unsigned walked; /* loops that are under way over it */
+        const int64_t *range; /* RANGE: start, stop, step */
         size_t n, capacity;
         struct jinja_value *items;
 };
@@ -255,7 +256,7 @@ void tdm_jinja_dict_set(struct jinja_core *core, struct jinja_dict *dict, struct
 const char *tdm_jinja_type_name(struct jinja_value value); /* as Python's errors say it */
 bool tdm_jinja_truth(struct jinja_core *core, struct jinja_value value);
 bool tdm_jinja_equal(struct jinja_core *core, struct jinja_value a, struct jinja_value b);
-/* Negative, 0 or positive; an error where Python has no order. */
+/* -1, 0 or 1; 2: one is NaN, which has no order with anything; an error where Python has none. */
 int tdm_jinja_compare(struct jinja_core *core, struct jinja_value a, struct jinja_value b);
 bool tdm_jinja_contains(struct jinja_core *core, struct jinja_value in, struct jinja_value what);
 bool tdm_jinja_is_number(struct jinja_value value); /* a bool is one */

@@ -123,6 +123,7 @@ static void for_run(struct jinja_render *r, const struct jinja_node *node)
         const struct jinja_string *loop_name = tdm_jinja_interned(r->template, "loop", 4);
         struct jinja_scope *outer = r->scope;
         struct jinja_loop *loop = tdm_jinja_calloc(&r->core, sizeof(*loop));
+        bool has_ended = false; /* a round, without break or continue: jinja2's `else` asks for that */
 
         r->core.line = node->line;
         if (node->child[2])
@@ -142,11 +143,12 @@ static void for_run(struct jinja_render *r, const struct jinja_node *node)
                 flow = tdm_jinja_run(r, node->child[3]);
                 if (flow == JINJA_FLOW_BREAK)
                         break;
+                has_ended |= flow == JINJA_FLOW_ON;
         }
         list->walked--;
         r->loop_depth--;
         r->scope = outer;
-        if (list->n == 0 && node->child[4]) {
+        if (!has_ended && node->child[4]) {
                 r->scope = tdm_jinja_scope(r, outer);
                 tdm_jinja_run(r, node->child[4]);
                 r->scope = outer;

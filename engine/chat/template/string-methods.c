@@ -256,7 +256,7 @@ static void list_add_slice(struct jinja_render *r, struct jinja_list *list, cons
         tdm_jinja_list_add(&r->core, list, tdm_jinja_text_value(tdm_jinja_slice(&r->core, string, from, to)));
 }
 
-/* Words, as split() without a separator gives them; what is behind the last cut stays one, without white space at its
+/* Words, as split() without a separator gives them. What is behind the last cut stays one, without white space at its
  * start. */
 static void words_split(struct jinja_render *r, struct jinja_list *list, const struct jinja_string *string,
                         int64_t max)
@@ -278,13 +278,8 @@ static void words_split(struct jinja_render *r, struct jinja_list *list, const s
                         max--;
                 }
         }
-        if (from != SIZE_MAX && max != 0)
+        if (from != SIZE_MAX)
                 list_add_slice(r, list, string, from, string->size);
-        else if (from != SIZE_MAX)
-                tdm_jinja_list_add(&r->core, list,
-                                   tdm_jinja_text_value(tdm_jinja_strip(
-                                           &r->core, tdm_jinja_slice(&r->core, string, from, string->size),
-                                           tdm_jinja_none(), false, true)));
 }
 
 static struct jinja_value method_split(struct jinja_render *r, struct jinja_value self, const struct jinja_value *args)

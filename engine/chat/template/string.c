@@ -317,7 +317,7 @@ int tdm_jinja_string_compare(struct jinja_core *core, const struct jinja_string 
         tdm_jinja_spend(core, size / BYTES_A_STEP);
         order = memcmp(tdm_jinja_bytes(core, a), tdm_jinja_bytes(core, b), size);
         if (order != 0)
-                return order;
+                return order < 0 ? -1 : 1;
         return a->size < b->size ? -1 : a->size > b->size;
 }
 

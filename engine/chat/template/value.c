@@ -358,9 +358,11 @@ static struct jinja_list *string_walk(struct jinja_core *core, const struct jinj
         size_t length;
 
         for (size_t at = 0; at < string->size; at += length) {
+                struct jinja_string *one;
+
                 tdm_jinja_char(data + at, string->size - at, &length);
-                tdm_jinja_list_add(core, list,
-                                   tdm_jinja_text_value(tdm_jinja_slice(core, string, at, at + length)));
+                one = tdm_jinja_string(core, data + at, length, tdm_jinja_is_template_at(string, at));
+                tdm_jinja_list_add(core, list, tdm_jinja_text_value(one));
         }
         return list;
 }
