@@ -1,7 +1,8 @@
 """tandem render-template against jinja2, set up as transformers sets it up, over random templates.
 
 Templates are drawn from a small grammar of what chat templates use: statements, white space control, expressions over
-values of all types, filters, tests and methods. Where jinja2 gives a text, Tandem must give the same, or refuse; where
+values of all types, filters, tests and methods. Where jinja2 gives a text, Tandem must give the same,
+    or refuse; where
 jinja2 has an error, Tandem must have one too. Refusals of what jinja2 renders are counted, and may be no more than a
 part."""
 import datetime
@@ -64,9 +65,11 @@ VARIABLES = {
     "n": 7, "z": 0, "m": -3, "f": 2.5, "g": 1e20, "h": 0.1, "yes": True, "no": False, "nil": None,
     "l": [1, 2, 3], "w": ["b", "A", "c"], "el": [], "d": {"a": 1, "b": "two", "items": 3, "c": None}, "ed": {},
     "p": [{"k": "x", "v": 1}, {"k": "y", "v": 2}, {"k": "X", "v": None}, {"v": 4}],
-    "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [{"type": "text", "text": "Yo"}]}],
+    "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [{"type": "text",
+                                                                                       "text": "Yo"}]}],
 }
-STRINGS = ["''", "'a'", "'b'", "', '", "'l'", "'o W'", "'é'", "'x\\ny'", "\"it's\"", "'%s'", "'World'", "'k'", "'text'"]
+STRINGS = ["''", "'a'", "'b'", "', '", "'l'", "'o W'", "'é'", "'x\\ny'", "\"it's\"", "'%s'", "'World'", "'k'",
+           "'text'"]
 INTS = ["0", "1", "2", "3", "-1", "10", "100"]
 
 
@@ -86,41 +89,56 @@ def filter_of(r, depth):
     kind = r.randrange(30)
     if kind < 14:
         return pick(r, ["trim", "length", "string", "upper", "lower", "title", "capitalize", "list", "first", "last",
-                        "tojson", "items", "join", "int", "float", "abs", "safe", "sort", "dictsort", "reverse", "unique",
+                        "tojson", "items", "join", "int", "float", "abs", "safe", "sort", "dictsort", "reverse",
+                            "unique",
                         "min", "max", "default('D')", "default('D', true)", "default(0, boolean=True)", "count", "e",
-                        "tojson(indent=2)", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)", "round", "round(1)",
-                        "tojson(separators=(',', ':'))", "wordcount", "sum", "indent", "indent(2, true)", "indent(1, first=true)"])
+                        "tojson(indent=2)", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)", "round",
+                            "round(1)",
+                        "tojson(separators=(',', ':'))", "wordcount", "sum", "indent", "indent(2, true)",
+                            "indent(1, first=true)"])
     if kind < 17:
         return "join(%s)" % pick(r, STRINGS)
     if kind < 19:
         return "replace(%s, %s)" % (pick(r, STRINGS), pick(r, STRINGS))
     if kind < 22:
-        return pick(r, ["map(attribute='k')", "map(attribute='v', default=0)", "map('upper')", "map('string')", "map('length')",
-                        "map('default', 'z')", "map(attribute='content')"]) + pick(r, ["|list", "|join(',')", "", "|first"])
+        return pick(r, ["map(attribute='k')", "map(attribute='v', default=0)", "map('upper')", "map('string')",
+                        "map('length')",
+                        "map('default', 'z')", "map(attribute='content')"]) + pick(r, ["|list", "|join(',')", "",
+                                                                                       "|first"])
     if kind < 26:
-        return pick(r, ["selectattr('k')", "selectattr('k', 'equalto', 'x')", "rejectattr('v')", "selectattr('v', 'defined')",
-                        "selectattr('v', 'gt', 1)", "select('string')", "reject('equalto', 2)", "select", "reject('none')",
+        return pick(r, ["selectattr('k')", "selectattr('k', 'equalto', 'x')", "rejectattr('v')",
+                        "selectattr('v', 'defined')",
+                        "selectattr('v', 'gt', 1)", "select('string')", "reject('equalto', 2)", "select",
+                            "reject('none')",
                         "select('in', [1, 'A'])", "rejectattr('k', 'undefined')", "select('odd')"]) + \
             pick(r, ["|list", "|list|length", "", "|map(attribute='v')|list", "|list|tojson"])
     return pick(r, ["sort(attribute='v')", "sort(reverse=true)", "sort(case_sensitive=true)", "dictsort(by='value')",
-                    "unique|list", "groupby('k')", "attr('k')", "int(5)", "default(%s)" % pick(r, STRINGS), "trim('H ')",
+                    "unique|list", "groupby('k')", "attr('k')", "int(5)", "default(%s)" % pick(r, STRINGS),
+                        "trim('H ')",
                     "tojson|safe", "reverse|list", "items|list", "format(1)", "dictsort(reverse=true)"])
 
 
 def test_of(r, depth):
-    return pick(r, ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "boolean", "true", "false",
-                    "number", "integer", "float", "odd", "even", "callable", "upper", "lower", "eq 1", "equalto('a')", "ne 2",
-                    "in [1, 2]", "in 'abc'", "divisibleby 2", "divisibleby(3)", "gt 1", "sameas(true)", "ge(2)", "lt 3"])
+    return pick(r, ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "boolean", "true",
+                    "false",
+                    "number", "integer", "float", "odd", "even", "callable", "upper", "lower", "eq 1",
+                        "equalto('a')", "ne 2",
+                    "in [1, 2]", "in 'abc'", "divisibleby 2", "divisibleby(3)", "gt 1", "sameas(true)", "ge(2)",
+                        "lt 3"])
 
 
 def method_of(r, depth):
     s, i = pick(r, STRINGS), pick(r, INTS)
     return pick(r, ["strip()", "lstrip()", "rstrip()", "strip(%s)" % s, "lstrip(%s)" % s, "rstrip(%s)" % s, "split()",
-                    "split(%s)" % s, "split(%s, %s)" % (s, i), "rsplit(%s, 1)" % s, "split(none, 1)", "startswith(%s)" % s,
-                    "endswith(%s)" % s, "startswith((%s, 'H'))" % s, "replace(%s, 'R')" % s, "replace(%s, 'R', 1)" % s,
-                    "upper()", "lower()", "title()", "capitalize()", "find(%s)" % s, "rfind(%s)" % s, "find(%s, 3)" % s,
+                    "split(%s)" % s, "split(%s, %s)" % (s, i), "rsplit(%s, 1)" % s, "split(none, 1)",
+                        "startswith(%s)" % s,
+                    "endswith(%s)" % s, "startswith((%s, 'H'))" % s, "replace(%s, 'R')" % s,
+                        "replace(%s, 'R', 1)" % s,
+                    "upper()", "lower()", "title()", "capitalize()", "find(%s)" % s, "rfind(%s)" % s,
+                        "find(%s, 3)" % s,
                     "count(%s)" % s, "items()", "keys()", "values()", "get('a')", "get('zz', %s)" % s, "get(%s)" % s,
-                    "items()|list", "keys()|list", "values()|list|tojson", "isdigit()", "isalpha()", "isspace()", "isupper()",
+                    "items()|list", "keys()|list", "values()|list|tojson", "isdigit()", "isalpha()", "isspace()",
+                        "isupper()",
                     "islower()", "splitlines()", "partition(%s)" % s, "rpartition(%s)" % s, "removeprefix('He')",
                     "removesuffix('ld')", "format(1, 'b')", "index(2)", "copy()", "join(['a', 'b'])", "isalnum()"])
 
@@ -136,9 +154,11 @@ def primary(r, depth):
     if kind == 13:
         return "[%s]" % ", ".join(expression(r, depth - 2) for _ in range(r.randrange(4)))
     if kind == 14:
-        return "{%s}" % ", ".join("%s: %s" % (pick(r, STRINGS + INTS), expression(r, depth - 2)) for _ in range(r.randrange(3)))
+        pairs = ["%s: %s" % (pick(r, STRINGS + INTS), expression(r, depth - 2)) for _ in range(r.randrange(3))]
+        return "{%s}" % ", ".join(pairs)
     if kind == 15:
-        return "(%s)" % ", ".join(expression(r, depth - 2) for _ in range(1 + r.randrange(2))) if r.randrange(3) else \
+        return "(%s)" % ", ".join(expression(r,
+                                             depth - 2) for _ in range(1 + r.randrange(2))) if r.randrange(3) else \
             "(%s,)" % expression(r, depth - 2)
     if kind == 16:
         return pick(r, ["range(3)", "range(1, 4)", "range(5, 0, -2)", "namespace(a=1).a", "dict(a=1, b=s)",
@@ -155,7 +175,8 @@ def postfix(r, depth):
         elif kind < 3:
             text += "[%s]" % pick(r, INTS + STRINGS + ["'a'", "'items'", "'role'", name(r)])
         elif kind < 5:
-            text += "[%s]" % pick(r, ["1:", ":1", "::-1", ":-1", "-2:", "::2", "1:3", ":", "-1::-1", "5:", ":100", "2:0:-1"])
+            text += "[%s]" % pick(r, ["1:", ":1", "::-1", ":-1", "-2:", "::2", "1:3", ":", "-1::-1", "5:", ":100",
+                                      "2:0:-1"])
         else:
             text += "." + method_of(r, depth)
     while r.randrange(4) == 0:
@@ -190,8 +211,10 @@ def expression(r, depth):
 
 
 OF_TYPE = {  # expressions that mostly fit each other, so that more than errors are compared
-    "string": ["s", "t", "e", "q", "u", "'é'", "w[0]", "d.b", "messages[0].content", "messages[0]['role']", "w|join", "d|tojson"],
-    "list": ["l", "w", "el", "p", "messages", "d.items()|list", "range(4)|list", "s.split()", "t.split('\\n')", "w[:2]", "l[::-1]"],
+    "string": ["s", "t", "e", "q", "u", "'é'", "w[0]", "d.b", "messages[0].content", "messages[0]['role']",
+               "w|join", "d|tojson"],
+    "list": ["l", "w", "el", "p", "messages", "d.items()|list", "range(4)|list", "s.split()", "t.split('\\n')",
+             "w[:2]", "l[::-1]"],
     "dict": ["d", "ed", "p[0]", "messages[1]", "dict(a=1)", "{'z': 1, 'y': s}"],
     "number": ["n", "z", "m", "f", "h", "g", "yes", "l[0]", "l|length", "s.find('o')", "3", "1.5", "-2"],
 }
@@ -204,7 +227,8 @@ def typed(r):
         text += "|" + filter_of(r, 1) if kind != "string" or r.randrange(2) else "." + method_of(r, 1)
     other = pick(r, OF_TYPE[kind])
     operators = {"string": ["+", "~", "==", "<", "in", "*2 ~"], "list": ["+", "==", "in", "~", "and"],
-                 "dict": ["==", "!=", "or", "~"], "number": ["+", "-", "*", "/", "//", "%", "**", "<", ">=", "==", "~"]}[kind]
+                 "dict": ["==", "!=", "or", "~"], "number": ["+", "-", "*", "/", "//", "%", "**", "<", ">=", "==",
+                                                             "~"]}[kind]
     if r.randrange(3) == 0:
         text = "%s %s %s" % (text, pick(r, operators), other)
     if r.randrange(6) == 0:
@@ -215,7 +239,8 @@ def typed(r):
 
 
 def data(r):
-    return "".join(pick(r, [" ", "\n", "x", "  ", "\n\n", "a b", "\t", "{", "%}", "é", "\r\n", "}"]) for _ in range(r.randrange(5)))
+    return "".join(pick(r, [" ", "\n", "x", "  ", "\n\n", "a b", "\t", "{", "%}", "é", "\r\n",
+                            "}"]) for _ in range(r.randrange(5)))
 
 
 def tag(r, text):
@@ -245,7 +270,8 @@ def statement(r, depth):
             head += " if " + expression(r, 1)
         body = block(r, depth - 1)
         if r.randrange(3) == 0:
-            body += "{{ loop." + pick(r, ["index", "index0", "first", "last", "length", "revindex", "previtem", "nextitem",
+            body += "{{ loop." + pick(r, ["index", "index0", "first", "last", "length", "revindex", "previtem",
+                                          "nextitem",
                                          "cycle('a', 'b')", "changed(x)", "depth"]) + " }}"
         if r.randrange(6) == 0:
             body += tag(r, "if " + expression(r, 1)) + tag(r, pick(r, ["break", "continue"])) + tag(r, "endif")
@@ -253,20 +279,22 @@ def statement(r, depth):
     if kind == 17:
         return tag(r, "set x") + block(r, depth - 1) + tag(r, "endset")
     if kind == 18:
-        return tag(r, "macro m(a, b=%s)" % expression(r, 1)) + block(r, depth - 1) + "{{ a }}{{ b }}" + tag(r, "endmacro") + \
-            "{{ m(%s) }}" % pick(r, ["1", "s, 2", "b=3", "a=1, b=2", "", "1, 2, 3", "s, b=l"])
+        return tag(r, "macro m(a, b=%s)" % expression(r, 1)) + block(r, depth - 1) + "{{ a }}{{ b }}" + \
+            tag(r, "endmacro") + "{{ m(%s) }}" % pick(r, ["1", "s, 2", "b=3", "a=1, b=2", "", "1, 2, 3", "s, b=l"])
     if kind == 19:
         return tag(r, "generation") + block(r, depth - 1) + tag(r, "endgeneration")
     if kind == 20:
         return tag(r, "raw") + data(r) + "{{ x }}" + tag(r, "endraw")
-    return tag(r, "filter " + pick(r, ["upper", "trim", "replace('a', 'b')", "indent(2)"])) + block(r, depth - 1) + tag(r, "endfilter")
+    filters = pick(r, ["upper", "trim", "replace('a', 'b')", "indent(2)"])
+    return tag(r, "filter " + filters) + block(r, depth - 1) + tag(r, "endfilter")
 
 
 def template(seed):
     r = random.Random(seed)
     if r.randrange(3) < 2:  # a short one is more often right
         return data(r) + "{{ " + typed(r) + " }}" + data(r)
-    return ("{% set ns = namespace(a=0) %}" if r.randrange(2) else "") + data(r) + block(r, 3) + pick(r, ["", "\n", " \n\n"])
+    return ("{% set ns = namespace(a=0) %}" if r.randrange(2) else "") + data(r) + block(r, 3) + pick(r, ["", "\n",
+                                                                                                          " \n\n"])
 
 
 def jinja2_text(source):
@@ -286,14 +314,17 @@ def expected(source):
 
 # jinja2 prints these with an address, or in a way that depends on Python's version.
 UNSTABLE = ("object at 0x", "<generator", "<built-in", "<bound", "<function", "<class", "dict_items", "dict_keys",
-            "dict_values", "<Namespace", "<LoopContext", "<Macro", "<jinja2", "_GroupTuple", "<method", "<listreverse", "<list_")
+            "dict_values", "<Namespace", "<LoopContext", "<Macro", "<jinja2", "_GroupTuple", "<method",
+                "<listreverse", "<list_")
 
 
 def main():
     sources = [template(SEED * 1000003 + i) for i in range(N)]
-    lines = "".join(json.dumps(dict(VARIABLES, id=i, template=s, bos="<s>", eos="</s>", now=NOW, add_generation_prompt=True))
+    lines = "".join(json.dumps(dict(VARIABLES, id=i, template=s, bos="<s>", eos="</s>", now=NOW,
+                                    add_generation_prompt=True))
                     + "\n" for i, s in enumerate(sources))
-    run = subprocess.run([os.path.join(BIN, "tandem"), "render-template"], input=lines.encode(), stdout=subprocess.PIPE,
+    run = subprocess.run([os.path.join(BIN, "tandem"), "render-template"], input=lines.encode(),
+                         stdout=subprocess.PIPE,
                          check=True)
     answers = [json.loads(line) for line in run.stdout.decode().splitlines()]
     assert len(answers) == N, f"{len(answers)} answers to {N} lines"
@@ -312,7 +343,8 @@ def main():
         elif (text is None) != ("error" in answer) or (text is not None and text != answer["text"]):
             wrong += 1
             if wrong <= 10:
-                print("template %r\n  jinja2 %r %r\n  tandem %r" % (source, text, error, answer.get("text", answer.get("error"))))
+                got = answer.get("text", answer.get("error"))
+                print("template %r\n  jinja2 %r %r\n  tandem %r" % (source, text, error, got))
     print(f"seed {SEED}: {texts} texts, {errors} errors, {wrong} wrong, {refused} refused")
     for reason, of in sorted(reasons.items(), key=lambda item: -len(item[1]))[:10]:
         print(f"  {len(of)} times: {reason}" + (f"   {of[0]!r}" if "-v" in sys.argv else ""))

@@ -7,9 +7,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char conversation[] =
-        "{\"messages\":[{\"role\":\"system\",\"content\":\" Be  short.\\n\"},{\"role\":\"user\",\"content\":\"It's <b>\\u00e9\"},"
-        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c1\",\"function\":{\"name\":\"f\",\"arguments\":"
-        "{\"a\":[1,2.5,123456789012345678901],\"b\":{\"c\":\"d\"}}}}]},{\"role\":\"tool\",\"content\":[{\"type\":\"text\","
+        "{\"messages\":[{\"role\":\"system\",\"content\":\" Be  short.\\n\"},{\"role\":\"user\",\"content\":\"It's "
+        "<b>\\u00e9\"},"
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c1\",\"function\":{\"name\":\"f\","
+        "\"arguments\":"
+        "{\"a\":[1,2.5,123456789012345678901],\"b\":{\"c\":\"d\"}}}}]},{\"role\":\"tool\",\"content\":[{\"type\":"
+        "\"text\","
         "\"text\":\"7\"}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"
         "\"object\",\"properties\":{}}}}],\"add_generation_prompt\":true,\"enable_thinking\":false,\"x\":\"  a,b c \","
         "\"l\":[3,\"B\",\"a\",null],\"n\":-7}";

@@ -138,8 +138,8 @@ static int64_t slice_bound(struct jinja_render *r, const struct jinja_node *node
         return TDM_MAX(low, TDM_MIN(at, high));
 }
 
-static struct jinja_value slice_list(struct jinja_render *r, const struct jinja_list *list, int64_t start,
-                                     int64_t step, int64_t n)
+static struct jinja_value slice_list(struct jinja_render *r, const struct jinja_list *list, int64_t start, int64_t step,
+                                     int64_t n)
 {
         struct jinja_list *result;
 
@@ -228,10 +228,10 @@ static void argument_spread(struct jinja_render *r, struct jinja_arguments *to, 
                 for (size_t i = 0; i < value.dict->n; i++) {
                         if (to->n_named == MAX_ARGUMENTS)
                                 tdm_jinja_fail(&r->core, "a call has too many arguments");
-                        named[to->n_named++] = (struct jinja_named){
-                                tdm_jinja_want_string(&r->core, value.dict->entries[i].key, "the name of an argument"),
-                                value.dict->entries[i].value
-                        };
+                        named[to->n_named++] =
+                                (struct jinja_named){ tdm_jinja_want_string(&r->core, value.dict->entries[i].key,
+                                                                            "the name of an argument"),
+                                                      value.dict->entries[i].value };
                 }
         } else if (node->name) {
                 named[to->n_named++] = (struct jinja_named){ node->name, value };
@@ -378,8 +378,8 @@ static struct jinja_value strings_add(struct jinja_render *r, const struct jinja
 {
         if (!a->is_markup && !b->is_markup)
                 return tdm_jinja_text_value(tdm_jinja_join(&r->core, a, b));
-        return tdm_jinja_text_value(tdm_jinja_as_markup(
-                &r->core, tdm_jinja_join(&r->core, escaped(&r->core, a), escaped(&r->core, b))));
+        return tdm_jinja_text_value(
+                tdm_jinja_as_markup(&r->core, tdm_jinja_join(&r->core, escaped(&r->core, a), escaped(&r->core, b))));
 }
 
 struct jinja_value tdm_jinja_add(struct jinja_render *r, struct jinja_value a, struct jinja_value b)
@@ -508,8 +508,8 @@ static struct jinja_value concat_eval(struct jinja_render *r, const struct jinja
 
 static struct jinja_value list_eval(struct jinja_render *r, const struct jinja_node *node)
 {
-        struct jinja_list *list = tdm_jinja_list(
-                &r->core, node->kind == JINJA_NODE_TUPLE ? JINJA_SHAPE_TUPLE : JINJA_SHAPE_LIST, 0);
+        struct jinja_list *list =
+                tdm_jinja_list(&r->core, node->kind == JINJA_NODE_TUPLE ? JINJA_SHAPE_TUPLE : JINJA_SHAPE_LIST, 0);
 
         for (const struct jinja_node *item = node->child[0]; item; item = item->next)
                 tdm_jinja_list_add(&r->core, list, tdm_jinja_eval(r, item));

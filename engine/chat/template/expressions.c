@@ -137,7 +137,10 @@ static struct jinja_node *number_parse(struct jinja_parser *p)
                 return node;
         }
         if (n > 2 && digits[0] == '0')
-                base = (digits[1] | 0x20) == 'x' ? 16 : (digits[1] | 0x20) == 'b' ? 2 : (digits[1] | 0x20) == 'o' ? 8 : 10;
+                base = (digits[1] | 0x20) == 'x' ? 16 :
+                       (digits[1] | 0x20) == 'b' ? 2 :
+                       (digits[1] | 0x20) == 'o' ? 8 :
+                                                   10;
         errno = 0;
         node->value = tdm_jinja_int(strtoll(digits + (base != 10 ? 2 : 0), &end, base));
         if (*end != '\0')
@@ -148,8 +151,7 @@ static struct jinja_node *number_parse(struct jinja_parser *p)
                 if (base != 10)
                         tdm_jinja_fail_code(p->core, TDM_E_UNSUPPORTED, "a number is beyond 64 bits");
                 tdm_jinja_text_puts(&text, digits);
-                node->value =
-                        (struct jinja_value){ .kind = JINJA_BIG, .string = tdm_jinja_text_end(&text) };
+                node->value = (struct jinja_value){ .kind = JINJA_BIG, .string = tdm_jinja_text_end(&text) };
         }
         return node;
 }
@@ -523,8 +525,9 @@ static struct jinja_node *sum_parse(struct jinja_parser *p)
 /* The comparison that stands here, taken; 0: none. */
 static uint16_t comparison_take(struct jinja_parser *p)
 {
-        static const uint16_t ops[] = { JINJA_OP2('=', '='), JINJA_OP2('!', '='), JINJA_OP2('<', '='),
-                                        JINJA_OP2('>', '='), '<', '>' };
+        static const uint16_t ops[] = {
+                JINJA_OP2('=', '='), JINJA_OP2('!', '='), JINJA_OP2('<', '='), JINJA_OP2('>', '='), '<', '>'
+        };
         const struct jinja_token *next = tdm_jinja_peek(p, 1);
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(ops); i++)

@@ -254,7 +254,7 @@ static struct jinja_value sort_key(struct jinja_render *r, struct jinja_value va
         return value;
 }
 
-/* The same for sort, which takes several members with commas between: a list of them, so that equal ones need no order. */
+/* The same for sort, which takes several members with commas between: a list of them. Equal ones need no order. */
 static struct jinja_value sort_keys(struct jinja_render *r, struct jinja_value value, struct jinja_value attribute,
                                     bool case_sensitive)
 {
@@ -281,7 +281,8 @@ static struct jinja_value sort_keys(struct jinja_render *r, struct jinja_value v
         return tdm_jinja_list_value(keys);
 }
 
-/* The order of keys, stable. From the last to the first where it is reversed: equal ones keep their order all the same. */
+/* The order of keys, stable. Reversed it goes from the last to the first, and equal ones keep their order all the
+ * same. */
 static size_t *keys_order(struct jinja_render *r, const struct jinja_value *keys, size_t n, bool reverse)
 {
         size_t *order = tdm_jinja_alloc(&r->core, (n + 1) * sizeof(*order));
@@ -363,8 +364,7 @@ static struct jinja_value filter_dictsort(struct jinja_render *r, struct jinja_v
         return tdm_jinja_list_value(sorted);
 }
 
-static struct jinja_value filter_unique(struct jinja_render *r, struct jinja_value self,
-                                        const struct jinja_value *args)
+static struct jinja_value filter_unique(struct jinja_render *r, struct jinja_value self, const struct jinja_value *args)
 {
         struct jinja_list *from = tdm_jinja_walk(&r->core, self), *unique = generator_new(r);
         struct jinja_dict *seen = tdm_jinja_dict(&r->core);

@@ -15,18 +15,15 @@ static bool flag_of(struct jinja_render *r, struct jinja_value value)
 
 static struct jinja_value filter_trim(struct jinja_render *r, struct jinja_value self, const struct jinja_value *args)
 {
-        return tdm_jinja_text_value(
-                tdm_jinja_strip(&r->core, tdm_jinja_str(&r->core, self), args[0], true, true));
+        return tdm_jinja_text_value(tdm_jinja_strip(&r->core, tdm_jinja_str(&r->core, self), args[0], true, true));
 }
 
-static struct jinja_value filter_length(struct jinja_render *r, struct jinja_value self,
-                                        const struct jinja_value *args)
+static struct jinja_value filter_length(struct jinja_render *r, struct jinja_value self, const struct jinja_value *args)
 {
         return tdm_jinja_int(tdm_jinja_length(&r->core, self));
 }
 
-static struct jinja_value filter_string(struct jinja_render *r, struct jinja_value self,
-                                        const struct jinja_value *args)
+static struct jinja_value filter_string(struct jinja_render *r, struct jinja_value self, const struct jinja_value *args)
 {
         return tdm_jinja_text_value(tdm_jinja_str(&r->core, self));
 }
@@ -36,8 +33,7 @@ static struct jinja_value filter_safe(struct jinja_render *r, struct jinja_value
         return tdm_jinja_text_value(tdm_jinja_as_markup(&r->core, tdm_jinja_str(&r->core, self)));
 }
 
-static struct jinja_value filter_escape(struct jinja_render *r, struct jinja_value self,
-                                        const struct jinja_value *args)
+static struct jinja_value filter_escape(struct jinja_render *r, struct jinja_value self, const struct jinja_value *args)
 {
         const struct jinja_string *string = tdm_jinja_str(&r->core, self);
         struct jinja_text text = { .core = &r->core };
@@ -77,8 +73,8 @@ static void title_piece(struct jinja_text *text, const struct jinja_string *stri
         if (to == from)
                 return;
         tdm_jinja_char(string->data + from, to - from, &length);
-        tdm_jinja_text_add_string(text, tdm_jinja_change_case(core, tdm_jinja_slice(core, string, from, from + length),
-                                                              JINJA_UPPER));
+        tdm_jinja_text_add_string(
+                text, tdm_jinja_change_case(core, tdm_jinja_slice(core, string, from, from + length), JINJA_UPPER));
         tdm_jinja_text_add_string(
                 text, tdm_jinja_change_case(core, tdm_jinja_slice(core, string, from + length, to), JINJA_LOWER));
 }
@@ -115,9 +111,8 @@ static struct jinja_value filter_default(struct jinja_render *r, struct jinja_va
 static struct jinja_value filter_replace(struct jinja_render *r, struct jinja_value self,
                                          const struct jinja_value *args)
 {
-        int64_t count = is_given(args[2]) && args[2].kind != JINJA_NONE ?
-                                tdm_jinja_want_int(&r->core, args[2], "a count") :
-                                -1;
+        int64_t count =
+                is_given(args[2]) && args[2].kind != JINJA_NONE ? tdm_jinja_want_int(&r->core, args[2], "a count") : -1;
 
         return tdm_jinja_text_value(tdm_jinja_replace(&r->core, tdm_jinja_str(&r->core, self),
                                                       tdm_jinja_str(&r->core, args[0]),
@@ -136,14 +131,13 @@ static const struct jinja_string *blanks_of(struct jinja_render *r, int64_t n)
 }
 
 /* Lines are those of splitlines(), and only they: a line end at the end of the text is the start of an empty one. */
-static struct jinja_value filter_indent(struct jinja_render *r, struct jinja_value self,
-                                        const struct jinja_value *args)
+static struct jinja_value filter_indent(struct jinja_render *r, struct jinja_value self, const struct jinja_value *args)
 {
         const struct jinja_string *string = tdm_jinja_want_string(&r->core, self, "what is indented"), *indent;
         bool first = flag_of(r, args[1]), blank = flag_of(r, args[2]);
         struct jinja_text text = { .core = &r->core };
-        struct jinja_value ended = tdm_jinja_text_value(
-                tdm_jinja_join(&r->core, string, tdm_jinja_string_of(&r->core, "\n")));
+        struct jinja_value ended =
+                tdm_jinja_text_value(tdm_jinja_join(&r->core, string, tdm_jinja_string_of(&r->core, "\n")));
         struct jinja_list *lines =
                 tdm_jinja_find_string_method("splitlines", 10)->call(r, ended, &(struct jinja_value){ 0 }).list;
         struct jinja_string *result;
@@ -277,7 +271,8 @@ static struct jinja_value filter_round(struct jinja_render *r, struct jinja_valu
         int64_t precision = is_given(args[0]) ? tdm_jinja_want_int(&r->core, args[0], "a precision") : 0;
         char digits[400];
 
-        if (is_given(args[1]) && !(args[1].kind == JINJA_STRING && tdm_jinja_string_is(&r->core, args[1].string, "common")))
+        if (is_given(args[1]) &&
+            !(args[1].kind == JINJA_STRING && tdm_jinja_string_is(&r->core, args[1].string, "common")))
                 tdm_jinja_fail(&r->core, "round() by another method than \"common\" is not supported");
         if (precision < 0 || precision > 30)
                 tdm_jinja_fail(&r->core, "round() takes a precision from 0 to 30");

@@ -122,8 +122,7 @@ struct jinja_value tdm_jinja_percent(struct jinja_render *r, const struct jinja_
                 const char *sign = memchr(at, '%', (size_t)(end - at));
                 struct format_spec spec;
 
-                tdm_jinja_text_add_slice(&text, format, (size_t)(at - data),
-                                         (size_t)((sign ? sign : end) - data));
+                tdm_jinja_text_add_slice(&text, format, (size_t)(at - data), (size_t)((sign ? sign : end) - data));
                 if (!sign)
                         break;
                 at = sign + 1;

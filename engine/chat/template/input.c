@@ -3,7 +3,9 @@
 
 /* Roles that a request may name. Templates write markers with them (`'<|' + role + '|>'`), so they count as the
  * template's own words; any other role is a stranger's text. */
-static const char *const roles[] = { "system", "developer", "user", "assistant", "tool", "function", "model", "ipython" };
+static const char *const roles[] = {
+        "system", "developer", "user", "assistant", "tool", "function", "model", "ipython"
+};
 
 static bool is_role(const struct tdm_json *json, uint32_t node)
 {
@@ -53,12 +55,12 @@ struct jinja_value tdm_jinja_from_json(struct jinja_core *core, const struct tdm
         case TDM_JSON_TRUE:
                 return tdm_jinja_bool(n->type == TDM_JSON_TRUE);
         case TDM_JSON_NUMBER:
-                return tdm_jinja_parse_number(
-                        core, text_take(core, tdm_json_text(json, node), n->text_size, copy), n->text_size);
+                return tdm_jinja_parse_number(core, text_take(core, tdm_json_text(json, node), n->text_size, copy),
+                                              n->text_size);
         case TDM_JSON_STRING:
-                return tdm_jinja_text_value(tdm_jinja_string(
-                        core, text_take(core, tdm_json_text(json, node), n->text_size, copy), n->text_size,
-                        is_role(json, node)));
+                return tdm_jinja_text_value(
+                        tdm_jinja_string(core, text_take(core, tdm_json_text(json, node), n->text_size, copy),
+                                         n->text_size, is_role(json, node)));
         case TDM_JSON_ARRAY:
                 return list_take(core, json, node, copy);
         case TDM_JSON_OBJECT:

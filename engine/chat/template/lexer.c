@@ -170,8 +170,8 @@ static bool is_digit(char c)
 
 static size_t digits_end(const struct lexer *l, size_t at)
 {
-        while (at < l->size && (is_digit(l->source[at]) ||
-                                (l->source[at] == '_' && at + 1 < l->size && is_digit(l->source[at + 1]))))
+        while (at < l->size &&
+               (is_digit(l->source[at]) || (l->source[at] == '_' && at + 1 < l->size && is_digit(l->source[at + 1]))))
                 at++;
         return at;
 }

@@ -120,16 +120,11 @@ static struct jinja_value list_count(struct jinja_render *r, struct jinja_value 
 }
 
 static const struct jinja_builtin list_methods[] = {
-        { "append", list_append, "object", 1, NULL },
-        { "pop", list_pop, "index", 0, NULL },
-        { "index", list_index, "value", 1, NULL },
-        { "count", list_count, "value", 1, NULL },
-        { "extend", NULL, "", 0, changing_refused },
-        { "insert", NULL, "", 0, changing_refused },
-        { "remove", NULL, "", 0, changing_refused },
-        { "reverse", NULL, "", 0, changing_refused },
-        { "sort", NULL, "", 0, changing_refused },
-        { "clear", NULL, "", 0, changing_refused },
+        { "append", list_append, "object", 1, NULL }, { "pop", list_pop, "index", 0, NULL },
+        { "index", list_index, "value", 1, NULL },    { "count", list_count, "value", 1, NULL },
+        { "extend", NULL, "", 0, changing_refused },  { "insert", NULL, "", 0, changing_refused },
+        { "remove", NULL, "", 0, changing_refused },  { "reverse", NULL, "", 0, changing_refused },
+        { "sort", NULL, "", 0, changing_refused },    { "clear", NULL, "", 0, changing_refused },
 };
 
 const struct jinja_builtin *tdm_jinja_find_dict_method(const char *name, size_t size)

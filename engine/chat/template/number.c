@@ -133,7 +133,9 @@ struct jinja_value tdm_jinja_arithmetic(struct jinja_core *core, char op, struct
                 number_overflow(core);
         if (!tdm_jinja_is_number(a) || !tdm_jinja_is_number(b))
                 tdm_jinja_fail(core, "a %s and a %s have no \"%s\"", tdm_jinja_type_name(a), tdm_jinja_type_name(b),
-                               op == 'd' ? "//" : op == 'p' ? "**" : (char[]){ op, '\0' });
+                               op == 'd' ? "//" :
+                               op == 'p' ? "**" :
+                                           (char[]){ op, '\0' });
         if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT)
                 return floats_combine(core, op,
                                       a.kind == JINJA_FLOAT ? a.number : (double)tdm_jinja_want_int(core, a, "it"),

@@ -367,8 +367,7 @@ static struct jinja_node *data_parse(struct jinja_parser *p)
         struct jinja_node *node = tdm_jinja_node(p, JINJA_NODE_DATA);
         const struct jinja_token *token = tdm_jinja_next(p);
 
-        node->value = tdm_jinja_text_value(
-                tdm_jinja_string(p->core, p->tokens.source + token->at, token->size, true));
+        node->value = tdm_jinja_text_value(tdm_jinja_string(p->core, p->tokens.source + token->at, token->size, true));
         return node;
 }
 

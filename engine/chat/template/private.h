@@ -44,8 +44,8 @@ _Noreturn void tdm_jinja_fail_code(struct jinja_core *core, int code, const char
 /* A larger array with the first n items of the old one. */
 void *tdm_jinja_grow(struct jinja_core *core, const void *items, size_t n, size_t capacity, size_t item_size);
 
-/* Strings: UTF-8, immutable, with where each byte comes from. A long one that was joined of two stays in two parts until
- * its bytes are wanted. */
+/* Strings: UTF-8, immutable, with where each byte comes from. A long one that was joined of two stays in two parts
+ * until its bytes are wanted. */
 struct jinja_origin {
         size_t end;
         bool is_template;
@@ -87,8 +87,7 @@ bool tdm_jinja_string_is(struct jinja_core *core, const struct jinja_string *a, 
 /* The first (or last) place of what in string, from byte `from` on; SIZE_MAX: none. */
 size_t tdm_jinja_find(struct jinja_core *core, const struct jinja_string *string, const struct jinja_string *what,
                       size_t from);
-size_t tdm_jinja_find_last(struct jinja_core *core, const struct jinja_string *string,
-                           const struct jinja_string *what);
+size_t tdm_jinja_find_last(struct jinja_core *core, const struct jinja_string *string, const struct jinja_string *what);
 void tdm_jinja_text_add(struct jinja_text *text, const char *data, size_t size, bool is_template);
 void tdm_jinja_text_puts(struct jinja_text *text, const char *data); /* the template's */
 void tdm_jinja_text_char(struct jinja_text *text, uint32_t character, bool is_template);
@@ -159,8 +158,8 @@ enum jinja_shape {
 
 struct jinja_list {
         enum jinja_shape shape;
-        bool is_own;     /* made by the template: it may be appended to */
-        unsigned walked; /* loops that are under way over it */
+        bool is_own;          /* made by the template: it may be appended to */
+        unsigned walked;      /* loops that are under way over it */
         const int64_t *range; /* RANGE: start, stop, step */
         size_t n, capacity;
         struct jinja_value *items;
@@ -268,9 +267,9 @@ int64_t tdm_jinja_want_int(struct jinja_core *core, struct jinja_value value, co
 const struct jinja_string *tdm_jinja_want_string(struct jinja_core *core, struct jinja_value value, const char *what);
 
 /* print.c */
-const struct jinja_string *tdm_jinja_str(struct jinja_core *core, struct jinja_value value);  /* Python's str() */
-void tdm_jinja_print(struct jinja_text *text, struct jinja_value value);                      /* the same, appended */
-void tdm_jinja_repr(struct jinja_text *text, struct jinja_value value);                       /* Python's repr() */
+const struct jinja_string *tdm_jinja_str(struct jinja_core *core, struct jinja_value value); /* Python's str() */
+void tdm_jinja_print(struct jinja_text *text, struct jinja_value value);                     /* the same, appended */
+void tdm_jinja_repr(struct jinja_text *text, struct jinja_value value);                      /* Python's repr() */
 void tdm_jinja_print_float(struct jinja_text *text, double number);
 void tdm_jinja_escape_html(struct jinja_text *text, const struct jinja_string *string);
 
@@ -338,17 +337,17 @@ enum jinja_node_kind {
         JINJA_NODE_CONCAT,    /* [0] the first item */
         JINJA_NODE_CHOICE,    /* [0] condition, [1] then, [2] else or NULL */
         /* Statements. */
-        JINJA_NODE_DATA,      /* value */
-        JINJA_NODE_PRINT,     /* [0] */
-        JINJA_NODE_IF,        /* [0] the first BRANCH */
-        JINJA_NODE_BRANCH,    /* [0] condition (NULL: else), [1] body */
-        JINJA_NODE_FOR,       /* [0] target, [1] what is walked over, [2] condition or NULL, [3] body, [4] else */
-        JINJA_NODE_SET,       /* [0] target, [1] value */
-        JINJA_NODE_SET_BLOCK, /* [0] target, [1] filters or NULL, [2] body */
-        JINJA_NODE_MEMBER,    /* target only: name is the namespace, [0] a NAME that is its member */
-        JINJA_NODE_MACRO,     /* name, [0] the first PARAMETER, [1] body */
-        JINJA_NODE_PARAMETER, /* name, [0] default or NULL */
-        JINJA_NODE_CALL_BLOCK, /* [0] the CALL, [1] the first PARAMETER, [2] body */
+        JINJA_NODE_DATA,         /* value */
+        JINJA_NODE_PRINT,        /* [0] */
+        JINJA_NODE_IF,           /* [0] the first BRANCH */
+        JINJA_NODE_BRANCH,       /* [0] condition (NULL: else), [1] body */
+        JINJA_NODE_FOR,          /* [0] target, [1] what is walked over, [2] condition or NULL, [3] body, [4] else */
+        JINJA_NODE_SET,          /* [0] target, [1] value */
+        JINJA_NODE_SET_BLOCK,    /* [0] target, [1] filters or NULL, [2] body */
+        JINJA_NODE_MEMBER,       /* target only: name is the namespace, [0] a NAME that is its member */
+        JINJA_NODE_MACRO,        /* name, [0] the first PARAMETER, [1] body */
+        JINJA_NODE_PARAMETER,    /* name, [0] default or NULL */
+        JINJA_NODE_CALL_BLOCK,   /* [0] the CALL, [1] the first PARAMETER, [2] body */
         JINJA_NODE_FILTER_BLOCK, /* [0] filters, [1] body */
         JINJA_NODE_SCOPE,        /* [0] body; [1] the first SET of a `with`, or NULL */
         JINJA_NODE_BREAK,
@@ -443,9 +442,9 @@ struct jinja_render {
 };
 
 /* input.c */
-/* JSON as values; copy: its texts too, since the tree goes before the values do. Roles that chats have count as the template's own words: templates build markers of them. */
-struct jinja_value tdm_jinja_from_json(struct jinja_core *core, const struct tdm_json *json, uint32_t node,
-                                       bool copy);
+/* JSON as values; copy: its texts too, since the tree goes before the values do. Roles that chats have count as the
+ * template's own words: templates build markers of them. */
+struct jinja_value tdm_jinja_from_json(struct jinja_core *core, const struct tdm_json *json, uint32_t node, bool copy);
 
 /* scope.c */
 struct jinja_scope *tdm_jinja_scope(struct jinja_render *r, struct jinja_scope *parent);

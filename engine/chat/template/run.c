@@ -54,8 +54,7 @@ static struct jinja_value loop_changed(struct jinja_render *r, struct jinja_valu
 
         for (size_t i = 0; i < args->n; i++)
                 tdm_jinja_list_add(&r->core, now, args->values[i]);
-        changed = !loop->has_changed_before ||
-                  !tdm_jinja_equal(&r->core, loop->last_seen, tdm_jinja_list_value(now));
+        changed = !loop->has_changed_before || !tdm_jinja_equal(&r->core, loop->last_seen, tdm_jinja_list_value(now));
         loop->has_changed_before = true;
         loop->last_seen = tdm_jinja_list_value(now);
         return tdm_jinja_bool(changed);
@@ -259,8 +258,8 @@ static struct jinja_macro *macro_new(struct jinja_render *r, const struct jinja_
 /* {% call f(…) %}: f is called with a macro named caller, which is the block. */
 static void call_block_run(struct jinja_render *r, const struct jinja_node *node)
 {
-        struct jinja_macro *caller = macro_new(r, node, node->child[1], node->child[2],
-                                               tdm_jinja_string_of(&r->core, "caller"));
+        struct jinja_macro *caller =
+                macro_new(r, node, node->child[1], node->child[2], tdm_jinja_string_of(&r->core, "caller"));
         struct jinja_value value = { .kind = JINJA_MACRO, .macro = caller };
         struct jinja_value function = tdm_jinja_eval(r, node->child[0]->child[0]);
         struct jinja_macro *called;
@@ -308,8 +307,7 @@ static enum jinja_flow if_run(struct jinja_render *r, const struct jinja_node *n
 
 static void set_block_run(struct jinja_render *r, const struct jinja_node *node)
 {
-        struct jinja_value value =
-                tdm_jinja_text_value(body_capture(r, tdm_jinja_scope(r, r->scope), node->child[2]));
+        struct jinja_value value = tdm_jinja_text_value(body_capture(r, tdm_jinja_scope(r, r->scope), node->child[2]));
 
         if (node->child[1])
                 value = tdm_jinja_eval_filters(r, node->child[1], value);

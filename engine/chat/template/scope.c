@@ -19,8 +19,8 @@ void tdm_jinja_bind(struct jinja_render *r, struct jinja_scope *scope, const str
                 }
         if (scope->n == scope->capacity) {
                 scope->capacity = TDM_MAX(scope->capacity * 2, (size_t)4);
-                scope->bindings = tdm_jinja_grow(&r->core, scope->bindings, scope->n, scope->capacity,
-                                                 sizeof(*scope->bindings));
+                scope->bindings =
+                        tdm_jinja_grow(&r->core, scope->bindings, scope->n, scope->capacity, sizeof(*scope->bindings));
         }
         scope->bindings[scope->n++] = (struct jinja_binding){ name, value };
 }

@@ -116,10 +116,9 @@ static struct jinja_value method_replace(struct jinja_render *r, struct jinja_va
 {
         int64_t count = args[2].kind == JINJA_ABSENT ? -1 : tdm_jinja_want_int(&r->core, args[2], "a count");
 
-        return tdm_jinja_text_value(tdm_jinja_replace(&r->core, self.string,
-                                                      tdm_jinja_want_string(&r->core, args[0], "what is replaced"),
-                                                      tdm_jinja_want_string(&r->core, args[1], "the replacement"),
-                                                      count));
+        return tdm_jinja_text_value(
+                tdm_jinja_replace(&r->core, self.string, tdm_jinja_want_string(&r->core, args[0], "what is replaced"),
+                                  tdm_jinja_want_string(&r->core, args[1], "the replacement"), count));
 }
 
 static bool string_has_at(struct jinja_render *r, const struct jinja_string *string, struct jinja_value part,
@@ -163,8 +162,7 @@ static struct jinja_value method_removeprefix(struct jinja_render *r, struct jin
 {
         if (!string_has_at(r, self.string, args[0], false))
                 return self;
-        return tdm_jinja_text_value(
-                tdm_jinja_slice(&r->core, self.string, args[0].string->size, self.string->size));
+        return tdm_jinja_text_value(tdm_jinja_slice(&r->core, self.string, args[0].string->size, self.string->size));
 }
 
 static struct jinja_value method_removesuffix(struct jinja_render *r, struct jinja_value self,
@@ -258,8 +256,7 @@ static void list_add_slice(struct jinja_render *r, struct jinja_list *list, cons
 
 /* Words, as split() without a separator gives them. What is behind the last cut stays one, without white space at its
  * start. */
-static void words_split(struct jinja_render *r, struct jinja_list *list, const struct jinja_string *string,
-                        int64_t max)
+static void words_split(struct jinja_render *r, struct jinja_list *list, const struct jinja_string *string, int64_t max)
 {
         const char *data = tdm_jinja_bytes(&r->core, string);
         size_t at = 0, from = SIZE_MAX, length;

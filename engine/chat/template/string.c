@@ -12,8 +12,9 @@ static struct jinja_string *string_new(struct jinja_core *core, const char *data
 {
         struct jinja_string *string = tdm_jinja_alloc(core, sizeof(*string));
 
-        *string =
-                (struct jinja_string){ .size = size, .data = data ? data : "", .n_chars = -1, .is_template = is_template };
+        *string = (struct jinja_string){
+                .size = size, .data = data ? data : "", .n_chars = -1, .is_template = is_template
+        };
         return string;
 }
 
@@ -209,8 +210,7 @@ bool tdm_jinja_is_template_at(const struct jinja_string *string, size_t at)
         return string->origins[low].is_template;
 }
 
-struct jinja_string *tdm_jinja_join(struct jinja_core *core, const struct jinja_string *a,
-                                    const struct jinja_string *b)
+struct jinja_string *tdm_jinja_join(struct jinja_core *core, const struct jinja_string *a, const struct jinja_string *b)
 {
         struct jinja_string *string;
 

@@ -43,8 +43,7 @@ static void names_grow(struct tdm_template *template)
         size_t n_old = template->n_name_slots;
 
         template->n_name_slots = TDM_MAX(n_old * 2, (size_t)64);
-        template->names =
-                tdm_jinja_calloc(&template->core, template->n_name_slots * sizeof(*template->names));
+        template->names = tdm_jinja_calloc(&template->core, template->n_name_slots * sizeof(*template->names));
         for (size_t i = 0; i < n_old; i++)
                 if (old[i])
                         *name_slot(template, old[i]->data, old[i]->size) = old[i];
@@ -119,8 +118,7 @@ int tdm_template_new(struct tdm_template **ret, const char *source, size_t size,
         if (setjmp(template->core.out)) {
                 code = template->core.code;
                 tdm_template_destroy(template);
-                return code == TDM_E_TOO_LONG ? tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                                              "the chat template is too long") :
+                return code == TDM_E_TOO_LONG ? tdm_error_set(err, TDM_E_UNSUPPORTED, "the chat template is too long") :
                                                 code;
         }
         template_parse(template, source, size);
@@ -228,8 +226,8 @@ static void input_bind(struct jinja_render *r, const struct jinja_string **ret_f
                         struct jinja_value *content = final_content(r, value);
 
                         *ret_final = content->string;
-                        content->string = tdm_jinja_join(&r->core, content->string,
-                                                         tdm_jinja_string_of(&r->core, FINAL_TAG));
+                        content->string =
+                                tdm_jinja_join(&r->core, content->string, tdm_jinja_string_of(&r->core, FINAL_TAG));
                 }
                 tdm_jinja_bind(r, r->scope, name, value);
         }

@@ -37,9 +37,9 @@ struct tdm_template_input {
         const struct tdm_json *json; /* its members are the template's variables; messages is one of them */
         uint32_t object;             /* the node that holds them */
         const char *const *hidden;   /* members that are no variables, NULL at the end; or NULL */
-        const char *bos, *eos;       /* bos_token and eos_token, NUL-terminated; they count as the template's own text */
-        const struct tm *now;        /* local time, for strftime_now() */
-        bool continue_final;         /* the text ends where the last message's content ends */
+        const char *bos, *eos; /* bos_token and eos_token, NUL-terminated; they count as the template's own text */
+        const struct tm *now;  /* local time, for strftime_now() */
+        bool continue_final;   /* the text ends where the last message's content ends */
 };
 
 /* Text up to end (from the end of the span before it) comes from the template, or from the conversation. */
@@ -57,7 +57,8 @@ struct tdm_template_result {
 };
 
 /* TDM_E_BAD_REQUEST: the template refuses the conversation (refusal is set), or it fails on it; err says the line and
- * why. TDM_E_TOO_LONG: a limit was reached. -ENOMEM. ret is filled in any case and wants tdm_template_result_deinit(). */
+ * why. TDM_E_TOO_LONG: a limit was reached. -ENOMEM. ret is filled in any case and wants
+ * tdm_template_result_deinit(). */
 int tdm_template_render(const struct tdm_template *template, const struct tdm_template_input *input,
                         const struct tdm_template_limits *limits, struct tdm_template_result *ret,
                         struct tdm_error *err);

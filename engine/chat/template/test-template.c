@@ -19,7 +19,9 @@ static struct rendering render_within(const char *source, const char *variables,
         _cleanup_(tdm_template_destroyp) struct tdm_template *template = NULL;
         struct rendering r = { 0 };
         struct tdm_json json = { 0 };
-        struct tdm_template_input input = { .json = &json, .bos = "<s>", .eos = "</s>", .continue_final = continue_final };
+        struct tdm_template_input input = {
+                .json = &json, .bos = "<s>", .eos = "</s>", .continue_final = continue_final
+        };
 
         assert_int_equal(tdm_json_parse(&json, variables, strlen(variables), 100, &r.err), 0);
         r.code = tdm_template_new(&template, source, strlen(source), &r.err);
@@ -109,8 +111,8 @@ static void test_texts(void **state)
         text_is("{{ messages[0]['content'] | trim }}\n", CHAT, "Hi <|im_end|>");
         text_is("{% if tools is defined and tools is none %}n{% endif %}{{ missing }}{{ documents }}", "{}", "nNone");
         text_is("  {%- for i in range(3) -%}\n {{ i }} {%- endfor %}\n x", "{}", "012 x");
-        text_is("{% set ns = namespace(n=0) %}{% for i in [1,2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "{}",
-                "3");
+        text_is("{% set ns = namespace(n=0) %}{% for i in [1,2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}",
+                "{}", "3");
         /* Integers keep their digits, whatever their length. */
         text_is("{{ x|tojson }}", "{\"x\": [9007199254740993, 123456789012345678901234567890, 0.1, 1e5]}",
                 "[9007199254740993, 123456789012345678901234567890, 0.1, 100000.0]");
@@ -122,8 +124,8 @@ static void test_final_message(void **state)
 {
         static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]\n{% endfor %}";
         static const char stripping[] = "{% for m in messages %}[{{ m.role }}]{{ m.content|trim }}[end]\n{% endfor %}";
-        static const char messages[] =
-                "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b \"}]}";
+        static const char messages[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+                                       "\"assistant\", \"content\": \"b \"}]}";
         struct tdm_template_limits limits = tdm_template_limits_for(100);
         struct rendering r = render_within(source, messages, limits, true);
 
@@ -146,7 +148,8 @@ static void test_refusals(void **state)
         assert_int_equal(r.code, TDM_E_BAD_REQUEST);
         assert_string_equal(r.result.refusal, "roles must alternate");
         tdm_template_result_deinit(&r.result);
-        fails_with("a\n{{ missing.x }}", "{}", TDM_E_BAD_REQUEST, "line 2 of the chat template: \"missing\" is undefined");
+        fails_with("a\n{{ missing.x }}", "{}", TDM_E_BAD_REQUEST,
+                   "line 2 of the chat template: \"missing\" is undefined");
         fails_with("{% for x in y %}", "{}", TDM_E_UNSUPPORTED, "endfor");
         fails_with("\n{% include 'x' %}", "{}", TDM_E_UNSUPPORTED, "line 2 of the chat template: the tag \"include\"");
         fails_with("{{ x|nonsense }}", "{}", TDM_E_UNSUPPORTED, "there is no filter \"nonsense\"");
@@ -168,7 +171,8 @@ static void test_limits(void **state)
                 "{{ 'x' * 99999999999 }}",
                 "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
                 "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(40) }}",
-                "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
+                "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ "
+                "ns.l }}",
                 "{{ ('ab' * 100000).replace('', 'xxxxxxxxxxxxxxxx' * 100) }}",
                 "{{ [1]|tojson(indent=999999999) }}",
         };

@@ -103,17 +103,15 @@ static const struct jinja_entry *entries_sorted(struct json_writer *w, const str
                 tdm_jinja_grow(w->text.core, dict->entries, dict->n, TDM_MAX(dict->n, (size_t)1), sizeof(*sorted));
 
         for (size_t width = 1; width < dict->n; width *= 2) { /* merged from below: stable */
-                struct jinja_entry *to =
-                        tdm_jinja_alloc(w->text.core, dict->n * sizeof(*to));
+                struct jinja_entry *to = tdm_jinja_alloc(w->text.core, dict->n * sizeof(*to));
 
                 for (size_t at = 0; at < dict->n; at += 2 * width) {
                         size_t a = at, a_end = TDM_MIN(at + width, dict->n), b = a_end;
                         size_t b_end = TDM_MIN(at + 2 * width, dict->n);
 
                         for (size_t k = at; k < b_end; k++)
-                                to[k] = a < a_end &&
-                                                        (b == b_end || tdm_jinja_compare(w->text.core, sorted[a].key,
-                                                                                         sorted[b].key) <= 0) ?
+                                to[k] = a < a_end && (b == b_end || tdm_jinja_compare(w->text.core, sorted[a].key,
+                                                                                      sorted[b].key) <= 0) ?
                                                 sorted[a++] :
                                                 sorted[b++];
                 }

@@ -124,8 +124,7 @@ void tdm_jinja_dict_set(struct jinja_core *core, struct jinja_dict *dict, struct
         }
         if (dict->n == dict->capacity) {
                 dict->capacity = TDM_MAX(dict->capacity * 2, (size_t)4);
-                dict->entries =
-                        tdm_jinja_grow(core, dict->entries, dict->n, dict->capacity, sizeof(*dict->entries));
+                dict->entries = tdm_jinja_grow(core, dict->entries, dict->n, dict->capacity, sizeof(*dict->entries));
         }
         dict->entries[dict->n++] = (struct jinja_entry){ key, value, hash };
         if (dict->n <= DICT_HASHED)
@@ -144,11 +143,8 @@ void tdm_jinja_dict_set(struct jinja_core *core, struct jinja_dict *dict, struct
 const char *tdm_jinja_type_name(struct jinja_value value)
 {
         static const char *const shapes[] = {
-                [JINJA_SHAPE_LIST] = "list",
-                [JINJA_SHAPE_TUPLE] = "tuple",
-                [JINJA_SHAPE_RANGE] = "range",
-                [JINJA_SHAPE_VIEW] = "dict view",
-                [JINJA_SHAPE_GENERATOR] = "generator",
+                [JINJA_SHAPE_LIST] = "list",      [JINJA_SHAPE_TUPLE] = "tuple",         [JINJA_SHAPE_RANGE] = "range",
+                [JINJA_SHAPE_VIEW] = "dict view", [JINJA_SHAPE_GENERATOR] = "generator",
         };
 
         switch (value.kind) {
@@ -237,8 +233,7 @@ static int numbers_compare(struct jinja_value a, struct jinja_value b)
 
 static bool equal_within(struct jinja_core *core, struct jinja_value a, struct jinja_value b, unsigned depth);
 
-static bool lists_equal(struct jinja_core *core, const struct jinja_list *a, const struct jinja_list *b,
-                        unsigned depth)
+static bool lists_equal(struct jinja_core *core, const struct jinja_list *a, const struct jinja_list *b, unsigned depth)
 {
         if (a == b)
                 return true;
@@ -250,8 +245,7 @@ static bool lists_equal(struct jinja_core *core, const struct jinja_list *a, con
         return true;
 }
 
-static bool dicts_equal(struct jinja_core *core, const struct jinja_dict *a, const struct jinja_dict *b,
-                        unsigned depth)
+static bool dicts_equal(struct jinja_core *core, const struct jinja_dict *a, const struct jinja_dict *b, unsigned depth)
 {
         if (a == b)
                 return true;
