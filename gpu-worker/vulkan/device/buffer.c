@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include "gpu-worker/vulkan/device/gpu-private.h"
+#include "gpu-worker/vulkan/device/heaps.h"
 
 #define USAGE                                                                                                          \
         (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |                              \
@@ -17,47 +18,38 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
         };
         VkPhysicalDeviceMemoryProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
                                                          .pNext = device->has_budget ? &budget : NULL };
-        uint64_t size;
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
-        size = properties.memoryProperties.memoryHeaps[device->device_heap].size;
-        *ret_total = *ret_left = size;
+        *ret_total = *ret_left = tdm_vk_heaps_bytes(&properties.memoryProperties, device->heaps);
         /* What the driver would still give, or less where the admin says so (gpu-memory). */
-        if (device->has_budget) {
-                uint64_t allowed = budget.heapBudget[device->device_heap], used = budget.heapUsage[device->device_heap];
-
-                *ret_left = allowed > used ? allowed - used : 0;
-        }
+        if (device->has_budget)
+                *ret_left = tdm_vk_heaps_left(&budget, device->heaps);
         if (device->memory_limit)
                 *ret_left =
                         TDM_MIN(*ret_left, device->memory_limit - TDM_MIN(device->memory_used, device->memory_limit));
 }
 
-/* The first type that is allowed and has all of `must`, preferring those that have `nice` too. -1: none. */
-static int find_type(const struct tdm_vk_device *device, uint32_t allowed, VkMemoryPropertyFlags must,
-                     VkMemoryPropertyFlags nice)
+/* Where the device shares the machine's memory, a full heap of its own is no reason to have no room. */
+static int own_type(const struct tdm_vk_device *device, uint32_t allowed, uint32_t without)
 {
-        for (int pass = 0; pass < 2; pass++) {
-                VkMemoryPropertyFlags want = pass == 0 ? must | nice : must;
-
-                for (uint32_t i = 0; i < device->memory.memoryTypeCount; i++)
-                        if (allowed >> i & 1 && (device->memory.memoryTypes[i].propertyFlags & want) == want)
-                                return (int)i;
-        }
-        return -1;
+        return device->is_shared ?
+                       tdm_vk_memory_type(&device->memory, allowed, 0, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, without) :
+                       tdm_vk_memory_type(&device->memory, allowed, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, without);
 }
 
-static int choose_type(const struct tdm_vk_device *device, uint32_t allowed, enum tdm_vk_place place, bool device_too)
+static int choose_type(const struct tdm_vk_device *device, uint32_t allowed, enum tdm_vk_place place, uint32_t without)
 {
         const VkMemoryPropertyFlags mapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
 
         switch (place) {
         case TDM_VK_DEVICE_MEMORY:
-                return find_type(device, allowed, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0);
+                return own_type(device, allowed, without);
         case TDM_VK_SHARED_MEMORY:
-                return find_type(device, allowed, mapped, device_too ? VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT : 0);
+                return tdm_vk_memory_type(&device->memory, allowed, mapped, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                                          without);
         default:
-                return find_type(device, allowed, mapped, VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
+                return tdm_vk_memory_type(&device->memory, allowed, mapped, VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
+                                          without);
         }
 }
 
@@ -102,16 +94,17 @@ static VkResult allocate(struct tdm_vk_device *device, struct tdm_vk_buffer *buf
 
         device->vk.GetBufferMemoryRequirements(device->vk.device, buffer->buffer, &need);
         info.allocationSize = need.size;
-        /* The window onto the device's memory may be small: what does not fit there lies with the host. */
-        for (int device_too = 1; device_too >= 0; device_too--) {
-                int type = choose_type(device, need.memoryTypeBits, place, device_too);
+        /* A heap may be full or small, as the window onto the device's memory: then the next one is tried. */
+        for (uint32_t without = 0;;) {
+                int type = choose_type(device, need.memoryTypeBits, place, without);
 
                 if (type < 0)
-                        return VK_ERROR_FEATURE_NOT_PRESENT;
+                        return without ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_ERROR_FEATURE_NOT_PRESENT;
                 info.memoryTypeIndex = (uint32_t)type;
                 r = device->vk.AllocateMemory(device->vk.device, &info, NULL, &buffer->memory);
-                if (r != VK_ERROR_OUT_OF_DEVICE_MEMORY || place != TDM_VK_SHARED_MEMORY)
+                if (r != VK_ERROR_OUT_OF_DEVICE_MEMORY)
                         break;
+                without |= 1u << device->memory.memoryTypes[type].heapIndex;
         }
         if (r != VK_SUCCESS)
                 return r;
@@ -166,7 +159,8 @@ static bool import_memory(struct tdm_vk_device *device, struct tdm_vk_buffer *bu
         int type;
 
         device->vk.GetBufferMemoryRequirements(device->vk.device, buffer->buffer, &need);
-        type = find_type(device, need.memoryTypeBits & types, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, nice);
+        type = tdm_vk_memory_type(&device->memory, need.memoryTypeBits & types, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                                  nice, 0);
         info.memoryTypeIndex = (uint32_t)type;
         if (type >= 0 && need.size <= buffer->size_bytes &&
             device->vk.AllocateMemory(device->vk.device, &info, NULL, &buffer->memory) == VK_SUCCESS)

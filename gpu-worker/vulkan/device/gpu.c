@@ -8,6 +8,7 @@
 #include <dirent.h>
 
 #include "gpu-worker/vulkan/device/gpu-private.h"
+#include "gpu-worker/vulkan/device/heaps.h"
 
 #define MAX_GPUS 16u
 
@@ -415,24 +416,19 @@ static VkResult create_objects(struct tdm_vk_device *device)
         return r == VK_SUCCESS ? vk->AllocateCommandBuffers(vk->device, &commands, device->stage_commands) : r;
 }
 
-/* Whether memory is unified, and the largest heap of the device's own. */
+/* Whether memory is unified, and which heaps count. */
 static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType type, struct tdm_error *err)
 {
         VkPhysicalDeviceMemoryProperties2 properties = {
                 .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2
         };
         const char *forced = getenv("TANDEM_VULKAN_MEMORY");
-        uint64_t largest = 0;
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
         device->memory = properties.memoryProperties;
-        for (uint32_t i = 0; i < device->memory.memoryHeapCount; i++)
-                if (device->memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT &&
-                    device->memory.memoryHeaps[i].size > largest) {
-                        largest = device->memory.memoryHeaps[i].size;
-                        device->device_heap = i;
-                }
         device->unified = type == VK_PHYSICAL_DEVICE_TYPE_CPU || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+        device->is_shared = device->unified;
+        device->heaps = tdm_vk_heaps_counted(&device->memory, device->is_shared);
         device->import = device->import_align != 0 && device->unified;
         if (!forced || !*forced || strcmp(forced, "auto") == 0)
                 return 0;
@@ -497,7 +493,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         snprintf(device->description, sizeof(device->description),
                  "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
                  type_name(properties.deviceType), device->import ? "imported" : "copied",
-                 (double)device->memory.memoryHeaps[device->device_heap].size / 0x1p30, p11.subgroupSize,
+                 (double)tdm_vk_heaps_bytes(&device->memory, device->heaps) / 0x1p30, p11.subgroupSize,
                  device->f16_units                         ? ", int8 and f16 matrices" :
                  device->matrix_units || device->any_units ? ", int8 matrices" :
                                                              "",

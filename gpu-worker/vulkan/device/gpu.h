@@ -197,7 +197,8 @@ struct tdm_vk_device {
         struct tdm_vk vk;
         VkPhysicalDevice physical;
         VkPhysicalDeviceMemoryProperties memory;
-        uint32_t device_heap;
+        uint32_t heaps; /* heaps.h: those that count */
+        bool is_shared; /* has no memory of its own */
         uint64_t max_allocation;
         bool has_budget;
         uint64_t memory_limit; /* of the configuration; 0: none */
