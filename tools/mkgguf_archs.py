@@ -3,9 +3,10 @@
 
 usage: mkgguf_archs.py OUT --arch llama|qwen2|qwen3|qwen3moe|gpt-oss|smollm3 --size SIZE [--type T] [--more-type T]
                        [--embd-type T] [--seed N] [--layers N] [--vocab N] [--fast]
-The small sizes (dev, k, yarn, linear, real) are those of the golden files in tests/golden/archs: the same seed gives
-the weights for which those values were computed. The others are of released models. --type is for the matrices (mxfp4:
-for the experts only, the others are q8_0); norms, biases, sinks and routers are f32, as converters write them.
+The small sizes (dev, k, yarn, linear, real, rope80, rope100, rope120, part) are those of the golden files in
+tests/golden/archs: the same seed gives the weights for which those values were computed. The others are of released
+models. --type is for the matrices (mxfp4: for the experts only, the others are q8_0); norms, biases, sinks and routers
+are f32, as converters write them.
 
 Weights are honest random draws: gains near 1, matrices N(0, s/sqrt(fan_in)), queries and keys sharpened so that
 positions and masks matter. The vocabulary is SentencePiece bytes and made-up pieces, whatever the model's own is: what
@@ -25,6 +26,11 @@ SIZES = {
     ("llama", "dev"): (4, 256, 8, 2, 64, 704, 4096, 5e5, True, {"llama3": (8.0, 64)}),
     ("llama", "k"): (2, 512, 8, 4, 64, 1280, 2048, 5e5, False, {"llama3": (8.0, 64)}),
     ("llama", "linear"): (2, 192, 3, 3, 64, 352, 4096, 1e4, False, {"linear": 4.0}),
+    # Heads of 80 and 120 numbers, as in released models, of 100, and 80 of 128 numbers that are turned.
+    ("llama", "rope80"): (2, 320, 4, 2, 80, 352, 2048, 1e4, False, {}),
+    ("llama", "rope100"): (2, 320, 8, 4, 100, 352, 2048, 1e4, False, {}),
+    ("llama", "rope120"): (2, 320, 4, 1, 120, 352, 2048, 1e4, True, {}),
+    ("llama", "part"): (2, 256, 4, 2, 128, 352, 2048, 1e4, True, {"turned": 80}),
     ("qwen2", "dev"): (4, 256, 4, 2, 64, 704, 4096, 1e6, True, {}),
     ("qwen2", "k"): (2, 512, 8, 2, 64, 1280, 2048, 1e6, False, {}),
     ("qwen3", "dev"): (4, 256, 8, 2, 64, 704, 4096, 1e6, True, {}),
@@ -57,7 +63,7 @@ SIZES = {
     ("gpt-oss", "20b"): (24, 2880, 64, 8, 64, 2880, 131072, 1.5e5, False,
                          {"experts": (32, 4, 2880), "window": 128, "yarn": (32.0, 4096)}),
 }
-SMALL = ("dev", "k", "yarn", "linear", "real", "npu")
+SMALL = ("dev", "k", "yarn", "linear", "real", "npu", "rope80", "rope100", "rope120", "part")
 SHARP = 1.5  # of queries and keys
 
 
@@ -123,7 +129,7 @@ def metadata(arch, size, name, n_layers, n_vocab, chat):
     if arch != "qwen2":
         meta += [key("attention.key_length", "u32", head_dim), key("attention.value_length", "u32", head_dim)]
     if arch in ("llama", "smollm3"):
-        meta += [key("vocab_size", "u32", n_vocab), key("rope.dimension_count", "u32", head_dim)]
+        meta += [key("vocab_size", "u32", n_vocab), key("rope.dimension_count", "u32", more.get("turned", head_dim))]
     if "experts" in more:
         meta += [key("expert_count", "u32", more["experts"][0]), key("expert_used_count", "u32", more["experts"][1]),
                  key("expert_feed_forward_length", "u32", more["experts"][2])]

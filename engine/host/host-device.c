@@ -17,9 +17,9 @@
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
-        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ROPE_DIVISORS) |  \
-         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) |                \
-         BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |                \
+        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ROPE_STILL) |     \
+         BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) |       \
+         BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |    \
          BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) | BIT(PER_LAYER_INPUT) |  \
          BIT(OUTPUT_SCALE) | BIT(DENSE_BESIDE) | BIT(POOLING) | BIT(BIDIRECTIONAL))
 

@@ -20,10 +20,13 @@ TDM_INLINE uint32_t saturate(struct v16 *x, float limit)
         return n;
 }
 
-/* One block of q8_0 into q [32], its scale into *ret_scale. n: 16 or 32. */
+/* One block of q8_0 into q [32], its scale into *ret_scale. n: at most 32. */
 TDM_INLINE uint32_t quantise_block(const float *x, uint32_t n, int8_t *q, uint16_t *ret_scale)
 {
-        struct v16 v[2] = { v16_load(x), n == 32 ? v16_load(x + 16) : v16_zero() }, magnitude = v16_zero(), inverse;
+        struct v16 v[2] = { n >= 16 ? v16_load(x) : v16_load_n(x, n), n == 32 ? v16_load(x + 16) :
+                                                                      n > 16  ? v16_load_n(x + 16, n - 16) :
+                                                                                v16_zero() },
+                   magnitude = v16_zero(), inverse;
         uint32_t n_saturated = 0;
         uint16_t stored[16];
         float scale[16];
@@ -81,14 +84,21 @@ static uint32_t kv_store(uint8_t *part, enum tdm_kv_type type, uint32_t head_dim
                 return 0;
         }
         for (uint32_t d = 0; d < head_dim; d += 16) {
-                uint16_t *to = (uint16_t *)part, column[16];
-                struct v16 x = v16_load(k + d), y = v16_load(v + d);
+                uint16_t *to = (uint16_t *)part, column[16], row[16];
+                uint32_t n = TDM_MIN(head_dim - d, 16u);
+                struct v16 x = n == 16 ? v16_load(k + d) : v16_load_n(k + d, n),
+                           y = n == 16 ? v16_load(v + d) : v16_load_n(v + d, n);
 
                 n_saturated += saturate(&x, TDM_F16_MAX) + saturate(&y, TDM_F16_MAX);
                 v16_store_f16(column, x);
-                for (uint32_t i = 0; i < 16; i++)
+                for (uint32_t i = 0; i < n; i++)
                         to[k_first + (size_t)(d + i) * 16] = column[i];
-                v16_store_f16(to + v_first + d, y);
+                if (n == 16) {
+                        v16_store_f16(to + v_first + d, y);
+                        continue;
+                }
+                v16_store_f16(row, y);
+                memcpy(to + v_first + d, row, n * sizeof(*row));
         }
         return n_saturated;
 }
@@ -114,8 +124,14 @@ static void attend_merge(const struct tdm_attend_query *into, const struct tdm_a
         *into->l = fmaf(*into->l, ab[0], *span->l * ab[1]);
         a = v16_set1(ab[0]);
         b = v16_set1(ab[1]);
-        for (uint32_t d = 0; d < head_dim; d += 16)
+        for (uint32_t d = 0; d + 16 <= head_dim; d += 16)
                 v16_store(into->o + d, v16_fma(v16_load(into->o + d), a, v16_mul(v16_load(span->o + d), b)));
+        if (head_dim % 16) {
+                uint32_t d = head_dim & ~15u, n = head_dim - d;
+
+                v16_store_n(into->o + d, v16_fma(v16_load_n(into->o + d, n), a, v16_mul(v16_load_n(span->o + d, n), b)),
+                            n);
+        }
 }
 
 struct attend_tile {
@@ -289,8 +305,8 @@ TDM_INLINE void attend_softmax(struct attend_tile *tile, unsigned n_queries)
 
 /* Adds values [from, end) of one page to a tile's sums. whole: every query looks at all of them. */
 TDM_INLINE void attend_values_page(const struct attend_tile *tile, uint32_t from, uint32_t end, uint32_t first_d,
-                                   unsigned n_queries, unsigned n_vectors, enum tdm_kv_type type, bool whole,
-                                   struct v16 (*o)[8])
+                                   uint32_t n_again, unsigned n_queries, unsigned n_vectors, enum tdm_kv_type type,
+                                   bool whole, struct v16 (*o)[8])
 {
         uint32_t head_dim = tile->span->head_dim, page = from / TDM_KV_PAGE_TOKENS,
                  n_blocks = tdm_kv_n_blocks(head_dim);
@@ -304,7 +320,8 @@ TDM_INLINE void attend_values_page(const struct attend_tile *tile, uint32_t from
                 for (unsigned c = 0; c < n_vectors; c++) {
                         v[c] = kv_vector(values, (size_t)(t % TDM_KV_PAGE_TOKENS) * head_dim + first_d + c * 16, type);
                         if (type == TDM_KV_Q8_0)
-                                v[c] = v16_mul(v[c], v16_set1(scales[(first_d + c * 16) / TDM_KV_BLOCK_DIMS]));
+                                v[c] = v16_mul(v[c],
+                                               v16_set1(scales[(first_d + n_again + c * 16) / TDM_KV_BLOCK_DIMS]));
                 }
 #pragma GCC unroll 8
                 for (unsigned i = 0; i < n_queries; i++) {
@@ -318,7 +335,8 @@ TDM_INLINE void attend_values_page(const struct attend_tile *tile, uint32_t from
         }
 }
 
-TDM_INLINE void attend_values_at(const struct attend_tile *tile, uint32_t first_d, unsigned n_queries,
+/* n_again: of the first dimensions that are kept already; only with one vector. */
+TDM_INLINE void attend_values_at(const struct attend_tile *tile, uint32_t first_d, uint32_t n_again, unsigned n_queries,
                                  unsigned n_vectors, enum tdm_kv_type type)
 {
         struct v16 o[8][8];
@@ -331,15 +349,22 @@ TDM_INLINE void attend_values_at(const struct attend_tile *tile, uint32_t first_
         for (uint32_t from = tile->lo, end; from < tile->hi; from = end) {
                 end = TDM_MIN(from - from % TDM_KV_PAGE_TOKENS + TDM_KV_PAGE_TOKENS, tile->hi);
                 if (from >= tile->all_lo && end <= tile->all_hi)
-                        attend_values_page(tile, from, end, first_d, n_queries, n_vectors, type, true, o);
+                        attend_values_page(tile, from, end, first_d, n_again, n_queries, n_vectors, type, true, o);
                 else if (tile->span->parts[from / TDM_KV_PAGE_TOKENS])
-                        attend_values_page(tile, from, end, first_d, n_queries, n_vectors, type, false, o);
+                        attend_values_page(tile, from, end, first_d, n_again, n_queries, n_vectors, type, false, o);
         }
 #pragma GCC unroll 8
         for (unsigned i = 0; i < n_queries; i++) {
                 float *to = tile->queries[i].o + first_d;
                 struct v16 a = v16_set1(tile->a[i]), b = v16_set1(tile->b[i]);
 
+                if (n_again) {
+                        float merged[16];
+
+                        v16_store(merged, tile->first[i] ? o[i][0] : v16_fma(v16_load(to), a, v16_mul(o[i][0], b)));
+                        memcpy(to + n_again, merged + n_again, (16 - n_again) * sizeof(float));
+                        continue;
+                }
 #pragma GCC unroll 8
                 for (unsigned c = 0; c < n_vectors; c++)
                         v16_store(to + c * 16,
@@ -353,9 +378,11 @@ TDM_INLINE void attend_values(const struct attend_tile *tile, unsigned n_queries
         uint32_t d = 0;
 
         for (; d + n_vectors * 16 <= tile->span->head_dim; d += n_vectors * 16)
-                attend_values_at(tile, d, n_queries, n_vectors, type);
-        for (; d < tile->span->head_dim; d += 16)
-                attend_values_at(tile, d, n_queries, 1, type);
+                attend_values_at(tile, d, 0, n_queries, n_vectors, type);
+        for (; d + 16 <= tile->span->head_dim; d += 16)
+                attend_values_at(tile, d, 0, n_queries, 1, type);
+        if (d < tile->span->head_dim) /* the last ones with some before them, since a head has 16 or more */
+                attend_values_at(tile, tile->span->head_dim - 16, d + 16 - tile->span->head_dim, n_queries, 1, type);
 }
 
 #define DEFINE_ATTEND_TILE(n, type)                                                                                    \

@@ -6,10 +6,16 @@
 
 #define FINE 256u
 
+/* Dimensions whose pairs are turned. */
+static uint32_t n_turned(const struct tdm_rope_recipe *recipe)
+{
+        return recipe->n_dims - recipe->n_still;
+}
+
 /* The pair that turns `turns` times over the context of the first training, as a number between pairs. */
 static double yarn_pair(const struct tdm_rope_recipe *recipe, double turns)
 {
-        return recipe->n_dims * log(recipe->yarn_n_ctx / (turns * 2 * M_PI)) / (2 * log((double)recipe->base));
+        return n_turned(recipe) * log(recipe->yarn_n_ctx / (turns * 2 * M_PI)) / (2 * log((double)recipe->base));
 }
 
 /* How much of pair i's frequency is left as it was: 1 of fast ones, 0 of slow ones, which are divided by the factor. */
@@ -23,7 +29,7 @@ static double yarn_kept(const struct tdm_rope_recipe *recipe, uint32_t i)
                 last = ceil(last);
         }
         first = fmax(first, 0);
-        last = fmin(last, recipe->n_dims - 1);
+        last = fmin(last, n_turned(recipe) - 1);
         share = (i - first) / fmax(last - first, 0.001);
         return 1 - fmin(fmax(share, 0), 1);
 }
@@ -31,7 +37,7 @@ static double yarn_kept(const struct tdm_rope_recipe *recipe, uint32_t i)
 /* Of pair i, for each position. */
 static double frequency_of(const struct tdm_rope_recipe *recipe, uint32_t i, const float *divisors)
 {
-        double frequency = pow((double)recipe->base, -2.0 * i / recipe->n_dims), kept;
+        double frequency = pow((double)recipe->base, -2.0 * i / n_turned(recipe)), kept;
 
         if (divisors)
                 frequency /= (double)divisors[i];
@@ -50,7 +56,7 @@ int tdm_rope_init(struct tdm_rope *rope, const struct tdm_rope_recipe *recipe, u
                 .half = half, .n_positions = n_positions, .memory = malloc(bytes), .memory_bytes = bytes
         };
 
-        for (uint32_t i = 0; divisors && i < half; i++)
+        for (uint32_t i = 0; divisors && i < n_turned(recipe) / 2; i++)
                 if (!(divisors[i] > 0) || !isfinite(frequency_of(recipe, i, divisors))) {
                         free(r.memory);
                         return -EDOM;
@@ -62,7 +68,9 @@ int tdm_rope_init(struct tdm_rope *rope, const struct tdm_rope_recipe *recipe, u
         r.fine_cos = r.coarse_sin + (size_t)n_coarse * half;
         r.fine_sin = r.fine_cos + (size_t)FINE * half;
         for (uint32_t i = 0; i < half; i++) {
-                double frequency = frequency_of(recipe, i, divisors), magnitude = (double)recipe->magnitude;
+                bool is_still = i >= n_turned(recipe) / 2;
+                double frequency = is_still ? 0 : frequency_of(recipe, i, divisors),
+                       magnitude = is_still ? 1 : (double)recipe->magnitude;
 
                 for (uint32_t c = 0; c < n_coarse; c++) {
                         r.coarse_cos[(size_t)c * half + i] = magnitude * cos((double)c * FINE * frequency);

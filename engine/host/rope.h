@@ -1,6 +1,6 @@
 /* Rotation angles: cos and sin of position · f(i), times a magnitude, as f32, for the pairs i = 0 … n_dims/2 - 1 of a
- * head. f(i) is base^(-2i / n_dims) with what the recipe says of it: a factor, YaRN, divisors
- * (engine/model/recipe.h).
+ * head. f(i) is base^(-2i / n_dims) with what the recipe says of it: a factor, YaRN, divisors, pairs that stay as they
+ * are (engine/model/recipe.h).
  *
  * A position is 256 c + f; the tables hold the angles of 256 c and of f in double, and the sum's cosine and sine come
  * from the addition theorem in double, rounded once. So the tables grow with n_ctx / 256 only, and a value is a

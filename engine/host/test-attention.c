@@ -17,9 +17,10 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-        { 4, 1, 32, 0, TDM_KV_F16 },    { 4, 2, 48, 300, TDM_KV_F32 }, { 3, 3, 16, 33, TDM_KV_F16 },
-        { 70, 1, 16, 500, TDM_KV_F16 }, { 2, 1, 256, 0, TDM_KV_F32 },  { 4, 2, 80, 300, TDM_KV_Q8_0 },
-        { 2, 1, 64, 0, TDM_KV_Q8_0 },
+        { 4, 1, 32, 0, TDM_KV_F16 },    { 4, 2, 48, 300, TDM_KV_F32 },  { 3, 3, 16, 33, TDM_KV_F16 },
+        { 70, 1, 16, 500, TDM_KV_F16 }, { 2, 1, 256, 0, TDM_KV_F32 },   { 4, 2, 80, 300, TDM_KV_Q8_0 },
+        { 2, 1, 64, 0, TDM_KV_Q8_0 },   { 4, 2, 100, 300, TDM_KV_F16 }, { 3, 1, 20, 0, TDM_KV_F32 },
+        { 5, 1, 120, 33, TDM_KV_Q8_0 },
 };
 
 /* Two sequences: a chunk of rows in the middle, and one row at the far end. */

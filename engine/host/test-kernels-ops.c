@@ -417,7 +417,7 @@ static void test_kv_store(void **unused)
         for (int round = 0; round < 400; round++) {
                 enum tdm_kv_type type = round % 4 == 0 ? TDM_KV_F32 : round % 4 < 3 ? TDM_KV_Q8_0 : TDM_KV_F16;
                 float limit = type == TDM_KV_F16 ? 65504 : 127 * 65504.0f;
-                uint32_t head_dim = 16 * (1 + below(16)), t = below(TDM_KV_PAGE_TOKENS), n, want = 0;
+                uint32_t head_dim = 16 + 4 * below(61), t = below(TDM_KV_PAGE_TOKENS), n, want = 0;
                 size_t bytes = part_bytes(type, head_dim);
                 float k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
                 uint8_t *a = alloc(bytes), *b = alloc(bytes);
@@ -461,8 +461,9 @@ static void case_init(struct case_ *c)
 {
         size_t bytes;
 
-        c->head_dim = 16 * (1 + below(8));
         c->type = (enum tdm_kv_type)(1 + below(3));
+        /* of q8_0 every block has the number that its scale is made of: the 8th of 16 */
+        c->head_dim = c->type == TDM_KV_Q8_0 ? 16 + 8 * below(15) : 16 + 4 * below(29);
         c->n_spans = 1 + below(3);
         c->n_queries = 1 + below(19);
         bytes = part_bytes(c->type, c->head_dim);

@@ -55,9 +55,9 @@ static int check_multiples(const struct tdm_layer_sizes *l, struct tdm_error *er
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "the feed-forward length %u is not a multiple of 32, which is not supported",
                                      l->d_ff);
-        if (l->head_dim % 16)
+        if (l->head_dim % 4 || l->head_dim < 16)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "the head dimension %u is not a multiple of 16, which is not supported",
+                                     "the head dimension %u is not a multiple of 4 from 16 on, which is not supported",
                                      l->head_dim);
         if (l->n_heads * l->head_dim % 32)
                 return tdm_error_set(

@@ -18,7 +18,7 @@
 struct tdm_layer_sizes {
         uint32_t n_heads;    /* of queries; a multiple of n_kv_heads */
         uint32_t n_kv_heads; /* of keys and values */
-        uint32_t head_dim;   /* numbers of a head; a multiple of 16 */
+        uint32_t head_dim;   /* numbers of a head; a multiple of 4, at least 16 */
         uint32_t d_ff;       /* neurons of the dense FFN; a multiple of 32 */
         uint32_t window;     /* keys that a query sees, its own included; 0: all before it */
         uint32_t kv_layer;   /* whose keys and values it reads: its own number, or that of an earlier layer */

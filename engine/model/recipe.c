@@ -13,6 +13,7 @@ static const char *const feature_names[TDM_N_FEATURES] = {
         [TDM_FEATURE_NO_ROPE] = "layers without RoPE",
         [TDM_FEATURE_ROPE_NEIGHBOURS] = "RoPE of neighbouring dimensions",
         [TDM_FEATURE_ROPE_PARTIAL] = "RoPE of a part of each head",
+        [TDM_FEATURE_ROPE_STILL] = "RoPE that leaves the last pairs of each head as they are",
         [TDM_FEATURE_ROPE_DIVISORS] = "RoPE with a divisor for each pair",
         [TDM_FEATURE_ROPE_YARN] = "YaRN",
         [TDM_FEATURE_ROPE_MAGNITUDE] = "RoPE with a magnitude",
@@ -50,6 +51,8 @@ static int check_rope(const struct tdm_rope_recipe *rope, struct tdm_error *err)
                 return bad(err, "a RoPE of no known style");
         if (rope->n_dims % 2)
                 return bad(err, "a RoPE of an odd number of dimensions");
+        if (rope->n_still % 2 || rope->n_still >= rope->n_dims)
+                return bad(err, "a RoPE that turns an impossible number of dimensions");
         if (rope->has_divisors > 1)
                 return bad(err, "a flag that is neither 0 nor 1");
         if (!(rope->magnitude >= 1e-3f && rope->magnitude <= 1e3f))
@@ -273,7 +276,7 @@ const char *tdm_feature_name(enum tdm_feature feature)
 static uint64_t rope_features(const struct tdm_rope_recipe *rope, const struct tdm_layer_sizes *sizes)
 {
         return (rope->style == TDM_ROPE_NEIGHBOURS ? BIT(ROPE_NEIGHBOURS) : 0) |
-               (rope->n_dims != sizes->head_dim ? BIT(ROPE_PARTIAL) : 0) |
+               (rope->n_dims != sizes->head_dim ? BIT(ROPE_PARTIAL) : 0) | (rope->n_still ? BIT(ROPE_STILL) : 0) |
                (rope->has_divisors ? BIT(ROPE_DIVISORS) : 0) | (rope->scaling == TDM_ROPE_YARN ? BIT(ROPE_YARN) : 0) |
                (rope->magnitude != 1 ? BIT(ROPE_MAGNITUDE) : 0);
 }

@@ -83,9 +83,9 @@ enum tdm_rope_style {
 };
 enum tdm_rope_scaling { TDM_ROPE_LINEAR = 1, TDM_ROPE_YARN = 2 };
 
-/* Pair i of a query or key at position p is turned by the angle p / factor * base^(-2 i / n_dims), divided by the i-th
- * number of a tensor where has_divisors says so. YaRN (Peng and others, 2023) applies factor to low frequencies only.
- */
+/* Pair i of a query or key at position p is turned by the angle p / factor * base^(-2 i / (n_dims - n_still)), divided
+ * by the i-th number of a tensor where has_divisors says so. YaRN (Peng and others, 2023) applies factor to low
+ * frequencies only. */
 struct tdm_rope_recipe {
         uint32_t style;   /* enum tdm_rope_style */
         uint32_t n_dims;  /* of a head that are turned, from the first on; even */
@@ -100,6 +100,9 @@ struct tdm_rope_recipe {
         uint32_t yarn_n_ctx;  /* context of the model's first training */
         /* The pairs between which it is scaled in part are whole numbers, rounded outward. */
         uint32_t yarn_is_rounded;
+        /* Of n_dims those of the last pairs, which stay as they are; even. A part of each head that makes neighbours is
+         * packed so: as pairs of the whole head, of which the last ones are not turned. */
+        uint32_t n_still;
 };
 
 enum tdm_activation {
@@ -169,8 +172,8 @@ struct tdm_recipe {
         struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
-static_assert(sizeof(struct tdm_rope_recipe) == 44 && sizeof(struct tdm_layer_recipe) == 76 &&
-                      sizeof(struct tdm_recipe) == 80 + 44 * TDM_MAX_ROPES + 76 * TDM_MAX_LAYERS,
+static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 76 &&
+                      sizeof(struct tdm_recipe) == 80 + 48 * TDM_MAX_ROPES + 76 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
 
 /* Numbers that a row carries from block to block: its streams; where there are several, what lies between attention
@@ -213,6 +216,7 @@ enum tdm_feature {
         TDM_FEATURE_NO_ROPE,
         TDM_FEATURE_ROPE_NEIGHBOURS,
         TDM_FEATURE_ROPE_PARTIAL,
+        TDM_FEATURE_ROPE_STILL, /* pairs of a whole head that are not turned */
         TDM_FEATURE_ROPE_DIVISORS,
         TDM_FEATURE_ROPE_YARN,
         TDM_FEATURE_ROPE_MAGNITUDE,

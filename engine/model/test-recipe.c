@@ -88,6 +88,8 @@ static void hostile_numbers(void **state)
         REFUSED((r.ropes[0].scaling = TDM_ROPE_YARN, r.ropes[0].yarn_beta_fast = 32, r.ropes[0].yarn_beta_slow = 1,
                  r.ropes[0].yarn_n_ctx = 4096, r.ropes[0].base = 1)); /* whose logarithm is divided by */
         REFUSED((r.ropes[0].style = r.ropes[1].style = TDM_ROPE_NEIGHBOURS, r.layers[1].v_is_k = 1));
+        REFUSED(r.ropes[0].n_still = 1);
+        REFUSED(r.ropes[0].n_still = r.ropes[0].n_dims);
         REFUSED(r.layers[4].norms = 1);
         REFUSED(r.layers[TDM_MAX_LAYERS - 1].has_output_scale = 1);
 }
@@ -175,6 +177,7 @@ static void features(void **state)
         ASKS(TDM_FEATURE_NO_ROPE, (void)r);
         setup(NULL);
         ASKS(TDM_FEATURE_ROPE_NEIGHBOURS, r.ropes[1].style = TDM_ROPE_NEIGHBOURS);
+        ASKS(TDM_FEATURE_ROPE_STILL, r.ropes[1].n_still = 2);
         ASKS(TDM_FEATURE_ROPE_PARTIAL, r.ropes[0].n_dims = 16);
         ASKS(TDM_FEATURE_ROPE_DIVISORS, r.ropes[0].has_divisors = 1);
         ASKS(TDM_FEATURE_ROPE_YARN, (r.ropes[0].scaling = TDM_ROPE_YARN, r.ropes[0].yarn_beta_fast = 32,

@@ -280,17 +280,20 @@ static int pack(const struct file *f, uint8_t **ret, uint64_t *ret_size, struct 
 
 static struct file file; /* large: not on the stack */
 
-/* Which row of the file, or value of a vector, lies at i: of queries and keys that turn neighbours first the even ones
- * of what a head turns, then the odd ones. */
+/* Which row of the file, or value of a vector, lies at i: of queries and keys that turn neighbours the even ones of
+ * what a head turns begin its first half, the odd ones its second. */
 static uint32_t from_file(uint32_t kind, uint32_t i)
 {
         uint32_t d = i % hparams.head_dim;
         bool turned =
                 kind == TDM_TENSOR_Q || kind == TDM_TENSOR_K || kind == TDM_TENSOR_Q_NORM || kind == TDM_TENSOR_K_NORM;
 
-        if (!turned || d >= n_neighbours)
+        if (!turned || n_neighbours == 0)
                 return i;
-        return i - d + (d < n_neighbours / 2 ? 2 * d : 2 * d - n_neighbours + 1);
+        for (uint32_t pair = 0, half = hparams.head_dim / 2; pair < n_neighbours / 2; pair++)
+                if (d == pair || d == half + pair)
+                        return i - d + 2 * pair + (d >= half);
+        return i - d + (d < hparams.head_dim / 2 ? n_neighbours / 2 + d : d);
 }
 
 /* Every value of every tensor, against the file. */
@@ -393,6 +396,8 @@ static void test_neighbours(void **state)
                 check_values(&file, base, size);
                 for (unsigned rope = 0; rope < TDM_MAX_ROPES; rope++)
                         assert_int_not_equal(tdm_weights_header(base)->recipe.ropes[rope].style, TDM_ROPE_NEIGHBOURS);
+                assert_int_equal(tdm_weights_header(base)->recipe.ropes[0].n_dims, 48);
+                assert_int_equal(tdm_weights_header(base)->recipe.ropes[0].n_still, 48 - turned[i]);
         }
         n_neighbours = 0;
 }

@@ -8,7 +8,8 @@
 #define TDM_WEIGHTS_ALIGNMENT UINT64_C(64)
 
 /* In which order a tensor's rows, or the values of a vector, are packed: as in the file where n_dims is 0, else the
- * first n_dims of each head's come from neighbours to halves. */
+ * first n_dims of each head's come from neighbours to the halves of a head: pair i is i and i + head_dim / 2. Behind
+ * the pairs come those that are not turned. */
 struct tdm_weights_order {
         uint32_t head_dim;
         uint32_t n_dims; /* even */
@@ -24,11 +25,14 @@ struct tdm_weights_plan {
 /* Which row of the file is packed as `row`. */
 static inline uint32_t tdm_weights_source_row(const struct tdm_weights_order *order, uint32_t row)
 {
-        uint32_t i = order->n_dims ? row % order->head_dim : 0, half = order->n_dims / 2;
+        uint32_t i = order->n_dims ? row % order->head_dim : 0, half = order->head_dim / 2, n_pairs = order->n_dims / 2;
 
-        if (i >= order->n_dims)
+        if (order->n_dims == 0)
                 return row;
-        return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+        if (i < half)
+                return row - i + (i < n_pairs ? 2 * i : order->n_dims + (i - n_pairs));
+        i -= half;
+        return row - half - i + (i < n_pairs ? 2 * i + 1 : order->n_dims + (half - n_pairs) + (i - n_pairs));
 }
 
 /* How far apart the rows of a panel that begins with `row` are in the file; 0: not equally far, as where the panel

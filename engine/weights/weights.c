@@ -157,6 +157,22 @@ static struct tdm_weights_order plan_order(const struct tdm_tensor_ref *ref, con
         return (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims };
 }
 
+/* What devices see of neighbours: halves of whole heads, of which the last pairs may stay as they are. */
+static void take_halves(struct tdm_recipe *recipe, const struct tdm_hparams *hp)
+{
+        for (uint32_t i = 0; i < hp->n_layers; i++) {
+                struct tdm_rope_recipe *rope = &recipe->ropes[recipe->layers[i].rope % TDM_MAX_ROPES];
+
+                if (recipe->layers[i].rope == TDM_ROPE_NONE || rope->style != TDM_ROPE_NEIGHBOURS)
+                        continue;
+                rope->style = TDM_ROPE_HALVES;
+                rope->n_still = hp->layers[i].head_dim - rope->n_dims;
+                rope->n_dims = hp->layers[i].head_dim;
+        }
+        for (uint32_t i = 0; i < recipe->n_ropes; i++)
+                recipe->ropes[i].style = TDM_ROPE_HALVES;
+}
+
 int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_description *model,
                          struct tdm_error *err)
 {
@@ -191,8 +207,7 @@ int tdm_weights_plan_new(struct tdm_weights_plan **ret, const struct tdm_model_d
                 plan->orders[i] = plan_order(&model->tensors[i], model);
                 plan->sources[i] = model->tensors[i].tensor;
         }
-        for (uint32_t i = 0; i < plan->header.recipe.n_ropes; i++)
-                plan->header.recipe.ropes[i].style = TDM_ROPE_HALVES;
+        take_halves(&plan->header.recipe, &plan->header.hparams);
         plan->header.size_bytes = offset;
         *ret = steal_ptr(&plan);
         return 0;

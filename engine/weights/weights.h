@@ -25,8 +25,9 @@
  * step's tokens, and devices get them with the step (tdm_weights_file_row()).
  *
  * Where RoPE turns neighbours (2 i and 2 i + 1 of a head), the rows that make queries and keys, with their biases and
- * gains, lie in the order of halves here: first the even ones of a head, then the odd ones. Products of queries and
- * keys stay what they are, and every device turns halves. The recipe in the header says halves then. */
+ * gains, lie in the order of halves here: the even ones of a head begin its first half, the odd ones its second, and
+ * what is not turned ends both. Products of queries and keys stay what they are, and every device turns halves. The
+ * recipe in the header says halves then. */
 #ifndef TDM_ENGINE_WEIGHTS_WEIGHTS_H
 #define TDM_ENGINE_WEIGHTS_WEIGHTS_H
 
@@ -34,7 +35,7 @@
 #include "engine/model/model.h"
 
 #define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
-#define TDM_WEIGHTS_ABI 6u
+#define TDM_WEIGHTS_ABI 7u
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 

@@ -18,6 +18,9 @@ from tandem_test import TREE, Skip, make_model  # noqa: E402
 MODELS = {
     ("llama", "dev", "f32"): (1, 0.005), ("llama", "dev", "q8_0"): (1, 0.0596), ("llama", "dev", "q4_0"): (1, 0.0672),
     ("llama", "k", "q4_k"): (3, 0.0915), ("llama", "k", "q6_k"): (3, 0.0892), ("llama", "linear", "f32"): (4, 0.005),
+    ("llama", "rope80", "f32"): (7, 0.005), ("llama", "rope80", "q8_0"): (7, 0.0596),
+    ("llama", "rope100", "f32"): (7, 0.005), ("llama", "rope120", "f32"): (7, 0.005),
+    ("llama", "rope120", "q8_0"): (7, 0.0596), ("llama", "part", "f32"): (7, 0.005),
     ("smollm3", "dev", "f32"): (1, 0.005), ("smollm3", "dev", "q8_0"): (1, 0.0805),
     ("smollm3", "dev", "q4_0"): (1, 0.0821), ("smollm3", "k", "q4_k"): (3, 0.0944),
     ("qwen2", "dev", "f32"): (1, 0.005), ("qwen2", "dev", "q8_0"): (1, 0.0515), ("qwen2", "dev", "q4_0"): (1, 0.0544),
@@ -36,11 +39,12 @@ BY_MEDIAN = (("gpt-oss", "dev", "f32"),)
 # Whose reference rounds YaRN's range.
 ROUNDED = (("gpt-oss", "dev", "bf16"),)
 F32_LIMIT = 0.001  # in precision f32, of any file
-VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
+VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", "q8_0"), ("llama", "rope120", "q8_0"),
+          ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
           ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
           ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
-EXACT = (("llama", "dev", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "k", "q4_k"),
-         ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"))
+EXACT = (("llama", "dev", "q8_0"), ("llama", "rope120", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"),
+         ("qwen3", "k", "q4_k"), ("qwen3moe", "dev", "q4_0"), ("qwen3moe", "k", "q6_k"), ("gpt-oss", "dev", "mxfp4"))
 
 
 def model(arch, size, kind):

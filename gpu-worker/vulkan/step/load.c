@@ -10,11 +10,11 @@
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
 /* What it computes beyond Gemma 3. */
 #define FEATURES                                                                                                       \
-        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) |     \
-         BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) |      \
-         BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) | BIT(HEADS_BY_LAYER) |        \
-         BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) |    \
-         BIT(DENSE_BESIDE))
+        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_STILL) | BIT(ROPE_DIVISORS) |    \
+         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) |    \
+         BIT(EXPERTS) | BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |               \
+         BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) |           \
+         BIT(STREAMS) | BIT(LAUREL) | BIT(DENSE_BESIDE))
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
@@ -116,11 +116,11 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_sizes *l = &hp->layers[i];
 
-                if (l->n_heads * l->head_dim % TDM_BLOCK_VALUES || l->d_ff % TDM_BLOCK_VALUES || l->head_dim % 16 ||
+                if (l->n_heads * l->head_dim % TDM_BLOCK_VALUES || l->d_ff % TDM_BLOCK_VALUES || l->head_dim % 8 ||
                     l->head_dim > TDM_VK_HEAD_DIM_MAX)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "vulkan device: %u heads of %u values, %u in the FFN: heads of at most "
-                                             "%u, a multiple of 16, and both products multiples of %u are known",
+                                             "%u, a multiple of 8, and both products multiples of %u are known",
                                              l->n_heads, l->head_dim, l->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
         }
         if (hp->d_model > D_MODEL_MAX)

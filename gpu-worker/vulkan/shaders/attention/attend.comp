@@ -47,7 +47,7 @@ const uint VALUE_STEP = !NARROW      ? (QUERIES <= 4 ? 4 : 2) :
                         QUERIES == 1 ? 4 :
                         QUERIES == 2 ? (KV_TYPE == TDM_VK_KV_F16 ? 4 : 2) :
                                        (KV_TYPE == TDM_VK_KV_F16 && !MERGES ? 2 : 1),
-           STEP = HEAD_DIM % 32 == 0 || VALUE_STEP < 4 ? VALUE_STEP : 2;
+           STEP = HEAD_DIM % 16 != 0 ? 1 : HEAD_DIM % 32 == 0 || VALUE_STEP < 4 ? VALUE_STEP : 2;
 #define LOOP_END(n) (n) + NOTHING(p.n_heads)
 #else
 const bool BOTH = ROWS_AND_SIDES >= TDM_VK_ATTEND_BOTH;
@@ -55,7 +55,8 @@ const bool FEW = ROWS == 1 && HEADS == 1;
 const uint STEP = HEAD_DIM % 128 == 0 ? (FEW || ROWS > 1 ? 16 : 8) :
                   HEAD_DIM % 64 == 0  ? 8 :
                   HEAD_DIM % 32 == 0  ? 4 :
-                                        2;
+                  HEAD_DIM % 16 == 0  ? 2 :
+                                        1;
 const uint VALUE_STEP = FEW ? 16 : 8;
 #define LOOP_END(n) n
 #endif
