@@ -5,6 +5,8 @@
  * it. Segments of a model that left are kept until the workers have unmapped them (struct left_segments). */
 #include "daemon/models/private.h"
 
+#include <math.h>
+
 #include "common/log.h"
 
 #define TICK_NS (100 * TDM_NSEC_PER_MSEC)
@@ -504,11 +506,38 @@ static void on_sealed(struct tdm_model_load *load, unsigned n_chunks, void *user
                 sealed(model, n_chunks);
 }
 
+#define KEY_BIAS_MAX 16.0f /* that a block of q8_0 rounds by 0.06 or less */
+
+/* Biases are added to keys before they are kept. A block of q8_0 has one scale, so that a large bias leaves few steps
+ * to the numbers beside it: Qwen 2's reach some hundreds. */
+static void warn_of_biases(const struct tdm_model *model)
+{
+        const struct tdm_hparams *hp = tdm_model_hparams(model);
+        const uint8_t *base = model->weights->base;
+        float most = 0;
+
+        if (model->kv_type != TDM_KV_Q8_0)
+                return;
+        for (uint32_t layer = 0; layer < hp->n_layers; layer++) {
+                const struct tdm_weights_tensor *bias = tdm_weights_find(base, TDM_TENSOR_K_BIAS, layer);
+                const float *values = bias ? (const float *)(const void *)(base + bias->offset) : NULL;
+
+                for (uint64_t i = 0; bias && i < (uint64_t)bias->rows * bias->cols; i++)
+                        most = fmaxf(most, fabsf(values[i]));
+        }
+        if (most > KEY_BIAS_MAX)
+                tdm_log_warning("model %s: biases of its keys reach %.0f, and a KV cache of q8_0 rounds what is beside "
+                                "them by up to %.2f: its answers are worse for it; kv-type = f16 in tandem.conf holds "
+                                "them",
+                                model->name, (double)most, (double)most / 254);
+}
+
 static void on_built(struct tdm_model *model)
 {
         tdm_log_debug("model %s: weights read and packed after %.0f ms", model->name,
                       (double)(tdm_now_ns() - model->started_ns) / 1e6);
         model->state = TDM_MODEL_MAPPING;
+        warn_of_biases(model);
         sealed(model, model->weights->n_chunks);
         tdm_model_metadata_trim(model->metadata); /* unmaps the file: the workers need not wait for that */
         tdm_model_charge_read(model);

@@ -53,7 +53,7 @@ struct tdm_progress {
         _Atomic uint32_t epoch;   /* acknowledged */
         _Atomic uint64_t running; /* tdm_progress_pack() of the block being run now; 0: none */
         _Atomic uint64_t busy_ns;
-        _Atomic uint64_t saturated;   /* V values that did not fit f16, all models */
+        _Atomic uint64_t saturated;   /* keys and values that did not fit the KV cache, all models */
         _Atomic uint64_t handovers;   /* descriptors taken */
         _Atomic uint64_t handover_ns; /* from being posted to being taken, summed */
         /* Time without anything to do, and since when there has been nothing (0: there is). */

@@ -10,6 +10,7 @@
  * Nothing is allocated here while steps run. */
 #include "engine/worker/private.h"
 
+#include <inttypes.h>
 #include <malloc.h>
 #include "common/log.h"
 
@@ -208,6 +209,23 @@ static struct tdm_result *results_of(const struct tdm_worker_model *m, uint32_t 
                                      (uint64_t)slot * m->layout.results_slot_bytes);
 }
 
+/* What the cache could not hold was cut to its largest number, and the answers are others than the model's: that is
+ * said once, as soon as it happens. */
+static void count_saturated(struct tdm_worker *w, struct tdm_worker_model *m)
+{
+        uint64_t n = w->device->ops->n_saturated(m->device_model);
+
+        if (n == m->n_saturated)
+                return;
+        if (m->n_saturated == 0)
+                tdm_log_warning("model %s: of its keys and values %" PRIu64
+                                " are beyond what a KV cache of %s holds, and "
+                                "were cut: its answers are wrong; kv-type = f32 in tandem.conf holds them",
+                                m->name, n, tdm_kv_type_name((enum tdm_kv_type)m->geometry.type));
+        count(&w->progress->saturated, n - m->n_saturated);
+        m->n_saturated = n;
+}
+
 static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const struct tdm_desc *desc, uint32_t end,
                       struct tdm_result *results, struct tdm_error *err)
 {
@@ -246,6 +264,7 @@ static int run_blocks(struct tdm_worker *w, struct tdm_worker_model *m, const st
                 if (full)
                         tdm_run_learn(limit, tdm_now_ns() - begin_ns, n_blocks);
         }
+        count_saturated(w, m);
         return 0;
 }
 

@@ -95,6 +95,7 @@ struct tdm_worker_model {
         uint64_t step_ids[TDM_STEP_SLOTS];      /* which step each holds; 0: none of this epoch */
         struct tdm_result *drawn;               /* [max_logits]: of a pass of a step with bursts */
         struct tdm_worker_relay relay[TDM_STEP_SLOTS];
+        uint64_t n_saturated;                   /* keys and values that its cache could not hold */
         uint32_t blocks_at_once[TDM_RUN_SIZES]; /* of a run(), by the step's rows; 0: not learned yet */
 };
 

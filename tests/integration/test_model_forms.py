@@ -1,0 +1,116 @@
+"""Model files as other converters write them, and files with something that is passed over: what the daemon makes of
+them, and what it says."""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+from gguf_edit import GgufEdit  # noqa: E402
+
+IDS = [2, 300, 301, 302, 303, 304]
+
+
+def edited(folder, source, name, change):
+    path = os.path.join(folder, name + ".gguf")
+    change(GgufEdit(source)).write(path)
+    return path
+
+
+def as_ollama(gguf):
+    """gpt-oss: another architecture's name, other names of tensors, and only the keys that its converter writes."""
+    gguf.drop("gpt-oss.rope.scaling.type", "gpt-oss.rope.scaling.yarn_beta_fast", "gpt-oss.rope.scaling.yarn_beta_slow",
+              "gpt-oss.expert_feed_forward_length")
+    gguf.rename_keys("gpt-oss.", "gptoss.").set("general.architecture", "str", "gptoss")
+    gguf.rename_tensors("attn_output.", "attn_out.").rename_tensors("attn_sinks.weight", "attn_sinks")
+    return gguf.rename_tensors("post_attention_norm", "ffn_norm")
+
+
+@test
+def gpt_oss_of_ollama():
+    source = make_model("dev", "mxfp4", arch="gpt-oss", seed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = edited(folder, source, "ollamas", as_ollama)
+        with Daemon(models=[source, path]) as d:
+            name = os.path.basename(source)[:-5]
+            want = d.generate(model=name, ids=IDS, n=24)
+            got = d.generate(model="ollamas", ids=IDS, n=24)
+            same_ids(got.ids, want.ids, "the same file under other names")
+            equal(got.logprobs, want.logprobs, "log-probabilities")
+
+
+@test
+def gemma_without_epsilon():
+    """Ollama's converter leaves out what every Gemma 3 has."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = edited(folder, TALE, "bare", lambda g: g.drop("gemma3.attention.layer_norm_rms_epsilon",
+                                                             "tokenizer.ggml.add_space_prefix"))
+        with Daemon(models=[TALE, path]) as d:
+            want, got = d.generate(model="tale", n=24), d.generate(model="bare", n=24)
+            same_ids(got.ids, want.ids, "without epsilon and prefix")
+
+
+@test
+def ids_out_of_range():
+    """A released file has -1: said, and not used."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = edited(folder, TALE, "minus", lambda g: g.set("tokenizer.ggml.eos_token_id", "i32", -1))
+        with Daemon(models=[path]) as d:
+            equal(len(d.generate(model="minus", n=8).ids), 8, "tokens")
+            check("the key tokenizer.ggml.eos_token_id is -1, which is none of the" in d.log(), "no warning", d.log())
+
+
+@test
+def listed_ends():
+    """Generation ends at every piece in eos_token_ids: here at the first one that the model would say."""
+    with Daemon() as d:
+        first = d.generate(n=4).ids
+    with tempfile.TemporaryDirectory() as folder:
+        path = edited(folder, TALE, "ends", lambda g: g.set("tokenizer.ggml.eos_token_ids", "ai32", [1, first[2]]))
+        with Daemon(models=[path]) as d:
+            r = d.generate(model="ends", n=4, ignore_end=False)
+            equal((r.ids[:2], len(r.ids) <= 3), (first[:2], True), "the job stops at the listed piece")
+
+
+@test
+def biases_of_keys():
+    """Qwen 2 has biases of keys beside which q8_0 leaves few steps: it is said before anybody wonders."""
+    source = make_model("dev", "q8_0", arch="qwen2", seed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = edited(folder, source, "large", lambda g: g.set_floats("blk.1.attn_k.bias", 100.0))
+        for kv_type, said in (("q8_0", True), ("f16", False)):
+            with Daemon(models=[source, path], env={"TANDEM_KV_TYPE": kv_type}) as d:
+                d.generate(model=os.path.basename(source)[:-5], ids=IDS, n=2)
+                check("biases of its keys" not in d.log(), "a warning about small biases", d.log())
+                d.generate(model="large", ids=IDS, n=2)
+                equal("model large: biases of its keys reach 100" in d.log(), said, f"warning with {kv_type}")
+
+
+@test
+def beyond_f16():
+    """Keys or values that an f16 cache does not hold: said once, with what to do."""
+    loud = make_model("tiny", "q8_0", gain=1e5)
+    name = os.path.basename(loud)[:-5]
+    for kv_type, said in (("f16", 1), ("f32", 0)):
+        with Daemon(models=[loud], env={"TANDEM_KV_TYPE": kv_type}) as d:
+            for _ in range(2):
+                d.generate(model=name, ids=[2, 260, 261, 262], n=8, placement="gpu")
+            equal(d.log().count("are beyond what a KV cache of f16 holds"), said, f"warnings with {kv_type}")
+
+
+@test
+def refused_by_name():
+    """A key that would change the result, and files that are no models."""
+    with tempfile.TemporaryDirectory() as folder:
+        for i, (change, words) in enumerate((
+                (lambda g: g.set("gemma3.logit_scale", "f32", 0.0625), "the key gemma3.logit_scale is 0.0625"),
+                (lambda g: g.set("gemma3.attention.clamp_kqv", "f32", 8.0), "the key gemma3.attention.clamp_kqv is 8"),
+                (lambda g: g.set("general.type", "str", "adapter"), "of the type \"adapter\""))):
+            path = edited(folder, TALE, f"no{i}", change)
+            r = subprocess.run([os.path.join(BIN, "tandem"), "add", "--to", folder, "--name", "x", path],
+                               capture_output=True, text=True)
+            equal((r.returncode != 0, words in r.stderr), (True, True), f"add says {words}: {r.stderr}")
+
+
+main()
