@@ -487,7 +487,7 @@ bool decode_instruction(struct making *m, const uint32_t *w)
         const struct type *t;
         struct insn decoded, *i;
         ref at;
-        bool none;
+        bool none = false;
 
         switch (op) {
         case OP_NOP:
