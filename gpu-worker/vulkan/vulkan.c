@@ -4,7 +4,8 @@
 #include "gpu-worker/vulkan/vulkan.h"
 
 #include "gpu-worker/vulkan/kernels/kernels.h"
-#include "gpu-worker/vulkan/step/step.h"
+#include "gpu-worker/vulkan/load/load.h"
+#include "gpu-worker/vulkan/run.h"
 
 /* Of the device's memory so much is left to buffers for work, an eighth between these bounds. */
 #define WORK_BYTES_MIN (UINT64_C(128) << 20)

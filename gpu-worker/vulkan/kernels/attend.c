@@ -17,13 +17,8 @@ static uint32_t f16_tiles(const struct tdm_vk_model *m)
         return m->hp.head_dim > 128 ? 2 : 4;
 }
 
-struct kernel {
-        enum tdm_vk_shader shader;
-        uint32_t constants[TDM_VK_N_CONSTANTS];
-};
-
-static struct kernel kernel_of(const struct tdm_vk_model *m, uint32_t kind, bool many, uint32_t item_heads,
-                               uint32_t out_act)
+struct tdm_vk_kernel tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t kind, bool many, uint32_t item_heads,
+                                          uint32_t out_act)
 {
         const struct tdm_vk_kind *k = &m->kinds[kind];
         uint32_t form = tdm_vk_attend_merges(m, kind, many, item_heads) ?
@@ -31,39 +26,39 @@ static struct kernel kernel_of(const struct tdm_vk_model *m, uint32_t kind, bool
                                 TDM_VK_ATTEND_FORM(item_heads);
 
         if (m->attend_f16)
-                return many ? (struct kernel){ TDM_VK_ATTEND_F16_WIDE, { m->hp.head_dim, 0, f16_tiles(m), form } } :
-                              (struct kernel){ TDM_VK_ATTEND_F16, { m->hp.head_dim, 0, 0, form } };
-        return (struct kernel){ TDM_VK_ATTEND,
-                                { k->head_dim, m->kv.type,
-                                  (many ? k->many_rows : 1) | (k->both ? TDM_VK_ATTEND_BOTH : 0) |
-                                          (m->device->few_registers ? TDM_VK_ATTEND_NARROW : 0),
-                                  form } };
+                return (struct tdm_vk_kernel){ .shader = many ? TDM_VK_ATTEND_F16_WIDE : TDM_VK_ATTEND_F16,
+                                               .constants = { m->hp.head_dim, 0, many ? f16_tiles(m) : 0, form },
+                                               .fits = true };
+        return (struct tdm_vk_kernel){ .shader = TDM_VK_ATTEND,
+                                       .fits = true,
+                                       .constants = { k->head_dim, m->kv.type,
+                                                      (many ? k->many_rows : 1) | (k->both ? TDM_VK_ATTEND_BOTH : 0) |
+                                                              (m->device->few_registers ? TDM_VK_ATTEND_NARROW : 0),
+                                                      form } };
 }
 
 /* Of rows that attend-f16.comp rotates itself; several: of one sequence. */
-static struct kernel rotating_of(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act, bool several)
+static struct tdm_vk_kernel rotating_of(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act, bool several)
 {
-        struct kernel k = kernel_of(m, kind, false, m->kinds[kind].queries_heads, out_act);
+        struct tdm_vk_kernel k = tdm_vk_attend_kernel(m, kind, false, m->kinds[kind].queries_heads, out_act);
 
         k.constants[2] = several ? 2 : 1;
         return k;
 }
 
-struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act,
-                                                      bool several)
+bool tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act, bool several,
+                                   struct tdm_vk_kernel *ret)
 {
-        struct kernel k = rotating_of(m, kind, out_act, several);
-
-        return m->attend_f16 ? tdm_vk_pipeline_proven(m->device, k.shader, k.constants[0], k.constants[1],
-                                                      k.constants[2], k.constants[3]) :
-                               NULL;
+        *ret = rotating_of(m, kind, out_act, several);
+        ret->spare = true;
+        return m->attend_f16;
 }
 
 void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_VK_KINDS])
 {
         for (uint32_t i = 0; i < m->hp.n_layers && m->attend_f16; i++)
                 ((struct tdm_vk_rotation *)m->rotations.map)[i] =
-                        (struct tdm_vk_rotation){ .y = m->y.address,
+                        (struct tdm_vk_rotation){ .y = m->arrays[TDM_VK_Y].address,
                                                   .q_gain = m->layers[i].q_norm,
                                                   .k_gain = m->layers[i].k_norm,
                                                   .counters = m->counters.address,
@@ -75,27 +70,21 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_V
 
 bool tdm_vk_attend_rotates(const struct tdm_vk_model *m)
 {
-        for (uint32_t i = 0; i < m->hp.n_layers; i++)
-                if (tdm_vk_heads_of(&m->layers[i]) != TDM_VK_HEADS_NORMED ||
-                    !tdm_vk_attend_rotating_kernel(m, tdm_vk_kind_of(m, i), m->layers[i].o.act, true))
+        const struct tdm_vk_class class = { .n_rows = 2, .several = true, .may_rotate = true };
+
+        for (uint32_t i = 0; i < m->program->n_ops; i++)
+                if (m->program->ops[i].kind == TDM_VK_OP_ATTEND &&
+                    !tdm_vk_op_kernel(m, &m->program->ops[i], TDM_VK_PART_ALL, &class, NULL, NULL))
                         return false;
         return true;
 }
 
-struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t kind, bool many,
-                                             uint32_t item_heads, uint32_t out_act)
-{
-        struct kernel k = kernel_of(m, kind, many, item_heads, out_act);
-
-        return tdm_vk_pipeline_get(m->device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
-}
-
-static int need(struct tdm_vk_model *m, const struct kernel *k, struct tdm_error *err)
+static int need_kernel(struct tdm_vk_model *m, const struct tdm_vk_kernel *k, struct tdm_error *err)
 {
         return tdm_vk_pipeline_need(m->device, k->shader, k->constants, err);
 }
 
-static struct tdm_vk_pipeline *compiled(struct tdm_vk_model *m, const struct kernel *k)
+static struct tdm_vk_pipeline *compiled_kernel(struct tdm_vk_model *m, const struct tdm_vk_kernel *k)
 {
         return tdm_vk_pipeline_compiled(m->device, k->shader, k->constants[0], k->constants[1], k->constants[2],
                                         k->constants[3]);
@@ -113,31 +102,33 @@ static uint32_t f16_heads(const struct tdm_vk_model *m)
 }
 
 /* rotating: of one row of a sequence, and of several; may be missing. */
-static int compile_and_prove(struct tdm_vk_model *m, uint32_t kind, const struct kernel *single,
-                             const struct kernel *many, const struct kernel rotating[2], struct tdm_error *err)
+static int compile_and_prove(struct tdm_vk_model *m, uint32_t kind, const struct tdm_vk_kernel *single,
+                             const struct tdm_vk_kernel *many, const struct tdm_vk_kernel rotating[2],
+                             struct tdm_error *err)
 {
-        const struct kernel rotate = { TDM_VK_ROTATE, { m->kv.type, 0, 0, 0 } };
+        const struct tdm_vk_kernel rotate = { .shader = TDM_VK_ROTATE, .constants = { m->kv.type, 0, 0, 0 } };
         int r;
 
         m->device->deferring = true;
-        r = need(m, single, err);
+        r = need_kernel(m, single, err);
         if (r == 0)
-                r = need(m, many, err);
+                r = need_kernel(m, many, err);
         if (r == 0)
-                r = need(m, &rotate, err);
+                r = need_kernel(m, &rotate, err);
         for (unsigned i = 0; i < 2 && r == 0 && rotating; i++)
-                r = need(m, &rotating[i], err);
+                r = need_kernel(m, &rotating[i], err);
         if (r == 0)
                 r = tdm_vk_pipelines_compile(m->device, err);
         m->device->deferring = false;
         if (r == 0)
-                r = tdm_vk_prove_attend(m->device, compiled(m, single), compiled(m, many), m->kinds[kind].queries_heads,
-                                        m->kinds[kind].many_rows, err);
-        for (unsigned i = 0; i < 2 && r == 0 && rotating && compiled(m, many) && compiled(m, many)->proven; i++) {
-                struct tdm_vk_pipeline *p = compiled(m, &rotating[i]);
+                r = tdm_vk_prove_attend(m->device, compiled_kernel(m, single), compiled_kernel(m, many),
+                                        m->kinds[kind].queries_heads, m->kinds[kind].many_rows, err);
+        for (unsigned i = 0;
+             i < 2 && r == 0 && rotating && compiled_kernel(m, many) && compiled_kernel(m, many)->proven; i++) {
+                struct tdm_vk_pipeline *p = compiled_kernel(m, &rotating[i]);
 
                 if (p && !p->tried)
-                        r = tdm_vk_prove_rotating(m->device, compiled(m, &rotate), compiled(m, single), p,
+                        r = tdm_vk_prove_rotating(m->device, compiled_kernel(m, &rotate), compiled_kernel(m, single), p,
                                                   m->kinds[kind].queries_heads, err);
         }
         return r;
@@ -148,7 +139,7 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
         const uint32_t kind = tdm_vk_kind_of(m, 0), act = m->layers[0].o.act; /* all kinds are alike here */
         const struct tdm_vk_kind kinds[] = { m->kinds[0], m->kinds[1] };
         const struct tdm_vk_pipeline *proven;
-        struct kernel single, many, rotating[2];
+        struct tdm_vk_kernel single, many, rotating[2];
         int r;
 
         if (m->device->emulates_units || m->kv.type != TDM_KV_F16 ||
@@ -159,35 +150,17 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
                 m->kinds[i].queries_heads = f16_heads(m);
                 m->kinds[i].many_rows = f16_tiles(m) * 16 / m->kinds[i].queries_heads;
         }
-        single = kernel_of(m, kind, false, m->kinds[kind].queries_heads, act);
-        many = kernel_of(m, kind, true, m->kinds[kind].queries_heads, act);
+        single = tdm_vk_attend_kernel(m, kind, false, m->kinds[kind].queries_heads, act);
+        many = tdm_vk_attend_kernel(m, kind, true, m->kinds[kind].queries_heads, act);
         rotating[0] = rotating_of(m, kind, act, false);
         rotating[1] = rotating_of(m, kind, act, true);
         r = compile_and_prove(m, kind, &single, &many,
                               tdm_vk_attend_merges(m, kind, false, m->kinds[kind].queries_heads) ? rotating : NULL,
                               err);
-        proven = r == 0 ? compiled(m, &many) : NULL;
+        proven = r == 0 ? compiled_kernel(m, &many) : NULL;
         if (proven && proven->proven)
                 return 0;
         m->attend_f16 = false;
         memcpy(m->kinds, kinds, sizeof(kinds));
-        return r;
-}
-
-int tdm_vk_kernels_need_attend(struct tdm_vk_model *m, struct tdm_error *err)
-{
-        int r = 0;
-
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
-                const uint32_t kind = tdm_vk_kind_of(m, i), heads = m->kinds[kind].queries_heads;
-                const struct kernel many = kernel_of(m, kind, true, heads, TDM_VK_ACT_NONE);
-
-                r = need(m, &many, err);
-                for (unsigned k = 0; k < (m->attend_f16 ? 1u : 2u) && r == 0; k++) {
-                        const struct kernel single = kernel_of(m, kind, false, k == 0 ? heads : 1, m->layers[i].o.act);
-
-                        r = need(m, &single, err);
-                }
-        }
         return r;
 }

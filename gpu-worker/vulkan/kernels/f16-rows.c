@@ -199,7 +199,7 @@ static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct
 {
         struct tdm_vk *vk = &m->device->vk;
         struct tdm_vk_bound_push push = { .gains = gains,
-                                          .bounds = m->y.address + word * sizeof(uint32_t),
+                                          .bounds = m->arrays[TDM_VK_Y].address + word * sizeof(uint32_t),
                                           .w0 = a->address,
                                           .w1 = b ? b->address : 0,
                                           .panel_bytes = a->panel_bytes,
@@ -228,13 +228,13 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         VkCommandBuffer commands;
         int r = need_bounds(m, err);
 
-        if (r == 0 && (bytes > m->y.size_bytes || bytes > device->stages[0].size_bytes))
+        if (r == 0 && (bytes > m->arrays[TDM_VK_Y].size_bytes || bytes > device->stages[0].size_bytes))
                 r = tdm_error_set(err, TDM_E_UNSUPPORTED, "vulkan device: %u layers are too many", m->hp.n_layers);
         if (r == 0)
                 r = tdm_vk_once_begin(device, &commands, what, err);
         if (r != 0)
                 return r;
-        device->vk.CmdFillBuffer(commands, m->y.buffer, 0, bytes, 0);
+        device->vk.CmdFillBuffer(commands, m->arrays[TDM_VK_Y].buffer, 0, bytes, 0);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
@@ -253,7 +253,7 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
                 bound(m, commands, &m->embedding, NULL, 0, others);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                        VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
-        device->vk.CmdCopyBuffer(commands, m->y.buffer, device->stages[0].buffer, 1, &copy);
+        device->vk.CmdCopyBuffer(commands, m->arrays[TDM_VK_Y].buffer, device->stages[0].buffer, 1, &copy);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
                        VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
         *ret = (const float *)device->stages[0].map;

@@ -48,33 +48,6 @@ const struct tdm_vk_tuned *tdm_vk_few_rows_known(const struct tdm_vk_model *m, u
         return NULL;
 }
 
-/* Every layer has kernels for flagged words of so many rows. */
-static bool can_flag(const struct tdm_vk_model *m, uint32_t rows)
-{
-        if (!m->f16_rows || !m->device->chained || rows > TDM_VK_FLAGGED_ROWS)
-                return false;
-        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
-                const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
-                uint32_t n_panels, panels;
-
-                if (l->experts.n > 0 || l->n_qkv < 3 || l->q.act == l->o.act || tdm_vk_has_side(m, i) ||
-                    !tdm_vk_gelu_fits(l, rows) ||
-                    !tdm_vk_f16_rows_kernel(m->device, &l->gate, 2 * l->gate.n_panels, rows, 1 + l->activation,
-                                            &panels) ||
-                    !tdm_vk_f16_rows_kernel(m->device, &l->o, l->o.n_panels, rows, 0, &panels))
-                        return false;
-                for (unsigned k = 0; k < 3;) {
-                        const struct tdm_vk_matrix *a = qkv[k];
-
-                        k += tdm_vk_group_of(qkv + k, 3 - k, &n_panels);
-                        if (!tdm_vk_f16_rows_kernel(m->device, a, n_panels, rows, 0, &panels))
-                                return false;
-                }
-        }
-        return true;
-}
-
 void tdm_vk_few_rows_find(struct tdm_vk_model *m)
 {
         enum tdm_vk_rows_forced forced = tdm_vk_few_rows_forced();
@@ -87,8 +60,9 @@ void tdm_vk_few_rows_find(struct tdm_vk_model *m)
 
                 if (forced == TDM_VK_ROWS_MEASURED && !(known && known->shape.panels == 1))
                         continue;
-                m->few_rows[index_of(rows)] =
-                        forced != TDM_VK_ROWS_FORCED_APART && can_flag(m, rows) ? TDM_VK_FEW_FLAGGED : TDM_VK_FEW_ITEMS;
+                m->few_rows[index_of(rows)] = forced != TDM_VK_ROWS_FORCED_APART && tdm_vk_program_flags(m, rows) ?
+                                                      TDM_VK_FEW_FLAGGED :
+                                                      TDM_VK_FEW_ITEMS;
         }
 }
 

@@ -1,19 +1,11 @@
-/* Which kernel a matrix with rows of F16 takes (f16-rows.c), and which a model wants: all must be proven before its
- * rows are F16. */
+/* Which kernels can compute a product of rows of F16 (f16-rows.c), the best first. All but the spare ones must be
+ * proven before a model's rows are F16. */
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define WIDE_F16_PANELS_MIN 1500u            /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
 #define WIDE_F16_SUBGROUPS_MAX 11u           /* of a workgroup for so many rows: what its registers leave room for */
 #define WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX 8u /* with which types of engine/weights/subblock.h have two on their way */
-
-struct f16_kernel {
-        enum tdm_vk_shader shader;
-        uint32_t constants[TDM_VK_N_CONSTANTS];
-        uint32_t panels, rows; /* that one workgroup makes, with GELU of each of the two */
-        bool spare;            /* there is another for the same */
-        bool fits;             /* there is room for it */
-};
 
 #define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
 
@@ -81,10 +73,10 @@ static uint32_t panels_of(const struct tdm_vk_shape *shape, uint32_t gelu)
         return (uint32_t)shape->groups * shape->panels / (gelu ? 2 : 1);
 }
 
-static struct f16_kernel f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                    const struct tdm_vk_shape *shape, uint32_t gelu)
+static struct tdm_vk_kernel f16_single(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                       const struct tdm_vk_shape *shape, uint32_t gelu)
 {
-        struct f16_kernel k = { .shader = TDM_VK_MATVEC_F16, .panels = panels_of(shape, gelu), .rows = 1 };
+        struct tdm_vk_kernel k = { .shader = TDM_VK_MATVEC_F16, .panels = panels_of(shape, gelu), .rows = 1 };
 
         k.fits = tdm_vk_f16_shaped(device, a, shape, gelu, 1, k.constants);
         return k;
@@ -92,7 +84,7 @@ static struct f16_kernel f16_single(const struct tdm_vk_device *device, const st
 
 /* Of several rows: the shape that was found best, or where nothing was measured the first that fits. false: none. */
 static bool f16_rows(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                     uint32_t n_rows, uint32_t gelu, struct f16_kernel *ret)
+                     uint32_t n_rows, uint32_t gelu, struct tdm_vk_kernel *ret)
 {
         uint32_t rows = tdm_vk_rows_class(n_rows);
         const struct tdm_vk_tuned key = { .shader = TDM_VK_TUNED_ROWS(gelu ? TDM_VK_MATVEC_GELU : TDM_VK_MATVEC, rows),
@@ -109,7 +101,7 @@ static bool f16_rows(const struct tdm_vk_device *device, const struct tdm_vk_mat
         } else if (tdm_vk_few_rows_forced() == TDM_VK_ROWS_FORCED_ON)
                 n = tdm_vk_tuned_shapes(&key, &shapes);
         for (unsigned i = 0; i < n; i++) {
-                *ret = (struct f16_kernel){
+                *ret = (struct tdm_vk_kernel){
                         .shader = TDM_VK_MATVEC_F16, .panels = panels_of(&shapes[i], gelu), .rows = rows, .spare = true
                 };
                 ret->fits = tdm_vk_f16_shaped(device, a, &shapes[i], gelu, rows, ret->constants);
@@ -121,7 +113,7 @@ static bool f16_rows(const struct tdm_vk_device *device, const struct tdm_vk_mat
 
 /* The shape that was found best (tune.c), where it is proven: else the rule's, which always is. false: none. */
 static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                      uint32_t gelu, struct f16_kernel *ret)
+                      uint32_t gelu, struct tdm_vk_kernel *ret)
 {
         const struct tdm_vk_tuned *tuned =
                 tdm_vk_tuned(device, gelu ? TDM_VK_MATVEC_GELU : TDM_VK_MATVEC, a, gelu ? n_panels / 2 : n_panels);
@@ -136,7 +128,7 @@ static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_ma
 /* Of up to eight rows that are not flagged: the shape that was found best; in tests, without measuring, the first of
  * MATVEC_F16. false: none, and the rule's is taken. */
 static bool f16_tile_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                           uint32_t n_rows, uint32_t gelu, struct f16_kernel *ret)
+                           uint32_t n_rows, uint32_t gelu, struct tdm_vk_kernel *ret)
 {
         uint32_t rows = tdm_vk_rows_class(n_rows);
         const struct tdm_vk_tuned key = { .shader = TDM_VK_TUNED_ROWS(TDM_VK_MATMUL_F16, rows) |
@@ -156,10 +148,10 @@ static bool f16_tile_tuned(const struct tdm_vk_device *device, const struct tdm_
 
                 if (!tuned && shader == TDM_VK_MATMUL_F16)
                         continue;
-                *ret = (struct f16_kernel){ .shader = shader,
-                                            .panels = panels_of(&shapes[i], gelu),
-                                            .rows = shader == TDM_VK_MATMUL_F16 ? 8 : rows,
-                                            .spare = true };
+                *ret = (struct tdm_vk_kernel){ .shader = shader,
+                                               .panels = panels_of(&shapes[i], gelu),
+                                               .rows = shader == TDM_VK_MATMUL_F16 ? 8 : rows,
+                                               .spare = true };
                 ret->fits = tdm_vk_f16_tile_shaped(device, a, &shapes[i], gelu, rows, ret->constants);
                 if (ret->fits)
                         return true;
@@ -167,21 +159,10 @@ static bool f16_tile_tuned(const struct tdm_vk_device *device, const struct tdm_
         return false;
 }
 
-static struct tdm_vk_pipeline *f16_proven(struct tdm_vk_device *device, const struct f16_kernel *k)
+unsigned tdm_vk_f16_rows_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                                 uint32_t n_rows, uint32_t gelu, struct tdm_vk_kernel ret[TDM_VK_CANDIDATES])
 {
-        return tdm_vk_pipeline_proven(device, k->shader, k->constants[0], k->constants[1], k->constants[2],
-                                      k->constants[3]);
-}
-
-struct tdm_vk_pipeline *tdm_vk_f16_rows_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                               uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels)
-{
-        struct f16_kernel k;
-
-        if (!tdm_vk_is_f16(a) || !f16_rows(device, a, n_panels, n_rows, gelu, &k))
-                return NULL;
-        *ret_panels = k.panels;
-        return f16_proven(device, &k);
+        return tdm_vk_is_f16(a) && f16_rows(device, a, n_panels, n_rows, gelu, ret) ? 1 : 0;
 }
 
 /* Weights of 16 bits are on their way in four times the registers that Q4_0's take. */
@@ -194,8 +175,8 @@ static bool is_plain(const struct tdm_vk_matrix *a)
  * them as let all workgroups run at once: more would leave each subgroup fewer registers for what is on its way. Else
  * it takes two, or four for more than 8 rows. Up to 16 rows one panel each was faster up to 264 panels, measured with
  * Q4_0 alone. */
-static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                                 uint32_t n_rows, uint32_t gelu)
+static struct tdm_vk_kernel f16_few(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                    uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
 {
         uint32_t tiles = n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4, panels = tiles > 1 ? 4 : 2, rounds;
 
@@ -211,12 +192,12 @@ static struct f16_kernel f16_few(const struct tdm_vk_device *device, const struc
                                   &(struct tdm_vk_shape){
                                           .panels = (uint8_t)panels, .ahead = (uint8_t)rounds, .sets = 2, .groups = 1 },
                                   gelu);
-        return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16,
-                                    .constants = { a->type, TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
-                                                   f16_subgroups(a, rounds) * 32, 0 },
-                                    .panels = gelu ? panels / 2 : panels,
-                                    .rows = tiles * 8,
-                                    .fits = true };
+        return (struct tdm_vk_kernel){ .shader = TDM_VK_MATMUL_F16,
+                                       .constants = { a->type, TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
+                                                      f16_subgroups(a, rounds) * 32, 0 },
+                                       .panels = gelu ? panels / 2 : panels,
+                                       .rows = tiles * 8,
+                                       .fits = true };
 }
 
 /* As many as let all multiprocessors work to the end, whether once or several times. */
@@ -227,7 +208,7 @@ static uint32_t wide_subgroups(uint32_t n_panels)
         return TDM_DIV_UP(n_panels, at_once * times);
 }
 
-static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
+static struct tdm_vk_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
 {
         /* Registers for two chunks at once: types of 16 bits leave none, those of engine/weights/subblock.h where a
          * workgroup has few subgroups. Those of 16 bits leave none for eight tiles either. */
@@ -238,40 +219,33 @@ static struct f16_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_pane
                    (!tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) || subgroups <= WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX) &&
                    a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
 
-        return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
-                                    .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, gelu),
-                                                   threads, 0 },
-                                    .panels = threads / 32 * (gelu ? 1 : 2),
-                                    .rows = tiles * 8,
-                                    .fits = true };
+        return (struct tdm_vk_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE,
+                                       .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, two ? 2u : 1u, gelu),
+                                                      threads, 0 },
+                                       .panels = threads / 32 * (gelu ? 1 : 2),
+                                       .rows = tiles * 8,
+                                       .fits = true };
 }
 
 /* Found on an H200. */
-static struct f16_kernel f16_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
-                                  uint32_t n_rows, uint32_t gelu)
+static struct tdm_vk_kernel f16_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                     uint32_t n_panels, uint32_t n_rows, uint32_t gelu)
 {
         return n_rows > TDM_VK_F16_ROWS_MAX || (n_rows > 16 && n_panels >= WIDE_F16_PANELS_MIN) ?
                        f16_wide(a, n_panels, n_rows, gelu) :
                        f16_few(device, a, n_panels, n_rows, gelu);
 }
 
-struct tdm_vk_pipeline *tdm_vk_f16_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                          uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels,
-                                          uint32_t *ret_rows)
+unsigned tdm_vk_f16_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
+                            uint32_t n_rows, uint32_t gelu, struct tdm_vk_kernel ret[TDM_VK_CANDIDATES])
 {
-        struct f16_kernel k;
-        struct tdm_vk_pipeline *tuned = (n_rows == 1 ? f16_tuned(device, a, n_panels, gelu, &k) :
-                                                       f16_tile_tuned(device, a, n_panels, n_rows, gelu, &k)) ?
-                                                f16_proven(device, &k) :
-                                                NULL;
+        unsigned n = (n_rows == 1 ? f16_tuned(device, a, n_panels, gelu, ret) :
+                                    f16_tile_tuned(device, a, n_panels, n_rows, gelu, ret)) ?
+                             1 :
+                             0;
 
-        if (!tuned)
-                k = f16_rule(device, a, n_panels, n_rows, gelu);
-        *ret_panels = k.panels;
-        *ret_rows = k.rows;
-        return tuned ? tuned :
-                       tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2],
-                                           k.constants[3]);
+        ret[n] = f16_rule(device, a, n_panels, n_rows, gelu);
+        return n + 1;
 }
 
 /* ---- of experts ---- */
@@ -285,8 +259,8 @@ uint32_t tdm_vk_f16_item_rows(const struct tdm_vk_experts *e, uint32_t n_rows)
 }
 
 /* gelu: of a layer's gate, with up beside it. Found on an H200. */
-static struct f16_kernel expert_rule(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                     uint32_t item_rows, uint32_t gelu)
+struct tdm_vk_kernel tdm_vk_expert_kernel(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
+                                          uint32_t item_rows, uint32_t gelu)
 {
         /* of a short K a subgroup has little to do: fewer of them, with more segments each */
         bool is_short = TDM_VK_SEGMENT_CHUNKS(a->cols) == 1;
@@ -295,7 +269,7 @@ static struct f16_kernel expert_rule(const struct tdm_vk_device *device, const s
         };
         uint32_t tiles = item_rows / 8, panels = gelu && !is_plain(a) ? 4 : 2, rounds = 4,
                  threads = item_rows <= 32 ? 64 : 128;
-        struct f16_kernel k;
+        struct tdm_vk_kernel k;
 
         if (item_rows == 1) {
                 k = f16_single(device, a, &shape, gelu);
@@ -303,132 +277,23 @@ static struct f16_kernel expert_rule(const struct tdm_vk_device *device, const s
                 return k;
         }
         if (item_rows <= 16)
-                return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_EXPERTS,
-                                            .constants = { a->type,
-                                                           TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
-                                                           f16_subgroups(a, rounds) * 32, 0 },
-                                            .panels = gelu ? panels / 2 : panels,
-                                            .rows = item_rows,
-                                            .fits = true };
-        return (struct f16_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE_EXPERTS,
-                                    .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, 1u, gelu), threads, 0 },
-                                    .panels = threads / 32 * (gelu ? 1 : 2),
-                                    .rows = item_rows,
-                                    .fits = true };
+                return (struct tdm_vk_kernel){ .shader = TDM_VK_MATMUL_F16_EXPERTS,
+                                               .constants = { a->type,
+                                                              TDM_VK_MATMUL_F16_SHAPE(tiles, panels, rounds, gelu),
+                                                              f16_subgroups(a, rounds) * 32, 0 },
+                                               .panels = gelu ? panels / 2 : panels,
+                                               .rows = item_rows,
+                                               .fits = true };
+        return (struct tdm_vk_kernel){ .shader = TDM_VK_MATMUL_F16_WIDE_EXPERTS,
+                                       .constants = { a->type, TDM_VK_MATMUL_F16_WIDE_SHAPE(tiles, 1u, gelu), threads,
+                                                      0 },
+                                       .panels = threads / 32 * (gelu ? 1 : 2),
+                                       .rows = item_rows,
+                                       .fits = true };
 }
 
 /* Whether gate, up and what follows them are one kernel: they are of one type, then. */
 bool tdm_vk_experts_fuse(const struct tdm_vk_experts *e)
 {
         return e->gate.type == e->up.type;
-}
-
-struct tdm_vk_pipeline *tdm_vk_expert_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
-                                             uint32_t item_rows, uint32_t gelu, uint32_t *ret_panels)
-{
-        struct f16_kernel k = expert_rule(device, a, item_rows, gelu);
-
-        *ret_panels = k.panels;
-        return tdm_vk_pipeline_get(device, k.shader, k.constants[0], k.constants[1], k.constants[2], k.constants[3]);
-}
-
-typedef int (*each_f16)(struct tdm_vk_model *m, const struct f16_kernel *k, struct tdm_error *err);
-
-/* Those of the matrices that one input goes into. */
-static int f16_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_matrix *const *matrices, unsigned n_matrices,
-                          uint32_t gelu, each_f16 each, struct tdm_error *err)
-{
-        static const uint32_t n_rows[] = { 1, 8, 16, TDM_VK_F16_ROWS_MAX, TDM_VK_F16_ROWS_MAX + 1 };
-        int r = 0;
-
-        for (unsigned i = 0; i < n_matrices && tdm_vk_is_f16(matrices[i]);) {
-                const struct tdm_vk_matrix *first = matrices[i];
-                struct f16_kernel k;
-                uint32_t n_panels;
-
-                i += tdm_vk_group_of(matrices + i, n_matrices - i, &n_panels);
-                for (unsigned v = 0; v < TDM_ARRAY_SIZE(n_rows) && r == 0; v++) {
-                        k = f16_rule(m->device, first, n_panels, n_rows[v], gelu);
-                        r = each(m, &k, err);
-                }
-                if (r == 0 && f16_tuned(m->device, first, n_panels, gelu, &k))
-                        r = each(m, &k, err);
-                for (uint32_t rows = 2; rows <= TDM_VK_FEW_ROWS_MAX && r == 0; rows *= 2) {
-                        if (f16_rows(m->device, first, n_panels, rows, gelu, &k))
-                                r = each(m, &k, err);
-                        if (r == 0 && f16_tile_tuned(m->device, first, n_panels, rows, gelu, &k))
-                                r = each(m, &k, err);
-                }
-        }
-        return r;
-}
-
-static int expert_kernels_of(struct tdm_vk_model *m, const struct tdm_vk_layer *l, each_f16 each, struct tdm_error *err)
-{
-        static const uint32_t item_rows[] = { 1, 8, 16, 32, 64 };
-        const struct tdm_vk_experts *e = &l->experts;
-        uint32_t most = tdm_vk_f16_item_rows(e, m->tile_rows);
-        int r = 0;
-
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(item_rows) && r == 0 && (i == 0 || item_rows[i] <= most); i++) {
-                bool fuses = tdm_vk_experts_fuse(e);
-                const struct f16_kernel kernels[] = {
-                        expert_rule(m->device, &e->gate, item_rows[i], fuses ? 1 + l->activation : 0),
-                        expert_rule(m->device, &e->up, item_rows[i], fuses ? 1 + l->activation : 0),
-                        expert_rule(m->device, &e->down, item_rows[i], 0)
-                };
-
-                for (unsigned k = 0; k < TDM_ARRAY_SIZE(kernels) && r == 0; k++)
-                        r = each(m, &kernels[k], err);
-        }
-        return r;
-}
-
-/* Calls `each` for every kernel that the model's rows of F16 want. Stops where it does not return 0. */
-static int f16_kernels(struct tdm_vk_model *m, each_f16 each, struct tdm_error *err)
-{
-        int r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &m->output }, 1, false, each, err);
-
-        for (uint32_t i = 0; i < m->hp.n_layers && r == 0; i++) {
-                const struct tdm_vk_layer *l = &m->layers[i];
-
-                r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, 3, false, each, err);
-                if (r == 0)
-                        r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->o }, 1, false, each, err);
-                if (r == 0 && l->experts.n > 0) {
-                        r = expert_kernels_of(m, l, each, err);
-                        continue;
-                }
-                if (r == 0)
-                        r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2,
-                                           tdm_vk_gelu_fits(l, 1) ? 1 + l->activation : 0, each, err);
-                if (r == 0)
-                        r = f16_kernels_of(m, (const struct tdm_vk_matrix *[]){ &l->down }, 1, false, each, err);
-        }
-        return r;
-}
-
-static int need_f16(struct tdm_vk_model *m, const struct f16_kernel *k, struct tdm_error *err)
-{
-        int r = k->fits ? tdm_vk_pipeline_need(m->device, k->shader, k->constants, err) : 0;
-
-        return r ? r :
-                   tdm_vk_prove_f16_need(m->device, k->constants[0] & ~TDM_VK_FRAGMENTS,
-                                         TDM_VK_F16_SHAPE_GELU(k->constants[1]), err);
-}
-
-int tdm_vk_kernels_need_f16(struct tdm_vk_model *m, struct tdm_error *err)
-{
-        return f16_kernels(m, need_f16, err);
-}
-
-static int is_proven(struct tdm_vk_model *m, const struct f16_kernel *k, struct tdm_error *err)
-{
-        (void)err;
-        return k->spare || (k->fits && f16_proven(m->device, k)) ? 0 : 1;
-}
-
-bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *m)
-{
-        return f16_kernels(m, is_proven, NULL) == 0;
 }

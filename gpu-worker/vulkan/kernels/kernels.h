@@ -1,4 +1,5 @@
-/* Which kernels a model wants, and which one a dispatch takes. All are compiled when the model is loaded, so that none
+/* Which kernels compute an operation (program/). choose.c says it for each class of rows; compiling, measuring and
+ * recording all ask there. All are compiled when the model is loaded, so that none
  * is later; choosing one never fails after that. Kernels of one matrix differ in speed and in the number of rows that
  * they take, never in bits.
  *
@@ -7,7 +8,7 @@
 #ifndef TDM_GPU_WORKER_VULKAN_KERNELS_KERNELS_H
 #define TDM_GPU_WORKER_VULKAN_KERNELS_KERNELS_H
 
-#include "gpu-worker/vulkan/model/model.h"
+#include "gpu-worker/vulkan/program/program.h"
 
 /* workgroups of MATMUL_INT8, MATMUL_INT8_WIDE or MATMUL_F16, as many as an H200's multiprocessors */
 #define TDM_VK_UNITS_AT_ONCE 132u
@@ -28,30 +29,65 @@ bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_v
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
 /* How many of the matrices, at most three, one dispatch can multiply: of one type and rounding, beside each other. */
 unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels);
-/* The fastest of those that give the same bits. */
-struct tdm_vk_pipeline *tdm_vk_choose_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
-                                             uint32_t n_panels, uint32_t n_rows, uint32_t *ret_panels,
-                                             uint32_t *ret_rows);
 /* Whether gate, up and GELU of so many rows are one kernel. */
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
-/* Which one; ret_panels: of each of the two. */
-struct tdm_vk_pipeline *tdm_vk_gelu_kernel(struct tdm_vk_device *device, const struct tdm_vk_layer *layer,
-                                           uint32_t n_rows, uint32_t *ret_panels, uint32_t *ret_rows);
 /* HEADS of rotate.comp. */
 uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *layer);
-/* For the numbers that experts are chosen by, ret_rows a workgroup; NULL: it is multiplied as other matrices are. */
-struct tdm_vk_pipeline *tdm_vk_router_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *router,
-                                             uint32_t n_rows, uint32_t *ret_rows);
 /* Slots of an item (shaders/common/shared-experts.h) where a tile has n_rows rows. No result depends on it. */
 uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows);
 /* PER of norm.comp. */
 uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
+/* ---- choose.c ---- */
+
+/* A class of rows: what a kernel depends on besides the operation. */
+struct tdm_vk_class {
+        uint32_t n_rows;        /* of the operation */
+        bool is_flagged;        /* flagged words are read and left (device/chain.c) */
+        bool is_fused;          /* of ADD: with the next block's norm */
+        bool is_few, rehearses; /* of norms: TDM_VK_NORM_FEW, TDM_VK_NORM_REHEARSES */
+        /* of attention: several rows an item; one row each, but several of a sequence; the kernel may rotate them */
+        bool many, several, may_rotate;
+        uint32_t item_heads;
+};
+/* The dispatches of an operation. Products have one for each group of matrices of one type, from the first on; norms
+ * one for each form of rows that they leave (TDM_VK_ACT_*, TDM_VK_ACT_NONE). */
+enum tdm_vk_part {
+        TDM_VK_PART_FIRST = 0,
+        TDM_VK_PART_ROTATE = 0, /* of ATTEND */
+        TDM_VK_PART_ATTEND,
+        TDM_VK_PART_MERGE,
+        TDM_VK_PART_ALL,          /* all three in one kernel */
+        TDM_VK_PART_PRODUCTS = 0, /* of GATE_UP, of ROUTE and of EXPERTS_GATE_UP: groups or single matrices */
+        TDM_VK_PART_FUSED = 4,    /* gate, up and the activation in one kernel */
+        TDM_VK_PART_ACTIVATE = 5, /* the activation alone */
+        TDM_VK_PART_CHOOSE = 4,   /* of ROUTE */
+        TDM_VK_PART_GROUP = 5,
+        TDM_VK_N_PARTS = 6,
+};
+/* The kernel that a part of an operation takes, and what one workgroup makes (may be NULL). NULL: it has no such part
+ * in this class. All are compiled when a model is loaded, and then this cannot fail. */
+struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *model, const struct tdm_vk_op *op, unsigned part,
+                                         const struct tdm_vk_class *class, uint32_t *ret_panels, uint32_t *ret_rows);
+/* Whether a part of an operation reads and leaves flagged words where the recording does. */
+bool tdm_vk_op_is_flagged(const struct tdm_vk_op *op, const struct tdm_vk_class *class);
+/* Whether all operations of the model's layers do, in steps of so many rows: of one row as far as attention merges. */
+bool tdm_vk_program_flags(const struct tdm_vk_model *model, uint32_t n_rows);
+
+/* ---- need.c ---- */
+
 /* Compiles and proves kernels for matrix units, and compiles all that are not for matrices. */
 int tdm_vk_kernels_prepare_units(struct tdm_vk_model *model, struct tdm_error *err);
-/* After that and after tuning: the rest of what record() can ask for. */
+/* After that and after tuning: the rest of what is recorded. */
 int tdm_vk_kernels_prepare_rest(struct tdm_vk_model *model, struct tdm_error *err);
-/* Those of a single row in the shapes that they have now. */
+/* Those that steps of a single row take now. */
 int tdm_vk_kernels_need_single(struct tdm_vk_model *model, struct tdm_error *err);
+/* Rows and weights of F16: the kernels of their products, and what the proofs of those need; to be compiled and proven
+ * before the model's rows are F16. */
+int tdm_vk_kernels_need_f16(struct tdm_vk_model *model, struct tdm_error *err);
+/* false: one cannot be used here. */
+bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *model);
+/* Constants of the kernel of gelu.comp with which device/chain.c tries whether dispatches can be chained. */
+void tdm_vk_kernels_probe(const struct tdm_vk_model *model, uint32_t ret[TDM_VK_N_CONSTANTS]);
 
 /* ---- kernels-f16.c ---- */
 
@@ -65,32 +101,14 @@ bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm
                             const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
                             uint32_t ret[TDM_VK_N_CONSTANTS]);
 enum tdm_vk_shader tdm_vk_f16_tile_shader(const struct tdm_vk_shape *shape);
-/* Those of a few rows, as flagged words: the kernel of n_panels (with GELU of both); NULL: none is used. */
-struct tdm_vk_pipeline *tdm_vk_f16_rows_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
-                                               uint32_t n_panels, uint32_t n_rows, uint32_t gelu, uint32_t *ret_panels);
-/* Of experts whose rows are F16: slots of an item; whether gate, up and what follows them are one kernel; the kernel
- * of such items, ret_panels: of each matrix, that a workgroup makes. */
+/* Of experts whose rows are F16: slots of an item; whether gate, up and what follows them are one kernel. */
 uint32_t tdm_vk_f16_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows);
 bool tdm_vk_experts_fuse(const struct tdm_vk_experts *experts);
-struct tdm_vk_pipeline *tdm_vk_expert_kernel(struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix,
-                                             uint32_t item_rows, uint32_t gelu, uint32_t *ret_panels);
-/* Rows and weights of F16: what the kernels of these matrices are, and what their proofs need; to be compiled and
- * proven before the model's rows are F16. */
-int tdm_vk_kernels_need_f16(struct tdm_vk_model *model, struct tdm_error *err);
-/* false: one cannot be used here. */
-bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *model);
 
 /* ---- attend.c ---- */
 
 /* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
 bool tdm_vk_attend_merges(const struct tdm_vk_model *model, uint32_t kind, bool many, uint32_t item_heads);
-/* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it
- * merges. */
-struct tdm_vk_pipeline *tdm_vk_attend_kernel(const struct tdm_vk_model *model, uint32_t kind, bool many,
-                                             uint32_t item_heads, uint32_t out_act);
-/* That of items of one row each which rotates them too; several: a sequence may have some. NULL: there is none. */
-struct tdm_vk_pipeline *tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *model, uint32_t kind, uint32_t out_act,
-                                                      bool several);
 /* Whether all layers' rows are such that it can rotate them. */
 bool tdm_vk_attend_rotates(const struct tdm_vk_model *model);
 /* Once tensors' addresses are known: what it wants to know of a layer. angles: of each kind, in bytes from a step's

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/weights/weights.h"
-#include "gpu-worker/vulkan/kernels/kernels.h"
+#include "gpu-worker/vulkan/kernels/kernels-private.h"
 #include "gpu-worker/vulkan/proof/proof.h"
 #include "gpu-worker/vulkan/shaders/common/shared-experts.h"
 #include "gpu-worker/vulkan/vulkan.h"
@@ -87,7 +87,6 @@ static void same_as_matvec(void **state)
                 uint32_t cols, n_out;
         } sizes[] = { { 64, 8 }, { 544, 18 }, { MOST_COLS, MOST_OUT } };
         static const uint32_t n_rows[] = { 1, 13, 64, 65, MOST_ROWS };
-        const struct tdm_vk_matrix router = { .type = TDM_TYPE_F32, .act = TDM_ACT_F32 };
         const uint32_t matvec[] = { TDM_TYPE_F32, TDM_VK_ACT_F32, 4, TDM_VK_MATVEC_SHAPE(4, 1, 1, 0) };
         struct tdm_error err = {};
         uint64_t random = 1;
@@ -102,11 +101,10 @@ static void same_as_matvec(void **state)
                 ((float *)at(X))[i] = value(&random);
         for (unsigned s = 0; s < TDM_ARRAY_SIZE(sizes); s++)
                 for (unsigned i = 0; i < TDM_ARRAY_SIZE(n_rows); i++) {
-                        uint32_t rows, n_out = sizes[s].n_out;
-                        const struct tdm_vk_pipeline *own = tdm_vk_router_kernel(device, &router, n_rows[i], &rows);
+                        const uint32_t rows = tdm_vk_router_rows(device, n_rows[i]), n_out = sizes[s].n_out;
 
-                        multiply(own, sizes[s].cols, n_out, n_rows[i], OWN, TDM_DIV_UP(n_out, TDM_VK_ROUTER_OUTS),
-                                 TDM_DIV_UP(n_rows[i], rows));
+                        multiply(tdm_vk_pipeline_get(device, TDM_VK_ROUTER, rows, 0, 0, 0), sizes[s].cols, n_out,
+                                 n_rows[i], OWN, TDM_DIV_UP(n_out, TDM_VK_ROUTER_OUTS), TDM_DIV_UP(n_rows[i], rows));
                         expect_sums(sizes[s].cols, n_out, n_rows[i]);
                         multiply(tdm_vk_pipeline_get(device, TDM_VK_MATVEC, matvec[0], matvec[1], matvec[2], matvec[3]),
                                  sizes[s].cols, n_out, n_rows[i], Y, TDM_DIV_UP(n_out, TDM_PANEL_ROWS),

@@ -1,8 +1,8 @@
-/* A model on a device: its weights, its cache, and every buffer that a step needs. Which kernels run is decided in
- * kernels/ and recorded in step/; here is what they share.
+/* A model on a device: its weights, its cache, and every buffer that a step needs. What its layers compute is said in
+ * program/, by which kernels in kernels/, and it is recorded in record/. Here is what they share.
  *
- * weights.c brings the weights onto the device, or imports them, and finds each matrix. buffers.c sizes and allocates
- * the rest. step/load.c calls both and owns the model. One thread uses a model. Functions that return int return 0, a
+ * weights.c brings the weights onto the device, or imports them, and finds each matrix. program/buffers.c allocates the
+ * rest. load/load.c calls both and owns the model. One thread uses a model. Functions that return int return 0, a
  * TDM_E_* outcome or -errno, and fill err then. */
 #ifndef TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
 #define TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
@@ -93,7 +93,32 @@ struct tdm_vk_slot {
 #define TDM_VK_INT8_ROWS_MAX 64u /* of a dispatch of MATMUL_INT8, which reads tdm_vk_model.scale_sums */
 #define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: a kernel gave up waiting (device/chain.c) */
 
+/* Where rows of f32 lie that operations leave for each other (program/program.h). */
+enum tdm_vk_array {
+        TDM_VK_NOWHERE,
+        TDM_VK_HIDDEN,      /* the slot's hidden rows */
+        TDM_VK_STEP_INPUTS, /* inputs of layers, in the step */
+        /* from here on each has a buffer of its own */
+        TDM_VK_ROUTER_Y,    /* the numbers that experts are chosen by */
+        TDM_VK_HIDDEN_EXPS, /* of slots: gate, up */
+        TDM_VK_EXPERTS_Y,   /* what experts beside a dense FFN give */
+        TDM_VK_PARTS_EXPS,  /* of slots */
+        TDM_VK_X0,          /* of the step: the tokens' rows of the embedding */
+        TDM_VK_EMBEDDED,    /* the same, rounded for per_layer_proj, in tiles of embedded_bytes */
+        TDM_VK_INPUT,       /* a layer's own input */
+        TDM_VK_INPUT_GATE,
+        TDM_VK_ALTUP, /* a router's numbers of streams */
+        TDM_VK_RANK,  /* of the low-rank branch */
+        TDM_VK_SIDE_Y,
+        TDM_VK_FOLDED, /* streams of rows that want logits, made one */
+        TDM_VK_UNFOLDED,
+        TDM_VK_Y, /* matrix products, of heads or of hidden rows */
+        TDM_VK_LOGITS_Y,
+        TDM_VK_N_ARRAYS
+};
+
 struct tdm_vk_recording;
+struct tdm_vk_program;
 
 struct tdm_vk_model {
         struct tdm_vk_device *device;
@@ -120,9 +145,11 @@ struct tdm_vk_model {
         struct tdm_vk_matrix altup_proj, altup_unembd; /* of each stream but the first; rows 0: none */
         uint64_t output_norm;
 
+        struct tdm_vk_program *program; /* program/build.c */
+
         struct tdm_vk_kv cache;
 
-        /* buffers.c */
+        /* sizes.c, program/buffers.c */
         uint8_t *activations;
         uint64_t activations_bytes;
         struct tdm_vk_buffer activations_buffer; /* imported; size 0: not */
@@ -139,30 +166,18 @@ struct tdm_vk_model {
         struct tdm_vk_buffer acts[TDM_VK_N_ACTS];       /* size 0: form not used */
         struct tdm_vk_buffer scale_sums[TDM_VK_N_ACTS]; /* see tdm_vk_matmul_push; size 0: no kernel reads them */
         uint32_t scale_sums_rows;
-        struct tdm_vk_buffer y, partial, logits, logits_host, hidden_host, counters;
+        struct tdm_vk_buffer arrays[TDM_VK_N_ARRAYS]; /* size 0: no operation uses it */
+        struct tdm_vk_buffer partial, logits_host, hidden_host, counters;
         /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (device/chain.c): matrix products, and */
         struct tdm_vk_buffer chain;
         uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
         uint32_t flag_stride;                 /* then those of further rows: bytes from row to row */
         uint8_t few_rows[4];                  /* enum tdm_vk_few, of rows up to 1, 2, 4 and 8: kernels/few-rows.c */
         struct tdm_vk_buffer biases;          /* [n_layers][q, k, v]; size 0: none */
-        /* Of layers with experts (kernels/experts.h); size 0: none */
-        struct tdm_vk_buffer router;      /* [tile_rows][n experts] */
-        struct tdm_vk_buffer choices;     /* lists: tdm_vk_experts_lists() */
-        struct tdm_vk_buffer hidden_exps; /* [slots][gate, up] */
-        struct tdm_vk_buffer experts_y;   /* [tile_rows][d_model], beside a dense FFN */
-        struct tdm_vk_buffer parts_exps;  /* [slots][d_model] */
-        /* Of layers with inputs; size 0: none */
-        struct tdm_vk_buffer x0;            /* [max_rows][d_model]: the tokens' rows of the embedding */
-        struct tdm_vk_buffer embedded;      /* the same, rounded for per_layer_proj, in tiles of embedded_bytes */
-        struct tdm_vk_buffer embedded_sums; /* their scales and sums, in tiles */
+        struct tdm_vk_buffer choices;         /* lists of experts: tdm_vk_experts_lists(); size 0: none */
+        struct tdm_vk_buffer embedded_sums;   /* of TDM_VK_EMBEDDED: scales and sums, in tiles; size 0: none */
         uint64_t embedded_bytes;
-        struct tdm_vk_buffer altup, rank;       /* [tile_rows][TDM_VK_STREAMS_MAX], [tile_rows][laurel_rank] */
-        struct tdm_vk_buffer side_y, folded;    /* [tile_rows or logits_rows][d_model] */
-        struct tdm_vk_buffer unfolded;          /* [logits_rows][d_model] */
-        struct tdm_vk_buffer input, input_gate; /* [tile_rows][per_layer_width] */
-        struct tdm_vk_buffer rotations;         /* struct tdm_vk_rotation [n_layers]; size 0: none */
-        uint32_t y_stride_max;
+        struct tdm_vk_buffer rotations; /* struct tdm_vk_rotation [n_layers]; size 0: none */
         uint32_t logits_rows, logits_stride;
         bool logits_whole; /* all of them come to the host: it changes them before it draws */
         /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits [logits_rows][tops_stride]
@@ -178,7 +193,7 @@ struct tdm_vk_model {
         size_t sampler_stride;
         uint64_t memory_bytes;
 
-        /* step/ */
+        /* step/, record/ */
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
         /* early.c: NULL where every layer has keys of its own */
         struct tdm_shorter *shorter;
@@ -288,35 +303,16 @@ int tdm_vk_weights_upload(struct tdm_vk_model *model, uint64_t n_bytes, struct t
 /* Fills in layers, output and embedding, of the regions' addresses and model->f16_rows. */
 void tdm_vk_weights_find(struct tdm_vk_model *model);
 /* Whether some layer adds biases to queries, keys or values; and puts them where rotate.comp reads them. */
-/* Where the lists of a tile with so many slots lie, and the bytes of all of them. */
-struct tdm_vk_experts_lists {
-        uint64_t ids, weights, slots, slot_rows, items, size_bytes;
-};
-struct tdm_vk_experts_lists tdm_vk_experts_lists(const struct tdm_vk_model *model);
 bool tdm_vk_weights_biased(const struct tdm_vk_model *model);
 void tdm_vk_weights_biases(struct tdm_vk_model *model);
 /* Once all are on the device: repacks (shaders/weights/repack.comp) what kernels read faster in another order. */
 int tdm_vk_weights_repack(struct tdm_vk_model *model, struct tdm_error *err);
 
-/* ---- buffers.c ---- */
+/* ---- sizes.c ---- */
 
 /* The kinds of the model's layers. TDM_E_UNSUPPORTED: layers of one kind differ. */
 int tdm_vk_kinds_find(struct tdm_vk_model *model, struct tdm_error *err);
 /* Strides and limits that follow from sizes alone. The kinds are found. */
-void tdm_vk_buffers_size(struct tdm_vk_model *model);
-/* Where hidden rows are used in place: as a dma-buf, else as memory of this process, else not at all. A device with
- * memory of its own is faster with a copy there, unless it was told otherwise. */
-int tdm_vk_buffers_import_activations(struct tdm_vk_model *model, const struct tdm_device_model_config *config,
-                                      struct tdm_error *err);
-/* Every buffer but the weights', after a check that all fits. step_bytes: of a slot's step. Matrices are found. */
-int tdm_vk_buffers_init(struct tdm_vk_model *model, uint64_t step_bytes, struct tdm_error *err);
-/* The angles of each position. All weights are in the segment: the file's own divisors are among them. */
-int tdm_vk_buffers_angles(struct tdm_vk_model *model, struct tdm_error *err);
-/* The device uses none of them any more. */
-void tdm_vk_buffers_deinit(struct tdm_vk_model *model);
-/* Flagged partial results lie behind the others: where. */
-uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *model);
-/* When serials begin again, too: an old one's results must not be taken for new ones. */
-int tdm_vk_partial_clear(struct tdm_vk_model *model, struct tdm_error *err);
+void tdm_vk_sizes_find(struct tdm_vk_model *model);
 
 #endif

@@ -1,7 +1,7 @@
 /* The blocks that run on a shorter step (engine/step/shorter.h): it is a step in a slot of its own, to which the hidden
  * rows are copied, and from which they come back. Rows that are left out stay as they were, and where the step's rows
  * lie in another memory than the device's they are not even brought. */
-#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/step/step.h"
 
 int tdm_vk_early_init(struct tdm_vk_model *m)
 {

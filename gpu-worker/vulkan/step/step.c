@@ -6,7 +6,7 @@
  * [max_seqs][table_entries], then for each kind of layers: angles [max_rows][head_dim], items [tile][max_items], row
  * items [max_rows]; then inputs of layers [max_rows][n_layers][per_layer_width] */
 #include "engine/host/kernels.h"
-#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/step/step.h"
 
 #define ARGS_BYTES 16u /* of a VkDispatchIndirectCommand, padded */
 /* workgroups of attention with one head each, at most: an H200 has room for 132 at once */

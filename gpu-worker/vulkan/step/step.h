@@ -1,27 +1,43 @@
-/* Models on the vulkan device as engine/device/device.h has them: loading one, and running blocks of it. The top of
- * this device: it includes every folder below, and only vulkan.c includes it.
- *
- * load.c loads; tune.c measures which shapes of kernels are fastest; step.c writes what shaders read about a step;
- * record.c turns blocks into command buffers; run.c submits them and samples. A tdm_device_model is a struct
- * tdm_vk_model, a tdm_device a struct tdm_vk_device. One thread calls. Errors are as in device/gpu.h. */
+/* A step as shaders see it: step.c writes what they read of it, early.c makes the shorter step of a model's later
+ * blocks. */
 #ifndef TDM_GPU_WORKER_VULKAN_STEP_STEP_H
 #define TDM_GPU_WORKER_VULKAN_STEP_STEP_H
 
-#include "gpu-worker/vulkan/model/model.h"
+#include "engine/step/shorter.h"
+#include "gpu-worker/vulkan/kernels/kernels.h"
 
-/* The three parts of a load; all three at once; and the end of it. The caller owns *ret. */
-int tdm_vk_model_begin(struct tdm_device *device, const struct tdm_device_model_config *config,
-                       struct tdm_device_model **ret, struct tdm_error *err);
-int tdm_vk_model_weights(struct tdm_device_model *model, uint64_t n_bytes, struct tdm_error *err);
-int tdm_vk_model_end(struct tdm_device_model *model, struct tdm_error *err);
-int tdm_vk_model_load(struct tdm_device *device, const struct tdm_device_model_config *config,
-                      struct tdm_device_model **ret, struct tdm_error *err);
-void tdm_vk_model_unload(struct tdm_device_model *model); /* NULL: nothing */
-/* Another segment for the cache, or none (NULL). A failure is told by the next run(). */
-void tdm_vk_model_set_kv(struct tdm_device_model *model, uint8_t *kv_base);
+/* ---- step.c ---- */
 
-int tdm_vk_run(struct tdm_device_model *model, const struct tdm_step *step, uint32_t first, uint32_t n, float *hidden,
-               struct tdm_result *results, void (*on_block)(uint32_t block, void *userdata), void *userdata,
-               struct tdm_error *err);
+/* Offsets in a slot's step buffer. */
+struct tdm_vk_step_layout {
+        uint64_t rows, gather, wanted, args, tables[TDM_KV_GROUPS];
+        uint64_t inputs;
+        uint64_t angles[TDM_VK_KINDS], items[TDM_VK_KINDS], row_items[TDM_VK_KINDS];
+        uint64_t size_bytes;
+};
+void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
+/* The slot of these hidden rows, free or not; NULL: they lie outside of the activations. */
+struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *model, const float *hidden);
+void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *step);
+/* What gather.comp reads of a row of logits: how many, how many named, which. */
+#define TDM_VK_WANTED_HEAD 8u /* words before the blocks that a row names (shared.h, tdm_vk_gather_push) */
+#define TDM_VK_WANTED_STRIDE (TDM_VK_WANTED_HEAD + TDM_MAX_MOVED + 1u)
+/* Offset of a VkDispatchIndirectCommand. */
+uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile, uint32_t kind);
+
+/* ---- early.c ---- */
+
+/* What the model's later blocks need, if it has such: before buffers are made. -ENOMEM. */
+int tdm_vk_early_init(struct tdm_vk_model *model);
+void tdm_vk_early_deinit(struct tdm_vk_model *model);
+/* The shorter step into model->early_slot, with its rows of the slot's, which lie there or in `hidden`. From `hidden`
+ * only these are brought, and the slot stays without any. */
+int tdm_vk_early_begin(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
+                       const uint32_t *from, const float *hidden, struct tdm_error *err);
+/* The rows to where they came from. */
+int tdm_vk_early_end(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
+                     const uint32_t *from, float *hidden, struct tdm_error *err);
+/* A slot's rows into `hidden`, for the other worker. */
+int tdm_vk_early_bring(struct tdm_vk_model *model, struct tdm_vk_slot *slot, float *hidden, struct tdm_error *err);
 
 #endif

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "gpu-worker/vulkan/kernels/kernels.h"
-#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/record/record.h"
 #include "gpu-worker/vulkan/tests/random-model.h"
 #include "gpu-worker/vulkan/vulkan.h"
 #include "tests/golden/runner.h"

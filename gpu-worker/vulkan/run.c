@@ -5,7 +5,8 @@
 
 #include "common/dmabuf.h"
 #include "engine/host/kernels.h"
-#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/record/record.h"
+#include "gpu-worker/vulkan/run.h"
 
 static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recording *c)
 {
@@ -310,9 +311,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
          * few, is in flagged words, which are valid within one submission only. */
         work.joined = run->joins;
         work.joins = run->joins = !slot->flags && slot->n_tiles == 1 && block + work.n < run->end &&
-                                  tdm_block_kind(&m->hp, block + work.n) != TDM_BLOCK_HEAD &&
-                                  tdm_block_kind(&m->hp, block + work.n - 1) != TDM_BLOCK_EMBED &&
-                                  tdm_vk_record_joins(m, block + work.n - 1);
+                                  tdm_vk_program_joins(m->program, block + work.n - 1);
         work.upload = !slot->in_place && !slot->on_device && block > 0;
         work.download = !slot->in_place && run->bring_back && block + work.n == run->end;
         if (work.upload) { /* only the first of a run: the others find them on the device */

@@ -2,7 +2,7 @@
  * kernel. After this nothing is allocated or compiled. What does not fit is told with sizes before anything is
  * uploaded. */
 #include "gpu-worker/vulkan/proof/proof.h"
-#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/load/load.h"
 
 #define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
@@ -136,26 +136,13 @@ static int check(const struct tdm_device_model_config *config, const struct tdm_
         return 0;
 }
 
-static int recordings_init(struct tdm_vk_model *m, struct tdm_error *err)
+/* Finds the matrices, and what is done with them. */
+static int find_program(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        struct tdm_vk_device *device = m->device;
-        VkCommandBuffer commands[TDM_VK_RECORDINGS];
-        const VkCommandBufferAllocateInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                                   .commandPool = device->pool,
-                                                   .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                                   .commandBufferCount = TDM_VK_RECORDINGS };
-        VkResult r;
-
-        m->recordings = calloc(TDM_VK_RECORDINGS, sizeof(*m->recordings));
-        if (!m->recordings)
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for command buffers");
-        r = device->vk.AllocateCommandBuffers(device->vk.device, &info, commands);
-        if (r != VK_SUCCESS)
-                return tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no command buffers: %s",
-                                     tdm_vk_result_name(r));
-        for (unsigned i = 0; i < TDM_VK_RECORDINGS; i++)
-                m->recordings[i].commands = commands[i];
-        return 0;
+        tdm_vk_weights_find(m);
+        return tdm_vk_program_build(m) < 0 ?
+                       tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables") :
+                       0;
 }
 
 /* Finds the model's matrices, as yet without addresses: with rows of F16 where the model and every kernel for them
@@ -166,9 +153,9 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
         int r;
 
         m->f16_rows = tdm_vk_f16_wanted(m);
-        tdm_vk_weights_find(m);
-        if (!m->f16_rows)
-                return 0;
+        r = find_program(m, err);
+        if (r != 0 || !m->f16_rows)
+                return r;
         device->deferring = true;
         r = tdm_vk_kernels_need_f16(m, err);
         if (r == 0)
@@ -178,7 +165,7 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
                 r = tdm_vk_prove_f16(device, err);
         if (r == 0 && !tdm_vk_kernels_f16_proven(m)) {
                 m->f16_rows = false;
-                tdm_vk_weights_find(m);
+                r = find_program(m, err);
         }
         return r == 0 && m->f16_rows ? tdm_vk_kernels_attend_f16(m, err) : r;
 }
@@ -198,7 +185,7 @@ static int begin(struct tdm_vk_model *m, const struct tdm_device_model_config *c
         r = tdm_vk_kinds_find(m, err);
         if (r != 0)
                 return r;
-        tdm_vk_buffers_size(m);
+        tdm_vk_sizes_find(m);
         /* Addresses are not known yet, but shapes are: what is needed is found without them. */
         for (unsigned i = 0; i < m->n_regions; i++)
                 m->regions[i].size_bytes = m->region_end[i] - m->region_begin[i];
@@ -271,13 +258,13 @@ static int prepare_kernels(struct tdm_vk_model *m, struct tdm_error *err)
         struct tdm_vk_device *device = m->device;
         int r = tdm_vk_kernels_prepare_units(m, err);
 
-        if (r == 0 && tdm_vk_chain_wanted(device))
-                r = tdm_vk_chain_try(device,
-                                     tdm_vk_pipeline_get(device, TDM_VK_GELU, m->layers[0].activation,
-                                                         m->layers[0].experts.n ? m->layers[0].experts.down.act :
-                                                                                  m->layers[0].down.act,
-                                                         0, 0),
+        if (r == 0 && tdm_vk_chain_wanted(device)) {
+                uint32_t c[TDM_VK_N_CONSTANTS];
+
+                tdm_vk_kernels_probe(m, c);
+                r = tdm_vk_chain_try(device, tdm_vk_pipeline_get(device, TDM_VK_GELU, c[0], c[1], c[2], c[3]),
                                      &m->chain, err);
+        }
         if (r == 0)
                 r = tdm_vk_tune(m, err);
         if (r == 0)
@@ -303,7 +290,9 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         }
         if (r != 0)
                 return r;
-        tdm_vk_weights_find(m);
+        r = find_program(m, err);
+        if (r != 0)
+                return r;
         tdm_vk_weights_biases(m);
         tdm_vk_step_layout(m, &layout);
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
@@ -315,7 +304,7 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_weights_repack(m, err);
         if (r == 0)
-                r = recordings_init(m, err);
+                r = tdm_vk_recordings_init(m, err);
         if (r == 0)
                 r = prepare_kernels(m, err);
         tdm_vk_cache_save(device);
@@ -371,14 +360,11 @@ void tdm_vk_model_unload(struct tdm_device_model *public)
         device = m->device;
         if (!device->lost)
                 device->vk.DeviceWaitIdle(device->vk.device);
-        if (m->recordings) {
-                for (unsigned i = 0; i < TDM_VK_RECORDINGS && m->recordings[i].commands; i++)
-                        device->vk.FreeCommandBuffers(device->vk.device, device->pool, 1, &m->recordings[i].commands);
-                free(m->recordings);
-        }
+        tdm_vk_recordings_deinit(m);
         tdm_vk_kv_deinit(&m->cache);
         tdm_vk_buffers_deinit(m);
         tdm_vk_early_deinit(m);
+        tdm_vk_program_free(m->program);
         free(m->layers);
         free(m);
 }

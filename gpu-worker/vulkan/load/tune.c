@@ -17,7 +17,7 @@
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/proof/proof.h"
-#include "gpu-worker/vulkan/step/tune.h"
+#include "gpu-worker/vulkan/load/tune.h"
 
 #define DISPATCHES 16u /* of one measurement */
 #define ROUNDS 4u      /* the best counts; the first fills caches and does not count */
@@ -32,7 +32,7 @@
 #define RUNS_ALL 4u
 #define NEAR 1.02
 
-static bool is_wanted(const struct tdm_vk_device *device)
+static bool tuning_is_wanted(const struct tdm_vk_device *device)
 {
         const char *wanted = getenv("TANDEM_VULKAN_TUNE");
 
@@ -64,9 +64,9 @@ struct work *tdm_vk_work_of(struct work *works, unsigned *n, uint32_t shader, co
         return &works[i];
 }
 
-static void add(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
-                const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out, uint32_t layer,
-                const struct tdm_vk_matmul_push *push)
+static void list_work(const struct tdm_vk_device *device, struct work *works, unsigned *n, enum tdm_vk_shader shader,
+                      const struct tdm_vk_matrix *matrix, uint32_t n_panels, uint32_t out, uint32_t layer,
+                      const struct tdm_vk_matmul_push *push)
 {
         struct work *w;
 
@@ -78,18 +78,17 @@ static void add(const struct tdm_vk_device *device, struct work *works, unsigned
                 w->places[w->n_places++] = *push;
 }
 
-static void add_groups(const struct tdm_vk_model *m, struct work *works, unsigned *n,
-                       const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t layer)
+/* Of a product: one for each type of its matrices. */
+static void list_groups(const struct tdm_vk_model *m, struct work *works, unsigned *n, const struct tdm_vk_op *op,
+                        unsigned n_matrices)
 {
         for (unsigned i = 0, n_group; i < n_matrices; i += n_group) {
                 struct tdm_vk_matmul_push push;
                 uint32_t n_panels;
 
-                n_group = tdm_vk_matmul_group(m, matrices + i, n_matrices - i, &push, &n_panels);
-                push.y = m->y.address;
-                if (matrices[i] == &m->output)
-                        push.y = m->logits.address;
-                add(m->device, works, n, TDM_VK_MATVEC, matrices[i], n_panels, 0, layer, &push);
+                n_group = tdm_vk_matmul_group(m, op->matrices + i, n_matrices - i, &push, &n_panels);
+                push.y = m->arrays[op->y.array].address;
+                list_work(m->device, works, n, TDM_VK_MATVEC, op->matrices[i], n_panels, 0, op->layer, &push);
         }
 }
 
@@ -97,22 +96,21 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
 {
         unsigned n = 0;
 
-        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
-                const struct tdm_vk_layer *l = &m->layers[i];
+        for (uint32_t i = 0; i < m->program->n_ops; i++) {
+                const struct tdm_vk_op *op = &m->program->ops[i];
+                const struct tdm_vk_layer *l = op->kind == TDM_VK_OP_GATE_UP ? tdm_vk_op_layer(m, op) : NULL;
                 struct tdm_vk_matmul_push push;
 
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->q, &l->k, &l->v }, l->n_qkv, i);
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->o }, 1, i);
-                if (l->experts.n > 0) /* their kernels have one shape */
+                if (!op->is_measured)
                         continue;
-                add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->down }, 1, i);
-                if (tdm_vk_gate_up_push(m, l, 1, &push))
-                        add(m->device, works, &n, TDM_VK_MATVEC_GELU, &l->gate, l->gate.n_panels,
-                            TDM_VK_GELU_OUT(l->down.act, l->activation), i, &push);
-                else
-                        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &l->gate, &l->up }, 2, i);
+                if (!l || !tdm_vk_gelu_fits(l, 1)) {
+                        list_groups(m, works, &n, op, l ? 2 : op->n_matrices);
+                        continue;
+                }
+                tdm_vk_gate_up_push(m, l, 1, &push);
+                list_work(m->device, works, &n, TDM_VK_MATVEC_GELU, &l->gate, l->gate.n_panels,
+                          TDM_VK_GELU_OUT(l->down.act, l->activation), op->layer, &push);
         }
-        add_groups(m, works, &n, (const struct tdm_vk_matrix *[]){ &m->output }, 1, UINT32_MAX);
         return n;
 }
 
@@ -215,8 +213,8 @@ static int take_ticks(struct tdm_vk_device *device, uint64_t *ret, struct tdm_er
         return 0;
 }
 
-static int measure(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
-                   uint32_t groups, uint64_t *best, struct tdm_error *err)
+static int measure_kernel(struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_pipeline *pipeline,
+                          uint32_t groups, uint64_t *best, struct tdm_error *err)
 {
         struct tdm_vk *vk = &device->vk;
         VkCommandBuffer commands;
@@ -245,8 +243,8 @@ static int measure(struct tdm_vk_device *device, const struct work *w, const str
         return r;
 }
 
-static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_vk_shape *shapes, unsigned n_shapes,
-                struct tdm_error *err)
+static int tune_work(struct tdm_vk_device *device, struct work *w, const struct tdm_vk_shape *shapes, unsigned n_shapes,
+                     struct tdm_error *err)
 {
         uint64_t best[TDM_VK_MAX_SHAPES];
         bool flags[TDM_VK_MAX_SHAPES], any_flags = false;
@@ -260,8 +258,8 @@ static int tune(struct tdm_vk_device *device, struct work *w, const struct tdm_v
 
                         if (!kernel)
                                 continue;
-                        r = measure(device, w, kernel, TDM_MIN(groups_of(w, &shapes[i]), device->max_groups_x),
-                                    &best[i], err);
+                        r = measure_kernel(device, w, kernel, TDM_MIN(groups_of(w, &shapes[i]), device->max_groups_x),
+                                           &best[i], err);
                         if (round == 0)
                                 best[i] = UINT64_MAX;
                 }
@@ -349,7 +347,7 @@ int tdm_vk_trial_init(struct trial *t, struct tdm_vk_model *m, uint32_t n_rows, 
 
 /* A command buffer of its own around the recording's: when the device came to it, and when it was done with all before.
  */
-static VkResult mark(struct tdm_vk_device *device, unsigned which, VkPipelineStageFlagBits stage)
+static VkResult write_mark(struct tdm_vk_device *device, unsigned which, VkPipelineStageFlagBits stage)
 {
         const VkCommandBufferBeginInfo begin = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO };
         VkCommandBuffer commands = device->stage_commands[which];
@@ -369,11 +367,11 @@ int tdm_vk_trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
 {
         struct tdm_vk_device *device = t->m->device;
         struct tdm_vk_recording *recording;
-        VkResult result = mark(device, 0, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT);
+        VkResult result = write_mark(device, 0, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT);
         int r;
 
         if (result == VK_SUCCESS)
-                result = mark(device, 1, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT);
+                result = write_mark(device, 1, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT);
         if (result != VK_SUCCESS)
                 return tdm_vk_fault(device, what, result, err);
         tdm_vk_record_forget(t->m);
@@ -518,7 +516,7 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         bool in_layers = false;
         int r = 0;
 
-        if (!is_wanted(device))
+        if (!tuning_is_wanted(device))
                 return 0;
         works = calloc(MAX_KEYS, sizeof(*works));
         if (!works)
@@ -533,13 +531,13 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
                 const struct tdm_vk_shape *shapes;
                 unsigned n_shapes = shapes_of(device, &works[0], &shapes);
 
-                r = tune(device, &works[0], shapes, n_shapes, err);
+                r = tune_work(device, &works[0], shapes, n_shapes, err);
         }
         for (unsigned i = 0; i < n && r == 0; i++) {
                 const struct tdm_vk_shape *shapes;
                 unsigned n_shapes = shapes_of(device, &works[i], &shapes);
 
-                r = tune(device, &works[i], shapes, n_shapes, err);
+                r = tune_work(device, &works[i], shapes, n_shapes, err);
                 if (r == 0)
                         device->tuned[device->n_tuned++] = works[i].key;
         }

@@ -1,8 +1,8 @@
 /* What tune.c and tune-rows.c share. */
-#ifndef TDM_GPU_WORKER_VULKAN_STEP_TUNE_H
-#define TDM_GPU_WORKER_VULKAN_STEP_TUNE_H
+#ifndef TDM_GPU_WORKER_VULKAN_LOAD_TUNE_H
+#define TDM_GPU_WORKER_VULKAN_LOAD_TUNE_H
 
-#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/load/load.h"
 
 #define PLACES 8u                   /* matrices that are taken in turns */
 #define WARM_NS UINT64_C(300000000) /* of work, after which a GPU that was idle has its clock */

@@ -1,6 +1,6 @@
 /* Records steps of all classes of rows once a model is loaded, and drops what was recorded: a kernel that a recording
  * asks for and that was not compiled then fails the load and not a job. It takes some milliseconds. */
-#include "gpu-worker/vulkan/step/step-private.h"
+#include "gpu-worker/vulkan/record/record.h"
 
 #define ROWS_MAX 20u
 

@@ -1,7 +1,7 @@
 /* Measures how steps of two to eight rows run (kernels/few-rows.c): as they do anyway, and in the other ways, in shapes
  * that are measured in layers alone. What is not faster is kept as not used. */
 #include "gpu-worker/vulkan/proof/proof.h"
-#include "gpu-worker/vulkan/step/tune.h"
+#include "gpu-worker/vulkan/load/tune.h"
 
 /* A CPU implementation proves each kernel for a second. */
 static unsigned rows_shapes_of(const struct tdm_vk_device *device, const struct work *w,
@@ -19,22 +19,24 @@ static unsigned list_rows_works(const struct tdm_vk_model *m, uint32_t rows, boo
                        gelu = TDM_VK_TUNED_ROWS(TDM_VK_MATVEC_GELU, rows);
         unsigned n = 0;
 
-        for (uint32_t i = 0; i < m->hp.n_layers; i++) {
-                const struct tdm_vk_layer *l = &m->layers[i];
-                const struct tdm_vk_matrix *qkv[] = { &l->q, &l->k, &l->v };
-                uint32_t out = TDM_VK_GELU_OUT(l->down.act, l->activation), n_panels;
+        for (uint32_t i = 0; i < m->program->n_ops; i++) {
+                const struct tdm_vk_op *op = &m->program->ops[i];
+                const struct tdm_vk_layer *l = op->kind == TDM_VK_OP_GATE_UP ? tdm_vk_op_layer(m, op) : NULL;
+                uint32_t n_panels;
 
-                for (unsigned k = 0; k < 3;) {
-                        const struct tdm_vk_matrix *a = qkv[k];
-
-                        k += tdm_vk_group_of(qkv + k, 3 - k, &n_panels);
-                        tdm_vk_work_of(works, &n, flags ? vec : tile, a, n_panels, 0, i);
-                }
-                tdm_vk_work_of(works, &n, flags ? vec : tile, &l->o, l->o.n_panels, 0, i);
-                if (l->experts.n > 0 || !tdm_vk_gelu_fits(l, rows))
+                if (!op->is_measured || op->rows != TDM_VK_ROWS_TILE ||
+                    (op->kind == TDM_VK_OP_DOWN && !tdm_vk_gelu_fits(tdm_vk_op_layer(m, op), rows)))
                         continue;
-                tdm_vk_work_of(works, &n, flags ? gelu : tile | TDM_VK_TUNED_GELU, &l->gate, l->gate.n_panels, out, i);
-                tdm_vk_work_of(works, &n, tile, &l->down, l->down.n_panels, 0, i);
+                if (l && tdm_vk_gelu_fits(l, rows))
+                        tdm_vk_work_of(works, &n, flags ? gelu : tile | TDM_VK_TUNED_GELU, &l->gate, l->gate.n_panels,
+                                       TDM_VK_GELU_OUT(l->down.act, l->activation), op->layer);
+                for (unsigned k = 0; k < op->n_matrices && !l;) {
+                        const struct tdm_vk_matrix *a = op->matrices[k];
+
+                        k += tdm_vk_group_of(op->matrices + k, op->n_matrices - k, &n_panels);
+                        tdm_vk_work_of(works, &n, flags && op->kind != TDM_VK_OP_DOWN ? vec : tile, a, n_panels, 0,
+                                       op->layer);
+                }
         }
         return n;
 }

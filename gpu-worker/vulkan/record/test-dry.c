@@ -1,0 +1,116 @@
+/* Every kernel that a step can ask for is compiled when its model is loaded: models load as each kind of GPU. An
+ * operation that is recorded and that no kernel was compiled for fails the load, and the message names the kernel.
+ *
+ * On a device that computes nothing (tests/dry-device.h), as tests/spirv-executor opens it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "gpu-worker/vulkan/record/record.h"
+#include "gpu-worker/vulkan/tests/dry-device.h"
+#include "gpu-worker/vulkan/tests/random-model.h"
+
+static _Atomic uint64_t heartbeat;
+static struct tdm_vk_model *loading;
+
+/* Loads a model and unloads it. Returns what the load returns. */
+static int load_model(const char *size, uint32_t type, uint32_t more_type, struct tdm_error *err)
+{
+        const struct tdm_device_ops ops = dry_device_ops();
+        const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
+        struct tdm_device_model_config model_config = { .limits = { 600, 8, 8, 32, 32 } };
+        struct tdm_device_model *model = NULL;
+        struct tdm_device *device;
+        struct tdm_hparams hp;
+        uint8_t *weights;
+        int r;
+
+        assert_true(random_model_hparams(size, &hp));
+        weights = random_model_new_mixed(&hp, type, more_type, type);
+        assert_non_null(weights);
+        model_config.weights = weights;
+        assert_int_equal(tdm_kv_geometry_init(&model_config.kv, &hp, TDM_KV_F16, 4, 4), 0);
+        assert_int_equal(ops.open(&device, &config, err), 0);
+        loading = NULL;
+        r = ops.load_begin(device, &model_config, &model, err);
+        assert_int_equal(r, 0);
+        loading = (struct tdm_vk_model *)model;
+        r = ops.load_weights(model, UINT64_MAX, err);
+        if (r == 0)
+                r = ops.load_end(model, err);
+        dry_device_on_begin(NULL);
+        ops.model_unload(model);
+        ops.close(device);
+        random_model_destroy(weights);
+        return r;
+}
+
+static void set_switches(const char *matrices, const char *halves, const char *chain, const char *rows)
+{
+        setenv("TANDEM_VULKAN_MEMORY", "copy", 1);
+        setenv("TANDEM_VULKAN_KERNELS", "all", 1);
+        setenv("TANDEM_VULKAN_MATRICES", matrices, 1);
+        setenv("TANDEM_VULKAN_HALVES", halves, 1);
+        setenv("TANDEM_VULKAN_CHAIN", chain, 1);
+        setenv("TANDEM_VULKAN_ROWS", rows, 1);
+}
+
+static void all_is_compiled(void **state)
+{
+        static const char *const switches[][4] = {
+                { "off", "off", "off", "" }, { "off", "off", "on", "" }, { "any", "off", "off", "" },
+                { "", "off", "on", "" },     { "", "on", "off", "" },    { "", "on", "on", "on" },
+                { "", "on", "on", "apart" }, { "", "on", "on", "off" },
+        };
+        static const struct {
+                const char *size;
+                uint32_t type, more_type;
+        } models[] = { { "tiny", TDM_TYPE_Q8_0, TDM_TYPE_Q8_0 },
+                       { "tiny-128", TDM_TYPE_Q4_0, TDM_TYPE_Q4_0 },
+                       { "tiny-128", TDM_TYPE_Q4_K, TDM_TYPE_Q6_K },
+                       { "tiny-256", TDM_TYPE_BF16, TDM_TYPE_F16 } };
+
+        (void)state;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(switches); i++)
+                for (unsigned k = 0; k < TDM_ARRAY_SIZE(models); k++) {
+                        struct tdm_error err = { 0 };
+
+                        set_switches(switches[i][0], switches[i][1], switches[i][2], switches[i][3]);
+                        if (load_model(models[k].size, models[k].type, models[k].more_type, &err) != 0)
+                                fail_msg("switches %u, model %u: %s", i, k, err.message);
+                }
+}
+
+/* When recording begins, all kernels are compiled: what comes now is not among them. */
+static void plant_op(VkCommandBuffer commands)
+{
+        struct tdm_vk_program *p = loading ? loading->program : NULL;
+
+        if (!p || !loading->recordings || commands != loading->recordings[0].commands || p->inputs.n > 0)
+                return;
+        assert_true(p->n_ops < p->n_max);
+        p->ops[p->n_ops] = (struct tdm_vk_op){ .kind = TDM_VK_OP_SIDE, .variant = TDM_VK_SIDE_BOTH, .n = 16 };
+        p->inputs = (struct tdm_vk_ops){ p->n_ops, 1 };
+        p->wants_inputs[2] = true;
+}
+
+static void planted_op_fails_the_load(void **state)
+{
+        struct tdm_error err = { 0 };
+
+        (void)state;
+        set_switches("off", "off", "off", "");
+        dry_device_on_begin(plant_op);
+        assert_int_equal(load_model("tiny", TDM_TYPE_Q8_0, TDM_TYPE_Q8_0, &err), TDM_E_DEVICE_FAULT);
+        assert_non_null(strstr(err.message, "the kernel side-4-0-0-0 was not compiled at load"));
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = { cmocka_unit_test(all_is_compiled),
+                                            cmocka_unit_test(planted_op_fails_the_load) };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
