@@ -103,7 +103,7 @@ static void write_kernel(const char *name, VkPipeline pipeline)
         }
 }
 
-/* Those that are only measured (step/tune.c) are destroyed while a model is loaded, the others at the end. */
+/* Those that are only measured (load/tune.c) are destroyed while a model is loaded, the others at the end. */
 static void at_end_of(VkPipeline pipeline)
 {
         const char *name = NULL;

@@ -1,4 +1,4 @@
-/* Compiled kernels and the shapes that were measured best (step/tune.c) on disk, so that only the first start of a
+/* Compiled kernels and the shapes that were measured best (load/tune.c) on disk, so that only the first start of a
  * driver's version compiles and measures. The file lies in the worker's own folder ($XDG_CACHE_HOME/tandem, else
  * ~/.cache/tandem); without one nothing is kept.
  *

@@ -5,7 +5,7 @@
  * multiplied by matvec-f16.comp: weights are read once, as the units multiply eight rows in any case. Of rows that are
  * not flagged that kernel may multiply gate and up too.
  *
- * Which way is fastest is measured when a model is first loaded (step/tune.c) and kept with the shapes. Without that
+ * Which way is fastest is measured when a model is first loaded (load/tune.c) and kept with the shapes. Without that
  * they run as many rows do. TANDEM_VULKAN_ROWS=on|apart|off overrides the choice in tests. */
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 

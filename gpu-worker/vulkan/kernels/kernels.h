@@ -152,7 +152,7 @@ const struct tdm_vk_tuned *tdm_vk_few_rows_known(const struct tdm_vk_model *mode
 
 /* ---- tuned.c ---- */
 
-/* The shape that was found best for such a matrix (step/tune.c); NULL: none was. shader: MATVEC or MATVEC_GELU, also
+/* The shape that was found best for such a matrix (load/tune.c); NULL: none was. shader: MATVEC or MATVEC_GELU, also
  * with TDM_VK_TUNED_ROWS. */
 const struct tdm_vk_tuned *tdm_vk_tuned(const struct tdm_vk_device *device, uint32_t shader,
                                         const struct tdm_vk_matrix *matrix, uint32_t n_panels);

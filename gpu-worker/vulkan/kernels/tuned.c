@@ -1,7 +1,7 @@
 /* Shapes of the kernels of a single row: how many panels a workgroup takes, how many blocks are on their way at once
  * (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many chunks are on their
  * way, and how many groups of subgroups there are (matvec-f16.comp; only shapes that are proven, proof/prove-f16.c).
- * No shape changes a bit, so the fastest is taken: step/tune.c measures them. */
+ * No shape changes a bit, so the fastest is taken: load/tune.c measures them. */
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels.h"
 
