@@ -105,6 +105,12 @@ struct tdm_device {
         const struct tdm_device_ops *ops;
 };
 
+/* check.c: whether a device can take the model: its precision, its recipe, and what a peer says of its sizes.
+ * more_features: what it computes besides what all devices do (TDM_FEATURE_BIT). device: its name, for messages.
+ * TDM_E_PROTOCOL, TDM_E_UNSUPPORTED. */
+int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_t more_features, const char *device,
+                           struct tdm_error *err);
+
 extern const struct tdm_device_ops tdm_host_device_ops;
 
 #endif

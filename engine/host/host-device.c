@@ -15,13 +15,8 @@
  * and 0.68. The other cores are free for tandemd meanwhile. */
 #define ALONE_MACS (UINT64_C(2) << 20)
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
-/* What it computes beyond Gemma 3. */
-#define FEATURES                                                                                                       \
-        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) | BIT(ROPE_STILL) |     \
-         BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) |       \
-         BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) | BIT(EXPERTS) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |    \
-         BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(SPARSITY) | BIT(STREAMS) | BIT(LAUREL) | BIT(PER_LAYER_INPUT) |  \
-         BIT(OUTPUT_SCALE) | BIT(DENSE_BESIDE) | BIT(POOLING) | BIT(BIDIRECTIONAL))
+/* What it computes besides what all devices do. */
+#define FEATURES (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
  * Float weights take f32 whatever is said here. */
@@ -461,18 +456,6 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         return true;
 }
 
-/* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
-static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
-{
-        struct tdm_kv_geometry want;
-
-        if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
-            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
-                                 kv->n_pages[TDM_KV_WINDOW]) < 0)
-                return false;
-        return tdm_kv_geometry_equal(kv, &want);
-}
-
 /* Features that go together here. */
 static int check_streams(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
@@ -496,31 +479,12 @@ static int host_load(struct tdm_device *device, const struct tdm_device_model_co
         struct tdm_host_model *model;
         int r;
 
-        if ((unsigned)config->precision >= TDM_ARRAY_SIZE(input_acts))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "host device: no precision %u", (unsigned)config->precision);
-        r = tdm_steps_limits_check(&config->limits, err);
-        if (r == 0)
-                r = tdm_recipe_check_device(&header->recipe, hp, FEATURES, "host", err);
+        r = tdm_device_check_model(config, FEATURES, "host", err);
         if (r == 0)
                 r = check_streams(&header->recipe, hp, err);
         if (r)
                 return r;
-        if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))
-                return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "host device: rows carry %u bytes of the file, the model has %u",
-                                     config->limits.input_bytes, tdm_weights_input_bytes(config->weights));
-        if (config->limits.vector_width != (header->recipe.pooling ? hp->d_model : 0))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "host device: vectors of %u numbers, the model's have %u",
-                                     config->limits.vector_width, header->recipe.pooling ? hp->d_model : 0);
-        if (!geometry_fits(&config->kv, hp))
-                return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "host device: the KV cache's geometry does not fit the model's sizes");
-        for (uint32_t i = 0; i < hp->n_layers; i++)
-                if (hp->layers[i].n_heads * hp->layers[i].head_dim % TDM_BLOCK_VALUES)
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                             "host device: %u heads of %u values: their product must be a multiple of "
-                                             "%u",
-                                             hp->layers[i].n_heads, hp->layers[i].head_dim, TDM_BLOCK_VALUES);
+        static_assert(TDM_ARRAY_SIZE(input_acts) == TDM_PRECISION_F32 + 1, "a row for each precision");
 
         model = calloc(1, sizeof(*model));
         if (!model)

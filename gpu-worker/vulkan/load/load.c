@@ -7,15 +7,6 @@
 #define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
 
-#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
-/* What it computes beyond Gemma 3. */
-#define FEATURES                                                                                                       \
-        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_STILL) | BIT(ROPE_DIVISORS) |    \
-         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) |    \
-         BIT(EXPERTS) | BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |               \
-         BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) |           \
-         BIT(STREAMS) | BIT(LAUREL) | BIT(DENSE_BESIDE))
-
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
@@ -72,47 +63,21 @@ static int check_streams(const struct tdm_recipe *recipe, const struct tdm_hpara
                                     "GELU, and experts beside a dense FFN with a norm after both and without biases");
 }
 
-/* The cache's geometry comes from a peer: it must be what the model's sizes make of it. */
-static bool geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
-{
-        struct tdm_kv_geometry want;
-
-        if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
-            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
-                                 kv->n_pages[TDM_KV_WINDOW]) < 0)
-                return false;
-        return tdm_kv_geometry_equal(kv, &want);
-}
-
-static int check(const struct tdm_device_model_config *config, const struct tdm_hparams *hp, struct tdm_error *err)
+static int check_model(const struct tdm_device_model_config *config, const struct tdm_hparams *hp,
+                       struct tdm_error *err)
 {
         const struct tdm_weights_header *header = tdm_weights_header(config->weights);
         const struct tdm_weights_tensor *tensors =
                 (const struct tdm_weights_tensor *)(config->weights + header->tensors_offset);
         int r;
 
-        if (!tdm_vk_precision_known(config->precision))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: no precision %u",
-                                     (unsigned)config->precision);
-        r = tdm_steps_limits_check(&config->limits, err);
-        if (r == 0)
-                r = tdm_recipe_check_device(&header->recipe, hp, FEATURES, "vulkan", err);
+        r = tdm_device_check_model(config, 0, "vulkan", err);
         if (r == 0)
                 r = check_biases(&header->recipe, hp, err);
         if (r == 0)
                 r = check_streams(&header->recipe, hp, err);
         if (r)
                 return r;
-        if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))
-                return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "vulkan device: rows carry %u bytes of the file, the model has %u",
-                                     config->limits.input_bytes, tdm_weights_input_bytes(config->weights));
-        if (config->limits.vector_width != (header->recipe.pooling ? hp->d_model : 0))
-                return tdm_error_set(err, TDM_E_PROTOCOL, "vulkan device: vectors of %u numbers, the model's have %u",
-                                     config->limits.vector_width, header->recipe.pooling ? hp->d_model : 0);
-        if (!geometry_fits(&config->kv, hp))
-                return tdm_error_set(err, TDM_E_PROTOCOL,
-                                     "vulkan device: the KV cache's geometry does not fit the model's sizes");
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_sizes *l = &hp->layers[i];
 
@@ -171,7 +136,7 @@ static int choose_rows(struct tdm_vk_model *m, struct tdm_error *err)
 }
 
 /* Everything that can be done before the weights are there. */
-static int begin(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
+static int begin_load(struct tdm_vk_model *m, const struct tdm_device_model_config *config, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;
         struct tdm_vk_step_layout layout;
@@ -208,7 +173,7 @@ int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_
         const char *submission = getenv("TANDEM_VULKAN_SUBMISSION"); /* tests make many of a small step */
         struct tdm_error ignored;
         struct tdm_vk_model *m;
-        int r = check(config, hp, err);
+        int r = check_model(config, hp, err);
 
         if (r != 0)
                 return r;
@@ -235,7 +200,7 @@ int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_
         if (r != 0)
                 r = tdm_error_set(err, TDM_E_NO_MEMORY, "vulkan device: no memory for a model's tables");
         else
-                r = begin(m, config, err ? err : &ignored);
+                r = begin_load(m, config, err ? err : &ignored);
         if (r != 0) {
                 tdm_vk_model_unload((struct tdm_device_model *)m);
                 return r;

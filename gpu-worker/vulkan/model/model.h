@@ -81,7 +81,7 @@ struct tdm_vk_slot {
         uint32_t n_rows, n_logits, n_tiles;
         bool many;                         /* attention with several rows an item */
         bool several;                      /* a sequence has several rows, with an item each */
-        bool flags;                        /* its kernels may leave flagged words (record.c) */
+        bool flags;                        /* its kernels may leave flagged words (record/) */
         uint32_t item_heads[TDM_VK_KINDS]; /* and so many heads */
         uint32_t attention_layers;         /* done of this step, and written behind */
 };
@@ -283,8 +283,7 @@ static inline bool tdm_vk_is_f16(const struct tdm_vk_matrix *matrix)
 
 /* ---- weights.c ---- */
 
-/* Whether it is known how to round then, and whether the device has kernels for panels of this type. */
-bool tdm_vk_precision_known(enum tdm_precision precision);
+/* Whether the device has kernels for panels of this type. */
 bool tdm_vk_type_known(uint32_t type);
 /* Whether the kernels for f16 matrix units know this type: its panels can be TDM_VK_FRAGMENTS. */
 bool tdm_vk_type_f16(uint32_t type);

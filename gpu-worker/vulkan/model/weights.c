@@ -22,10 +22,7 @@ static const enum tdm_act input_acts[][N_INPUTS] = {
                                 TDM_ACT_F32 },
 };
 
-bool tdm_vk_precision_known(enum tdm_precision precision)
-{
-        return (unsigned)precision < TDM_ARRAY_SIZE(input_acts);
-}
+static_assert(TDM_ARRAY_SIZE(input_acts) == TDM_PRECISION_F32 + 1, "a row for each precision");
 
 enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision)
 {

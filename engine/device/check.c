@@ -1,0 +1,57 @@
+/* What every device checks of a model before it loads it. What comes from a peer must be what the model's sizes make of
+ * it; a device adds what it alone does not compute. */
+#include "engine/device/device.h"
+
+#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
+/* What all devices that run whole models compute beyond Gemma 3. */
+#define FEATURES                                                                                                       \
+        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_STILL) | BIT(ROPE_DIVISORS) |    \
+         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) |    \
+         BIT(EXPERTS) | BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |               \
+         BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) |           \
+         BIT(STREAMS) | BIT(LAUREL) | BIT(DENSE_BESIDE))
+
+static bool kv_geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
+{
+        struct tdm_kv_geometry want;
+
+        if (!tdm_kv_type_name((enum tdm_kv_type)kv->type) ||
+            tdm_kv_geometry_init(&want, hp, (enum tdm_kv_type)kv->type, kv->n_pages[TDM_KV_FULL],
+                                 kv->n_pages[TDM_KV_WINDOW]) < 0)
+                return false;
+        return tdm_kv_geometry_equal(kv, &want);
+}
+
+int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_t more_features, const char *device,
+                           struct tdm_error *err)
+{
+        const struct tdm_weights_header *header = tdm_weights_header(config->weights);
+        const struct tdm_hparams *hp = &header->hparams;
+        const uint32_t vector_width = header->recipe.pooling ? hp->d_model : 0;
+        int r;
+
+        if ((unsigned)config->precision > TDM_PRECISION_F32)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "%s device: no precision %u", device,
+                                     (unsigned)config->precision);
+        r = tdm_steps_limits_check(&config->limits, err);
+        if (r == 0)
+                r = tdm_recipe_check_device(&header->recipe, hp, FEATURES | more_features, device, err);
+        if (r != 0)
+                return r;
+        if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "%s device: rows carry %u bytes of the file, the model has %u", device,
+                                     config->limits.input_bytes, tdm_weights_input_bytes(config->weights));
+        if (config->limits.vector_width != vector_width)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "%s device: vectors of %u numbers, the model's have %u",
+                                     device, config->limits.vector_width, vector_width);
+        if (!kv_geometry_fits(&config->kv, hp))
+                return tdm_error_set(err, TDM_E_PROTOCOL,
+                                     "%s device: the KV cache's geometry does not fit the model's sizes", device);
+        for (uint32_t i = 0; i < hp->n_layers; i++)
+                if (hp->layers[i].n_heads * hp->layers[i].head_dim % TDM_BLOCK_VALUES)
+                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                             "%s device: %u heads of %u values: their product must be a multiple of %u",
+                                             device, hp->layers[i].n_heads, hp->layers[i].head_dim, TDM_BLOCK_VALUES);
+        return 0;
+}
