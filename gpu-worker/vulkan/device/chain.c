@@ -28,10 +28,8 @@
 
 bool tdm_vk_chain_wanted(const struct tdm_vk_device *device)
 {
-        const char *wanted = getenv("TANDEM_VULKAN_CHAIN");
-
-        if (wanted && *wanted)
-                return strcmp(wanted, "off") != 0;
+        if (tdm_vk_switch(TDM_VK_SWITCH_CHAIN))
+                return !tdm_vk_switch_is(TDM_VK_SWITCH_CHAIN, "off");
         return !device->is_cpu && device->properties.vendorID == TDM_VK_VENDOR_NVIDIA;
 }
 

@@ -75,7 +75,7 @@ static uint64_t memory_of(struct tdm_vk *vk, VkPhysicalDevice gpu)
 static int choose_gpu(struct tdm_vk *vk, const struct tdm_device_config *config, VkPhysicalDevice *ret,
                       VkPhysicalDeviceProperties *ret_properties, struct tdm_error *err)
 {
-        const char *wanted = config->device_name ? config->device_name : getenv("TANDEM_VULKAN_DEVICE");
+        const char *wanted = config->device_name ? config->device_name : tdm_vk_switch(TDM_VK_SWITCH_DEVICE);
         VkPhysicalDevice gpus[MAX_GPUS];
         uint32_t n = MAX_GPUS;
         VkResult r = vk->EnumeratePhysicalDevices(vk->instance, &n, gpus);
@@ -199,15 +199,6 @@ static int choose_queue(struct tdm_vk_device *device)
         return found;
 }
 
-/* TANDEM_VULKAN_MATRICES: off: no matrix units, for comparisons; any: those of MATMUL_INT8_ANY, where others would be
- * chosen. */
-static bool matrices_are(const char *word)
-{
-        const char *wanted = getenv("TANDEM_VULKAN_MATRICES");
-
-        return wanted && strcmp(wanted, word) == 0;
-}
-
 #define ANY_SUBGROUP 32u /* of MATMUL_INT8_ANY */
 
 /* Whether subgroups of 32 can be had: all are, or the device lets a kernel ask for them. */
@@ -219,7 +210,8 @@ static uint32_t any_units(const struct tdm_vk_device *device, const VkPhysicalDe
         device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
         if (!features->subgroupSizeControl || !features->computeFullSubgroups || p13.minSubgroupSize > ANY_SUBGROUP ||
             p13.maxSubgroupSize < ANY_SUBGROUP || !(p13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) ||
-            p.properties.limits.maxComputeSharedMemorySize < 48 << 10 || matrices_are("off"))
+            p.properties.limits.maxComputeSharedMemorySize < 48 << 10 ||
+            tdm_vk_switch_is(TDM_VK_SWITCH_MATRICES, "off"))
                 return 0;
         return tdm_vk_matrix_units_any(device, ANY_SUBGROUP);
 }
@@ -231,7 +223,8 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
         VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p13 };
 
         device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
-        return p13.minSubgroupSize == 32 && p13.maxSubgroupSize == 32 && !matrices_are("off") && !matrices_are("any") &&
+        return p13.minSubgroupSize == 32 && p13.maxSubgroupSize == 32 &&
+               !tdm_vk_switch_is(TDM_VK_SWITCH_MATRICES, "off") && !tdm_vk_switch_is(TDM_VK_SWITCH_MATRICES, "any") &&
                p.properties.limits.maxComputeSharedMemorySize >= 48 << 10;
 }
 
@@ -422,7 +415,7 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
         VkPhysicalDeviceMemoryProperties2 properties = {
                 .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2
         };
-        const char *forced = getenv("TANDEM_VULKAN_MEMORY");
+        const char *forced = tdm_vk_switch(TDM_VK_SWITCH_MEMORY);
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
         device->memory = properties.memoryProperties;
@@ -430,7 +423,7 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
         device->is_shared = device->unified;
         device->heaps = tdm_vk_heaps_counted(&device->memory, device->is_shared);
         device->import = device->import_align != 0 && device->unified;
-        if (!forced || !*forced || strcmp(forced, "auto") == 0)
+        if (!forced || strcmp(forced, "auto") == 0)
                 return 0;
         if (strcmp(forced, "copy") != 0 && (strcmp(forced, "import") != 0 || !device->import_align))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
@@ -448,7 +441,6 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         VkPhysicalDeviceVulkan11Properties p11 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
                                                    .pNext = &p12 };
         VkPhysicalDeviceProperties2 p = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11 };
-        const char *kernels = getenv("TANDEM_VULKAN_KERNELS");
         bool few_registers;
         VkPhysicalDeviceProperties properties;
         VkResult result;
@@ -474,8 +466,8 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         device->max_groups_x = properties.limits.maxComputeWorkGroupCount[0];
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
-        few_registers = kernels && strcmp(kernels, "few-registers") == 0;
-        device->few_kernels = device->is_cpu && !few_registers && !(kernels && strcmp(kernels, "all") == 0);
+        few_registers = tdm_vk_switch_is(TDM_VK_SWITCH_KERNELS, "few-registers");
+        device->few_kernels = device->is_cpu && !few_registers && !tdm_vk_switch_is(TDM_VK_SWITCH_KERNELS, "all");
         snprintf(device->numerics_id, sizeof(device->numerics_id), "vulkan-9/%.80s/%.40s/%.60s", properties.deviceName,
                  p12.driverName, p12.driverInfo);
         device->properties = properties;

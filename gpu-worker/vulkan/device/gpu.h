@@ -60,6 +60,28 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
 int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64_t offset, const uint8_t *from,
                   uint64_t n, struct tdm_error *err);
 
+/* ---- switches.c ---- */
+
+/* Of the environment, for tests and comparisons: docs/gpu.md has what each does. */
+enum tdm_vk_switch {
+        TDM_VK_SWITCH_DEVICE,
+        TDM_VK_SWITCH_MEMORY,
+        TDM_VK_SWITCH_KERNELS,
+        TDM_VK_SWITCH_MATRICES,
+        TDM_VK_SWITCH_CHAIN,
+        TDM_VK_SWITCH_TUNE,
+        TDM_VK_SWITCH_HALVES,
+        TDM_VK_SWITCH_ROWS,
+        TDM_VK_SWITCH_LOGITS,
+        TDM_VK_SWITCH_SUBMISSION,
+        TDM_VK_SWITCH_PIECE_KIB,
+        TDM_VK_N_SWITCHES
+};
+const char *tdm_vk_switch_name(enum tdm_vk_switch which);
+/* NULL: it is not set, or empty. */
+const char *tdm_vk_switch(enum tdm_vk_switch which);
+bool tdm_vk_switch_is(enum tdm_vk_switch which, const char *word);
+
 /* ---- pipeline.c ---- */
 
 enum tdm_vk_shader {

@@ -44,12 +44,13 @@
 #define ROTATION_MOST 2.0f                  /* the root of two, by YaRN's factor, which is below 1.4 */
 #define FFN_WEIGHTS_MIN (UINT64_C(1) << 26) /* of a layer: more than a 1B has, fewer than a 4B */
 
-static const struct tdm_weights_tensor *find(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+static const struct tdm_weights_tensor *find_tensor(const struct tdm_vk_model *m, enum tdm_tensor_kind kind,
+                                                    uint32_t layer)
 {
         return tdm_weights_find(m->weights, kind, layer);
 }
 
-static bool fits(const struct tdm_weights_tensor *t)
+static bool tensor_fits(const struct tdm_weights_tensor *t)
 {
         return t->layout == TDM_LAYOUT_PANEL16 && tdm_vk_type_f16(t->type) && t->cols % TDM_VK_CHUNK_COLS == 0;
 }
@@ -62,8 +63,6 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
                                                            TDM_TENSOR_V,         TDM_TENSOR_O,
                                                            TDM_TENSOR_GATE_EXPS, TDM_TENSOR_UP_EXPS,
                                                            TDM_TENSOR_DOWN_EXPS };
-        const char *wanted = getenv("TANDEM_VULKAN_HALVES");
-
         bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
 
         if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT ||
@@ -73,9 +72,9 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
                 bool has_experts = m->recipe.layers[i].n_experts > 0;
 
                 for (unsigned k = 0; k < TDM_ARRAY_SIZE(dense); k++) {
-                        const struct tdm_weights_tensor *t = find(m, (has_experts ? of_experts : dense)[k], i);
+                        const struct tdm_weights_tensor *t = find_tensor(m, (has_experts ? of_experts : dense)[k], i);
 
-                        if (!fits(t))
+                        if (!tensor_fits(t))
                                 return false;
                         pays = pays || tdm_subblock_type(t->type) || tdm_vk_type_plain(t->type) || has_experts;
                 }
@@ -83,7 +82,7 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
                 if (has_experts && (m->recipe.layers[i].d_expert % TDM_VK_CHUNK_COLS || m->hp.d_model % TDM_PANEL_ROWS))
                         return false;
         }
-        return wanted && *wanted ? strcmp(wanted, "off") != 0 : pays;
+        return tdm_vk_switch(TDM_VK_SWITCH_HALVES) ? !tdm_vk_switch_is(TDM_VK_SWITCH_HALVES, "off") : pays;
 }
 
 /* The largest power of two with which `bound` stays in range. */
@@ -100,7 +99,7 @@ static float scale_for(float bound)
 /* Of gains or biases; 0: there are none. */
 static float largest_gain(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
-        const struct tdm_weights_tensor *t = find(m, kind, layer);
+        const struct tdm_weights_tensor *t = find_tensor(m, kind, layer);
         const float *gain = t ? (const float *)(m->weights + t->offset) : NULL;
         float most = 0;
 
@@ -194,8 +193,8 @@ static int need_bounds(struct tdm_vk_model *m, struct tdm_error *err)
         return r;
 }
 
-static void bound(struct tdm_vk_model *m, VkCommandBuffer commands, const struct tdm_vk_matrix *a,
-                  const struct tdm_vk_matrix *b, uint64_t gains, uint32_t word)
+static void bound_matrix(struct tdm_vk_model *m, VkCommandBuffer commands, const struct tdm_vk_matrix *a,
+                         const struct tdm_vk_matrix *b, uint64_t gains, uint32_t word)
 {
         struct tdm_vk *vk = &m->device->vk;
         struct tdm_vk_bound_push push = { .gains = gains,
@@ -240,17 +239,17 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {
                 const struct tdm_vk_layer *l = &m->layers[i];
 
-                bound(m, commands, &l->v, NULL, l->attn_norm, i * WORDS + VALUES);
-                bound(m, commands, gate_of(l), up_of(l), l->ffn_norm, i * WORDS + HIDDEN);
-                bound(m, commands, &l->q, NULL, l->q_norm ? 0 : l->attn_norm, i * WORDS + QUERIES);
-                bound(m, commands, &l->k, NULL, l->q_norm ? 0 : l->attn_norm, i * WORDS + KEYS);
-                bound(m, commands, &l->o, NULL, 0, i * WORDS + OUTPUT);
-                bound(m, commands, down_of(l), NULL, 0, i * WORDS + DOWN);
+                bound_matrix(m, commands, &l->v, NULL, l->attn_norm, i * WORDS + VALUES);
+                bound_matrix(m, commands, gate_of(l), up_of(l), l->ffn_norm, i * WORDS + HIDDEN);
+                bound_matrix(m, commands, &l->q, NULL, l->q_norm ? 0 : l->attn_norm, i * WORDS + QUERIES);
+                bound_matrix(m, commands, &l->k, NULL, l->q_norm ? 0 : l->attn_norm, i * WORDS + KEYS);
+                bound_matrix(m, commands, &l->o, NULL, 0, i * WORDS + OUTPUT);
+                bound_matrix(m, commands, down_of(l), NULL, 0, i * WORDS + DOWN);
         }
         if (m->output.type & TDM_VK_FRAGMENTS)
-                bound(m, commands, &m->output, NULL, 0, others);
+                bound_matrix(m, commands, &m->output, NULL, 0, others);
         if (m->embedding.type & TDM_VK_FRAGMENTS)
-                bound(m, commands, &m->embedding, NULL, 0, others);
+                bound_matrix(m, commands, &m->embedding, NULL, 0, others);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
                        VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT);
         device->vk.CmdCopyBuffer(commands, m->arrays[TDM_VK_Y].buffer, device->stages[0].buffer, 1, &copy);

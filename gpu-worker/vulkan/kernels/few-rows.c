@@ -21,12 +21,10 @@ static unsigned index_of(uint32_t rows)
 
 enum tdm_vk_rows_forced tdm_vk_few_rows_forced(void)
 {
-        const char *wanted = getenv("TANDEM_VULKAN_ROWS");
-
-        return !wanted || !*wanted          ? TDM_VK_ROWS_MEASURED :
-               strcmp(wanted, "off") == 0   ? TDM_VK_ROWS_FORCED_OFF :
-               strcmp(wanted, "apart") == 0 ? TDM_VK_ROWS_FORCED_APART :
-                                              TDM_VK_ROWS_FORCED_ON;
+        return !tdm_vk_switch(TDM_VK_SWITCH_ROWS)            ? TDM_VK_ROWS_MEASURED :
+               tdm_vk_switch_is(TDM_VK_SWITCH_ROWS, "off")   ? TDM_VK_ROWS_FORCED_OFF :
+               tdm_vk_switch_is(TDM_VK_SWITCH_ROWS, "apart") ? TDM_VK_ROWS_FORCED_APART :
+                                                               TDM_VK_ROWS_FORCED_ON;
 }
 
 struct tdm_vk_tuned tdm_vk_few_rows_key(const struct tdm_vk_model *m, uint32_t rows)

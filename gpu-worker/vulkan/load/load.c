@@ -170,7 +170,7 @@ int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_
 {
         struct tdm_vk_device *device = (struct tdm_vk_device *)public;
         const struct tdm_hparams *hp = &tdm_weights_header(config->weights)->hparams;
-        const char *submission = getenv("TANDEM_VULKAN_SUBMISSION"); /* tests make many of a small step */
+        const char *submission = tdm_vk_switch(TDM_VK_SWITCH_SUBMISSION); /* tests make many of a small step */
         struct tdm_error ignored;
         struct tdm_vk_model *m;
         int r = check_model(config, hp, err);
@@ -191,8 +191,7 @@ int tdm_vk_model_begin(struct tdm_device *public, const struct tdm_device_model_
         m->kv = config->kv;
         m->limits = config->limits;
         m->precision = config->precision;
-        m->submission_row_blocks =
-                submission && *submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
+        m->submission_row_blocks = submission ? (uint32_t)strtoul(submission, NULL, 10) : SUBMISSION_ROW_BLOCKS;
         r = tdm_vk_kv_init(&m->cache, device, &m->hp, &m->kv, &m->limits);
         if (r == 0)
                 r = tdm_vk_early_init(m);

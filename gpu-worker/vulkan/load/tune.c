@@ -34,10 +34,8 @@
 
 static bool tuning_is_wanted(const struct tdm_vk_device *device)
 {
-        const char *wanted = getenv("TANDEM_VULKAN_TUNE");
-
-        if (wanted && *wanted)
-                return strcmp(wanted, "off") != 0;
+        if (tdm_vk_switch(TDM_VK_SWITCH_TUNE))
+                return !tdm_vk_switch_is(TDM_VK_SWITCH_TUNE, "off");
         return !device->is_cpu && device->properties.limits.timestampComputeAndGraphics;
 }
 

@@ -38,7 +38,7 @@ uint64_t tdm_vk_kv_log_row_bytes(const struct tdm_vk_kv *kv)
         return most;
 }
 
-static bool owns(const struct tdm_vk_kv *kv, uint32_t layer)
+static bool owns_layer(const struct tdm_vk_kv *kv, uint32_t layer)
 {
         return kv->hp->layers[layer].kv_layer == layer;
 }
@@ -50,7 +50,7 @@ uint32_t tdm_vk_kv_log_layers(const struct tdm_vk_kv *kv, uint32_t n_rows)
         return (uint32_t)TDM_MAX(kv->log.size_bytes / 2 / (tdm_vk_kv_log_row_bytes(kv) * n_rows), UINT64_C(1));
 }
 
-static void unset(struct tdm_vk_kv *kv)
+static void unset_cache(struct tdm_vk_kv *kv)
 {
         for (unsigned i = 0; i < kv->n_buffers; i++)
                 tdm_vk_buffer_deinit(kv->device, &kv->buffers[i]);
@@ -79,8 +79,8 @@ static int make_table(struct tdm_vk_kv *kv, uint32_t n_pieces, struct tdm_error 
  * little. */
 static uint32_t piece_shift(const struct tdm_vk_kv *kv, uint64_t page_bytes)
 {
-        const char *kib = getenv("TANDEM_VULKAN_PIECE_KIB"); /* tests make many of a small cache */
-        uint64_t limit = TDM_MIN(kib && *kib ? strtoull(kib, NULL, 10) << 10 : PIECE_BYTES, kv->device->max_allocation);
+        const char *kib = tdm_vk_switch(TDM_VK_SWITCH_PIECE_KIB); /* tests make many of a small cache */
+        uint64_t limit = TDM_MIN(kib ? strtoull(kib, NULL, 10) << 10 : PIECE_BYTES, kv->device->max_allocation);
         uint32_t shift = 0;
 
         while (shift < 30 && page_bytes << (shift + 1) <= limit)
@@ -117,7 +117,7 @@ static int cut_pieces(struct tdm_vk_kv *kv, uint64_t *ret_n_pieces, struct tdm_e
 
                 kv->layers[i].page_bytes = (uint32_t)TDM_MIN(page, (uint64_t)UINT32_MAX);
                 kv->layers[i].piece_shift = shift;
-                if (owns(kv, i))
+                if (owns_layer(kv, i))
                         n_pieces += TDM_DIV_UP(kv->geometry->n_pages[kv->geometry->layers[i].group], 1u << shift);
                 if (page > UINT32_MAX)
                         n_pieces = UINT64_C(1) << 32;
@@ -136,7 +136,7 @@ static int make_layer(struct tdm_vk_kv *kv, uint32_t layer, struct tdm_error *er
         struct tdm_vk_kv_layer *l = &kv->layers[layer];
         uint32_t n_pages = kv->geometry->n_pages[kv->geometry->layers[layer].group], n = 1u << l->piece_shift;
 
-        if (!owns(kv, layer)) {
+        if (!owns_layer(kv, layer)) {
                 *l = kv->layers[kv->hp->layers[layer].kv_layer];
                 return 0;
         }
@@ -226,7 +226,7 @@ void tdm_vk_kv_deinit(struct tdm_vk_kv *kv)
 {
         if (!kv->device)
                 return;
-        unset(kv);
+        unset_cache(kv);
         free(kv->layers);
         free(kv->sequences);
         free(kv->known_pages);
@@ -235,15 +235,15 @@ void tdm_vk_kv_deinit(struct tdm_vk_kv *kv)
 
 void tdm_vk_kv_set(struct tdm_vk_kv *kv, uint8_t *base)
 {
-        unset(kv);
+        unset_cache(kv);
         kv->base = base;
         kv->error = (struct tdm_error){};
         memset(kv->sequences, 0, kv->limits->n_tables * sizeof(*kv->sequences));
         if (!base || import_segment(kv, base) == 0)
                 return;
-        unset(kv);
+        unset_cache(kv);
         if (make_buffers(kv, &kv->error) != 0)
-                unset(kv);
+                unset_cache(kv);
 }
 
 /* ---- the twin's way to the device ---- */
@@ -308,7 +308,7 @@ static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page,
 
 /* ---- what the device knows ---- */
 
-static uint32_t *known(struct tdm_vk_kv *kv, uint32_t table, int group)
+static uint32_t *known_table(struct tdm_vk_kv *kv, uint32_t table, int group)
 {
         return kv->known_pages + ((size_t)table * TDM_KV_GROUPS + group) * kv->limits->table_entries;
 }
@@ -363,7 +363,7 @@ static bool is_known(struct tdm_vk_kv *kv, const struct tdm_step *step, uint32_t
 
                 look_back(kv, group, position, &first, &end);
                 if (kv->geometry->n_layers[group] &&
-                    memcmp(known(kv, step->seqs[seq].table, group) + first, table_of(step, group, seq) + first,
+                    memcmp(known_table(kv, step->seqs[seq].table, group) + first, table_of(step, group, seq) + first,
                            (end - first) * sizeof(uint32_t)) != 0)
                         return false;
         }
@@ -386,7 +386,7 @@ int tdm_vk_kv_begin(struct tdm_vk_kv *kv, const struct tdm_step *step, struct td
                         int group = tdm_kv_group_of(kv->hp, layer);
                         uint32_t first, end;
 
-                        if (!owns(kv, layer))
+                        if (!owns_layer(kv, layer))
                                 continue;
                         look_back(kv, group, position, &first, &end);
                         for (uint32_t i = first; i < end; i++) {
@@ -417,7 +417,7 @@ void tdm_vk_kv_end(struct tdm_vk_kv *kv, const struct tdm_step *step)
                         uint32_t end = TDM_DIV_UP(end_position, TDM_KV_PAGE_TOKENS);
 
                         if (kv->geometry->n_layers[group])
-                                memcpy(known(kv, q->table, group) + first, table_of(step, group, seq) + first,
+                                memcpy(known_table(kv, q->table, group) + first, table_of(step, group, seq) + first,
                                        (end - first) * sizeof(uint32_t));
                 }
                 s->n_valid = end_position;
@@ -449,7 +449,7 @@ static void behind_row(void *arg, unsigned chunk, unsigned thread)
                  logged = head_bytes(kv, layer);
         const uint8_t *log = job->log + (chunk - row) * tdm_vk_kv_log_row_bytes(kv) + row * row_bytes(kv, layer);
 
-        for (uint32_t head = 0; head < l->n_kv_heads && owns(kv, layer); head++, log += 2 * logged) {
+        for (uint32_t head = 0; head < l->n_kv_heads && owns_layer(kv, layer); head++, log += 2 * logged) {
                 uint8_t *part = kv->base + tdm_kv_part_offset(kv->geometry, layer, page, head);
                 uint8_t *keys = part + ((size_t)(t / 16) * head_dim * 16 + t % 16) * size,
                         *values = part + l->part_bytes / 2;
@@ -484,7 +484,7 @@ void tdm_vk_kv_behind(struct tdm_vk_kv *kv, const struct tdm_step *step, uint32_
         for (uint32_t layer = first_layer; layer < first_layer + n_layers && kv->pages; layer++) {
                 enum tdm_kv_group group = tdm_kv_group_of(kv->hp, layer);
 
-                for (uint32_t seq = 0; seq < step->head.n_seqs && owns(kv, layer); seq++) {
+                for (uint32_t seq = 0; seq < step->head.n_seqs && owns_layer(kv, layer); seq++) {
                         const struct tdm_step_seq *q = &step->seqs[seq];
                         uint32_t position = step->rows[q->first_row].position,
                                  end = TDM_DIV_UP(position + q->n_rows, TDM_KV_PAGE_TOKENS);

@@ -46,7 +46,6 @@ static void size_items(const struct tdm_vk_model *m, struct tdm_vk_kind *kind)
 
 void tdm_vk_sizes_find(struct tdm_vk_model *m)
 {
-        const char *logits = getenv("TANDEM_VULKAN_LOGITS");
         const struct tdm_hparams *hp = &m->hp;
 
         /* Where rows see those behind them, all keys are stored before the first query: the step is one tile. */
@@ -61,7 +60,7 @@ void tdm_vk_sizes_find(struct tdm_vk_model *m)
         m->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits_stride * sizeof(float)), 1u),
                                            m->limits.max_logits);
         /* Tests that compare can have all logits: the choice changes no bit of what is drawn. */
-        m->logits_whole = m->recipe.logit_softcap > 0 || (logits && strcmp(logits, "whole") == 0);
+        m->logits_whole = m->recipe.logit_softcap > 0 || tdm_vk_switch_is(TDM_VK_SWITCH_LOGITS, "whole");
         m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
         m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
         m->tops_stride = TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH);
