@@ -22,7 +22,7 @@ static const struct tdm_worker_device devices[] = {
 };
 
 /* For `tandem report`: one line, and 1 where there is no GPU. */
-static int measure(void)
+static int measure_gpu(void)
 {
         char text[512];
         struct tdm_error err = { 0 };
@@ -47,6 +47,6 @@ int main(int argc, char **argv)
         };
 
         if (argc == 2 && strcmp(argv[1], "--measure") == 0)
-                return measure();
+                return measure_gpu();
         return tdm_worker_main(&program, argc, argv);
 }

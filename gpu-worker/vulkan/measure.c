@@ -6,8 +6,8 @@
 enum { ROUNDS = 12, COPIES = 4 };
 #define MEASURED_BYTES (UINT64_C(256) << 20)
 
-static int copies(struct tdm_vk_device *device, const struct tdm_vk_buffer *from, const struct tdm_vk_buffer *to,
-                  uint64_t bytes, uint64_t *ret_ns, struct tdm_error *err)
+static int measure_copies(struct tdm_vk_device *device, const struct tdm_vk_buffer *from,
+                          const struct tdm_vk_buffer *to, uint64_t bytes, uint64_t *ret_ns, struct tdm_error *err)
 {
         const VkBufferCopy copy = { .size = bytes };
         VkCommandBuffer commands;
@@ -50,7 +50,7 @@ int tdm_vulkan_measure(char *ret, size_t size, struct tdm_error *err)
         if (r == 0)
                 r = tdm_vk_buffer_init(device, &to, bytes, TDM_VK_DEVICE_MEMORY, "copies", err);
         for (int i = 0; i < ROUNDS && r == 0; i++) {
-                r = copies(device, &from, &to, bytes, &ns, err);
+                r = measure_copies(device, &from, &to, bytes, &ns, err);
                 if (r == 0)
                         best = TDM_MIN(best, TDM_MAX(ns, 1u));
         }

@@ -33,7 +33,7 @@ static int hand_over(struct tdm_vk_model *m, int (*over)(int fd), struct tdm_err
                        0;
 }
 
-static int submit(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
+static int submit_work(struct tdm_vk_model *m, const struct tdm_vk_work *work, struct tdm_error *err)
 {
         struct tdm_vk_recording *recording;
         int r = tdm_vk_record(m, work, &recording, err);
@@ -65,7 +65,7 @@ struct sample_job {
 };
 
 /* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
-static void softcap(const struct sample_job *job, float *x)
+static void softcap_logits(const struct sample_job *job, float *x)
 {
         float cap = job->m->recipe.logit_softcap, e[64];
 
@@ -84,7 +84,7 @@ static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
         return (float *)m->logits_host.map + (size_t)i * m->logits_stride;
 }
 
-static void take(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
+static void take_result(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
 {
         if (r < 0 && r != -ENODATA)
                 atomic_store_explicit(&job->bad_row, job->step->logits[job->first + i].row, memory_order_relaxed);
@@ -104,12 +104,12 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         int r = -ENODATA;
 
         if (m->recipe.logit_softcap > 0)
-                softcap(job, logits_of(m, chunk));
+                softcap_logits(job, logits_of(m, chunk));
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
                 r = tdm_sample(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed, &past,
                                step->rows[l->row].position + 1, l->target,
                                m->sampler_scratch + thread * m->sampler_stride, &result);
-        take(job, chunk, r, &result);
+        take_result(job, chunk, r, &result);
 }
 
 /* Where only what the sampler wants to see came here. */
@@ -135,20 +135,20 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
                 r = tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed, &past,
                                       step->rows[l->row].position + 1, l->target, scratch, &result);
-        take(job, chunk, r, &result);
+        take_result(job, chunk, r, &result);
 }
 
 /* Rows behind the last layer are in `hidden`. */
-static int pool(struct tdm_vk_model *m, const struct tdm_step *step, const float *hidden, struct tdm_result *results,
-                struct tdm_error *err)
+static int pool_vectors(struct tdm_vk_model *m, const struct tdm_step *step, const float *hidden,
+                        struct tdm_result *results, struct tdm_error *err)
 {
         memset(results, 0, step->head.n_logits * sizeof(*results));
         return tdm_pooler_run(m->pooling, step, hidden, tdm_steps_vectors(results, &m->limits), err);
 }
 
 /* The first logits_rows rows of logits are there already where `made` says so. */
-static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
-                  struct tdm_result *results, struct tdm_error *err)
+static int sample_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
+                       struct tdm_result *results, struct tdm_error *err)
 {
         for (uint32_t first = 0, n; first < step->head.n_logits; first += n) {
                 struct sample_job job = {
@@ -160,7 +160,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 
                 work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits_rows);
                 if (first > 0 || !made) {
-                        int r = submit(m, &work, err);
+                        int r = submit_work(m, &work, err);
 
                         if (r != 0)
                                 return r;
@@ -184,7 +184,7 @@ static int sample(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct
 
 /* ---- blocks ---- */
 
-/* How many blocks a submission has (cut()). The new keys and values of one submission are written behind while the
+/* How many blocks a submission has (cut_blocks()). The new keys and values of one submission are written behind while the
  * device computes the next one. With many rows on a GPU, writing takes about a third as long as computing. So a
  * submission is two thirds of what is left. The last one is an FFN and the head, which leave nothing to write. */
 #define SUBMISSION_BLOCKS_MAX 84u /* at most, with several rows */
@@ -229,7 +229,7 @@ struct run {
 /* Waits for the oldest submission under way, writes its keys and values behind into the segment, and only then calls
  * on_block() for its blocks. So a block that was told of is complete in the segment. Meanwhile the device computes the
  * next submission. */
-static int settle(struct run *run, struct tdm_error *err)
+static int settle_submission(struct run *run, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
         unsigned which = run->n_done % TDM_VK_IN_FLIGHT;
@@ -261,7 +261,7 @@ static int settle(struct run *run, struct tdm_error *err)
 }
 
 /* How many blocks from `block` on go into one submission, and the attention layers among them. */
-static uint32_t cut(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
+static uint32_t cut_blocks(const struct run *run, uint32_t block, uint32_t *ret_first_layer, uint32_t *ret_n_layers)
 {
         struct tdm_vk_model *m = run->m;
         bool single = run->slot->flags || /* or a few, whose kernels wait for each other as its do */
@@ -302,7 +302,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
         uint32_t first_layer, n_layers;
         int r;
 
-        work.n = *ret_n = cut(run, block, &first_layer, &n_layers);
+        work.n = *ret_n = cut_blocks(run, block, &first_layer, &n_layers);
         if (tdm_block_kind(&m->hp, block + work.n - 1) == TDM_BLOCK_HEAD && !m->pooling) {
                 work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
                 run->made_logits = true;
@@ -349,12 +349,12 @@ static int run_all(struct run *run, uint32_t first, struct tdm_error *err)
 
         for (uint32_t block = first, some; block < run->end && r == 0; block += some) {
                 if (run->n_begun - run->n_done == most)
-                        r = settle(run, err);
+                        r = settle_submission(run, err);
                 if (r == 0)
                         r = begin_some(run, block, &some, err);
         }
         while (run->n_done < run->n_begun && r == 0) {
-                r = settle(run, err);
+                r = settle_submission(run, err);
                 if (r == 0)
                         end_cache(run);
         }
@@ -369,7 +369,7 @@ static bool goes_on(const struct tdm_vk_slot *slot, const struct tdm_step *step,
                slot->n_logits == step->head.n_logits;
 }
 
-static int prepare(struct run *run, uint32_t first, struct tdm_error *err)
+static int prepare_run(struct run *run, uint32_t first, struct tdm_error *err)
 {
         struct tdm_vk_model *m = run->m;
         bool attends = false;
@@ -489,16 +489,16 @@ int tdm_vk_run(struct tdm_device_model *public, const struct tdm_step *step, uin
                                      "vulkan device: lost before; the worker must be restarted");
         run.bring_back = (end < n_blocks - 1 && step->head.plan[end] != step->head.plan[first]) ||
                          (m->pooling && end >= n_blocks - 1);
-        r = prepare(&run, first, err);
+        r = prepare_run(&run, first, err);
         if (r == 0 && first < run.end)
                 r = run_blocks(&run, first, err);
         if (r == 0 && end == n_blocks) {
                 if (first == n_blocks - 1 && !run.slot->in_place && !run.slot->on_device && !m->pooling)
                         return tdm_error_set(err, -EINVAL, "vulkan device: sample without its head");
                 if (m->pooling)
-                        r = pool(m, step, hidden, results, err);
+                        r = pool_vectors(m, step, hidden, results, err);
                 else
-                        r = sample(m, run.slot, step, run.made_logits, results, err);
+                        r = sample_rows(m, run.slot, step, run.made_logits, results, err);
                 tdm_pool_stay_awake(m->device->threads, 0); /* nothing comes soon after this */
                 if (r == 0 && on_block)
                         on_block(n_blocks - 1, userdata);

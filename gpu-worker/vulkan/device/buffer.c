@@ -54,8 +54,8 @@ static int choose_type(const struct tdm_vk_device *device, uint32_t allowed, enu
 }
 
 /* handle_types: what its memory is imported from; 0: it is not. */
-static VkResult create(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes,
-                       VkExternalMemoryHandleTypeFlags handle_types)
+static VkResult create_buffer(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes,
+                              VkExternalMemoryHandleTypeFlags handle_types)
 {
         const VkExternalMemoryBufferCreateInfo external = {
                 .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
@@ -71,7 +71,7 @@ static VkResult create(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
 }
 
 /* Binds what is allocated, and asks for the address. */
-static VkResult finish(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer)
+static VkResult bind_buffer(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer)
 {
         const VkBufferDeviceAddressInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
                                                  .buffer = buffer->buffer };
@@ -84,7 +84,7 @@ static VkResult finish(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
         return VK_SUCCESS;
 }
 
-static VkResult allocate(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, enum tdm_vk_place place)
+static VkResult allocate_memory(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, enum tdm_vk_place place)
 {
         const VkMemoryAllocateFlagsInfo flags = { .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
                                                   .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT };
@@ -108,7 +108,7 @@ static VkResult allocate(struct tdm_vk_device *device, struct tdm_vk_buffer *buf
         }
         if (r != VK_SUCCESS)
                 return r;
-        r = finish(device, buffer);
+        r = bind_buffer(device, buffer);
         if (r == VK_SUCCESS && place != TDM_VK_DEVICE_MEMORY)
                 r = device->vk.MapMemory(device->vk.device, buffer->memory, 0, VK_WHOLE_SIZE, 0, (void **)&buffer->map);
         return r;
@@ -122,9 +122,10 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
         VkResult r;
 
         size_bytes = TDM_ALIGN_UP(TDM_MAX(size_bytes, UINT64_C(256)), UINT64_C(256));
-        r = size_bytes > device->max_allocation ? VK_ERROR_OUT_OF_DEVICE_MEMORY : create(device, &b, size_bytes, 0);
+        r = size_bytes > device->max_allocation ? VK_ERROR_OUT_OF_DEVICE_MEMORY :
+                                                  create_buffer(device, &b, size_bytes, 0);
         if (r == VK_SUCCESS) {
-                r = allocate(device, &b, place);
+                r = allocate_memory(device, &b, place);
                 if (r != VK_SUCCESS)
                         tdm_vk_buffer_deinit(device, &b);
         }
@@ -184,9 +185,10 @@ int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buf
                 return -EOPNOTSUPP;
         if (device->vk.GetMemoryHostPointerPropertiesEXT(device->vk.device, import.handleType, base, &properties) !=
                     VK_SUCCESS ||
-            create(device, &b, size_bytes, import.handleType) != VK_SUCCESS)
+            create_buffer(device, &b, size_bytes, import.handleType) != VK_SUCCESS)
                 return -EOPNOTSUPP;
-        if (!import_memory(device, &b, &import, properties.memoryTypeBits, 0) || finish(device, &b) != VK_SUCCESS) {
+        if (!import_memory(device, &b, &import, properties.memoryTypeBits, 0) ||
+            bind_buffer(device, &b) != VK_SUCCESS) {
                 tdm_vk_buffer_deinit(device, &b);
                 return -EOPNOTSUPP;
         }
@@ -234,7 +236,7 @@ int tdm_vk_buffer_import_dmabuf(struct tdm_vk_device *device, struct tdm_vk_buff
                 return -EOPNOTSUPP;
         *ret_why = "the driver refuses it";
         if (device->vk.GetMemoryFdPropertiesKHR(device->vk.device, import.handleType, fd, &properties) != VK_SUCCESS ||
-            create(device, &b, size_bytes, import.handleType) != VK_SUCCESS)
+            create_buffer(device, &b, size_bytes, import.handleType) != VK_SUCCESS)
                 return -EOPNOTSUPP;
         if (is_dedicated) {
                 dedicated.buffer = b.buffer;
@@ -244,7 +246,7 @@ int tdm_vk_buffer_import_dmabuf(struct tdm_vk_device *device, struct tdm_vk_buff
         if (import.fd >= 0 &&
             !import_memory(device, &b, &import, properties.memoryTypeBits, VK_MEMORY_PROPERTY_HOST_CACHED_BIT))
                 closep(&import.fd); /* else it is the memory's */
-        if (import.fd < 0 || finish(device, &b) != VK_SUCCESS) {
+        if (import.fd < 0 || bind_buffer(device, &b) != VK_SUCCESS) {
                 tdm_vk_buffer_deinit(device, &b);
                 return -EOPNOTSUPP;
         }

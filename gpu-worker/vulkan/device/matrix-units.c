@@ -35,7 +35,7 @@ static uint32_t list_units(const struct tdm_vk_device *device, struct cooperativ
 }
 
 /* Whether two matrices of one type are multiplied by whole subgroups and added to one of the other. */
-static bool takes(const struct cooperative_properties *p, uint32_t input, uint32_t output)
+static bool units_take(const struct cooperative_properties *p, uint32_t input, uint32_t output)
 {
         return p->a == input && p->b == input && p->c == output && p->result == output && p->scope == SCOPE_SUBGROUP &&
                !p->saturating;
@@ -50,7 +50,7 @@ bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units u
         uint32_t n = list_units(device, list);
 
         for (uint32_t i = 0; i < n; i++)
-                if (list[i].m == 16 && list[i].n == 8 && list[i].k == k && takes(&list[i], input, output))
+                if (list[i].m == 16 && list[i].n == 8 && list[i].k == k && units_take(&list[i], input, output))
                         return true;
         return false;
 }
@@ -66,7 +66,7 @@ uint32_t tdm_vk_matrix_units_any(const struct tdm_vk_device *device, uint32_t su
 
                 /* A tile of outputs is a panel, and a subgroup stores a result by 16 bytes. Units of 8 rows are
                  * Intel's, whose registers have no room for these tiles (docs/gpu-compilers.md). */
-                if (!takes(p, COMPONENT_SINT8, COMPONENT_SINT32) || p->m != 16 || p->n != 16 ||
+                if (!units_take(p, COMPONENT_SINT8, COMPONENT_SINT32) || p->m != 16 || p->n != 16 ||
                     (p->k != 16 && p->k != 32) || p->m * p->n / 4 % subgroup != 0 || product <= most)
                         continue;
                 most = product;

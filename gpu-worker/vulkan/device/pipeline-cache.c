@@ -94,7 +94,7 @@ static bool write_all(int fd, const void *from, size_t n, size_t at)
 }
 
 /* What lies there, or NULL. */
-static uint8_t *load(const struct tdm_vk_device *device, int fd, size_t *ret_n)
+static uint8_t *load_file(const struct tdm_vk_device *device, int fd, size_t *ret_n)
 {
         struct cache_header header, want;
         uint8_t *data = NULL;
@@ -126,7 +126,7 @@ void tdm_vk_cache_open(struct tdm_vk_device *device, bool (*sane)(const struct t
         if (path_of(device, path, sizeof(path))) {
                 device->cache_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
                 if (device->cache_fd >= 0)
-                        data = load(device, device->cache_fd, &n);
+                        data = load_file(device, device->cache_fd, &n);
                 if (!data) { /* another process may hold the file open: it is not written to */
                         _cleanup_(closep) int refused = device->cache_fd;
 

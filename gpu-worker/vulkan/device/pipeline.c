@@ -253,7 +253,8 @@ static const struct shader *shader_of(const struct tdm_vk_device *device, enum t
         return subblock ? &subblock_shaders[shader] : &shaders[shader];
 }
 
-static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants)
+static struct tdm_vk_pipeline *find_pipeline(struct tdm_vk_device *device, enum tdm_vk_shader shader,
+                                             const uint32_t *constants)
 {
         for (unsigned i = 0; i < device->n_pipelines; i++)
                 if (device->pipelines[i].shader == shader &&
@@ -265,7 +266,7 @@ static struct tdm_vk_pipeline *find(struct tdm_vk_device *device, enum tdm_vk_sh
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                             uint32_t c1, uint32_t c2, uint32_t c3)
 {
-        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
+        struct tdm_vk_pipeline *pipeline = find_pipeline(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
 
         if (pipeline && pipeline->pipeline)
                 return pipeline;
@@ -289,7 +290,7 @@ int tdm_vk_pipelines_check(struct tdm_vk_device *device, struct tdm_error *err)
 struct tdm_vk_pipeline *tdm_vk_pipeline_compiled(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                                  uint32_t c1, uint32_t c2, uint32_t c3)
 {
-        struct tdm_vk_pipeline *pipeline = find(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
+        struct tdm_vk_pipeline *pipeline = find_pipeline(device, shader, (const uint32_t[]){ c0, c1, c2, c3 });
 
         return pipeline && pipeline->pipeline ? pipeline : NULL;
 }
@@ -319,8 +320,8 @@ void tdm_vk_matrix_tile(const struct tdm_vk_pipeline *pipeline, uint32_t *ret_pa
         *ret_rows = wide ? pipeline->constants[2] / 4 : pipeline->constants[2] * 8;
 }
 
-static VkResult compile(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,
-                        VkPipeline *ret)
+static VkResult compile_pipeline(struct tdm_vk_device *device, enum tdm_vk_shader shader, const uint32_t *constants,
+                                 VkPipeline *ret)
 {
         const struct shader *own = shader_of(device, shader, constants);
         bool emulated = device->emulates_units && subblock_shaders[shader].code;
@@ -373,13 +374,13 @@ static void compile_one(void *arg, unsigned chunk, unsigned thread)
         struct compile_job *job = arg;
         struct tdm_vk_pipeline *p = &job->device->pipelines[job->waiting[chunk]];
 
-        job->results[chunk] = compile(job->device, p->shader, p->constants, &p->pipeline);
+        job->results[chunk] = compile_pipeline(job->device, p->shader, p->constants, &p->pipeline);
         if (job->results[chunk] != VK_SUCCESS)
                 p->pipeline = VK_NULL_HANDLE;
         atomic_fetch_add_explicit(job->device->heartbeat, 1, memory_order_relaxed);
 }
 
-static int told(const struct tdm_vk_pipeline *p, VkResult result, struct tdm_error *err)
+static int compile_error(const struct tdm_vk_pipeline *p, VkResult result, struct tdm_error *err)
 {
         return tdm_error_set(err, TDM_E_DEVICE_FAULT, "vulkan device: the driver cannot compile the kernel %s: %s",
                              p->name, tdm_vk_result_name(result));
@@ -400,7 +401,7 @@ int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err
                 if (job.results[i] == VK_SUCCESS)
                         device->counters.pipelines++;
                 else if (r == 0 && !tdm_vk_matrix_kernel(device->pipelines[job.waiting[i]].shader))
-                        r = told(&device->pipelines[job.waiting[i]], job.results[i], err);
+                        r = compile_error(&device->pipelines[job.waiting[i]], job.results[i], err);
         return r;
 }
 
@@ -418,7 +419,7 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
         struct tdm_vk_pipeline *p;
         VkResult r;
 
-        p = find(device, shader, constants);
+        p = find_pipeline(device, shader, constants);
         if (p && (p->pipeline || device->deferring))
                 return 0;
         if (!p && device->n_pipelines == TDM_VK_MAX_PIPELINES)
@@ -434,10 +435,10 @@ int tdm_vk_pipeline_need(struct tdm_vk_device *device, enum tdm_vk_shader shader
         }
         if (device->deferring)
                 return 0;
-        r = compile(device, shader, constants, &p->pipeline);
+        r = compile_pipeline(device, shader, constants, &p->pipeline);
         if (r != VK_SUCCESS) {
                 p->pipeline = VK_NULL_HANDLE;
-                return told(p, r, err);
+                return compile_error(p, r, err);
         }
         device->counters.pipelines++;
         atomic_fetch_add_explicit(device->heartbeat, 1, memory_order_relaxed);

@@ -37,7 +37,7 @@ struct tdm_vk_pages {
         bool stop;
 };
 
-static bool take(struct tdm_vk_pages *p, uint64_t huge)
+static bool take_page(struct tdm_vk_pages *p, uint64_t huge)
 {
         uint64_t bit = UINT64_C(1) << huge % 64;
 
@@ -54,7 +54,7 @@ static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, u
         for (uint64_t huge = from / TDM_HUGEPAGE_BYTES; huge <= (end - 1) / TDM_HUGEPAGE_BYTES; huge++) {
                 struct extent *last = n_runs ? &runs[n_runs - 1] : NULL;
 
-                if (!take(p, huge))
+                if (!take_page(p, huge))
                         continue;
                 if (last && last->first + last->n == huge && last->n < most)
                         last->n++;
@@ -64,7 +64,7 @@ static uint32_t list_runs(struct tdm_vk_pages *p, uint64_t from, uint64_t end, u
         return n_runs;
 }
 
-static void make(struct tdm_vk_pages *p, const struct extent *run)
+static void make_pages(struct tdm_vk_pages *p, const struct extent *run)
 {
         tdm_hugepage_try(p->base + run->first * TDM_HUGEPAGE_BYTES, run->n, &p->n_refused);
 }
@@ -79,7 +79,7 @@ static void make_ahead(struct tdm_vk_pages *p, enum tdm_kv_group group, uint32_t
                 uint32_t n = list_runs(p, from, to, RUN_MAX, runs, 0);
 
                 for (uint32_t i = 0; i < n; i++)
-                        make(p, &runs[i]);
+                        make_pages(p, &runs[i]);
                 from = to;
         }
 }
@@ -169,7 +169,7 @@ static void make_one(void *arg, unsigned chunk, unsigned thread)
 {
         struct tdm_vk_pages *p = arg;
 
-        make(p, &p->runs[chunk]);
+        make_pages(p, &p->runs[chunk]);
 }
 
 void tdm_vk_pages_make(struct tdm_vk_pages *p)

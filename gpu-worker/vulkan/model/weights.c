@@ -311,7 +311,7 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
 }
 
 /* 0: the layer has no such vector. */
-static uint64_t vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
+static uint64_t find_vector(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
         const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
 
@@ -350,8 +350,8 @@ void tdm_vk_weights_biases(struct tdm_vk_model *m)
                 }
 }
 
-static struct tdm_vk_matrix matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer,
-                                   enum input input)
+static struct tdm_vk_matrix find_matrix(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer,
+                                        enum input input)
 {
         const struct tdm_weights_tensor *t = tdm_weights_find(m->weights, kind, layer);
         uint32_t form = form_of(m, t);
@@ -380,23 +380,24 @@ static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct td
                 .n = recipe->n_experts,
                 .n_used = recipe->n_experts_used,
                 .d_expert = recipe->d_expert,
-                .router = matrix(m, TDM_TENSOR_ROUTER, layer, GATE_UP),
-                .gate = matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_GATE_EXPS, layer,
-                               GATE_UP),
-                .up = matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_UP_EXPS, layer, GATE_UP),
+                .router = find_matrix(m, TDM_TENSOR_ROUTER, layer, GATE_UP),
+                .gate = find_matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_GATE_EXPS, layer,
+                                    GATE_UP),
+                .up = find_matrix(m, recipe->gate_up_is_one ? TDM_TENSOR_GATE_UP_EXPS : TDM_TENSOR_UP_EXPS, layer,
+                                  GATE_UP),
                 .beside = recipe->has_dense_beside,
                 .gate_up_is_one = recipe->gate_up_is_one,
                 .z_scale = recipe->has_dense_beside ? 1.0f / sqrtf((float)m->hp.d_model) : 1,
-                .scales = vector(m, TDM_TENSOR_EXPERT_SCALES, layer),
-                .router_gain = vector(m, TDM_TENSOR_ROUTER_SCALE, layer),
-                .norm = vector(m, TDM_TENSOR_EXPERTS_NORM, layer),
-                .post_dense = vector(m, TDM_TENSOR_POST_DENSE_NORM, layer),
-                .post_experts = vector(m, TDM_TENSOR_POST_EXPERTS_NORM, layer),
-                .down = matrix(m, TDM_TENSOR_DOWN_EXPS, layer, DOWN),
-                .router_bias = vector(m, TDM_TENSOR_ROUTER_BIAS, layer),
-                .gate_bias = vector(m, TDM_TENSOR_GATE_EXPS_BIAS, layer),
-                .up_bias = vector(m, TDM_TENSOR_UP_EXPS_BIAS, layer),
-                .down_bias = vector(m, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
+                .scales = find_vector(m, TDM_TENSOR_EXPERT_SCALES, layer),
+                .router_gain = find_vector(m, TDM_TENSOR_ROUTER_SCALE, layer),
+                .norm = find_vector(m, TDM_TENSOR_EXPERTS_NORM, layer),
+                .post_dense = find_vector(m, TDM_TENSOR_POST_DENSE_NORM, layer),
+                .post_experts = find_vector(m, TDM_TENSOR_POST_EXPERTS_NORM, layer),
+                .down = find_matrix(m, TDM_TENSOR_DOWN_EXPS, layer, DOWN),
+                .router_bias = find_vector(m, TDM_TENSOR_ROUTER_BIAS, layer),
+                .gate_bias = find_vector(m, TDM_TENSOR_GATE_EXPS_BIAS, layer),
+                .up_bias = find_vector(m, TDM_TENSOR_UP_EXPS_BIAS, layer),
+                .down_bias = find_vector(m, TDM_TENSOR_DOWN_EXPS_BIAS, layer),
         };
         ret->router.act = TDM_VK_ACT_F32; /* another expert would be another model */
 }
@@ -417,61 +418,62 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
 
                 l->v_norm = m->recipe.layers[i].norms & TDM_NORM_V;
                 l->n_qkv = !tdm_vk_owns_kv(m, i) ? 1 : m->recipe.layers[i].v_is_k ? 2 : 3;
-                l->q = l->k = l->v = matrix(m, TDM_TENSOR_Q, i, qkv);
+                l->q = l->k = l->v = find_matrix(m, TDM_TENSOR_Q, i, qkv);
                 if (l->n_qkv > 1)
-                        l->k = matrix(m, TDM_TENSOR_K, i, qkv);
+                        l->k = find_matrix(m, TDM_TENSOR_K, i, qkv);
                 if (l->n_qkv > 2)
-                        l->v = matrix(m, TDM_TENSOR_V, i, qkv);
-                l->o = matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
+                        l->v = find_matrix(m, TDM_TENSOR_V, i, qkv);
+                l->o = find_matrix(m, TDM_TENSOR_O, i, ATTN_OUT);
                 if (m->recipe.layers[i].n_experts > 0) {
                         find_experts(m, i, &l->experts);
                 }
                 if (tdm_vk_has_dense(l)) {
-                        l->gate = matrix(m, TDM_TENSOR_GATE, i, m->recipe.layers[i].is_sparse ? GATE_SPARSE : GATE_UP);
-                        l->up = matrix(m, TDM_TENSOR_UP, i, GATE_UP);
-                        l->down = matrix(m, TDM_TENSOR_DOWN, i, DOWN);
+                        l->gate = find_matrix(m, TDM_TENSOR_GATE, i,
+                                              m->recipe.layers[i].is_sparse ? GATE_SPARSE : GATE_UP);
+                        l->up = find_matrix(m, TDM_TENSOR_UP, i, GATE_UP);
+                        l->down = find_matrix(m, TDM_TENSOR_DOWN, i, DOWN);
                 }
-                l->attn_norm = vector(m, TDM_TENSOR_ATTN_NORM, i);
-                l->q_norm = vector(m, TDM_TENSOR_Q_NORM, i);
-                l->k_norm = vector(m, TDM_TENSOR_K_NORM, i);
-                l->post_attn_norm = vector(m, TDM_TENSOR_POST_ATTN_NORM, i);
-                l->ffn_norm = vector(m, TDM_TENSOR_FFN_NORM, i);
-                l->post_ffw_norm = vector(m, TDM_TENSOR_POST_FFW_NORM, i);
+                l->attn_norm = find_vector(m, TDM_TENSOR_ATTN_NORM, i);
+                l->q_norm = find_vector(m, TDM_TENSOR_Q_NORM, i);
+                l->k_norm = find_vector(m, TDM_TENSOR_K_NORM, i);
+                l->post_attn_norm = find_vector(m, TDM_TENSOR_POST_ATTN_NORM, i);
+                l->ffn_norm = find_vector(m, TDM_TENSOR_FFN_NORM, i);
+                l->post_ffw_norm = find_vector(m, TDM_TENSOR_POST_FFW_NORM, i);
                 l->qkv_bias = m->recipe.layers[i].biases & QKV_BIASES ? m->biases.address + i * biases_bytes(m) : 0;
-                l->o_bias = vector(m, TDM_TENSOR_O_BIAS, i);
-                l->down_bias = vector(m, TDM_TENSOR_DOWN_BIAS, i);
+                l->o_bias = find_vector(m, TDM_TENSOR_O_BIAS, i);
+                l->down_bias = find_vector(m, TDM_TENSOR_DOWN_BIAS, i);
                 l->activation = m->recipe.layers[i].activation;
                 if (m->recipe.layers[i].has_input) {
-                        l->input_gate = matrix(m, TDM_TENSOR_INPUT_GATE, i, SIDE);
-                        l->input_proj = matrix(m, TDM_TENSOR_INPUT_PROJ, i, SIDE);
-                        l->input_norm = vector(m, TDM_TENSOR_INPUT_NORM, i);
+                        l->input_gate = find_matrix(m, TDM_TENSOR_INPUT_GATE, i, SIDE);
+                        l->input_proj = find_matrix(m, TDM_TENSOR_INPUT_PROJ, i, SIDE);
+                        l->input_norm = find_vector(m, TDM_TENSOR_INPUT_NORM, i);
                 }
                 if (tdm_vk_has_streams(m)) {
-                        l->laurel_l = matrix(m, TDM_TENSOR_LAUREL_L, i, qkv);
-                        l->laurel_r = matrix(m, TDM_TENSOR_LAUREL_R, i, SIDE);
-                        l->altup_router = matrix(m, TDM_TENSOR_ALTUP_ROUTER, i, SIDE);
+                        l->laurel_l = find_matrix(m, TDM_TENSOR_LAUREL_L, i, qkv);
+                        l->laurel_r = find_matrix(m, TDM_TENSOR_LAUREL_R, i, SIDE);
+                        l->altup_router = find_matrix(m, TDM_TENSOR_ALTUP_ROUTER, i, SIDE);
                         l->altup_router.act = TDM_VK_ACT_F32;
-                        l->laurel_norm = vector(m, TDM_TENSOR_LAUREL_NORM, i);
-                        l->altup_norm = vector(m, TDM_TENSOR_ALTUP_ROUTER_NORM, i);
-                        l->predict = vector(m, TDM_TENSOR_ALTUP_PREDICT, i);
-                        l->correct = vector(m, TDM_TENSOR_ALTUP_CORRECT, i);
-                        l->correct_scale = vector(m, TDM_TENSOR_ALTUP_CORRECT_SCALE, i);
+                        l->laurel_norm = find_vector(m, TDM_TENSOR_LAUREL_NORM, i);
+                        l->altup_norm = find_vector(m, TDM_TENSOR_ALTUP_ROUTER_NORM, i);
+                        l->predict = find_vector(m, TDM_TENSOR_ALTUP_PREDICT, i);
+                        l->correct = find_vector(m, TDM_TENSOR_ALTUP_CORRECT, i);
+                        l->correct_scale = find_vector(m, TDM_TENSOR_ALTUP_CORRECT_SCALE, i);
                 }
-                l->output_scale = vector(m, TDM_TENSOR_OUTPUT_SCALE, i);
-                l->sinks = vector(m, TDM_TENSOR_SINKS, i);
+                l->output_scale = find_vector(m, TDM_TENSOR_OUTPUT_SCALE, i);
+                l->sinks = find_vector(m, TDM_TENSOR_SINKS, i);
                 m->has_sinks |= m->recipe.layers[i].has_sinks;
         }
-        m->output = matrix(
+        m->output = find_matrix(
                 m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,
                 HEAD);
-        m->embedding = matrix(m, TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
+        m->embedding = find_matrix(m, TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
         if (m->recipe.per_layer_width > 0) {
-                m->per_layer_proj = matrix(m, TDM_TENSOR_PER_LAYER_PROJ, 0, SIDE);
-                m->per_layer_norm = vector(m, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
+                m->per_layer_proj = find_matrix(m, TDM_TENSOR_PER_LAYER_PROJ, 0, SIDE);
+                m->per_layer_norm = find_vector(m, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
         }
         if (tdm_vk_has_streams(m)) {
-                m->altup_proj = matrix(m, TDM_TENSOR_ALTUP_PROJ, 0, SIDE);
-                m->altup_unembd = matrix(m, TDM_TENSOR_ALTUP_UNEMBD, 0, SIDE);
+                m->altup_proj = find_matrix(m, TDM_TENSOR_ALTUP_PROJ, 0, SIDE);
+                m->altup_unembd = find_matrix(m, TDM_TENSOR_ALTUP_UNEMBD, 0, SIDE);
         }
-        m->output_norm = vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
+        m->output_norm = find_vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
 }

@@ -264,7 +264,7 @@ int tdm_vk_partial_clear(struct tdm_vk_model *m, struct tdm_error *err)
         return tdm_vk_once_end(device, what, err);
 }
 
-static int allocate(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)
+static int allocate_buffers(struct tdm_vk_model *m, const struct need *needs, unsigned n, struct tdm_error *err)
 {
         int r;
 
@@ -362,7 +362,7 @@ int tdm_vk_buffers_init(struct tdm_vk_model *m, uint64_t step_bytes, struct tdm_
         /* Regions that nothing is allocated for yet have a size but no address. */
         memset(m->regions, 0, sizeof(m->regions));
         if (r == 0)
-                r = allocate(m, needs, n, err);
+                r = allocate_buffers(m, needs, n, err);
         return r == 0 ? host_memory_init(m, err) : r;
 }
 

@@ -51,7 +51,7 @@ static const struct tdm_vk_matrix *part_of(struct builder *b, const struct tdm_v
         return &p->parts[p->n_parts++];
 }
 
-static void multiply(struct builder *b, const struct tdm_vk_matrix *matrix, struct tdm_vk_rows y)
+static void add_multiply(struct builder *b, const struct tdm_vk_matrix *matrix, struct tdm_vk_rows y)
 {
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_MULTIPLY,
                                        .rows = TDM_VK_ROWS_TILE,
@@ -61,8 +61,8 @@ static void multiply(struct builder *b, const struct tdm_vk_matrix *matrix, stru
 }
 
 /* Rounds rows of f32 for a matrix. */
-static struct tdm_vk_op *round_rows(struct builder *b, const struct tdm_vk_matrix *matrix, struct tdm_vk_rows x,
-                                    uint64_t gain)
+static struct tdm_vk_op *add_rounding(struct builder *b, const struct tdm_vk_matrix *matrix, struct tdm_vk_rows x,
+                                      uint64_t gain)
 {
         return add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_SIDE,
                                               .rows = TDM_VK_ROWS_TILE,
@@ -74,7 +74,7 @@ static struct tdm_vk_op *round_rows(struct builder *b, const struct tdm_vk_matri
                                               .n = matrix->cols });
 }
 
-static struct tdm_vk_op *norm(struct builder *b, uint64_t gain, uint32_t at)
+static struct tdm_vk_op *add_norm(struct builder *b, uint64_t gain, uint32_t at)
 {
         return add_op(b, &(struct tdm_vk_op){
                                  .kind = TDM_VK_OP_NORM, .rows = TDM_VK_ROWS_TILE, .gains = { gain }, .at = at });
@@ -86,7 +86,7 @@ static void set_matrices(struct tdm_vk_op *op, const struct tdm_vk_matrix *const
                 op->matrices[op->n_matrices++] = matrices[i];
 }
 
-static void add_hidden(struct builder *b, uint64_t gain, uint64_t bias, uint32_t at)
+static void add_sum(struct builder *b, uint64_t gain, uint64_t bias, uint32_t at)
 {
         add_op(b, &(struct tdm_vk_op){
                           .kind = TDM_VK_OP_ADD, .rows = TDM_VK_ROWS_TILE, .gains = { gain }, .bias = bias, .at = at });
@@ -94,7 +94,7 @@ static void add_hidden(struct builder *b, uint64_t gain, uint64_t bias, uint32_t
 
 /* ---- several streams ---- */
 
-static struct tdm_vk_op *run_streams(struct builder *b, uint32_t variant, enum tdm_vk_op_rows rows, uint32_t at)
+static struct tdm_vk_op *add_streams(struct builder *b, uint32_t variant, enum tdm_vk_op_rows rows, uint32_t at)
 {
         const uint32_t d = b->m->hp.d_model;
 
@@ -112,14 +112,14 @@ static void route_streams(struct builder *b, uint32_t at, uint32_t variant)
 {
         const struct tdm_vk_model *m = b->m;
         const struct tdm_vk_layer *l = &m->layers[b->layer];
-        struct tdm_vk_op *op = run_streams(b, TDM_VK_STREAMS_ROUTE, TDM_VK_ROWS_TILE, at);
+        struct tdm_vk_op *op = add_streams(b, TDM_VK_STREAMS_ROUTE, TDM_VK_ROWS_TILE, at);
 
         op->matrices[0] = &l->altup_router;
         op->n_matrices = 1;
         op->gains[0] = l->altup_norm;
         op->factors[0] = 1.0f / (float)m->hp.d_model;
-        multiply(b, &l->altup_router, rows_in(TDM_VK_ALTUP, 0, TDM_VK_STREAMS_MAX));
-        op = run_streams(b, variant, TDM_VK_ROWS_TILE, m->recipe.active_stream);
+        add_multiply(b, &l->altup_router, rows_in(TDM_VK_ALTUP, 0, TDM_VK_STREAMS_MAX));
+        op = add_streams(b, variant, TDM_VK_ROWS_TILE, m->recipe.active_stream);
         op->x = rows_in(TDM_VK_ALTUP, 0, TDM_VK_STREAMS_MAX);
         op->coefficients = variant == TDM_VK_STREAMS_PREDICT ? l->predict : l->correct;
 }
@@ -132,13 +132,13 @@ static void fold_streams(struct builder *b)
 
         for (uint32_t i = 1; i < m->recipe.n_streams; i++) {
                 const struct tdm_vk_matrix *matrix = part_of(b, &m->altup_unembd, (i - 1) * d, d);
-                struct tdm_vk_op *op = run_streams(b, TDM_VK_STREAMS_GATHER, TDM_VK_ROWS_LOGITS, i * d);
+                struct tdm_vk_op *op = add_streams(b, TDM_VK_STREAMS_GATHER, TDM_VK_ROWS_LOGITS, i * d);
 
                 op->y = rows_in(TDM_VK_UNFOLDED, 0, d);
-                round_rows(b, matrix, rows_in(TDM_VK_UNFOLDED, 0, d), 0)->rows = TDM_VK_ROWS_LOGITS;
-                multiply(b, matrix, rows_in(TDM_VK_SIDE_Y, 0, d));
+                add_rounding(b, matrix, rows_in(TDM_VK_UNFOLDED, 0, d), 0)->rows = TDM_VK_ROWS_LOGITS;
+                add_multiply(b, matrix, rows_in(TDM_VK_SIDE_Y, 0, d));
                 b->program->ops[b->program->n_ops - 1].rows = TDM_VK_ROWS_LOGITS;
-                op = run_streams(b, TDM_VK_STREAMS_FOLD, TDM_VK_ROWS_LOGITS, i * d);
+                op = add_streams(b, TDM_VK_STREAMS_FOLD, TDM_VK_ROWS_LOGITS, i * d);
                 op->x = rows_in(TDM_VK_SIDE_Y, 0, d);
                 op->y = rows_in(TDM_VK_FOLDED, 0, d);
                 op->factors[0] = 1.0f / (float)m->recipe.n_streams;
@@ -147,7 +147,7 @@ static void fold_streams(struct builder *b)
 
 /* ---- blocks ---- */
 
-static void embed(struct builder *b, struct tdm_vk_rows y)
+static void add_embed(struct builder *b, struct tdm_vk_rows y)
 {
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_EMBED,
                                        .rows = TDM_VK_ROWS_STEP,
@@ -164,9 +164,9 @@ static void build_inputs(struct builder *b)
 
         if (m->recipe.per_layer_width == 0 && !tdm_vk_has_streams(m))
                 return;
-        embed(b, x0);
+        add_embed(b, x0);
         if (m->recipe.per_layer_width > 0)
-                round_rows(b, &m->per_layer_proj, x0, 0)->y.array = TDM_VK_EMBEDDED;
+                add_rounding(b, &m->per_layer_proj, x0, 0)->y.array = TDM_VK_EMBEDDED;
 }
 
 /* Rows of the embedding, and the streams beside the first. */
@@ -175,17 +175,17 @@ static void build_embed(struct builder *b)
         const struct tdm_vk_model *m = b->m;
         const uint32_t d = m->hp.d_model;
 
-        embed(b, rows_in(TDM_VK_HIDDEN, 0, m->hp.residual_width));
+        add_embed(b, rows_in(TDM_VK_HIDDEN, 0, m->hp.residual_width));
         if (!tdm_vk_has_streams(m))
                 return;
-        round_rows(b, &m->altup_proj, rows_in(TDM_VK_X0, 0, d), 0);
+        add_rounding(b, &m->altup_proj, rows_in(TDM_VK_X0, 0, d), 0);
         for (uint32_t i = 1; i < m->recipe.n_streams; i++)
-                multiply(b, part_of(b, &m->altup_proj, (i - 1) * d, d),
-                         rows_in(TDM_VK_HIDDEN, i * d, m->hp.residual_width));
-        run_streams(b, TDM_VK_STREAMS_LENGTH, TDM_VK_ROWS_TILE, m->recipe.active_stream);
+                add_multiply(b, part_of(b, &m->altup_proj, (i - 1) * d, d),
+                             rows_in(TDM_VK_HIDDEN, i * d, m->hp.residual_width));
+        add_streams(b, TDM_VK_STREAMS_LENGTH, TDM_VK_ROWS_TILE, m->recipe.active_stream);
 }
 
-static void attend(struct builder *b)
+static void add_attend(struct builder *b)
 {
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_ATTEND,
                                        .rows = TDM_VK_ROWS_TILE,
@@ -208,26 +208,26 @@ static void build_attention(struct builder *b)
 
         if (has_streams)
                 route_streams(b, tdm_vk_active_at(m), TDM_VK_STREAMS_PREDICT);
-        op = norm(b, l->attn_norm, tdm_vk_active_at(m));
+        op = add_norm(b, l->attn_norm, tdm_vk_active_at(m));
         op->begins = !has_streams;
         if (has_streams)
                 set_matrices(op, (const struct tdm_vk_matrix *[]){ &l->laurel_l }, 1);
         set_matrices(op, qkv, l->n_qkv);
         if (has_streams)
-                multiply(b, &l->laurel_l, rank);
+                add_multiply(b, &l->laurel_l, rank);
         op = add_op(b, &(struct tdm_vk_op){
                                .kind = TDM_VK_OP_MULTIPLY, .rows = TDM_VK_ROWS_TILE, .y = heads, .is_measured = true });
         set_matrices(op, qkv, l->n_qkv);
-        attend(b);
-        multiply(b, &l->o, sums);
+        add_attend(b);
+        add_multiply(b, &l->o, sums);
         b->program->ops[b->program->n_ops - 1].is_measured = true;
         if (!has_streams) {
-                add_hidden(b, l->post_attn_norm, l->o_bias, tdm_vk_active_at(m));
+                add_sum(b, l->post_attn_norm, l->o_bias, tdm_vk_active_at(m));
                 return;
         }
-        round_rows(b, &l->laurel_r, rank, 0);
-        multiply(b, &l->laurel_r, low_rank);
-        op = run_streams(b, TDM_VK_STREAMS_JOIN, TDM_VK_ROWS_TILE, m->recipe.active_stream);
+        add_rounding(b, &l->laurel_r, rank, 0);
+        add_multiply(b, &l->laurel_r, low_rank);
+        op = add_streams(b, TDM_VK_STREAMS_JOIN, TDM_VK_ROWS_TILE, m->recipe.active_stream);
         op->x = sums;
         op->other = low_rank;
         op->gains[0] = l->post_attn_norm;
@@ -249,7 +249,7 @@ static void build_experts(struct builder *b, enum tdm_vk_array y)
                                        .n_matrices = 1,
                                        .y = rows_in(TDM_VK_ROUTER_Y, 0, e->n) });
         if (e->beside)
-                set_matrices(norm(b, e->norm, tdm_vk_middle_at(m)),
+                set_matrices(add_norm(b, e->norm, tdm_vk_middle_at(m)),
                              (const struct tdm_vk_matrix *[]){ &e->gate, &e->up }, 2);
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_EXPERTS_GATE_UP,
                                        .rows = TDM_VK_ROWS_SLOTS,
@@ -291,7 +291,7 @@ static void build_gate_up(struct builder *b)
                                        .n_matrices = 2,
                                        .y = both,
                                        .is_measured = true });
-        op = run_streams(b, TDM_VK_STREAMS_CUT, TDM_VK_ROWS_TILE, m->recipe.active_stream);
+        op = add_streams(b, TDM_VK_STREAMS_CUT, TDM_VK_ROWS_TILE, m->recipe.active_stream);
         op->y = both;
         op->n = l->gate.rows;
         op->factors[0] = m->recipe.layers[b->layer].sparsity_scale;
@@ -332,7 +332,7 @@ static void build_layer_input(struct builder *b)
         const uint32_t width = m->recipe.per_layer_width;
         const struct tdm_vk_rows input = rows_in(TDM_VK_INPUT, 0, width), gate = rows_in(TDM_VK_INPUT_GATE, 0, width);
 
-        multiply(b, part_of(b, &m->per_layer_proj, b->layer * width, width), input);
+        add_multiply(b, part_of(b, &m->per_layer_proj, b->layer * width, width), input);
         b->program->ops[b->program->n_ops - 1].x.array = TDM_VK_EMBEDDED;
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_SIDE,
                                        .rows = TDM_VK_ROWS_TILE,
@@ -342,9 +342,9 @@ static void build_layer_input(struct builder *b)
                                        .gains = { m->per_layer_norm },
                                        .n = width,
                                        .factors = { 1.0f / sqrtf((float)m->hp.d_model), sqrtf((float)width) } });
-        round_rows(b, &l->input_gate, rows_in(TDM_VK_HIDDEN, tdm_vk_active_at(m), m->hp.residual_width),
-                   l->correct_scale);
-        multiply(b, &l->input_gate, gate);
+        add_rounding(b, &l->input_gate, rows_in(TDM_VK_HIDDEN, tdm_vk_active_at(m), m->hp.residual_width),
+                     l->correct_scale);
+        add_multiply(b, &l->input_gate, gate);
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_SIDE,
                                        .rows = TDM_VK_ROWS_TILE,
                                        .variant = TDM_VK_SIDE_GATED,
@@ -353,7 +353,7 @@ static void build_layer_input(struct builder *b)
                                        .x = gate,
                                        .other = input,
                                        .n = width });
-        multiply(b, &l->input_proj, rows_in(TDM_VK_Y, 0, m->hp.d_model));
+        add_multiply(b, &l->input_proj, rows_in(TDM_VK_Y, 0, m->hp.d_model));
 }
 
 /* A layer's own input joins the residual, and this is scaled. */
@@ -392,10 +392,10 @@ static void build_ffn(struct builder *b)
         struct tdm_vk_op *op;
 
         if (e->beside) {
-                set_matrices(norm(b, e->router_gain, tdm_vk_middle_at(m)), router, 1);
+                set_matrices(add_norm(b, e->router_gain, tdm_vk_middle_at(m)), router, 1);
                 build_experts(b, TDM_VK_EXPERTS_Y);
         }
-        op = norm(b, l->ffn_norm, tdm_vk_middle_at(m));
+        op = add_norm(b, l->ffn_norm, tdm_vk_middle_at(m));
         op->begins = !e->beside;
         if (tdm_vk_has_dense(l)) {
                 set_matrices(op, gate_up, 2);
@@ -404,7 +404,7 @@ static void build_ffn(struct builder *b)
                 set_matrices(op, of_experts, 3);
                 build_experts(b, TDM_VK_Y);
         }
-        add_hidden(b, l->post_ffw_norm, l->down_bias, tdm_vk_middle_at(m));
+        add_sum(b, l->post_ffw_norm, l->down_bias, tdm_vk_middle_at(m));
         build_layer_end(b);
 }
 

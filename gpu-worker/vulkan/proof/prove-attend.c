@@ -217,7 +217,7 @@ static bool is_right(const struct tdm_vk_device *device, const struct shape *s, 
         return true;
 }
 
-static bool same(const struct tdm_vk_device *device, const struct shape *s)
+static bool same_rows(const struct tdm_vk_device *device, const struct shape *s)
 {
         for (uint32_t row = 0; row < N_ROWS; row++)
                 for (uint32_t head = 0; head < s->n_heads; head++)
@@ -247,7 +247,7 @@ int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *si
                         right = right && is_right(device, &s, windows[i], row, row % s.n_heads);
                 if (r == 0)
                         r = run_kernel(device, many, &s, windows[i], many_rows, MANY, err);
-                right = right && r == 0 && same(device, &s);
+                right = right && r == 0 && same_rows(device, &s);
         }
         single->tried = many->tried = true;
         single->proven = many->proven = right && r == 0;
@@ -278,7 +278,7 @@ struct rows {
         uint32_t window, parts; /* parts 2: each span is an item of its own */
 };
 
-static uint8_t *in(const struct tdm_vk_device *device, enum place place, uint64_t at)
+static uint8_t *place_at(const struct tdm_vk_device *device, enum place place, uint64_t at)
 {
         return device->stages[0].map + place * PLACE + at;
 }
@@ -292,9 +292,10 @@ static uint32_t position_of(const struct rows *rows, uint32_t row)
 static uint32_t put_rows(struct tdm_vk_device *device, const struct shape *s, const struct rows *rows)
 {
         uint64_t items_at = device->stages[0].address + ITEMS * PLACE;
-        struct tdm_vk_item *items = (struct tdm_vk_item *)in(device, ITEMS, ITEMS_AT);
-        const uint32_t *table = (const uint32_t *)in(device, ITEMS, TABLE_AT);
-        float *gains = (float *)in(device, ITEMS, GAINS_AT), *angles = (float *)in(device, ITEMS, ANGLES_AT);
+        struct tdm_vk_item *items = (struct tdm_vk_item *)place_at(device, ITEMS, ITEMS_AT);
+        const uint32_t *table = (const uint32_t *)place_at(device, ITEMS, TABLE_AT);
+        float *gains = (float *)place_at(device, ITEMS, GAINS_AT),
+              *angles = (float *)place_at(device, ITEMS, ANGLES_AT);
         uint32_t n_items = 0;
 
         for (uint32_t row = 0; row < rows->n; row++) {
@@ -303,7 +304,7 @@ static uint32_t put_rows(struct tdm_vk_device *device, const struct shape *s, co
                          last = position / TDM_VK_SPAN, n = rows->parts == 1 ? 1 : last - first + 1,
                          first_slot = n_items * s->n_heads;
 
-                ((struct tdm_vk_row *)in(device, ITEMS, ROWS_AT))[row] =
+                ((struct tdm_vk_row *)place_at(device, ITEMS, ROWS_AT))[row] =
                         (struct tdm_vk_row){ .position = position, .seq = seq };
                 for (uint32_t i = 0; i < n; i++, n_items++) {
                         items[n_items] = (struct tdm_vk_item){ .first_row = row,
@@ -329,7 +330,7 @@ static uint32_t put_rows(struct tdm_vk_device *device, const struct shape *s, co
                 gains[d] = 0.75f + (float)d / 512;
                 gains[s->head_dim + d] = 1.25f - (float)d / 512;
         }
-        *(struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT) =
+        *(struct tdm_vk_rotation *)place_at(device, ITEMS, ROTATION_AT) =
                 (struct tdm_vk_rotation){ .y = device->stages[0].address + KEPT * PLACE + ROWS_KEPT_AT,
                                           .q_gain = items_at + GAINS_AT,
                                           .k_gain = items_at + GAINS_AT + s->head_dim * sizeof(float),
@@ -346,7 +347,7 @@ static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *r
                    const struct tdm_vk_pipeline *single, const struct shape *s, const struct rows *rows,
                    uint32_t n_items, struct tdm_error *err)
 {
-        const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)in(device, ITEMS, ROTATION_AT);
+        const struct tdm_vk_rotation *rotation = (const struct tdm_vk_rotation *)place_at(device, ITEMS, ROTATION_AT);
         struct tdm_vk_attend_push push = push_of(device, s, rows->window, SINGLE);
         const struct tdm_vk_rotate_push rotates = { .qkv = push.qkv,
                                                     .rows = push.rows,
@@ -370,7 +371,7 @@ static int run_two(struct tdm_vk_device *device, const struct tdm_vk_pipeline *r
                                      what, err);
 
         push.acts = device->stages[0].address + SINGLE * PLACE + ACTS_AT;
-        memset(in(device, SINGLE, 0), 0, PLACE);
+        memset(place_at(device, SINGLE, 0), 0, PLACE);
         return r ? r :
                    tdm_vk_once_dispatch(device, single, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
 }
@@ -388,19 +389,19 @@ static int run_rotating(struct tdm_vk_device *device, const struct tdm_vk_pipeli
         push.chain = chain;
         push.chain_index = 2 | (rows->flagged ? TDM_VK_CHAIN_FLAGS : 0);
         push.chain_wait = rows->flagged ? TDM_VK_CHAIN_FLAGS : 0;
-        memset(in(device, MANY, 0), 0, PLACE);
+        memset(place_at(device, MANY, 0), 0, PLACE);
         return tdm_vk_once_dispatch(device, rotating, &push, sizeof(push), n_items, s->n_heads / s->heads, what, err);
 }
 
 /* fragments.glsl: of rows of a tile and of flagged ones. */
 static bool same_result(const struct tdm_vk_device *device, const struct shape *s, const struct rows *rows)
 {
-        const uint32_t *want = (const uint32_t *)in(device, SINGLE, ACTS_AT);
+        const uint32_t *want = (const uint32_t *)place_at(device, SINGLE, ACTS_AT);
 
         if (!rows->flagged)
-                return memcmp(want, in(device, CHAIN, ACTS_AT), (size_t)s->n_heads * s->head_dim * 16) == 0;
+                return memcmp(want, place_at(device, CHAIN, ACTS_AT), (size_t)s->n_heads * s->head_dim * 16) == 0;
         for (uint32_t row = 0; row < rows->n; row++) {
-                const uint64_t *flagged = (const uint64_t *)in(device, CHAIN, ACTS_AT + row * FLAG_STRIDE);
+                const uint64_t *flagged = (const uint64_t *)place_at(device, CHAIN, ACTS_AT + row * FLAG_STRIDE);
 
                 for (uint32_t col = 0; col < s->n_heads * s->head_dim; col += 2) {
                         uint32_t word = col / 2 % 4 * 4 + col / 16 % 2 * 2 + col / 8 % 2;
@@ -423,16 +424,16 @@ static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *
 
         random_inputs(device, s);
         n_items = put_rows(device, s, rows);
-        memcpy(in(device, KEPT, 0), in(device, PAGES, 0), pages_bytes);
-        memcpy(in(device, KEPT, ROWS_KEPT_AT), in(device, QKV, 0), rows->n * width_of(s) * sizeof(float));
-        memset(in(device, CHAIN, 0), 0, PLACE);
-        memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
+        memcpy(place_at(device, KEPT, 0), place_at(device, PAGES, 0), pages_bytes);
+        memcpy(place_at(device, KEPT, ROWS_KEPT_AT), place_at(device, QKV, 0), rows->n * width_of(s) * sizeof(float));
+        memset(place_at(device, CHAIN, 0), 0, PLACE);
+        memset(place_at(device, ITEMS, LOG_AT), 0, LOG_BYTES);
         for (uint32_t i = 0; i < rows->n * width_of(s); i++) {
                 uint64_t *flagged =
-                        (uint64_t *)in(device, CHAIN, TDM_VK_FLAGGED_Y + i / width_of(s) * (uint64_t)FLAG_STRIDE);
+                        (uint64_t *)place_at(device, CHAIN, TDM_VK_FLAGGED_Y + i / width_of(s) * (uint64_t)FLAG_STRIDE);
                 uint32_t bits;
 
-                memcpy(&bits, in(device, QKV, i * sizeof(float)), sizeof(bits));
+                memcpy(&bits, place_at(device, QKV, i * sizeof(float)), sizeof(bits));
                 flagged[i % width_of(s)] = UINT64_C(1) << 32 | bits;
         }
         r = run_two(device, rotate, single, s, rows, n_items, err);
@@ -440,17 +441,17 @@ static int try_rows(struct tdm_vk_device *device, const struct tdm_vk_pipeline *
                 return r;
         /* The cache as it was before; what has become of it is kept, and so is the log. */
         for (size_t i = 0; i < pages_bytes; i++) {
-                uint8_t *a = in(device, PAGES, i), *b = in(device, KEPT, i), c = *a;
+                uint8_t *a = place_at(device, PAGES, i), *b = place_at(device, KEPT, i), c = *a;
 
                 *a = *b;
                 *b = c;
         }
-        memcpy(in(device, KEPT, LOG_KEPT_AT), in(device, ITEMS, LOG_AT), LOG_BYTES);
-        memset(in(device, ITEMS, LOG_AT), 0, LOG_BYTES);
+        memcpy(place_at(device, KEPT, LOG_KEPT_AT), place_at(device, ITEMS, LOG_AT), LOG_BYTES);
+        memset(place_at(device, ITEMS, LOG_AT), 0, LOG_BYTES);
         r = run_rotating(device, rotating, s, rows, n_items, err);
         *same = r == 0 && same_result(device, s, rows) &&
-                memcmp(in(device, PAGES, 0), in(device, KEPT, 0), pages_bytes) == 0 &&
-                memcmp(in(device, ITEMS, LOG_AT), in(device, KEPT, LOG_KEPT_AT), LOG_BYTES) == 0;
+                memcmp(place_at(device, PAGES, 0), place_at(device, KEPT, 0), pages_bytes) == 0 &&
+                memcmp(place_at(device, ITEMS, LOG_AT), place_at(device, KEPT, LOG_KEPT_AT), LOG_BYTES) == 0;
         return r;
 }
 

@@ -40,13 +40,13 @@ static uint32_t panel_bytes_of(uint32_t type)
 }
 
 /* tdm_fragment_factor() of the shaders; in a chunk the scales of outputs g and g + 8 take turns, two of each. */
-static float factor(uint32_t type, uint32_t lane)
+static float fragment_factor(uint32_t type, uint32_t lane)
 {
         return type != TDM_TYPE_Q4_0 ? 1 : lane < 8 ? 0x1p24f : 0x1p20f;
 }
 
 /* As fragments.glsl has them. Weights of F16 and BF16 are 2^-9 to 2^-6 or, some, less than 2^-14. Scales of Q8_0 are
- * 2^-9 to 2^-6, those that count of Q4_0 2^-15 to 2^-9, multiples of 2^-24, stored times factor(). */
+ * 2^-9 to 2^-6, those that count of Q4_0 2^-15 to 2^-9, multiples of 2^-24, stored times fragment_factor(). */
 static void random_inputs(struct tdm_vk_device *device, uint32_t type)
 {
         uint8_t *map = device->stages[0].map, *panels = map + WEIGHTS * PLACE;
@@ -72,7 +72,7 @@ static void random_inputs(struct tdm_vk_device *device, uint32_t type)
                                 type == TDM_TYPE_Q4_0 ?
                                         tdm_f32_to_f16(ldexpf(512 + (float)(tdm_vk_prove_random(&state) % 512),
                                                               -24 + (int)(tdm_vk_prove_random(&state) % 7)) *
-                                                       factor(type, i % 4 / 2 * 8)) :
+                                                       fragment_factor(type, i % 4 / 2 * 8)) :
                                         (uint16_t)((6 + tdm_vk_prove_random(&state) % 4) << 10 |
                                                    (tdm_vk_prove_random(&state) & 0x3ff));
         }
@@ -95,7 +95,7 @@ static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint
         const uint32_t *words = (const uint32_t *)(panel + COLS / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * sizeof(uint16_t));
         uint32_t chunk = k / 64, j = k / 16 % 4, thread = lane % 8 * 4 + k % 8 / 2, late = k / 8 % 2;
         double scale = (double)(tdm_f16_to_f32(scales[chunk * 32 + lane % 8 * 4 + lane / 8 * 2 + k / 32 % 2]) /
-                                factor(type, lane));
+                                fragment_factor(type, lane));
         int q = type == TDM_TYPE_Q4_0 ?
                         (int)(words[chunk * 128 + thread * 4 + j] >> (lane / 8 * 4 + late * 8 + k % 2 * 16) & 15) - 8 :
                         (int)(words[chunk * 256 + j / 2 * 128 + thread * 4 + j % 2 * 2 + lane / 8] >>

@@ -43,13 +43,13 @@ static uint32_t u32_at(const uint8_t *bytes)
         return word;
 }
 
-static float f16(double x)
+static float rounded_f16(double x)
 {
         return tdm_f16_to_f32(tdm_f32_to_f16((float)x));
 }
 
 /* Of output g or g + 8. */
-static float pair(const uint8_t *words, uint32_t i, uint32_t eight)
+static float pair_value(const uint8_t *words, uint32_t i, uint32_t eight)
 {
         return tdm_f16_to_f32((uint16_t)(u32_at(words + i * 4) >> eight * 16));
 }
@@ -185,16 +185,16 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
 
         if (type == TDM_TYPE_MXFP4)
                 return e2m1_weight(front, chunk, k, lane);
-        d = pair(front, 0, eight);
+        d = pair_value(front, 0, eight);
 
         switch (type) {
         case TDM_TYPE_Q4_1:
         case TDM_TYPE_Q5_1:
-                m = pair(front, 2 + b, eight);
+                m = pair_value(front, 2 + b, eight);
                 /* fall through */
         case TDM_TYPE_Q5_0:
         case TDM_TYPE_IQ4_NL:
-                s = pair(front, b, eight);
+                s = pair_value(front, b, eight);
                 break;
         case TDM_TYPE_IQ4_XS:
                 s = d * (float)((int)((byte_of(scales, own * 2 + eight) >> 4 * b & 15u) |
@@ -203,7 +203,7 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
                 break;
         case TDM_TYPE_Q2_K:
                 s = d * (float)(byte_of(scales, own * 8 + b * 4 + eight * 2 + j % 2) & 15u);
-                m = pair(front, 1, eight) * (float)(byte_of(scales, own * 8 + b * 4 + eight * 2 + j % 2) >> 4);
+                m = pair_value(front, 1, eight) * (float)(byte_of(scales, own * 8 + b * 4 + eight * 2 + j % 2) >> 4);
                 break;
         case TDM_TYPE_Q6_K:
                 s = d * (float)((int)byte_of(scales, own * 8 + b * 4 + eight * 2 + j % 2) - 128);
@@ -213,13 +213,13 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
                 break;
         default:
                 s = d * field_of(scales, own, eight, b);
-                m = pair(front, 1, eight) * field_of(scales, own, eight, 2 + b);
+                m = pair_value(front, 1, eight) * field_of(scales, own, eight, 2 + b);
                 break;
         }
-        s = f16((double)s);
+        s = rounded_f16((double)s);
         if (l.table)
-                return (double)f16((double)((int)tdm_subblock_iq4_values[u] - 128) * (double)s);
-        m = f16(tdm_subblock_info(type).has_min ? (double)m :
-                                                  -(double)tdm_subblock_info(type).offset * one * (double)s);
-        return (double)f16(u * one * (double)s + (double)m);
+                return (double)rounded_f16((double)((int)tdm_subblock_iq4_values[u] - 128) * (double)s);
+        m = rounded_f16(tdm_subblock_info(type).has_min ? (double)m :
+                                                          -(double)tdm_subblock_info(type).offset * one * (double)s);
+        return (double)rounded_f16(u * one * (double)s + (double)m);
 }

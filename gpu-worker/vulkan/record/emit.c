@@ -191,8 +191,8 @@ static void emit_multiply(struct emitter *e, const struct tdm_vk_op *op)
                 emit_product(e, op, op->n_matrices, &class);
 }
 
-static void activate(struct emitter *e, const struct tdm_vk_op *op, unsigned part, const struct tdm_vk_rows *from,
-                     const struct tdm_vk_matrix *down)
+static void emit_activation(struct emitter *e, const struct tdm_vk_op *op, unsigned part,
+                            const struct tdm_vk_rows *from, const struct tdm_vk_matrix *down)
 {
         const struct tdm_vk_class class = { .n_rows = e->n_rows };
         const struct tdm_vk_gelu_push push = { .y = emit_address(e, from),
@@ -217,7 +217,7 @@ static void emit_gate_up(struct emitter *e, const struct tdm_vk_op *op)
 
         if (!fused) {
                 emit_product(e, op, 2, &class);
-                activate(e, op, TDM_VK_PART_ACTIVATE, &op->y, &l->down);
+                emit_activation(e, op, TDM_VK_PART_ACTIVATE, &op->y, &l->down);
                 return;
         }
         tdm_vk_gate_up_push(e->m, l, e->n_rows, &push);
@@ -477,7 +477,7 @@ static void emit_op(struct emitter *e, const struct tdm_vk_op *op, bool is_follo
                 emit_gate_up(e, op);
                 return;
         case TDM_VK_OP_ACTIVATE:
-                activate(e, op, TDM_VK_PART_FIRST, &op->x, op->matrices[0]);
+                emit_activation(e, op, TDM_VK_PART_FIRST, &op->x, op->matrices[0]);
                 return;
         case TDM_VK_OP_ROUTE:
                 emit_route(e, op);

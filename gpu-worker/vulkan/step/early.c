@@ -27,8 +27,8 @@ static VkBuffer rows_of(const struct tdm_vk_model *m, const struct tdm_vk_slot *
         return slot->in_place ? m->activations_buffer.buffer : slot->hidden_buffer.buffer;
 }
 
-static void copy(struct tdm_vk_device *device, VkCommandBuffer commands, VkBuffer from, VkBuffer to,
-                 const VkBufferCopy *pieces, uint32_t n)
+static void copy_rows(struct tdm_vk_device *device, VkCommandBuffer commands, VkBuffer from, VkBuffer to,
+                      const VkBufferCopy *pieces, uint32_t n)
 {
         device->vk.CmdCopyBuffer(commands, from, to, n, pieces);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
@@ -88,9 +88,9 @@ int tdm_vk_early_begin(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
                         memcpy(m->hidden_host.map + m->early_copies[i].dstOffset,
                                (const uint8_t *)hidden + m->early_copies[i].srcOffset, m->early_copies[i].size);
                 m->device->counters.hidden_copies++;
-                copy(m->device, commands, m->hidden_host.buffer, early->hidden_buffer.buffer, &all, 1);
+                copy_rows(m->device, commands, m->hidden_host.buffer, early->hidden_buffer.buffer, &all, 1);
         } else {
-                copy(m->device, commands, rows, early->hidden_buffer.buffer, m->early_copies, n);
+                copy_rows(m->device, commands, rows, early->hidden_buffer.buffer, m->early_copies, n);
                 slot->on_device = true;
         }
         r = tdm_vk_once_end(m->device, what, err);
@@ -117,9 +117,9 @@ int tdm_vk_early_end(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const str
         if (r != 0)
                 return r;
         if (is_elsewhere)
-                copy(m->device, commands, m->early_slot.hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
+                copy_rows(m->device, commands, m->early_slot.hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
         else
-                copy(m->device, commands, m->early_slot.hidden_buffer.buffer, rows, m->early_copies, n);
+                copy_rows(m->device, commands, m->early_slot.hidden_buffer.buffer, rows, m->early_copies, n);
         r = tdm_vk_once_end(m->device, what, err);
         if (r != 0 || !is_elsewhere)
                 return r;
@@ -142,7 +142,7 @@ int tdm_vk_early_bring(struct tdm_vk_model *m, struct tdm_vk_slot *slot, float *
         r = tdm_vk_once_begin(m->device, &commands, what, err);
         if (r != 0)
                 return r;
-        copy(m->device, commands, slot->hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
+        copy_rows(m->device, commands, slot->hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
         r = tdm_vk_once_end(m->device, what, err);
         if (r != 0)
                 return r;

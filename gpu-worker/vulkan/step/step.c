@@ -15,7 +15,7 @@
  * share them. */
 #define FEW_GROUPS 1056u
 
-static uint64_t take(uint64_t *at, uint64_t bytes)
+static uint64_t take_bytes(uint64_t *at, uint64_t bytes)
 {
         uint64_t begin = *at;
 
@@ -27,23 +27,23 @@ void tdm_vk_step_layout(const struct tdm_vk_model *m, struct tdm_vk_step_layout 
 {
         uint64_t at = 0, max_rows = m->limits.max_rows, n_tiles = TDM_DIV_UP(max_rows, m->tile_rows);
 
-        ret->rows = take(&at, max_rows * sizeof(struct tdm_vk_row));
-        ret->gather = take(&at, m->limits.max_logits * sizeof(uint32_t));
-        ret->wanted = take(&at, (uint64_t)m->limits.max_logits * TDM_VK_WANTED_STRIDE * sizeof(uint32_t));
-        ret->args = take(&at, n_tiles * TDM_VK_KINDS * ARGS_BYTES);
+        ret->rows = take_bytes(&at, max_rows * sizeof(struct tdm_vk_row));
+        ret->gather = take_bytes(&at, m->limits.max_logits * sizeof(uint32_t));
+        ret->wanted = take_bytes(&at, (uint64_t)m->limits.max_logits * TDM_VK_WANTED_STRIDE * sizeof(uint32_t));
+        ret->args = take_bytes(&at, n_tiles * TDM_VK_KINDS * ARGS_BYTES);
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 ret->tables[group] =
-                        take(&at, m->kv.n_layers[group] ?
-                                          (uint64_t)m->limits.max_seqs * m->limits.table_entries * sizeof(uint32_t) :
-                                          0);
+                        take_bytes(&at, m->kv.n_layers[group] ? (uint64_t)m->limits.max_seqs * m->limits.table_entries *
+                                                                        sizeof(uint32_t) :
+                                                                0);
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++) {
                 bool used = m->kinds[kind].used;
 
-                ret->angles[kind] = take(&at, used ? max_rows * m->kinds[kind].head_dim * sizeof(float) : 0);
-                ret->items[kind] = take(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
-                ret->row_items[kind] = take(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
+                ret->angles[kind] = take_bytes(&at, used ? max_rows * m->kinds[kind].head_dim * sizeof(float) : 0);
+                ret->items[kind] = take_bytes(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
+                ret->row_items[kind] = take_bytes(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
         }
-        ret->inputs = take(&at, max_rows * m->hp.n_layers * m->recipe.per_layer_width * sizeof(float));
+        ret->inputs = take_bytes(&at, max_rows * m->hp.n_layers * m->recipe.per_layer_width * sizeof(float));
         ret->size_bytes = at;
 }
 
