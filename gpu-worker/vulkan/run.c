@@ -184,8 +184,8 @@ static int sample_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
 
 /* ---- blocks ---- */
 
-/* How many blocks a submission has (cut_blocks()). The new keys and values of one submission are written behind while the
- * device computes the next one. With many rows on a GPU, writing takes about a third as long as computing. So a
+/* How many blocks a submission has (cut_blocks()). The new keys and values of one submission are written behind while
+ * the device computes the next one. With many rows on a GPU, writing takes about a third as long as computing. So a
  * submission is two thirds of what is left. The last one is an FFN and the head, which leave nothing to write. */
 #define SUBMISSION_BLOCKS_MAX 84u /* at most, with several rows */
 /* At most with a single row, which has little to write. */

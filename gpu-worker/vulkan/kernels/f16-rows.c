@@ -4,15 +4,17 @@
  * segment of K.
  *
  * What f16 lacks is range. So each matrix' rows are multiplied with a power of two, the same for all rows: the largest
- * with which no value of any input can leave f16. Inputs are bounded by what makes them: - a norm leaves gain[k] n[k]
- * with sum n² <= d, so at most sqrt(d) max|gain|; - the FFN's hidden values are at most |gate| |up|, attention's the
- * largest value, and these products at most sqrt(d) sqrt(sum (w gain)²) each (Cauchy and Schwarz;
- * shaders/weights/bound.comp). Typical values are smaller by the root of d, once or twice: f16 keeps its 11 bits for
- * 2^29 below the bound. For hidden values that is not enough where a model's gains undo large residuals, as those of
- * Gemma 3 do. The bound assumes twice that all of a norm's sum lies where the gain is largest. It came out 2^31 above
- * the largest value that occurs, so most values became zero in f16. So theirs is HIDDEN_MOST at most: a value above
- * twice that is clamped to it (some past 10^5 are known), and the smallest step is 2^-13. A scale for each row, from
- * the row that comes in, would need neither.
+ * with which no value of any input can leave f16. Inputs are bounded by what makes them:
+ * - A norm leaves gain[k] n[k] with sum n² <= d, so at most sqrt(d) max|gain|.
+ * - The FFN's hidden values are at most |gate| |up|, and attention's result is at most the largest value. Each of these
+ *   products is at most sqrt(d) sqrt(sum (w gain)²) (Cauchy and Schwarz; shaders/weights/bound.comp).
+ *
+ * Typical values are below these bounds: by the root of d for one product, by d for the hidden values, which are two.
+ * f16 keeps its 11 bits down to 2^29 below a bound, so that is enough for most models. It is not for hidden values
+ * where gains undo large residuals, as those of Gemma 3 do: the bound came out 2^31 above the largest value that
+ * occurs, and most values became zero in f16. So the bound of hidden values is HIDDEN_MOST at most. A value above twice
+ * that is clamped to it (some past 10^5 are known), and the smallest step is 2^-13. A scale for each row, computed from
+ * the row, would need neither bound nor clamp.
  *
  * Weights have a range too. Q4_0's scales are stored times up to 2^24 (shaders/common/f16.glsl). So larger ones are
  * divided, by one power of two for the matrices that one input goes into. What is left of a scale below 2^-14 is a

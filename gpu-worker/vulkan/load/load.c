@@ -216,7 +216,7 @@ int tdm_vk_model_weights(struct tdm_device_model *public, uint64_t n_bytes, stru
         return m->device->import ? 0 : tdm_vk_weights_upload(m, n_bytes, err);
 }
 
-/* What is measured is measured with the kernels for matrix units, and chained where that can be. */
+/* First the kernels for matrix units and the chain: shapes are measured in layers that use both. */
 static int prepare_kernels(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct tdm_vk_device *device = m->device;

@@ -55,7 +55,8 @@ struct emitter {
 };
 
 void emit_blocks(struct emitter *e);
-/* Where rounded rows' scales are kept for a kernel that reads them; 0: none will. */
+/* Where a norm leaves the scales and sums of the rows that it rounds. Only matmul-int8.comp reads them, which takes few
+ * rows; 0: there are more. */
 uint64_t emit_scale_sums(const struct emitter *e, uint32_t act, uint32_t n_rows);
 /* Where flagged kernels leave rounded rows for the next one: of the first row. */
 uint64_t emit_flagged_acts(const struct emitter *e, uint32_t act);
