@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 /* A daemon that writes without end does not keep a caller's event loop in here: the rest is read at the next call. */
@@ -410,8 +411,18 @@ static int connect_path(const char *path, int *ret_fd)
         return 0;
 }
 
-static const char *connect_failure(int k)
+/* Whether something that is no socket lies there. Connecting to it is refused as where nobody listens. */
+static bool is_no_socket(const char *path)
 {
+        struct stat st;
+
+        return stat(path, &st) == 0 && !S_ISSOCK(st.st_mode);
+}
+
+static const char *connect_failure(const char *path, int k)
+{
+        if (is_no_socket(path))
+                return "no socket: a file or folder of another kind";
         switch (-k) {
         case ENOENT:
                 return "no such socket";
@@ -493,9 +504,9 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
                         close(*ret_fd);
                         return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a socket's path");
                 }
-                denied |= k == -EACCES;
+                denied |= k == -EACCES && !is_no_socket(candidates[i]);
                 e = snprintf(tried + used, sizeof(tried) - used, "%s%.250s (%s)", i ? ", " : "", candidates[i],
-                             connect_failure(k));
+                             connect_failure(candidates[i], k));
                 if (e > 0)
                         used = TDM_MIN(used + (size_t)e, sizeof(tried) - 1);
         }
