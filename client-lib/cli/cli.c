@@ -35,6 +35,11 @@ bool cli_parse_one_argument(struct cli *cli, const struct command *command, int 
         return false;
 }
 
+int complain_error(const struct tandem_error *err)
+{
+        return complain("%s: %s", err->name, name_users(err->message));
+}
+
 struct tandem *cli_connect(struct cli *cli)
 {
         struct tandem *tandem;

@@ -26,6 +26,7 @@ bool cli_parse_one_argument(struct cli *cli, const struct command *command, int 
 /* A program of Tandem's that people do not start: beside `tandem` in a build tree, else in the folder of the workers.
  * False: *ret is where it should be. */
 bool cli_find_program(const char *name, char *ret, size_t size);
+int complain_error(const struct tandem_error *err); /* "tandem: no-model: …". Returns 1. */
 /* Connects, or complains and returns NULL. */
 struct tandem *cli_connect(struct cli *cli);
 void tandem_closep(struct tandem **tandem);
@@ -44,7 +45,7 @@ const char *cli_model(struct tandem *tandem, const char *name);
  * its whole path is its name from then on, for this user. The text is valid until the next call. */
 int cli_take_draft(struct tandem *tandem, struct tandem_generate_options *options, struct tandem_error *err);
 /* The file of a name that a daemon lists, if one answers and this user may read it. NULL: not so. */
-char *cli_listed_file(struct cli *cli, const char *name);
+char *cli_listed_file(struct cli *cli, const char *name, bool *ret_answered);
 /* complain_error() of a request for a model. Where no model has that name, it asks for the one that may be meant. */
 int complain_model(const struct tandem_error *err, const char *name);
 
@@ -119,6 +120,9 @@ const char *human_bytes(uint64_t bytes);
 void format_rate(char *to, size_t size, double rate);
 
 void format_duration(char *to, size_t size, double seconds); /* "8.3 s", "12 min" */
+/* The daemon's text with "user 1001" by its name, where it has one: the daemon looks up no names. Valid until the next
+ * call. */
+const char *name_users(const char *text);
 const char *user_name(uint32_t uid); /* its number where it has no name; valid until the next call */
 
 /* ---- status-json.c: objects with the wire's field names ---- */

@@ -633,7 +633,8 @@ static bool ask(struct doctor *d, struct cli *cli)
                                 snprintf(mend, sizeof(mend), "%s%.200s restart %.8s",
                                          strcmp(status->socket, SYSTEM_SOCKET) == 0 && geteuid() != 0 ? "sudo " : "",
                                          cli->program, w->name);
-                        problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts, w->last_exit);
+                        problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts,
+                                name_users(w->last_exit));
                 } else {
                         tell_worker(d, what, w);
                 }

@@ -1,6 +1,7 @@
 /* Numbers and names for people. */
 #include "client-lib/cli/cli.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pwd.h>
@@ -63,6 +64,31 @@ void format_duration(char *to, size_t size, double seconds)
                 snprintf(to, size, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
         else
                 snprintf(to, size, "%" PRIu64 " days", s / 86400);
+}
+
+const char *name_users(const char *text)
+{
+        static char named[1200];
+        static const char word[] = "user ";
+        size_t used = 0;
+
+        while (*text && used + 1 < sizeof(named)) {
+                unsigned long uid = 0;
+                char *end = NULL;
+                int n;
+
+                if (strncmp(text, word, sizeof(word) - 1) == 0 && isdigit((unsigned char)text[sizeof(word) - 1]))
+                        uid = strtoul(text + sizeof(word) - 1, &end, 10);
+                if (!end || uid >= UINT32_MAX || isalnum((unsigned char)*end)) {
+                        named[used++] = *text++;
+                        continue;
+                }
+                n = snprintf(named + used, sizeof(named) - used, "%s%s", word, user_name((uint32_t)uid));
+                used = TDM_MIN(used + (size_t)n, sizeof(named) - 1);
+                text = end;
+        }
+        named[used] = '\0';
+        return named;
 }
 
 const char *user_name(uint32_t uid)

@@ -33,20 +33,25 @@ static bool daemon_knows(struct tandem *tandem, const char *name)
 }
 
 /* Whether the daemon looks into the folder itself. What it lists as available it found there. What is loaded from
- * there may have been handed over. */
+ * there may have been handed over; then its name is another file's where the daemon lists one. */
 static bool daemon_finds(struct tandem *tandem, const char *name, const char *path)
 {
         struct tandem_model_list *list;
         struct tandem_error err;
         const char *state = NULL;
-        bool found;
+        bool found, other = false;
 
         if (tandem_list_models(tandem, &list, &err) != TANDEM_OK)
                 return true; /* the next request says what is wrong */
-        for (size_t i = 0; i < list->n_models && !state; i++)
-                if (strcmp(list->models[i]->path, path) == 0)
-                        state = list->models[i]->state;
-        found = state && (strcmp(state, "available") == 0 || daemon_knows(tandem, name));
+        for (size_t i = 0; i < list->n_models; i++) {
+                const struct tandem_model *m = list->models[i];
+
+                if (strcmp(m->path, path) == 0)
+                        state = m->state;
+                else if (strcmp(m->name, name) == 0 && m->path[0] == '/')
+                        other = true;
+        }
+        found = state && !other && (strcmp(state, "available") == 0 || daemon_knows(tandem, name));
         tandem_model_list_free(list);
         return found;
 }
@@ -96,15 +101,16 @@ int cli_take_draft(struct tandem *tandem, struct tandem_generate_options *option
         return TANDEM_OK;
 }
 
-char *cli_listed_file(struct cli *cli, const char *name)
+char *cli_listed_file(struct cli *cli, const char *name, bool *ret_answered)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_model_list *list = NULL;
         struct tandem_error err;
         char *path = NULL;
 
-        if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK ||
-            tandem_list_models(tandem, &list, &err) != TANDEM_OK)
+        *ret_answered = tandem_connect(&tandem, cli->socket, &err) == TANDEM_OK &&
+                        tandem_list_models(tandem, &list, &err) == TANDEM_OK;
+        if (!*ret_answered)
                 return NULL;
         for (size_t i = 0; i < list->n_models && !path; i++) {
                 const struct tandem_model *m = list->models[i];

@@ -385,11 +385,6 @@ int complain(const char *fmt, ...)
         return 1;
 }
 
-int complain_error(const struct tandem_error *err)
-{
-        return complain("%s: %s", err->name, err->message);
-}
-
 /* ---- signals ----------------------------------------------------------------------------------------------------- */
 
 static void leave_now(void)

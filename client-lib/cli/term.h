@@ -37,7 +37,6 @@ int write_all(int fd, const char *data, size_t size);
 
 /* "tandem: …" on stderr, without control characters. Returns 1. */
 int complain(const char *fmt, ...) _printf_(1, 2);
-int complain_error(const struct tandem_error *err); /* "tandem: no-model: …". Returns 1. */
 /* text without control characters, in a ring of static buffers. */
 const char *term_safe(const char *text);
 

@@ -2,7 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 
-#include "client-lib/cli/args.h"
+#include "client-lib/cli/cli.h"
 #include "client-lib/cli/json.h"
 
 #include <cmocka.h>
@@ -212,11 +212,22 @@ static void test_numbers_out(void **state)
         buf_free(&b);
 }
 
+static void test_users(void **state)
+{
+        assert_string_equal(name_users("asked for by user 0"), "asked for by user root");
+        assert_string_equal(name_users("user 0 has 3 jobs, user 4123456789 none"),
+                            "user root has 3 jobs, user 4123456789 none");
+        assert_string_equal(name_users("user 0x, user, user  0, superuser 0"),
+                            "user 0x, user, user  0, superuser root");
+        assert_string_equal(name_users("user 99999999999999999999 user 4294967295"),
+                            "user 99999999999999999999 user 4294967295");
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_numbers),     cmocka_unit_test(test_args),        cmocka_unit_test(test_ids_in),
-                cmocka_unit_test(test_strings_out), cmocka_unit_test(test_numbers_out),
+                cmocka_unit_test(test_strings_out), cmocka_unit_test(test_numbers_out), cmocka_unit_test(test_users),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 what was written, names that are wider than their bytes, root's first command, and the installed service's advice."""
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -102,7 +103,7 @@ def who_asked():
         d.wait_ready()
         d.cli("restart", "gpu", check_exit=0)
         wait_for(lambda: d.workers()["gpu"].get("restarts") == 1, "the restart")
-        by = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
+        by = "root" if os.geteuid() == 0 else f"user {pwd.getpwuid(os.geteuid()).pw_name}"
         said = d.cli("status", check_exit=0).stdout.decode()
         check(f"1 restart, the last: asked for by {by}\n" in said, "who asked", said)
 

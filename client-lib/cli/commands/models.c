@@ -8,21 +8,45 @@ struct models_options {
 extern const struct command command_models;
 
 /* Paths below the home are shorter with ~, which a shell takes, too. */
-static void print_file(const struct tandem_model *m)
+static void print_file(const struct tandem_model *m, const char *which)
 {
         const char *home = getenv("HOME");
         size_t n = home ? strlen(home) : 0;
         bool at_home = n > 1 && strncmp(m->path, home, n) == 0 && m->path[n] == '/';
         bool gone = strchr(m->path, '/') && access(m->path, F_OK) < 0 && errno == ENOENT;
 
-        out_printf("%s%s%s%s%s\n", at_home ? "~" : "", term_safe(m->path + (at_home ? n : 0)),
+        out_printf("%s%s%s%s%s%s\n", at_home ? "~" : "", term_safe(m->path + (at_home ? n : 0)),
                    gone                 ? " (removed; unload it to forget it)" :
                    strchr(m->path, '/') ? "" :
                                           " (handed over as a file; no name for others)",
-                   *m->error ? ": " : "", term_safe(m->error));
+                   which, *m->error ? ": " : "", term_safe(m->error));
 }
 
-static void print_models(const struct tandem_model_list *list)
+/* Of several models of one name, the file that -m takes: what the library is asked for, or the first that the daemon
+ * lists. */
+static const char *which_is_taken(struct tandem *tandem, const struct tandem_model_list *list,
+                                  const struct tandem_model *m)
+{
+        const struct tandem_model *first = NULL;
+        const char *asked = cli_model(tandem, m->name);
+        unsigned n = 0;
+
+        for (size_t i = 0; i < list->n_models; i++) {
+                const struct tandem_model *other = list->models[i];
+
+                if (strcmp(other->name, m->name) != 0 || !strchr(other->path, '/'))
+                        continue;
+                first = first ? first : other;
+                n++;
+        }
+        if (n < 2 || !strchr(m->path, '/'))
+                return "";
+        if (strchr(asked, '/') ? strcmp(asked, m->path) == 0 : m == first)
+                return " (this one is taken by its name)";
+        return " (hidden by another of its name; -m takes the file)";
+}
+
+static void print_models(struct tandem *tandem, const struct tandem_model_list *list)
 {
         int width = 4;
 
@@ -40,7 +64,7 @@ static void print_models(const struct tandem_model_list *list)
 
                 out_printf("%s %s%*s  %-9s  %10s  ", m->is_default ? "*" : " ", name,
                            TDM_MAX(width - text_columns(name), 0), "", term_safe(m->state), human_bytes(m->file_bytes));
-                print_file(m);
+                print_file(m, which_is_taken(tandem, list, m));
         }
         out_puts("* is taken where no -m names a model (default-model in tandem.conf)\n");
 }
@@ -71,7 +95,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 buf_puts(&b, "}");
                 status = print_json(&b);
         } else {
-                print_models(&listing.list);
+                print_models(tandem, &listing.list);
                 status = out_finish();
         }
         model_listing_free(&listing);
@@ -88,7 +112,8 @@ const struct command command_models = {
         .usage = "[--json]",
         .about = "Lists the models in the daemon's model directories, those in your own folder, which is "
                  "~/.local/share/tandem/models, and those that clients handed over as files. A * stands before the "
-                 "model that is taken where none is named.",
+                 "model that is taken where none is named. Of two that have one name the list says which it means; the "
+                 "other is named by its file.",
         COMMAND_ARGS(args),
         .run = run,
 };

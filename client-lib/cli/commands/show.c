@@ -7,6 +7,7 @@
 #include "common/suggest.h"
 
 #include <inttypes.h>
+#include <sys/stat.h>
 
 #define MAX_SETS 16u
 
@@ -39,28 +40,87 @@ struct shown {
 
 /* ---- finding the file ---- */
 
-/* A path as it is; a name in the user's folder, in that of the system service, and as the daemon lists it. */
+/* A search for a name in one folder after another, and the folders that it went through. */
+struct folder_search {
+        const char *name;
+        char *path; /* what was found */
+        struct tdm_suggestion near;
+        struct buf folders;
+};
+
+static void search_folder(struct folder_search *search, const char *folder, size_t size)
+{
+        char name[4200];
+        struct stat st;
+
+        if (search->path || size == 0 || size >= sizeof(name))
+                return;
+        snprintf(name, sizeof(name), "%.*s", (int)size, folder);
+        if (stat(name, &st) < 0 && strcmp(name, SYSTEM_MODEL_FOLDER) != 0)
+                return;
+        buf_printf(&search->folders, "%s%s", search->folders.size ? ", " : "", name);
+        search->path = folder_find(name, search->name, &search->near);
+}
+
+/* In an installed prefix and in a build folder models lie beside the programs. */
+static void search_beside_program(struct folder_search *search, const char *sub)
+{
+        char exe[4096], folder[4200], *slash;
+        ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+
+        if (n <= 0)
+                return;
+        exe[n] = '\0';
+        for (int up = 0; up < 3 && (slash = strrchr(exe, '/')) && slash != exe; up++) {
+                *slash = '\0';
+                if (up == 0)
+                        continue; /* that of the programs */
+                snprintf(folder, sizeof(folder), "%s/%s", exe, sub);
+                search_folder(search, folder, strlen(folder));
+        }
+}
+
+/* The folders in which a tandemd that the same user starts looks, but for those of tandem.conf: so a name that it
+ * listed is known without it. */
+static void search_usual_folders(struct folder_search *search)
+{
+        const char *path = getenv("TANDEM_MODEL_PATH");
+        _cleanup_(freep) char *own = NULL;
+        struct tdm_error err;
+
+        if (folder_of_user(&own, &err) == 0)
+                search_folder(search, own, strlen(own));
+        while (path && *path) {
+                size_t n = strcspn(path, ":");
+
+                search_folder(search, path, n);
+                path += n + (path[n] == ':');
+        }
+        search_folder(search, SYSTEM_MODEL_FOLDER, strlen(SYSTEM_MODEL_FOLDER));
+        search_beside_program(search, "share/tandem/models");
+        search_beside_program(search, "models");
+}
+
+/* A path as it is; a name in the usual folders, and as the daemon lists it. */
 static char *find(struct cli *cli, const char *model)
 {
-        _cleanup_(freep) char *own = NULL;
-        struct tdm_suggestion near = tdm_suggest_for(model);
-        char *path = NULL;
-        struct tdm_error err;
+        struct folder_search search = { .name = model, .near = tdm_suggest_for(model) };
+        bool answered = true;
         const char *meant;
 
         if (strchr(model, '/') || access(model, R_OK) == 0)
                 return strdup(model);
-        if (folder_of_user(&own, &err) == 0)
-                path = folder_find(own, model, &near);
-        if (!path)
-                path = folder_find(SYSTEM_MODEL_FOLDER, model, &near);
-        if (!path)
-                path = cli_listed_file(cli, model);
-        meant = tdm_suggest_best(&near);
-        if (!path)
-                complain("there is no model %s in %s%s" SYSTEM_MODEL_FOLDER "%s%s%s", model, own ? own : "",
-                         own ? " or " : "", meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
-        return path;
+        search_usual_folders(&search);
+        if (!search.path)
+                search.path = cli_listed_file(cli, model, &answered);
+        meant = tdm_suggest_best(&search.near);
+        buf_add(&search.folders, "", 1);
+        if (!search.path && !search.folders.failed)
+                complain("there is no model %s in %s%s%s%s%s", model, search.folders.data,
+                         meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "",
+                         answered ? "" : "; no tandemd answers, which may know it from elsewhere");
+        buf_free(&search.folders);
+        return search.path;
 }
 
 /* ---- what it is ---- */

@@ -59,7 +59,7 @@ static void print_worker(const struct tandem_worker *w)
         if (w->use)
                 print_use(w->use);
         if (*w->last_exit)
-                out_printf("  lost     %s\n", term_safe(w->last_exit));
+                out_printf("  lost     %s\n", term_safe(name_users(w->last_exit)));
         if (*w->sandbox)
                 out_printf("  sandbox  %s\n", term_safe(w->sandbox));
         if (*w->numerics_id)
@@ -126,7 +126,7 @@ static void print_short(const struct tandem_status *s)
                 if (w->restarts > 0)
                         out_printf(", %" PRIu32 " %s, the last: %s", w->restarts,
                                    w->restarts == 1 ? "restart" : "restarts",
-                                   *w->last_exit ? term_safe(w->last_exit) : "as asked");
+                                   *w->last_exit ? term_safe(name_users(w->last_exit)) : "as asked");
                 out_puts("\n");
         }
         for (size_t i = 0; i < s->n_models; i++) {

@@ -132,7 +132,8 @@ static void show_worker(struct buf *b, const struct sample *was, const struct sa
                    term_safe(w->state), *w->device ? term_safe(w->device) : "-", hand);
         if (w->restarts > 0 || strcmp(w->state, "quarantined") == 0)
                 buf_printf(b, "        %" PRIu32 " %s, last: %s\n", w->restarts,
-                           w->restarts == 1 ? "restart" : "restarts", *w->last_exit ? term_safe(w->last_exit) : "-");
+                           w->restarts == 1 ? "restart" : "restarts",
+                           *w->last_exit ? term_safe(name_users(w->last_exit)) : "-");
 }
 
 static void show_pages(struct buf *b, const char *name, uint32_t used, uint32_t total)
