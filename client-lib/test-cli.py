@@ -57,7 +57,7 @@ class Usage(unittest.TestCase):
         self.usage("status", "x", names="'x'")
         self.usage("nope", names="nope")
         self.assertIn("did you mean generate?", self.usage("genrate"))
-        for said, meant in (("run", "chat"), ("list", "models"), ("ps", "status"), ("stop", "unload")):
+        for said, meant in (("list", "models"), ("ask", "generate"), ("delete", "rm")):
             self.assertIn(f"did you mean {meant}?", self.usage(said))
         for said, meant in (("--temperature", "temp"), ("--num_predict", "max-tokens"), ("--tmep", "temp")):
             self.assertIn(f"did you mean --{meant}?", self.usage("generate", said, "1", "x"))
@@ -75,8 +75,8 @@ class Usage(unittest.TestCase):
         self.assertEqual((r.returncode, r.stderr), (0, b""))
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
-                         "generate chat status doctor report models show pull add rm jobs cancel restart load unload "
-                         "tokenize embed score schema-check bench top trace help".split())
+                         "generate chat run status doctor report models ps show pull add rm jobs cancel restart load "
+                         "unload stop tokenize embed score schema-check render-template bench top trace help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))

@@ -32,11 +32,8 @@ static int unknown(const char *fmt, ...)
 static const struct {
         const char *said, *is, *more;
 } synonyms[] = {
-        { "run", "chat", "" },
         { "list", "models", "" },
         { "ls", "models", "" },
-        { "ps", "status", "" },
-        { "stop", "unload", " (of a model; tandemd itself ends by kill, or `sudo systemctl stop tandemd`)" },
         { "serve", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
         { "start", "tandemd", " (`tandemd --user &`, or `sudo systemctl start tandemd.socket`)" },
         { "delete", "rm", "" },

@@ -132,6 +132,146 @@ def a_taken_port():
                 check(words in r.stderr.decode(), words, r.stderr)
 
 
+def on_terminal(d, *args, until, env=None):
+    """What `tandem` says on a terminal up to some words."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen([os.path.join(BIN, "tandem"), "--socket", d.socket, *args], stdin=slave, stdout=slave,
+                               stderr=slave, env=dict(d.environment(), TERM="xterm", **(env or {})))
+    os.close(slave)
+    said = b""
+
+    def came():
+        nonlocal said
+        with contextlib.suppress(OSError):
+            said += os.read(master, 65536)
+        return until in said.decode(errors="replace") or process.poll() is not None
+
+    try:
+        wait_for(came, until, 30)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", said.decode(errors="replace"))
+
+
+@test
+def a_chat_without_a_template():
+    """It is said before anything is typed, and who answers."""
+    plain = make_model("tiny")
+    name = os.path.basename(plain)[:-len(".gguf")]
+    with Daemon(models=(TALE, plain)) as d:
+        said = " ".join(on_terminal(d, "chat", "-m", name, until="raw text").split())
+        check(f"{name} has no chat template that is known" in said, "at the start", said)
+        check("/model NAME takes another" in said, "what to do", said)
+        said = on_terminal(d, "chat", until="> ")
+        check("tale answers" in said and "template" not in said, "a model that can", said)
+        said = on_terminal(d, "run", "tale", until="> ")
+        check("tale answers" in said, "run without a message is a chat", said)
+        for args, text in ((("run", "tale", "Hello"), None), (("run", "tale"), b"Hello\n"),
+                           (("generate", "-m", "tale", "--chat", "Hello"), None)):
+            r = d.cli(*args, "-n", "8", "--temp", "0", input=text, check_exit=0)
+            equal(r.stdout, d.cli("generate", "--chat", "-n", "8", "--temp", "0", "Hello").stdout, f"{args}")
+        check("MODEL is missing" in d.cli("run", check_exit=2).stderr.decode(), "run needs a model")
+        lines = d.cli("ps", check_exit=0).stdout.decode().splitlines()
+        equal([line.split()[0] for line in lines], ["NAME", "tale"], "what is in memory")
+        d.cli("stop", "tale", check_exit=0)
+        check("no model in memory" in d.cli("ps", check_exit=0).stdout.decode(), "it is gone")
+        said = d.cli("chat", input=b"", check_exit=0).stderr.decode()
+        check("standard input has no message" in said, "nothing to answer", said)
+
+
+@test
+def two_of_one_name():
+    """The list says which file a name means, and it is the one that is taken, before and after it is loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(make_model("tiny"), os.path.join(folder, "two.gguf"))
+        with Daemon(system=True, models=(), env={"TANDEM_MODEL_PATH": folder}) as d:
+            mine = {"XDG_DATA_HOME": os.path.join(d.dir, "mine")}
+            os.makedirs(os.path.join(d.dir, "mine/tandem/models"))
+            own = shutil.copyfile(SPROUT, os.path.join(d.dir, "mine/tandem/models/two.gguf"))
+
+            def rows():
+                said = d.cli("models", env=mine, check_exit=0).stdout.decode()
+                return [x for x in said.splitlines() if "two.gguf" in x]
+
+            which = {x.split()[4]: " ".join(x.split()[5:]) for x in rows()}
+            equal(which, {own: "(this one is taken by its name)",
+                          folder + "/two.gguf": "(hidden by another of its name; -m takes the file)"}, "what is listed")
+            want = d.cli("tokenize", "-m", SPROUT, "Once upon a time", check_exit=0).stdout
+            for _ in range(2):
+                got = d.cli("tokenize", "-m", "two", "Once upon a time", env=mine, check_exit=0).stdout
+                equal(got, want, "the ids of one's own")
+                d.cli("generate", "-m", "two", "-n", "2", "Once", env=mine, check_exit=0)
+                check(own in rows()[0] and " loaded " in rows()[0], "what is loaded", rows())
+
+
+@test
+def a_model_without_its_daemon():
+    """What a daemon listed is shown when it has gone."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(SPROUT, os.path.join(folder, "placed.gguf"))
+        with Daemon(env={"TANDEM_MODEL_PATH": folder}) as d:
+            check("placed" in d.cli("models", check_exit=0).stdout.decode(), "listed")
+            equal(d.stop(), None, "the daemon's end")
+            d.expect_exit = None
+            check(folder in d.cli("show", "placed", check_exit=0).stdout.decode(), "shown")
+            said = d.cli("show", "nosuch", check_exit=1).stderr.decode()
+            check(folder in said and "no tandemd answers, which may know it from elsewhere" in said, "why not", said)
+
+
+@test
+def no_socket():
+    with tempfile.NamedTemporaryFile() as file:
+        r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", file.name, "status"], stderr=subprocess.PIPE)
+        equal(r.returncode, 1, "the status")
+        check(f"{file.name} (no socket: " in r.stderr.decode(), "what it is", r.stderr)
+
+
+@test
+def a_job_that_had_not_begun():
+    """A service manager's socket holds connections while one daemon ends and the next begins. A job that the first one
+    had not begun is asked for again there."""
+    with Folder() as d, contextlib.closing(socket.socket(socket.AF_UNIX)) as held:
+        os.makedirs(os.path.dirname(d.socket), exist_ok=True)
+        held.bind(d.socket)
+        held.listen(16)
+
+        def start():
+            env = dict(d.environment(), LISTEN_FDS="1")
+            command = 'export LISTEN_PID=$$; exec "$@"'
+            with open(d.log_path, "ab") as log:
+                return subprocess.Popen(["/bin/sh", "-c", command, "sh", os.path.join(BIN, "tandemd"), "--user",
+                                         "--bus", "none", "--config", config.name, "--model", TALE], env=env,
+                                        stderr=log, close_fds=False,
+                                        preexec_fn=lambda: (os.dup2(held.fileno(), 3), os.set_inheritable(3, True)))
+
+        with tempfile.NamedTemporaryFile("w") as config:
+            config.write("[daemon]\nmax-running-per-user = 1\n")
+            config.flush()
+            first = start()
+            runs = d.popen_cli("generate", "-n", "3000", "--ignore-end", "Once")
+            wait_for(lambda: d.call("jobs")["jobs"], "a job that runs", 30)
+            args = ("-n", "4", "--temp", "0", "Once")
+            waits = [d.popen_cli("generate", *args), d.popen_cli("run", "tale", *args)]
+            wait_for(lambda: len(d.call("jobs")["jobs"]) == 3, "two that wait", 30)
+            first.terminate()
+            time.sleep(0.2)
+            first.terminate()  # the second one cancels what runs
+            equal(first.wait(20 * SLOW), 0, "its end")
+            second = start()
+            try:
+                for p, more in zip(waits, ((), ("--chat",))):
+                    out, err = p.communicate(timeout=60 * SLOW)
+                    equal((p.returncode, err.decode()), (0, ""), "a job that had not begun")
+                    equal(out, d.cli("generate", *more, *args, check_exit=0).stdout, "its text")
+            finally:
+                for p in (runs, *waits):
+                    p.kill()
+                second.terminate()
+                second.wait(20 * SLOW)
+
+
 @test
 def all_are_asked_to_end():
     """A service manager, a container's end and Ctrl-C reach all processes at once. A running job ends with all its
@@ -140,15 +280,15 @@ def all_are_asked_to_end():
         with Daemon() as d:
             d.expect_exit = None
             d.wait_ready()
-            job = d.start_job(n=400)
-            check(job.until(20), "tokens")
+            job = d.start_job(n=150)
+            check(job.until(10), "tokens")
             for pid in d.pids():
                 if pid != d.process.pid or signo != signal.SIGHUP:
                     os.kill(pid, signo)
             if signo == signal.SIGHUP:
                 d.process.send_signal(signal.SIGTERM)
             result = job.wait()
-            equal((result.reason, len(result.ids)), ("DONE_LENGTH", 400), "the job's end")
+            equal((result.reason, len(result.ids)), ("DONE_LENGTH", 150), "the job's end")
             equal(d.wait_end(), None, "the daemon's end")
             check("lost" not in d.log() and "restart" not in d.log(), "the log", d.log())
 

@@ -3,17 +3,13 @@
  * On a terminal lines are edited (line-reader.h) and answers shown as Markdown (markdown.h). From a pipe there are no
  * prompts, and one line is one turn. */
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/talk.h"
 #include "client-lib/cli/conversation.h"
 #include "client-lib/cli/line-reader.h"
 #include "client-lib/cli/markdown.h"
 #include "common/suggest.h"
 
 #include <inttypes.h>
-
-struct chat_options {
-        struct job_args job; /* first: command.h */
-        const char *model, *system;
-};
 
 extern const struct command command_chat;
 
@@ -26,6 +22,7 @@ struct chat {
         struct conversation said;
         struct markdown markdown;
         bool stats;            /* a line about each answer */
+        bool heard;            /* that there was any line */
         bool warned;           /* that one more Ctrl-C leaves */
         struct arg_list owned; /* texts of commands that options point to */
 };
@@ -113,18 +110,25 @@ static void explain_error(const struct chat *chat, const struct tandem_error *er
                 complain_model(err, chat->given.model);
 }
 
-/* A daemon that was restarted knows nothing of the conversation, and need not: every turn sends the whole of it. */
-static bool be_connected(struct chat *chat, struct tandem_error *err)
+static bool connect_anew(struct chat *chat, struct tandem_error *err)
 {
         struct tandem *anew;
 
-        if (!tandem_connection_error(chat->tandem) || !with_person())
-                return true;
         if (tandem_connect(&anew, chat->cli->socket, err) != TANDEM_OK)
                 return false;
         tandem_close(chat->tandem);
         chat->tandem = anew;
         line_reader_set_connection(chat->reader, anew);
+        return true;
+}
+
+/* A daemon that was restarted knows nothing of the conversation, and need not: every turn sends the whole of it. */
+static bool be_connected(struct chat *chat, struct tandem_error *err)
+{
+        if (!tandem_connection_error(chat->tandem) || !with_person())
+                return true;
+        if (!connect_anew(chat, err))
+                return false;
         complain("tandemd was restarted meanwhile; the conversation goes on");
         return true;
 }
@@ -192,15 +196,26 @@ static enum run_outcome ask(struct chat *chat, struct tandem_job **ret_job, stru
         return run_jobs(chat->tandem, ret_job, 1, term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_CANCEL);
 }
 
+/* A daemon that ends takes no new job; the next one gets a connection that the service manager's socket holds. */
+static bool may_ask_anew(const struct tandem_job *job, const struct tandem_error *err)
+{
+        size_t n = 0;
+
+        if (job)
+                (void)tandem_job_ids(job, &n);
+        return err->code == TANDEM_E_DRAINING && n == 0;
+}
+
 /* The last message is the user's. Returns EXIT_OK, EXIT_FAILED (the turn is taken back) or EXIT_INTERRUPTED when the
  * program has to end. */
 static int answer(struct chat *chat)
 {
         _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
         const struct tandem_result *result;
-        struct tandem_error err;
+        struct tandem_error err, other;
         enum run_outcome outcome;
         const char *text;
+        bool anew = false;
         size_t size;
 
         for (;;) {
@@ -212,7 +227,9 @@ static int answer(struct chat *chat)
                         err = result->error;
                 else if (job)
                         break;
-                if (err.code != TANDEM_E_TOO_LONG || !term_stdin_tty || !make_room(chat)) {
+                if (may_ask_anew(job, &err) && !anew && connect_anew(chat, &other)) {
+                        anew = true;
+                } else if (err.code != TANDEM_E_TOO_LONG || !term_stdin_tty || !make_room(chat)) {
                         markdown_end(&chat->markdown);
                         if (out_mid_line())
                                 out_puts("\n");
@@ -267,6 +284,41 @@ static const char *keep_text(struct chat *chat, const char *text)
         }
         chat->owned.items[chat->owned.n++] = copy;
         return copy;
+}
+
+/* The model that messages go to, as the daemon lists it. NULL: it cannot be told. */
+static const struct tandem_model *listed_model(const struct chat *chat, const struct tandem_model_list *list)
+{
+        const char *asked = chat->given.job.options.model;
+        _cleanup_(freep) char *path = asked && strchr(asked, '/') ? realpath(asked, NULL) : NULL;
+
+        for (size_t i = 0; i < list->n_models; i++) {
+                const struct tandem_model *m = list->models[i];
+
+                if (asked ? strcmp(m->path, path ? path : "") == 0 || strcmp(m->name, asked) == 0 : m->is_default)
+                        return m;
+        }
+        return NULL;
+}
+
+/* What a person should know before the first message: who answers, and whether it can. */
+static void introduce_model(struct chat *chat)
+{
+        struct tandem_model_list *list;
+        const struct tandem_model *m;
+        struct tandem_error err;
+
+        if (tandem_list_models(chat->tandem, &list, &err) != TANDEM_OK)
+                return; /* the first message says what is wrong */
+        m = listed_model(chat, list);
+        if (m)
+                out_printf("%s answers. ", term_safe(m->name));
+        out_puts("/help lists commands, /bye or Ctrl-D leaves.\n");
+        if (m && (strcmp(m->chat, "none") == 0))
+                complain("%s has no chat template that is known, so it cannot answer messages: /model NAME takes "
+                         "another model, /models lists them, and `tandem generate -m %s` continues raw text",
+                         m->name, m->name);
+        tandem_model_list_free(list);
 }
 
 /* Finds the model and has the daemon read its head, so that a wrong name or file is told before a message is typed.
@@ -537,6 +589,9 @@ static int converse(struct chat *chat)
                 case LINE_END:
                         if (with_person())
                                 out_puts("\n");
+                        else if (!chat->heard)
+                                complain("standard input has no message: chat reads one a line, or is used on a "
+                                         "terminal");
                         return EXIT_OK;
                 case LINE_FAILED:
                         return EXIT_FAILED;
@@ -544,6 +599,7 @@ static int converse(struct chat *chat)
                         break;
                 }
                 chat->warned = false;
+                chat->heard = true;
                 text = turn.data;
                 size = turn.size;
                 if (size == 0)
@@ -569,16 +625,11 @@ static int converse(struct chat *chat)
         }
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+int chat_hold(struct cli *cli, const struct chat_options *given)
 {
-        struct chat chat = { .cli = cli };
-        unsigned n_positional;
-        int status;
+        struct chat chat = { .cli = cli, .given = *given };
+        int status = EXIT_FAILED;
 
-        job_args_init(&chat.given.job);
-        if (cli_parse(cli, &command_chat, argc, argv, &chat.given, NULL, 0, &n_positional, &status))
-                goto out;
-        status = EXIT_FAILED;
         if (!job_args_finish(&chat.given.job))
                 goto out;
         chat.stats = with_person();
@@ -593,7 +644,7 @@ static int run(struct cli *cli, int argc, char **argv)
         if (chat.given.system && !conversation_set_system(&chat.said, chat.given.system))
                 goto out;
         if (with_person())
-                out_puts("/help lists commands, /bye or Ctrl-D leaves.\n");
+                introduce_model(&chat);
         status = converse(&chat);
         if (out_finish() != 0 && status == EXIT_OK)
                 status = EXIT_FAILED;
@@ -605,6 +656,19 @@ out:
         arg_list_free(&chat.owned);
         tandem_close(chat.tandem);
         job_args_deinit(&chat.given.job);
+        return status;
+}
+
+static int run(struct cli *cli, int argc, char **argv)
+{
+        struct chat_options given = { 0 };
+        unsigned n_positional;
+        int status;
+
+        job_args_init(&given.job);
+        if (!cli_parse(cli, &command_chat, argc, argv, &given, NULL, 0, &n_positional, &status))
+                return chat_hold(cli, &given);
+        job_args_deinit(&given.job);
         return status;
 }
 

@@ -1,5 +1,6 @@
 /* tandem generate: one prompt, one text. */
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/talk.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,13 +13,6 @@
 /* About a screen full. Many models continue a raw text until their context is full. */
 #define RAW_TOKENS 256u
 
-struct generate_options {
-        struct job_args job; /* first: command.h */
-        struct arg_list files;
-        const char *model, *system;
-        bool raw, chat, json;
-};
-
 extern const struct command command_generate;
 
 struct generate {
@@ -30,6 +24,9 @@ struct generate {
         uint32_t prompt_tokens; /* from acceptance, for a last line without the daemon's */
         const char *echo;       /* shown before the first token; NULL: nothing is */
         size_t echo_size;
+        size_t n_tokens; /* that came */
+        bool asked_again;
+        struct tandem_error refusal; /* why it is asked again */
 };
 
 /* A continuation begins in mid-sentence. People see what it continues: the prompt, dimmed, or its end. */
@@ -65,6 +62,7 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
         struct generate *g = userdata;
         struct buf line = { 0 };
 
+        g->n_tokens++;
         progress_clear();
         if (!g->json) {
                 echo_prompt(g);
@@ -246,6 +244,11 @@ static int report(struct generate *g, const struct tandem_job *job, enum run_out
                         echo_prompt(g);
                 out_text(result->tail, result->tail_size);
         }
+        if (result && !g->json && term_stdout_tty && result->reason == TANDEM_REASON_LENGTH) {
+                term_style(TERM_DIM);
+                out_puts("…");
+                term_style(0);
+        }
         print_calls(g, job);
         if (g->json && result) {
                 size_t n_ids;
@@ -273,9 +276,7 @@ static int report(struct generate *g, const struct tandem_job *job, enum run_out
         return EXIT_OK;
 }
 
-/* Whether text may come from standard input that nobody named: a pipe, a file or a socket, not a terminal, and not
- * /dev/null, which services and cron jobs have. */
-static bool stdin_has_text(void)
+bool stdin_has_text(void)
 {
         struct stat st;
 
@@ -342,95 +343,128 @@ static bool limit_raw_text(struct generate_options *given)
         return true;
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+/* A daemon that ends takes no new job, and the next one gets a connection that the service manager's socket holds. So a
+ * job of which nothing came is asked for once more. */
+static bool may_ask_again(const struct generate *g, const struct tandem_error *err)
 {
-        struct generate_options given = { 0 };
-        const char *prompt = NULL;
-        struct tandem_message messages[2];
-        struct tandem_generate_options *options = &given.job.options;
+        return err->code == TANDEM_E_DRAINING && !g->asked_again && g->n_tokens == 0;
+}
+
+/* True: ask once more. Else *ret_status is the command's. */
+static bool ask(struct cli *cli, struct generate *g, struct generate_options *given, int *ret_status)
+{
+        struct tandem_generate_options *options = &given->job.options;
+        _cleanup_(tandem_closep) struct tandem *tandem = NULL;
+        _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
         struct tandem_callbacks callbacks;
-        struct generate g;
+        const struct tandem_result *result;
         struct tandem_error err;
-        struct tandem *tandem;
-        struct tandem_job *job;
-        struct buf input = { 0 };
         enum run_outcome outcome;
-        unsigned n_positional;
-        size_t n_messages = 0;
-        bool own_limit;
-        int status;
 
-        job_args_init(&given.job);
-        if (cli_parse(cli, &command_generate, argc, argv, &given, &prompt, 1, &n_positional, &status))
-                goto out_args;
-        status = EXIT_USAGE;
-        given.chat = given.chat || given.job.given.tools; /* which only a chat template tells the model of */
-        if (given.raw && given.chat) {
-                (void)args_usage_error(argv[0], "--raw and --chat exclude each other");
-                goto out_args;
-        }
-        if (given.system && !given.chat) {
-                (void)args_usage_error(argv[0], "--system needs --chat: raw text has no system message");
-                goto out_args;
-        }
-        if (!prompt && given.files.n == 0 && term_stdin_tty) {
-                (void)args_usage_error(argv[0], "there is no PROMPT (give a text, or - to type one)");
-                goto out_args;
-        }
-
-        status = EXIT_FAILED;
-        if (!gather_prompt(&input, prompt, &given.files))
-                goto out_args;
-        buf_add(&input, "", 0); /* an empty prompt is an empty text */
-
-        if (!job_args_finish(&given.job))
-                goto out_args;
-        if (given.chat) {
-                if (given.system)
-                        messages[n_messages++] =
-                                (struct tandem_message){ "system", given.system, strlen(given.system) };
-                messages[n_messages++] = (struct tandem_message){ "user", input.data, input.size };
-                options->chat = messages;
-                options->n_chat = n_messages;
-        } else {
-                options->prompt = input.data;
-                options->prompt_size = input.size;
-        }
-        own_limit = limit_raw_text(&given);
-        g = (struct generate){ .progress = { .model = given.model },
-                               .json = given.json,
-                               .seed = options->seed,
-                               .own_limit = own_limit,
-                               .max_tokens = options->max_tokens };
-        if (!given.chat && !given.json && term_stdout_tty) {
-                g.echo = input.data;
-                g.echo_size = input.size;
-        }
         tandem_callbacks_init(&callbacks);
         callbacks.on_accepted = on_accepted;
         callbacks.on_progress = run_show_progress;
         callbacks.on_token = on_token;
-
         if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK) {
-                status = fail(&g, &err, given.model);
-                goto out_args;
+                *ret_status = fail(g, g->asked_again ? &g->refusal : &err, given->model);
+                return false;
         }
-        options->model = cli_model(tandem, given.model);
+        options->model = cli_model(tandem, given->model);
         if (cli_take_draft(tandem, options, &err) != TANDEM_OK) {
-                status = fail(&g, &err, NULL);
-        } else if (tandem_generate(tandem, options, &callbacks, &g, &job, &err) != TANDEM_OK) {
-                status = fail(&g, &err, given.model);
-        } else {
-                outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
-                status = report(&g, job, outcome, given.job.verbose);
-                tandem_job_free(job);
+                g->refusal = err;
+                if (may_ask_again(g, &err))
+                        return true;
+                *ret_status = fail(g, &err, NULL);
+                return false;
         }
-        tandem_close(tandem);
-out_args:
-        buf_free(&input);
-        arg_list_free(&given.files);
-        job_args_deinit(&given.job);
+        if (tandem_generate(tandem, options, &callbacks, g, &job, &err) != TANDEM_OK) {
+                job = NULL;
+                g->refusal = err;
+                if (may_ask_again(g, &err))
+                        return true;
+                *ret_status = fail(g, &err, given->model);
+                return false;
+        }
+        outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
+        result = tandem_job_result(job);
+        if (outcome == RUN_DONE && result && result->reason == TANDEM_REASON_ERROR &&
+            may_ask_again(g, &result->error)) {
+                g->refusal = result->error;
+                return true;
+        }
+        *ret_status = report(g, job, outcome, given->job.verbose);
+        return false;
+}
+
+int generate_text(struct cli *cli, struct generate_options *given, const char *prompt)
+{
+        struct tandem_generate_options *options = &given->job.options;
+        _cleanup_(buf_freep) struct buf input = { 0 };
+        struct tandem_message messages[2];
+        struct generate g;
+        bool own_limit;
+        int status = EXIT_FAILED;
+
+        if (!gather_prompt(&input, prompt, &given->files))
+                return EXIT_FAILED;
+        buf_add(&input, "", 0); /* an empty prompt is an empty text */
+        if (!job_args_finish(&given->job))
+                return EXIT_FAILED;
+        if (given->chat) {
+                if (given->system)
+                        messages[options->n_chat++] =
+                                (struct tandem_message){ "system", given->system, strlen(given->system) };
+                messages[options->n_chat++] = (struct tandem_message){ "user", input.data, input.size };
+                options->chat = messages;
+        } else {
+                options->prompt = input.data;
+                options->prompt_size = input.size;
+        }
+        own_limit = limit_raw_text(given);
+        g = (struct generate){ .progress = { .model = given->model },
+                               .json = given->json,
+                               .seed = options->seed,
+                               .own_limit = own_limit,
+                               .max_tokens = options->max_tokens };
+        if (!given->chat && !given->json && term_stdout_tty) {
+                g.echo = input.data;
+                g.echo_size = input.size;
+        }
+        while (ask(cli, &g, given, &status))
+                g.asked_again = true;
         return status;
+}
+
+void generate_options_deinit(struct generate_options *given)
+{
+        arg_list_free(&given->files);
+        job_args_deinit(&given->job);
+}
+
+static int check_usage(struct generate_options *given, const char *command, const char *prompt)
+{
+        given->chat = given->chat || given->job.given.tools; /* which only a chat template tells the model of */
+        if (given->raw && given->chat)
+                return args_usage_error(command, "--raw and --chat exclude each other");
+        if (given->system && !given->chat)
+                return args_usage_error(command, "--system needs --chat: raw text has no system message");
+        if (!prompt && given->files.n == 0 && term_stdin_tty)
+                return args_usage_error(command, "there is no PROMPT (give a text, or - to type one)");
+        return ARGS_OK;
+}
+
+static int run(struct cli *cli, int argc, char **argv)
+{
+        _cleanup_(generate_options_deinit) struct generate_options given = { 0 };
+        const char *prompt = NULL;
+        unsigned n_positional;
+        int status;
+
+        job_args_init(&given.job);
+        if (cli_parse(cli, &command_generate, argc, argv, &given, &prompt, 1, &n_positional, &status))
+                return status;
+        status = check_usage(&given, argv[0], prompt);
+        return status == ARGS_OK ? generate_text(cli, &given, prompt) : status;
 }
 
 static const struct arg args[] = {
@@ -480,7 +514,8 @@ const struct command command_generate = {
                  "Without -n a raw text ends after 256 tokens. With --chat, --schema, --grammar or --regex it goes on "
                  "to its end, as with -n 0.\n"
                  "\n"
-                 "On a terminal the prompt is shown dimmed before its continuation, control characters are "
+                 "On a terminal the prompt is shown dimmed before its continuation, a … follows a text that was cut "
+                 "off, control characters are "
                  "shown as \\x1b and the like, and a summary follows on standard error. Elsewhere only the new "
                  "text is printed. Ctrl-C cancels the job and exits with 130.\n"
                  "\n"

@@ -1,16 +1,16 @@
 /* tandem unload: gives a model's memory back. */
-#include "client-lib/cli/cli.h"
+#include "client-lib/cli/unload.h"
 
 extern const struct command command_unload;
 
-static int run(struct cli *cli, int argc, char **argv)
+int unload_run(struct cli *cli, const struct command *command, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_error err;
         const char *model;
         int status;
 
-        if (!cli_parse_one_argument(cli, &command_unload, argc, argv, "the MODEL's name", &model, &status))
+        if (!cli_parse_one_argument(cli, command, argc, argv, "the MODEL's name", &model, &status))
                 return status;
         tandem = cli_connect(cli);
         if (!tandem)
@@ -19,6 +19,11 @@ static int run(struct cli *cli, int argc, char **argv)
                 return complain_error(&err);
         out_printf("%s: unloaded\n", term_safe(model));
         return out_finish();
+}
+
+static int run(struct cli *cli, int argc, char **argv)
+{
+        return unload_run(cli, &command_unload, argc, argv);
 }
 
 const struct command command_unload = {
