@@ -498,7 +498,7 @@ static void test_ends(void **state)
         run_for_cost(100000, every_fifth, 1000, 0);
         job = w.jobs[0].job;
         assert_true(job->n_accepted > 180);
-        assert_in_range(w.fleet.n_passes[1], job->n_accepted, 290);
+        assert_true(w.fleet.n_passes[1] >= job->n_accepted && w.fleet.n_passes[1] <= 290);
         world_close(&w);
 }
 
@@ -537,7 +537,7 @@ static void test_cost(void **state)
 
         /* The other job ends in the midst. In company it was looked at with each eighth token, alone with each. */
         run_for_cost(1000, NULL, 100000, 125);
-        assert_in_range(w.jobs[0].job->n_accepted, 75, 120);
+        assert_true(w.jobs[0].job->n_accepted >= 75 && w.jobs[0].job->n_accepted <= 120);
         world_close(&w);
 }
 

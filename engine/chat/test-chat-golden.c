@@ -194,7 +194,7 @@ static void assert_call(const struct chat *c, const struct conversation *convers
         snprintf(name, sizeof(name), "%.*s", (int)call->name.size, call->name.data);
         turn = turn_of(text, name);
         n = tdm_tokenizer_encode(c->tokenizer, turn.data, turn.size, TDM_TOKENIZE_SPECIAL, ids, TDM_ARRAY_SIZE(ids));
-        assert_in_range(n, 1, TDM_ARRAY_SIZE(ids));
+        assert_true(n >= 1 && (size_t)n <= TDM_ARRAY_SIZE(ids));
         assert_int_equal(tdm_vocabulary_new_tokenizer(&vocabulary, c->tokenizer, tdm_tokenizer_n_vocab(c->tokenizer)),
                          0);
         if (tdm_chat_tools_grammar(&grammar, c->family, c->tokenizer, &use, NULL, &err))

@@ -35,7 +35,7 @@ static size_t bytes_of(const struct chat *c, const char *turn, char *to)
         ssize_t n = tdm_tokenizer_encode(c->tokenizer, turn, strlen(turn), TDM_TOKENIZE_SPECIAL, ids, 1024);
         size_t size = 0;
 
-        assert_in_range(n, 0, 1024);
+        assert_true(n >= 0 && n <= 1024);
         for (ssize_t i = 0; i < n; i++) {
                 const char *data;
                 size_t piece = tdm_tokenizer_piece(c->tokenizer, ids[i], false, &data);
