@@ -89,24 +89,25 @@ void tdm_scheduler_level(struct tdm_scheduler *s)
 
 static void learn_length(const struct tdm_scheduler *s, struct lane *lane, const struct flight *f, uint64_t ns)
 {
-        uint32_t n = f->n_rows;
+        uint32_t n = f->n_rows, most = s->config.max_rows, depth = f->reads ? f->depth : 0, fit;
 
         ns = TDM_MAX(ns, UINT64_C(1));
         if (n <= SINGLE_ROWS)
                 lane->single_ns = ns;
         if (lane->fit_rows == 0)
-                lane->fit_rows = TDM_MIN(FIRST_ROWS, s->config.max_rows);
+                lane->fit_rows = TDM_MIN(FIRST_ROWS, most);
+        fit = tdm_rows_at_depth(lane->fit_rows, lane->fit_depth, depth);
         /* In proportion, in rows of a SHARED_STEP_NS. */
-        if (ns > SHARED_STEP_NS) {
-                uint64_t fit = TDM_MAX(n * SHARED_STEP_NS / ns, UINT64_C(1));
-
-                lane->fit_rows = (uint32_t)TDM_MIN(fit, (uint64_t)s->config.max_rows);
-        } else if (n >= lane->fit_rows / 2) {
-                uint64_t fit = n * TDM_MIN(SHARED_STEP_NS / ns, (uint64_t)GROW_AT_MOST);
-
-                lane->fit_rows =
-                        (uint32_t)TDM_MIN(TDM_MAX(fit, (uint64_t)lane->fit_rows), (uint64_t)s->config.max_rows);
-        }
+        if (ns > SHARED_STEP_NS)
+                fit = (uint32_t)TDM_MIN(TDM_MAX(n * SHARED_STEP_NS / ns, UINT64_C(1)), (uint64_t)most);
+        else if (n >= fit / 2)
+                fit = (uint32_t)TDM_MIN(
+                        TDM_MAX(n * TDM_MIN(SHARED_STEP_NS / ns, (uint64_t)GROW_AT_MOST), (uint64_t)fit),
+                        (uint64_t)most);
+        else
+                return;
+        lane->fit_rows = fit;
+        lane->fit_depth = depth;
 }
 
 void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, bool done)

@@ -20,6 +20,7 @@
 
 #include "common/background.h"
 #include "daemon/schedule/scheduler.h"
+#include "daemon/schedule/depth.h"
 #include "daemon/schedule/sequence.h"
 
 struct flight_seq {
@@ -62,6 +63,7 @@ struct flight {
         uint32_t n_passes; /* more than one in a step with bursts */
         uint32_t n_ran;    /* of them, when the step is done: bursts may end early */
         bool reads;        /* rows of prompts are in it */
+        uint32_t depth;    /* where `reads`: positions before the deepest of them */
         uint64_t step_id;
         uint32_t n_seqs;
         uint32_t n_logits;
@@ -105,6 +107,7 @@ struct lane {
         /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
         uint64_t single_ns;
         uint32_t fit_rows;
+        uint32_t fit_depth; /* of the step from which fit_rows was learned */
         struct lane_guesses {
                 struct tdm_target_costs target; /* of guesses at its texts */
                 /* Of its guesses at other models' texts. */

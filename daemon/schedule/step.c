@@ -230,7 +230,7 @@ struct build {
         struct tdm_step_logits *logits;
         uint32_t *history;
         struct tdm_logit_bias *biases;
-        uint32_t n_rows, n_history, n_biases, n_burst;
+        uint32_t n_rows, n_history, n_biases, n_burst, fit_rows;
         uint32_t n_left; /* candidates that may get rows yet, this one included */
 };
 
@@ -343,6 +343,7 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
                 return n <= limits->max_rows - b->n_rows && (n <= prompt_budget || b->n_rows == 0) ? n : 0;
         if (!sequence_is_decoding(q)) {
                 n = TDM_MIN(TDM_MIN(n, prompt_budget), b->share.chunk_rows);
+                n = TDM_MIN(n, tdm_rows_at_depth(b->fit_rows, b->lane->fit_depth, q->n_issued));
                 /* A sequence reserves pages for at most max_rows in flight. */
                 n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, q->n_issued - q->n_committed));
                 if (q->job->prefill_chunk)
@@ -421,9 +422,9 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         while (n_decode < n_candidates && sequence_is_decoding(s->candidates[n_decode]))
                 n_decode++;
         /* Prompts always get at least a quarter of the budget, however many sequences generate. */
-        rows = TDM_MIN(prompt_rows(b, n_decode), tdm_scheduler_fit_rows(s, b->lane));
-        budget = TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u));
-        budget = TDM_MIN(budget, b->share.prompt_rows);
+        b->fit_rows = tdm_scheduler_fit_rows(s, b->lane);
+        rows = TDM_MIN(prompt_rows(b, n_decode), b->fit_rows);
+        budget = TDM_MIN(TDM_MAX(rows - TDM_MIN(rows, n_decode), TDM_MAX(rows / 4, 1u)), b->share.prompt_rows);
         behind = background_budget(s, n_candidates, budget);
         b->flight->reads = false;
         tdm_scheduler_plan_guesses(s, b->lane, n_decode, guess_rows(b, n_decode), n_decode < n_candidates);
@@ -448,6 +449,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                         continue;
                 }
                 add_sequence(b, q, n, 0, 0);
+                b->flight->depth = TDM_MAX(b->flight->reads ? b->flight->depth : 0, first);
                 b->flight->reads = true;
                 budget -= TDM_MIN(budget, n);
                 if (q->job->priority == TDM_JOB_BACKGROUND)

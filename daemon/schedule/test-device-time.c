@@ -1,4 +1,5 @@
 /* Shares of the device's time, by a clock that only steps move: a load of the machine changes nothing here. */
+#include "daemon/schedule/depth.h"
 #include "daemon/schedule/test-world.h"
 
 #include "common/log.h"
@@ -206,12 +207,41 @@ static void test_comes_and_goes(void **state)
         world_close(&w);
 }
 
+/* What a step of rows costs that look at `depth` positions, in rows that look at none. */
+static double cost_at(uint32_t n_rows, uint32_t depth, uint32_t fixed)
+{
+        return n_rows * ((double)depth + fixed) / fixed;
+}
+
+/* Rows times positions bound a step that goes on far behind what was learned: it costs no more than twice what was
+ * right there, whatever the fixed part of a row is, from the one that is taken for it on. Steps that follow each other
+ * are left alone. */
+static void test_depth(void **state)
+{
+        static const uint32_t depths[] = { 0, 500, 4096, 20000, 100000, 1000000 };
+
+        assert_int_equal(tdm_rows_at_depth(512, 0, 512), 512);
+        assert_int_equal(tdm_rows_at_depth(512, 99488, 100000), 512);
+        assert_int_equal(tdm_rows_at_depth(512, 100000, 0), 512); /* learned deep: no more rows than that */
+        assert_int_equal(tdm_rows_at_depth(512, 0, 100000), 40);
+        assert_int_equal(tdm_rows_at_depth(1, 0, 1000000), 1);
+        assert_int_equal(tdm_rows_at_depth(UINT32_MAX, UINT32_MAX, UINT32_MAX), UINT32_MAX);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(depths); i++)
+                for (size_t k = 0; k < TDM_ARRAY_SIZE(depths); k++)
+                        for (uint32_t fixed = TDM_DEPTH_FIXED; fixed <= 64 * TDM_DEPTH_FIXED; fixed *= 8) {
+                                uint32_t n = tdm_rows_at_depth(512, depths[i], depths[k]);
+
+                                assert_true(n >= 1 && n <= 512);
+                                assert_true(n == 1 ||
+                                            cost_at(n, depths[k], fixed) <= 2.001 * cost_at(512, depths[i], fixed));
+                        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_of_prompts),
-                cmocka_unit_test(test_of_answers),
-                cmocka_unit_test(test_and_clients),
+                cmocka_unit_test(test_depth),          cmocka_unit_test(test_of_prompts),
+                cmocka_unit_test(test_of_answers),     cmocka_unit_test(test_and_clients),
                 cmocka_unit_test(test_comes_and_goes),
         };
 
