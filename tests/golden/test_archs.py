@@ -2,7 +2,9 @@
 another program computed, stay within a stated distance of them, on the host device and on Vulkan; and what a sequence
 gets on the host device is the same bits in every company.
 
-usage: test_archs.py distance GOLDEN_HOST | bits GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
+usage: test_archs.py distance GOLDEN_HOST [--full] | bits GOLDEN_HOST | exact TEST_HOST_EXACT [--full] |
+       vulkan GOLDEN_VULKAN
+--full: the C reference, which is slow, computes every file and as many rows as the other tables.
 """
 import os
 import subprocess
@@ -39,6 +41,10 @@ BY_MEDIAN = (("gpt-oss", "dev", "f32"),)
 # Whose reference rounds YaRN's range.
 ROUNDED = (("gpt-oss", "dev", "bf16"),)
 F32_LIMIT = 0.001  # in precision f32, of any file
+# Which the C reference computes without --full: one of each architecture, and each way of its own to turn.
+BY_C = (("llama", "dev", "q4_0"), ("llama", "linear", "f32"), ("llama", "rope120", "q8_0"), ("llama", "part", "f32"),
+        ("smollm3", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "yarn", "f32"), ("qwen3moe", "k", "q6_k"),
+        ("gpt-oss", "dev", "mxfp4"))
 VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", "q8_0"), ("llama", "rope120", "q8_0"),
           ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
           ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
@@ -55,10 +61,11 @@ def golden(arch, size, kind):
     return os.path.join(TREE, "tests", "golden", "archs", f"{arch}-{size}-{kind}.golden.json")
 
 
-def distance(program):
+def distance(program, full):
     failed = 0
     for key, (_, limit) in MODELS.items():
-        runs = [("default", limit, cpu) for cpu in tables()] + [("f32", F32_LIMIT, tables()[-1])]
+        runs = [("default", limit, cpu) for cpu in tables() if full or cpu != "c" or key in BY_C]
+        runs += [("f32", F32_LIMIT, tables()[-1])]
         for precision, mean, cpu in runs:
             failed += subprocess.run([program, model(*key), golden(*key), "--precision", precision, "--cpu", cpu,
                                       "--median" if key in BY_MEDIAN else "--mean", str(mean),
@@ -66,16 +73,17 @@ def distance(program):
     return failed
 
 
-def bits(program):
+def bits(program, _full):
     return n_differing(program, [(model(*key), golden(*key), "--precision", precision)
                                  for key in MODELS for precision in ("default", "f32")])
 
 
-def exact(program):
-    return sum(subprocess.run([program, model(*key), golden(*key)]).returncode != 0 for key in EXACT)
+def exact(program, full):
+    return sum(subprocess.run([program, model(*key), golden(*key)] + ["--full"] * full).returncode != 0
+               for key in EXACT)
 
 
-def vulkan(program):
+def vulkan(program, _full):
     """One text of each: a CPU implementation takes seconds for it, and longer to compile kernels."""
     failed = 0
     for key in VULKAN:
@@ -90,7 +98,7 @@ def vulkan(program):
 
 try:
     modes = {"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan}
-    sys.exit(1 if modes[sys.argv[1]](sys.argv[2]) else 0)
+    sys.exit(1 if modes[sys.argv[1]](sys.argv[2], "--full" in sys.argv) else 0)
 except Skip as e:
     print(f"SKIP {e}")
     sys.exit(77)

@@ -2,7 +2,8 @@
 whose reference values another program computed stay within a stated distance of them; and what a sequence gets is the
 same bits in every company. test_embed.py compares EmbeddingGemma on the host device, behind a daemon.
 
-usage: test_gemma.py distance GOLDEN_HOST | bits GOLDEN_HOST | exact TEST_HOST_EXACT | vulkan GOLDEN_VULKAN
+usage: test_gemma.py distance GOLDEN_HOST | bits GOLDEN_HOST | exact TEST_HOST_EXACT [--full] | vulkan GOLDEN_VULKAN
+--full: the C reference computes as many rows as the other tables.
 """
 import os
 import subprocess
@@ -55,7 +56,7 @@ def golden(key, which):
     return os.path.join(TREE, "tests", "golden", "archs", "-".join(key) + f".{which}.json")
 
 
-def distance(program):
+def distance(program, _full):
     """All instruction sets give the same bits (the test of kernels), so the slow C reference has one file."""
     failed = 0
     for key, (_, text, rows) in MODELS.items():
@@ -70,13 +71,14 @@ def distance(program):
     return failed
 
 
-def bits(program):
+def bits(program, _full):
     return n_differing(program, [(model(*key), golden(key, which), "--precision", precision)
                                  for key in MODELS for which in ("golden", "rows") for precision in ("default", "f32")])
 
 
-def exact(program):
-    return sum(subprocess.run([program, model(*key), golden(key, "rows")]).returncode != 0 for key in EXACT)
+def exact(program, full):
+    return sum(subprocess.run([program, model(*key), golden(key, "rows")] + ["--full"] * full).returncode != 0
+               for key in EXACT)
 
 
 def golden_vulkan(program, *args, **env):
@@ -86,7 +88,7 @@ def golden_vulkan(program, *args, **env):
     return r != 0
 
 
-def vulkan(program):
+def vulkan(program, _full):
     """Distances; the same bits in chunks, alone and in company, with rows that are copied and kernels that wait on
     their own; attention, and all else, on another device."""
     failed = 0
@@ -118,7 +120,7 @@ def vulkan(program):
 
 try:
     what = {"distance": distance, "bits": bits, "exact": exact, "vulkan": vulkan}[sys.argv[1]]
-    sys.exit(1 if what(sys.argv[2]) else 0)
+    sys.exit(1 if what(sys.argv[2], "--full" in sys.argv) else 0)
 except Skip as e:
     print(f"SKIP {e}")
     sys.exit(77)
