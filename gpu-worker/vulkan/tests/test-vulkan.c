@@ -1,7 +1,9 @@
 /* The vulkan device on whatever Vulkan device there is (here: a CPU implementation; TANDEM_VULKAN_DEVICE chooses):
  * block by block against the host device for every type of weights, exactness over chunks, neighbours, runs, placements
  * of memory and restarts, nothing allocated in steady state, and what it refuses. Skipped, with the reason, where there
- * is no device. */
+ * is no device.
+ *
+ * usage: test-vulkan [--full] [PATTERN]      --full: draws from many logits over several steps and all temperatures */
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
@@ -19,6 +21,8 @@
 #include "gpu-worker/vulkan/vulkan.h"
 
 #define MAX_ROWS 64u
+
+static bool full;
 
 /* ---- against the host ---- */
 
@@ -125,19 +129,19 @@ static void make_twins(uint8_t *weights, uint32_t n)
 }
 
 /* Without a filter noise decides which blocks come to the host: the token is that of all logits, and few came. */
-static void unfiltered(const struct choosers *c, uint32_t n_rows)
+static void unfiltered(const struct choosers *c, uint32_t n_rows, uint32_t chunk, uint32_t stride)
 {
         static const float temperatures[] = { 0.05f, 0.7f, 1.0f, 4.0f, 100.0f };
         uint32_t n_blocks = tdm_weights_header(c->weights)->hparams.n_vocab / TDM_SAMPLE_MAX_BLOCK;
 
-        for (uint32_t i = 0; i < 2 * TDM_ARRAY_SIZE(temperatures); i++) {
+        for (uint32_t i = 0; i < 2 * TDM_ARRAY_SIZE(temperatures); i += stride) {
                 const struct tdm_sampling s = { .temperature = temperatures[i / 2],
                                                 .top_p = 1,
                                                 .repeat_penalty = i % 3 ? 1.0f : 1.3f,
                                                 .n_top = i % 2 * 4,
                                                 .seed = i };
-                uint64_t n = same_results(
-                        c, &(struct variant){ "copy", .n_rows = n_rows, .chunk = n_rows / 2, .sampling = &s });
+                uint64_t n =
+                        same_results(c, &(struct variant){ "copy", .n_rows = n_rows, .chunk = chunk, .sampling = &s });
 
                 assert_true(n >= n_rows && n < n_rows * n_blocks / 4);
         }
@@ -174,10 +178,10 @@ static void exact(void **state)
         /* As many as are wanted of those that are equally good: one, a share of them, one and a share of the next, and
          * so on. */
         static const struct variant twins[] = {
-                { "copy", .n_rows = 12, .chunk = 4, .greedy = true },
-                { "copy", .n_rows = 12, .chunk = 4, .top_k = 40 },
-                { "copy", .n_rows = 12, .chunk = 4, .top_k = 300 },
-                { "copy", .n_rows = 12, .chunk = 4, .top_k = TDM_MAX_TOP_K },
+                { "copy", .chunk = 4, .greedy = true },
+                { "copy", .chunk = 4, .top_k = 40 },
+                { "copy", .chunk = 4, .top_k = 300 },
+                { "copy", .chunk = 4, .top_k = TDM_MAX_TOP_K },
         };
         /* Q2_K's scales come into bytes or into sums, by the number of rows. Segments end between two blocks. */
         static const struct variant base_k = { "import", .n_rows = 16, .chunk = 16 };
@@ -198,13 +202,17 @@ static void exact(void **state)
         weights_vocab = model_new("tiny-vocab", TDM_TYPE_Q4_0);
         choosers = choosers_new(weights_vocab);
         same_results(&choosers, &many_logits);
-        unfiltered(&choosers, 8);
+        unfiltered(&choosers, full ? 8 : 4, 4, 1);
         choosers_deinit(&choosers);
         make_twins(weights_vocab, 1024);
         choosers = choosers_new(weights_vocab);
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(twins); i++)
-                assert_int_equal(same_results(&choosers, &twins[i]), 12 * TDM_MAX(twins[i].top_k, 1u));
-        unfiltered(&choosers, 4);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(twins); i++) {
+                struct variant v = twins[i];
+
+                v.n_rows = full ? 12 : 4;
+                assert_int_equal(same_results(&choosers, &v), v.n_rows * TDM_MAX(v.top_k, 1u));
+        }
+        unfiltered(&choosers, 4, full ? 2 : 4, full ? 1 : 3);
         choosers_deinit(&choosers);
         random_model_destroy(weights_vocab);
 }
@@ -752,7 +760,8 @@ int main(int argc, char **argv)
         }
         fprintf(stderr, "%s\n", tdm_vulkan_device_ops.describe(device));
         tdm_vulkan_device_ops.close(device);
-        if (argc > 1)
-                cmocka_set_test_filter(argv[1]);
+        full = argc > 1 && strcmp(argv[1], "--full") == 0;
+        if (argc > 1 + full)
+                cmocka_set_test_filter(argv[1 + full]);
         return cmocka_run_group_tests(tests, cache_begin, cache_end);
 }
