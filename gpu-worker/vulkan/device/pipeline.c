@@ -5,6 +5,7 @@
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/device/gpu-private.h"
+#include "spirv.h"
 
 static_assert(TDM_VK_ACT_F32 == TDM_ACT_F32 && TDM_VK_ACT_I8 == TDM_ACT_I8 && TDM_VK_ACT_I16 == TDM_ACT_I16 &&
                       TDM_VK_ACT_F16 == TDM_N_ACTS && TDM_VK_ACT_NONE == TDM_VK_N_ACTS,
@@ -17,226 +18,74 @@ static_assert(TDM_VK_KV_F16 == TDM_KV_F16 && TDM_VK_KV_F32 == TDM_KV_F32 && TDM_
                       TDM_VK_PAGE_TOKENS == TDM_KV_PAGE_TOKENS && TDM_VK_SPAN == TDM_ATTENTION_SPAN,
               "shaders and host see one cache");
 
-static const uint32_t embed_code[] =
-#include "embed.inc"
-        ;
-static const uint32_t repack_code[] =
-#include "repack.inc"
-        ;
-static const uint32_t repack_subblock_code[] =
-#include "repack-subblock.inc"
-        ;
-static const uint32_t norm_code[] =
-#include "norm.inc"
-        ;
-static const uint32_t matvec_code[] =
-#include "matvec.inc"
-        ;
-static const uint32_t matvec_gelu_code[] =
-#include "matvec-gelu.inc"
-        ;
-static const uint32_t matvec_subblock_code[] =
-#include "matvec-subblock.inc"
-        ;
-static const uint32_t norm_unchained_code[] =
-#include "norm-unchained.inc"
-        ;
-static const uint32_t attend_unchained_code[] =
-#include "attend-unchained.inc"
-        ;
-static const uint32_t matvec_unchained_code[] =
-#include "matvec-unchained.inc"
-        ;
-static const uint32_t matvec_gelu_unchained_code[] =
-#include "matvec-gelu-unchained.inc"
-        ;
-static const uint32_t matvec_subblock_unchained_code[] =
-#include "matvec-subblock-unchained.inc"
-        ;
-static const uint32_t router_unchained_code[] =
-#include "router-unchained.inc"
-        ;
-static const uint32_t matvec_experts_unchained_code[] =
-#include "matvec-experts-unchained.inc"
-        ;
-static const uint32_t matmul_int8_wide_code[] = /* see shaders/matmul-int8-wide.comp for how it is made */
-#include "gpu-worker/vulkan/shaders/compiled/matmul-int8-wide.inc"
-        ;
-static const uint32_t matmul_int8_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-int8.inc"
-        ;
-static const uint32_t matmul_int8_any_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-int8-any.inc"
-        ;
-static const uint32_t matmul_int8_any_subblock_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-int8-any-subblock.inc"
-        ;
-static const uint32_t bound_code[] =
-#include "bound.inc"
-        ;
-static const uint32_t matvec_f16_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matvec-f16.inc"
-        ;
-static const uint32_t matvec_f16_rows_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-rows.inc"
-        ;
-static const uint32_t matvec_f16_rows_subblock_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-rows-subblock.inc"
-        ;
-static const uint32_t matmul_f16_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16.inc"
-        ;
-static const uint32_t matmul_f16_wide_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide.inc"
-        ;
-static const uint32_t matvec_f16_subblock_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-subblock.inc"
-        ;
-static const uint32_t matmul_f16_subblock_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-subblock.inc"
-        ;
-static const uint32_t matmul_f16_wide_subblock_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide-subblock.inc"
-        ;
-static const uint32_t matvec_f16_experts_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-experts.inc"
-        ;
-static const uint32_t matvec_f16_subblock_experts_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matvec-f16-subblock-experts.inc"
-        ;
-static const uint32_t matmul_f16_experts_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-experts.inc"
-        ;
-static const uint32_t matmul_f16_subblock_experts_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-subblock-experts.inc"
-        ;
-static const uint32_t matmul_f16_wide_experts_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide-experts.inc"
-        ;
-static const uint32_t matmul_f16_wide_subblock_experts_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/matmul-f16-wide-subblock-experts.inc"
-        ;
-static const uint32_t rotate_code[] =
-#include "rotate.inc"
-        ;
-static const uint32_t attend_code[] =
-#include "attend.inc"
-        ;
-static const uint32_t attend_f16_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/attend-f16.inc"
-        ;
-static const uint32_t attend_f16_wide_code[] =
-#include "gpu-worker/vulkan/shaders/compiled/attend-f16-wide.inc"
-        ;
-static const uint32_t merge_code[] =
-#include "merge.inc"
-        ;
-static const uint32_t gelu_code[] =
-#include "gelu.inc"
-        ;
-static const uint32_t choose_code[] =
-#include "choose.inc"
-        ;
-static const uint32_t router_code[] =
-#include "router.inc"
-        ;
-static const uint32_t group_code[] =
-#include "group.inc"
-        ;
-static const uint32_t matvec_experts_code[] =
-#include "matvec-experts.inc"
-        ;
-static const uint32_t sum_experts_code[] =
-#include "sum-experts.inc"
-        ;
-static const uint32_t streams_code[] =
-#include "streams.inc"
-        ;
-static const uint32_t side_code[] =
-#include "side.inc"
-        ;
-static const uint32_t logits_code[] =
-#include "logits.inc"
-        ;
-static const uint32_t gather_code[] =
-#include "gather.inc"
-        ;
-
 struct shader {
         const char *name;
-        const uint32_t *code;
-        size_t code_bytes;
+        const uint32_t *code, *end;
 };
+#define SHADER(name, symbol)                                                                                           \
+        {                                                                                                              \
+                name, tdm_spirv_##symbol, tdm_spirv_##symbol##_end                                                     \
+        }
 static const struct shader shaders[TDM_VK_N_SHADERS] = {
-        [TDM_VK_EMBED] = { "embed", embed_code, sizeof(embed_code) },
-        [TDM_VK_REPACK] = { "repack", repack_code, sizeof(repack_code) },
-        [TDM_VK_REPACK_SUBBLOCK] = { "repack-subblock", repack_subblock_code, sizeof(repack_subblock_code) },
-        [TDM_VK_NORM] = { "norm", norm_code, sizeof(norm_code) },
-        [TDM_VK_MATVEC] = { "matvec", matvec_code, sizeof(matvec_code) },
-        [TDM_VK_MATVEC_GELU] = { "matvec-gelu", matvec_gelu_code, sizeof(matvec_gelu_code) },
-        [TDM_VK_MATVEC_SUBBLOCK] = { "matvec-subblock", matvec_subblock_code, sizeof(matvec_subblock_code) },
-        [TDM_VK_MATMUL_INT8_WIDE] = { "matmul-int8-wide", matmul_int8_wide_code, sizeof(matmul_int8_wide_code) },
-        [TDM_VK_MATMUL_INT8] = { "matmul-int8", matmul_int8_code, sizeof(matmul_int8_code) },
-        [TDM_VK_MATMUL_INT8_ANY] = { "matmul-int8-any", matmul_int8_any_code, sizeof(matmul_int8_any_code) },
-        [TDM_VK_BOUND] = { "bound", bound_code, sizeof(bound_code) },
-        [TDM_VK_MATVEC_F16] = { "matvec-f16", matvec_f16_code, sizeof(matvec_f16_code) },
-        [TDM_VK_MATMUL_F16] = { "matmul-f16", matmul_f16_code, sizeof(matmul_f16_code) },
-        [TDM_VK_MATMUL_F16_WIDE] = { "matmul-f16-wide", matmul_f16_wide_code, sizeof(matmul_f16_wide_code) },
-        [TDM_VK_MATVEC_F16_EXPERTS] = { "matvec-f16-experts", matvec_f16_experts_code,
-                                        sizeof(matvec_f16_experts_code) },
-        [TDM_VK_MATMUL_F16_EXPERTS] = { "matmul-f16-experts", matmul_f16_experts_code,
-                                        sizeof(matmul_f16_experts_code) },
-        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = { "matmul-f16-wide-experts", matmul_f16_wide_experts_code,
-                                             sizeof(matmul_f16_wide_experts_code) },
-        [TDM_VK_ROTATE] = { "rotate", rotate_code, sizeof(rotate_code) },
-        [TDM_VK_ATTEND] = { "attend", attend_code, sizeof(attend_code) },
-        [TDM_VK_ATTEND_F16] = { "attend-f16", attend_f16_code, sizeof(attend_f16_code) },
-        [TDM_VK_ATTEND_F16_WIDE] = { "attend-f16-wide", attend_f16_wide_code, sizeof(attend_f16_wide_code) },
-        [TDM_VK_MERGE] = { "merge", merge_code, sizeof(merge_code) },
-        [TDM_VK_GELU] = { "gelu", gelu_code, sizeof(gelu_code) },
-        [TDM_VK_CHOOSE] = { "choose", choose_code, sizeof(choose_code) },
-        [TDM_VK_ROUTER] = { "router", router_code, sizeof(router_code) },
-        [TDM_VK_GROUP] = { "group", group_code, sizeof(group_code) },
-        [TDM_VK_MATVEC_EXPERTS] = { "matvec-experts", matvec_experts_code, sizeof(matvec_experts_code) },
-        [TDM_VK_SUM_EXPERTS] = { "sum-experts", sum_experts_code, sizeof(sum_experts_code) },
-        [TDM_VK_STREAMS] = { "streams", streams_code, sizeof(streams_code) },
-        [TDM_VK_SIDE] = { "side", side_code, sizeof(side_code) },
-        [TDM_VK_LOGITS] = { "logits", logits_code, sizeof(logits_code) },
-        [TDM_VK_GATHER] = { "gather", gather_code, sizeof(gather_code) },
+        [TDM_VK_EMBED] = SHADER("embed", embed),
+        [TDM_VK_REPACK] = SHADER("repack", repack),
+        [TDM_VK_REPACK_SUBBLOCK] = SHADER("repack-subblock", repack_subblock),
+        [TDM_VK_NORM] = SHADER("norm", norm),
+        [TDM_VK_MATVEC] = SHADER("matvec", matvec),
+        [TDM_VK_MATVEC_GELU] = SHADER("matvec-gelu", matvec_gelu),
+        [TDM_VK_MATVEC_SUBBLOCK] = SHADER("matvec-subblock", matvec_subblock),
+        [TDM_VK_MATMUL_INT8_WIDE] = SHADER("matmul-int8-wide", matmul_int8_wide),
+        [TDM_VK_MATMUL_INT8] = SHADER("matmul-int8", matmul_int8),
+        [TDM_VK_MATMUL_INT8_ANY] = SHADER("matmul-int8-any", matmul_int8_any),
+        [TDM_VK_BOUND] = SHADER("bound", bound),
+        [TDM_VK_MATVEC_F16] = SHADER("matvec-f16", matvec_f16),
+        [TDM_VK_MATMUL_F16] = SHADER("matmul-f16", matmul_f16),
+        [TDM_VK_MATMUL_F16_WIDE] = SHADER("matmul-f16-wide", matmul_f16_wide),
+        [TDM_VK_MATVEC_F16_EXPERTS] = SHADER("matvec-f16-experts", matvec_f16_experts),
+        [TDM_VK_MATMUL_F16_EXPERTS] = SHADER("matmul-f16-experts", matmul_f16_experts),
+        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = SHADER("matmul-f16-wide-experts", matmul_f16_wide_experts),
+        [TDM_VK_ROTATE] = SHADER("rotate", rotate),
+        [TDM_VK_ATTEND] = SHADER("attend", attend),
+        [TDM_VK_ATTEND_F16] = SHADER("attend-f16", attend_f16),
+        [TDM_VK_ATTEND_F16_WIDE] = SHADER("attend-f16-wide", attend_f16_wide),
+        [TDM_VK_MERGE] = SHADER("merge", merge),
+        [TDM_VK_GELU] = SHADER("gelu", gelu),
+        [TDM_VK_CHOOSE] = SHADER("choose", choose),
+        [TDM_VK_ROUTER] = SHADER("router", router),
+        [TDM_VK_GROUP] = SHADER("group", group),
+        [TDM_VK_MATVEC_EXPERTS] = SHADER("matvec-experts", matvec_experts),
+        [TDM_VK_SUM_EXPERTS] = SHADER("sum-experts", sum_experts),
+        [TDM_VK_STREAMS] = SHADER("streams", streams),
+        [TDM_VK_SIDE] = SHADER("side", side),
+        [TDM_VK_LOGITS] = SHADER("logits", logits),
+        [TDM_VK_GATHER] = SHADER("gather", gather),
 };
 /* The same kernels for weights of the types of engine/weights/subblock.h. */
 static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
-        [TDM_VK_MATMUL_INT8_ANY] = { "matmul-int8-any-subblock", matmul_int8_any_subblock_code,
-                                     sizeof(matmul_int8_any_subblock_code) },
-        [TDM_VK_MATVEC_F16] = { "matvec-f16-subblock", matvec_f16_subblock_code, sizeof(matvec_f16_subblock_code) },
-        [TDM_VK_MATMUL_F16] = { "matmul-f16-subblock", matmul_f16_subblock_code, sizeof(matmul_f16_subblock_code) },
-        [TDM_VK_MATMUL_F16_WIDE] = { "matmul-f16-wide-subblock", matmul_f16_wide_subblock_code,
-                                     sizeof(matmul_f16_wide_subblock_code) },
-        [TDM_VK_MATVEC_F16_EXPERTS] = { "matvec-f16-subblock-experts", matvec_f16_subblock_experts_code,
-                                        sizeof(matvec_f16_subblock_experts_code) },
-        [TDM_VK_MATMUL_F16_EXPERTS] = { "matmul-f16-subblock-experts", matmul_f16_subblock_experts_code,
-                                        sizeof(matmul_f16_subblock_experts_code) },
-        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = { "matmul-f16-wide-subblock-experts", matmul_f16_wide_subblock_experts_code,
-                                             sizeof(matmul_f16_wide_subblock_experts_code) },
+        [TDM_VK_MATMUL_INT8_ANY] = SHADER("matmul-int8-any-subblock", matmul_int8_any_subblock),
+        [TDM_VK_MATVEC_F16] = SHADER("matvec-f16-subblock", matvec_f16_subblock),
+        [TDM_VK_MATMUL_F16] = SHADER("matmul-f16-subblock", matmul_f16_subblock),
+        [TDM_VK_MATMUL_F16_WIDE] = SHADER("matmul-f16-wide-subblock", matmul_f16_wide_subblock),
+        [TDM_VK_MATVEC_F16_EXPERTS] = SHADER("matvec-f16-subblock-experts", matvec_f16_subblock_experts),
+        [TDM_VK_MATMUL_F16_EXPERTS] = SHADER("matmul-f16-subblock-experts", matmul_f16_subblock_experts),
+        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = SHADER("matmul-f16-wide-subblock-experts", matmul_f16_wide_subblock_experts),
 };
 
 /* The same where no kernel waits for another (common.glsl). */
 static const struct shader unchained_shaders[TDM_VK_N_SHADERS] = {
-        [TDM_VK_NORM] = { "norm", norm_unchained_code, sizeof(norm_unchained_code) },
-        [TDM_VK_MATVEC] = { "matvec", matvec_unchained_code, sizeof(matvec_unchained_code) },
-        [TDM_VK_MATVEC_GELU] = { "matvec-gelu", matvec_gelu_unchained_code, sizeof(matvec_gelu_unchained_code) },
-        [TDM_VK_MATVEC_SUBBLOCK] = { "matvec-subblock", matvec_subblock_unchained_code,
-                                     sizeof(matvec_subblock_unchained_code) },
-        [TDM_VK_ATTEND] = { "attend", attend_unchained_code, sizeof(attend_unchained_code) },
-        [TDM_VK_ROUTER] = { "router", router_unchained_code, sizeof(router_unchained_code) },
-        [TDM_VK_MATVEC_EXPERTS] = { "matvec-experts", matvec_experts_unchained_code,
-                                    sizeof(matvec_experts_unchained_code) },
+        [TDM_VK_NORM] = SHADER("norm", norm_unchained),
+        [TDM_VK_MATVEC] = SHADER("matvec", matvec_unchained),
+        [TDM_VK_MATVEC_GELU] = SHADER("matvec-gelu", matvec_gelu_unchained),
+        [TDM_VK_MATVEC_SUBBLOCK] = SHADER("matvec-subblock", matvec_subblock_unchained),
+        [TDM_VK_ATTEND] = SHADER("attend", attend_unchained),
+        [TDM_VK_ROUTER] = SHADER("router", router_unchained),
+        [TDM_VK_MATVEC_EXPERTS] = SHADER("matvec-experts", matvec_experts_unchained),
 };
 
 /* matvec-f16.comp for several rows: of weights as above, and of those of sub-blocks. */
 static const struct shader rows_shaders[2] = {
-        { "matvec-f16-rows", matvec_f16_rows_code, sizeof(matvec_f16_rows_code) },
-        { "matvec-f16-rows-subblock", matvec_f16_rows_subblock_code, sizeof(matvec_f16_rows_subblock_code) },
+        SHADER("matvec-f16-rows", matvec_f16_rows),
+        SHADER("matvec-f16-rows-subblock", matvec_f16_rows_subblock),
 };
 
 struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
@@ -327,7 +176,7 @@ static VkResult compile_pipeline(struct tdm_vk_device *device, enum tdm_vk_shade
         bool emulated = device->emulates_units && subblock_shaders[shader].code;
         struct tdm_vk_code code =
                 emulated ? tdm_vk_emulated_code(shader, own == &subblock_shaders[shader] || own == &rows_shaders[1]) :
-                           (struct tdm_vk_code){ own->code, own->code_bytes };
+                           (struct tdm_vk_code){ own->code, (size_t)(own->end - own->code) * sizeof(*own->code) };
         VkSpecializationMapEntry entries[TDM_VK_N_CONSTANTS];
         const VkSpecializationInfo specialization = { TDM_VK_N_CONSTANTS, entries,
                                                       TDM_VK_N_CONSTANTS * sizeof(uint32_t), constants };

@@ -22,7 +22,7 @@ import subprocess
 import sys
 
 COMPILER = ("shaderc 2025.2-1", "spirv-tools 2025.1~rc1-1", "glslang 15.1.0+1.4.309.0-1")
-OPTIONS = ["--target-env=vulkan1.3", "-O", "-mfmt=c", "-I", "."]
+OPTIONS = ["--target-env=vulkan1.3", "-O", "-I", "."]
 SHADERS = "gpu-worker/vulkan/shaders"
 MANIFEST = SHADERS + "/compiled/manifest.json"
 ROW = re.compile(r'^  "(\S+) +(\S+) +(build|kept|test)((?: +-D\S+)*)"', re.M)
@@ -66,7 +66,7 @@ class Tree:
 
 
 def output_of(name):
-    return f"{SHADERS}/compiled/{name}.inc"
+    return f"{SHADERS}/compiled/{name}.spv"
 
 
 def command(name, source, macros):

@@ -1,6 +1,6 @@
 # Every shader: its name, its source, and what compiles it.
 #   build  the glslc of this machine, whenever the source changes
-#   kept   compile.py, by hand, with one pinned compiler; compiled/NAME.inc is in the tree. These need cooperative
+#   kept   compile.py, by hand, with one pinned compiler; compiled/NAME.spv is in the tree. These need cooperative
 #          matrices, which the glslc of Debian 12 does not know.
 #   test   as build, and for tests alone: units-emulated.glsl in place of the device's matrix units
 # What may follow are macros that it is compiled with.

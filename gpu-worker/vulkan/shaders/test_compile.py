@@ -31,10 +31,10 @@ def plant(tree):
     shaders = tree.path(compiler.SHADERS)
     yield lambda: change(shaders + "/matmul/matmul-f16.comp"), "matmul-f16.comp changed"
     yield lambda: change(shaders + "/common/fragments.glsl"), "common/fragments.glsl changed since"
-    yield (lambda: change(shaders + "/compiled/matmul-int8.inc", b"0x07230203", b"0x07230204"),
+    yield (lambda: change(shaders + "/compiled/matmul-int8.spv", b"\x03\x02\x23\x07", b"\x04\x02\x23\x07"),
            "is not what the compiler made")
-    yield lambda: create(shaders + "/compiled/none.inc"), "none.inc: no kept row"
-    yield lambda: os.unlink(shaders + "/compiled/attend-f16.inc"), "attend-f16: never compiled"
+    yield lambda: create(shaders + "/compiled/none.spv"), "none.spv: no kept row"
+    yield lambda: os.unlink(shaders + "/compiled/attend-f16.spv"), "attend-f16: never compiled"
     yield (lambda: change(shaders + "/shaders.cmake", b"matmul-f16.comp           kept", b"matmul-f16.comp  build"),
            "matmul-f16 is no kept row")
     yield lambda: change(tree.path(compiler.MANIFEST), b"shaderc 2025.2", b"shaderc 2024.1"), "made with shaderc 2024.1"

@@ -4,73 +4,31 @@
 #include <stdlib.h>
 
 #include "gpu-worker/vulkan/device/gpu.h"
-
-static const uint32_t matvec[] =
-#include "matvec-f16-emulated.inc"
-        ;
-static const uint32_t matmul[] =
-#include "matmul-f16-emulated.inc"
-        ;
-static const uint32_t wide[] =
-#include "matmul-f16-wide-emulated.inc"
-        ;
-static const uint32_t matvec_subblock[] =
-#include "matvec-f16-subblock-emulated.inc"
-        ;
-static const uint32_t matmul_subblock[] =
-#include "matmul-f16-subblock-emulated.inc"
-        ;
-static const uint32_t wide_subblock[] =
-#include "matmul-f16-wide-subblock-emulated.inc"
-        ;
-static const uint32_t matvec_experts[] =
-#include "matvec-f16-experts-emulated.inc"
-        ;
-static const uint32_t matvec_subblock_experts[] =
-#include "matvec-f16-subblock-experts-emulated.inc"
-        ;
-static const uint32_t matmul_experts[] =
-#include "matmul-f16-experts-emulated.inc"
-        ;
-static const uint32_t matmul_subblock_experts[] =
-#include "matmul-f16-subblock-experts-emulated.inc"
-        ;
-static const uint32_t wide_experts[] =
-#include "matmul-f16-wide-experts-emulated.inc"
-        ;
-static const uint32_t wide_subblock_experts[] =
-#include "matmul-f16-wide-subblock-experts-emulated.inc"
-        ;
-
-static const uint32_t any[] =
-#include "matmul-int8-any-emulated.inc"
-        ;
-static const uint32_t any_subblock[] =
-#include "matmul-int8-any-subblock-emulated.inc"
-        ;
+#include "spirv-emulated.h"
 
 static struct tdm_vk_code code(enum tdm_vk_shader shader, bool subblock)
 {
-#define CODE(name)                                                                                                     \
+#define CODE(symbol)                                                                                                   \
         (struct tdm_vk_code)                                                                                           \
         {                                                                                                              \
-                name, sizeof(name)                                                                                     \
+                tdm_spirv_##symbol##_emulated, (size_t)((const char *)tdm_spirv_##symbol##_emulated_end -              \
+                                                        (const char *)tdm_spirv_##symbol##_emulated)                   \
         }
         switch (shader) {
         case TDM_VK_MATMUL_INT8_ANY:
-                return subblock ? CODE(any_subblock) : CODE(any);
+                return subblock ? CODE(matmul_int8_any_subblock) : CODE(matmul_int8_any);
         case TDM_VK_MATVEC_F16:
-                return subblock ? CODE(matvec_subblock) : CODE(matvec);
+                return subblock ? CODE(matvec_f16_subblock) : CODE(matvec_f16);
         case TDM_VK_MATMUL_F16:
-                return subblock ? CODE(matmul_subblock) : CODE(matmul);
+                return subblock ? CODE(matmul_f16_subblock) : CODE(matmul_f16);
         case TDM_VK_MATVEC_F16_EXPERTS:
-                return subblock ? CODE(matvec_subblock_experts) : CODE(matvec_experts);
+                return subblock ? CODE(matvec_f16_subblock_experts) : CODE(matvec_f16_experts);
         case TDM_VK_MATMUL_F16_EXPERTS:
-                return subblock ? CODE(matmul_subblock_experts) : CODE(matmul_experts);
+                return subblock ? CODE(matmul_f16_subblock_experts) : CODE(matmul_f16_experts);
         case TDM_VK_MATMUL_F16_WIDE_EXPERTS:
-                return subblock ? CODE(wide_subblock_experts) : CODE(wide_experts);
+                return subblock ? CODE(matmul_f16_wide_subblock_experts) : CODE(matmul_f16_wide_experts);
         default:
-                return subblock ? CODE(wide_subblock) : CODE(wide);
+                return subblock ? CODE(matmul_f16_wide_subblock) : CODE(matmul_f16_wide);
         }
 }
 
