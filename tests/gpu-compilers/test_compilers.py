@@ -5,13 +5,13 @@ Without arguments: gfx1103 with the Mesa of this machine. --full: four Radeons w
 that is made for it (needs root, mmdebstrap and the network), and more models. Intel's GPUs as well where
 $TANDEM_INTEL_SHIM names a folder with Mesa's libintel_noop_drm_shim.so, and gfx1201 with the Mesa of Debian 13's
 backports where $TANDEM_RADEON_SHIM names one with libamdgpu_noop_drm_shim.so (docs/gpu-compilers.md).
---record writes figures.json and the table of docs/gpu-compilers.md anew; --before PROGRAM, with it: what the last
-release's compile-kernels makes stands beside.
+--record writes figures.json anew; --before PROGRAM, with it: what the last release's compile-kernels makes stands
+beside. --print [WORD] compiles nothing: the tables of figures.json, of all GPUs or of those with this word in their
+name.
 """
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +26,6 @@ import isa  # noqa: E402
 BIN = os.environ.get("TANDEM_BIN") or os.path.join(TREE, "build", "bin")
 PROGRAM = os.path.join(os.path.dirname(BIN), "unit", "compile-kernels")
 FIGURES = os.path.join(HERE, "figures.json")
-PAGE = os.path.join(TREE, "docs", "gpu-compilers.md")
 CODE_MOST = 32 << 10  # RDNA's instruction cache
 WAVES_LEAST = 4
 WORSE = 1.03  # of a figure: less is another release of the compiler
@@ -222,9 +221,8 @@ COLUMNS = [[("registers", "registers"), ("spilled", "spills"), ("subgroups", "su
             ("waits", "waits")]]  # of two tables
 
 
-def mend_page(figures):
-    with open(PAGE, encoding="utf-8") as f:
-        page = f.read()
+def tables(figures):
+    """Markdown."""
     lines = []
 
     def cell(kernel, name):
@@ -241,11 +239,7 @@ def mend_page(figures):
                 if columns[0][1] in kernel["now"]:
                     lines.append(f"| {words} | " + " | ".join(cell(kernel, name) for _, name in columns) + " |")
             lines.append("")
-    begin, end = "<!-- figures, written by test_compilers.py --record -->\n", "<!-- end of figures -->"
-    page = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: begin + "\n" + "\n".join(lines) + end, page,
-                  flags=re.S)
-    with open(PAGE, "w", encoding="utf-8") as f:
-        f.write(page)
+    return "\n".join(lines)
 
 
 def judge(gpu, kernels, known):
@@ -275,7 +269,12 @@ def main():
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--before", metavar="PROGRAM")
+    parser.add_argument("--print", metavar="WORD", nargs="?", const="", dest="word")
     args = parser.parse_args()
+    if args.word is not None:
+        with open(FIGURES, encoding="utf-8") as f:
+            print(tables({gpu: kernels for gpu, kernels in json.load(f).items() if args.word in gpu}), end="")
+        return
     if os.environ.get("TANDEM_TEST_SANITIZER"):
         print("skipped: what compilers make is the same with a sanitizer in the host's code")
         sys.exit(77)
@@ -313,7 +312,6 @@ def main():
         with open(FIGURES, "w", encoding="utf-8") as f:
             json.dump(known, f, indent=1)
             f.write("\n")
-        mend_page(known)
     for line in wrong:
         print(line)
     print(f"{len(wrong)} red, {len(gpus)} GPUs")
