@@ -26,7 +26,7 @@ static void take_profile(struct tdm_vk_device *device, const struct tdm_vk_recor
 /* Hidden rows in a dma-buf change hands: between the CPUs of all processes and the device. */
 static int hand_over(struct tdm_vk_model *m, int (*over)(int fd), struct tdm_error *err)
 {
-        int r = m->activations_dmabuf ? over(m->activations_dmabuf) : 0;
+        int r = m->activations.dmabuf ? over(m->activations.dmabuf) : 0;
 
         return r < 0 ? tdm_error_set(err, r, "vulkan device: cannot hand over the dma-buf of hidden rows: %s",
                                      strerror(-r)) :
@@ -81,7 +81,7 @@ static void softcap_logits(const struct sample_job *job, float *x)
 
 static float *logits_of(const struct tdm_vk_model *m, uint32_t i)
 {
-        return (float *)m->logits_host.map + (size_t)i * m->logits_stride;
+        return (float *)m->logits.host.map + (size_t)i * m->logits.stride;
 }
 
 static void take_result(struct sample_job *job, uint32_t i, int r, const struct tdm_result *result)
@@ -119,10 +119,10 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         struct tdm_vk_model *m = job->m;
         const struct tdm_step *step = job->step;
         const struct tdm_step_logits *l = &step->logits[job->first + chunk];
-        const float *sums = (const float *)m->scan_host.map,
-                    *tops = (const float *)(m->scan_host.map + tdm_vk_scan_tops(m));
-        const uint32_t *found =
-                (const uint32_t *)(m->scan_host.map + tdm_vk_scan_found(m)) + (size_t)chunk * (m->maxima_stride + 1);
+        const float *sums = (const float *)m->logits.scan_host.map,
+                    *tops = (const float *)(m->logits.scan_host.map + tdm_vk_scan_tops(m));
+        const uint32_t *found = (const uint32_t *)(m->logits.scan_host.map + tdm_vk_scan_found(m)) +
+                                (size_t)chunk * (m->logits.maxima_stride + 1);
         uint8_t *scratch = m->sampler_scratch + thread * m->sampler_stride;
         struct tdm_past past = tdm_step_past(step, job->first + chunk);
         struct tdm_result result = { .token = TDM_NO_TOKEN };
@@ -130,8 +130,9 @@ static void sample_seen(void *arg, unsigned chunk, unsigned thread)
         int r = -ENODATA;
 
         atomic_fetch_add_explicit(&job->n_seen, found[0], memory_order_relaxed);
-        tdm_sample_take(tops + (size_t)chunk * m->tops_stride, m->tops_stride, sums + (size_t)chunk * m->sums_stride,
-                        found + 1, TDM_MIN(found[0], m->maxima_stride), scratch);
+        tdm_sample_take(tops + (size_t)chunk * m->logits.tops_stride, m->logits.tops_stride,
+                        sums + (size_t)chunk * m->logits.sums_stride, found + 1,
+                        TDM_MIN(found[0], m->logits.maxima_stride), scratch);
         if (tdm_step_mask(step, job->first + chunk, job->masks_until_ns, &allowed))
                 r = tdm_sample_finish(logits_of(m, chunk), m->hp.n_vocab, &l->sampling, allowed, &past,
                                       step->rows[l->row].position + 1, l->target, scratch, &result);
@@ -158,7 +159,7 @@ static int sample_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
                         .slot = slot, .first = 2 * m->hp.n_layers + 1, .n = 1, .first_logit = first
                 };
 
-                work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits_rows);
+                work.n_logits = n = TDM_MIN(step->head.n_logits - first, m->logits.rows);
                 if (first > 0 || !made) {
                         int r = submit_work(m, &work, err);
 
@@ -168,7 +169,7 @@ static int sample_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
                 if (m->recipe.logit_softcap > 0)
                         job.kernels = tdm_kernels_choose(NULL);
                 job.masks_until_ns = tdm_now_ns() + TDM_STEP_MASK_WAIT_NS;
-                if (m->logits_whole)
+                if (m->logits.is_whole)
                         tdm_pool_run(m->device->threads, n, sample_one, &job);
                 else
                         tdm_pool_run_awake(m->device->threads, n, sample_seen, &job);
@@ -248,7 +249,7 @@ static int settle_submission(struct run *run, struct tdm_error *err)
                 memcpy(run->hidden, m->hidden_host.map, hidden_bytes);
                 m->device->counters.hidden_copies++;
         }
-        if (submission->n_layers && run->slot != &m->early_slot) {
+        if (submission->n_layers && run->slot != &m->early.slot) {
                 if (run->made_logits && run->n_begun - run->n_done == 1 &&
                     run->step->head.n_logits >= STAY_AWAKE_LOGITS)
                         tdm_pool_stay_awake(m->device->threads, STAY_AWAKE_NS);
@@ -304,7 +305,7 @@ static int begin_some(struct run *run, uint32_t block, uint32_t *ret_n, struct t
 
         work.n = *ret_n = cut_blocks(run, block, &first_layer, &n_layers);
         if (tdm_block_kind(&m->hp, block + work.n - 1) == TDM_BLOCK_HEAD && !m->pooling) {
-                work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits_rows);
+                work.n_logits = TDM_MIN(run->step->head.n_logits, m->logits.rows);
                 run->made_logits = true;
         }
         /* With several rows, the norm at a submission's end is the input of the next one. A single row's, or that of a
@@ -388,7 +389,7 @@ static int prepare_run(struct run *run, uint32_t first, struct tdm_error *err)
         if (!run->slot)
                 return tdm_error_set(err, -EINVAL, "vulkan device: hidden rows outside of the activations");
         if (!goes_on(run->slot, run->step, first)) {
-                if (m->step_serial + 1 >= TDM_VK_SERIALS)
+                if (m->attention.step_serial + 1 >= TDM_VK_SERIALS)
                         r = tdm_vk_partial_clear(m, err);
                 if (r != 0)
                         return r;
@@ -405,7 +406,7 @@ static int run_shorter(struct run *run, const struct tdm_step *shorter, const ui
 {
         struct tdm_vk_model *m = run->m;
         struct run late = { .m = m,
-                            .slot = &m->early_slot,
+                            .slot = &m->early.slot,
                             .step = shorter,
                             .end = end,
                             .on_block = run->on_block,
@@ -448,11 +449,11 @@ static int run_blocks(struct run *run, uint32_t first, struct tdm_error *err)
         const uint32_t *from;
         int r = 0;
 
-        if (m->shorter) {
-                tdm_shorter_blocks(m->shorter, &late_first, &late_end);
+        if (m->early.shorter) {
+                tdm_shorter_blocks(m->early.shorter, &late_first, &late_end);
                 late_first = TDM_MAX(late_first, first);
                 late_end = TDM_MIN(late_end, end);
-                shorter = late_first < late_end ? tdm_shorter_make(m->shorter, run->step, &from) : NULL;
+                shorter = late_first < late_end ? tdm_shorter_make(m->early.shorter, run->step, &from) : NULL;
         }
         if (!shorter)
                 return run_all(run, first, err);

@@ -70,8 +70,8 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
         char no_dmabuf[96] = "", few_rows[64];
 
         tdm_vk_few_rows_describe(m, few_rows, sizeof(few_rows));
-        if (m->no_dmabuf)
-                snprintf(no_dmabuf, sizeof(no_dmabuf), ", no dma-buf: %s", m->no_dmabuf);
+        if (m->activations.no_dmabuf)
+                snprintf(no_dmabuf, sizeof(no_dmabuf), ", no dma-buf: %s", m->activations.no_dmabuf);
         for (unsigned i = 0; i < device->n_pipelines; i++) {
                 tried += device->pipelines[i].tried;
                 proven += device->pipelines[i].proven;
@@ -82,18 +82,18 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
                 "most %.0f MiB; "
                 "%llu kernels, %zu KiB of them from disk, one after the other %s; %u of %u with matrix units exact, "
                 "so in use",
-                m->weights_imported ? "imported in place" : "copied to the device",
-                m->attend_f16                        ? "of f16 (in attention too" :
+                m->regions.are_imported ? "imported in place" : "copied to the device",
+                m->attention.is_f16                  ? "of f16 (in attention too" :
                 m->f16_rows                          ? "of f16" :
                 m->layers[0].q.act == TDM_VK_ACT_F32 ? "of f32" :
                 m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
                                                        "of 8 and 15 bits",
-                m->attend_f16 ? few_rows : "", m->attend_f16 ? ")" : "",
+                m->attention.is_f16 ? few_rows : "", m->attention.is_f16 ? ")" : "",
                 m->cache.imported || (!m->cache.n_buffers && device->import) ?
                         "imported in place" :
                         "on the device, written behind into its segment",
-                m->activations_dmabuf        ? "imported in place (dma-buf)" :
-                m->activations_buffer.buffer ? "imported in place (host pointer)" :
+                m->activations.dmabuf        ? "imported in place (dma-buf)" :
+                m->activations.buffer.buffer ? "imported in place (host pointer)" :
                                                "copied where another worker follows",
                 no_dmabuf, (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
                 (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,

@@ -6,7 +6,7 @@ static_assert(TDM_MAX_LAYERS < TDM_VK_LAYERS_MAX, "flags of partial results tell
 
 bool tdm_vk_attend_merges(const struct tdm_vk_model *m, uint32_t kind, bool many, uint32_t item_heads)
 {
-        return !many && !m->has_sinks && m->kinds[kind].head_dim % TDM_BLOCK_VALUES == 0 &&
+        return !many && !m->attention.has_sinks && m->kinds[kind].head_dim % TDM_BLOCK_VALUES == 0 &&
                item_heads * m->kinds[kind].head_dim <= 1024 && m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
@@ -25,7 +25,7 @@ struct tdm_vk_kernel tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t
                                 TDM_VK_ATTEND_MERGING_FORM(item_heads, out_act) :
                                 TDM_VK_ATTEND_FORM(item_heads);
 
-        if (m->attend_f16)
+        if (m->attention.is_f16)
                 return (struct tdm_vk_kernel){ .shader = many ? TDM_VK_ATTEND_F16_WIDE : TDM_VK_ATTEND_F16,
                                                .constants = { m->hp.head_dim, 0, many ? f16_tiles(m) : 0, form },
                                                .fits = true };
@@ -51,13 +51,13 @@ bool tdm_vk_attend_rotating_kernel(const struct tdm_vk_model *m, uint32_t kind, 
 {
         *ret = rotating_of(m, kind, out_act, several);
         ret->spare = true;
-        return m->attend_f16;
+        return m->attention.is_f16;
 }
 
 void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_VK_KINDS])
 {
-        for (uint32_t i = 0; i < m->hp.n_layers && m->attend_f16; i++)
-                ((struct tdm_vk_rotation *)m->rotations.map)[i] =
+        for (uint32_t i = 0; i < m->hp.n_layers && m->attention.is_f16; i++)
+                ((struct tdm_vk_rotation *)m->attention.rotations.map)[i] =
                         (struct tdm_vk_rotation){ .y = m->arrays[TDM_VK_Y].address,
                                                   .q_gain = m->layers[i].q_norm,
                                                   .k_gain = m->layers[i].k_norm,
@@ -65,7 +65,7 @@ void tdm_vk_attend_rotations(struct tdm_vk_model *m, const uint32_t angles[TDM_V
                                                   .angles = angles[tdm_vk_kind_of(m, i)],
                                                   .eps = m->recipe.norm_eps,
                                                   .query_scale = m->recipe.layers[i].query_scale,
-                                                  .flag_stride = m->flag_stride };
+                                                  .flag_stride = m->flagged.stride };
 }
 
 bool tdm_vk_attend_rotates(const struct tdm_vk_model *m)
@@ -145,7 +145,7 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
         if (m->device->emulates_units || m->kv.type != TDM_KV_F16 ||
             (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
                 return 0;
-        m->attend_f16 = true;
+        m->attention.is_f16 = true;
         for (unsigned i = 0; i < TDM_VK_KINDS; i++) {
                 m->kinds[i].queries_heads = f16_heads(m);
                 m->kinds[i].many_rows = f16_tiles(m) * 16 / m->kinds[i].queries_heads;
@@ -160,7 +160,7 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
         proven = r == 0 ? compiled_kernel(m, &many) : NULL;
         if (proven && proven->proven)
                 return 0;
-        m->attend_f16 = false;
+        m->attention.is_f16 = false;
         memcpy(m->kinds, kinds, sizeof(kinds));
         return r;
 }

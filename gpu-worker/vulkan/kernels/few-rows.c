@@ -50,23 +50,24 @@ void tdm_vk_few_rows_find(struct tdm_vk_model *m)
 {
         enum tdm_vk_rows_forced forced = tdm_vk_few_rows_forced();
 
-        memset(m->few_rows, TDM_VK_FEW_NOT, sizeof(m->few_rows));
-        if (forced == TDM_VK_ROWS_FORCED_OFF || !m->attend_f16 || !m->device->chained || !tdm_vk_attend_rotates(m))
+        memset(m->flagged.few_rows, TDM_VK_FEW_NOT, sizeof(m->flagged.few_rows));
+        if (forced == TDM_VK_ROWS_FORCED_OFF || !m->attention.is_f16 || !m->device->chained ||
+            !tdm_vk_attend_rotates(m))
                 return;
         for (uint32_t rows = 2; rows <= TDM_VK_FEW_ROWS_MAX; rows *= 2) {
                 const struct tdm_vk_tuned *known = tdm_vk_few_rows_known(m, rows);
 
                 if (forced == TDM_VK_ROWS_MEASURED && !(known && known->shape.panels == 1))
                         continue;
-                m->few_rows[index_of(rows)] = forced != TDM_VK_ROWS_FORCED_APART && tdm_vk_program_flags(m, rows) ?
-                                                      TDM_VK_FEW_FLAGGED :
-                                                      TDM_VK_FEW_ITEMS;
+                m->flagged.few_rows[index_of(rows)] =
+                        forced != TDM_VK_ROWS_FORCED_APART && tdm_vk_program_flags(m, rows) ? TDM_VK_FEW_FLAGGED :
+                                                                                              TDM_VK_FEW_ITEMS;
         }
 }
 
 enum tdm_vk_few tdm_vk_few_rows(const struct tdm_vk_model *m, uint32_t n_rows)
 {
-        return n_rows > TDM_VK_FEW_ROWS_MAX ? TDM_VK_FEW_NOT : (enum tdm_vk_few)m->few_rows[index_of(n_rows)];
+        return n_rows > TDM_VK_FEW_ROWS_MAX ? TDM_VK_FEW_NOT : (enum tdm_vk_few)m->flagged.few_rows[index_of(n_rows)];
 }
 
 void tdm_vk_few_rows_describe(const struct tdm_vk_model *m, char *ret, size_t size)

@@ -28,7 +28,7 @@ static unsigned list_rows(uint32_t most, uint32_t ret[CLASSES_MAX])
 static uint32_t most_rows(const struct tdm_vk_model *m, const struct tdm_vk_op *op)
 {
         return op->rows == TDM_VK_ROWS_STEP   ? m->limits.max_rows :
-               op->rows == TDM_VK_ROWS_LOGITS ? m->logits_rows :
+               op->rows == TDM_VK_ROWS_LOGITS ? m->logits.rows :
                                                 m->tile_rows;
 }
 
@@ -59,7 +59,7 @@ static unsigned list_attention(const struct tdm_vk_model *m, const struct tdm_vk
         ret[0] = (struct tdm_vk_class){ .n_rows = 2, .many = true, .item_heads = heads };
         ret[1] = (struct tdm_vk_class){ .n_rows = 1, .item_heads = heads };
         ret[2] = (struct tdm_vk_class){ .n_rows = 1, .item_heads = 1 };
-        return m->attend_f16 ? 2 : 3;
+        return m->attention.is_f16 ? 2 : 3;
 }
 
 /* All that choose.c tells apart for this operation. */

@@ -152,12 +152,12 @@ static int begin_load(struct tdm_vk_model *m, const struct tdm_device_model_conf
                 return r;
         tdm_vk_sizes_find(m);
         /* Addresses are not known yet, but shapes are: what is needed is found without them. */
-        for (unsigned i = 0; i < m->n_regions; i++)
-                m->regions[i].size_bytes = m->region_end[i] - m->region_begin[i];
+        for (unsigned i = 0; i < m->regions.n; i++)
+                m->regions.buffers[i].size_bytes = m->regions.end[i] - m->regions.begin[i];
         r = choose_rows(m, err);
         if (r != 0)
                 return r;
-        m->cache.clear = m->attend_f16;
+        m->cache.clear = m->attention.is_f16;
         tdm_vk_step_layout(m, &layout);
         r = tdm_vk_buffers_init(m, layout.size_bytes, err);
         if (r == 0 && !device->import)

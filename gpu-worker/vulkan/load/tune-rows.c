@@ -251,8 +251,8 @@ int tdm_vk_tune_few_rows(struct tdm_vk_model *m, struct work *works, struct tdm_
 {
         int r = 0;
 
-        if (tdm_vk_few_rows_forced() != TDM_VK_ROWS_MEASURED || !m->device->chained || m->activations_buffer.buffer ||
-            !m->attend_f16 || !tdm_vk_attend_rotates(m))
+        if (tdm_vk_few_rows_forced() != TDM_VK_ROWS_MEASURED || !m->device->chained || m->activations.buffer.buffer ||
+            !m->attention.is_f16 || !tdm_vk_attend_rotates(m))
                 return 0;
         for (uint32_t rows = 2; rows <= TDM_VK_FEW_ROWS_MAX && r == 0; rows *= 2)
                 if (rows <= m->limits.max_rows && !tdm_vk_few_rows_known(m, rows))

@@ -542,7 +542,7 @@ int tdm_vk_tune(struct tdm_vk_model *m, struct tdm_error *err)
         for (unsigned i = 0; i < n; i++)
                 in_layers = in_layers || works[i].layer < LAYERS;
         /* Hidden rows that are used in place may hold another step's. */
-        if (r == 0 && in_layers && device->chained && !m->activations_buffer.buffer)
+        if (r == 0 && in_layers && device->chained && !m->activations.buffer.buffer)
                 r = tune_chained(m, works, n, device->n_tuned - n, err);
         if (r == 0)
                 r = tdm_vk_tune_few_rows(m, works, err);

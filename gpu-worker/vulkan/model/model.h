@@ -90,7 +90,7 @@ struct tdm_vk_slot {
 #define TDM_VK_SERIALS (UINT32_MAX / TDM_VK_LAYERS_MAX)
 #define TDM_VK_HEAD_DIM_MAX 512u
 #define TDM_VK_MAX_REGIONS 256u
-#define TDM_VK_INT8_ROWS_MAX 64u /* of a dispatch of MATMUL_INT8, which reads tdm_vk_model.scale_sums */
+#define TDM_VK_INT8_ROWS_MAX 64u /* of a dispatch of MATMUL_INT8, which reads tdm_vk_rounded.sums */
 #define TDM_VK_GAVE_UP_WORD 4u   /* of tdm_vk_model.counters: a kernel gave up waiting (device/chain.c) */
 
 /* Where rows of f32 lie that operations leave for each other (program/program.h). */
@@ -120,6 +120,78 @@ enum tdm_vk_array {
 struct tdm_vk_recording;
 struct tdm_vk_program;
 
+/* Runs of tensors on the device. */
+struct tdm_vk_regions {
+        struct tdm_vk_buffer buffers[TDM_VK_MAX_REGIONS];
+        uint64_t begin[TDM_VK_MAX_REGIONS]; /* in the segment */
+        uint64_t end[TDM_VK_MAX_REGIONS];
+        /* The one tensor of a region that lies by rows or columns there: it is brought as panels. Else NULL. */
+        const struct tdm_weights_tensor *tensors[TDM_VK_MAX_REGIONS];
+        unsigned n;
+        uint64_t uploaded_bytes; /* of the segment: on their way to the device, or there */
+        bool are_imported;
+};
+
+/* Small matrices beside the layers; rows 0: none. */
+struct tdm_vk_side_weights {
+        struct tdm_vk_matrix per_layer_proj; /* [layer][per_layer_width] */
+        uint64_t per_layer_norm;
+        struct tdm_vk_matrix altup_proj, altup_unembd; /* of each stream but the first */
+        struct tdm_vk_buffer embedded_sums;            /* of TDM_VK_EMBEDDED: scales and sums, in tiles; size 0: none */
+        uint64_t embedded_bytes;
+};
+
+/* Hidden rows of all slots where they are used in place. */
+struct tdm_vk_activations {
+        uint8_t *base;
+        uint64_t size_bytes;
+        struct tdm_vk_buffer buffer; /* imported; size 0: not */
+        int dmabuf;                  /* as which it was imported, borrowed; 0: as memory of the process */
+        const char *no_dmabuf;       /* why not, where there was one; NULL: there was none */
+};
+
+struct tdm_vk_attention {
+        uint32_t max_slots, max_items;  /* of partial results, and items, per tile */
+        uint32_t step_serial;           /* of the step that was filled in last: below TDM_VK_SERIALS */
+        bool has_sinks;                 /* in some layer */
+        bool is_f16;                    /* on f16 units, which rows of F16 are the condition for */
+        struct tdm_vk_buffer partial;   /* results */
+        struct tdm_vk_buffer rotations; /* struct tdm_vk_rotation [n_layers]; size 0: none */
+};
+
+/* Rows that are rounded for matrices, by their form. */
+struct tdm_vk_rounded {
+        struct tdm_vk_buffer acts[TDM_VK_N_ACTS]; /* size 0: form not used */
+        struct tdm_vk_buffer sums[TDM_VK_N_ACTS]; /* scales and sums: see tdm_vk_matmul_push; size 0: none reads them */
+        uint32_t sums_rows;
+};
+
+/* Flagged words of a row (device/chain.c), which lie behind those of the chain: matrix products, and from these offsets
+ * rounded rows. */
+struct tdm_vk_flagged {
+        uint64_t acts[TDM_VK_N_ACTS]; /* 0: form not used */
+        uint32_t stride;              /* bytes from row to row */
+        uint8_t few_rows[4];          /* enum tdm_vk_few, of rows up to 1, 2, 4 and 8: kernels/few-rows.c */
+};
+
+struct tdm_vk_logits {
+        uint32_t rows, stride;
+        bool is_whole; /* all of them come to the host: it changes them before it draws */
+        struct tdm_vk_buffer host;
+        /* maxima [rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits [rows][tops_stride] */
+        struct tdm_vk_buffer scan;
+        /* sums [rows][sums_stride], then tops again, then what gather.comp found [rows][maxima_stride + 1] */
+        struct tdm_vk_buffer scan_host;
+        uint32_t maxima_stride, tops_stride, sums_stride;
+};
+
+/* A shorter step for the later blocks; all NULL where every layer has keys of its own (step/early.c). */
+struct tdm_vk_early {
+        struct tdm_shorter *shorter;
+        struct tdm_vk_slot slot;
+        VkBufferCopy *copies; /* [max_seqs] */
+};
+
 struct tdm_vk_model {
         struct tdm_vk_device *device;
         const uint8_t *weights;
@@ -130,19 +202,10 @@ struct tdm_vk_model {
         enum tdm_precision precision;
 
         /* weights.c */
-        struct tdm_vk_buffer regions[TDM_VK_MAX_REGIONS]; /* runs of tensors */
-        uint64_t region_begin[TDM_VK_MAX_REGIONS];        /* in the segment */
-        uint64_t region_end[TDM_VK_MAX_REGIONS];
-        /* The one tensor of a region that lies by rows or columns there: it is brought as panels. Else NULL. */
-        const struct tdm_weights_tensor *region_tensor[TDM_VK_MAX_REGIONS];
-        uint64_t uploaded_bytes; /* of the segment: on their way to the device, or there */
-        unsigned n_regions;
-        bool weights_imported;
+        struct tdm_vk_regions regions;
         struct tdm_vk_layer *layers;
         struct tdm_vk_matrix output, embedding;
-        struct tdm_vk_matrix per_layer_proj; /* [layer][per_layer_width]; rows 0: none */
-        uint64_t per_layer_norm;
-        struct tdm_vk_matrix altup_proj, altup_unembd; /* of each stream but the first; rows 0: none */
+        struct tdm_vk_side_weights side;
         uint64_t output_norm;
 
         struct tdm_vk_program *program; /* program/build.c */
@@ -150,43 +213,19 @@ struct tdm_vk_model {
         struct tdm_vk_kv cache;
 
         /* sizes.c, program/buffers.c */
-        uint8_t *activations;
-        uint64_t activations_bytes;
-        struct tdm_vk_buffer activations_buffer; /* imported; size 0: not */
-        int activations_dmabuf;                  /* as which it was imported, borrowed; 0: as memory of the process */
-        const char *no_dmabuf;                   /* why not, where there was one; NULL: there was none */
-
+        struct tdm_vk_activations activations;
         struct tdm_vk_kind kinds[TDM_VK_KINDS];
         uint32_t tile_rows;
-        uint32_t max_slots, max_items;                  /* of partial results, and items, per tile */
-        uint32_t step_serial;                           /* of the step that was filled in last: below TDM_VK_SERIALS */
-        bool f16_rows;                                  /* layers' rows are F16: kernels/f16-rows.c */
-        bool has_sinks;                                 /* in some layer */
-        bool attend_f16;                                /* and attention is on f16 units too */
-        struct tdm_vk_buffer acts[TDM_VK_N_ACTS];       /* size 0: form not used */
-        struct tdm_vk_buffer scale_sums[TDM_VK_N_ACTS]; /* see tdm_vk_matmul_push; size 0: no kernel reads them */
-        uint32_t scale_sums_rows;
+        struct tdm_vk_attention attention;
+        bool f16_rows; /* layers' rows are F16: kernels/f16-rows.c */
+        struct tdm_vk_rounded rounded;
         struct tdm_vk_buffer arrays[TDM_VK_N_ARRAYS]; /* size 0: no operation uses it */
-        struct tdm_vk_buffer partial, logits_host, hidden_host, counters;
-        /* TDM_VK_CHAIN_WORDS, then flagged words of a single row (device/chain.c): matrix products, and */
-        struct tdm_vk_buffer chain;
-        uint64_t flagged_acts[TDM_VK_N_ACTS]; /* from these offsets activations in each form; 0: not used */
-        uint32_t flag_stride;                 /* then those of further rows: bytes from row to row */
-        uint8_t few_rows[4];                  /* enum tdm_vk_few, of rows up to 1, 2, 4 and 8: kernels/few-rows.c */
-        struct tdm_vk_buffer biases;          /* [n_layers][q, k, v]; size 0: none */
-        struct tdm_vk_buffer choices;         /* lists of experts: tdm_vk_experts_lists(); size 0: none */
-        struct tdm_vk_buffer embedded_sums;   /* of TDM_VK_EMBEDDED: scales and sums, in tiles; size 0: none */
-        uint64_t embedded_bytes;
-        struct tdm_vk_buffer rotations; /* struct tdm_vk_rotation [n_layers]; size 0: none */
-        uint32_t logits_rows, logits_stride;
-        bool logits_whole; /* all of them come to the host: it changes them before it draws */
-        /* maxima [logits_rows][maxima_stride], then those of each TDM_VK_LOGITS_EACH logits [logits_rows][tops_stride]
-         */
-        struct tdm_vk_buffer scan;
-        /* sums [logits_rows][sums_stride], then tops again, then what gather.comp found
-         * [logits_rows][maxima_stride + 1] */
-        struct tdm_vk_buffer scan_host;
-        uint32_t maxima_stride, tops_stride, sums_stride;
+        struct tdm_vk_buffer hidden_host, counters;
+        struct tdm_vk_buffer chain; /* TDM_VK_CHAIN_WORDS, then flagged words of each row that may be flagged */
+        struct tdm_vk_flagged flagged;
+        struct tdm_vk_buffer biases;  /* [n_layers][q, k, v]; size 0: none */
+        struct tdm_vk_buffer choices; /* lists of experts: tdm_vk_experts_lists(); size 0: none */
+        struct tdm_vk_logits logits;
         struct tdm_rope rope[TDM_VK_KINDS];
         struct tdm_pooler *pooling; /* in place of head and sample; NULL: the model makes text */
         uint8_t *sampler_scratch;   /* [n_threads][sampler_stride] */
@@ -195,11 +234,8 @@ struct tdm_vk_model {
 
         /* step/, record/ */
         struct tdm_vk_slot slots[TDM_STEP_SLOTS];
-        /* early.c: NULL where every layer has keys of its own */
-        struct tdm_shorter *shorter;
-        struct tdm_vk_slot early_slot;
-        VkBufferCopy *early_copies;          /* [max_seqs] */
-        struct tdm_vk_recording *recordings; /* [TDM_VK_RECORDINGS] */
+        struct tdm_vk_early early;
+        struct tdm_vk_recording *recordings; /* record/cache.c */
         uint64_t clock;
         uint32_t submission_row_blocks; /* rows times blocks of a submission: bounds how long the device is busy */
 
@@ -269,11 +305,11 @@ static inline uint32_t tdm_vk_kv_width(const struct tdm_hparams *hp)
 /* Where these begin in scan_host. */
 static inline uint64_t tdm_vk_scan_tops(const struct tdm_vk_model *m)
 {
-        return (uint64_t)m->logits_rows * m->sums_stride * sizeof(float);
+        return (uint64_t)m->logits.rows * m->logits.sums_stride * sizeof(float);
 }
 static inline uint64_t tdm_vk_scan_found(const struct tdm_vk_model *m)
 {
-        return tdm_vk_scan_tops(m) + (uint64_t)m->logits_rows * m->tops_stride * sizeof(float);
+        return tdm_vk_scan_tops(m) + (uint64_t)m->logits.rows * m->logits.tops_stride * sizeof(float);
 }
 
 static inline bool tdm_vk_is_f16(const struct tdm_vk_matrix *matrix)

@@ -50,19 +50,19 @@ void tdm_vk_sizes_find(struct tdm_vk_model *m)
 
         /* Where rows see those behind them, all keys are stored before the first query: the step is one tile. */
         m->tile_rows = m->recipe.is_bidirectional ? m->limits.max_rows : TDM_MIN(m->limits.max_rows, TILE_ROWS);
-        m->scale_sums_rows = m->device->matrix_units ? TDM_VK_INT8_ROWS_MAX : 0;
+        m->rounded.sums_rows = m->device->matrix_units ? TDM_VK_INT8_ROWS_MAX : 0;
         for (unsigned i = 0; i < TDM_VK_KINDS; i++)
                 if (m->kinds[i].used)
                         size_items(m, &m->kinds[i]);
-        m->max_slots = TDM_MAX(m->tile_rows * hp->n_heads, PARTIALS_MIN);
-        m->max_items = TDM_MAX(m->tile_rows, m->max_slots / hp->n_heads);
-        m->logits_stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
-        m->logits_rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits_stride * sizeof(float)), 1u),
+        m->attention.max_slots = TDM_MAX(m->tile_rows * hp->n_heads, PARTIALS_MIN);
+        m->attention.max_items = TDM_MAX(m->tile_rows, m->attention.max_slots / hp->n_heads);
+        m->logits.stride = TDM_ALIGN_UP(hp->n_vocab, 16u);
+        m->logits.rows = (uint32_t)TDM_MIN(TDM_MAX(LOGITS_BYTES_MAX / (m->logits.stride * sizeof(float)), 1u),
                                            m->limits.max_logits);
         /* Tests that compare can have all logits: the choice changes no bit of what is drawn. */
-        m->logits_whole = m->recipe.logit_softcap > 0 || tdm_vk_switch_is(TDM_VK_SWITCH_LOGITS, "whole");
-        m->maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
-        m->sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
-        m->tops_stride = TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH);
+        m->logits.is_whole = m->recipe.logit_softcap > 0 || tdm_vk_switch_is(TDM_VK_SWITCH_LOGITS, "whole");
+        m->logits.maxima_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_MAX_BLOCK);
+        m->logits.sums_stride = TDM_DIV_UP(hp->n_vocab, TDM_SAMPLE_SUM_BLOCK);
+        m->logits.tops_stride = TDM_DIV_UP(hp->n_vocab, TDM_VK_LOGITS_EACH);
         m->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 }

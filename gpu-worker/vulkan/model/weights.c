@@ -63,7 +63,7 @@ int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
         for (uint32_t i = 0; i < header->n_tensors; i++) {
                 uint64_t begin = tensors[i].offset & ~(align - 1),
                          end = TDM_ALIGN_UP(tensors[i].offset + tensors[i].size_bytes, align);
-                unsigned last = m->n_regions - 1;
+                unsigned last = m->regions.n - 1;
                 bool is_single = lies_otherwise(&tensors[i]);
 
                 if (tensors[i].layout == TDM_LAYOUT_FILE)
@@ -72,18 +72,18 @@ int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
                         begin = tensors[i].offset;
                         end = begin + tensors[i].size_bytes;
                 }
-                if (m->n_regions && !is_single && !m->region_tensor[last] && begin >= m->region_begin[last] &&
-                    begin <= m->region_end[last] && end - m->region_begin[last] <= REGION_BYTES) {
-                        m->region_end[last] = TDM_MAX(m->region_end[last], end);
+                if (m->regions.n && !is_single && !m->regions.tensors[last] && begin >= m->regions.begin[last] &&
+                    begin <= m->regions.end[last] && end - m->regions.begin[last] <= REGION_BYTES) {
+                        m->regions.end[last] = TDM_MAX(m->regions.end[last], end);
                         continue;
                 }
-                if (m->n_regions == TDM_VK_MAX_REGIONS)
+                if (m->regions.n == TDM_VK_MAX_REGIONS)
                         return tdm_error_set(err, TDM_E_NO_MEMORY,
                                              "vulkan device: weights of %llu bytes lie in too many pieces",
                                              (unsigned long long)header->size_bytes);
-                m->region_tensor[m->n_regions] = is_single ? &tensors[i] : NULL;
-                m->region_begin[m->n_regions] = begin;
-                m->region_end[m->n_regions++] = end;
+                m->regions.tensors[m->regions.n] = is_single ? &tensors[i] : NULL;
+                m->regions.begin[m->regions.n] = begin;
+                m->regions.end[m->regions.n++] = end;
         }
         return 0;
 }
@@ -94,31 +94,31 @@ void tdm_vk_weights_import(struct tdm_vk_model *m)
         struct tdm_vk_device *device = m->device;
         unsigned n = 0;
 
-        while (n < m->n_regions &&
-               (m->region_tensor[n] ||
-                tdm_vk_buffer_import(device, &m->regions[n], (uint8_t *)m->weights + m->region_begin[n],
-                                     m->region_end[n] - m->region_begin[n]) == 0))
+        while (n < m->regions.n &&
+               (m->regions.tensors[n] ||
+                tdm_vk_buffer_import(device, &m->regions.buffers[n], (uint8_t *)m->weights + m->regions.begin[n],
+                                     m->regions.end[n] - m->regions.begin[n]) == 0))
                 n++;
-        m->weights_imported = n == m->n_regions;
-        for (unsigned i = 0; i < m->n_regions && !m->weights_imported; i++)
-                tdm_vk_buffer_deinit(device, &m->regions[i]);
+        m->regions.are_imported = n == m->regions.n;
+        for (unsigned i = 0; i < m->regions.n && !m->regions.are_imported; i++)
+                tdm_vk_buffer_deinit(device, &m->regions.buffers[i]);
 }
 
 /* Whether a region lies in memory of the device. */
 static bool is_copied(const struct tdm_vk_model *m, unsigned i)
 {
-        return !m->weights_imported || m->region_tensor[i];
+        return !m->regions.are_imported || m->regions.tensors[i];
 }
 
 int tdm_vk_weights_allocate(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        for (unsigned i = 0; i < m->n_regions; i++) {
-                uint64_t n = m->region_end[i] - m->region_begin[i];
+        for (unsigned i = 0; i < m->regions.n; i++) {
+                uint64_t n = m->regions.end[i] - m->regions.begin[i];
                 int r;
 
                 if (!is_copied(m, i))
                         continue;
-                r = tdm_vk_buffer_init(m->device, &m->regions[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
+                r = tdm_vk_buffer_init(m->device, &m->regions.buffers[i], n, TDM_VK_DEVICE_MEMORY, "weights", err);
 
                 if (r != 0)
                         return r;
@@ -136,7 +136,7 @@ static int upload_panels(struct tdm_vk_model *m, unsigned region, struct tdm_err
         uint32_t n_panels, each;
         int r = 0;
 
-        tdm_matrix_init(&matrix, m->weights, m->region_tensor[region]);
+        tdm_matrix_init(&matrix, m->weights, m->regions.tensors[region]);
         n_panels = matrix.rows / TDM_PANEL_ROWS;
         each = (uint32_t)TDM_MAX(PANELS_BYTES / matrix.panel_bytes & ~7u, 8u);
         panels = malloc(each * matrix.panel_bytes);
@@ -145,7 +145,7 @@ static int upload_panels(struct tdm_vk_model *m, unsigned region, struct tdm_err
         for (uint32_t first = 0, n; first < n_panels && r == 0; first += n) {
                 n = TDM_MIN(each, n_panels - first);
                 tdm_panels_make(kernels, &matrix, first, n, panels);
-                r = tdm_vk_upload(m->device, &m->regions[region], first * matrix.panel_bytes, panels,
+                r = tdm_vk_upload(m->device, &m->regions.buffers[region], first * matrix.panel_bytes, panels,
                                   n * matrix.panel_bytes, err);
         }
         return r;
@@ -157,29 +157,29 @@ int tdm_vk_weights_upload(struct tdm_vk_model *m, uint64_t n_bytes, struct tdm_e
         int r = 0;
 
         n_bytes = TDM_MIN(n_bytes, tdm_weights_header(m->weights)->size_bytes);
-        for (unsigned i = 0; i < m->n_regions && r == 0; i++) {
-                uint64_t begin = TDM_MAX(m->region_begin[i], m->uploaded_bytes),
-                         end = TDM_MIN(m->region_end[i], n_bytes);
+        for (unsigned i = 0; i < m->regions.n && r == 0; i++) {
+                uint64_t begin = TDM_MAX(m->regions.begin[i], m->regions.uploaded_bytes),
+                         end = TDM_MIN(m->regions.end[i], n_bytes);
 
                 if (!is_copied(m, i))
                         continue;
-                if (m->region_tensor[i]) { /* once it is there as a whole */
-                        if (m->region_end[i] > m->uploaded_bytes && m->region_end[i] <= n_bytes)
+                if (m->regions.tensors[i]) { /* once it is there as a whole */
+                        if (m->regions.end[i] > m->regions.uploaded_bytes && m->regions.end[i] <= n_bytes)
                                 r = upload_panels(m, i, err);
                 } else if (begin < end)
-                        r = tdm_vk_upload(m->device, &m->regions[i], begin - m->region_begin[i], m->weights + begin,
-                                          end - begin, err);
+                        r = tdm_vk_upload(m->device, &m->regions.buffers[i], begin - m->regions.begin[i],
+                                          m->weights + begin, end - begin, err);
         }
-        m->uploaded_bytes = TDM_MAX(m->uploaded_bytes, n_bytes);
+        m->regions.uploaded_bytes = TDM_MAX(m->regions.uploaded_bytes, n_bytes);
         return r;
 }
 
 static uint64_t address_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *tensor)
 {
-        for (unsigned i = 0; i < m->n_regions; i++)
-                if (!m->region_tensor[i] == !lies_otherwise(tensor) && tensor->offset >= m->region_begin[i] &&
-                    tensor->offset + tensor->size_bytes <= m->region_begin[i] + m->regions[i].size_bytes)
-                        return m->regions[i].address + (tensor->offset - m->region_begin[i]);
+        for (unsigned i = 0; i < m->regions.n; i++)
+                if (!m->regions.tensors[i] == !lies_otherwise(tensor) && tensor->offset >= m->regions.begin[i] &&
+                    tensor->offset + tensor->size_bytes <= m->regions.begin[i] + m->regions.buffers[i].size_bytes)
+                        return m->regions.buffers[i].address + (tensor->offset - m->regions.begin[i]);
         assert(false);
         return 0;
 }
@@ -197,7 +197,7 @@ static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_t
 {
         bool stays = tdm_subblock_type(tensor->type) || tdm_vk_type_plain(tensor->type);
 
-        if (m->weights_imported || (tensor->layout != TDM_LAYOUT_PANEL16 && !lies_otherwise(tensor)) ||
+        if (m->regions.are_imported || (tensor->layout != TDM_LAYOUT_PANEL16 && !lies_otherwise(tensor)) ||
             (is_of_experts(tensor) && (!m->f16_rows || tensor->kind == TDM_TENSOR_ROUTER)) ||
             !tdm_vk_type_f16(tensor->type))
                 return 0;
@@ -262,10 +262,10 @@ int tdm_vk_weights_repack(struct tdm_vk_model *m, struct tdm_error *err)
         struct tdm_vk_device *device = m->device;
         struct tdm_vk *vk = &device->vk;
         VkCommandBuffer commands;
-        bool is_all_imported = m->weights_imported;
+        bool is_all_imported = m->regions.are_imported;
         int r;
 
-        for (unsigned i = 0; i < m->n_regions; i++)
+        for (unsigned i = 0; i < m->regions.n; i++)
                 is_all_imported = is_all_imported && !is_copied(m, i);
         if (is_all_imported)
                 return 0;
@@ -461,19 +461,19 @@ void tdm_vk_weights_find(struct tdm_vk_model *m)
                 }
                 l->output_scale = find_vector(m, TDM_TENSOR_OUTPUT_SCALE, i);
                 l->sinks = find_vector(m, TDM_TENSOR_SINKS, i);
-                m->has_sinks |= m->recipe.layers[i].has_sinks;
+                m->attention.has_sinks |= m->recipe.layers[i].has_sinks;
         }
         m->output = find_matrix(
                 m, tdm_weights_find(m->weights, TDM_TENSOR_OUTPUT, 0) ? TDM_TENSOR_OUTPUT : TDM_TENSOR_TOKEN_EMBD, 0,
                 HEAD);
         m->embedding = find_matrix(m, TDM_TENSOR_TOKEN_EMBD, 0, HEAD);
         if (m->recipe.per_layer_width > 0) {
-                m->per_layer_proj = find_matrix(m, TDM_TENSOR_PER_LAYER_PROJ, 0, SIDE);
-                m->per_layer_norm = find_vector(m, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
+                m->side.per_layer_proj = find_matrix(m, TDM_TENSOR_PER_LAYER_PROJ, 0, SIDE);
+                m->side.per_layer_norm = find_vector(m, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
         }
         if (tdm_vk_has_streams(m)) {
-                m->altup_proj = find_matrix(m, TDM_TENSOR_ALTUP_PROJ, 0, SIDE);
-                m->altup_unembd = find_matrix(m, TDM_TENSOR_ALTUP_UNEMBD, 0, SIDE);
+                m->side.altup_proj = find_matrix(m, TDM_TENSOR_ALTUP_PROJ, 0, SIDE);
+                m->side.altup_unembd = find_matrix(m, TDM_TENSOR_ALTUP_UNEMBD, 0, SIDE);
         }
         m->output_norm = find_vector(m, TDM_TENSOR_OUTPUT_NORM, 0);
 }

@@ -23,7 +23,7 @@ static uint64_t rows_most(const struct tdm_vk_model *m, const struct tdm_vk_op *
         case TDM_VK_ROWS_SLOTS:
                 return (uint64_t)m->tile_rows * tdm_vk_op_layer(m, op)->experts.n_used;
         case TDM_VK_ROWS_LOGITS:
-                return m->logits_rows;
+                return m->logits.rows;
         default:
                 return m->tile_rows;
         }
@@ -74,7 +74,7 @@ static void size_acts(const struct tdm_vk_model *m, struct need *acts, struct ne
                         if (has_sums && (a->act == TDM_VK_ACT_I8 || a->act == TDM_VK_ACT_I16))
                                 scale_sums[a->act].bytes =
                                         TDM_MAX(scale_sums[a->act].bytes,
-                                                (uint64_t)m->scale_sums_rows * a->cols / TDM_BLOCK_VALUES * 8);
+                                                (uint64_t)m->rounded.sums_rows * a->cols / TDM_BLOCK_VALUES * 8);
                 }
         }
 }
@@ -88,7 +88,7 @@ static void size_arrays(const struct tdm_vk_model *m, uint64_t ret[TDM_VK_N_ARRA
                 ret[op->y.array] = TDM_MAX(ret[op->y.array], rows_most(m, op) * op->y.stride * (uint64_t)sizeof(float));
         }
         if (m->recipe.per_layer_width > 0)
-                ret[TDM_VK_EMBEDDED] = TDM_DIV_UP((uint64_t)m->limits.max_rows, m->tile_rows) * m->embedded_bytes;
+                ret[TDM_VK_EMBEDDED] = TDM_DIV_UP((uint64_t)m->limits.max_rows, m->tile_rows) * m->side.embedded_bytes;
 }
 
 /* Returns the size of what device/chain.c needs: flagged words of what operations leave that may be flagged, then those
@@ -110,16 +110,17 @@ static uint64_t place_flagged(struct tdm_vk_model *m)
                         if (p->ops[i].is_measured && p->ops[i].rows == TDM_VK_ROWS_TILE &&
                             p->ops[i].matrices[0]->act == act)
                                 words = TDM_MAX(words, TDM_VK_ACT_STRIDE(act, p->ops[i].matrices[0]->cols) / 4);
-                m->flagged_acts[act] = words ? end = TDM_ALIGN_UP(end, (uint64_t)64) : 0;
+                m->flagged.acts[act] = words ? end = TDM_ALIGN_UP(end, (uint64_t)64) : 0;
                 end += words * sizeof(uint64_t);
         }
-        m->flag_stride = (uint32_t)TDM_ALIGN_UP(end - TDM_VK_FLAGGED_Y, (uint64_t)64);
-        return TDM_VK_FLAGGED_Y + (m->f16_rows ? TDM_VK_FLAGGED_ROWS : 1ull) * m->flag_stride;
+        m->flagged.stride = (uint32_t)TDM_ALIGN_UP(end - TDM_VK_FLAGGED_Y, (uint64_t)64);
+        return TDM_VK_FLAGGED_Y + (m->f16_rows ? TDM_VK_FLAGGED_ROWS : 1ull) * m->flagged.stride;
 }
 
 uint64_t tdm_vk_partial_flagged(const struct tdm_vk_model *m)
 {
-        return TDM_VK_ARRIVALS_BYTES + (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(m->hp.head_dim) * sizeof(float);
+        return TDM_VK_ARRIVALS_BYTES +
+               (uint64_t)m->attention.max_slots * TDM_VK_PARTIAL_WIDTH(m->hp.head_dim) * sizeof(float);
 }
 
 struct tdm_vk_experts_lists tdm_vk_experts_lists(const struct tdm_vk_model *m)
@@ -140,11 +141,11 @@ struct tdm_vk_experts_lists tdm_vk_experts_lists(const struct tdm_vk_model *m)
 
 static unsigned list_arrays(struct tdm_vk_model *m, struct need *needs, unsigned n)
 {
-        const struct tdm_vk_matrix *proj = &m->per_layer_proj;
+        const struct tdm_vk_matrix *proj = &m->side.per_layer_proj;
         const uint64_t n_tiles = TDM_DIV_UP((uint64_t)m->limits.max_rows, m->tile_rows);
         uint64_t bytes[TDM_VK_N_ARRAYS];
 
-        m->embedded_bytes =
+        m->side.embedded_bytes =
                 TDM_ALIGN_UP((uint64_t)m->tile_rows, MATRIX_ROWS) * TDM_VK_ACT_STRIDE(proj->act, m->hp.d_model);
         size_arrays(m, bytes);
         for (int i = TDM_VK_STEP_INPUTS + 1; i < TDM_VK_N_ARRAYS; i++)
@@ -153,8 +154,8 @@ static unsigned list_arrays(struct tdm_vk_model *m, struct need *needs, unsigned
                 needs[n++] = (struct need){ &m->choices, tdm_vk_experts_lists(m).size_bytes, TDM_VK_DEVICE_MEMORY,
                                             "experts" };
         if (bytes[TDM_VK_EMBEDDED])
-                needs[n++] = (struct need){ &m->embedded_sums,
-                                            n_tiles * m->scale_sums_rows * (m->hp.d_model / TDM_BLOCK_VALUES) * 8,
+                needs[n++] = (struct need){ &m->side.embedded_sums,
+                                            n_tiles * m->rounded.sums_rows * (m->hp.d_model / TDM_BLOCK_VALUES) * 8,
                                             TDM_VK_DEVICE_MEMORY, "inputs of layers" };
         return n;
 }
@@ -162,15 +163,15 @@ static unsigned list_arrays(struct tdm_vk_model *m, struct need *needs, unsigned
 /* What comes of logits to the host. */
 static unsigned list_logits(struct tdm_vk_model *m, struct need *needs, unsigned n)
 {
-        uint64_t logits_bytes = (uint64_t)m->logits_rows * m->logits_stride * sizeof(float),
-                 scan_row = ((uint64_t)m->maxima_stride + m->tops_stride) * sizeof(float);
+        uint64_t logits_bytes = (uint64_t)m->logits.rows * m->logits.stride * sizeof(float),
+                 scan_row = ((uint64_t)m->logits.maxima_stride + m->logits.tops_stride) * sizeof(float);
 
-        needs[n++] = (struct need){ &m->logits_host, logits_bytes, TDM_VK_HOST_MEMORY, "logits" };
-        needs[n++] = (struct need){ &m->scan, m->logits_rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits" };
-        needs[n++] =
-                (struct need){ &m->scan_host,
-                               tdm_vk_scan_found(m) + m->logits_rows * (m->maxima_stride + 1ull) * sizeof(uint32_t),
-                               TDM_VK_HOST_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->logits.host, logits_bytes, TDM_VK_HOST_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->logits.scan, m->logits.rows * scan_row, TDM_VK_DEVICE_MEMORY, "logits" };
+        needs[n++] = (struct need){ &m->logits.scan_host,
+                                    tdm_vk_scan_found(m) +
+                                            m->logits.rows * (m->logits.maxima_stride + 1ull) * sizeof(uint32_t),
+                                    TDM_VK_HOST_MEMORY, "logits" };
         return n;
 }
 
@@ -180,16 +181,16 @@ static unsigned list_steps(struct tdm_vk_model *m, uint64_t step_bytes, struct n
 
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 needs[n++] = (struct need){ &m->slots[i].step, step_bytes, TDM_VK_SHARED_MEMORY, "steps" };
-                if (!m->activations_buffer.buffer)
+                if (!m->activations.buffer.buffer)
                         needs[n++] = (struct need){ &m->slots[i].hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
                                                     "hidden rows" };
         }
-        if (m->shorter) {
-                needs[n++] = (struct need){ &m->early_slot.step, step_bytes, TDM_VK_SHARED_MEMORY, "steps" };
-                needs[n++] = (struct need){ &m->early_slot.hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
+        if (m->early.shorter) {
+                needs[n++] = (struct need){ &m->early.slot.step, step_bytes, TDM_VK_SHARED_MEMORY, "steps" };
+                needs[n++] = (struct need){ &m->early.slot.hidden_buffer, hidden_bytes, TDM_VK_DEVICE_MEMORY,
                                             "hidden rows" };
         }
-        if (!m->activations_buffer.buffer)
+        if (!m->activations.buffer.buffer)
                 needs[n++] = (struct need){ &m->hidden_host, hidden_bytes, TDM_VK_HOST_MEMORY, "hidden rows" };
         return n;
 }
@@ -198,19 +199,22 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
 {
         const struct tdm_hparams *hp = &m->hp;
         const uint64_t flagged_bytes =
-                m->attend_f16 ? (uint64_t)m->max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(uint64_t) : 0;
+                m->attention.is_f16 ?
+                        (uint64_t)m->attention.max_slots * TDM_VK_PARTIAL_WIDTH(hp->head_dim) * sizeof(uint64_t) :
+                        0;
         unsigned n = 0;
 
         memset(needs, 0, MAX_NEEDS * sizeof(*needs));
         for (; n < TDM_VK_N_ACTS; n++)
-                needs[n] = (struct need){ &m->acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations" };
+                needs[n] = (struct need){ &m->rounded.acts[n], 0, TDM_VK_DEVICE_MEMORY, "rounded activations" };
         for (; n < 2 * TDM_VK_N_ACTS; n++)
-                needs[n] = (struct need){ &m->scale_sums[n - TDM_VK_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales" };
+                needs[n] =
+                        (struct need){ &m->rounded.sums[n - TDM_VK_N_ACTS], 0, TDM_VK_DEVICE_MEMORY, "their scales" };
         size_acts(m, needs, needs + TDM_VK_N_ACTS);
         n = list_arrays(m, needs, n);
         n = list_logits(m, needs, n);
-        needs[n++] = (struct need){ &m->partial, tdm_vk_partial_flagged(m) + flagged_bytes, TDM_VK_DEVICE_MEMORY,
-                                    "attention" };
+        needs[n++] = (struct need){ &m->attention.partial, tdm_vk_partial_flagged(m) + flagged_bytes,
+                                    TDM_VK_DEVICE_MEMORY, "attention" };
         needs[n++] = (struct need){ &m->counters, 64, TDM_VK_HOST_MEMORY, "counters" };
         needs[n++] = (struct need){ &m->chain, place_flagged(m), TDM_VK_DEVICE_MEMORY, "counters" };
         needs[n++] =
@@ -219,7 +223,8 @@ static unsigned list_needs(struct tdm_vk_model *m, uint64_t step_bytes, struct n
                                                                   (tdm_vk_q_width(hp) + 2ull * tdm_vk_kv_width(hp)) :
                                                           0,
                                TDM_VK_SHARED_MEMORY, "biases" };
-        needs[n++] = (struct need){ &m->rotations, m->attend_f16 ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0,
+        needs[n++] = (struct need){ &m->attention.rotations,
+                                    m->attention.is_f16 ? hp->n_layers * sizeof(struct tdm_vk_rotation) : 0,
                                     TDM_VK_SHARED_MEMORY, "attention" };
         return list_steps(m, step_bytes, needs, n);
 }
@@ -229,9 +234,9 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
 {
         uint64_t weights = 0, cache = 0, work = 0, left, total;
 
-        for (unsigned i = 0; i < m->n_regions; i++)
-                if (!m->device->import || m->region_tensor[i])
-                        weights += m->region_end[i] - m->region_begin[i];
+        for (unsigned i = 0; i < m->regions.n; i++)
+                if (!m->device->import || m->regions.tensors[i])
+                        weights += m->regions.end[i] - m->regions.begin[i];
         for (unsigned i = 0; i < n; i++)
                 work += needs[i].place == TDM_VK_DEVICE_MEMORY ? needs[i].bytes : 0;
         if (m->cache.base && !m->device->import)
@@ -257,8 +262,8 @@ int tdm_vk_partial_clear(struct tdm_vk_model *m, struct tdm_error *err)
 
         if (r != 0)
                 return r;
-        m->step_serial = 0;
-        device->vk.CmdFillBuffer(commands, m->partial.buffer, 0, VK_WHOLE_SIZE, 0);
+        m->attention.step_serial = 0;
+        device->vk.CmdFillBuffer(commands, m->attention.partial.buffer, 0, VK_WHOLE_SIZE, 0);
         tdm_vk_barrier(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
                        VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
         return tdm_vk_once_end(device, what, err);
@@ -280,7 +285,7 @@ static int allocate_buffers(struct tdm_vk_model *m, const struct need *needs, un
         memset(m->counters.map, 0, 64);
         r = tdm_vk_partial_clear(m, err);
         /* so that every model comes past the last one soon, not after hours alone */
-        m->step_serial = TDM_VK_SERIALS - 3;
+        m->attention.step_serial = TDM_VK_SERIALS - 3;
         return r;
 }
 
@@ -293,20 +298,21 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *m, const struct tdm_d
         if (!config->activations)
                 return 0;
         if (config->activations_dmabuf && (device->unified || config->dmabuf_only)) {
-                imported = tdm_vk_buffer_import_dmabuf(device, &m->activations_buffer, config->activations_dmabuf,
-                                                       config->activations_bytes, &m->no_dmabuf) == 0;
-                m->activations_dmabuf = imported ? config->activations_dmabuf : 0;
+                imported = tdm_vk_buffer_import_dmabuf(device, &m->activations.buffer, config->activations_dmabuf,
+                                                       config->activations_bytes, &m->activations.no_dmabuf) == 0;
+                m->activations.dmabuf = imported ? config->activations_dmabuf : 0;
         } else if (config->activations_dmabuf)
-                m->no_dmabuf = "the GPU's memory is its own";
+                m->activations.no_dmabuf = "the GPU's memory is its own";
         if (!imported && config->dmabuf_only)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "activations = dma-buf, but %s cannot take one: %s",
-                                     device->properties.deviceName, m->no_dmabuf ? m->no_dmabuf : "none came");
+                                     device->properties.deviceName,
+                                     m->activations.no_dmabuf ? m->activations.no_dmabuf : "none came");
         if (!imported && device->import)
-                imported = tdm_vk_buffer_import(device, &m->activations_buffer, config->activations,
+                imported = tdm_vk_buffer_import(device, &m->activations.buffer, config->activations,
                                                 TDM_ALIGN_UP(config->activations_bytes, device->import_align)) == 0;
         if (imported) {
-                m->activations = config->activations;
-                m->activations_bytes = config->activations_bytes;
+                m->activations.base = config->activations;
+                m->activations.size_bytes = config->activations_bytes;
         }
         return 0;
 }
@@ -360,7 +366,7 @@ int tdm_vk_buffers_init(struct tdm_vk_model *m, uint64_t step_bytes, struct tdm_
         int r = check_memory(m, needs, n, err);
 
         /* Regions that nothing is allocated for yet have a size but no address. */
-        memset(m->regions, 0, sizeof(m->regions));
+        memset(m->regions.buffers, 0, sizeof(m->regions.buffers));
         if (r == 0)
                 r = allocate_buffers(m, needs, n, err);
         return r == 0 ? host_memory_init(m, err) : r;
@@ -370,32 +376,32 @@ void tdm_vk_buffers_deinit(struct tdm_vk_model *m)
 {
         struct tdm_vk_device *device = m->device;
 
-        for (unsigned i = 0; i < m->n_regions; i++)
-                tdm_vk_buffer_deinit(device, &m->regions[i]);
+        for (unsigned i = 0; i < m->regions.n; i++)
+                tdm_vk_buffer_deinit(device, &m->regions.buffers[i]);
         for (unsigned i = 0; i < TDM_VK_N_ACTS; i++) {
-                tdm_vk_buffer_deinit(device, &m->acts[i]);
-                tdm_vk_buffer_deinit(device, &m->scale_sums[i]);
+                tdm_vk_buffer_deinit(device, &m->rounded.acts[i]);
+                tdm_vk_buffer_deinit(device, &m->rounded.sums[i]);
         }
         for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
                 tdm_vk_buffer_deinit(device, &m->slots[i].step);
                 tdm_vk_buffer_deinit(device, &m->slots[i].hidden_buffer);
         }
-        tdm_vk_buffer_deinit(device, &m->early_slot.step);
-        tdm_vk_buffer_deinit(device, &m->early_slot.hidden_buffer);
-        tdm_vk_buffer_deinit(device, &m->activations_buffer);
+        tdm_vk_buffer_deinit(device, &m->early.slot.step);
+        tdm_vk_buffer_deinit(device, &m->early.slot.hidden_buffer);
+        tdm_vk_buffer_deinit(device, &m->activations.buffer);
         for (unsigned i = 0; i < TDM_VK_N_ARRAYS; i++)
                 tdm_vk_buffer_deinit(device, &m->arrays[i]);
-        tdm_vk_buffer_deinit(device, &m->partial);
-        tdm_vk_buffer_deinit(device, &m->logits_host);
-        tdm_vk_buffer_deinit(device, &m->scan);
-        tdm_vk_buffer_deinit(device, &m->scan_host);
+        tdm_vk_buffer_deinit(device, &m->attention.partial);
+        tdm_vk_buffer_deinit(device, &m->logits.host);
+        tdm_vk_buffer_deinit(device, &m->logits.scan);
+        tdm_vk_buffer_deinit(device, &m->logits.scan_host);
         tdm_vk_buffer_deinit(device, &m->hidden_host);
         tdm_vk_buffer_deinit(device, &m->counters);
         tdm_vk_buffer_deinit(device, &m->chain);
         tdm_vk_buffer_deinit(device, &m->biases);
-        tdm_vk_buffer_deinit(device, &m->rotations);
+        tdm_vk_buffer_deinit(device, &m->attention.rotations);
         tdm_vk_buffer_deinit(device, &m->choices);
-        tdm_vk_buffer_deinit(device, &m->embedded_sums);
+        tdm_vk_buffer_deinit(device, &m->side.embedded_sums);
         for (unsigned kind = 0; kind < TDM_VK_KINDS; kind++)
                 tdm_rope_deinit(&m->rope[kind]);
         tdm_pooler_destroy(m->pooling);

@@ -131,7 +131,7 @@ static void fold_streams(struct builder *b)
         const uint32_t d = m->hp.d_model;
 
         for (uint32_t i = 1; i < m->recipe.n_streams; i++) {
-                const struct tdm_vk_matrix *matrix = part_of(b, &m->altup_unembd, (i - 1) * d, d);
+                const struct tdm_vk_matrix *matrix = part_of(b, &m->side.altup_unembd, (i - 1) * d, d);
                 struct tdm_vk_op *op = add_streams(b, TDM_VK_STREAMS_GATHER, TDM_VK_ROWS_LOGITS, i * d);
 
                 op->y = rows_in(TDM_VK_UNFOLDED, 0, d);
@@ -166,7 +166,7 @@ static void build_inputs(struct builder *b)
                 return;
         add_embed(b, x0);
         if (m->recipe.per_layer_width > 0)
-                add_rounding(b, &m->per_layer_proj, x0, 0)->y.array = TDM_VK_EMBEDDED;
+                add_rounding(b, &m->side.per_layer_proj, x0, 0)->y.array = TDM_VK_EMBEDDED;
 }
 
 /* Rows of the embedding, and the streams beside the first. */
@@ -178,9 +178,9 @@ static void build_embed(struct builder *b)
         add_embed(b, rows_in(TDM_VK_HIDDEN, 0, m->hp.residual_width));
         if (!tdm_vk_has_streams(m))
                 return;
-        add_rounding(b, &m->altup_proj, rows_in(TDM_VK_X0, 0, d), 0);
+        add_rounding(b, &m->side.altup_proj, rows_in(TDM_VK_X0, 0, d), 0);
         for (uint32_t i = 1; i < m->recipe.n_streams; i++)
-                add_multiply(b, part_of(b, &m->altup_proj, (i - 1) * d, d),
+                add_multiply(b, part_of(b, &m->side.altup_proj, (i - 1) * d, d),
                              rows_in(TDM_VK_HIDDEN, i * d, m->hp.residual_width));
         add_streams(b, TDM_VK_STREAMS_LENGTH, TDM_VK_ROWS_TILE, m->recipe.active_stream);
 }
@@ -332,14 +332,14 @@ static void build_layer_input(struct builder *b)
         const uint32_t width = m->recipe.per_layer_width;
         const struct tdm_vk_rows input = rows_in(TDM_VK_INPUT, 0, width), gate = rows_in(TDM_VK_INPUT_GATE, 0, width);
 
-        add_multiply(b, part_of(b, &m->per_layer_proj, b->layer * width, width), input);
+        add_multiply(b, part_of(b, &m->side.per_layer_proj, b->layer * width, width), input);
         b->program->ops[b->program->n_ops - 1].x.array = TDM_VK_EMBEDDED;
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_SIDE,
                                        .rows = TDM_VK_ROWS_TILE,
                                        .variant = TDM_VK_SIDE_INPUT,
                                        .y = input,
                                        .other = rows_in(TDM_VK_STEP_INPUTS, b->layer * width, m->hp.n_layers * width),
-                                       .gains = { m->per_layer_norm },
+                                       .gains = { m->side.per_layer_norm },
                                        .n = width,
                                        .factors = { 1.0f / sqrtf((float)m->hp.d_model), sqrtf((float)width) } });
         add_rounding(b, &l->input_gate, rows_in(TDM_VK_HIDDEN, tdm_vk_active_at(m), m->hp.residual_width),
@@ -425,7 +425,7 @@ static void build_head(struct builder *b)
                                        .rows = TDM_VK_ROWS_LOGITS,
                                        .matrices = { &m->output },
                                        .n_matrices = 1,
-                                       .y = rows_in(TDM_VK_LOGITS_Y, 0, m->logits_stride),
+                                       .y = rows_in(TDM_VK_LOGITS_Y, 0, m->logits.stride),
                                        .is_measured = true });
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_LOGITS, .rows = TDM_VK_ROWS_LOGITS });
 }

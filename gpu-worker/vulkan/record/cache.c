@@ -79,7 +79,7 @@ static void begin_commands(struct emitter *e, const VkBufferCopy *rows)
         if (m->device->chained) /* word 0 says that a kernel gave up: it is kept */
                 vk->CmdFillBuffer(e->chain.commands, m->chain.buffer, sizeof(uint32_t),
                                   TDM_VK_FLAGGED_Y - sizeof(uint32_t) +
-                                          (e->is_flagged ? slot->n_rows * (uint64_t)m->flag_stride : 0),
+                                          (e->is_flagged ? slot->n_rows * (uint64_t)m->flagged.stride : 0),
                                   0);
         chain_barrier_all(&e->chain);
 }

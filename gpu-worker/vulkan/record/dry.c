@@ -29,7 +29,7 @@ static int record_blocks(struct tdm_vk_model *m, struct tdm_vk_slot *slot, uint3
                 struct tdm_vk_work work = { .slot = slot, .first = first, .n = TDM_MIN(n, end - first) };
 
                 if (first + work.n == end && !m->pooling)
-                        work.n_logits = TDM_MIN(slot->n_rows, m->logits_rows);
+                        work.n_logits = TDM_MIN(slot->n_rows, m->logits.rows);
                 r = tdm_vk_record_dry(m, &work, err);
         }
         return r;
@@ -47,7 +47,7 @@ static int record_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, uint32_
                 bool is_one_head = way & 1;
 
                 slot->several = way & 2;
-                if ((slot->several && n_rows == 1) || (is_one_head && m->attend_f16))
+                if ((slot->several && n_rows == 1) || (is_one_head && m->attention.is_f16))
                         continue;
                 slot->many = slot->several && few == TDM_VK_FEW_NOT;
                 slot->flags = n_rows == 1 || few == TDM_VK_FEW_FLAGGED;

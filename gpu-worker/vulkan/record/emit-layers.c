@@ -55,11 +55,11 @@ void emit_attend(struct emitter *e, const struct tdm_vk_op *op)
                 .rows = rotate.rows,
                 .table = rotate.table,
                 .items = e->step + e->layout.items[kind_index] +
-                         (uint64_t)tile * m->max_items * sizeof(struct tdm_vk_item),
-                .partial = m->partial.address + TDM_VK_ARRIVALS_BYTES,
-                .acts = e->is_flagged ? emit_flagged_acts(e, l->o.act) : m->acts[l->o.act].address,
+                         (uint64_t)tile * m->attention.max_items * sizeof(struct tdm_vk_item),
+                .partial = m->attention.partial.address + TDM_VK_ARRIVALS_BYTES,
+                .acts = e->is_flagged ? emit_flagged_acts(e, l->o.act) : m->rounded.acts[l->o.act].address,
                 .scale_sums = e->is_flagged ? 0 : emit_scale_sums(e, l->o.act, e->n_rows),
-                .scale_sums_rows = m->scale_sums_rows,
+                .scale_sums_rows = m->rounded.sums_rows,
                 .act_scale = l->o.x_scale,
                 .pieces = m->cache.layers[layer].pieces,
                 .page_bytes = rotate.page_bytes,
@@ -71,17 +71,17 @@ void emit_attend(struct emitter *e, const struct tdm_vk_op *op)
                 .table_entries = m->limits.table_entries,
                 .window = kind->window,
                 .query_scale = l->query_scale,
-                .score_scale = m->attend_f16 ? 1 / l->query_scale : 0,
+                .score_scale = m->attention.is_f16 ? 1 / l->query_scale : 0,
         };
         struct tdm_vk_attend_rotating_push rotating_push = tdm_vk_attend_rotating(
-                &push, m->rotations.address + layer * sizeof(struct tdm_vk_rotation), e->log, layer + 1);
+                &push, m->attention.rotations.address + layer * sizeof(struct tdm_vk_rotation), e->log, layer + 1);
         const struct tdm_vk_merge_push merge = {
                 .partial = push.partial,
                 .row_items = e->step + e->layout.row_items[kind_index],
                 .sinks = l->sinks,
-                .acts = m->acts[l->o.act].address,
+                .acts = m->rounded.acts[l->o.act].address,
                 .scale_sums = emit_scale_sums(e, l->o.act, e->n_rows),
-                .scale_sums_rows = m->scale_sums_rows,
+                .scale_sums_rows = m->rounded.sums_rows,
                 .act_scale = l->o.x_scale,
                 .first_row = e->first_row,
                 .n_heads = kind->n_heads,
@@ -91,7 +91,7 @@ void emit_attend(struct emitter *e, const struct tdm_vk_op *op)
 
         static_assert(sizeof(rotate) <= TDM_VK_PUSH_BYTES && sizeof(push) <= TDM_VK_PUSH_BYTES,
                       "push constants fit everywhere");
-        rotating_push.partial = m->partial.address + tdm_vk_partial_flagged(m);
+        rotating_push.partial = m->attention.partial.address + tdm_vk_partial_flagged(m);
         if (!rotating)
                 chain_dispatch(&e->chain, tdm_vk_op_kernel(m, op, TDM_VK_PART_ROTATE, &class, NULL, NULL), &rotate,
                                sizeof(rotate), kind->n_heads + (tdm_vk_owns_kv(m, layer) ? 2 * kind->n_kv_heads : 0),
@@ -177,7 +177,7 @@ static void multiply_plain(struct emitter *e, const struct tdm_vk_op *op, unsign
         const struct tdm_vk_matrix *matrix = op->matrices[part];
         const struct tdm_vk_experts_lists lists = tdm_vk_experts_lists(m);
         const struct tdm_vk_class class = { .n_rows = e->n_rows };
-        const struct tdm_vk_experts_push push = { .x = m->acts[matrix->act].address,
+        const struct tdm_vk_experts_push push = { .x = m->rounded.acts[matrix->act].address,
                                                   .weights = matrix->address,
                                                   .bias = bias,
                                                   .y = emit_address(e, &op->y) + at * sizeof(float),
@@ -202,11 +202,11 @@ static void multiply_f16(struct emitter *e, const struct tdm_vk_op *op, unsigned
         const struct tdm_vk_experts_lists lists = tdm_vk_experts_lists(m);
         const struct tdm_vk_class class = { .n_rows = e->n_rows };
         const bool single = e->n_rows == 1;
-        const struct tdm_vk_experts_f16_push push = { .x = m->acts[matrix->act].address,
+        const struct tdm_vk_experts_f16_push push = { .x = m->rounded.acts[matrix->act].address,
                                                       .y = up ? 0 : emit_address(e, &op->y) + at * sizeof(float),
                                                       .w0 = matrix->address,
                                                       .w1 = up ? up->address : 0,
-                                                      .acts = m->acts[x->down.act].address,
+                                                      .acts = m->rounded.acts[x->down.act].address,
                                                       .items = m->choices.address + (single ? lists.ids : lists.items),
                                                       .slot_rows = matrix == &x->down ?
                                                                            0 :
@@ -233,7 +233,7 @@ void emit_experts_gate_up(struct emitter *e, const struct tdm_vk_op *op)
         const struct tdm_vk_experts *x = &tdm_vk_op_layer(m, op)->experts;
         const struct tdm_vk_class class = { .n_rows = e->n_rows };
         const struct tdm_vk_gelu_push gelu = { .y = emit_address(e, &op->y),
-                                               .acts = m->acts[x->down.act].address,
+                                               .acts = m->rounded.acts[x->down.act].address,
                                                .act_scale = x->down.x_scale,
                                                .d_ff = x->d_expert };
 

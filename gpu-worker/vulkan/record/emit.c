@@ -11,12 +11,12 @@ uint64_t emit_flagged_y(const struct emitter *e)
 
 uint64_t emit_flagged_acts(const struct emitter *e, uint32_t act)
 {
-        return e->m->chain.address + e->m->flagged_acts[act];
+        return e->m->chain.address + e->m->flagged.acts[act];
 }
 
 uint64_t emit_scale_sums(const struct emitter *e, uint32_t act, uint32_t n_rows)
 {
-        return n_rows <= TDM_VK_INT8_ROWS_MAX ? e->m->scale_sums[act].address : 0;
+        return n_rows <= TDM_VK_INT8_ROWS_MAX ? e->m->rounded.sums[act].address : 0;
 }
 
 static uint64_t hidden_rows(const struct emitter *e)
@@ -45,16 +45,16 @@ uint64_t emit_address(const struct emitter *e, const struct tdm_vk_rows *rows)
 /* The tile's rounded rows of the embedding, and their scales. */
 static uint64_t embedded_acts(const struct emitter *e)
 {
-        return e->m->arrays[TDM_VK_EMBEDDED].address + e->first_row / e->m->tile_rows * e->m->embedded_bytes;
+        return e->m->arrays[TDM_VK_EMBEDDED].address + e->first_row / e->m->tile_rows * e->m->side.embedded_bytes;
 }
 
 static uint64_t embedded_sums(const struct emitter *e)
 {
         const struct tdm_vk_model *m = e->m;
 
-        return m->embedded_sums.size_bytes ?
-                       m->embedded_sums.address + (uint64_t)(e->first_row / m->tile_rows) * m->scale_sums_rows *
-                                                          (m->hp.d_model / TDM_BLOCK_VALUES) * 8 :
+        return m->side.embedded_sums.size_bytes ?
+                       m->side.embedded_sums.address + (uint64_t)(e->first_row / m->tile_rows) * m->rounded.sums_rows *
+                                                               (m->hp.d_model / TDM_BLOCK_VALUES) * 8 :
                        0;
 }
 
@@ -93,7 +93,7 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
         const struct tdm_vk_matrix *a = matrices[0];
         unsigned n = tdm_vk_group_of(matrices, n_matrices, ret_panels);
 
-        *ret = (struct tdm_vk_matmul_push){ .x = m->acts[a->act].address,
+        *ret = (struct tdm_vk_matmul_push){ .x = m->rounded.acts[a->act].address,
                                             .w0 = a->address,
                                             .panel1 = UINT32_MAX,
                                             .panel2 = UINT32_MAX,
@@ -102,8 +102,8 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
                                             .n_out = a->rows,
                                             .n_rows = 1,
                                             .y_scale = a->y_scale,
-                                            .scale_sums = m->scale_sums[a->act].address,
-                                            .scale_sums_rows = m->scale_sums_rows };
+                                            .scale_sums = m->rounded.sums[a->act].address,
+                                            .scale_sums_rows = m->rounded.sums_rows };
         for (unsigned k = 1, panel = a->n_panels; k < n; panel += matrices[k++]->n_panels) {
                 *(k == 1 ? &ret->w1 : &ret->w2) = matrices[k]->address;
                 *(k == 1 ? &ret->panel1 : &ret->panel2) = panel;
@@ -115,7 +115,7 @@ unsigned tdm_vk_matmul_group(const struct tdm_vk_model *m, const struct tdm_vk_m
 void tdm_vk_gate_up_push(const struct tdm_vk_model *m, const struct tdm_vk_layer *l, uint32_t n_rows,
                          struct tdm_vk_matmul_push *ret)
 {
-        *ret = (struct tdm_vk_matmul_push){ .x = m->acts[l->gate.act].address,
+        *ret = (struct tdm_vk_matmul_push){ .x = m->rounded.acts[l->gate.act].address,
                                             .w0 = l->gate.address,
                                             .w1 = l->up.address,
                                             .panel1 = l->gate.n_panels,
@@ -126,9 +126,9 @@ void tdm_vk_gate_up_push(const struct tdm_vk_model *m, const struct tdm_vk_layer
                                             .n_rows = n_rows,
                                             .y_scale = l->gate.y_scale,
                                             .act_scale = l->down.x_scale,
-                                            .acts = m->acts[l->down.act].address,
-                                            .out_scale_sums = m->scale_sums[l->down.act].address,
-                                            .scale_sums_rows = m->scale_sums_rows };
+                                            .acts = m->rounded.acts[l->down.act].address,
+                                            .out_scale_sums = m->rounded.sums[l->down.act].address,
+                                            .scale_sums_rows = m->rounded.sums_rows };
 }
 
 /* Of a single row or a few: reads flagged words or not and leaves some. A dispatch for each type, side by side. */
@@ -147,7 +147,7 @@ static void product_flagged(struct emitter *e, const struct tdm_vk_op *op, const
                         push.x = emit_flagged_acts(e, op->matrices[i]->act);
                 push.y = y;
                 push.n_rows = e->n_rows;
-                push.flag_stride = e->m->flag_stride;
+                push.flag_stride = e->m->flagged.stride;
                 e->chain.is_beside = i > 0;
                 chain_dispatch(&e->chain, pipeline, &push, sizeof(push), TDM_DIV_UP(n_panels, panels), 1,
                                reads | LEAVES_FLAGS);
@@ -196,9 +196,9 @@ static void emit_activation(struct emitter *e, const struct tdm_vk_op *op, unsig
 {
         const struct tdm_vk_class class = { .n_rows = e->n_rows };
         const struct tdm_vk_gelu_push push = { .y = emit_address(e, from),
-                                               .acts = e->m->acts[down->act].address,
+                                               .acts = e->m->rounded.acts[down->act].address,
                                                .scale_sums = emit_scale_sums(e, down->act, e->n_rows),
-                                               .scale_sums_rows = e->m->scale_sums_rows,
+                                               .scale_sums_rows = e->m->rounded.sums_rows,
                                                .act_scale = down->x_scale,
                                                .d_ff = from->stride / 2 };
 
@@ -221,7 +221,7 @@ static void emit_gate_up(struct emitter *e, const struct tdm_vk_op *op)
                 return;
         }
         tdm_vk_gate_up_push(e->m, l, e->n_rows, &push);
-        push.flag_stride = e->m->flag_stride;
+        push.flag_stride = e->m->flagged.stride;
         if (e->is_flagged)
                 push.x = emit_flagged_acts(e, l->gate.act);
         if (e->is_flagged && e->n_rows == 1 && tdm_vk_matrices_flag(e->m->device, &l->down, l->down.n_panels)) {
@@ -264,13 +264,13 @@ static void emit_norm(struct emitter *e, const struct tdm_vk_op *op, const struc
                                          .hidden_stride = m->hp.residual_width,
                                          .gain = rounds ? rounds->gains[0] : 0,
                                          .d = m->hp.d_model,
-                                         .y_stride =
-                                                 reads_flags ? m->flag_stride / (uint32_t)sizeof(float) : m->hp.d_model,
+                                         .y_stride = reads_flags ? m->flagged.stride / (uint32_t)sizeof(float) :
+                                                                   m->hp.d_model,
                                          .eps = m->recipe.norm_eps,
-                                         .scale_sums_rows = m->scale_sums_rows,
+                                         .scale_sums_rows = m->rounded.sums_rows,
                                          .hidden_index = e->hidden_index,
                                          .hidden_wait = e->is_flagged || class.is_few ? e->hidden_groups : 0,
-                                         .flag_stride = m->flag_stride };
+                                         .flag_stride = m->flagged.stride };
         const unsigned reads = reads_flags ? READS_FLAGS : 0, leaves = e->is_flagged && rounds ? LEAVES_FLAGS : 0;
         uint32_t forms = 0;
 
@@ -279,14 +279,14 @@ static void emit_norm(struct emitter *e, const struct tdm_vk_op *op, const struc
                 push.act_scale = rounds->matrices[i]->x_scale;
         }
         if (forms == (1u << TDM_VK_ACT_F32 | 1u << TDM_VK_ACT_F16)) /* of experts: one kernel leaves both */
-                push.beside = m->acts[TDM_VK_ACT_F32].address;
+                push.beside = m->rounded.acts[TDM_VK_ACT_F32].address;
         for (uint32_t act = 0; act <= TDM_VK_ACT_NONE; act++) {
                 struct tdm_vk_pipeline *pipeline = tdm_vk_op_kernel(m, op, act, &class, NULL, NULL);
 
                 if (!pipeline)
                         continue;
                 if (act != TDM_VK_ACT_NONE) {
-                        push.acts = e->is_flagged ? emit_flagged_acts(e, act) : m->acts[act].address;
+                        push.acts = e->is_flagged ? emit_flagged_acts(e, act) : m->rounded.acts[act].address;
                         push.scale_sums = e->is_flagged ? 0 : emit_scale_sums(e, act, e->n_rows);
                 }
                 chain_dispatch(&e->chain, pipeline, &push, sizeof(push), e->n_rows, 1, reads | leaves);
@@ -309,9 +309,9 @@ static void emit_head_norm(struct emitter *e, const struct tdm_vk_op *op)
         struct tdm_vk_norm_push push = { .hidden = e->work->slot->hidden,
                                          .gain = op->gains[0],
                                          .act_scale = output->x_scale,
-                                         .acts = m->acts[output->act].address,
+                                         .acts = m->rounded.acts[output->act].address,
                                          .scale_sums = emit_scale_sums(e, output->act, e->work->n_logits),
-                                         .scale_sums_rows = m->scale_sums_rows,
+                                         .scale_sums_rows = m->rounded.sums_rows,
                                          .gather = gathered_rows(e),
                                          .d = m->hp.d_model,
                                          .eps = m->recipe.norm_eps };
@@ -363,14 +363,14 @@ static void emit_side(struct emitter *e, const struct tdm_vk_op *op)
                 push.acts = embedded_acts(e);
                 push.scale_sums = n_rows <= TDM_VK_INT8_ROWS_MAX ? embedded_sums(e) : 0;
         } else if (op->n_matrices > 0) {
-                push.acts = m->acts[op->matrices[0]->act].address;
+                push.acts = m->rounded.acts[op->matrices[0]->act].address;
                 push.scale_sums = emit_scale_sums(e, op->matrices[0]->act, n_rows);
         } else {
                 push.y = emit_address(e, &op->y);
                 push.y_stride = op->y.stride;
         }
         if (op->n_matrices > 0)
-                push.scale_sums_rows = m->scale_sums_rows;
+                push.scale_sums_rows = m->rounded.sums_rows;
         dispatch_op(e, op, &push, sizeof(push), n_rows, 1);
 }
 
@@ -381,7 +381,7 @@ static void emit_streams(struct emitter *e, const struct tdm_vk_op *op)
         const struct tdm_vk_streams_push push = { .hidden = is_gathered ? e->work->slot->hidden : hidden_rows(e),
                                                   .x = emit_address(e, &op->x),
                                                   .other = emit_address(e, &op->other),
-                                                  .y = op->n_matrices ? m->acts[op->matrices[0]->act].address :
+                                                  .y = op->n_matrices ? m->rounded.acts[op->matrices[0]->act].address :
                                                                         emit_address(e, &op->y),
                                                   .coefficients = op->coefficients,
                                                   .gain0 = op->gains[0],
@@ -405,35 +405,35 @@ static void emit_logits(struct emitter *e, const struct tdm_vk_op *op)
 {
         const struct tdm_vk_model *m = e->m;
         uint32_t n = e->work->n_logits;
-        uint64_t maxima_bytes = (uint64_t)m->logits_rows * m->maxima_stride * sizeof(float);
-        const VkBufferCopy whole = { .size = (uint64_t)n * m->logits_stride * sizeof(float) };
+        uint64_t maxima_bytes = (uint64_t)m->logits.rows * m->logits.maxima_stride * sizeof(float);
+        const VkBufferCopy whole = { .size = (uint64_t)n * m->logits.stride * sizeof(float) };
         const struct tdm_vk_logits_push logits = { .logits = m->arrays[TDM_VK_LOGITS_Y].address,
-                                                   .maxima = m->scan.address,
-                                                   .tops = m->scan.address + maxima_bytes,
-                                                   .host_tops = m->scan_host.address + tdm_vk_scan_tops(m),
-                                                   .host_sums = m->scan_host.address,
+                                                   .maxima = m->logits.scan.address,
+                                                   .tops = m->logits.scan.address + maxima_bytes,
+                                                   .host_tops = m->logits.scan_host.address + tdm_vk_scan_tops(m),
+                                                   .host_sums = m->logits.scan_host.address,
                                                    .n_vocab = m->hp.n_vocab,
-                                                   .logits_stride = m->logits_stride,
-                                                   .maxima_stride = m->maxima_stride,
-                                                   .tops_stride = m->tops_stride,
-                                                   .sums_stride = m->sums_stride };
+                                                   .logits_stride = m->logits.stride,
+                                                   .maxima_stride = m->logits.maxima_stride,
+                                                   .tops_stride = m->logits.tops_stride,
+                                                   .sums_stride = m->logits.sums_stride };
         const struct tdm_vk_gather_push gather = { .logits = m->arrays[TDM_VK_LOGITS_Y].address,
-                                                   .host = m->logits_host.address,
-                                                   .maxima = m->scan.address,
+                                                   .host = m->logits.host.address,
+                                                   .maxima = m->logits.scan.address,
                                                    .wanted = e->step + e->layout.wanted +
                                                              (uint64_t)e->work->first_logit * TDM_VK_WANTED_STRIDE *
                                                                      sizeof(uint32_t),
-                                                   .found = m->scan_host.address + tdm_vk_scan_found(m),
-                                                   .logits_stride = m->logits_stride,
-                                                   .maxima_stride = m->maxima_stride,
+                                                   .found = m->logits.scan_host.address + tdm_vk_scan_found(m),
+                                                   .logits_stride = m->logits.stride,
+                                                   .maxima_stride = m->logits.maxima_stride,
                                                    .wanted_stride = TDM_VK_WANTED_STRIDE };
 
         const struct tdm_vk_class class = { .n_rows = n };
 
-        if (m->logits_whole) {
+        if (m->logits.is_whole) {
                 chain_barrier_all(&e->chain);
                 e->chain.before = WAITING_DONE;
-                m->device->vk.CmdCopyBuffer(e->chain.commands, m->arrays[TDM_VK_LOGITS_Y].buffer, m->logits_host.buffer,
+                m->device->vk.CmdCopyBuffer(e->chain.commands, m->arrays[TDM_VK_LOGITS_Y].buffer, m->logits.host.buffer,
                                             1, &whole);
                 return;
         }

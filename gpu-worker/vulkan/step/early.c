@@ -5,26 +5,26 @@
 
 int tdm_vk_early_init(struct tdm_vk_model *m)
 {
-        if (tdm_shorter_new(&m->shorter, &m->hp, m->recipe.pooling != TDM_POOLING_NONE, m->limits.max_rows,
+        if (tdm_shorter_new(&m->early.shorter, &m->hp, m->recipe.pooling != TDM_POOLING_NONE, m->limits.max_rows,
                             &m->limits) < 0)
                 return -ENOMEM;
-        if (!m->shorter)
+        if (!m->early.shorter)
                 return 0;
-        m->early_copies = calloc(m->limits.max_seqs, sizeof(*m->early_copies));
-        return m->early_copies ? 0 : -ENOMEM;
+        m->early.copies = calloc(m->limits.max_seqs, sizeof(*m->early.copies));
+        return m->early.copies ? 0 : -ENOMEM;
 }
 
 void tdm_vk_early_deinit(struct tdm_vk_model *m)
 {
-        tdm_shorter_free(m->shorter);
-        free(m->early_copies);
+        tdm_shorter_free(m->early.shorter);
+        free(m->early.copies);
 }
 
 /* A slot's hidden rows. */
 static VkBuffer rows_of(const struct tdm_vk_model *m, const struct tdm_vk_slot *slot, uint64_t *ret_offset)
 {
-        *ret_offset = slot->in_place ? slot->hidden - m->activations_buffer.address : 0;
-        return slot->in_place ? m->activations_buffer.buffer : slot->hidden_buffer.buffer;
+        *ret_offset = slot->in_place ? slot->hidden - m->activations.buffer.address : 0;
+        return slot->in_place ? m->activations.buffer.buffer : slot->hidden_buffer.buffer;
 }
 
 static void copy_rows(struct tdm_vk_device *device, VkCommandBuffer commands, VkBuffer from, VkBuffer to,
@@ -52,7 +52,7 @@ static uint32_t list_pieces(struct tdm_vk_model *m, const struct tdm_step *short
                 if (!s->n_rows)
                         continue;
                 far = offset + from[s->first_row] * bytes;
-                m->early_copies[n++] = (VkBufferCopy){ back ? near : far, back ? far : near, s->n_rows * bytes };
+                m->early.copies[n++] = (VkBufferCopy){ back ? near : far, back ? far : near, s->n_rows * bytes };
         }
         return n;
 }
@@ -68,14 +68,14 @@ int tdm_vk_early_begin(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
 {
         const char *what = "copying hidden rows";
         bool is_elsewhere = !slot->in_place && !slot->on_device;
-        struct tdm_vk_slot *early = &m->early_slot;
+        struct tdm_vk_slot *early = &m->early.slot;
         VkCommandBuffer commands;
         uint64_t offset;
         VkBuffer rows = rows_of(m, slot, &offset);
         uint32_t n = list_pieces(m, shorter, from, offset, false);
         int r = 0;
 
-        if (m->step_serial + 1 >= TDM_VK_SERIALS)
+        if (m->attention.step_serial + 1 >= TDM_VK_SERIALS)
                 r = tdm_vk_partial_clear(m, err);
         if (r == 0)
                 r = tdm_vk_once_begin(m->device, &commands, what, err);
@@ -85,12 +85,12 @@ int tdm_vk_early_begin(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
                 const VkBufferCopy all = all_rows(m, shorter);
 
                 for (uint32_t i = 0; i < n; i++)
-                        memcpy(m->hidden_host.map + m->early_copies[i].dstOffset,
-                               (const uint8_t *)hidden + m->early_copies[i].srcOffset, m->early_copies[i].size);
+                        memcpy(m->hidden_host.map + m->early.copies[i].dstOffset,
+                               (const uint8_t *)hidden + m->early.copies[i].srcOffset, m->early.copies[i].size);
                 m->device->counters.hidden_copies++;
                 copy_rows(m->device, commands, m->hidden_host.buffer, early->hidden_buffer.buffer, &all, 1);
         } else {
-                copy_rows(m->device, commands, rows, early->hidden_buffer.buffer, m->early_copies, n);
+                copy_rows(m->device, commands, rows, early->hidden_buffer.buffer, m->early.copies, n);
                 slot->on_device = true;
         }
         r = tdm_vk_once_end(m->device, what, err);
@@ -117,15 +117,15 @@ int tdm_vk_early_end(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const str
         if (r != 0)
                 return r;
         if (is_elsewhere)
-                copy_rows(m->device, commands, m->early_slot.hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
+                copy_rows(m->device, commands, m->early.slot.hidden_buffer.buffer, m->hidden_host.buffer, &all, 1);
         else
-                copy_rows(m->device, commands, m->early_slot.hidden_buffer.buffer, rows, m->early_copies, n);
+                copy_rows(m->device, commands, m->early.slot.hidden_buffer.buffer, rows, m->early.copies, n);
         r = tdm_vk_once_end(m->device, what, err);
         if (r != 0 || !is_elsewhere)
                 return r;
         for (uint32_t i = 0; i < n; i++)
-                memcpy((uint8_t *)hidden + m->early_copies[i].dstOffset,
-                       m->hidden_host.map + m->early_copies[i].srcOffset, m->early_copies[i].size);
+                memcpy((uint8_t *)hidden + m->early.copies[i].dstOffset,
+                       m->hidden_host.map + m->early.copies[i].srcOffset, m->early.copies[i].size);
         m->device->counters.hidden_copies++;
         return 0;
 }

@@ -40,7 +40,8 @@ void tdm_vk_step_layout(const struct tdm_vk_model *m, struct tdm_vk_step_layout 
                 bool used = m->kinds[kind].used;
 
                 ret->angles[kind] = take_bytes(&at, used ? max_rows * m->kinds[kind].head_dim * sizeof(float) : 0);
-                ret->items[kind] = take_bytes(&at, used ? n_tiles * m->max_items * sizeof(struct tdm_vk_item) : 0);
+                ret->items[kind] =
+                        take_bytes(&at, used ? n_tiles * m->attention.max_items * sizeof(struct tdm_vk_item) : 0);
                 ret->row_items[kind] = take_bytes(&at, used ? max_rows * sizeof(struct tdm_vk_row_items) : 0);
         }
         ret->inputs = take_bytes(&at, max_rows * m->hp.n_layers * m->recipe.per_layer_width * sizeof(float));
@@ -68,15 +69,16 @@ struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *m, const float *hidden)
         oldest->key = hidden;
         oldest->used = ++m->clock;
         oldest->next_block = 0;
-        oldest->in_place = m->activations_buffer.buffer != VK_NULL_HANDLE;
+        oldest->in_place = m->activations.buffer.buffer != VK_NULL_HANDLE;
         oldest->hidden = oldest->hidden_buffer.address;
         if (oldest->in_place) {
-                if ((const uint8_t *)hidden < m->activations ||
-                    (const uint8_t *)hidden + bytes > m->activations + m->activations_bytes) {
+                if ((const uint8_t *)hidden < m->activations.base ||
+                    (const uint8_t *)hidden + bytes > m->activations.base + m->activations.size_bytes) {
                         oldest->key = NULL;
                         return NULL;
                 }
-                oldest->hidden = m->activations_buffer.address + (uint64_t)((const uint8_t *)hidden - m->activations);
+                oldest->hidden =
+                        m->activations.buffer.address + (uint64_t)((const uint8_t *)hidden - m->activations.base);
         }
         return oldest;
 }
@@ -118,7 +120,7 @@ static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *
 {
         uint64_t n = 0;
 
-        if (m->attend_f16)
+        if (m->attention.is_f16)
                 return kind->queries_heads;
         for (uint32_t row = 0; row < step->head.n_rows && kind->used; row++) {
                 uint32_t first, last;
@@ -144,7 +146,7 @@ static bool has_few_items(const struct tdm_vk_model *m, const struct tdm_step *s
                         block_spans(kind, step, row, 1, &first, &last);
                         n += last - first + 1;
                 }
-                if (kind->used && (n > m->max_items || n * kind->n_heads > m->max_slots ||
+                if (kind->used && (n > m->attention.max_items || n * kind->n_heads > m->attention.max_slots ||
                                    n * (kind->n_heads / kind->queries_heads) > FEW_GROUPS))
                         return false;
         }
@@ -159,8 +161,8 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
         const struct tdm_vk_kind *kind = &m->kinds[kind_index];
         uint32_t first_row = tile * m->tile_rows, end = TDM_MIN(first_row + m->tile_rows, step->head.n_rows);
         uint32_t most = slot->many ? kind->many_rows : 1, n_heads = kind->n_heads, n_items = 0, slots = 0;
-        struct tdm_vk_item *items =
-                (struct tdm_vk_item *)(slot->step.map + layout->items[kind_index]) + (size_t)tile * m->max_items;
+        struct tdm_vk_item *items = (struct tdm_vk_item *)(slot->step.map + layout->items[kind_index]) +
+                                    (size_t)tile * m->attention.max_items;
         struct tdm_vk_row_items *row_items =
                 (struct tdm_vk_row_items *)(slot->step.map + layout->row_items[kind_index]);
         VkDispatchIndirectCommand *args =
@@ -176,7 +178,7 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                 all_items += last - first + 1;
                 all_slots += (uint64_t)(last - first + 1) * n * n_heads;
         }
-        apart = all_items <= m->max_items && all_slots <= m->max_slots;
+        apart = all_items <= m->attention.max_items && all_slots <= m->attention.max_slots;
 
         for (uint32_t row = first_row, n; row < end; row += n) {
                 /* nothing here is read back: it may be far away */
@@ -200,7 +202,7 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                                                     .n_items = n_parts,
                                                     .position = step->rows[row].position,
                                                     .seq = step->rows[row].seq,
-                                                    .serial = m->step_serial * TDM_VK_LAYERS_MAX,
+                                                    .serial = m->attention.step_serial * TDM_VK_LAYERS_MAX,
                                                     .end = seen_end(kind, step, row + n - 1),
                                                     .n_before = row - TDM_MAX(seq->first_row, first_row) };
 
@@ -286,7 +288,7 @@ void tdm_vk_step_fill(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const st
                         slot->many ? m->kinds[kind].queries_heads : item_heads(m, step, &m->kinds[kind]);
         slot->attention_layers = 0;
         slot->on_device = false;
-        m->step_serial++;
+        m->attention.step_serial++;
         for (uint32_t i = 0; i < step->head.n_rows; i++)
                 rows[i] = (struct tdm_vk_row){ step->rows[i].token, step->rows[i].position, step->rows[i].seq, 0 };
         for (uint32_t i = 0; i < step->head.n_logits; i++) {

@@ -30,7 +30,7 @@ uint64_t tdm_vk_step_args(const struct tdm_vk_step_layout *layout, uint32_t tile
 /* What the model's later blocks need, if it has such: before buffers are made. -ENOMEM. */
 int tdm_vk_early_init(struct tdm_vk_model *model);
 void tdm_vk_early_deinit(struct tdm_vk_model *model);
-/* The shorter step into model->early_slot, with its rows of the slot's, which lie there or in `hidden`. From `hidden`
+/* The shorter step into model->early.slot, with its rows of the slot's, which lie there or in `hidden`. From `hidden`
  * only these are brought, and the slot stays without any. */
 int tdm_vk_early_begin(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *shorter,
                        const uint32_t *from, const float *hidden, struct tdm_error *err);

@@ -258,12 +258,12 @@ static void count_probe(const struct recording *r)
 /* What the sampler reads: one block of equal logits, as the kernels would have found it. */
 static void find_logits(void)
 {
-        float *sums = (float *)model->scan_host.map;
-        uint32_t *found = (uint32_t *)(model->scan_host.map + tdm_vk_scan_found(model));
+        float *sums = (float *)model->logits.scan_host.map;
+        uint32_t *found = (uint32_t *)(model->logits.scan_host.map + tdm_vk_scan_found(model));
 
         for (uint64_t i = 0; i < tdm_vk_scan_found(model) / sizeof(float); i++)
                 sums[i] = 1;
-        for (uint32_t i = 0; i < model->logits_rows; i++, found += model->maxima_stride + 1) {
+        for (uint32_t i = 0; i < model->logits.rows; i++, found += model->logits.maxima_stride + 1) {
                 found[0] = 1;
                 found[1] = 0;
         }
