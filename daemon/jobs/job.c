@@ -57,14 +57,14 @@ const char *tdm_job_state_name(enum tdm_job_state state)
 
 static int copy_text(struct tdm_job *job, const char *text, size_t size)
 {
-        job->text = malloc(size + 1);
-        if (!job->text)
+        job->prompt.text = malloc(size + 1);
+        if (!job->prompt.text)
                 return -ENOMEM;
         if (size)
-                memcpy(job->text, text, size);
-        job->text[size] = '\0';
-        job->text_size = size;
-        job->is_text = true;
+                memcpy(job->prompt.text, text, size);
+        job->prompt.text[size] = '\0';
+        job->prompt.text_size = size;
+        job->prompt.is_text = true;
         return 0;
 }
 
@@ -98,14 +98,14 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
                         size += call_bytes(&m->calls[k]);
                 n_calls += m->n_calls;
         }
-        at = job->text = malloc(size + 1);
-        job->messages = calloc(n, sizeof(*job->messages));
-        calls = job->message_calls = calloc(n_calls + 1, sizeof(*calls));
-        if (!job->text || !job->messages || !calls)
+        at = job->prompt.text = malloc(size + 1);
+        job->prompt.messages = calloc(n, sizeof(*job->prompt.messages));
+        calls = job->prompt.calls = calloc(n_calls + 1, sizeof(*calls));
+        if (!job->prompt.text || !job->prompt.messages || !calls)
                 return -ENOMEM;
         for (size_t i = 0; i < n; i++) {
                 const struct tdm_chat_message *m = &messages[i];
-                struct tdm_chat_message *to = &job->messages[i];
+                struct tdm_chat_message *to = &job->prompt.messages[i];
                 struct tdm_chat_text text = copy_part((struct tdm_chat_text){ m->text ? m->text : "", m->size }, &at);
 
                 *to = (struct tdm_chat_message){ .role = m->role, .text = text.data, .size = text.size };
@@ -120,11 +120,11 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
                         calls->arguments = copy_part(m->calls[k].arguments, &at);
                 }
         }
-        job->text[size] = '\0';
-        job->text_size = size;
-        job->n_messages = n;
-        job->n_message_calls = n_calls;
-        job->is_chat = true;
+        job->prompt.text[size] = '\0';
+        job->prompt.text_size = size;
+        job->prompt.n_messages = n;
+        job->prompt.n_calls = n_calls;
+        job->prompt.is_chat = true;
         return 0;
 }
 
@@ -148,11 +148,11 @@ static int copy_biases(struct tdm_job *job, const char *text, struct tdm_error *
 
         if (r != 0 || n == 0)
                 return r;
-        job->biases = malloc(n * sizeof(*biases));
-        if (!job->biases)
+        job->request.biases = malloc(n * sizeof(*biases));
+        if (!job->request.biases)
                 return -ENOMEM;
-        memcpy(job->biases, biases, n * sizeof(*biases));
-        job->n_biases = n;
+        memcpy(job->request.biases, biases, n * sizeof(*biases));
+        job->request.n_biases = n;
         return 0;
 }
 
@@ -203,19 +203,19 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->kind = p->kind;
         job->identity = p->identity;
         job->login = p->account ? p->account->identity : p->identity;
-        job->options = tdm_job_options_without_texts(o);
-        job->priority = (enum tdm_job_priority)o->priority;
-        job->placement = (enum tdm_placement)o->placement;
+        job->request.options = tdm_job_options_without_texts(o);
+        job->request.priority = (enum tdm_job_priority)o->priority;
+        job->request.placement = (enum tdm_placement)o->placement;
         job->max_tokens = o->max_tokens;
-        job->sampling = tdm_job_options_sampling(o);
-        job->sampling.n_top = p->kind == TDM_JOB_GENERATE ? o->top_logprobs : p->n_top;
-        job->dimensions = p->dimensions;
-        job->repeat_last = o->repeat_last ? o->repeat_last : 64;
-        job->prefill_chunk = o->prefill_chunk;
-        job->ignore_end = o->ignore_end;
-        job->created_ns = tdm_now_ns();
+        job->request.sampling = tdm_job_options_sampling(o);
+        job->request.sampling.n_top = p->kind == TDM_JOB_GENERATE ? o->top_logprobs : p->n_top;
+        job->request.dimensions = p->dimensions;
+        job->request.repeat_last = o->repeat_last ? o->repeat_last : 64;
+        job->request.prefill_chunk = o->prefill_chunk;
+        job->request.ignore_end = o->ignore_end;
+        job->stats.created_ns = tdm_now_ns();
         if (o->deadline_ms > 0)
-                job->deadline_ns = job->created_ns + o->deadline_ms * TDM_NSEC_PER_MSEC;
+                job->request.deadline_ns = job->stats.created_ns + o->deadline_ms * TDM_NSEC_PER_MSEC;
 
         if (p->n_ids > 0)
                 r = copy_ids(job, p->ids, p->n_ids);
@@ -226,16 +226,16 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         if (r == 0 && o->logit_bias)
                 r = copy_biases(job, o->logit_bias, err);
         if (r == 0 && o->n_stop > 0)
-                r = tdm_stop_new(&job->stop, o->stop, o->n_stop, err);
+                r = tdm_stop_new(&job->text.stop, o->stop, o->n_stop, err);
         if (r == 0 && p->kind == TDM_JOB_GENERATE)
-                r = tdm_constraint_new(&job->constraint, o, p->account, err);
+                r = tdm_constraint_new(&job->text.constraint, o, p->account, err);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
                 return r;
         if (o->draft && o->draft[0]) {
-                job->draft_name = strdup(o->draft);
-                if (!job->draft_name)
+                job->request.draft_name = strdup(o->draft);
+                if (!job->request.draft_name)
                         return tdm_error_set(err, -ENOMEM, "out of memory");
         }
         job->account = p->account ? tdm_account_ref(p->account) : NULL;
@@ -249,12 +249,12 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
 
 static void drop_text(struct tdm_job *job)
 {
-        if (job->text)
-                explicit_bzero(job->text, job->text_size);
-        free(steal_ptr(&job->text));
-        free(steal_ptr(&job->messages));
-        free(steal_ptr(&job->message_calls));
-        job->text_size = job->n_messages = job->n_message_calls = 0;
+        if (job->prompt.text)
+                explicit_bzero(job->prompt.text, job->prompt.text_size);
+        free(steal_ptr(&job->prompt.text));
+        free(steal_ptr(&job->prompt.messages));
+        free(steal_ptr(&job->prompt.calls));
+        job->prompt.text_size = job->prompt.n_messages = job->prompt.n_calls = 0;
 }
 
 /* It does not wait any more: the account gets back what the job was charged. */
@@ -277,14 +277,14 @@ void tdm_job_unref(struct tdm_job *job)
         drop_text(job);
         settle(job);
         tdm_account_unref(job->account);
-        free(job->from_text.ids);
+        free(job->prompt.from_text.ids);
         free(job->ids);
-        free(job->draft_name);
-        free(job->biases);
-        tdm_stop_destroy(job->stop);
-        tdm_constraint_destroy(job->constraint);
-        tdm_chat_parser_destroy(job->turn);
-        free(job->room);
+        free(job->request.draft_name);
+        free(job->request.biases);
+        tdm_stop_destroy(job->text.stop);
+        tdm_constraint_destroy(job->text.constraint);
+        tdm_chat_parser_destroy(job->text.turn);
+        free(job->text.room);
         free(job->vector);
         free(job);
 }
@@ -297,19 +297,19 @@ void tdm_job_unrefp(struct tdm_job **job)
 
 size_t tdm_job_pending_bytes(const struct tdm_job *job)
 {
-        return job->text_size + job->n_messages * sizeof(*job->messages) +
-               job->n_message_calls * sizeof(*job->message_calls) + (size_t)job->ids_capacity * sizeof(*job->ids);
+        return job->prompt.text_size + job->prompt.n_messages * sizeof(*job->prompt.messages) +
+               job->prompt.n_calls * sizeof(*job->prompt.calls) + (size_t)job->ids_capacity * sizeof(*job->ids);
 }
 
 size_t tdm_job_text_to_encode(const struct tdm_job *job)
 {
-        size_t tools = tdm_constraint_tools(job->constraint).size;
-        size_t frame = job->is_chat ? TDM_CHAT_FRAME_BYTES + TDM_CHAT_MESSAGE_BYTES * job->n_messages : 0;
+        size_t tools = tdm_constraint_tools(job->text.constraint).size;
+        size_t frame = job->prompt.is_chat ? TDM_CHAT_FRAME_BYTES + TDM_CHAT_MESSAGE_BYTES * job->prompt.n_messages : 0;
 
         /* Templates write calls in a frame, and tools with indentation or as another language. */
-        frame += TDM_CHAT_MESSAGE_BYTES * job->n_message_calls + (tools ? TOOLS_FRAME_BYTES + TOOLS_FACTOR * tools : 0);
+        frame += TDM_CHAT_MESSAGE_BYTES * job->prompt.n_calls + (tools ? TOOLS_FRAME_BYTES + TOOLS_FACTOR * tools : 0);
 
-        return job->encoded ? 0 : job->text_size + frame;
+        return job->prompt.encoded ? 0 : job->prompt.text_size + frame;
 }
 
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
@@ -319,31 +319,31 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
          * context. */
         size_t capacity = TDM_MIN(tdm_job_text_to_encode(job) + 16, (size_t)hp->n_ctx + 1);
         struct tdm_encode_budget budget = { TDM_ENCODE_STEPS(tdm_job_text_to_encode(job)) +
-                                                    TDM_ENCODE_STEPS(0) * job->n_messages,
-                                            &job->cancel_encoding };
+                                                    TDM_ENCODE_STEPS(0) * job->prompt.n_messages,
+                                            &job->prompt.cancel_encoding };
         _cleanup_(freep) uint32_t *ids = NULL;
-        struct tdm_chat_options chat = { .tools = tdm_constraint_tools(job->constraint) };
+        struct tdm_chat_options chat = { .tools = tdm_constraint_tools(job->text.constraint) };
         struct tdm_error why = { 0 };
         ssize_t n;
 
-        if (job->text_size > (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
+        if (job->prompt.text_size > (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
                 return tdm_error_set(err, TDM_E_TOO_LONG,
                                      "the prompt has %zu bytes; a model with a context of %u tokens takes at most %llu",
-                                     job->text_size, hp->n_ctx,
+                                     job->prompt.text_size, hp->n_ctx,
                                      (unsigned long long)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx);
         ids = malloc(capacity * sizeof(*ids));
         if (!ids)
                 return tdm_error_set(err, -ENOMEM, "out of memory for the prompt's tokens");
-        if (job->is_chat) {
+        if (job->prompt.is_chat) {
                 if (family == TDM_CHAT_NONE)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "the model has no chat template that is known here; send the prompt raw");
-                n = tdm_chat_render(family, tokenizer, job->messages, job->n_messages, &chat, &budget, ids, capacity,
-                                    &why);
+                n = tdm_chat_render(family, tokenizer, job->prompt.messages, job->prompt.n_messages, &chat, &budget,
+                                    ids, capacity, &why);
                 if (n > (ssize_t)capacity && capacity <= hp->n_ctx)
                         n = -ETIME;
         } else
-                n = tdm_tokenizer_encode_within(tokenizer, job->text, job->text_size,
+                n = tdm_tokenizer_encode_within(tokenizer, job->prompt.text, job->prompt.text_size,
                                                 TDM_TOKENIZE_BOS |
                                                         (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
                                                          job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
@@ -376,21 +376,21 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         uint32_t left;
         int r;
 
-        if (job->constraint && job->encoded && job->from_text.r != 0) {
-                *err = job->from_text.error;
-                return job->from_text.r;
+        if (job->text.constraint && job->prompt.encoded && job->prompt.from_text.r != 0) {
+                *err = job->prompt.from_text.error;
+                return job->prompt.from_text.r;
         }
-        if (job->is_text || job->is_chat) {
-                if (!job->encoded)
-                        tdm_job_encode(job, tokenizer, family, hp, &job->from_text);
-                r = job->from_text.r;
+        if (job->prompt.is_text || job->prompt.is_chat) {
+                if (!job->prompt.encoded)
+                        tdm_job_encode(job, tokenizer, family, hp, &job->prompt.from_text);
+                r = job->prompt.from_text.r;
                 if (r != 0) {
-                        *err = job->from_text.error;
+                        *err = job->prompt.from_text.error;
                         return r;
                 }
-                job->ids = steal_ptr(&job->from_text.ids);
-                job->ids_capacity = job->from_text.capacity;
-                job->n_ids = job->from_text.n_ids;
+                job->ids = steal_ptr(&job->prompt.from_text.ids);
+                job->ids_capacity = job->prompt.from_text.capacity;
+                job->n_ids = job->prompt.from_text.n_ids;
                 drop_text(job);
         }
         if (job->n_ids == 0)
@@ -402,14 +402,14 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 if (job->ids[i] >= hp->n_vocab)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST, "token id %u at %u is not in the vocabulary of %u",
                                              job->ids[i], i, hp->n_vocab);
-        for (uint32_t i = 0; i < job->n_biases; i++)
-                if (job->biases[i].id >= hp->n_vocab)
+        for (uint32_t i = 0; i < job->request.n_biases; i++)
+                if (job->request.biases[i].id >= hp->n_vocab)
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "logit-bias: token id %u is not in the vocabulary of %u",
-                                             job->biases[i].id, hp->n_vocab);
+                                             job->request.biases[i].id, hp->n_vocab);
         settle(job);
         job->prompt_tokens = job->n_ids;
-        job->tokenizer = tokenizer;
+        job->text.tokenizer = tokenizer;
         if (job->kind != TDM_JOB_GENERATE) {
                 job->max_tokens = 0;
                 return 0;
@@ -420,19 +420,19 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         err, TDM_E_TOO_LONG,
                         "the prompt has %u tokens and fills the model's context of %u: no room for an answer",
                         job->n_ids, hp->n_ctx);
-        job->implicit_limit = job->max_tokens == 0;
+        job->request.implicit_limit = job->max_tokens == 0;
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
-        tdm_decoder_init(&job->decoder, tokenizer, false);
-        if (tdm_constraint_tools(job->constraint).size > 0) {
-                r = tdm_chat_parser_new(&job->turn, family, tokenizer);
+        tdm_decoder_init(&job->text.decoder, tokenizer, false);
+        if (tdm_constraint_tools(job->text.constraint).size > 0) {
+                r = tdm_chat_parser_new(&job->text.turn, family, tokenizer);
                 if (r < 0)
                         return tdm_error_set(err, r, "cannot read the model's calls: %s", strerror(-r));
         }
-        job->room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;
+        job->text.room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;
         /* A job with tools takes one token a step, because its constraint must see each before the next. */
-        job->n_rooms = job->turn ? 1 : 1 + TDM_MAX_GUESSES;
-        job->room = malloc(job->n_rooms * job->room_size);
-        if (!job->room)
+        job->text.n_rooms = job->text.turn ? 1 : 1 + TDM_MAX_GUESSES;
+        job->text.room = malloc(job->text.n_rooms * job->text.room_size);
+        if (!job->text.room)
                 return tdm_error_set(err, -ENOMEM, "out of memory for a token's text");
         return 0;
 }
@@ -466,22 +466,22 @@ int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm
         job->kind = TDM_JOB_GENERATE;
         job->identity = of->identity;
         job->login = of->login;
-        job->priority = TDM_JOB_BACKGROUND;
+        job->request.priority = TDM_JOB_BACKGROUND;
         job->model = draft;
         job->accepted = true;
         job->prompt_tokens = of->prompt_tokens;
         job->max_tokens = of->max_tokens;
-        job->sampling = of->sampling;
-        job->sampling.n_top = 0;
-        job->repeat_last = of->repeat_last;
-        job->biases = malloc((of->n_biases + 1) * sizeof(*job->biases));
+        job->request.sampling = of->request.sampling;
+        job->request.sampling.n_top = 0;
+        job->request.repeat_last = of->request.repeat_last;
+        job->request.biases = malloc((of->request.n_biases + 1) * sizeof(*job->request.biases));
         job->ids_capacity = of->n_ids + 64;
         job->ids = malloc(job->ids_capacity * sizeof(*job->ids));
-        if (!job->biases || !job->ids)
+        if (!job->request.biases || !job->ids)
                 return -ENOMEM;
-        for (uint32_t i = 0; i < of->n_biases; i++)
-                if (of->biases[i].id < n_vocab)
-                        job->biases[job->n_biases++] = of->biases[i];
+        for (uint32_t i = 0; i < of->request.n_biases; i++)
+                if (of->request.biases[i].id < n_vocab)
+                        job->request.biases[job->request.n_biases++] = of->request.biases[i];
         *ret = steal_ptr(&job);
         return 0;
 }
@@ -491,25 +491,25 @@ int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm
 static ssize_t take_turn(struct tdm_job *job, uint32_t id, size_t size, struct tdm_job_token *ret)
 {
         char marker[1 + TDM_MARKER_MAX];
-        const char *piece, *data = job->room;
+        const char *piece, *data = job->text.room;
         size_t n_parts, n_kept = 0, n_text = 0;
         const struct tdm_chat_part *parts;
 
-        if (size == 0 && tdm_tokenizer_piece(job->tokenizer, id, false, &piece) == 0) {
-                size = tdm_vocabulary_marker(job->tokenizer, id, marker, sizeof(marker));
+        if (size == 0 && tdm_tokenizer_piece(job->text.tokenizer, id, false, &piece) == 0) {
+                size = tdm_vocabulary_marker(job->text.tokenizer, id, marker, sizeof(marker));
                 data = marker;
         }
-        if (tdm_chat_parser_push(job->turn, data, size, &parts, &n_parts) < 0)
+        if (tdm_chat_parser_push(job->text.turn, data, size, &parts, &n_parts) < 0)
                 return -ENOMEM;
         for (size_t i = 0; i < n_parts; i++)
                 n_text += parts[i].kind == TDM_CHAT_PART_TEXT ? parts[i].size : 0;
-        if (n_text + TDM_MAX_STOP_BYTES > job->room_size) {
-                char *room = realloc(job->room, n_text + TDM_MAX_STOP_BYTES);
+        if (n_text + TDM_MAX_STOP_BYTES > job->text.room_size) {
+                char *room = realloc(job->text.room, n_text + TDM_MAX_STOP_BYTES);
 
                 if (!room)
                         return -ENOMEM;
-                job->room = room;
-                job->room_size = n_text + TDM_MAX_STOP_BYTES;
+                job->text.room = room;
+                job->text.room_size = n_text + TDM_MAX_STOP_BYTES;
         }
         n_text = 0;
         for (size_t i = 0; i < n_parts; i++) {
@@ -517,7 +517,7 @@ static ssize_t take_turn(struct tdm_job *job, uint32_t id, size_t size, struct t
                         n_kept++;
                         continue;
                 }
-                memcpy(job->room + n_text, parts[i].data, parts[i].size);
+                memcpy(job->text.room + n_text, parts[i].data, parts[i].size);
                 n_text += parts[i].size;
         }
         ret->parts = n_kept > 0 ? parts : NULL;
@@ -540,11 +540,11 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         size_t size;
         bool hit = false;
 
-        if (job->first_token_ns == 0)
-                job->first_token_ns = now_ns;
-        job->last_token_ns = now_ns;
-        if (!job->ignore_end && tdm_tokenizer_is_end(job->tokenizer, id)) {
-                job->at_end_token = true;
+        if (job->stats.first_token_ns == 0)
+                job->stats.first_token_ns = now_ns;
+        job->stats.last_token_ns = now_ns;
+        if (!job->request.ignore_end && tdm_tokenizer_is_end(job->text.tokenizer, id)) {
+                job->text.at_end_token = true;
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return false;
         }
@@ -553,11 +553,11 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 return false;
         }
         job->generated++;
-        room = job->room + job->room_at * job->room_size;
-        job->room_at = (job->room_at + 1) % job->n_rooms;
+        room = job->text.room + job->text.room_at * job->text.room_size;
+        job->text.room_at = (job->text.room_at + 1) % job->text.n_rooms;
         *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob };
-        size = tdm_decoder_push(&job->decoder, id, room, job->room_size - TDM_MAX_STOP_BYTES);
-        if (job->turn) {
+        size = tdm_decoder_push(&job->text.decoder, id, room, job->text.room_size - TDM_MAX_STOP_BYTES);
+        if (job->text.turn) {
                 ssize_t n = take_turn(job, id, size, ret_token);
 
                 if (n < 0) {
@@ -565,14 +565,14 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                         return false;
                 }
                 size = (size_t)n;
-                room = job->room;
+                room = job->text.room;
         }
-        if (job->stop)
-                size = tdm_stop_push(job->stop, room, size, room, &hit);
+        if (job->text.stop)
+                size = tdm_stop_push(job->text.stop, room, size, room, &hit);
         ret_token->text = room;
         ret_token->size = size;
         if (hit) {
-                job->text_is_over = true;
+                job->text.is_over = true;
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
         } else if (job->generated >= job->max_tokens)
                 tdm_job_finish(job, TDM_JOB_END_LENGTH, NULL);
@@ -581,14 +581,14 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
 
 bool tdm_job_take_vector(struct tdm_job *job, const float *vector, uint32_t width, uint64_t now_ns)
 {
-        uint32_t n = job->dimensions ? TDM_MIN(job->dimensions, width) : width;
+        uint32_t n = job->request.dimensions ? TDM_MIN(job->request.dimensions, width) : width;
         _cleanup_(freep) float *own = malloc(n * sizeof(*own));
         double sum = 0;
 
         for (uint32_t i = 0; i < width; i++)
                 if (!isfinite(vector[i]))
                         return false;
-        job->first_token_ns = job->last_token_ns = now_ns;
+        job->stats.first_token_ns = job->stats.last_token_ns = now_ns;
         if (!own) {
                 struct tdm_error err;
 
@@ -623,10 +623,10 @@ int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *reci
                 return tdm_error_set(err, TDM_E_TOO_LONG,
                                      "the text has %u tokens; this model takes a text as a whole, of at most %u",
                                      job->n_ids, max_rows);
-        if (job->dimensions > hp->d_model)
+        if (job->request.dimensions > hp->d_model)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "dimensions: %u were asked for, the model's vectors have %u", job->dimensions,
-                                     hp->d_model);
+                                     "dimensions: %u were asked for, the model's vectors have %u",
+                                     job->request.dimensions, hp->d_model);
         return 0;
 }
 
@@ -637,8 +637,8 @@ static size_t finish_turn(struct tdm_job *job, char *text, size_t size)
         size_t n_parts, n = 0;
 
         for (unsigned i = 0; i < 2; i++) {
-                if ((i == 0 ? tdm_chat_parser_push(job->turn, text, size, &parts, &n_parts) :
-                              tdm_chat_parser_finish(job->turn, &parts, &n_parts)) < 0)
+                if ((i == 0 ? tdm_chat_parser_push(job->text.turn, text, size, &parts, &n_parts) :
+                              tdm_chat_parser_finish(job->text.turn, &parts, &n_parts)) < 0)
                         return n;
                 for (size_t k = 0; k < n_parts; k++) {
                         if (parts[k].kind != TDM_CHAT_PART_TEXT || n + parts[k].size > 2 * TDM_CHAT_HELD_MAX)
@@ -657,25 +657,19 @@ static void finish_text(struct tdm_job *job)
         size_t size;
         bool hit = false;
 
-        if (!job->room || job->text_is_over)
+        if (!job->text.room || job->text.is_over)
                 return;
-        size = tdm_decoder_finish(&job->decoder, text, 32);
-        if (job->turn)
+        size = tdm_decoder_finish(&job->text.decoder, text, 32);
+        if (job->text.turn)
                 size = finish_turn(job, text, size);
-        if (!job->stop) {
-                memcpy(job->tail, text, size);
-                job->tail_size = size;
+        if (!job->text.stop) {
+                memcpy(job->text.tail, text, size);
+                job->text.tail_size = size;
                 return;
         }
-        job->tail_size = tdm_stop_push(job->stop, text, size, job->tail, &hit);
+        job->text.tail_size = tdm_stop_push(job->text.stop, text, size, job->text.tail, &hit);
         if (!hit)
-                job->tail_size += tdm_stop_finish(job->stop, job->tail + job->tail_size);
-}
-
-void tdm_job_note_guesses(struct tdm_job *job, uint32_t n, enum tdm_unguessed why)
-{
-        job->n_guesses = n;
-        job->unguessed = why;
+                job->text.tail_size += tdm_stop_finish(job->text.stop, job->text.tail + job->text.tail_size);
 }
 
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err)
@@ -687,12 +681,13 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
         if (err)
                 job->error = *err;
         /* A job that ends at an end token has a whole text, or the token would not have been allowed. */
-        job->incomplete = job->constraint && !job->at_end_token &&
-                          (job->encoding || job->masking ||
-                           !tdm_constraint_is_whole(job->constraint, job->ids + job->prompt_tokens, job->generated));
+        job->text.incomplete =
+                job->text.constraint && !job->text.at_end_token &&
+                (job->prompt.encoding || job->text.masking ||
+                 !tdm_constraint_is_whole(job->text.constraint, job->ids + job->prompt_tokens, job->generated));
         finish_text(job);
-        atomic_store_explicit(&job->cancel_encoding, true, memory_order_relaxed);
-        if (!job->encoding) {
+        atomic_store_explicit(&job->prompt.cancel_encoding, true, memory_order_relaxed);
+        if (!job->prompt.encoding) {
                 drop_text(job);
                 settle(job);
         }
@@ -700,21 +695,23 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
 
 double tdm_job_ttft_ms(const struct tdm_job *job)
 {
-        return job->first_token_ns ? (double)(job->first_token_ns - job->accepted_ns) / 1e6 : 0;
+        return job->stats.first_token_ns ? (double)(job->stats.first_token_ns - job->stats.accepted_ns) / 1e6 : 0;
 }
 
 double tdm_job_prefill_tps(const struct tdm_job *job)
 {
-        uint64_t end = job->first_token_ns ? job->first_token_ns : job->last_token_ns;
+        uint64_t end = job->stats.first_token_ns ? job->stats.first_token_ns : job->stats.last_token_ns;
 
-        return job->prefill_ns && end > job->prefill_ns ?
-                       (double)(job->prompt_tokens - job->cached_tokens) * 1e9 / (double)(end - job->prefill_ns) :
+        return job->stats.prefill_ns && end > job->stats.prefill_ns ?
+                       (double)(job->prompt_tokens - job->stats.cached_tokens) * 1e9 /
+                               (double)(end - job->stats.prefill_ns) :
                        0;
 }
 
 double tdm_job_decode_tps(const struct tdm_job *job)
 {
-        return job->generated > 1 && job->last_token_ns > job->first_token_ns ?
-                       (double)(job->generated - 1) * 1e9 / (double)(job->last_token_ns - job->first_token_ns) :
+        return job->generated > 1 && job->stats.last_token_ns > job->stats.first_token_ns ?
+                       (double)(job->generated - 1) * 1e9 /
+                               (double)(job->stats.last_token_ns - job->stats.first_token_ns) :
                        0;
 }

@@ -115,79 +115,68 @@ struct tdm_job_params {
         uint32_t dimensions;            /* of an embed job: numbers of the vector; 0: all that the model has */
 };
 
-struct tdm_job {
-        unsigned n_refs;
-        uint64_t id;
-        enum tdm_job_kind kind;
-        uint64_t identity;              /* who may see and end it, and whose prompts it may share pages with */
-        uint64_t login;                 /* the identity's account: its quotas and its turns */
+/* How a job is to run and to draw: what the client asked for, beside the prompt. */
+struct tdm_job_request {
         struct tdm_job_options options; /* as asked for, without the texts; the members below follow from them */
         enum tdm_job_priority priority;
         enum tdm_placement placement;
-        char *draft_name;        /* as asked for; NULL: none */
-        struct tdm_model *model; /* borrowed from the scheduler's reference */
-        const struct tdm_job_events *events;
-        void *userdata;
-
-        /* what was asked, until tdm_job_prepare() */
-        char *text;
-        size_t text_size;
-        struct tdm_chat_message *messages; /* texts lie in text */
-        size_t n_messages;
-        struct tdm_chat_call *message_calls; /* of all messages */
-        size_t n_message_calls;
-        bool is_text, is_chat;
-        bool encoding; /* a thread reads the text: the loop may not */
-        bool encoded;
-        atomic_bool cancel_encoding; /* it has ended: no thread need go on with its text */
-        struct tdm_account *account;
-        uint64_t charged_bytes; /* of it, TDM_RESOURCE_WAITING_BYTES */
-        struct tdm_job_encoded from_text;
-
-        /* what it is made of: prompt, then what was generated */
-        uint32_t *ids;
-        uint32_t n_ids, ids_capacity;
-        uint32_t prompt_tokens;
-        uint32_t max_tokens; /* asked for; after prepare: the limit */
-        bool implicit_limit; /* the client gave none */
-        uint32_t generated;
-        uint32_t cached_tokens; /* of the prompt, found in the prefix cache */
+        char *draft_name; /* as asked for; NULL: none */
         struct tdm_sampling sampling;
         uint32_t repeat_last;
         struct tdm_logit_bias *biases; /* [n_biases] */
         uint32_t n_biases;
         uint32_t prefill_chunk;
         bool ignore_end;
-        struct tdm_chat_parser *turn;      /* of a job with tools */
-        struct tdm_constraint *constraint; /* what its text must follow; NULL: nothing */
-        bool masking;                      /* a thread has the constraint: the loop may not use it */
-        bool slow_masks;                   /* the last mask took long: the next one is made before its step */
+        bool implicit_limit;  /* the client gave no max_tokens */
+        uint32_t dimensions;  /* of an embed job */
+        uint64_t deadline_ns; /* 0: none */
+};
 
-        uint32_t dimensions;
-        float *vector; /* [n_vector], of an embed job that ended without an error */
-        uint32_t n_vector;
+/* The prompt as it came, until tdm_job_prepare(). */
+struct tdm_job_prompt {
+        char *text;
+        size_t text_size;
+        struct tdm_chat_message *messages; /* texts lie in text */
+        size_t n_messages;
+        struct tdm_chat_call *calls; /* of all messages */
+        size_t n_calls;
+        bool is_text, is_chat;
+        bool encoding; /* a thread reads the text: the loop may not */
+        bool encoded;
+        atomic_bool cancel_encoding; /* the job has ended: no thread need go on with its text */
+        struct tdm_job_encoded from_text;
+};
 
+/* The text that is made: from drawn ids to what the client sees. */
+struct tdm_job_text {
         const struct tdm_tokenizer *tokenizer; /* after prepare; the model's */
         struct tdm_decoder decoder;
-        struct tdm_stop *stop; /* NULL: no stop strings */
-        char *room;            /* for the texts of the tokens of one step: [n_rooms][room_size] */
+        struct tdm_stop *stop;             /* NULL: no stop strings */
+        struct tdm_chat_parser *turn;      /* of a job with tools */
+        struct tdm_constraint *constraint; /* what it must follow; NULL: nothing */
+        bool masking;                      /* a thread has the constraint: the loop may not use it */
+        bool slow_masks;                   /* the last mask took long: the next one is made before its step */
+        bool is_over;                      /* a stop string was found */
+        bool at_end_token;                 /* the model ended it */
+        bool incomplete;                   /* the job ended before its text satisfied the constraint */
+        char *room;                        /* for the texts of the tokens of one step: [n_rooms][room_size] */
         size_t room_size;
-        uint32_t n_rooms, room_at; /* that of the next token */
-
-        enum tdm_job_state state;
-        bool accepted;
-        bool paused;       /* the client does not read: left out of steps */
-        bool text_is_over; /* a stop string was found */
-        bool at_end_token; /* the model ended it */
-        bool incomplete;   /* it ended before its text satisfied the constraint */
-        bool finished;     /* its end is decided; the scheduler takes it out */
-        enum tdm_job_end end;
-        struct tdm_error error;                                     /* of TDM_JOB_END_ERROR */
+        uint32_t n_rooms, room_at;                                  /* that of the next token */
         char tail[64 + 2 * TDM_CHAT_HELD_MAX + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
         size_t tail_size;
+};
 
-        uint64_t deadline_ns; /* 0: none */
+/* Where a job stands, for its listener and for status. */
+struct tdm_job_progress {
+        uint32_t queue_position;   /* among those that wait */
+        uint64_t done, total;      /* bytes while its model loads, then prompt tokens */
+        uint32_t prefilled_tokens; /* of the prompt, in the cache now */
+        bool told_accepted;        /* events->accepted was called */
+};
+
+struct tdm_job_statistics {
         uint64_t created_ns, accepted_ns, prefill_ns, first_token_ns, last_token_ns;
+        uint32_t cached_tokens;         /* of the prompt, found in the prefix cache */
         uint64_t n_drafted, n_accepted; /* guesses that were checked, and of those that were right */
         uint64_t drafted_at[TDM_MAX_GUESSES], accepted_at[TDM_MAX_GUESSES]; /* the same by place in their step */
         uint32_t n_guesses;                                                 /* in its last step */
@@ -197,12 +186,41 @@ struct tdm_job {
         uint32_t reread_tokens; /* rows that were computed again because of it */
         bool degraded;
         char numerics_id[192];
+};
 
-        /* where it stands, for its listener and for status */
-        uint32_t queue_position;                /* among those that wait */
-        uint64_t progress_done, progress_total; /* bytes while its model loads, then prompt tokens */
-        uint32_t prefilled_tokens;              /* of the prompt, in the cache now */
-        bool told_accepted;                     /* events->accepted was called */
+/* Others read all of it. They write through the functions below. */
+struct tdm_job {
+        unsigned n_refs;
+        uint64_t id;
+        enum tdm_job_kind kind;
+        uint64_t identity; /* who may see and end it, and whose prompts it may share pages with */
+        uint64_t login;    /* the identity's account: its quotas and its turns */
+        struct tdm_account *account;
+        uint64_t charged_bytes;  /* of it, TDM_RESOURCE_WAITING_BYTES */
+        struct tdm_model *model; /* borrowed from the scheduler's reference */
+        const struct tdm_job_events *events;
+        void *userdata;
+        struct tdm_job_request request;
+        struct tdm_job_prompt prompt;
+
+        /* what it is made of: prompt, then what was generated */
+        uint32_t *ids;
+        uint32_t n_ids, ids_capacity;
+        uint32_t prompt_tokens;
+        uint32_t max_tokens; /* asked for; after prepare: the limit */
+        uint32_t generated;
+        struct tdm_job_text text;
+        float *vector; /* [n_vector], of an embed job that ended without an error */
+        uint32_t n_vector;
+
+        enum tdm_job_state state;
+        bool accepted;
+        bool paused;   /* the client does not read: left out of steps */
+        bool finished; /* its end is decided; the scheduler takes it out */
+        enum tdm_job_end end;
+        struct tdm_error error; /* of TDM_JOB_END_ERROR */
+        struct tdm_job_progress progress;
+        struct tdm_job_statistics stats;
 
         struct tdm_list node; /* in tdm_scheduler_jobs() */
 };
@@ -241,10 +259,49 @@ int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *reci
 int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm_model *draft, uint32_t n_vocab);
 /* Appends a token that counts for nothing else. -ENOMEM. */
 int tdm_job_append(struct tdm_job *job, uint32_t id);
-/* How many guesses its next step checks, and why there are none or fewer. */
-void tdm_job_note_guesses(struct tdm_job *job, uint32_t n, enum tdm_unguessed why);
 /* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
 void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_error *err);
+
+/* ---- what others write (job-notes.c) ---- */
+
+/* Who hears of the job; events NULL: nobody does. */
+void tdm_job_listen(struct tdm_job *job, const struct tdm_job_events *events, void *userdata);
+void tdm_job_pause(struct tdm_job *job, bool paused);
+/* The scheduler knows it; model is borrowed. */
+void tdm_job_enter(struct tdm_job *job, uint64_t id, struct tdm_model *model);
+void tdm_job_accept(struct tdm_job *job, uint64_t now_ns);
+void tdm_job_set_state(struct tdm_job *job, enum tdm_job_state state);
+/* At most max_tokens are generated; at most the first n_ids ids stay. */
+void tdm_job_cut_limit(struct tdm_job *job, uint64_t max_tokens);
+void tdm_job_cut_back(struct tdm_job *job, uint32_t n_ids);
+/* A thread reads the prompt from here on, and until there. result NULL: it did not run; else what it has becomes the
+ * job's. */
+void tdm_job_begin_encoding(struct tdm_job *job);
+void tdm_job_end_encoding(struct tdm_job *job, const struct tdm_job_encoded *result);
+/* The same of a thread that makes a mask. slow: it took long. */
+void tdm_job_begin_mask(struct tdm_job *job);
+void tdm_job_end_mask(struct tdm_job *job, bool slow);
+
+void tdm_job_note_position(struct tdm_job *job, uint32_t queue_position);
+void tdm_job_note_progress(struct tdm_job *job, uint64_t done, uint64_t total);
+void tdm_job_note_prefilled(struct tdm_job *job, uint32_t n_tokens); /* those behind the prompt do not count */
+bool tdm_job_tell_accepted(struct tdm_job *job);                     /* false: its listener was told before */
+
+void tdm_job_note_issued(struct tdm_job *job, uint64_t now_ns); /* rows of it are in a step; the first call counts */
+void tdm_job_note_scores(struct tdm_job *job, uint64_t now_ns); /* of a score job */
+void tdm_job_note_cached(struct tdm_job *job, uint32_t n_tokens);
+/* A step of it is done, with n_reread rows that were read before. */
+void tdm_job_note_committed(struct tdm_job *job, bool degraded, uint32_t n_reread);
+void tdm_job_note_numerics(struct tdm_job *job, const char *numerics_id);
+/* How many guesses its next step checks, and why there are none or fewer. */
+void tdm_job_note_guesses(struct tdm_job *job, uint32_t n, enum tdm_unguessed why);
+/* One guess, at its place in the step, was right or not; a step with n guesses is done. */
+void tdm_job_count_guess(struct tdm_job *job, uint32_t place, bool right);
+void tdm_job_count_guesses(struct tdm_job *job, uint32_t n);
+void tdm_job_count_eviction(struct tdm_job *job);
+void tdm_job_count_recovery(struct tdm_job *job);
+
+/* ---- speeds ---- */
 
 double tdm_job_ttft_ms(const struct tdm_job *job);
 double tdm_job_prefill_tps(const struct tdm_job *job);

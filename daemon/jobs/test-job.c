@@ -56,7 +56,7 @@ static void test_text(void **state)
         assert_int_equal(job->prompt_tokens, 5);
         assert_int_equal(job->ids[0], tdm_tokenizer_bos(tokenizer));
         assert_int_equal(job->max_tokens, hp.n_ctx - 5);
-        assert_null(job->text); /* not kept longer than needed */
+        assert_null(job->prompt.text); /* not kept longer than needed */
         n = feed(job, " there was a fox.", out);
         assert_int_equal(n, strlen(" there was a fox."));
         assert_memory_equal(out, " there was a fox.", n);
@@ -105,7 +105,7 @@ static void test_stop_across_tokens(void **state)
         assert_memory_equal(out, " there ", 7);
         assert_true(job->finished);
         assert_int_equal(job->end, TDM_JOB_END_STOP);
-        assert_int_equal(job->tail_size, 0);
+        assert_int_equal(job->text.tail_size, 0);
         tdm_job_unref(job);
 }
 
@@ -123,8 +123,8 @@ static void test_tail(void **state)
         n = feed(job, " a fox", out); /* might become the stop string: held back */
         assert_int_equal(n, 3);
         tdm_job_finish(job, TDM_JOB_END_LENGTH, NULL);
-        assert_int_equal(job->tail_size, 3);
-        assert_memory_equal(job->tail, "fox", 3);
+        assert_int_equal(job->text.tail_size, 3);
+        assert_memory_equal(job->text.tail, "fox", 3);
         tdm_job_unref(job);
 }
 
@@ -142,8 +142,8 @@ static void test_half_a_character(void **state)
                 assert_int_equal(token.size, 0);
         }
         tdm_job_finish(job, TDM_JOB_END_LENGTH, NULL);
-        assert_true(job->tail_size >= 3); /* U+FFFD: what was held is shown as damaged, not lost in silence */
-        assert_memory_equal(job->tail, "\xef\xbf\xbd", 3);
+        assert_true(job->text.tail_size >= 3); /* U+FFFD: what was held is shown as damaged, not lost in silence */
+        assert_memory_equal(job->text.tail, "\xef\xbf\xbd", 3);
         tdm_job_unref(job);
 }
 
@@ -240,8 +240,8 @@ static void test_encoded_beside(void **state)
         struct tdm_error err;
 
         assert_int_equal(tdm_job_new(&later, &p, &err), 0);
-        tdm_job_encode(later, tokenizer, TDM_CHAT_GEMMA, &hp, &later->from_text);
-        later->encoded = true;
+        tdm_job_encode(later, tokenizer, TDM_CHAT_GEMMA, &hp, &later->prompt.from_text);
+        later->prompt.encoded = true;
         assert_int_equal(tdm_job_prepare(later, tokenizer, TDM_CHAT_GEMMA, &hp, &err), 0);
         assert_int_equal(later->n_ids, now->n_ids);
         assert_memory_equal(later->ids, now->ids, now->n_ids * sizeof(uint32_t));
@@ -249,7 +249,7 @@ static void test_encoded_beside(void **state)
         tdm_job_unref(later);
 
         assert_int_equal(tdm_job_new(&later, &p, &err), 0); /* encoded, and then nobody wants it */
-        tdm_job_encode(later, tokenizer, TDM_CHAT_GEMMA, &hp, &later->from_text);
+        tdm_job_encode(later, tokenizer, TDM_CHAT_GEMMA, &hp, &later->prompt.from_text);
         tdm_job_unref(later);
 }
 

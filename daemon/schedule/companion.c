@@ -63,9 +63,9 @@ int tdm_companion_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_m
 {
         const struct tdm_job *job = q->job;
         enum tdm_speculation mode = tdm_speculate_mode(s->speculate, job);
-        bool asked = job->draft_name || job->options.speculation == TDM_SPECULATION_DRAFT;
+        bool asked = job->request.draft_name || job->request.options.speculation == TDM_SPECULATION_DRAFT;
         bool used = mode == TDM_SPECULATION_AUTO || mode == TDM_SPECULATION_DRAFT;
-        const char *name = job->draft_name;
+        const char *name = job->request.draft_name;
         struct tdm_error why = { 0 };
         int r;
 
@@ -101,7 +101,7 @@ int tdm_companion_open(struct tdm_scheduler *s, struct sequence *q, struct tdm_m
 int tdm_companion_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_error *err)
 {
         struct draft *d = &q->draft;
-        bool asked = q->job->draft_name || q->job->options.speculation == TDM_SPECULATION_DRAFT;
+        bool asked = q->job->request.draft_name || q->job->request.options.speculation == TDM_SPECULATION_DRAFT;
         struct tdm_error why = { 0 };
         int r;
 
@@ -140,7 +140,7 @@ void tdm_companion_lose(struct sequence *companion, enum tdm_unguessed why)
 {
         struct sequence *q = companion->owner;
 
-        companion->job->finished = true;
+        tdm_job_finish(companion->job, TDM_JOB_END_CANCELLED, NULL);
         companion->owner = NULL;
         if (!q)
                 return;
@@ -255,7 +255,7 @@ static int catch_up(struct sequence *companion)
         while (same < job->n_ids && same < of->n_ids && job->ids[same] == id_for(companion, of->ids[same]))
                 same++;
         if (same < of->n_ids) {
-                job->n_ids = same;
+                tdm_job_cut_back(job, same);
                 companion->n_committed = TDM_MIN(companion->n_committed, same);
                 companion->n_issued = companion->n_committed;
         }

@@ -93,10 +93,10 @@ static void learn_length(const struct tdm_scheduler *s, struct lane *lane, const
 
         ns = TDM_MAX(ns, UINT64_C(1));
         if (n <= SINGLE_ROWS)
-                lane->single_ns = ns;
-        if (lane->fit_rows == 0)
-                lane->fit_rows = TDM_MIN(FIRST_ROWS, most);
-        fit = tdm_rows_at_depth(lane->fit_rows, lane->fit_depth, depth);
+                lane->lengths.single_ns = ns;
+        if (lane->lengths.fit_rows == 0)
+                lane->lengths.fit_rows = TDM_MIN(FIRST_ROWS, most);
+        fit = tdm_rows_at_depth(lane->lengths.fit_rows, lane->lengths.fit_depth, depth);
         /* In proportion, in rows of a SHARED_STEP_NS. */
         if (ns > SHARED_STEP_NS)
                 fit = (uint32_t)TDM_MIN(TDM_MAX(n * SHARED_STEP_NS / ns, UINT64_C(1)), (uint64_t)most);
@@ -106,8 +106,8 @@ static void learn_length(const struct tdm_scheduler *s, struct lane *lane, const
                         (uint64_t)most);
         else
                 return;
-        lane->fit_rows = fit;
-        lane->fit_depth = depth;
+        lane->lengths.fit_rows = fit;
+        lane->lengths.fit_depth = depth;
 }
 
 void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, bool done)
@@ -150,7 +150,7 @@ static bool in_a_hurry(const struct tdm_scheduler *s, const struct lane *lane)
         if (s->shared_ns != 0 && tdm_scheduler_now(s) - s->shared_ns < SHARED_NS)
                 return true;
         tdm_list_for_each(q, &lane->active, struct sequence, active) {
-                if (q->job->deadline_ns && !q->job->finished)
+                if (q->job->request.deadline_ns && !q->job->finished)
                         return true;
         }
         return false;
@@ -159,9 +159,9 @@ static bool in_a_hurry(const struct tdm_scheduler *s, const struct lane *lane)
 uint32_t tdm_scheduler_fit_rows(const struct tdm_scheduler *s, const struct lane *lane)
 {
         uint64_t most_ns = in_a_hurry(s, lane) ? SHARED_STEP_NS : ALONE_STEP_NS;
-        uint64_t rows = lane->fit_rows ? lane->fit_rows : FIRST_ROWS;
+        uint64_t rows = lane->lengths.fit_rows ? lane->lengths.fit_rows : FIRST_ROWS;
 
         /* Where a step of one row takes long already, steps of few rows make no wait shorter. */
-        most_ns = TDM_MAX(most_ns, 2 * lane->single_ns);
+        most_ns = TDM_MAX(most_ns, 2 * lane->lengths.single_ns);
         return (uint32_t)TDM_MIN(TDM_MAX(rows * most_ns / SHARED_STEP_NS, UINT64_C(1)), (uint64_t)s->config.max_rows);
 }

@@ -14,10 +14,10 @@ static void run_encoding(void *task)
         _cleanup_(tdm_vocabulary_unrefp) struct tdm_vocabulary *vocabulary = NULL;
         struct encoding *e = task;
 
-        if (e->job->is_text || e->job->is_chat)
+        if (e->job->prompt.is_text || e->job->prompt.is_chat)
                 tdm_job_encode(e->job, e->model->metadata->tokenizer, e->model->metadata->chat,
                                tdm_model_hparams(e->model), &e->result);
-        if (e->result.r != 0 || !e->job->constraint)
+        if (e->result.r != 0 || !e->job->text.constraint)
                 return;
         e->result.r = tdm_model_make_vocabulary(e->model, &vocabulary);
         if (e->result.r == -E2BIG)
@@ -28,7 +28,7 @@ static void run_encoding(void *task)
                 tdm_error_set(&e->result.error, e->result.r, "cannot hold the model's vocabulary as a trie: %s",
                               strerror(-e->result.r));
         else
-                e->result.r = tdm_constraint_compile(e->job->constraint, e->model->metadata->chat,
+                e->result.r = tdm_constraint_compile(e->job->text.constraint, e->model->metadata->chat,
                                                      e->model->metadata->tokenizer, vocabulary, &e->result.error);
 }
 
@@ -36,11 +36,9 @@ static void on_encoded(void *task, bool ran)
 {
         struct encoding *e = task;
 
-        e->job->encoding = false;
+        tdm_job_end_encoding(e->job, ran ? &e->result : NULL);
         if (ran) {
-                e->job->encoded = true;
-                e->job->from_text = e->result;
-                if (e->job->constraint)
+                if (e->job->text.constraint)
                         tdm_model_made_vocabulary(e->model);
                 tdm_source_schedule(e->s->work);
         }
@@ -62,6 +60,6 @@ bool tdm_scheduler_start_encoding(struct tdm_scheduler *s, struct tdm_job *job)
                 free(e);
                 return false;
         }
-        job->encoding = true;
+        tdm_job_begin_encoding(job);
         return true;
 }

@@ -41,16 +41,16 @@ static void fail(struct tdm_job *job, int r, const struct tdm_error *err)
 
 int tdm_scheduler_want_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
 {
-        tdm_constraint_find(job->constraint, &s->grammars, job->login, job->model->id);
+        tdm_constraint_find(job->text.constraint, &s->grammars, job->login, job->model->id);
         return tdm_model_want_vocabulary(job->model, job->account, err);
 }
 
 int tdm_scheduler_charge_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err)
 {
-        int r = tdm_constraint_charge(job->constraint, err);
+        int r = tdm_constraint_charge(job->text.constraint, err);
 
         if (r == 0)
-                tdm_constraint_keep(job->constraint, &s->grammars, job->login, job->model->id);
+                tdm_constraint_keep(job->text.constraint, &s->grammars, job->login, job->model->id);
         return r;
 }
 
@@ -59,7 +59,7 @@ static void end(struct tdm_job *job)
 {
         struct tdm_error err;
 
-        if (tdm_constraint_is_whole(job->constraint, generated_ids(job), job->generated)) {
+        if (tdm_constraint_is_whole(job->text.constraint, generated_ids(job), job->generated)) {
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return;
         }
@@ -73,7 +73,7 @@ static void settle(struct tdm_job *job, int r, const struct tdm_error *err)
         struct tdm_error e = *err;
 
         if (r == 0 || r == -ENODATA) {
-                int charged = tdm_constraint_charge(job->constraint, &e);
+                int charged = tdm_constraint_charge(job->text.constraint, &e);
 
                 r = charged != 0 ? charged : r;
         }
@@ -89,8 +89,8 @@ static void run_making(void *task)
         uint64_t begin_ns = tdm_now_ns();
         const uint64_t *words;
 
-        m->r = tdm_constraint_mask(m->job->constraint, generated_ids(m->job), m->job->generated, TDM_CONSTRAINT_FULL,
-                                   &words, &m->error);
+        m->r = tdm_constraint_mask(m->job->text.constraint, generated_ids(m->job), m->job->generated,
+                                   TDM_CONSTRAINT_FULL, &words, &m->error);
         m->ns = tdm_now_ns() - begin_ns;
 }
 
@@ -98,8 +98,7 @@ static void on_made(void *task, bool ran)
 {
         struct making *m = task;
 
-        m->job->masking = false;
-        m->job->slow_masks = m->ns > SLOW_NS;
+        tdm_job_end_mask(m->job, m->ns > SLOW_NS);
         if (ran && !m->job->finished)
                 settle(m->job, m->r, &m->error);
         if (ran)
@@ -121,7 +120,7 @@ static void start_making(struct tdm_scheduler *s, struct tdm_job *job)
                                            run_making, on_made, m);
         }
         if (r == 0) {
-                job->masking = true;
+                tdm_job_begin_mask(job);
                 s->stats.slow_masks++;
                 return;
         }
@@ -134,7 +133,7 @@ static void start_making(struct tdm_scheduler *s, struct tdm_job *job)
 
 void tdm_scheduler_follow(struct tdm_scheduler *s, struct tdm_job *job)
 {
-        if (job->constraint && job->slow_masks && !job->finished)
+        if (job->text.constraint && job->text.slow_masks && !job->finished)
                 start_making(s, job);
 }
 
@@ -147,11 +146,11 @@ bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, con
         const uint64_t *words;
         struct tdm_error err;
 
-        if (l->mask == 0 || tdm_constraint_mask(job->constraint, generated_ids(job), job->generated,
+        if (l->mask == 0 || tdm_constraint_mask(job->text.constraint, generated_ids(job), job->generated,
                                                 TDM_CONSTRAINT_LOOKUP, &words, &err) != 0)
                 return false;
         tdm_steps_publish(lane->model->steps->base, &lane->model->layout, slot, l->mask - 1, f->step_id, words,
-                          tdm_constraint_n_words(job->constraint));
+                          tdm_constraint_n_words(job->text.constraint));
         return true;
 }
 
@@ -163,7 +162,7 @@ static void publish(struct lane *lane, const struct flight *f, uint32_t logits, 
         uint32_t mask = tdm_steps_logits(model->steps->base, &model->layout, slot)[logits].mask - 1;
 
         tdm_steps_publish(model->steps->base, &model->layout, slot, mask, f->step_id, words,
-                          words ? tdm_constraint_n_words(job->constraint) : 0);
+                          words ? tdm_constraint_n_words(job->text.constraint) : 0);
 }
 
 /* The mask of the first row of a step that is in flight. quick: there is time to make it here. */
@@ -177,7 +176,7 @@ static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, s
         if (job->finished)
                 r = -ECANCELED;
         else
-                r = tdm_constraint_mask(job->constraint, generated_ids(job), job->generated,
+                r = tdm_constraint_mask(job->text.constraint, generated_ids(job), job->generated,
                                         quick ? TDM_CONSTRAINT_QUICK : TDM_CONSTRAINT_LOOKUP, &words, &err);
         publish(lane, f, fs->first_logits, job, r == 0 ? words : NULL);
         s->stats.masks++;
@@ -198,9 +197,9 @@ static void make_ahead(struct tdm_scheduler *s, struct lane *lane, struct flight
         for (uint32_t i = 1; i <= fs->n_guesses; i++) {
                 struct tdm_error err;
 
-                made = made && !job->finished && !job->masking && tdm_now_ns() < until_ns &&
-                       tdm_constraint_mask_ahead(job->constraint, generated_ids(job), job->generated, fs->guesses, i,
-                                                 TDM_CONSTRAINT_QUICK, lane->mask, &err) == 0;
+                made = made && !job->finished && !job->text.masking && tdm_now_ns() < until_ns &&
+                       tdm_constraint_mask_ahead(job->text.constraint, generated_ids(job), job->generated, fs->guesses,
+                                                 i, TDM_CONSTRAINT_QUICK, lane->mask, &err) == 0;
                 publish(lane, f, fs->first_logits + i, job, made ? lane->mask : NULL);
                 s->stats.masks++;
         }

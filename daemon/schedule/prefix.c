@@ -53,9 +53,7 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step
 
 void tdm_scheduler_note_bits(struct sequence *q, const struct bits *b)
 {
-
-        if (strcmp(q->job->numerics_id, b->text) != 0)
-                memcpy(q->job->numerics_id, b->text, sizeof(q->job->numerics_id));
+        tdm_job_note_numerics(q->job, b->text);
         if (q->n_issued == 0)
                 q->numerics = b->number;
         else if (q->numerics != b->number)
@@ -102,7 +100,7 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct se
         s->stats.prefix_hits++;
         s->stats.cached_tokens += n;
         if (q->n_read == 0)
-                q->job->cached_tokens = TDM_MIN(n, q->job->prompt_tokens);
+                tdm_job_note_cached(q->job, n);
         q->n_read = TDM_MAX(q->n_read, n);
 }
 

@@ -78,45 +78,59 @@ struct bits {
         char text[192];
 };
 
+/* When a lane's classes of steps last had a turn: stamps of the scheduler. */
+struct lane_turns {
+        uint64_t of[TDM_N_ASKED_PLACEMENTS]; /* steps of this placement */
+        uint64_t kept[TDM_N_PLACEMENTS];     /* the same of jobs that named none and keep this one */
+        uint64_t drafts;
+};
+
+/* How long steps of a lane take, for their bounds (device-time.c, step.c). */
+struct lane_lengths {
+        uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
+        uint64_t single_ns;     /* of the last step of one row */
+        uint32_t fit_rows;      /* that fit into a step */
+        uint32_t fit_depth;     /* of the step from which fit_rows was learned */
+};
+
+/* A measurement of placements by steps of its own (probe.c). */
+struct lane_probe {
+        bool begun;           /* the outlook knows what the trial at load has found */
+        bool waits;           /* the lane gets no other steps until it has been run */
+        bool awake;           /* a step was run that does not count */
+        bool failed;          /* a step of it is void */
+        uint32_t n_in_flight; /* its steps */
+        uint64_t since_ns, posted_ns;
+        uint64_t wanted_ns; /* when a job of the lane last followed what is measured; 0: never */
+        struct tdm_probe what;
+};
+
+/* Guesses at the model's texts, and its own guesses at other models' texts. */
+struct lane_guesses {
+        struct tdm_target_costs target;
+        struct tdm_draft_costs draft;
+        struct tdm_draft_records records; /* of its guesses at the texts of jobs that have left */
+        uint32_t n_deaths;                /* steps of drafts that killed a worker or failed, since n_steps good ones */
+        uint32_t n_steps;
+};
+
 /* What the scheduler keeps for a model that is ready. */
 struct lane {
         struct tdm_list node;
-        struct tdm_model *model;                           /* referenced */
-        struct tdm_list active;                            /* of sequences by active, in order of admission */
-        struct bits bits[TDM_N_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
+        struct tdm_model *model; /* referenced */
+        struct tdm_list active;  /* of sequences by active, in order of admission */
         uint32_t n_active;
         bool *table_used; /* [max_sequences] */
         uint64_t *mask;   /* [mask_words]: scratch */
         struct flight flights[TDM_STEP_SLOTS];
         uint32_t n_flights;
-        uint64_t stamp[TDM_N_ASKED_PLACEMENTS]; /* when steps of this placement last had a turn */
-        uint64_t kept_stamp[TDM_N_PLACEMENTS];  /* the same of jobs that named none and keep this one */
+        struct bits bits[TDM_N_PLACEMENTS][TDM_N_WORKERS]; /* lately, by placement and the worker of block 0 */
         struct tdm_pace pace;
         struct tdm_outlook outlook;
-        struct lane_probe {
-                bool begun;           /* the outlook knows what the trial at load has found */
-                bool waits;           /* the lane gets no other steps until it has been run */
-                bool awake;           /* a step was run that does not count */
-                bool failed;          /* a step of it is void */
-                uint32_t n_in_flight; /* its steps */
-                uint64_t since_ns, posted_ns;
-                uint64_t wanted_ns; /* when a job of the lane last followed what is measured; 0: never */
-                struct tdm_probe what;
-        } probe;
-        uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
-        /* Steps of this model: how long the last one of one row took, and how many rows fit (device-time.c). */
-        uint64_t single_ns;
-        uint32_t fit_rows;
-        uint32_t fit_depth; /* of the step from which fit_rows was learned */
-        struct lane_guesses {
-                struct tdm_target_costs target; /* of guesses at its texts */
-                /* Of its guesses at other models' texts. */
-                struct tdm_draft_costs draft;
-                struct tdm_draft_records records; /* of jobs that have left */
-                uint64_t stamp;                   /* when steps of drafts last had a turn */
-                uint32_t n_deaths;                /* of them that killed a worker or failed, since n_steps good ones */
-                uint32_t n_steps;
-        } guesses;
+        struct lane_turns turns;
+        struct lane_lengths lengths;
+        struct lane_probe probe;
+        struct lane_guesses guesses;
         bool dead; /* the model failed or left: no more steps */
 };
 
@@ -208,7 +222,7 @@ static inline struct tdm_placement_workers tdm_scheduler_workers(const struct td
 }
 static inline enum tdm_placement tdm_scheduler_placement_of(const struct tdm_scheduler *s, const struct tdm_job *job)
 {
-        return job->placement != TDM_PLACEMENT_ANY ? job->placement : s->config.placement;
+        return job->request.placement != TDM_PLACEMENT_ANY ? job->request.placement : s->config.placement;
 }
 static inline bool tdm_class_has(const struct tdm_scheduler *s, const struct step_class *c, const struct sequence *q)
 {

@@ -145,9 +145,9 @@ void tdm_scheduler_on_reset(const char *reason, uint32_t guilty_model, uint32_t 
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         q->draft.waits = false;
                         /* Of all admitted jobs, in flight or not: none gets rows until the fleet is ready again. */
-                        q->job->recoveries++;
+                        tdm_job_count_recovery(q->job);
                         if (!q->job->finished)
-                                q->job->state = TDM_JOB_RECOVERING;
+                                tdm_job_set_state(q->job, TDM_JOB_RECOVERING);
                 }
                 for (uint32_t slot = 0; slot < TDM_STEP_SLOTS; slot++) {
                         struct flight *f = &lane->flights[slot];

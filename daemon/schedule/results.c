@@ -61,7 +61,7 @@ static int take_result(struct tdm_scheduler *s, const struct lane *lane, const s
 
         memcpy(to, from, offsetof(struct tdm_result, top));
         __asm__ volatile("" ::: "memory"); /* the compiler reads the copy, and not the original again */
-        if (to->n_top > fs->seq->job->sampling.n_top)
+        if (to->n_top > fs->seq->job->request.sampling.n_top)
                 return -EPROTO;
         memcpy(to->top, from + offsetof(struct tdm_result, top), to->n_top * sizeof(to->top[0]));
         __asm__ volatile("" ::: "memory");
@@ -195,14 +195,12 @@ static void take_tokens(struct tdm_scheduler *s, const struct flight_seq *fs, ui
                 right = n < fs->n_guesses && ids[n] == fs->guesses[n];
                 q->n_committed += right && !job->finished;
                 if (n < fs->n_guesses) {
-                        job->drafted_at[n]++;
-                        job->accepted_at[n] += right;
-                        job->n_accepted += right;
+                        tdm_job_count_guess(job, n, right);
                         s->stats.accepted += right;
                 }
                 n++;
         }
-        job->n_drafted += fs->n_guesses;
+        tdm_job_count_guesses(job, fs->n_guesses);
         s->stats.drafted += fs->n_guesses;
         tdm_guesses_learn(&q->guesses, &q->draft.plan.records, ids, n);
 }
@@ -223,7 +221,7 @@ static void apply(struct tdm_scheduler *s, const struct flight_seq *fs, uint32_t
                 if (e.n > 0)
                         emit(s, &e);
                 q->n_told = TDM_MAX(q->n_told, q->n_committed);
-                job->last_token_ns = now;
+                tdm_job_note_scores(job, now);
                 if (q->n_committed == job->n_ids)
                         tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return;
@@ -253,7 +251,6 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 tdm_scheduler_acquit(q);
                 if (job->finished)
                         continue; /* cancelled meanwhile */
-                job->degraded = job->degraded || f->degraded;
                 q->n_committed += fs->n_rows - fs->n_guesses - no_token(s, fs);
                 decodes = fs->n_rows == 1 + fs->n_guesses && sequence_is_decoding(q);
                 apply(s, fs, first, now);
@@ -262,7 +259,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 else
                         s->stats.prefill_rows += fs->n_rows;
                 n_again = TDM_MIN(q->n_committed, q->n_read) - TDM_MIN(first, q->n_read);
-                job->reread_tokens += n_again;
+                tdm_job_note_committed(job, f->degraded, n_again);
                 s->stats.reread_tokens += n_again;
                 if (q->n_committed > q->n_read) {
                         s->stats.prompt_tokens +=
@@ -271,7 +268,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                 }
                 tdm_scheduler_enter(lane, q);
                 tdm_sequence_free_slid_out(lane, q);
-                job->state = sequence_is_decoding(q) ? TDM_JOB_DECODE : TDM_JOB_PREFILL;
+                tdm_job_set_state(job, sequence_is_decoding(q) ? TDM_JOB_DECODE : TDM_JOB_PREFILL);
                 n_decoding += sequence_is_decoding(q);
         }
         /* With all new tokens known, because their number decides how many guesses pay. */
@@ -370,7 +367,7 @@ void tdm_scheduler_on_step_done(uint32_t model_id, uint32_t slot, uint64_t step_
                                       busy_ns - f->busy_ns);
         }
         if (f->lone_ns && f->n_rows >= TDM_MAX(s->config.prefill_rows / 2, 2u))
-                lane->prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
+                lane->lengths.prompt_row_ns = (tdm_now_ns() - f->lone_ns) / f->n_rows;
         f->n_ran = f->n_passes > 1 ? passes_of(lane, f, slot) : f->n_passes;
         tdm_scheduler_charge(s, lane, f, true);
         f->charged = true;

@@ -20,7 +20,7 @@
 struct tdm_pages_need tdm_scheduler_promise(const struct tdm_scheduler *s, const struct tdm_job *job)
 {
         const struct tdm_model *model = job->model;
-        uint64_t headroom = (uint64_t)HEADROOM_TOKENS << TDM_MIN(job->evictions, 16u);
+        uint64_t headroom = (uint64_t)HEADROOM_TOKENS << TDM_MIN(job->stats.evictions, 16u);
         uint64_t n = TDM_MIN(job->n_ids + headroom, (uint64_t)job->prompt_tokens + job->max_tokens);
 
         return tdm_pages_need(tdm_model_hparams(model), &model->geometry, (uint32_t)n, s->config.max_rows);
@@ -43,8 +43,8 @@ static bool is_less(const struct sequence *of_a, const struct sequence *of_b, bo
                 return of_a->is_draft;
         if (a->paused != b->paused)
                 return a->paused;
-        if (a->priority != b->priority)
-                return a->priority > b->priority;
+        if (a->request.priority != b->request.priority)
+                return a->request.priority > b->request.priority;
         return age && a->id > b->id;
 }
 
@@ -61,9 +61,9 @@ static void evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *q
         tdm_log_debug("job %llu makes room: %u tokens will be read again", (unsigned long long)q->job->id,
                       q->n_committed);
         tdm_scheduler_release(s, lane, q);
-        q->job->evictions++;
+        tdm_job_count_eviction(q->job);
         s->stats.evictions++;
-        q->job->state = TDM_JOB_QUEUED;
+        tdm_job_set_state(q->job, TDM_JOB_QUEUED);
         tdm_list_for_each(other, &s->waiting, struct sequence, queue) {
                 if (!before && other->job->id > q->job->id)
                         before = other;

@@ -154,7 +154,7 @@ static void forget(struct tdm_scheduler *s, struct sequence *q)
                 tdm_scheduler_departs(s, u);
                 *u = s->users[--s->n_users];
         }
-        tdm_model_job_end(job->model, job->account, job->options.keep_alive);
+        tdm_model_job_end(job->model, job->account, job->request.options.keep_alive);
         tdm_model_unref(steal_ptr(&job->model));
         tdm_sequence_free(q);
 }
@@ -220,8 +220,8 @@ static void arm_deadline(struct tdm_scheduler *s)
         struct sequence *q;
 
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
-                if (q->job->deadline_ns && !q->job->finished)
-                        next = TDM_MIN(next, q->job->deadline_ns);
+                if (q->job->request.deadline_ns && !q->job->finished)
+                        next = TDM_MIN(next, q->job->request.deadline_ns);
         }
         tdm_source_arm(s->deadline, next == UINT64_MAX ? 0 : next);
 }
@@ -235,11 +235,12 @@ static int on_deadline(struct tdm_source *source, uint64_t now_ns, void *userdat
                 struct tdm_job *job = q->job;
                 struct tdm_error err;
 
-                if (!job->deadline_ns || job->deadline_ns > now_ns || job->finished)
+                if (!job->request.deadline_ns || job->request.deadline_ns > now_ns || job->finished)
                         continue;
-                tdm_error_set(&err, TDM_E_DEADLINE, "the job was not done within its %llu ms: %s, %u tokens generated",
-                              (unsigned long long)((job->deadline_ns - job->created_ns) / TDM_NSEC_PER_MSEC),
-                              tdm_job_state_name(job->state), job->generated);
+                tdm_error_set(
+                        &err, TDM_E_DEADLINE, "the job was not done within its %llu ms: %s, %u tokens generated",
+                        (unsigned long long)((job->request.deadline_ns - job->stats.created_ns) / TDM_NSEC_PER_MSEC),
+                        tdm_job_state_name(job->state), job->generated);
                 tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
         }
         arm_deadline(s);
@@ -280,12 +281,11 @@ int tdm_scheduler_submit(struct tdm_scheduler *s, struct tdm_job *job, struct td
         s->n_jobs++;
         q->charged_bytes = tdm_job_pending_bytes(job);
         s->pending_bytes += q->charged_bytes;
-        job->id = ++s->last_job_id;
-        job->model = tdm_model_ref(model);
+        tdm_job_enter(job, ++s->last_job_id, tdm_model_ref(model));
         tdm_list_append(&s->jobs, &job->node);
         tdm_list_append(&s->sequences, &q->node);
         tdm_list_append(&s->waiting, &q->queue);
-        if (job->deadline_ns)
+        if (job->request.deadline_ns)
                 arm_deadline(s);
         tdm_source_schedule(s->work);
         return 0;
@@ -339,7 +339,7 @@ void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct seq
         tdm_companion_retire(s, q);
         s->pending_bytes -= q->charged_bytes;
         q->charged_bytes = 0;
-        job->state = TDM_JOB_DONE;
+        tdm_job_set_state(job, TDM_JOB_DONE);
         if (q->table != UINT32_MAX)
                 tdm_scheduler_release(s, lane, q);
         tdm_suspects_unref(steal_ptr(&q->suspects));
@@ -384,7 +384,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         struct tdm_model *model = job->model;
         struct user *u = tdm_scheduler_user(s, job->login);
         struct tdm_error err = { 0 };
-        bool here = !job->encoded && (job->is_text || job->is_chat);
+        bool here = !job->prompt.encoded && (job->prompt.is_text || job->prompt.is_chat);
         uint64_t tokens, begin;
         int r;
 
@@ -393,10 +393,10 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                 return; /* its file is still being read */
         if (r == 0)
                 r = tdm_model_check_file(model, &err);
-        if (r == 0 && !job->encoded && job->constraint)
+        if (r == 0 && !job->prompt.encoded && job->text.constraint)
                 r = tdm_scheduler_want_grammar(s, job, &err);
-        if (r == 0 && !job->encoded &&
-            (job->constraint || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
+        if (r == 0 && !job->prompt.encoded &&
+            (job->text.constraint || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
                 if (tdm_scheduler_start_encoding(s, job))
                         return;
                 r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
@@ -410,7 +410,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         if (r == 0)
                 r = tdm_job_check_model(job, tdm_model_recipe(model), tdm_model_hparams(model),
                                         tdm_model_max_rows(model), &err);
-        if (r == 0 && job->constraint)
+        if (r == 0 && job->text.constraint)
                 r = tdm_scheduler_charge_grammar(s, job, &err);
         if (r != 0) {
                 tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
@@ -437,8 +437,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         q->charged_tokens = tokens;
         s->pending_bytes -= q->charged_bytes;
         q->charged_bytes = 0;
-        job->accepted = true;
-        job->accepted_ns = tdm_now_ns();
+        tdm_job_accept(job, tdm_now_ns());
 }
 
 static void prepare_all(struct tdm_scheduler *s)
@@ -452,7 +451,7 @@ static void prepare_all(struct tdm_scheduler *s)
                         continue;
                 if (job->model->state == TDM_MODEL_FAILED)
                         finish_error(job, &job->model->error);
-                else if (!job->accepted && !job->encoding && tdm_model_is_described(job->model))
+                else if (!job->accepted && !job->prompt.encoding && tdm_model_is_described(job->model))
                         prepare(s, q);
         }
 }
@@ -465,11 +464,11 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
         const struct tdm_hparams *hp = tdm_model_hparams(model);
         uint32_t n_tokens = job->prompt_tokens + job->max_tokens;
         struct tdm_pages_need need = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
-        if (!tdm_pages_possible(model->pages, &need) && job->implicit_limit) {
+        if (!tdm_pages_possible(model->pages, &need) && job->request.implicit_limit) {
                 uint64_t most = (uint64_t)tdm_pages_total(model->pages, TDM_KV_FULL) * TDM_KV_PAGE_TOKENS;
 
                 if (model->geometry.n_layers[TDM_KV_FULL] && most > job->prompt_tokens) {
-                        job->max_tokens = (uint32_t)TDM_MIN((uint64_t)job->max_tokens, most - job->prompt_tokens);
+                        tdm_job_cut_limit(job, most - job->prompt_tokens);
                         n_tokens = job->prompt_tokens + job->max_tokens;
                         need = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
                 }
@@ -510,7 +509,7 @@ static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct se
         tdm_list_remove(&q->queue);
         q->reserved = *need;
         tdm_scheduler_enter_lane(lane, q);
-        q->job->state = TDM_JOB_PREFILL;
+        tdm_job_set_state(q->job, TDM_JOB_PREFILL);
         u->n_running++;
         u->admitted = ++s->stamp;
 }
@@ -519,8 +518,8 @@ static bool is_before(struct tdm_scheduler *s, const struct tdm_job *a, const st
 {
         const struct user *ua = tdm_scheduler_user(s, a->login), *ub = tdm_scheduler_user(s, b->login);
 
-        if (a->priority != b->priority)
-                return a->priority < b->priority;
+        if (a->request.priority != b->request.priority)
+                return a->request.priority < b->request.priority;
         if (ua->served != ub->served)
                 return ua->served < ub->served;
         return ua->admitted < ub->admitted; /* one user's: in order of arrival */
@@ -536,7 +535,8 @@ static struct sequence *next_waiting(struct tdm_scheduler *s, const struct lane 
                 const struct tdm_job *job = q->job;
                 bool skipped = false;
 
-                if (job->model != lane->model || !job->accepted || job->finished || (job->paused && job->evictions > 0))
+                if (job->model != lane->model || !job->accepted || job->finished ||
+                    (job->paused && job->stats.evictions > 0))
                         continue;
                 if (s->config.max_running_per_uid > 0 &&
                     tdm_scheduler_user(s, job->login)->n_running >= s->config.max_running_per_uid)
@@ -590,16 +590,16 @@ static void tell_progress(struct sequence *q, uint64_t now)
 {
         struct tdm_job *job = q->job;
         bool changed = job->state != q->told_state ||
-                       (job->state == TDM_JOB_QUEUED && job->queue_position != q->told_position);
+                       (job->state == TDM_JOB_QUEUED && job->progress.queue_position != q->told_position);
         bool moving =
-                (job->state == TDM_JOB_PREFILL && job->progress_done != q->told_done) || job->state == TDM_JOB_LOADING;
+                (job->state == TDM_JOB_PREFILL && job->progress.done != q->told_done) || job->state == TDM_JOB_LOADING;
         bool soon = now - q->told_ns < PROGRESS_NS;
 
         if (job->state == q->told_state && (!(changed || moving) || soon))
                 return;
         q->told_state = job->state;
-        q->told_position = job->queue_position;
-        q->told_done = job->progress_done;
+        q->told_position = job->progress.queue_position;
+        q->told_done = job->progress.done;
         q->told_ns = now;
         if (job->events)
                 job->events->progress(job, job->userdata);
@@ -609,20 +609,20 @@ static void tell_progress(struct sequence *q, uint64_t now)
 static void update_progress(struct sequence *q, uint32_t position[2])
 {
         struct tdm_job *job = q->job;
+        uint64_t done = 0, total = 0;
 
-        job->prefilled_tokens = TDM_MIN(q->n_committed, job->prompt_tokens);
+        tdm_job_note_prefilled(job, q->n_committed);
         if (job->state == TDM_JOB_QUEUED || job->state == TDM_JOB_LOADING) {
-                job->queue_position = position[job->priority == TDM_JOB_BACKGROUND]++;
-                job->state = job->model->state == TDM_MODEL_READY ? TDM_JOB_QUEUED : TDM_JOB_LOADING;
+                tdm_job_note_position(job, position[job->request.priority == TDM_JOB_BACKGROUND]++);
+                tdm_job_set_state(job, job->model->state == TDM_MODEL_READY ? TDM_JOB_QUEUED : TDM_JOB_LOADING);
         }
         if (job->state == TDM_JOB_LOADING)
-                tdm_model_progress(job->model, &job->progress_done, &job->progress_total);
-        else if (job->state == TDM_JOB_QUEUED)
-                job->progress_done = job->progress_total = 0;
-        else {
-                job->progress_total = job->prompt_tokens;
-                job->progress_done = job->prefilled_tokens;
+                tdm_model_progress(job->model, &done, &total);
+        else if (job->state != TDM_JOB_QUEUED) {
+                done = job->progress.prefilled_tokens;
+                total = job->prompt_tokens;
         }
+        tdm_job_note_progress(job, done, total);
 }
 
 static void tell_emits(struct tdm_scheduler *s)
@@ -646,17 +646,14 @@ static void tell(struct tdm_scheduler *s)
         struct sequence *q;
 
         tdm_list_for_each(q, &s->waiting, struct sequence, queue)
-                position[1] += q->job->accepted && q->job->priority == TDM_JOB_INTERACTIVE;
+                position[1] += q->job->accepted && q->job->request.priority == TDM_JOB_INTERACTIVE;
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
                 struct tdm_job *job = q->job;
 
                 if (!job->accepted || job->state == TDM_JOB_DONE)
                         continue;
-                if (!job->told_accepted) {
-                        job->told_accepted = true;
-                        if (job->events)
-                                job->events->accepted(job, job->userdata);
-                }
+                if (tdm_job_tell_accepted(job) && job->events)
+                        job->events->accepted(job, job->userdata);
                 update_progress(q, position);
                 tell_progress(q, now);
         }
@@ -740,7 +737,7 @@ void tdm_scheduler_drain(struct tdm_scheduler *s)
         s->draining = true;
         tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down; the job had not begun");
         tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
-                if (q->job->evictions == 0) /* the others had begun */
+                if (q->job->stats.evictions == 0) /* the others had begun */
                         tdm_job_finish(q->job, TDM_JOB_END_ERROR, &err);
         }
         tdm_source_schedule(s->work);

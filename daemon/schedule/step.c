@@ -35,7 +35,7 @@ static bool has_work(const struct sequence *q)
 {
         if (q->is_draft)
                 return tdm_companion_has_work(q);
-        if (q->job->paused || q->job->finished || q->leaving || q->job->masking || q->draft.waits)
+        if (q->job->paused || q->job->finished || q->leaving || q->job->text.masking || q->draft.waits)
                 return false;
         return q->in_flight == 0 || (q->in_flight == 1 && q->n_issued < q->job->n_ids && !q->suspects);
 }
@@ -57,9 +57,9 @@ static bool pick_class(struct tdm_scheduler *s, uint64_t *const *tried, unsigned
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         enum tdm_placement placement = tdm_scheduler_placement_of(s, q->job);
                         uint64_t *stamp = q->suspects                  ? &q->suspects->stamp :
-                                          q->is_draft                  ? &lane->guesses.stamp :
-                                          q->kept != TDM_PLACEMENT_ANY ? &lane->kept_stamp[q->kept] :
-                                                                         &lane->stamp[placement];
+                                          q->is_draft                  ? &lane->turns.drafts :
+                                          q->kept != TDM_PLACEMENT_ANY ? &lane->turns.kept[q->kept] :
+                                                                         &lane->turns.of[placement];
                         bool skip = !has_work(q) || (q->is_draft && yield);
                         uint64_t served;
 
@@ -93,8 +93,8 @@ static bool goes_before(const struct sequence *a, const struct sequence *b, uint
                 return a_decodes;
         if (a_decodes && home && (a->home == home) != (b->home == home))
                 return a->home == home;
-        if (a->job->priority != b->job->priority)
-                return a->job->priority < b->job->priority;
+        if (a->job->request.priority != b->job->request.priority)
+                return a->job->request.priority < b->job->request.priority;
         if (!a_decodes && a->user_served != b->user_served)
                 return a->user_served < b->user_served;
         return a->job->id < b->job->id;
@@ -239,12 +239,12 @@ struct build {
 static void add_past(struct build *b, const struct sequence *q, uint32_t position, struct tdm_step_logits *l)
 {
         const struct tdm_job *job = q->job;
-        const struct tdm_sampling *s = &job->sampling;
+        const struct tdm_sampling *s = &job->request.sampling;
         uint32_t *to = b->history + b->n_history, n = position + 1;
 
-        l->repeat_last = job->repeat_last;
+        l->repeat_last = job->request.repeat_last;
         if (tdm_sampling_repeats(s))
-                l->n_repeated = TDM_MIN(job->repeat_last, n);
+                l->n_repeated = TDM_MIN(job->request.repeat_last, n);
         if (tdm_sampling_counts(s))
                 l->n_counted = TDM_MIN(n - TDM_MIN(n, job->prompt_tokens), TDM_HISTORY_MAX);
         l->n_history = TDM_MAX(l->n_repeated, l->n_counted);
@@ -255,10 +255,11 @@ static void add_past(struct build *b, const struct sequence *q, uint32_t positio
         }
         b->n_history += l->n_history;
         l->bias_offset = b->n_biases;
-        l->n_biases = job->n_biases;
-        if (job->n_biases > 0)
-                memcpy(b->biases + b->n_biases, job->biases, job->n_biases * sizeof(*job->biases));
-        b->n_biases += job->n_biases;
+        l->n_biases = job->request.n_biases;
+        if (job->request.n_biases > 0)
+                memcpy(b->biases + b->n_biases, job->request.biases,
+                       job->request.n_biases * sizeof(*job->request.biases));
+        b->n_biases += job->request.n_biases;
 }
 
 static void add_logits(struct build *b, const struct sequence *q, uint32_t row, uint32_t position)
@@ -267,13 +268,13 @@ static void add_logits(struct build *b, const struct sequence *q, uint32_t row, 
         struct tdm_step_logits *l = &b->logits[b->flight->n_logits];
 
         *l = (struct tdm_step_logits){
-                .row = row, .target = UINT32_MAX, .sampling = job->sampling, .history_offset = b->n_history
+                .row = row, .target = UINT32_MAX, .sampling = job->request.sampling, .history_offset = b->n_history
         };
         if (job->kind == TDM_JOB_SCORE && position + 1 < job->n_ids)
                 l->target = job->ids[position + 1];
         if (job->kind == TDM_JOB_GENERATE)
                 add_past(b, q, position, l);
-        if (job->constraint) {
+        if (job->text.constraint) {
                 b->flight->seqs[b->flight->n_seqs].masked = MASK_WANTED;
                 l->mask = ++b->flight->n_masks;
         }
@@ -321,12 +322,11 @@ static void add_sequence(struct build *b, struct sequence *q, uint32_t n, uint32
         b->n_rows += n;
         b->n_burst += n_burst;
         /* The tokens that follow get their place in the history when they are drawn. */
-        if (n_burst > 0 && tdm_sampling_looks_back(&job->sampling)) {
+        if (n_burst > 0 && tdm_sampling_looks_back(&job->request.sampling)) {
                 memset(b->history + b->n_history, 0, n_burst * sizeof(*b->history));
                 b->n_history += n_burst;
         }
-        if (job->prefill_ns == 0)
-                job->prefill_ns = tdm_now_ns();
+        tdm_job_note_issued(job, tdm_now_ns());
 }
 
 /* Rows that this sequence gets in the step; 0: it waits for the next step. */
@@ -343,11 +343,11 @@ static uint32_t rows_for(const struct build *b, const struct sequence *q, uint32
                 return n <= limits->max_rows - b->n_rows && (n <= prompt_budget || b->n_rows == 0) ? n : 0;
         if (!sequence_is_decoding(q)) {
                 n = TDM_MIN(TDM_MIN(n, prompt_budget), b->share.chunk_rows);
-                n = TDM_MIN(n, tdm_rows_at_depth(b->fit_rows, b->lane->fit_depth, q->n_issued));
+                n = TDM_MIN(n, tdm_rows_at_depth(b->fit_rows, b->lane->lengths.fit_depth, q->n_issued));
                 /* A sequence reserves pages for at most max_rows in flight. */
                 n = TDM_MIN(n, limits->max_rows - TDM_MIN(limits->max_rows, q->n_issued - q->n_committed));
-                if (q->job->prefill_chunk)
-                        n = TDM_MIN(n, q->job->prefill_chunk);
+                if (q->job->request.prefill_chunk)
+                        n = TDM_MIN(n, q->job->request.prefill_chunk);
         }
         if (q->job->kind == TDM_JOB_SCORE)
                 n = TDM_MIN(n, limits->max_logits - b->flight->n_logits);
@@ -362,7 +362,7 @@ static uint32_t background_budget(struct tdm_scheduler *s, uint32_t n_candidates
         bool reading = false;
 
         for (uint32_t i = 0; i < n_candidates; i++) {
-                if (s->candidates[i]->job->priority != TDM_JOB_INTERACTIVE)
+                if (s->candidates[i]->job->request.priority != TDM_JOB_INTERACTIVE)
                         continue;
                 s->interactive_ns = now;
                 reading = reading || !sequence_is_decoding(s->candidates[i]);
@@ -377,8 +377,8 @@ static uint32_t prompt_rows(const struct build *b, uint32_t n_decode)
 {
         const struct tdm_scheduler_config *config = &b->s->config;
 
-        if (n_decode > 0 || config->lone_rows <= config->prefill_rows || b->lane->prompt_row_ns == 0 ||
-            b->lane->prompt_row_ns > LONE_STEP_NS / config->lone_rows)
+        if (n_decode > 0 || config->lone_rows <= config->prefill_rows || b->lane->lengths.prompt_row_ns == 0 ||
+            b->lane->lengths.prompt_row_ns > LONE_STEP_NS / config->lone_rows)
                 return config->prefill_rows;
         return config->lone_rows;
 }
@@ -398,7 +398,7 @@ static uint32_t most_masks(const struct build *b, const struct sequence *q)
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
         uint32_t n = b->flight->n_masks + b->n_left;
 
-        return q->job->constraint ? limits->max_seqs - TDM_MIN(n, limits->max_seqs) : UINT32_MAX;
+        return q->job->text.constraint ? limits->max_seqs - TDM_MIN(n, limits->max_seqs) : UINT32_MAX;
 }
 
 /* How many of its guesses the sequence has pages and masks for, behind its n_positions. */
@@ -410,7 +410,7 @@ static uint32_t grow_for_guesses(const struct build *b, struct sequence *q, uint
                 n = tdm_scheduler_grow_spare(b->lane, q, n_positions + n);
                 n -= TDM_MIN(n, n_positions);
         }
-        tdm_job_note_guesses(q->job, n, n < q->guesses.n ? TDM_UNGUESSED_MEMORY : q->job->unguessed);
+        tdm_job_note_guesses(q->job, n, n < q->guesses.n ? TDM_UNGUESSED_MEMORY : q->job->stats.unguessed);
         return n;
 }
 
@@ -430,7 +430,8 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
         tdm_scheduler_plan_guesses(s, b->lane, n_decode, guess_rows(b, n_decode), n_decode < n_candidates);
         for (uint32_t i = 0; i < n_candidates; i++) {
                 struct sequence *q = s->candidates[i];
-                uint32_t n, first, most = q->job->priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
+                uint32_t n, first,
+                        most = q->job->request.priority == TDM_JOB_BACKGROUND ? TDM_MIN(budget, behind) : budget;
 
                 b->n_left = n_candidates - i;
                 /* A sequence before it in this step may have taken its pages. */
@@ -452,7 +453,7 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
                 b->flight->depth = TDM_MAX(b->flight->reads ? b->flight->depth : 0, first);
                 b->flight->reads = true;
                 budget -= TDM_MIN(budget, n);
-                if (q->job->priority == TDM_JOB_BACKGROUND)
+                if (q->job->request.priority == TDM_JOB_BACKGROUND)
                         behind -= TDM_MIN(behind, n);
         }
 }

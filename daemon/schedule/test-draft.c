@@ -82,7 +82,7 @@ static uint32_t n_guesses_right(void)
         uint32_t n = 0;
 
         for (uint32_t i = 0; i < w.n_jobs; i++)
-                n += (uint32_t)w.jobs[i].job->n_accepted;
+                n += (uint32_t)w.jobs[i].job->stats.n_accepted;
         return n;
 }
 
@@ -115,11 +115,11 @@ static void test_patterns(void **state)
                         for (uint32_t i = 0; i < 4; i++) {
                                 const struct tdm_job *job = w.jobs[i].job;
 
-                                assert_true(job->n_drafted > 0);
-                                assert_true(round || job->n_accepted == job->n_drafted);
+                                assert_true(job->stats.n_drafted > 0);
+                                assert_true(round || job->stats.n_accepted == job->stats.n_drafted);
                                 for (uint32_t n = 0; n < k; n++)
-                                        seen[n] += job->drafted_at[n] - job->accepted_at[n];
-                                seen[k] += job->accepted_at[k - 1];
+                                        seen[n] += job->stats.drafted_at[n] - job->stats.accepted_at[n];
+                                seen[k] += job->stats.accepted_at[k - 1];
                         }
                         world_close(&w);
                 }
@@ -184,8 +184,8 @@ static void test_bursts(void **state)
                 drive();
                 check_all();
                 /* 201 tokens after the first one, 5 a step. */
-                assert_int_equal(w.jobs[0].job->n_accepted, w.jobs[0].job->n_drafted);
-                assert_true(w.jobs[0].job->n_drafted >= 160);
+                assert_int_equal(w.jobs[0].job->stats.n_accepted, w.jobs[0].job->stats.n_drafted);
+                assert_true(w.jobs[0].job->stats.n_drafted >= 160);
                 n_steps = w.fleet.n_submitted - w.fleet.n_passes[0];
                 assert_true(w.fleet.n_passes[1] >= 160);
                 assert_true(i ? n_steps == w.fleet.n_passes[1] : n_steps <= w.fleet.n_passes[1] / 4 + 4);
@@ -269,7 +269,7 @@ static void test_losses(void **state)
                 }
                 assert_true(all_done(&w));
                 check_all();
-                assert_true(n_guesses_right() > 0 && w.jobs[0].job->recoveries > 0);
+                assert_true(n_guesses_right() > 0 && w.jobs[0].job->stats.recoveries > 0);
                 world_close(&w);
         }
 }
@@ -288,7 +288,7 @@ static void test_hostile(void **state)
                 drive();
                 check_all();
                 assert_int_equal(n_guesses_right(), 0);
-                assert_int_equal(w.jobs[0].job->recoveries, kind == 0 ? 3 : 0);
+                assert_int_equal(w.jobs[0].job->stats.recoveries, kind == 0 ? 3 : 0);
                 for (uint32_t i = 0; i < 4; i++)
                         assert_int_equal(w.jobs[i].job->end, TDM_JOB_END_LENGTH);
                 world_close(&w);
@@ -320,7 +320,7 @@ static void test_unloaded(void **state)
                         } else if (s)
                                 finish_step(&w, s);
                         turn(&w);
-                        seen = seen || w.jobs[0].job->unguessed == TDM_UNGUESSED_DRAFT_LOST;
+                        seen = seen || w.jobs[0].job->stats.unguessed == TDM_UNGUESSED_DRAFT_LOST;
                 }
                 assert_true(all_done(&w));
                 assert_true(seen);
@@ -377,7 +377,7 @@ static uint32_t run_on_few_pages(const char *draft, bool *ret_short)
                 struct fake_step *s = some_step(&w);
 
                 for (uint32_t k = 0; k < w.n_jobs; k++)
-                        *ret_short = *ret_short || w.jobs[k].job->unguessed == TDM_UNGUESSED_DRAFT_MEMORY;
+                        *ret_short = *ret_short || w.jobs[k].job->stats.unguessed == TDM_UNGUESSED_DRAFT_MEMORY;
                 if (s)
                         finish_step(&w, s);
                 turn(&w);
@@ -385,7 +385,7 @@ static uint32_t run_on_few_pages(const char *draft, bool *ret_short)
         assert_true(all_done(&w));
         check_all();
         for (uint32_t i = 0; i < w.n_jobs; i++)
-                n_evictions += w.jobs[i].job->evictions;
+                n_evictions += w.jobs[i].job->stats.evictions;
         world_close(&w);
         return n_evictions;
 }
@@ -478,8 +478,8 @@ static void test_rows_that_cost_nothing(void **state)
 
         run_for_cost(1000, every_other, 100, 0);
         job = w.jobs[0].job;
-        assert_true(job->n_accepted > 80);
-        assert_true(job->n_drafted > 3 * (250 - job->n_accepted));
+        assert_true(job->stats.n_accepted > 80);
+        assert_true(job->stats.n_drafted > 3 * (250 - job->stats.n_accepted));
         world_close(&w);
 }
 
@@ -497,47 +497,47 @@ static void test_ends(void **state)
 
         run_for_cost(100000, every_fifth, 1000, 0);
         job = w.jobs[0].job;
-        assert_true(job->n_accepted > 180);
-        assert_true(w.fleet.n_passes[1] >= job->n_accepted && w.fleet.n_passes[1] <= 290);
+        assert_true(job->stats.n_accepted > 180);
+        assert_true(w.fleet.n_passes[1] >= job->stats.n_accepted && w.fleet.n_passes[1] <= 290);
         world_close(&w);
 }
 
 static void test_cost(void **state)
 {
         run_for_cost(10000, NULL, 1000, 0);
-        assert_true(w.jobs[0].job->n_accepted > 150);
+        assert_true(w.jobs[0].job->stats.n_accepted > 150);
         world_close(&w);
 
         /* A step of the draft takes as long as one of the target. */
         run_for_cost(1000000, NULL, 1000, 0);
-        assert_true(w.jobs[0].job->n_drafted < 40);
+        assert_true(w.jobs[0].job->stats.n_drafted < 40);
         world_close(&w);
 
         /* Only its first steps do. */
         run_for_cost(1000000, slow_at_first, 1000, 0);
-        assert_true(w.jobs[0].job->n_accepted > 60);
+        assert_true(w.jobs[0].job->stats.n_accepted > 60);
         world_close(&w);
 
         /* The draft is never right. */
         run_for_cost(100000, always, 1000, 0);
-        assert_int_equal(w.jobs[0].job->n_accepted, 0);
-        assert_true(w.jobs[0].job->n_drafted < 40);
+        assert_int_equal(w.jobs[0].job->stats.n_accepted, 0);
+        assert_true(w.jobs[0].job->stats.n_drafted < 40);
         world_close(&w);
 
         /* A row costs a tenth of a step. That pays for a job alone, and a job beside it would wait for it. */
         run_for_cost(1000, NULL, 100000, 0);
-        assert_true(w.jobs[0].job->n_accepted > 150);
+        assert_true(w.jobs[0].job->stats.n_accepted > 150);
         world_close(&w);
         run_for_cost(1000, NULL, 100000, 250);
-        assert_true(w.jobs[0].job->n_drafted < 20);
+        assert_true(w.jobs[0].job->stats.n_drafted < 20);
         world_close(&w);
         run_for_cost(1000, NULL, 1000, 250);
-        assert_true(w.jobs[0].job->n_accepted > 100);
+        assert_true(w.jobs[0].job->stats.n_accepted > 100);
         world_close(&w);
 
         /* The other job ends in the midst. In company it was looked at with each eighth token, alone with each. */
         run_for_cost(1000, NULL, 100000, 125);
-        assert_true(w.jobs[0].job->n_accepted >= 75 && w.jobs[0].job->n_accepted <= 120);
+        assert_true(w.jobs[0].job->stats.n_accepted >= 75 && w.jobs[0].job->stats.n_accepted <= 120);
         world_close(&w);
 }
 
@@ -563,7 +563,7 @@ static void test_reads_soon(void **state)
                 start("draft", 60, 100, false);
                 w.n_jobs = w.n_arrived;
                 c = &w.jobs[1];
-                for (uint32_t i = 0; i < 1000 && c->job->n_drafted == 0; i++) {
+                for (uint32_t i = 0; i < 1000 && c->job->stats.n_drafted == 0; i++) {
                         struct fake_step *s = some_step(&w);
 
                         if (s)
@@ -571,9 +571,9 @@ static void test_reads_soon(void **state)
                         turn(&w);
                 }
                 if (!slow)
-                        assert_true(c->job->n_drafted > 1);
+                        assert_true(c->job->stats.n_drafted > 1);
                 else
-                        assert_int_equal(c->job->n_drafted, 1);
+                        assert_int_equal(c->job->stats.n_drafted, 1);
                 drive();
                 check_all();
                 world_close(&w);
@@ -603,7 +603,7 @@ static void test_names(void **state)
         tdm_job_unref(job);
         /* What the configuration names and the job does not, stops no job. */
         start(NULL, 3, 20, false);
-        w.jobs[0].job->options.speculation = TDM_SPECULATION_AUTO;
+        w.jobs[0].job->request.options.speculation = TDM_SPECULATION_AUTO;
         drive();
         check_all();
         world_close(&w);

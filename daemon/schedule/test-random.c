@@ -71,7 +71,7 @@ static bool misses(uint32_t position)
 
 static uint32_t next(const struct tdm_job *job, const uint32_t *ids, uint32_t n)
 {
-        return world_next(ids, n, job->sampling.seed, job->sampling.repeat_penalty != 1,
+        return world_next(ids, n, job->request.sampling.seed, job->request.sampling.repeat_penalty != 1,
                           tdm_model_hparams(job->model)->n_vocab);
 }
 

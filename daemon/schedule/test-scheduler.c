@@ -175,7 +175,7 @@ static void test_no_worker(void **state)
         drive(&w);
         assert_int_equal(w.jobs[0].error, TDM_E_NO_WORKER);
         assert_int_equal(w.jobs[1].end, TDM_JOB_END_LENGTH);
-        assert_true(w.jobs[1].job->degraded);
+        assert_true(w.jobs[1].job->stats.degraded);
         world_close(&w);
 }
 
@@ -200,12 +200,12 @@ static void test_known_beginnings(void **state)
         world_open(&w, 1, 64, 64, &plain);
         add_job(&w, 150, 20, 1, TDM_JOB_INTERACTIVE);
         drive(&w);
-        assert_int_equal(w.jobs[0].job->cached_tokens, 0);
-        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 128);
-        assert_int_equal(add_alike(&w, 0, 128, 1)->job->cached_tokens, 96); /* the last row is computed */
-        assert_int_equal(add_alike(&w, 0, 129, 1)->job->cached_tokens, 128);
-        assert_int_equal(add_alike(&w, 0, 31, 1)->job->cached_tokens, 0);
-        assert_int_equal(add_alike(&w, 0, 150, 2)->job->cached_tokens, 0); /* another user */
+        assert_int_equal(w.jobs[0].job->stats.cached_tokens, 0);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->stats.cached_tokens, 128);
+        assert_int_equal(add_alike(&w, 0, 128, 1)->job->stats.cached_tokens, 96); /* the last row is computed */
+        assert_int_equal(add_alike(&w, 0, 129, 1)->job->stats.cached_tokens, 128);
+        assert_int_equal(add_alike(&w, 0, 31, 1)->job->stats.cached_tokens, 0);
+        assert_int_equal(add_alike(&w, 0, 150, 2)->job->stats.cached_tokens, 0); /* another user */
         tdm_scheduler_stats(w.s, &stats);
         assert_int_equal(stats.prefix_hits, 3);
         assert_int_equal(stats.cached_tokens, 128 + 96 + 128);
@@ -217,16 +217,16 @@ static void test_known_beginnings(void **state)
         memcpy(c->prompt + 150, w.jobs[0].got, 18 * sizeof(c->prompt[0]));
         submit(&w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
         drive(&w);
-        assert_int_equal(c->job->cached_tokens, 160);
+        assert_int_equal(c->job->stats.cached_tokens, 160);
 
         /* A worker that comes back as another device. */
         w.fleet.numerics_id = "another";
         reset(&w, NULL);
-        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 0);
-        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 128);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->stats.cached_tokens, 0);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->stats.cached_tokens, 128);
         w.fleet.numerics_id = "fake";
         reset(&w, NULL);
-        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 128);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->stats.cached_tokens, 128);
 
         /* One that is lost half way leaves what was committed, and nothing else. */
         add_job(&w, 150, 20, 1, TDM_JOB_INTERACTIVE);
@@ -256,11 +256,11 @@ static void test_pushed_out(void **state)
                         check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
                 tdm_scheduler_stats(w.s, &stats);
                 assert_true(stats.evictions >= 3);
-                assert_int_equal(w.jobs[1].job->evictions, 0); /* interactive, and the oldest */
-                assert_true(w.jobs[0].job->evictions >= 1);
+                assert_int_equal(w.jobs[1].job->stats.evictions, 0); /* interactive, and the oldest */
+                assert_true(w.jobs[0].job->stats.evictions >= 1);
                 /* More each time before it comes back: 64, 128, 256 tokens. */
                 for (uint32_t i = 0; i < 4; i++)
-                        assert_true(w.jobs[i].job->evictions <= 4);
+                        assert_true(w.jobs[i].job->stats.evictions <= 4);
                 assert_true(stats.reread_tokens + stats.cached_tokens > 0);
                 assert_int_equal(stats.prompt_tokens, 4 * 30);
                 world_close(&w);
@@ -289,8 +289,8 @@ static void test_interactive_takes_room(void **state)
                         finish_step(&w, some_step(&w));
                 }
                 assert_false(w.jobs[0].done || w.jobs[1].done);
-                assert_int_equal(w.jobs[0].job->evictions, places ? 0 : 1);
-                assert_int_equal(w.jobs[1].job->evictions, 1);
+                assert_int_equal(w.jobs[0].job->stats.evictions, places ? 0 : 1);
+                assert_int_equal(w.jobs[1].job->stats.evictions, 1);
                 drive(&w);
                 for (uint32_t i = 0; i < 3; i++)
                         check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
@@ -393,12 +393,13 @@ static void test_shares(void **state)
         assert_int_equal(w.s->users[0].n_running, 2);
         assert_int_equal(w.s->users[1].n_running, 2);
         assert_true(w.jobs[8].n_got > 0 && w.jobs[9].n_got > 0);
-        assert_int_equal(w.jobs[0].job->evictions + w.jobs[1].job->evictions, 0); /* the younger ones went */
-        assert_int_equal(w.jobs[2].job->evictions + w.jobs[3].job->evictions, 2);
+        assert_int_equal(w.jobs[0].job->stats.evictions + w.jobs[1].job->stats.evictions,
+                         0); /* the younger ones went */
+        assert_int_equal(w.jobs[2].job->stats.evictions + w.jobs[3].job->stats.evictions, 2);
         drive(&w);
         for (uint32_t i = 0; i < 12; i++) {
                 check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
-                assert_true(w.jobs[i].job->evictions <= 1);
+                assert_true(w.jobs[i].job->stats.evictions <= 1);
         }
         world_close(&w);
 }
@@ -592,7 +593,7 @@ static void test_not_in_vain(void **state)
         turn(&w);
         add_job(&w, 150, 10, 1, TDM_JOB_INTERACTIVE); /* 5 pages: with the background's there would be 3 */
         drive(&w);
-        assert_int_equal(w.jobs[1].job->evictions, 0);
+        assert_int_equal(w.jobs[1].job->stats.evictions, 0);
         for (uint32_t i = 0; i < 3; i++)
                 check_result(&w.jobs[i], tdm_model_hparams(w.fleet.models[0])->n_vocab);
         world_close(&w);
@@ -611,10 +612,11 @@ static void test_mixed_numerics(void **state)
         reset(&w, NULL);
         w.fleet.numerics_id = "another";
         drive(&w);
-        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 0); /* of the new kind: none from the start */
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->stats.cached_tokens,
+                         0); /* of the new kind: none from the start */
         w.fleet.numerics_id = "fake";
         reset(&w, NULL);
-        assert_int_equal(add_alike(&w, 0, 150, 1)->job->cached_tokens, 64);
+        assert_int_equal(add_alike(&w, 0, 150, 1)->job->stats.cached_tokens, 64);
         world_close(&w);
 }
 

@@ -60,7 +60,7 @@ static uint32_t seen_ids, seen_n;
 
 static uint32_t right_one(const struct tdm_job *job, const uint32_t *ids, uint32_t n)
 {
-        return world_next(ids, n, job->sampling.seed, job->sampling.repeat_penalty != 1,
+        return world_next(ids, n, job->request.sampling.seed, job->request.sampling.repeat_penalty != 1,
                           tdm_model_hparams(job->model)->n_vocab);
 }
 
@@ -109,7 +109,7 @@ static void test_patterns(void **state)
                         start(&w, c);
                         drive(&w);
                         check_result(c, n_vocab(&w));
-                        assert_true(c->job->n_accepted > 0 && c->job->n_accepted < c->job->n_drafted);
+                        assert_true(c->job->stats.n_accepted > 0 && c->job->stats.n_accepted < c->job->stats.n_drafted);
                 }
                 world_close(&w);
         }
@@ -182,7 +182,7 @@ static void test_ends(void **state)
                 drive(&w);
                 check_result(c, n_vocab(&w));
                 assert_int_equal(c->end, TDM_JOB_END_LENGTH);
-                assert_int_equal(c->job->n_accepted, c->job->n_drafted);
+                assert_int_equal(c->job->stats.n_accepted, c->job->stats.n_drafted);
                 /* The prompt's step draws one, each other one seventeen at most. */
                 assert_int_equal(w.fleet.n_submitted, 1 + TDM_DIV_UP(max_tokens - 1, TDM_MAX_GUESSES + 1));
                 world_close(&w);
@@ -206,7 +206,7 @@ static void test_no_pages(void **state)
                 struct fake_step *s = some_step(&w);
 
                 for (uint32_t k = 0; k < w.n_jobs; k++)
-                        n_without += w.jobs[k].job->unguessed == TDM_UNGUESSED_MEMORY;
+                        n_without += w.jobs[k].job->stats.unguessed == TDM_UNGUESSED_MEMORY;
                 if (s)
                         finish_step(&w, s);
                 turn(&w);
@@ -262,7 +262,7 @@ static void run_edit(struct world *w, uint64_t step_ns, uint64_t row_ns, uint32_
                 struct fake_step *s = some_step(w);
 
                 for (uint32_t k = 0; k < n_jobs; k++)
-                        most_guesses = TDM_MAX(most_guesses, w->jobs[k].job->n_guesses);
+                        most_guesses = TDM_MAX(most_guesses, w->jobs[k].job->stats.n_guesses);
                 if (s)
                         finish_step(w, s);
                 turn(w);
@@ -288,8 +288,8 @@ static void test_length_follows_cost(void **state)
         /* A row costs as much as a step: guesses cannot gain, and only the first few are tried. */
         run_edit(&w, 1000, 1000000, 1);
         assert_true(w.fleet.n_submitted > 80);
-        assert_true(w.jobs[0].job->n_drafted <= 20);
-        assert_int_equal(w.jobs[0].job->unguessed, TDM_UNGUESSED_LAST);
+        assert_true(w.jobs[0].job->stats.n_drafted <= 20);
+        assert_int_equal(w.jobs[0].job->stats.unguessed, TDM_UNGUESSED_LAST);
         world_close(&w);
 
         /* Eight jobs whose rows cost: no guesses to speak of, though every one would be right. */
@@ -309,8 +309,8 @@ static void test_off(void **state)
                 start(&w, add_edit(&w, 20));
         drive(&w);
         for (uint32_t i = 0; i < 4; i++) {
-                assert_int_equal(w.jobs[i].job->n_drafted, 0);
-                assert_int_equal(w.jobs[i].job->unguessed, TDM_UNGUESSED_OFF);
+                assert_int_equal(w.jobs[i].job->stats.n_drafted, 0);
+                assert_int_equal(w.jobs[i].job->stats.unguessed, TDM_UNGUESSED_OFF);
                 check_result(&w.jobs[i], n_vocab(&w));
         }
         world_close(&w);

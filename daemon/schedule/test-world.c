@@ -402,7 +402,7 @@ static void on_done(struct tdm_job *job, void *userdata)
         c->done = true;
         c->end = job->end;
         c->error = job->error.code;
-        c->incomplete = job->incomplete;
+        c->incomplete = job->text.incomplete;
         snprintf(c->message, sizeof(c->message), "%s", job->error.message);
 }
 
@@ -424,12 +424,12 @@ bool has_wrong_token(const struct client_job *c, uint32_t n_vocab)
 /* Each token came with the text that it makes. */
 static void check_text(const struct client_job *c)
 {
-        _cleanup_(freep) char *room = malloc(TDM_DECODER_ROOM(c->job->tokenizer));
+        _cleanup_(freep) char *room = malloc(TDM_DECODER_ROOM(c->job->text.tokenizer));
         struct tdm_decoder decoder;
 
-        tdm_decoder_init(&decoder, c->job->tokenizer, false);
+        tdm_decoder_init(&decoder, c->job->text.tokenizer, false);
         for (uint32_t i = 0; i < c->n_got; i++) {
-                size_t size = tdm_decoder_push(&decoder, c->got[i], room, TDM_DECODER_ROOM(c->job->tokenizer));
+                size_t size = tdm_decoder_push(&decoder, c->got[i], room, TDM_DECODER_ROOM(c->job->text.tokenizer));
 
                 assert_true(c->text[i] == text_hash(room, size));
         }

@@ -460,7 +460,7 @@ static bool has_work(void *userdata)
                 return false; /* the machine is about to sleep, or wakes: no step may run */
         tdm_scheduler_stats(s->scheduler, &stats);
         tdm_list_for_each(job, tdm_scheduler_jobs(s->scheduler), struct tdm_job, node) {
-                if (job->finished || job->paused || job->encoding)
+                if (job->finished || job->paused || job->prompt.encoding)
                         continue;
                 if (job->state == TDM_JOB_PREFILL || job->state == TDM_JOB_DECODE || job->state == TDM_JOB_RECOVERING)
                         return true;

@@ -94,7 +94,7 @@ static uint32_t agreement(const struct tdm_guess_file *file, size_t at, const st
 uint32_t tdm_guess_file_guess(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret)
 {
         const struct tdm_guess_file *file = userdata;
-        uint64_t random = mix(job->sampling.seed, job->n_ids);
+        uint64_t random = mix(job->request.sampling.seed, job->n_ids);
         uint32_t n_vocab = tdm_model_hparams(job->model)->n_vocab, best = 0, n = 0, wrong;
         size_t from = file->n;
 

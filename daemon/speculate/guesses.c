@@ -87,12 +87,12 @@ enum tdm_unguessed tdm_guesses_keep_allowed(const struct tdm_guess_candidate *c,
         struct tdm_job *job = c->job;
         struct tdm_guesses *g = c->guesses;
 
-        if (!job->constraint || g->n_found == 0)
+        if (!job->text.constraint || g->n_found == 0)
                 return TDM_UNGUESSED_NOT;
         if (tdm_now_ns() >= until_ns)
                 g->n_found = 0;
         else
-                g->n_found = (uint32_t)tdm_constraint_n_allowed(job->constraint, job->ids + job->prompt_tokens,
+                g->n_found = (uint32_t)tdm_constraint_n_allowed(job->text.constraint, job->ids + job->prompt_tokens,
                                                                 job->generated, g->ids, g->n_found);
         return g->n_found > 0 ? TDM_UNGUESSED_NOT : TDM_UNGUESSED_GRAMMAR;
 }
@@ -122,7 +122,7 @@ enum tdm_unguessed tdm_guesses_find(const struct tdm_speculate *sp, const struct
         g->n = g->n_found = g->n_tried = 0;
         if (sp->config.draft_max == 0 || mode == TDM_SPECULATION_OFF)
                 return TDM_UNGUESSED_OFF;
-        if (job->constraint && (job->turn || job->slow_masks))
+        if (job->text.constraint && (job->text.turn || job->text.slow_masks))
                 return TDM_UNGUESSED_GRAMMAR;
         if (c->suspect)
                 return TDM_UNGUESSED_SUSPECT;

@@ -36,9 +36,9 @@ void tdm_speculate_destroy(struct tdm_speculate *sp)
 
 enum tdm_speculation tdm_speculate_mode(const struct tdm_speculate *sp, const struct tdm_job *job)
 {
-        enum tdm_speculation asked = (enum tdm_speculation)job->options.speculation;
+        enum tdm_speculation asked = (enum tdm_speculation)job->request.options.speculation;
 
-        if (job->draft_name)
+        if (job->request.draft_name)
                 return asked; /* it wants more than what is meant for all */
         return asked == TDM_SPECULATION_AUTO ? sp->config.mode : asked;
 }
@@ -47,8 +47,8 @@ uint32_t tdm_speculate_most(const struct tdm_speculate *sp, const struct tdm_job
 {
         uint32_t most = sp->config.draft_max, left = job->max_tokens - job->generated;
 
-        if (job->options.draft_max > 0)
-                most = TDM_MIN(most, job->options.draft_max);
+        if (job->request.options.draft_max > 0)
+                most = TDM_MIN(most, job->request.options.draft_max);
         /* The row of the last token draws the last one. */
         return TDM_MIN(TDM_MIN(most, TDM_MAX_GUESSES), left - TDM_MIN(left, 1u));
 }

@@ -23,8 +23,7 @@ static void embed_free(struct bus_embed *e)
                 struct tdm_job *job = e->jobs[i];
 
                 if (job->events) {
-                        job->events = NULL;
-                        job->userdata = NULL;
+                        tdm_job_listen(job, NULL, NULL);
                         tdm_scheduler_cancel(e->peer->bus->scheduler, job, NULL);
                 }
                 tdm_job_unref(job);
@@ -81,8 +80,7 @@ static void on_done(struct tdm_job *job, void *userdata)
 {
         struct bus_embed *e = userdata;
 
-        job->events = NULL;
-        job->userdata = NULL;
+        tdm_job_listen(job, NULL, NULL);
         e->n_done++;
         if (e->failed == 0 && job->end == TDM_JOB_END_ERROR) {
                 e->failed = job->error.code;
@@ -114,8 +112,7 @@ static int start_text(struct bus_embed *e, const char *text, uint32_t dimensions
 
         if (r != 0)
                 return r;
-        job->events = &events;
-        job->userdata = e;
+        tdm_job_listen(job, &events, e);
         r = tdm_scheduler_submit(peer->bus->scheduler, job, e->model, err);
         if (r == 0)
                 e->jobs[e->n_jobs++] = steal_ptr(&job);

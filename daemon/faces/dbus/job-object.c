@@ -79,7 +79,7 @@ static double progress(const struct bus_job *job)
                 return 1;
         if (j->state == TDM_JOB_DECODE || j->state == TDM_JOB_RECOVERING)
                 return j->max_tokens ? (double)TDM_MIN(j->generated, j->max_tokens) / j->max_tokens : 0;
-        return j->progress_total ? (double)TDM_MIN(j->progress_done, j->progress_total) / (double)j->progress_total : 0;
+        return j->progress.total ? (double)TDM_MIN(j->progress.done, j->progress.total) / (double)j->progress.total : 0;
 }
 
 static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
@@ -97,7 +97,7 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
                 bus_write_string(w, tdm_status_name_of(&owner, job->model));
                 break;
         case PRIORITY:
-                bus_write_string(w, j->priority == TDM_JOB_BACKGROUND ? "background" : "interactive");
+                bus_write_string(w, j->request.priority == TDM_JOB_BACKGROUND ? "background" : "interactive");
                 break;
         case STARTED_BY_UID:
                 bus_write_u32(w, (uint32_t)job->uid);
@@ -115,19 +115,19 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
                 bus_write_double(w, progress(job));
                 break;
         case PROGRESS_DONE:
-                bus_write_u64(w, j->progress_done);
+                bus_write_u64(w, j->progress.done);
                 break;
         case PROGRESS_TOTAL:
-                bus_write_u64(w, j->progress_total);
+                bus_write_u64(w, j->progress.total);
                 break;
         case QUEUE_POSITION:
-                bus_write_u32(w, !job->ended && j->state == TDM_JOB_QUEUED ? j->queue_position : 0);
+                bus_write_u32(w, !job->ended && j->state == TDM_JOB_QUEUED ? j->progress.queue_position : 0);
                 break;
         case PROMPT_TOKENS:
                 bus_write_u32(w, j->prompt_tokens);
                 break;
         case CACHED_TOKENS:
-                bus_write_u32(w, j->cached_tokens);
+                bus_write_u32(w, j->stats.cached_tokens);
                 break;
         case GENERATED_TOKENS:
                 bus_write_u32(w, j->generated);
@@ -136,25 +136,25 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
                 bus_write_u32(w, j->max_tokens);
                 break;
         case RECOVERIES:
-                bus_write_u32(w, j->recoveries);
+                bus_write_u32(w, j->stats.recoveries);
                 break;
         case EVICTIONS:
-                bus_write_u32(w, j->evictions);
+                bus_write_u32(w, j->stats.evictions);
                 break;
         case DRAFTED:
-                bus_write_u64(w, j->n_drafted);
+                bus_write_u64(w, j->stats.n_drafted);
                 break;
         case ACCEPTED:
-                bus_write_u64(w, j->n_accepted);
+                bus_write_u64(w, j->stats.n_accepted);
                 break;
         case GUESSES:
-                bus_write_u32(w, j->n_guesses);
+                bus_write_u32(w, j->stats.n_guesses);
                 break;
         case UNGUESSED:
-                bus_write_string(w, tdm_unguessed_text(j->unguessed));
+                bus_write_string(w, tdm_unguessed_text(j->stats.unguessed));
                 break;
         case DEGRADED:
-                bus_write_bool(w, j->degraded);
+                bus_write_bool(w, j->stats.degraded);
                 break;
         case TEXT_BYTES:
                 bus_write_u64(w, job->text_bytes);
@@ -184,23 +184,23 @@ void bus_job_write_end(struct bus_writer *w, const struct bus_job *job)
         const struct tdm_job *j = job->job;
 
         bus_entry_u32(w, "prompt-tokens", j->prompt_tokens);
-        bus_entry_u32(w, "cached-tokens", j->cached_tokens);
+        bus_entry_u32(w, "cached-tokens", j->stats.cached_tokens);
         bus_entry_u32(w, "generated-tokens", j->generated);
-        bus_entry_u32(w, "recoveries", j->recoveries);
-        bus_entry_u32(w, "evictions", j->evictions);
-        bus_entry_u32(w, "reread-tokens", j->reread_tokens);
-        bus_entry_bool(w, "degraded", j->degraded);
-        bus_entry_bool(w, "incomplete", j->incomplete);
-        bus_entry_u64(w, "drafted", j->n_drafted);
-        bus_entry_u64(w, "accepted", j->n_accepted);
-        bus_entry_string(w, "unguessed", tdm_unguessed_text(j->unguessed));
+        bus_entry_u32(w, "recoveries", j->stats.recoveries);
+        bus_entry_u32(w, "evictions", j->stats.evictions);
+        bus_entry_u32(w, "reread-tokens", j->stats.reread_tokens);
+        bus_entry_bool(w, "degraded", j->stats.degraded);
+        bus_entry_bool(w, "incomplete", j->text.incomplete);
+        bus_entry_u64(w, "drafted", j->stats.n_drafted);
+        bus_entry_u64(w, "accepted", j->stats.n_accepted);
+        bus_entry_string(w, "unguessed", tdm_unguessed_text(j->stats.unguessed));
         bus_entry_double(w, "ttft-ms", tdm_job_ttft_ms(j));
         bus_entry_double(w, "prefill-tps", tdm_job_prefill_tps(j));
         bus_entry_double(w, "decode-tps", tdm_job_decode_tps(j));
         bus_entry_u64(w, "text-bytes", job->text_bytes);
         bus_entry_bool(w, "text-truncated", job->text_truncated);
         bus_entry_bool(w, "output-cut", job->stream.cut);
-        bus_entry_string(w, "numerics-id", j->numerics_id);
+        bus_entry_string(w, "numerics-id", j->stats.numerics_id);
         if (j->end == TDM_JOB_END_ERROR) {
                 bus_entry_string(w, "error-name", bus_error_name(j->error.code));
                 bus_entry_string(w, "error-message", j->error.message);

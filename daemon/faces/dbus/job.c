@@ -63,8 +63,7 @@ void bus_job_cancel(struct bus_job *job)
 void bus_job_free(struct bus_job *job)
 {
         if (!job->ended) {
-                job->job->events = NULL;
-                job->job->userdata = NULL;
+                tdm_job_listen(job->job, NULL, NULL);
                 bus_job_cancel(job);
         }
         tdm_list_remove(&job->node);
@@ -268,8 +267,8 @@ static void on_progress(struct tdm_job *j, void *userdata)
                 return;
         begin(job, &l, "progress");
         add(&l, ",\"state\":\"%s\",\"done\":%llu,\"total\":%llu,\"queue_position\":%u", tdm_job_state_name(j->state),
-            (unsigned long long)j->progress_done, (unsigned long long)j->progress_total,
-            j->state == TDM_JOB_QUEUED ? j->queue_position : 0);
+            (unsigned long long)j->progress.done, (unsigned long long)j->progress.total,
+            j->state == TDM_JOB_QUEUED ? j->progress.queue_position : 0);
         put_event(job, &l);
 }
 
@@ -371,13 +370,13 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
                 add_json(&l, "message", message, bus_clean_text(j->error.message, strlen(j->error.message), message));
         }
         add(&l, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u", j->prompt_tokens,
-            j->cached_tokens, j->generated);
+            j->stats.cached_tokens, j->generated);
         add(&l, ",\"ttft_ms\":%.3f,\"prefill_tps\":%.3f,\"decode_tps\":%.3f", tdm_job_ttft_ms(j),
             tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
-        add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->recoveries, j->degraded ? "true" : "false",
-            j->incomplete ? "true" : "false");
-        add(&l, ",\"drafted\":%llu,\"accepted\":%llu", (unsigned long long)j->n_drafted,
-            (unsigned long long)j->n_accepted);
+        add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->stats.recoveries,
+            j->stats.degraded ? "true" : "false", j->text.incomplete ? "true" : "false");
+        add(&l, ",\"drafted\":%llu,\"accepted\":%llu", (unsigned long long)j->stats.n_drafted,
+            (unsigned long long)j->stats.n_accepted);
         put_event(job, &l);
 }
 
@@ -401,13 +400,12 @@ static void say_finished(struct bus_job *job, const char *destination)
 static void on_done(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
-        char clean[3 * sizeof(j->tail)];
-        size_t size = take_text(job, j->tail, j->tail_size, clean);
+        char clean[3 * sizeof(j->text.tail)];
+        size_t size = take_text(job, j->text.tail, j->text.tail_size, clean);
 
         job->ended = true;
         job->ended_ns = tdm_now_ns();
-        j->events = NULL;
-        j->userdata = NULL;
+        tdm_job_listen(j, NULL, NULL);
         if (job->output == BUS_OUTPUT_EVENTS)
                 put_done(job, clean, size);
         bus_stream_finish(&job->stream);
@@ -570,8 +568,7 @@ static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd
                         tdm_error_set(err, r, "cannot make a pipe: %s", strerror(-r));
         }
         if (r == 0) {
-                j->events = &job_events;
-                j->userdata = job;
+                tdm_job_listen(j, &job_events, job);
                 r = tdm_scheduler_submit(bus->scheduler, j, job->model, err);
         }
         if (r == 0 && !request->token)

@@ -18,9 +18,8 @@ static void client_free(struct client *c)
                 struct tdm_job *job = request->job;
 
                 if (job) {
-                        job->events = NULL;
-                        job->userdata = NULL;
-                        job->paused = false;
+                        tdm_job_listen(job, NULL, NULL);
+                        tdm_job_pause(job, false);
                         tdm_scheduler_cancel(c->face->scheduler, job, NULL);
                 }
                 request_free(request);
@@ -124,7 +123,7 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
                         c->paused = false;
                         tdm_list_for_each(request, &c->requests, struct request, node)
                                 if (request->job)
-                                        request->job->paused = false;
+                                        tdm_job_pause(request->job, false);
                         tdm_scheduler_kick(face->scheduler);
                         continue;
                 }
@@ -465,7 +464,7 @@ void face_mind_queue(struct client *c, struct tdm_job *job)
         if (queued <= PAUSE_BYTES)
                 return;
         if (job)
-                job->paused = true;
+                tdm_job_pause(job, true);
         if (!c->paused) {
                 c->paused = true;
                 c->queued_bytes = queued;

@@ -39,9 +39,9 @@ static void on_progress(struct tdm_job *job, void *userdata)
 
         progress.job = job->id;
         progress.state = (Tandem__JobState)job->state;
-        progress.done = job->progress_done;
-        progress.total = job->progress_total;
-        progress.queue_position = job->state == TDM_JOB_QUEUED ? job->queue_position : 0;
+        progress.done = job->progress.done;
+        progress.total = job->progress.total;
+        progress.queue_position = job->state == TDM_JOB_QUEUED ? job->progress.queue_position : 0;
         reply.kind_case = TANDEM__REPLY__KIND_PROGRESS;
         reply.progress = &progress;
         face_send(request->client, request->id, &reply);
@@ -58,7 +58,7 @@ static void put_alternatives(const struct tdm_job *job, const struct tdm_job_tok
 
         for (uint32_t i = 0; i < n; i++) {
                 const char *text = NULL;
-                size_t size = tdm_tokenizer_piece(job->tokenizer, t->top[i].id, true, &text);
+                size_t size = tdm_tokenizer_piece(job->text.tokenizer, t->top[i].id, true, &text);
 
                 tandem__alternative__init(&a->room[i]);
                 a->room[i].id = t->top[i].id;
@@ -75,7 +75,7 @@ static void put_alternatives(const struct tdm_job *job, const struct tdm_job_tok
 static void put_piece(const struct tdm_job *job, const struct tdm_job_token *t, Tandem__Token *token)
 {
         const char *piece = NULL;
-        size_t size = tdm_tokenizer_piece(job->tokenizer, t->id, true, &piece);
+        size_t size = tdm_tokenizer_piece(job->text.tokenizer, t->id, true, &piece);
 
         if (size == t->size && (size == 0 || memcmp(piece, t->text, size) == 0))
                 return;
@@ -215,7 +215,7 @@ static void on_done(struct tdm_job *job, void *userdata)
         Tandem__Done done = TANDEM__DONE__INIT;
         Tandem__Error error = TANDEM__ERROR__INIT;
 
-        if (!job->told_accepted) {
+        if (!job->progress.told_accepted) {
                 if (job->end == TDM_JOB_END_ERROR)
                         face_send_error(request->client, request->id, job->error.code, job->error.message);
                 else
@@ -233,25 +233,25 @@ static void on_done(struct tdm_job *job, void *userdata)
                 done.error = &error;
         }
         done.prompt_tokens = job->prompt_tokens;
-        done.cached_tokens = job->cached_tokens;
+        done.cached_tokens = job->stats.cached_tokens;
         done.generated_tokens = job->generated;
         done.ttft_ms = tdm_job_ttft_ms(job);
         done.prefill_tps = tdm_job_prefill_tps(job);
         done.decode_tps = tdm_job_decode_tps(job);
-        done.recoveries = job->recoveries;
-        done.evictions = job->evictions;
-        done.reread_tokens = job->reread_tokens;
-        done.degraded = job->degraded;
-        done.incomplete = job->incomplete;
-        done.drafted = job->n_drafted;
-        done.accepted = job->n_accepted;
+        done.recoveries = job->stats.recoveries;
+        done.evictions = job->stats.evictions;
+        done.reread_tokens = job->stats.reread_tokens;
+        done.degraded = job->stats.degraded;
+        done.incomplete = job->text.incomplete;
+        done.drafted = job->stats.n_drafted;
+        done.accepted = job->stats.n_accepted;
         done.n_drafted_at = done.n_accepted_at = TDM_MAX_GUESSES;
-        done.drafted_at = job->drafted_at;
-        done.accepted_at = job->accepted_at;
-        done.unguessed = (char *)tdm_unguessed_text(job->unguessed);
-        done.numerics_id = job->numerics_id;
-        done.text.data = (uint8_t *)job->tail;
-        done.text.len = job->tail_size;
+        done.drafted_at = job->stats.drafted_at;
+        done.accepted_at = job->stats.accepted_at;
+        done.unguessed = (char *)tdm_unguessed_text(job->stats.unguessed);
+        done.numerics_id = job->stats.numerics_id;
+        done.text.data = (uint8_t *)job->text.tail;
+        done.text.len = job->text.tail_size;
         reply.kind_case = TANDEM__REPLY__KIND_DONE;
         reply.done = &done;
         face_send(request->client, request->id, &reply);

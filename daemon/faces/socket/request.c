@@ -262,8 +262,7 @@ static int start_job(struct client *c, uint32_t id, struct tdm_job *own_job, con
         request = request_new(c, id, REQUEST_JOB);
         if (!request)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        job->events = &face_job_events;
-        job->userdata = request;
+        tdm_job_listen(job, &face_job_events, request);
         r = tdm_scheduler_submit(c->face->scheduler, job, model, err);
         if (r != 0) {
                 tdm_log_debug("job of user %u refused: %s", (unsigned)c->uid, err->message);

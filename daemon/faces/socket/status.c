@@ -295,20 +295,20 @@ void face_send_jobs(struct client *c, uint32_t id)
                 s->model = face_model_name(c, job->model);
                 s->uid = (uint32_t)job->identity;
                 s->label = (char *)tdm_account_label(job->account);
-                s->priority = job->priority == TDM_JOB_BACKGROUND ? TANDEM__PRIORITY__PRIORITY_BACKGROUND :
-                                                                    TANDEM__PRIORITY__PRIORITY_INTERACTIVE;
+                s->priority = job->request.priority == TDM_JOB_BACKGROUND ? TANDEM__PRIORITY__PRIORITY_BACKGROUND :
+                                                                            TANDEM__PRIORITY__PRIORITY_INTERACTIVE;
                 s->prompt_tokens = job->prompt_tokens;
-                s->prefilled_tokens = job->prefilled_tokens;
+                s->prefilled_tokens = job->progress.prefilled_tokens;
                 s->generated_tokens = job->generated;
                 s->max_tokens = job->max_tokens;
-                s->age_s = (double)(now - job->created_ns) / 1e9;
-                s->recoveries = job->recoveries;
-                s->cached_tokens = job->cached_tokens;
-                s->evictions = job->evictions;
-                s->drafted = job->n_drafted;
-                s->accepted = job->n_accepted;
-                s->guesses = job->n_guesses;
-                s->unguessed = (char *)tdm_unguessed_text(job->unguessed);
+                s->age_s = (double)(now - job->stats.created_ns) / 1e9;
+                s->recoveries = job->stats.recoveries;
+                s->cached_tokens = job->stats.cached_tokens;
+                s->evictions = job->stats.evictions;
+                s->drafted = job->stats.n_drafted;
+                s->accepted = job->stats.n_accepted;
+                s->guesses = job->stats.n_guesses;
+                s->unguessed = (char *)tdm_unguessed_text(job->stats.unguessed);
                 list[jobs.n_jobs++] = s;
         }
         jobs.jobs = list;

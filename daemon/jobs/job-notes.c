@@ -1,0 +1,149 @@
+/* What the scheduler and the faces write into a job: where it stands, who listens, and what is counted of it. */
+#include "daemon/jobs/job.h"
+
+void tdm_job_listen(struct tdm_job *job, const struct tdm_job_events *events, void *userdata)
+{
+        job->events = events;
+        job->userdata = events ? userdata : NULL;
+}
+
+void tdm_job_pause(struct tdm_job *job, bool paused)
+{
+        job->paused = paused;
+}
+
+void tdm_job_enter(struct tdm_job *job, uint64_t id, struct tdm_model *model)
+{
+        job->id = id;
+        job->model = model;
+}
+
+void tdm_job_accept(struct tdm_job *job, uint64_t now_ns)
+{
+        job->accepted = true;
+        job->stats.accepted_ns = now_ns;
+}
+
+void tdm_job_set_state(struct tdm_job *job, enum tdm_job_state state)
+{
+        job->state = state;
+}
+
+void tdm_job_cut_limit(struct tdm_job *job, uint64_t max_tokens)
+{
+        job->max_tokens = (uint32_t)TDM_MIN((uint64_t)job->max_tokens, max_tokens);
+}
+
+void tdm_job_cut_back(struct tdm_job *job, uint32_t n_ids)
+{
+        job->n_ids = TDM_MIN(job->n_ids, n_ids);
+}
+
+void tdm_job_begin_encoding(struct tdm_job *job)
+{
+        job->prompt.encoding = true;
+}
+
+void tdm_job_end_encoding(struct tdm_job *job, const struct tdm_job_encoded *result)
+{
+        job->prompt.encoding = false;
+        if (!result)
+                return;
+        job->prompt.encoded = true;
+        job->prompt.from_text = *result;
+}
+
+void tdm_job_begin_mask(struct tdm_job *job)
+{
+        job->text.masking = true;
+}
+
+void tdm_job_end_mask(struct tdm_job *job, bool slow)
+{
+        job->text.masking = false;
+        job->text.slow_masks = slow;
+}
+
+/* ---- progress ---- */
+
+void tdm_job_note_position(struct tdm_job *job, uint32_t queue_position)
+{
+        job->progress.queue_position = queue_position;
+}
+
+void tdm_job_note_progress(struct tdm_job *job, uint64_t done, uint64_t total)
+{
+        job->progress.done = done;
+        job->progress.total = total;
+}
+
+void tdm_job_note_prefilled(struct tdm_job *job, uint32_t n_tokens)
+{
+        job->progress.prefilled_tokens = TDM_MIN(n_tokens, job->prompt_tokens);
+}
+
+bool tdm_job_tell_accepted(struct tdm_job *job)
+{
+        bool first = !job->progress.told_accepted;
+
+        job->progress.told_accepted = true;
+        return first;
+}
+
+/* ---- statistics ---- */
+
+void tdm_job_note_issued(struct tdm_job *job, uint64_t now_ns)
+{
+        if (job->stats.prefill_ns == 0)
+                job->stats.prefill_ns = now_ns;
+}
+
+void tdm_job_note_scores(struct tdm_job *job, uint64_t now_ns)
+{
+        job->stats.last_token_ns = now_ns;
+}
+
+void tdm_job_note_cached(struct tdm_job *job, uint32_t n_tokens)
+{
+        job->stats.cached_tokens = TDM_MIN(n_tokens, job->prompt_tokens);
+}
+
+void tdm_job_note_committed(struct tdm_job *job, bool degraded, uint32_t n_reread)
+{
+        job->stats.degraded = job->stats.degraded || degraded;
+        job->stats.reread_tokens += n_reread;
+}
+
+void tdm_job_note_numerics(struct tdm_job *job, const char *numerics_id)
+{
+        if (strcmp(job->stats.numerics_id, numerics_id) != 0)
+                snprintf(job->stats.numerics_id, sizeof(job->stats.numerics_id), "%s", numerics_id);
+}
+
+void tdm_job_note_guesses(struct tdm_job *job, uint32_t n, enum tdm_unguessed why)
+{
+        job->stats.n_guesses = n;
+        job->stats.unguessed = why;
+}
+
+void tdm_job_count_guess(struct tdm_job *job, uint32_t place, bool right)
+{
+        job->stats.drafted_at[place]++;
+        job->stats.accepted_at[place] += right;
+        job->stats.n_accepted += right;
+}
+
+void tdm_job_count_guesses(struct tdm_job *job, uint32_t n)
+{
+        job->stats.n_drafted += n;
+}
+
+void tdm_job_count_eviction(struct tdm_job *job)
+{
+        job->stats.evictions++;
+}
+
+void tdm_job_count_recovery(struct tdm_job *job)
+{
+        job->stats.recoveries++;
+}
