@@ -1,4 +1,3 @@
-/* See suggest.h. */
 #include "common/suggest.h"
 #include "common/util.h"
 

@@ -1,4 +1,3 @@
-/* See user-socket.h. */
 #include "common/user-socket.h"
 
 #include <errno.h>

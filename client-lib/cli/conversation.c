@@ -1,4 +1,3 @@
-/* See conversation.h. */
 #include "client-lib/cli/conversation.h"
 #include "client-lib/cli/cli.h"
 

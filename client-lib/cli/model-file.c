@@ -1,4 +1,3 @@
-/* See model-file.h. */
 #include "client-lib/cli/model-file.h"
 #include "client-lib/store/folder.h"
 #include "client-lib/store/follow.h"

@@ -1,4 +1,3 @@
-/* See roofline.h. */
 #include "client-lib/cli/roofline.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,3 @@
-/* See download.h. */
 #include "client-lib/fetch/download.h"
 #include "client-lib/fetch/part.h"
 

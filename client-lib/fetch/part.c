@@ -1,4 +1,3 @@
-/* See part.h. */
 #include "client-lib/fetch/part.h"
 
 #include <assert.h>

@@ -1,4 +1,3 @@
-/* See source.h. */
 #include "client-lib/fetch/source.h"
 #include "client-lib/fetch/download.h"
 #include "client-lib/store/folder.h"

@@ -1,4 +1,3 @@
-/* See folder.h. */
 #include "client-lib/store/folder.h"
 #include "common/utf8.h"
 

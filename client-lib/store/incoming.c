@@ -1,4 +1,3 @@
-/* See incoming.h. */
 #include "client-lib/store/incoming.h"
 
 #include <fcntl.h>

@@ -1,4 +1,3 @@
-/* See status.h. */
 #include "daemon/faces/status.h"
 
 #include <time.h>

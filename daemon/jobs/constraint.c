@@ -1,4 +1,3 @@
-/* See constraint.h. */
 #include "daemon/jobs/constraint.h"
 
 #include "common/utf8.h"

@@ -1,4 +1,3 @@
-/* See options.h. */
 #include "daemon/jobs/options.h"
 
 #include "common/utf8.h"

@@ -1,4 +1,3 @@
-/* See pressure.h. */
 #include "daemon/service/pressure.h"
 
 #include "common/log.h"

@@ -1,4 +1,3 @@
-/* See sleep.h. */
 #include "daemon/service/sleep.h"
 
 #include "common/log.h"

@@ -1,4 +1,3 @@
-/* See guess-file.h. */
 #include "daemon/speculate/guess-file.h"
 
 #include "daemon/models/models.h"

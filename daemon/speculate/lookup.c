@@ -1,4 +1,3 @@
-/* See lookup.h. */
 #include "daemon/speculate/lookup.h"
 
 #define NONE UINT32_MAX

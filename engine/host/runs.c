@@ -1,4 +1,3 @@
-/* See runs.h. */
 #include "engine/host/runs.h"
 
 struct runs {

@@ -16,6 +16,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "common/job-options.h"
 #include "engine/sampling/lanes-table.h"
 
 #define SUM_BLOCK TDM_SAMPLE_SUM_BLOCK
@@ -69,24 +70,34 @@ static float *bounds_of(struct scratch *scratch, uint32_t n_vocab)
         return own_block_max(scratch, n_vocab) + TDM_DIV_UP((size_t)n_vocab, MAX_BLOCK);
 }
 
+/* By the table of options, which has the bounds. 0 stands for a default there, which a worker does not know. */
+static int check_option(enum tdm_job_option_index index, float value, bool or_zero, struct tdm_error *err)
+{
+        const struct tdm_job_option *option = &tdm_job_options[index];
+        char text[TDM_RANGE_TEXT_MAX];
+
+        if (tdm_range_has_real(&option->range, (double)value) && (or_zero || value != 0.0f))
+                return 0;
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: %g is not %s%s", option->name, (double)value,
+                             or_zero ? "" : "above 0 and ", tdm_range_text(&option->range, text));
+}
+
 int tdm_sampling_check(const struct tdm_sampling *s, struct tdm_error *err)
 {
-        if (!(s->temperature >= 0.0f && s->temperature <= 100.0f))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the temperature %g is not from 0 to 100",
-                                     (double)s->temperature);
-        if (!(s->top_p > 0.0f && s->top_p <= 1.0f))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "top-p %g is not more than 0 and at most 1",
-                                     (double)s->top_p);
-        if (!(s->min_p >= 0.0f && s->min_p < 1.0f))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "min-p %g is not at least 0 and less than 1",
-                                     (double)s->min_p);
-        if (!(s->repeat_penalty >= 0.01f && s->repeat_penalty <= 100.0f))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the repetition penalty %g is not from 0.01 to 100",
-                                     (double)s->repeat_penalty);
-        if (!(fabsf(s->frequency_penalty) <= 100.0f && fabsf(s->presence_penalty) <= 100.0f))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "the frequency penalty %g and the presence penalty %g are not from -100 to 100",
-                                     (double)s->frequency_penalty, (double)s->presence_penalty);
+        int r = check_option(TDM_JOB_OPTION_temperature, s->temperature, true, err);
+
+        if (r == 0)
+                r = check_option(TDM_JOB_OPTION_top_p, s->top_p, false, err);
+        if (r == 0)
+                r = check_option(TDM_JOB_OPTION_min_p, s->min_p, true, err);
+        if (r == 0)
+                r = check_option(TDM_JOB_OPTION_repeat_penalty, s->repeat_penalty, false, err);
+        if (r == 0)
+                r = check_option(TDM_JOB_OPTION_frequency_penalty, s->frequency_penalty, true, err);
+        if (r == 0)
+                r = check_option(TDM_JOB_OPTION_presence_penalty, s->presence_penalty, true, err);
+        if (r != 0)
+                return r;
         if (s->n_top > TDM_MAX_TOP)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives are asked for, at most %u are reported",
                                      s->n_top, TDM_MAX_TOP);

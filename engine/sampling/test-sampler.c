@@ -277,10 +277,10 @@ static void test_check(void **state)
                 assert_int_equal(tdm_sampling_check(&s, &err), TDM_E_BAD_REQUEST);                                     \
                 assert_non_null(strstr(err.message, text));                                                            \
         } while (0)
-        REFUSED(temperature = -0.1f, "temperature -0.1");
+        REFUSED(temperature = -0.1f, "temperature: -0.1 is not a number from 0 to 100");
         REFUSED(temperature = NAN, "temperature");
         REFUSED(temperature = INFINITY, "temperature");
-        REFUSED(top_p = 0.0f, "top-p 0");
+        REFUSED(top_p = 0.0f, "top-p: 0 is not above 0");
         REFUSED(top_p = 1.1f, "top-p");
         REFUSED(top_p = NAN, "top-p");
         REFUSED(min_p = 1.0f, "min-p");
@@ -289,8 +289,10 @@ static void test_check(void **state)
         REFUSED(repeat_penalty = 0.0f, "penalty");
         REFUSED(repeat_penalty = NAN, "penalty");
         REFUSED(repeat_penalty = INFINITY, "penalty");
-        REFUSED(frequency_penalty = NAN, "frequency penalty nan");
-        REFUSED(presence_penalty = INFINITY, "presence penalty inf");
+        REFUSED(frequency_penalty = NAN, "frequency-penalty: nan is not a number from -2 to 2");
+        REFUSED(frequency_penalty = -2.1f, "frequency-penalty: -2.1");
+        REFUSED(presence_penalty = 2.1f, "presence-penalty: 2.1");
+        REFUSED(presence_penalty = INFINITY, "presence-penalty: inf");
         REFUSED(n_top = TDM_MAX_TOP + 1, "65 alternatives");
 }
 
