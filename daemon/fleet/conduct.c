@@ -28,31 +28,31 @@
 bool tdm_fleet_charge(struct tdm_fleet_worker *w, unsigned amount)
 {
         uint64_t now = tdm_now_ns(), step_ns = TDM_NSEC_PER_SEC / FORGET_PER_SEC;
-        uint64_t forgotten = w->charged > 0 ? (now - w->charged_ns) / step_ns : 0;
+        uint64_t forgotten = w->record.charged > 0 ? (now - w->record.charged_ns) / step_ns : 0;
 
-        if (w->charged == 0 || forgotten >= w->charged) {
-                w->charged = 0;
-                w->charged_ns = now;
+        if (w->record.charged == 0 || forgotten >= w->record.charged) {
+                w->record.charged = 0;
+                w->record.charged_ns = now;
         } else {
-                w->charged -= (unsigned)forgotten;
-                w->charged_ns += forgotten * step_ns;
+                w->record.charged -= (unsigned)forgotten;
+                w->record.charged_ns += forgotten * step_ns;
         }
-        w->charged = TDM_MIN(w->charged + amount, ACCOUNT + 1);
-        w->spent = w->spent || w->charged > ACCOUNT;
-        return w->spent;
+        w->record.charged = TDM_MIN(w->record.charged + amount, ACCOUNT + 1);
+        w->record.spent = w->record.spent || w->record.charged > ACCOUNT;
+        return w->record.spent;
 }
 
 void tdm_fleet_forgive(struct tdm_fleet_worker *w)
 {
-        w->charged = 0;
-        w->spent = false;
+        w->record.charged = 0;
+        w->record.spent = false;
 }
 
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w)
 {
-        w->spent = false;
-        w->charged = ACCOUNT - TDM_FLEET_CHARGE_BREACH / 2;
-        w->charged_ns = tdm_now_ns();
+        w->record.spent = false;
+        w->record.charged = ACCOUNT - TDM_FLEET_CHARGE_BREACH / 2;
+        w->record.charged_ns = tdm_now_ns();
 }
 
 void tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...)
@@ -60,7 +60,7 @@ void tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...)
         char text[160];
         va_list args;
 
-        if (w->phase != TDM_FLEET_PROCESS_STARTING && w->phase != TDM_FLEET_PROCESS_UP)
+        if (w->process.phase != TDM_FLEET_PROCESS_STARTING && w->process.phase != TDM_FLEET_PROCESS_UP)
                 return;
         va_start(args, fmt);
         vsnprintf(text, sizeof(text), fmt, args);
@@ -74,7 +74,7 @@ void tdm_fleet_bad_results(struct tdm_fleet *f, enum tdm_worker_index worker)
 {
         struct tdm_fleet_worker *w = &f->workers[worker];
 
-        w->bad_results = true; /* this is inside a call of the owner */
+        w->link.bad_results = true; /* this is inside a call of the owner */
         tdm_fleet_pump_soon(f);
 }
 
@@ -170,7 +170,7 @@ static void dispute(struct tdm_fleet_worker *w, const char *text)
         f->n_disputes = f->disputed_ns != 0 && now - f->disputed_ns < DISPUTE_NS ? f->n_disputes + 1 : 1;
         f->disputed_ns = now;
         tdm_fleet_charge(w, TDM_FLEET_CHARGE_RING);
-        if (!w->spent && f->n_disputes < TDM_FLEET_MAX_RING_FAULTS) {
+        if (!w->record.spent && f->n_disputes < TDM_FLEET_MAX_RING_FAULTS) {
                 if (tdm_fleet_may_log(w, TDM_FLEET_LOG_RING))
                         tdm_log_warning("%s; opening a new epoch", text);
                 tdm_fleet_end_epoch(f, other->index, text, 0);
@@ -200,18 +200,18 @@ void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool wi
 
         /* A worker drops its rings before it says so. It cannot have found anything in one epoch twice, nor in an epoch
          * that it has not joined. */
-        if (epoch > w->epoch_acked || epoch <= w->accused_epoch) {
+        if (epoch > w->link.epoch_acked || epoch <= w->link.accused_epoch) {
                 tdm_fleet_worker_breach(w, "it reports a ring of epoch %u, of which it has none", epoch);
                 return;
         }
-        w->accused_epoch = epoch;
+        w->link.accused_epoch = epoch;
         if (epoch != f->epoch)
                 return; /* the message is about rings that are gone */
         /* tandemd does not scribble, so a worker that reports its ring with tandemd is at fault itself, or the memory
          * is. */
         if (!with_peer)
                 tdm_fleet_ring_fault(w, reason);
-        else if (!f->rings.has_peer || tdm_fleet_other(w)->epoch_sent != f->epoch)
+        else if (!f->rings.has_peer || tdm_fleet_other(w)->link.epoch_sent != f->epoch)
                 tdm_fleet_worker_breach(w, "it accuses a peer that has no ring to it");
         else {
                 snprintf(text, sizeof(text), "bad ring between the workers, says the %s worker: %s", w->name, reason);

@@ -19,8 +19,6 @@
 #define RETRY_NS TDM_NSEC_PER_SEC
 /* After a sleep the firmware of a device may be loaded anew, and its node appears when that is done. */
 #define DEVICE_LATE_NS (10 * TDM_NSEC_PER_SEC)
-/* More memory than any machine has. What a worker says it uses is summed up and shown. */
-#define SCRATCH_MAX (UINT64_C(1) << 48)
 /* Chunks of weights in one message, and the most chunks that a worker has been sent and has not yet answered for. These
  * are some milliseconds of work, so that the next message is there before the worker is done. */
 #define WEIGHTS_AT_ONCE 4u
@@ -62,7 +60,7 @@ static bool may_be_announced(const struct tdm_fleet *f, const struct tdm_fleet_e
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
 
-                if (w->phase != TDM_FLEET_PROCESS_UP || !tdm_fleet_usable(w))
+                if (w->process.phase != TDM_FLEET_PROCESS_UP || !tdm_fleet_usable(w))
                         continue;
                 if (entry->on[i].load != TDM_FLEET_LOADED)
                         return false;
@@ -84,12 +82,12 @@ static bool loaded_nowhere(const struct tdm_fleet_entry *entry)
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r)
 {
         if (r == -EPIPE) { /* the worker is dying; its pidfd will say of what */
-                w->conn_lost = true;
+                w->link.conn_lost = true;
                 tdm_fleet_heard(w);
                 tdm_fleet_watch_soon(w->fleet);
                 return;
         }
-        w->send_error = r;
+        w->link.send_error = r;
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -98,42 +96,44 @@ static void pump_requests(struct tdm_fleet *f)
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 struct tdm_fleet_worker *w = &f->workers[i];
 
-                if (w->ring_fault) {
-                        w->ring_fault = false;
+                if (w->link.ring_fault) {
+                        w->link.ring_fault = false;
                         tdm_fleet_ring_fault(w, "its consumer index is impossible");
                 }
-                if (w->bad_results) {
-                        w->bad_results = false;
+                if (w->link.bad_results) {
+                        w->link.bad_results = false;
                         tdm_fleet_worker_breach(w, "its results make no sense");
                 }
-                if (w->send_error != 0) {
+                if (w->link.send_error != 0) {
                         tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "cannot send it a message: %s",
-                                              strerror(-w->send_error));
-                        w->send_error = 0;
+                                              strerror(-w->link.send_error));
+                        w->link.send_error = 0;
                 }
                 if (w->reopen_wanted && !w->restart_wanted && w->state != TDM_WORKER_QUARANTINED &&
-                    (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP))
+                    (w->process.phase == TDM_FLEET_PROCESS_STARTING || w->process.phase == TDM_FLEET_PROCESS_UP))
                         tdm_fleet_worker_leave(w, w->restart_reason);
                 w->reopen_wanted = false;
                 if (!w->restart_wanted)
                         continue;
                 w->restart_wanted = false;
-                w->deaths = 0;
-                w->idle_deaths = 0;
-                w->ring_faults = 0;
+                w->record.deaths = 0;
+                w->record.idle_deaths = 0;
+                w->record.ring_faults = 0;
                 tdm_fleet_forgive(w);
-                w->quarantines = 0;
+                w->record.quarantines = 0;
                 w->pinned = false;
                 w->no_device = false;
-                w->start_at_ns = 0;
-                if (w->state == TDM_WORKER_QUARANTINED && (w->phase == TDM_FLEET_NO_PROCESS || w->retrying)) {
+                w->process.start_at_ns = 0;
+                if (w->state == TDM_WORKER_QUARANTINED &&
+                    (w->process.phase == TDM_FLEET_NO_PROCESS || w->record.retrying)) {
                         /* The other worker has run alone. A new epoch gives it rings to this one. */
-                        w->state = w->phase == TDM_FLEET_NO_PROCESS || w->phase == TDM_FLEET_PROCESS_DYING ?
+                        w->state = w->process.phase == TDM_FLEET_NO_PROCESS ||
+                                                   w->process.phase == TDM_FLEET_PROCESS_DYING ?
                                            TDM_WORKER_RESTARTING :
                                            TDM_WORKER_STARTING;
-                        w->retrying = false;
+                        w->record.retrying = false;
                         tdm_fleet_end_epoch(f, w->index, w->restart_reason, 0);
-                } else if (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP) {
+                } else if (w->process.phase == TDM_FLEET_PROCESS_STARTING || w->process.phase == TDM_FLEET_PROCESS_UP) {
                         tdm_fleet_worker_leave(w, w->restart_reason);
                 }
         }
@@ -144,16 +144,16 @@ static void pump_processes(struct tdm_fleet *f)
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 struct tdm_fleet_worker *w = &f->workers[i];
 
-                uint64_t at_ns = w->state == TDM_WORKER_QUARANTINED ? w->try_at_ns : w->start_at_ns;
+                uint64_t at_ns = w->state == TDM_WORKER_QUARANTINED ? w->record.try_at_ns : w->process.start_at_ns;
 
-                if (w->state == TDM_WORKER_OFF || w->phase != TDM_FLEET_NO_PROCESS ||
+                if (w->state == TDM_WORKER_OFF || w->process.phase != TDM_FLEET_NO_PROCESS ||
                     (w->state == TDM_WORKER_QUARANTINED && at_ns == 0))
                         continue;
                 if (tdm_now_ns() < at_ns) {
-                        tdm_source_arm(w->start_timer, at_ns);
+                        tdm_source_arm(w->process.start_timer, at_ns);
                         continue;
                 }
-                w->retrying = w->state == TDM_WORKER_QUARANTINED;
+                w->record.retrying = w->state == TDM_WORKER_QUARANTINED;
                 tdm_fleet_worker_start(w);
         }
 }
@@ -164,17 +164,18 @@ static void pump_retry(struct tdm_fleet_worker *w)
 {
         struct tdm_fleet *f = w->fleet;
 
-        if (!w->retrying || w->phase != TDM_FLEET_PROCESS_UP)
+        if (!w->record.retrying || w->process.phase != TDM_FLEET_PROCESS_UP)
                 return;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i] && tdm_fleet_is_whole(f->models[i]) &&
                     f->models[i]->on[w->index].load != TDM_FLEET_LOADED)
                         return;
         tdm_log_info("%s worker is back from quarantine", w->name);
-        w->retrying = false;
+        w->record.retrying = false;
         w->state = TDM_WORKER_STARTING;
-        w->deaths = TDM_FLEET_MAX_DEATHS - 1; /* one more before it finishes a step, and it is quarantined again */
-        if (w->spent)
+        w->record.deaths =
+                TDM_FLEET_MAX_DEATHS - 1; /* one more before it finishes a step, and it is quarantined again */
+        if (w->record.spent)
                 tdm_fleet_on_probation(w);
         tdm_fleet_end_epoch(f, w->index, "a worker is back from quarantine", 0);
 }
@@ -191,9 +192,9 @@ static unsigned n_to_send(const struct tdm_fleet_entry *entry, unsigned worker)
 
 static void note_sent(struct tdm_fleet_worker *w, struct tdm_fleet_entry *entry, unsigned first)
 {
-        w->n_sent++;
+        w->link.n_sent++;
         for (unsigned i = first; i < entry->on[w->index].n_sent; i++)
-                entry->on[w->index].sent_in[i % TDM_FLEET_CHUNKS_ON_THE_WAY] = w->n_sent;
+                entry->on[w->index].sent_in[i % TDM_FLEET_CHUNKS_ON_THE_WAY] = w->link.n_sent;
 }
 
 /* Sends the worker what it lacks of the model, or tells it to unload. A worker that waits for weights which will never
@@ -239,8 +240,8 @@ static void pump_messages(struct tdm_fleet *f, struct tdm_fleet_worker *w)
         for (unsigned i = 0; i < TDM_FLEET_MODELS && r == 0; i++)
                 if (f->models[i])
                         r = pump_model(w, f->models[i]);
-        if (r == 0 && f->rings.made && !w->retrying && w->epoch_sent != f->epoch) {
-                w->epoch_sent = f->epoch;
+        if (r == 0 && f->rings.made && !w->record.retrying && w->link.epoch_sent != f->epoch) {
+                w->link.epoch_sent = f->epoch;
                 r = tdm_fleet_wire_epoch(w);
         }
         if (r < 0)
@@ -267,8 +268,8 @@ static void pump_nobody_left(struct tdm_fleet *f)
                               "no worker is left to run %s (npu %s: %s; gpu %s: %s); see the log, then `tandem restart "
                               "npu` or "
                               "`tandem restart gpu`",
-                              entry->name, tdm_worker_state_name(npu->state), npu->last_exit,
-                              tdm_worker_state_name(gpu->state), gpu->last_exit);
+                              entry->name, tdm_worker_state_name(npu->state), npu->record.last_exit,
+                              tdm_worker_state_name(gpu->state), gpu->record.last_exit);
         }
 }
 
@@ -303,7 +304,7 @@ static void pump_models(struct tdm_fleet *f)
 /* The worker has everything that a step can need. */
 static bool is_equipped(const struct tdm_fleet *f, const struct tdm_fleet_worker *w)
 {
-        if (!tdm_fleet_usable(w) || w->phase != TDM_FLEET_PROCESS_UP || w->epoch_acked != f->epoch)
+        if (!tdm_fleet_usable(w) || w->process.phase != TDM_FLEET_PROCESS_UP || w->link.epoch_acked != f->epoch)
                 return false;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i] && (f->models[i]->leaving || (tdm_fleet_is_whole(f->models[i]) &&
@@ -322,11 +323,12 @@ static bool may_be_ready(const struct tdm_fleet *f)
                 const struct tdm_fleet_worker *w = &f->workers[i];
 
                 /* A dying worker may still write into the segments. */
-                if (w->phase == TDM_FLEET_PROCESS_DYING && !w->abandoned)
+                if (w->process.phase == TDM_FLEET_PROCESS_DYING && !w->process.abandoned)
                         return false;
                 /* This worker may still be in a block of an earlier epoch. It would write where the repeated step
                  * writes. */
-                if (w->phase == TDM_FLEET_PROCESS_UP && w->epoch_acked != 0 && w->epoch_acked != f->epoch)
+                if (w->process.phase == TDM_FLEET_PROCESS_UP && w->link.epoch_acked != 0 &&
+                    w->link.epoch_acked != f->epoch)
                         return false;
                 n_usable += tdm_fleet_usable(w);
                 n_equipped += is_equipped(f, w);
@@ -350,9 +352,9 @@ static void pump_ready(struct tdm_fleet *f)
         for (unsigned i = 0; f->ready && i < TDM_N_WORKERS; i++) {
                 struct tdm_fleet_worker *w = &f->workers[i];
 
-                if (w->ready_epoch == f->epoch || !is_equipped(f, w))
+                if (w->link.ready_epoch == f->epoch || !is_equipped(f, w))
                         continue;
-                w->ready_epoch = f->epoch;
+                w->link.ready_epoch = f->epoch;
                 w->state = TDM_WORKER_READY;
                 note = true;
                 tdm_fleet_pump_soon(f); /* a trial of placements may wait for this worker */
@@ -377,128 +379,24 @@ static int on_pump(struct tdm_source *source, void *userdata)
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 pump_retry(&f->workers[i]);
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                up |= f->workers[i].phase == TDM_FLEET_PROCESS_UP && tdm_fleet_usable(&f->workers[i]);
+                up |= f->workers[i].process.phase == TDM_FLEET_PROCESS_UP && tdm_fleet_usable(&f->workers[i]);
         if (up && !f->rings.made) {
                 int r = tdm_fleet_make_rings(f);
 
                 if (r < 0) { /* out of fds or memory, which may pass */
                         tdm_log_error("cannot make rings for the workers: %s; trying again", strerror(-r));
                         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                                if (f->workers[i].start_timer)
-                                        tdm_source_arm(f->workers[i].start_timer, tdm_now_ns() + RETRY_NS);
+                                if (f->workers[i].process.start_timer)
+                                        tdm_source_arm(f->workers[i].process.start_timer, tdm_now_ns() + RETRY_NS);
                 }
         }
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                if (f->workers[i].phase == TDM_FLEET_PROCESS_UP &&
-                    (tdm_fleet_usable(&f->workers[i]) || f->workers[i].retrying))
+                if (f->workers[i].process.phase == TDM_FLEET_PROCESS_UP &&
+                    (tdm_fleet_usable(&f->workers[i]) || f->workers[i].record.retrying))
                         pump_messages(f, &f->workers[i]);
         pump_models(f);
         pump_ready(f);
         return 0;
-}
-
-/* ---- what workers say ---- */
-
-void tdm_fleet_on_hello(struct tdm_fleet_worker *w)
-{
-        w->phase = TDM_FLEET_PROCESS_UP;
-        w->pinned = true;
-        if (tdm_fleet_may_log(w, TDM_FLEET_LOG_STARTED))
-                tdm_log_info("%s worker: pid %d, %s (%s), asked for %s%s%s, sandbox: %s", w->name, (int)w->pid,
-                             w->device, w->detail, w->requested, w->reason[0] ? ": " : "", w->reason, w->sandbox);
-        tdm_fleet_pump_soon(w->fleet);
-}
-
-void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason)
-{
-        /* A device that was there may come back: it sleeps, or its driver is loaded anew. So this life counts as one
-         * that ended, and the next is tried as usual. A device that never was would say the same again. */
-        w->no_device = !w->pinned;
-        w->device_gone = w->pinned;
-        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s", reason);
-}
-
-void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, uint32_t n_chunks)
-{
-        struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
-
-        if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING)
-                return;
-        if (n_chunks < entry->on[w->index].n_taken || n_chunks > entry->on[w->index].n_sent) {
-                tdm_fleet_worker_breach(w, "it says it has %u chunks of model %u, of which it was sent %u", n_chunks,
-                                        model_id, entry->on[w->index].n_sent);
-                return;
-        }
-        entry->on[w->index].n_taken = n_chunks;
-        tdm_fleet_pump_soon(w->fleet);
-}
-
-void tdm_fleet_on_loaded(struct tdm_fleet_worker *w, uint32_t model_id, uint64_t scratch_bytes, const char *plan)
-{
-        struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
-
-        if (!entry || entry->on[w->index].load != TDM_FLEET_LOADING || entry->on[w->index].n_sent < entry->n_chunks) {
-                tdm_fleet_worker_breach(w, "it says it has loaded model %u, which nobody asked for", model_id);
-                return;
-        }
-        if (scratch_bytes > SCRATCH_MAX) {
-                tdm_fleet_worker_breach(w, "it says that model %u takes %llu bytes of it", model_id,
-                                        (unsigned long long)scratch_bytes);
-                return;
-        }
-        entry->on[w->index].load = TDM_FLEET_LOADED;
-        entry->on[w->index].proved = true;
-        entry->on[w->index].scratch_bytes = scratch_bytes;
-        tdm_utf8_copy(entry->on[w->index].plan, sizeof(entry->on[w->index].plan), plan);
-        tdm_fleet_pump_soon(w->fleet);
-}
-
-void tdm_fleet_on_load_failed(struct tdm_fleet_worker *w, uint32_t model_id, int code, const char *message)
-{
-        struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
-
-        if (!entry)
-                return;
-        /* A failure to map the KV segment comes here too. The model is loaded then. */
-        if (!entry->leaving && (entry->on[w->index].load == TDM_FLEET_LOADED ? entry->kv_proved : entry->announced)) {
-                /* A worker has mapped this segment before, so the fault is this process's, not the model's. */
-                tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s", message);
-                return;
-        }
-        if (entry->on[w->index].load == TDM_FLEET_LOADING)
-                entry->on[w->index].load = TDM_FLEET_ABSENT;
-        entry->on[w->index].kv = TDM_FLEET_KV_NONE;
-        if (!entry->leaving) {
-                entry->leaving = true;
-                entry->failed = true;
-                memset(entry->steps, 0, sizeof(entry->steps));
-                tdm_error_set(&entry->error, code, "%s", message);
-        }
-        tdm_fleet_pump_soon(w->fleet);
-}
-
-void tdm_fleet_on_kv_ready(struct tdm_fleet_worker *w, uint32_t model_id)
-{
-        struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
-
-        if (!entry || entry->on[w->index].kv != TDM_FLEET_KV_ASKED)
-                return;
-        entry->on[w->index].kv = TDM_FLEET_KV_GRANTED;
-        entry->kv_proved = true;
-        if (w->fleet->ready)
-                tdm_fleet_flush_queued(w->fleet, entry);
-}
-
-void tdm_fleet_on_unloaded(struct tdm_fleet_worker *w, uint32_t model_id)
-{
-        struct tdm_fleet_entry *entry = tdm_fleet_find(w->fleet, model_id);
-
-        if (!entry || entry->on[w->index].load != TDM_FLEET_UNLOADING)
-                return;
-        entry->on[w->index].load = TDM_FLEET_ABSENT;
-        entry->on[w->index].kv = TDM_FLEET_KV_NONE;
-        entry->on[w->index].scratch_bytes = 0;
-        tdm_fleet_pump_soon(w->fleet);
 }
 
 /* ---- public functions ---- */
@@ -611,13 +509,13 @@ static int worker_init(struct tdm_fleet *f, enum tdm_worker_index index, const s
                 return 0;
         if (sockets && *sockets) {
                 r = tdm_fleet_unit_init(w, sockets, err);
-                return r != 0 ? r : tdm_loop_add_timer(f->loop, on_start_timer, w, &w->start_timer);
+                return r != 0 ? r : tdm_loop_add_timer(f->loop, on_start_timer, w, &w->process.start_timer);
         }
         snprintf(path, sizeof(path), "%s/tandem-%s-worker", f->worker_dir, w->name);
         if (access(path, X_OK) < 0)
                 return tdm_error_set(err, TDM_E_NO_WORKER,
                                      "cannot run the worker %s: %m (is it installed beside tandemd?)", path);
-        return tdm_loop_add_timer(f->loop, on_start_timer, w, &w->start_timer);
+        return tdm_loop_add_timer(f->loop, on_start_timer, w, &w->process.start_timer);
 }
 
 int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct tdm_fleet_config *config,
@@ -653,7 +551,7 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
                 f->workers[i].fleet = f;
                 f->workers[i].index = (enum tdm_worker_index)i;
                 f->workers[i].name = worker_names[i];
-                f->workers[i].pidfd = f->workers[i].greeting_fd = -1;
+                f->workers[i].process.pidfd = f->workers[i].link.greeting_fd = -1;
         }
         tdm_fleet_close_rings(f);
         raise_fd_limit();
@@ -690,7 +588,7 @@ void tdm_fleet_destroy(struct tdm_fleet *f)
                 return;
         f->destroying = true;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                if (f->workers[i].phase != TDM_FLEET_NO_PROCESS && f->workers[i].conn)
+                if (f->workers[i].process.phase != TDM_FLEET_NO_PROCESS && f->workers[i].link.conn)
                         (void)tdm_fleet_wire_quit(&f->workers[i]); /* an error means that it is gone already */
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
                 tdm_fleet_worker_deinit(&f->workers[i]);

@@ -4,6 +4,7 @@
  *   state.c    what others may ask about the workers
  *   worker.c   a worker's process: start, loss, reap, back-off
  *   unit.c     a worker that a service manager starts
+ *   replies.c  what workers say of themselves and of models
  *   rings.c    epochs, submitting, results
  *   conduct.c  what misbehaviour costs a worker, accusations, the link between the workers
  *   watch.c    hangs, counters;   starved.c  whether a silent worker hangs or has no CPU
@@ -122,6 +123,95 @@ struct tdm_fleet_entry {
 /* Lines that a worker can cause without end. After a few at once, there is one a second of each kind. */
 enum tdm_fleet_log { TDM_FLEET_LOG_RING, TDM_FLEET_LOG_LOST, TDM_FLEET_LOG_STARTED, TDM_FLEET_N_LOGS };
 
+/* Its process, of this life. */
+struct tdm_fleet_process {
+        enum tdm_fleet_phase phase;
+        pid_t pid;
+        int pidfd;
+        struct tdm_source *exit_source, *exit_timer;
+        uint64_t exited_ns, kill_asked_ns;
+        bool not_ours;       /* unit: we may not send it signals */
+        bool abandoned;      /* SIGKILL did not end it */
+        bool asked_to_leave; /* dying politely: SIGKILL follows after a second */
+        bool quit_killed;
+        uint64_t dying_ns;
+        uint64_t started_ns;
+        uint64_t start_at_ns; /* of the next one: back-off */
+        struct tdm_source *start_timer;
+};
+
+/* What goes to it and comes from it, in this life. */
+struct tdm_fleet_link {
+        int greeting_fd; /* unit: until it has said who it is */
+        struct tdm_source *greeting;
+        struct tdm_conn *conn;
+        bool conn_lost;  /* its socket has closed; the exit status follows any moment */
+        int send_error;  /* a message could not be sent: dealt with by the pump */
+        uint32_t n_sent; /* messages with chunks of weights */
+        uint32_t epoch_sent, epoch_acked;
+        uint32_t ready_epoch; /* in which it was told to be up */
+        struct tdm_ring *ring_to, *ring_from;
+        struct tdm_source *ring_source;
+        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
+        bool bad_results;       /* the same */
+        uint32_t accused_epoch; /* the newest in which it reported a ring */
+        uint64_t awaited_step;  /* it has said of this one that it is nearly done */
+        struct tdm_spin await;  /* for each of those */
+        uint64_t done_ns;       /* when its last step was done */
+        unsigned hands_over;    /* more than 0: the other worker's step has followed its steps lately */
+};
+
+/* What it has done wrong, and what follows: over its lives (conduct.c). */
+struct tdm_fleet_record {
+        unsigned deaths;      /* with no finished step between */
+        unsigned idle_deaths; /* of those that were in reserve all their life */
+        unsigned ring_faults; /* the same */
+        unsigned charged;     /* conduct.c; forgotten with time alone */
+        uint64_t charged_ns;
+        bool spent;           /* the account: quarantined when this life has ended */
+        unsigned quarantines; /* with no long life between */
+        uint64_t try_at_ns;   /* quarantined: the next retry; 0: none */
+        bool retrying;        /* quarantined: this life shows whether it can come back */
+        uint32_t restarts;
+        char last_exit[160];
+};
+
+/* What it says of itself and its device. */
+struct tdm_fleet_about {
+        char device[16];
+        char detail[128];
+        char numerics_id[128];
+        struct tdm_device_memory memory;
+        char reason[256];
+        char sandbox[128];
+};
+
+struct tdm_fleet_done {
+        uint64_t blocks, rows, ns;
+};
+/* What it has counted: of this life, as it was last believed, and of all lives before. */
+struct tdm_fleet_counted {
+        uint64_t busy_ns, waiting_ns, handovers, handover_ns;
+        struct tdm_fleet_done kinds[TDM_N_BLOCK_KINDS];
+};
+
+/* watch.c: how long it has kept silent while something was owed. */
+struct tdm_fleet_silence {
+        uint64_t signature;
+        uint64_t step_ns;
+        uint64_t control_ns;
+        uint64_t control_busy_ns; /* time that was not counted there, because a step moved */
+        struct tdm_fleet_sample sample;
+        uint64_t ping_sent; /* number of the last one in this life */
+        uint64_t doubt;     /* the ping that asks whether it hangs or was never given the step; 0: none */
+        uint64_t pinged_ns;
+};
+
+struct tdm_fleet_lines {
+        uint64_t at_ns;
+        unsigned n, n_left_out;
+};
+
 struct tdm_fleet_worker {
         struct tdm_fleet *fleet;
         enum tdm_worker_index index;
@@ -135,93 +225,30 @@ struct tdm_fleet_worker {
         char *socket_path;
         char unit[40];
 
-        /* this life */
-        enum tdm_fleet_phase phase;
-        pid_t pid;
-        int pidfd;
-        struct tdm_source *exit_source;
-        int greeting_fd; /* unit: until it has said who it is */
-        struct tdm_source *greeting, *exit_timer;
-        uint64_t exited_ns, kill_asked_ns;
-        bool not_ours; /* unit: we may not send it signals */
-        struct tdm_conn *conn;
+        struct tdm_fleet_process process;
+        struct tdm_fleet_link link;
+        struct tdm_fleet_about about;
+        struct tdm_fleet_record record;
+        struct tdm_fleet_silence silence;
+        struct tdm_fleet_counted seen, past;
+        struct tdm_fleet_lines log[TDM_FLEET_N_LOGS];
+
         struct tdm_segment *progress_segment;
         struct tdm_progress *progress;
-        uint32_t life; /* counts the segments */
-        uint64_t started_ns;
-        uint32_t epoch_sent, epoch_acked;
-        uint32_t ready_epoch; /* in which it was told to be up */
-        struct tdm_ring *ring_to, *ring_from;
-        struct tdm_source *ring_source;
-        uint64_t awaited_step;  /* it has said of this one that it is nearly done */
-        struct tdm_spin await;  /* for each of those */
-        uint64_t done_ns;       /* when its last step was done */
-        unsigned hands_over;    /* more than 0: the other worker's step has followed its steps lately */
-        bool conn_lost;         /* its socket has closed; the exit status follows any moment */
-        int send_error;         /* a message could not be sent: dealt with by the pump */
-        bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
-        bool bad_results;       /* the same */
-        uint32_t accused_epoch; /* the newest in which it reported a ring */
-        bool restart_wanted;    /* tdm_fleet_restart() */
-        bool reopen_wanted;     /* tdm_fleet_reopen() */
+        uint32_t life;                    /* counts the segments */
+        struct tdm_segment *dead_segment; /* the progress of the last life that ended: what it did last */
+        uint32_t dead_life;
+
+        bool restart_wanted; /* tdm_fleet_restart() */
+        bool reopen_wanted;  /* tdm_fleet_reopen() */
         char restart_reason[64];
-        bool retrying;    /* quarantined: this life shows whether it can come back */
         bool no_device;   /* said so itself and never had one: another try would say the same */
         bool device_gone; /* this life found none, and an earlier one had it */
-        bool abandoned;   /* SIGKILL did not end it */
         bool had_step;    /* of its own, in this life */
-        uint32_t n_sent;  /* messages with chunks of weights, in this life */
-
-        /* over its lives */
         bool ever_started;
         /* it opens the device that it had: "auto" is decided once, or a job's bits would change in the middle */
         bool pinned;
         uint64_t late_until_ns; /* the machine woke: until then a device that is not back yet costs nothing */
-        unsigned deaths;        /* with no finished step between */
-        unsigned idle_deaths;   /* of those that were in reserve all their life */
-        unsigned ring_faults;   /* the same */
-        unsigned charged;       /* conduct.c; forgotten with time alone */
-        uint64_t charged_ns;
-        bool spent; /* the account: quarantined when this life has ended */
-        struct {
-                uint64_t at_ns;
-                unsigned n, n_left_out;
-        } log[TDM_FLEET_N_LOGS];
-        unsigned quarantines; /* with no long life between */
-        uint64_t try_at_ns;   /* quarantined: the next retry; 0: none */
-        uint32_t restarts;
-        uint64_t start_at_ns; /* back-off */
-        struct tdm_source *start_timer;
-        char device[16];
-        char detail[128];
-        char numerics_id[128];
-        struct tdm_device_memory memory;
-        char reason[256];
-        char sandbox[128];
-        char last_exit[160];
-        struct tdm_fleet_done {
-                uint64_t blocks, rows, ns;
-        } past[TDM_N_BLOCK_KINDS];
-        struct {
-                uint64_t busy_ns, waiting_ns, handovers, handover_ns;
-                struct tdm_fleet_done kinds[TDM_N_BLOCK_KINDS];
-        } seen; /* its counters of this life, as they were last believed */
-        uint64_t past_busy_ns, past_waiting_ns, past_handovers, past_handover_ns;
-        struct tdm_segment *dead_segment; /* the progress of the last life that ended: what it did last */
-        uint32_t dead_life;
-
-        /* watch.c: how long it has kept silent while something was owed */
-        uint64_t signature;
-        uint64_t step_silence_ns;
-        uint64_t control_silence_ns;
-        uint64_t control_busy_ns; /* time that was not counted there, because a step moved */
-        struct tdm_fleet_sample sample;
-        uint64_t ping_sent; /* number of the last one in this life */
-        uint64_t doubt;     /* the ping that asks whether it hangs or was never given the step; 0: none */
-        uint64_t pinged_ns;
-        uint64_t dying_ns;
-        bool asked_to_leave; /* dying politely: SIGKILL follows after a second */
-        bool quit_killed;
 };
 
 /* The fds of the current epoch's rings, until both ends have theirs. */
@@ -282,8 +309,8 @@ static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
 /* Off; or quarantined and not expected back soon, because a retry has failed too. */
 static inline bool tdm_fleet_given_up(const struct tdm_fleet_worker *w)
 {
-        return !tdm_fleet_usable(w) &&
-               (w->state == TDM_WORKER_OFF || w->no_device || w->abandoned || (w->quarantines > 1 && !w->retrying));
+        return !tdm_fleet_usable(w) && (w->state == TDM_WORKER_OFF || w->no_device || w->process.abandoned ||
+                                        (w->record.quarantines > 1 && !w->record.retrying));
 }
 static inline struct tdm_fleet_worker *tdm_fleet_other(struct tdm_fleet_worker *w)
 {

@@ -29,9 +29,9 @@ void tdm_fleet_close_rings(struct tdm_fleet *f)
 
 void tdm_fleet_close_ends(struct tdm_fleet_worker *w)
 {
-        tdm_source_destroyp(&w->ring_source);
-        tdm_ring_destroyp(&w->ring_to);
-        tdm_ring_destroyp(&w->ring_from);
+        tdm_source_destroyp(&w->link.ring_source);
+        tdm_ring_destroyp(&w->link.ring_to);
+        tdm_ring_destroyp(&w->link.ring_from);
 }
 
 static struct tdm_fleet_step *find_step(struct tdm_fleet *f, uint64_t step_id, uint32_t *ret_model, uint32_t *ret_slot)
@@ -82,8 +82,8 @@ void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
                 tdm_fleet_worker_lost(guilty, TDM_FLEET_NO_BLAME, "%s, too often", text);
                 return;
         }
-        if (++guilty->ring_faults >= TDM_FLEET_MAX_RING_FAULTS) {
-                guilty->ring_faults = 0;
+        if (++guilty->record.ring_faults >= TDM_FLEET_MAX_RING_FAULTS) {
+                guilty->record.ring_faults = 0;
                 tdm_fleet_worker_lost(guilty, TDM_FLEET_NO_BLAME, "%s, %u times with no finished step between", text,
                                       TDM_FLEET_MAX_RING_FAULTS);
                 return;
@@ -95,11 +95,11 @@ void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
 
 void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch)
 {
-        if (epoch <= w->epoch_acked || epoch > w->epoch_sent) {
+        if (epoch <= w->link.epoch_acked || epoch > w->link.epoch_sent) {
                 tdm_fleet_worker_breach(w, "it acknowledges epoch %u, which it was not told", epoch);
                 return;
         }
-        w->epoch_acked = epoch;
+        w->link.epoch_acked = epoch;
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -109,9 +109,9 @@ static void step_finished(struct tdm_fleet *f, struct tdm_fleet_step *step)
 {
         /* Every worker that ran a block of the step has now finished one. */
         for (uint32_t b = 0; b < step->n_blocks; b++) {
-                f->workers[step->plan[b]].deaths = 0;
-                f->workers[step->plan[b]].idle_deaths = 0;
-                f->workers[step->plan[b]].ring_faults = 0;
+                f->workers[step->plan[b]].record.deaths = 0;
+                f->workers[step->plan[b]].record.idle_deaths = 0;
+                f->workers[step->plan[b]].record.ring_faults = 0;
         }
         memset(step, 0, sizeof(*step));
 }
@@ -133,7 +133,7 @@ static int handle_desc(struct tdm_fleet_worker *w, const struct tdm_desc *desc)
         if (step->plan[step->n_blocks - 1] != w->index || desc->block != step->n_blocks)
                 return -EPROTO;
         tdm_fleet_trace(f, TDM_TRACE_STEP_DONE, desc->step_id, step->n_rows, desc->model_id);
-        w->done_ns = tdm_now_ns();
+        w->link.done_ns = tdm_now_ns();
         step_finished(f, step);
         if (desc->step_id >= TDM_FLEET_OWN_STEPS)
                 tdm_fleet_trial_step_done(f, entry);
@@ -165,19 +165,19 @@ static uint64_t step_to_end(const struct tdm_fleet_worker *w)
 
 static void wake_next(struct tdm_fleet_worker *w)
 {
-        if (w->hands_over == 0 || !tdm_spin_has_cores())
+        if (w->link.hands_over == 0 || !tdm_spin_has_cores())
                 return;
-        w->hands_over--;
+        w->link.hands_over--;
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                if (i != w->index && w->fleet->workers[i].ring_to)
-                        tdm_ring_wake_early(w->fleet->workers[i].ring_to);
+                if (i != w->index && w->fleet->workers[i].link.ring_to)
+                        tdm_ring_wake_early(w->fleet->workers[i].link.ring_to);
 }
 
 static void learn_next(struct tdm_fleet *f, unsigned to, uint64_t now_ns)
 {
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                if (i != to && f->workers[i].done_ns != 0 && now_ns - f->workers[i].done_ns <= HANDS_OVER_NS)
-                        f->workers[i].hands_over = HANDS_OVER;
+                if (i != to && f->workers[i].link.done_ns != 0 && now_ns - f->workers[i].link.done_ns <= HANDS_OVER_NS)
+                        f->workers[i].link.hands_over = HANDS_OVER;
 }
 
 /* The worker has woken us and the ring is empty: it says that its step is nearly done (tdm_ring_wake_early()). Spins
@@ -187,13 +187,14 @@ static void await_step(struct tdm_fleet_worker *w)
 {
         uint64_t step_id = step_to_end(w), spin_ns;
 
-        if (step_id == 0 || step_id == w->awaited_step)
+        if (step_id == 0 || step_id == w->link.awaited_step)
                 return;
-        w->awaited_step = step_id;
+        w->link.awaited_step = step_id;
         wake_next(w);
-        spin_ns = tdm_spin_next(&w->await, TDM_RING_EARLY_WAKE_NS);
+        spin_ns = tdm_spin_next(&w->link.await, TDM_RING_EARLY_WAKE_NS);
         if (spin_ns > 0)
-                tdm_spin_learn(&w->await, TDM_RING_EARLY_WAKE_NS, spin_ns, tdm_ring_spin(w->ring_from, spin_ns));
+                tdm_spin_learn(&w->link.await, TDM_RING_EARLY_WAKE_NS, spin_ns,
+                               tdm_ring_spin(w->link.ring_from, spin_ns));
 }
 
 static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *userdata)
@@ -201,16 +202,16 @@ static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *use
         struct tdm_fleet_worker *w = userdata;
         unsigned stale = 0;
 
-        tdm_ring_disarm(w->ring_from);
-        if (!tdm_ring_spin(w->ring_from, 0))
+        tdm_ring_disarm(w->link.ring_from);
+        if (!tdm_ring_spin(w->link.ring_from, 0))
                 await_step(w);
         do {
                 struct tdm_desc desc;
                 int r;
 
-                while ((r = tdm_ring_pop(w->ring_from, &desc)) > 0) {
+                while ((r = tdm_ring_pop(w->link.ring_from, &desc)) > 0) {
                         r = handle_desc(w, &desc);
-                        if (!w->ring_from)
+                        if (!w->link.ring_from)
                                 return 0; /* it has ended the epoch, and the ring is gone */
                         if (r < 0)
                                 break;
@@ -225,7 +226,7 @@ static int on_ring(struct tdm_source *source, int fd, uint32_t events, void *use
                         return 0;
                 }
                 /* A descriptor that arrived meanwhile has not written to the eventfd, so the ring is read again. */
-        } while (tdm_ring_arm(w->ring_from));
+        } while (tdm_ring_arm(w->link.ring_from));
         return 0;
 }
 
@@ -267,10 +268,10 @@ static int attach_ends(struct tdm_fleet *f, struct tdm_fleet_worker *w, int to_w
 
         if (to < 0 || from < 0 || efd < 0)
                 return -errno;
-        r = tdm_ring_attach(&w->ring_to, to, -1, TDM_RING_PRODUCER, f->epoch, &err);
+        r = tdm_ring_attach(&w->link.ring_to, to, -1, TDM_RING_PRODUCER, f->epoch, &err);
         if (r == 0) {
                 to = -1;
-                r = tdm_ring_attach(&w->ring_from, from, efd, TDM_RING_CONSUMER, f->epoch, &err);
+                r = tdm_ring_attach(&w->link.ring_from, from, efd, TDM_RING_CONSUMER, f->epoch, &err);
         }
         if (r != 0) {
                 tdm_log_error("cannot map a ring: %s", err.message);
@@ -278,10 +279,10 @@ static int attach_ends(struct tdm_fleet *f, struct tdm_fleet_worker *w, int to_w
         }
         from = -1;
         efd = -1;
-        r = tdm_loop_add_io(f->loop, tdm_ring_eventfd(w->ring_from), EPOLLIN, on_ring, w, &w->ring_source);
+        r = tdm_loop_add_io(f->loop, tdm_ring_eventfd(w->link.ring_from), EPOLLIN, on_ring, w, &w->link.ring_source);
         if (r < 0)
                 return r;
-        (void)tdm_ring_arm(w->ring_from); /* the worker does not have it yet: nothing can be in it */
+        (void)tdm_ring_arm(w->link.ring_from); /* the worker does not have it yet: nothing can be in it */
         return 0;
 }
 
@@ -377,10 +378,10 @@ static void post(struct tdm_fleet *f, struct tdm_fleet_entry *entry, uint32_t sl
         step->queued = false;
         learn_next(f, w->index, desc.posted_ns);
         tdm_fleet_trace(f, TDM_TRACE_STEP_POSTED, step->step_id, step->n_rows, entry->model.model_id);
-        if (tdm_ring_push(w->ring_to, &desc) < 0) {
+        if (tdm_ring_push(w->link.ring_to, &desc) < 0) {
                 /* The ring holds more than can be in flight, so a worker has tampered with it. The step is void with
                  * the epoch. */
-                w->ring_fault = true;
+                w->link.ring_fault = true;
                 tdm_fleet_pump_soon(f);
         }
         tdm_fleet_watch_soon(f);

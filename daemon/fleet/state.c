@@ -50,7 +50,7 @@ bool tdm_fleet_worker_is_up(const struct tdm_fleet *f, enum tdm_worker_index wor
 {
         const struct tdm_fleet_worker *w = &f->workers[worker];
 
-        return f->ready && w->phase == TDM_FLEET_PROCESS_UP && w->ready_epoch == f->epoch;
+        return f->ready && w->process.phase == TDM_FLEET_PROCESS_UP && w->link.ready_epoch == f->epoch;
 }
 
 bool tdm_fleet_is_degraded(const struct tdm_fleet *f)
@@ -65,7 +65,7 @@ bool tdm_fleet_equal_bits(const struct tdm_fleet *f)
 {
         const struct tdm_fleet_worker *npu = &f->workers[TDM_WORKER_NPU], *gpu = &f->workers[TDM_WORKER_GPU];
 
-        return npu->numerics_id[0] && strcmp(npu->numerics_id, gpu->numerics_id) == 0;
+        return npu->about.numerics_id[0] && strcmp(npu->about.numerics_id, gpu->about.numerics_id) == 0;
 }
 
 /* Of the memory that a device has for all models. */
@@ -85,12 +85,12 @@ bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t weights_bytes, uin
 
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
-                uint64_t bytes = w->memory.cache_bytes_max;
+                uint64_t bytes = w->about.memory.cache_bytes_max;
 
                 if (!w->pinned && tdm_fleet_usable(w))
                         return false;
                 if (bytes > 0)
-                        least = TDM_MIN(least, w->memory.holds_weights ? bytes - TDM_MIN(bytes, taken) : bytes);
+                        least = TDM_MIN(least, w->about.memory.holds_weights ? bytes - TDM_MIN(bytes, taken) : bytes);
         }
         *ret_bytes = least;
         return true;
@@ -98,7 +98,7 @@ bool tdm_fleet_cache_room(const struct tdm_fleet *f, uint64_t weights_bytes, uin
 
 bool tdm_fleet_wants_panels(const struct tdm_fleet *f)
 {
-        return strcmp(f->workers[TDM_WORKER_GPU].device, "vulkan") == 0;
+        return strcmp(f->workers[TDM_WORKER_GPU].about.device, "vulkan") == 0;
 }
 
 static bool shares_cpus(const struct tdm_fleet *f)
@@ -107,7 +107,7 @@ static bool shares_cpus(const struct tdm_fleet *f)
         cpu_set_t both;
 
         CPU_AND(&both, &npu->cpus, &gpu->cpus);
-        return strcmp(npu->device, "host") == 0 && strcmp(gpu->device, "host") == 0 && CPU_COUNT(&both) > 0;
+        return strcmp(npu->about.device, "host") == 0 && strcmp(gpu->about.device, "host") == 0 && CPU_COUNT(&both) > 0;
 }
 
 void tdm_fleet_placement_workers(const struct tdm_fleet *f, struct tdm_placement_workers *ret)

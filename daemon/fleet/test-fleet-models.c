@@ -353,9 +353,9 @@ static void deadly(void **state)
                 assert_int_equal(rig->model_error.code, TDM_E_DEVICE_FAULT);
                 assert_non_null(strstr(rig->model_error.message, "while they took model deadly"));
                 wait_for(rig, is_whole(rig) && !tdm_fleet_find(rig->fleet, 2));
-                assert_int_equal(npu->restarts, i == 0 ? 1 : 0);
-                assert_int_equal(gpu->restarts, i == 0 ? 1 : TDM_FLEET_MAX_DEATHS - 1);
-                assert_int_equal(gpu->quarantines, 0);
+                assert_int_equal(npu->record.restarts, i == 0 ? 1 : 0);
+                assert_int_equal(gpu->record.restarts, i == 0 ? 1 : TDM_FLEET_MAX_DEATHS - 1);
+                assert_int_equal(gpu->record.quarantines, 0);
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig_free(rig);
         }

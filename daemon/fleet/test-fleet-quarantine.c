@@ -42,7 +42,7 @@ static void quarantined(void **state)
         /* Who needs it waits for one retry. */
         assert_int_equal(plan_of(rig, TDM_PLACEMENT_NPU, plan, &degraded), 0);
         assert_true(degraded);
-        wait_for(rig, rig->fleet->workers[TDM_WORKER_NPU].quarantines == 2);
+        wait_for(rig, rig->fleet->workers[TDM_WORKER_NPU].record.quarantines == 2);
         assert_int_equal(plan_of(rig, TDM_PLACEMENT_SPLIT, plan, &degraded), -EHOSTDOWN);
         assert_int_equal(plan_of(rig, TDM_PLACEMENT_NPU, plan, &degraded), -EHOSTDOWN);
         assert_int_equal(plan_of(rig, TDM_PLACEMENT_BALANCED, plan, &degraded), -EINVAL);
@@ -78,7 +78,8 @@ static void not_ready_before_the_survivor(void **state)
         survivor = worker_pid(rig, TDM_WORKER_GPU);
         kill(survivor, SIGSTOP);
         kill(pid, SIGKILL);
-        wait_for(rig, npu->pid != 0 && npu->pid != pid && npu->epoch_acked == tdm_fleet_epoch(rig->fleet));
+        wait_for(rig, npu->process.pid != 0 && npu->process.pid != pid &&
+                              npu->link.epoch_acked == tdm_fleet_epoch(rig->fleet));
         assert_int_equal(tdm_loop_turn(rig->loop, 0), 0);
         assert_false(tdm_fleet_is_ready(rig->fleet));
         kill(survivor, SIGCONT);
@@ -107,10 +108,10 @@ static void back_from_quarantine(void **state)
         rig = rig_new_with(&config);
         npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, npu->state == TDM_WORKER_QUARANTINED && tdm_fleet_is_ready(rig->fleet));
-        n = TDM_MAX(npu->quarantines, 2u);
-        wait_for(rig, npu->quarantines > n);
+        n = TDM_MAX(npu->record.quarantines, 2u);
+        wait_for(rig, npu->record.quarantines > n);
         assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
-        assert_true(npu->try_at_ns > tdm_now_ns() + 100 * TDM_NSEC_PER_MSEC); /* 50, 100, 200 … */
+        assert_true(npu->record.try_at_ns > tdm_now_ns() + 100 * TDM_NSEC_PER_MSEC); /* 50, 100, 200 … */
         run_jobs(rig, TDM_PLACEMENT_GPU);
         assert_true(tdm_fleet_is_degraded(rig->fleet));
         assert_int_equal(rig->n_resets, 0);
@@ -124,14 +125,14 @@ static void back_from_quarantine(void **state)
 
         /* An admin need not wait, not even while it is being tried. */
         write_script(dir, "tandem-npu-worker", "#!/bin/sh\nexec sleep 1000\n");
-        npu->deaths = TDM_FLEET_MAX_DEATHS - 1;
-        kill(npu->pid, SIGKILL);
-        wait_for(rig, npu->retrying);
+        npu->record.deaths = TDM_FLEET_MAX_DEATHS - 1;
+        kill(npu->process.pid, SIGKILL);
+        wait_for(rig, npu->record.retrying);
         assert_int_equal(npu->state, TDM_WORKER_QUARANTINED);
         link_worker(dir, "tandem-npu-worker");
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "a test"), 0);
-        wait_for(rig, npu->state != TDM_WORKER_QUARANTINED && !npu->retrying);
-        kill(npu->pid, SIGKILL);
+        wait_for(rig, npu->state != TDM_WORKER_QUARANTINED && !npu->record.retrying);
+        kill(npu->process.pid, SIGKILL);
         wait_for(rig, is_whole(rig));
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
@@ -165,26 +166,26 @@ static void device_comes_back(void **state)
         npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, is_whole(rig));
         for (unsigned i = 0; i < 2; i++) {
-                strcpy(npu->device, "none"); /* what it is asked for in its next life */
-                kill(npu->pid, SIGKILL);
-                wait_for(rig, strstr(npu->last_exit, "there is no device") != NULL);
+                strcpy(npu->about.device, "none"); /* what it is asked for in its next life */
+                kill(npu->process.pid, SIGKILL);
+                wait_for(rig, strstr(npu->record.last_exit, "there is no device") != NULL);
                 if (i == 1) {
                         wait_for(rig, npu->state == TDM_WORKER_QUARANTINED);
-                        assert_true(npu->try_at_ns > 0);
+                        assert_true(npu->record.try_at_ns > 0);
                 }
                 assert_false(npu->no_device);
-                strcpy(npu->device, "host");
+                strcpy(npu->about.device, "host");
                 wait_for(rig, npu->state == TDM_WORKER_READY && is_whole(rig));
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
         }
         /* After a sleep it may be missing for longer than that. */
-        strcpy(npu->device, "none");
-        n_restarts = npu->restarts;
+        strcpy(npu->about.device, "none");
+        n_restarts = npu->record.restarts;
         tdm_fleet_reopen(rig->fleet, TDM_WORKER_NPU, "the machine slept");
-        wait_for(rig, npu->restarts > n_restarts + TDM_FLEET_MAX_DEATHS + 1);
-        assert_non_null(strstr(npu->last_exit, "there is no device"));
+        wait_for(rig, npu->record.restarts > n_restarts + TDM_FLEET_MAX_DEATHS + 1);
+        assert_non_null(strstr(npu->record.last_exit, "there is no device"));
         assert_int_not_equal(npu->state, TDM_WORKER_QUARANTINED);
-        strcpy(npu->device, "host");
+        strcpy(npu->about.device, "host");
         wait_for(rig, npu->state == TDM_WORKER_READY && is_whole(rig));
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig_free(rig);
@@ -293,13 +294,13 @@ static void survivor(void **state)
         jobs_submit(rig);
         rig->hold = true;
         assert_int_equal(rig->jobs[0].step_id, 0);
-        old_pid = gpu->pid;
-        kill(gpu->pid, SIGKILL);
-        wait_for(rig, gpu->pid != 0 && gpu->pid != old_pid);
+        old_pid = gpu->process.pid;
+        kill(gpu->process.pid, SIGKILL);
+        wait_for(rig, gpu->process.pid != 0 && gpu->process.pid != old_pid);
         assert_int_equal(rig->n_resets, 1);
 
         link_worker(dir, "tandem-gpu-worker");
-        kill(gpu->pid, SIGKILL);
+        kill(gpu->process.pid, SIGKILL);
         wait_for(rig, is_whole(rig));
         assert_int_equal(rig->n_resets, 1); /* it joined the epoch that was there */
         rig->hook = NULL;
@@ -334,7 +335,7 @@ static void quarantined_at_work(void **state)
                 jobs_submit(rig);
                 rig->hold = true;
                 kill(pid, SIGKILL);
-                wait_for(rig, w->pid != pid);
+                wait_for(rig, w->process.pid != pid);
         }
         tdm_fleet_worker_status(rig->fleet, TDM_WORKER_NPU, &npu);
         assert_int_equal(npu.state, TDM_WORKER_QUARANTINED);

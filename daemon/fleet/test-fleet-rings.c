@@ -33,10 +33,10 @@ static void scribble_hook(struct rig *rig, uint32_t n_steps)
                 return;
         switch (rig->hook_state) {
         case 0: /* an index that cannot be, towards a worker */
-                atomic_store(&tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_to)->produced, 5000);
+                atomic_store(&tdm_ring_shared(f->workers[TDM_WORKER_GPU].link.ring_to)->produced, 5000);
                 break;
         case 1: /* towards tandemd */
-                ring = tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_from);
+                ring = tdm_ring_shared(f->workers[TDM_WORKER_GPU].link.ring_from);
                 atomic_store(&ring->produced, atomic_load(&ring->produced) + 4000);
                 break;
         case 2: /* between the workers */
@@ -46,7 +46,7 @@ static void scribble_hook(struct rig *rig, uint32_t n_steps)
                 atomic_store(&map_ring(f->rings.fds[TDM_WORKER_NPU].from_peer)->consumed, 1u << 30);
                 break;
         case 4: { /* a step that is done though nobody submitted it */
-                struct tdm_ring_shared *from = tdm_ring_shared(f->workers[TDM_WORKER_GPU].ring_from);
+                struct tdm_ring_shared *from = tdm_ring_shared(f->workers[TDM_WORKER_GPU].link.ring_from);
                 uint32_t at = atomic_load(&from->produced);
                 const uint64_t one = 1;
 
@@ -54,7 +54,8 @@ static void scribble_hook(struct rig *rig, uint32_t n_steps)
                         .kind = TDM_DESC_DONE, .epoch = f->epoch, .step_id = 99, .model_id = 1, .slot = 0
                 };
                 atomic_store(&from->produced, at + 1);
-                assert_int_equal(write(tdm_ring_eventfd(f->workers[TDM_WORKER_GPU].ring_from), &one, sizeof(one)), 8);
+                assert_int_equal(write(tdm_ring_eventfd(f->workers[TDM_WORKER_GPU].link.ring_from), &one, sizeof(one)),
+                                 8);
                 break;
         }
         default:
@@ -121,7 +122,7 @@ static void woken_early(void **state)
 
         wait_for(rig, is_whole(rig));
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
-                assert_true((c.fds[w] = fcntl(tdm_ring_eventfd(rig->fleet->workers[w].ring_from), F_DUPFD_CLOEXEC,
+                assert_true((c.fds[w] = fcntl(tdm_ring_eventfd(rig->fleet->workers[w].link.ring_from), F_DUPFD_CLOEXEC,
                                               3)) >= 0);
         c.pid = worker_pid(rig, TDM_WORKER_GPU);
         assert_int_equal(pthread_create(&thread, NULL, cry, &c), 0);
@@ -129,8 +130,8 @@ static void woken_early(void **state)
         atomic_store(&c.stop, true);
         pthread_join(thread, NULL);
         assert_int_equal(rig->n_resets, 0);
-        assert_true(gpu->await.n_waits > 0 && gpu->await.n_waits <= rig->n_steps + TDM_STEP_SLOTS);
-        assert_int_equal(npu->await.n_waits, 0); /* no step ends there */
+        assert_true(gpu->link.await.n_waits > 0 && gpu->link.await.n_waits <= rig->n_steps + TDM_STEP_SLOTS);
+        assert_int_equal(npu->link.await.n_waits, 0); /* no step ends there */
         for (unsigned w = 0; w < TDM_N_WORKERS; w++)
                 close(c.fds[w]);
         rig_free(rig);
@@ -146,7 +147,7 @@ static void scribbled_often(void **state)
         for (unsigned i = 0; i < TDM_FLEET_MAX_RING_FAULTS; i++) {
                 uint32_t epoch = tdm_fleet_epoch(rig->fleet);
 
-                atomic_store(&tdm_ring_shared(rig->fleet->workers[TDM_WORKER_GPU].ring_to)->consumed, 77);
+                atomic_store(&tdm_ring_shared(rig->fleet->workers[TDM_WORKER_GPU].link.ring_to)->consumed, 77);
                 start_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->hold = false;
                 jobs_submit(rig);
@@ -216,8 +217,8 @@ static void false_progress(void **state)
                 rig->reason[0] = 0;
                 /* It has just answered a ping. Else the next one may find it before the claim does, where a sanitizer's
                  * deadline is long. */
-                wait_for(rig, atomic_load(&liar->progress->answered) == liar->ping_sent &&
-                                      tdm_now_ns() - liar->pinged_ns < TDM_NSEC_PER_SEC / 4);
+                wait_for(rig, atomic_load(&liar->progress->answered) == liar->silence.ping_sent &&
+                                      tdm_now_ns() - liar->silence.pinged_ns < TDM_NSEC_PER_SEC / 4);
                 kill(pid, SIGSTOP);
                 start_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig->hold = false;
@@ -279,14 +280,14 @@ static void scribbling_peer(void **state)
         }
         assert_true(tdm_fleet_link_is_cut(rig->fleet));
         assert_false(rig->fleet->rings.has_peer);
-        assert_int_equal(w[TDM_WORKER_NPU].restarts, 1);
-        assert_int_equal(w[TDM_WORKER_GPU].restarts, 1);
+        assert_int_equal(w[TDM_WORKER_NPU].record.restarts, 1);
+        assert_int_equal(w[TDM_WORKER_GPU].record.restarts, 1);
         run_jobs(rig, TDM_PLACEMENT_GPU);
         run_jobs(rig, TDM_PLACEMENT_NPU);
         wait_for(rig, !tdm_fleet_link_is_cut(rig->fleet) && is_whole(rig));
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_true(rig->fleet->rings.has_peer);
-        assert_int_equal(w[TDM_WORKER_NPU].restarts, 1);
+        assert_int_equal(w[TDM_WORKER_NPU].record.restarts, 1);
         rig_free(rig);
 }
 
@@ -296,7 +297,7 @@ static void fault_hook(struct rig *rig, uint32_t n_steps)
         struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
         struct tdm_error err;
 
-        if (n_steps < 4 || rig->hook_state > 0 || rig->jobs[0].step_id == 0 || !npu->ring_from)
+        if (n_steps < 4 || rig->hook_state > 0 || rig->jobs[0].step_id == 0 || !npu->link.ring_from)
                 return;
         rig->hook_state++;
         tdm_error_set(&err, TDM_E_DEVICE_FAULT, "a lie");

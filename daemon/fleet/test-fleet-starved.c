@@ -16,19 +16,19 @@ static void stopped_idle(void **state)
         struct stopwatch watch;
 
         wait_for(rig, is_whole(rig));
-        wait_for(rig, npu->ping_sent >= 1 && atomic_load(&npu->progress->answered) == npu->ping_sent);
+        wait_for(rig, npu->silence.ping_sent >= 1 && atomic_load(&npu->progress->answered) == npu->silence.ping_sent);
         watch = stopwatch_start(0);
-        kill(npu->pid, SIGSTOP);
+        kill(npu->process.pid, SIGSTOP);
         wait_for(rig, rig->n_resets == 1);
         assert_true(stopwatch_ns(&watch) < 3 * TDM_NSEC_PER_SEC + 2 * HANG_NS);
-        assert_non_null(strstr(npu->last_exit, "ping"));
-        assert_non_null(strstr(npu->last_exit, "stopped"));
+        assert_non_null(strstr(npu->record.last_exit, "ping"));
+        assert_non_null(strstr(npu->record.last_exit, "stopped"));
         wait_for(rig, is_whole(rig));
-        assert_int_equal(gpu->restarts, 0);
+        assert_int_equal(gpu->record.restarts, 0);
 
         /* In reserve while the other one works. */
         rig->n_resets = 0;
-        kill(npu->pid, SIGSTOP);
+        kill(npu->process.pid, SIGSTOP);
         start_jobs(rig, TDM_PLACEMENT_GPU);
         rig->hold = false;
         patience = patience_begin(rig);
@@ -39,7 +39,7 @@ static void stopped_idle(void **state)
                         start_jobs(rig, TDM_PLACEMENT_GPU);
                 assert_false(patience_is_over(&patience, rig));
         }
-        assert_int_equal(gpu->restarts, 0);
+        assert_int_equal(gpu->record.restarts, 0);
         rig->hold = true;
         wait_for(rig, rig->jobs[0].step_id == 0 && rig->jobs[1].step_id == 0);
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
@@ -106,7 +106,7 @@ static void starved(void **state)
         rig = rig_new_with(&config);
         npu = &rig->fleet->workers[TDM_WORKER_NPU];
         wait_for(rig, is_whole(rig));
-        assert_true(set_class(npu->pid, SCHED_IDLE));
+        assert_true(set_class(npu->process.pid, SCHED_IDLE));
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++)
                 spinners[i] = spinner(first);
         start_jobs(rig, TDM_PLACEMENT_SPLIT);
@@ -115,9 +115,9 @@ static void starved(void **state)
         until = tdm_now_ns() + 5 * HANG_NS;
         while (tdm_now_ns() < until && !jobs_finished(rig)) {
                 assert_int_equal(tdm_loop_turn(rig->loop, 20 * TDM_NSEC_PER_MSEC), 0);
-                longest = TDM_MAX(longest, npu->sample.forgiven_ns);
+                longest = TDM_MAX(longest, npu->silence.sample.forgiven_ns);
         }
-        assert_int_equal(npu->restarts, 0);
+        assert_int_equal(npu->record.restarts, 0);
         assert_int_equal(rig->n_resets, 0);
         print_message("forgiven: up to %.0f ms\n", (double)longest / 1e6);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(spinners); i++) {
@@ -126,7 +126,7 @@ static void starved(void **state)
         }
         wait_for(rig, jobs_finished(rig));
         assert_int_equal(rig->n_resets, 0);
-        if (set_class(npu->pid, SCHED_OTHER))
+        if (set_class(npu->process.pid, SCHED_OTHER))
                 rig_free(rig);
         else /* still starved where others want its CPU: to die it needs some, and gets a thousandth of it */
                 rig_free_within(rig, 3 * PATIENCE_NS);

@@ -82,7 +82,7 @@ static void blamed(void **state)
 
         /* A SIGTERM that all processes of the service get is tandemd's business. */
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
-        kill(w->pid, SIGTERM);
+        kill(w->process.pid, SIGTERM);
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
         assert_int_equal(rig->n_resets, 0);
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(deaths); i++) {
@@ -96,7 +96,7 @@ static void blamed(void **state)
                 *step = (struct tdm_fleet_step){ .step_id = 77777, .n_blocks = 3, .queued = true };
                 atomic_store(&w->progress->running, tdm_progress_pack(77777, 1));
                 rig->guilty_step = 1;
-                kill(w->pid, deaths[i].signo);
+                kill(w->process.pid, deaths[i].signo);
                 wait_for(rig, rig->n_resets == i + 1);
                 assert_int_equal(rig->guilty_step, deaths[i].guilty);
                 wait_for(rig, is_whole(rig));
@@ -149,7 +149,7 @@ static void abandoned(void **state)
         struct tdm_error err = { 0 };
 
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
-        kill(w->pid, SIGSTOP); /* so that it does not leave when it is asked */
+        kill(w->process.pid, SIGSTOP); /* so that it does not leave when it is asked */
         tdm_fleet_worker_leave(w, "a test");
         tdm_fleet_worker_abandon(w);
         wait_for(rig, rig->model_error.code != 0);
@@ -162,8 +162,8 @@ static void abandoned(void **state)
         run_jobs(rig, TDM_PLACEMENT_NPU);
 
         /* It goes after all, and may come back when an admin says so. */
-        kill(w->pid, SIGKILL);
-        wait_for(rig, w->phase == TDM_FLEET_NO_PROCESS);
+        kill(w->process.pid, SIGKILL);
+        wait_for(rig, w->process.phase == TDM_FLEET_NO_PROCESS);
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_GPU, "a test"), 0);
         wait_for(rig, rig->n_resets == 2);
         run_jobs(rig, TDM_PLACEMENT_SPLIT);
@@ -280,19 +280,19 @@ static void same_device_again(void **state)
         struct tdm_fleet_worker *npu = &rig->fleet->workers[TDM_WORKER_NPU];
 
         wait_for(rig, is_whole(rig));
-        assert_string_equal(npu->device, "host");
+        assert_string_equal(npu->about.device, "host");
         assert_false(tdm_fleet_wants_panels(rig->fleet));
-        strcpy(rig->fleet->workers[TDM_WORKER_GPU].device, "vulkan");
+        strcpy(rig->fleet->workers[TDM_WORKER_GPU].about.device, "vulkan");
         assert_true(tdm_fleet_wants_panels(rig->fleet));
-        strcpy(rig->fleet->workers[TDM_WORKER_GPU].device, "host");
-        snprintf(npu->device, sizeof(npu->device), "xrt"); /* as if it had been one, which is gone */
-        kill(npu->pid, SIGKILL);
+        strcpy(rig->fleet->workers[TDM_WORKER_GPU].about.device, "host");
+        snprintf(npu->about.device, sizeof(npu->about.device), "xrt"); /* as if it had been one, which is gone */
+        kill(npu->process.pid, SIGKILL);
         wait_for(rig, npu->state == TDM_WORKER_QUARANTINED);
-        assert_non_null(strstr(npu->last_exit, "xrt"));
-        assert_true(npu->try_at_ns > 0); /* the same one is looked for again, and no other */
+        assert_non_null(strstr(npu->record.last_exit, "xrt"));
+        assert_true(npu->record.try_at_ns > 0); /* the same one is looked for again, and no other */
         assert_int_equal(tdm_fleet_restart(rig->fleet, TDM_WORKER_NPU, "a test"), 0);
         wait_for(rig, npu->state == TDM_WORKER_READY);
-        assert_string_equal(npu->device, "host");
+        assert_string_equal(npu->about.device, "host");
         rig_free(rig);
 }
 

@@ -12,8 +12,8 @@
 static void identity(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry, char *text, size_t size)
 {
         snprintf(text, size, "%s %llu %u %s %s", entry->name, (unsigned long long)entry->model.weights->size_bytes,
-                 (unsigned)entry->model.precision, f->workers[TDM_WORKER_NPU].numerics_id,
-                 f->workers[TDM_WORKER_GPU].numerics_id);
+                 (unsigned)entry->model.precision, f->workers[TDM_WORKER_NPU].about.numerics_id,
+                 f->workers[TDM_WORKER_GPU].about.numerics_id);
 }
 
 static void remember(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum tdm_placement placement)

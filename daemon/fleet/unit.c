@@ -120,9 +120,10 @@ static void look_at_cpus(struct tdm_fleet_worker *w)
         cpu_set_t ours, its;
         char text[64];
 
-        if (sched_getaffinity(0, sizeof(ours), &ours) < 0 || sched_getaffinity(w->pid, sizeof(its), &its) < 0)
+        if (sched_getaffinity(0, sizeof(ours), &ours) < 0 || sched_getaffinity(w->process.pid, sizeof(its), &its) < 0)
                 return;
-        if (w->is_bound && !CPU_EQUAL(&its, &w->cpus) && sched_setaffinity(w->pid, sizeof(w->cpus), &w->cpus) < 0) {
+        if (w->is_bound && !CPU_EQUAL(&its, &w->cpus) &&
+            sched_setaffinity(w->process.pid, sizeof(w->cpus), &w->cpus) < 0) {
                 tdm_cpus_format(&w->cpus, text, sizeof(text));
                 tdm_log_warning(
                         "cannot bind the %s worker to the CPUs %s: %s; put CPUAffinity= into %s (systemctl edit %s)",
@@ -137,30 +138,30 @@ static int on_greeting(struct tdm_source *source, int fd, uint32_t events, void 
 {
         struct tdm_fleet_worker *w = userdata;
         struct ucred who = { 0 };
-        int r = read_greeting(fd, &who, &w->pidfd);
+        int r = read_greeting(fd, &who, &w->process.pidfd);
 
         if (r == -EAGAIN || r == -EINTR)
                 return 0;
         if (r <= 0 || who.pid <= 0) { /* this process is no worker of ours, so we may not kill it */
-                closep(&w->pidfd);
+                closep(&w->process.pidfd);
                 tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s left before it said who it is; see journalctl -u %s",
                                       w->unit, w->unit);
                 return 0;
         }
-        w->pid = who.pid;
-        if (w->pidfd < 0) {
-                w->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0);
-                if (w->pidfd < 0 || hung_up(fd)) {
-                        closep(&w->pidfd);
+        w->process.pid = who.pid;
+        if (w->process.pidfd < 0) {
+                w->process.pidfd = (int)syscall(SYS_pidfd_open, w->process.pid, 0);
+                if (w->process.pidfd < 0 || hung_up(fd)) {
+                        closep(&w->process.pidfd);
                         tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s left right after it had started", w->unit);
                         return 0;
                 }
         }
         want_sender(fd, 0);
-        tdm_source_destroyp(&w->greeting);
+        tdm_source_destroyp(&w->link.greeting);
         tdm_log_debug("%s: process %d of user %u", w->unit, (int)who.pid, (unsigned)who.uid);
         look_at_cpus(w);
-        fd = steal_fd(&w->greeting_fd);
+        fd = steal_fd(&w->link.greeting_fd);
         r = tdm_fleet_worker_talk(w, fd);
         if (r < 0)
                 tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "cannot be set up: %s", strerror(-r));
@@ -193,12 +194,12 @@ int tdm_fleet_unit_connect(struct tdm_fleet_worker *w)
                         w->socket_path, (unsigned)listener.uid);
                 return -EPERM;
         }
-        r = tdm_loop_add_io(w->fleet->loop, fd, EPOLLIN, on_greeting, w, &w->greeting);
+        r = tdm_loop_add_io(w->fleet->loop, fd, EPOLLIN, on_greeting, w, &w->link.greeting);
         if (r < 0)
                 return r;
-        w->greeting_fd = steal_fd(&fd);
-        w->phase = TDM_FLEET_PROCESS_STARTING;
-        w->started_ns = tdm_now_ns();
+        w->link.greeting_fd = steal_fd(&fd);
+        w->process.phase = TDM_FLEET_PROCESS_STARTING;
+        w->process.started_ns = tdm_now_ns();
         return 0;
 }
 
@@ -228,9 +229,9 @@ static int look_at_exit(struct tdm_source *source, uint64_t now_ns, void *userda
 {
         struct tdm_fleet_worker *w = userdata;
         siginfo_t si = { 0 };
-        int r = exit_of(w->pidfd, &si);
+        int r = exit_of(w->process.pidfd, &si);
 
-        if (r == -EAGAIN && now_ns - w->exited_ns < REAPED_NS)
+        if (r == -EAGAIN && now_ns - w->process.exited_ns < REAPED_NS)
                 tdm_source_arm(source, now_ns + LOOK_NS);
         else
                 tdm_fleet_worker_ended(w, r == 0 ? &si : NULL);
@@ -239,17 +240,17 @@ static int look_at_exit(struct tdm_source *source, uint64_t now_ns, void *userda
 
 int tdm_fleet_unit_exited(struct tdm_fleet_worker *w)
 {
-        w->exited_ns = tdm_now_ns();
-        tdm_source_destroyp(&w->exit_source); /* the loop would report this fd again and again */
-        if (!w->exit_timer) {
-                int r = tdm_loop_add_timer(w->fleet->loop, look_at_exit, w, &w->exit_timer);
+        w->process.exited_ns = tdm_now_ns();
+        tdm_source_destroyp(&w->process.exit_source); /* the loop would report this fd again and again */
+        if (!w->process.exit_timer) {
+                int r = tdm_loop_add_timer(w->fleet->loop, look_at_exit, w, &w->process.exit_timer);
 
                 if (r < 0) {
                         tdm_fleet_worker_ended(w, NULL);
                         return 0;
                 }
         }
-        return look_at_exit(w->exit_timer, w->exited_ns, w);
+        return look_at_exit(w->process.exit_timer, w->process.exited_ns, w);
 }
 
 void tdm_fleet_unit_kill(struct tdm_fleet_worker *w)
@@ -257,9 +258,9 @@ void tdm_fleet_unit_kill(struct tdm_fleet_worker *w)
         struct tdm_fleet *f = w->fleet;
         uint64_t now = tdm_now_ns();
 
-        if (w->kill_asked_ns != 0 && now - w->kill_asked_ns < TDM_NSEC_PER_SEC)
+        if (w->process.kill_asked_ns != 0 && now - w->process.kill_asked_ns < TDM_NSEC_PER_SEC)
                 return;
-        w->kill_asked_ns = now;
+        w->process.kill_asked_ns = now;
         if (f->callbacks.on_kill_unit)
                 f->callbacks.on_kill_unit(w->unit, f->userdata);
 }
@@ -267,13 +268,13 @@ void tdm_fleet_unit_kill(struct tdm_fleet_worker *w)
 /* A process that has left already must not be killed: its unit may run the next one by now. */
 void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w)
 {
-        if (w->greeting_fd >= 0 && !hung_up(w->greeting_fd))
+        if (w->link.greeting_fd >= 0 && !hung_up(w->link.greeting_fd))
                 tdm_fleet_unit_kill(w);
 }
 
 void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w)
 {
-        tdm_source_destroyp(&w->greeting);
-        closep(&w->greeting_fd);
-        tdm_source_destroyp(&w->exit_timer);
+        tdm_source_destroyp(&w->link.greeting);
+        closep(&w->link.greeting_fd);
+        tdm_source_destroyp(&w->process.exit_timer);
 }

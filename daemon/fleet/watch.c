@@ -44,7 +44,7 @@ void tdm_fleet_watch_soon(struct tdm_fleet *f)
 
 void tdm_fleet_heard(struct tdm_fleet_worker *w)
 {
-        w->control_silence_ns = w->control_busy_ns = 0;
+        w->silence.control_ns = w->silence.control_busy_ns = 0;
 }
 
 static uint64_t owed_bytes(const struct tdm_fleet_worker *w)
@@ -63,7 +63,7 @@ static uint64_t owed_bytes(const struct tdm_fleet_worker *w)
 /* Anything but the acknowledgement of an epoch, or of weights that are not the last. */
 static bool owes_answer(const struct tdm_fleet_worker *w)
 {
-        if (w->phase == TDM_FLEET_PROCESS_STARTING)
+        if (w->process.phase == TDM_FLEET_PROCESS_STARTING)
                 return true;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 const struct tdm_fleet_entry *entry = w->fleet->models[i];
@@ -96,13 +96,13 @@ static bool owes_weights(const struct tdm_fleet_worker *w)
 
 static bool owes_ack(const struct tdm_fleet_worker *w)
 {
-        return w->phase == TDM_FLEET_PROCESS_UP && w->epoch_sent != w->epoch_acked;
+        return w->process.phase == TDM_FLEET_PROCESS_UP && w->link.epoch_sent != w->link.epoch_acked;
 }
 
 static bool owes_ping(const struct tdm_fleet_worker *w)
 {
-        return w->phase == TDM_FLEET_PROCESS_UP && w->progress &&
-               atomic_load_explicit(&w->progress->answered, memory_order_relaxed) != w->ping_sent;
+        return w->process.phase == TDM_FLEET_PROCESS_UP && w->progress &&
+               atomic_load_explicit(&w->progress->answered, memory_order_relaxed) != w->silence.ping_sent;
 }
 
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w)
@@ -213,9 +213,9 @@ static void send_ping(struct tdm_fleet_worker *w)
 {
         int r;
 
-        w->pinged_ns = tdm_now_ns();
-        w->ping_sent++;
-        r = tdm_fleet_wire_ping(w, w->ping_sent);
+        w->silence.pinged_ns = tdm_now_ns();
+        w->silence.ping_sent++;
+        r = tdm_fleet_wire_ping(w, w->silence.ping_sent);
         if (r < 0)
                 tdm_fleet_cannot_send(w, r);
 }
@@ -223,11 +223,11 @@ static void send_ping(struct tdm_fleet_worker *w)
 /* Has it been idle since its peer said that this block is its turn? It answers pings between steps only. */
 static bool was_not_given(struct tdm_fleet_worker *w, bool of_peer, uint64_t deadline_ns)
 {
-        if (of_peer && w->doubt == 0 && w->step_silence_ns > deadline_ns / 2) {
+        if (of_peer && w->silence.doubt == 0 && w->silence.step_ns > deadline_ns / 2) {
                 send_ping(w);
-                w->doubt = w->ping_sent;
+                w->silence.doubt = w->silence.ping_sent;
         }
-        return w->doubt != 0 && w->step_silence_ns > deadline_ns && !owes_ping(w);
+        return w->silence.doubt != 0 && w->silence.step_ns > deadline_ns && !owes_ping(w);
 }
 
 static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
@@ -239,44 +239,44 @@ static void watch_steps(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
         enum tdm_block_kind kind = TDM_BLOCK_ATTENTION;
 
         /* While it maps a model it may be silent about steps; the control deadline covers that. */
-        if ((!entry && !owes_ack(w) && !owes_ping(w)) || owes_answer(w) || now != w->signature) {
-                w->signature = now;
-                w->step_silence_ns = 0;
-                w->doubt = 0;
-                w->sample.n = 0;
-                w->sample.forgiven_ns = 0;
+        if ((!entry && !owes_ack(w) && !owes_ping(w)) || owes_answer(w) || now != w->silence.signature) {
+                w->silence.signature = now;
+                w->silence.step_ns = 0;
+                w->silence.doubt = 0;
+                w->silence.sample.n = 0;
+                w->silence.sample.forgiven_ns = 0;
                 return;
         }
-        w->step_silence_ns += elapsed_ns - tdm_fleet_starved_ns(&w->sample, w->pid, elapsed_ns);
+        w->silence.step_ns += elapsed_ns - tdm_fleet_starved_ns(&w->silence.sample, w->process.pid, elapsed_ns);
         if (entry) {
                 kind = tdm_block_kind(&entry->model.hparams, block);
                 deadline_ns = tdm_fleet_hang_ns(w, kind);
         }
         if (was_not_given(w, of_peer, deadline_ns)) {
-                w->step_silence_ns = 0;
-                w->doubt = 0;
+                w->silence.step_ns = 0;
+                w->silence.doubt = 0;
                 tdm_fleet_on_false_claim(w);
                 return;
         }
-        if (w->step_silence_ns <= deadline_ns)
+        if (w->silence.step_ns <= deadline_ns)
                 return;
         if (!entry) {
                 tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "no answer to a %s for %llu ms%s",
                                       owes_ack(w) ? "new epoch" : "ping",
-                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                                      (unsigned long long)(w->silence.step_ns / TDM_NSEC_PER_MSEC),
                                       tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
                 return;
         }
         if (kind == TDM_BLOCK_ATTENTION || kind == TDM_BLOCK_FFN)
                 tdm_fleet_worker_lost(w, tdm_fleet_worker_is_stopped(w) ? TDM_FLEET_NO_BLAME : TDM_FLEET_BLAME_STEP,
                                       "no progress for %llu ms in %s %u%s",
-                                      (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                                      (unsigned long long)(w->silence.step_ns / TDM_NSEC_PER_MSEC),
                                       tdm_block_kind_name(kind), tdm_block_layer(block),
                                       tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
         else
                 tdm_fleet_worker_lost(
                         w, tdm_fleet_worker_is_stopped(w) ? TDM_FLEET_NO_BLAME : TDM_FLEET_BLAME_STEP,
-                        "no progress for %llu ms in %s%s", (unsigned long long)(w->step_silence_ns / TDM_NSEC_PER_MSEC),
+                        "no progress for %llu ms in %s%s", (unsigned long long)(w->silence.step_ns / TDM_NSEC_PER_MSEC),
                         tdm_block_kind_name(kind), tdm_fleet_worker_is_stopped(w) ? " (stopped by a signal)" : "");
 }
 
@@ -288,16 +288,16 @@ static bool moves_in_step(const struct tdm_fleet_worker *w)
         uint32_t block;
         bool of_peer;
 
-        return owed_step(w, &block, &of_peer) && signature(w) != w->signature;
+        return owed_step(w, &block, &of_peer) && signature(w) != w->silence.signature;
 }
 
 static void watch_control(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
 {
         uint64_t deadline_ns;
 
-        if (w->conn_lost) {
-                w->control_silence_ns += elapsed_ns;
-                if (w->control_silence_ns > CONN_LOST_NS)
+        if (w->link.conn_lost) {
+                w->silence.control_ns += elapsed_ns;
+                if (w->silence.control_ns > CONN_LOST_NS)
                         tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "it closed its control socket");
                 return;
         }
@@ -305,33 +305,33 @@ static void watch_control(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
                 tdm_fleet_heard(w);
                 return;
         }
-        if (moves_in_step(w) && w->control_busy_ns < CONTROL_BUSY_NS) {
-                w->control_busy_ns += elapsed_ns;
+        if (moves_in_step(w) && w->silence.control_busy_ns < CONTROL_BUSY_NS) {
+                w->silence.control_busy_ns += elapsed_ns;
                 return;
         }
-        w->control_silence_ns += elapsed_ns;
-        if (w->control_silence_ns > w->fleet->hang_min_ns && tdm_fleet_worker_is_stopped(w)) {
+        w->silence.control_ns += elapsed_ns;
+        if (w->silence.control_ns > w->fleet->hang_min_ns && tdm_fleet_worker_is_stopped(w)) {
                 tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "no answer for %llu ms (stopped by a signal)",
-                                      (unsigned long long)(w->control_silence_ns / TDM_NSEC_PER_MSEC));
+                                      (unsigned long long)(w->silence.control_ns / TDM_NSEC_PER_MSEC));
                 return;
         }
         deadline_ns = w->fleet->control_ns + owed_bytes(w) / CONTROL_BYTES_PER_SEC * TDM_NSEC_PER_SEC;
-        if (w->control_silence_ns > deadline_ns)
+        if (w->silence.control_ns > deadline_ns)
                 tdm_fleet_worker_lost(w, TDM_FLEET_BLAME_MODEL, "no answer for %llu s while %s",
-                                      (unsigned long long)(w->control_silence_ns / TDM_NSEC_PER_SEC),
-                                      w->phase == TDM_FLEET_PROCESS_STARTING ? "starting" : "taking a model");
+                                      (unsigned long long)(w->silence.control_ns / TDM_NSEC_PER_SEC),
+                                      w->process.phase == TDM_FLEET_PROCESS_STARTING ? "starting" : "taking a model");
 }
 
 static void watch_dying(struct tdm_fleet_worker *w, uint64_t elapsed_ns)
 {
-        if (w->abandoned)
+        if (w->process.abandoned)
                 return;
-        w->dying_ns += elapsed_ns;
-        if (w->asked_to_leave && !w->quit_killed && w->dying_ns > QUIT_NS)
+        w->process.dying_ns += elapsed_ns;
+        if (w->process.asked_to_leave && !w->process.quit_killed && w->process.dying_ns > QUIT_NS)
                 tdm_fleet_worker_kill(w);
-        if (w->not_ours && w->dying_ns > HUNG_UP_NS + (w->asked_to_leave ? QUIT_NS : 0))
+        if (w->process.not_ours && w->process.dying_ns > HUNG_UP_NS + (w->process.asked_to_leave ? QUIT_NS : 0))
                 tdm_fleet_unit_kill(w);
-        if (w->dying_ns > ABANDON_NS + (w->asked_to_leave ? QUIT_NS : 0))
+        if (w->process.dying_ns > ABANDON_NS + (w->process.asked_to_leave ? QUIT_NS : 0))
                 tdm_fleet_worker_abandon(w);
 }
 
@@ -341,7 +341,7 @@ static void ping(struct tdm_fleet_worker *w)
         uint32_t block;
         bool of_peer;
 
-        if (w->phase != TDM_FLEET_PROCESS_UP || owes_ping(w) || tdm_now_ns() - w->pinged_ns < PING_NS ||
+        if (w->process.phase != TDM_FLEET_PROCESS_UP || owes_ping(w) || tdm_now_ns() - w->silence.pinged_ns < PING_NS ||
             owed_step(w, &block, &of_peer))
                 return;
         send_ping(w);
@@ -352,11 +352,11 @@ static bool worth_watching(const struct tdm_fleet *f)
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 const struct tdm_fleet_worker *w = &f->workers[i];
 
-                if (w->conn_lost || (w->phase == TDM_FLEET_PROCESS_DYING && !w->abandoned))
+                if (w->link.conn_lost || (w->process.phase == TDM_FLEET_PROCESS_DYING && !w->process.abandoned))
                         return true;
-                if (owes_ping(w) && tdm_now_ns() - w->pinged_ns >= PING_NS)
+                if (owes_ping(w) && tdm_now_ns() - w->silence.pinged_ns >= PING_NS)
                         return true;
-                if ((w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP) &&
+                if ((w->process.phase == TDM_FLEET_PROCESS_STARTING || w->process.phase == TDM_FLEET_PROCESS_UP) &&
                     tdm_fleet_owes_control(w))
                         return true;
         }
@@ -377,14 +377,14 @@ static int on_watch(struct tdm_source *source, uint64_t now_ns, void *userdata)
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
                 struct tdm_fleet_worker *w = &f->workers[i];
 
-                if (w->phase == TDM_FLEET_PROCESS_STARTING || w->phase == TDM_FLEET_PROCESS_UP)
+                if (w->process.phase == TDM_FLEET_PROCESS_STARTING || w->process.phase == TDM_FLEET_PROCESS_UP)
                         watch_control(w, elapsed_ns);
-                if (w->phase == TDM_FLEET_PROCESS_UP)
+                if (w->process.phase == TDM_FLEET_PROCESS_UP)
                         watch_steps(w, elapsed_ns);
-                else if (w->phase == TDM_FLEET_PROCESS_DYING)
+                else if (w->process.phase == TDM_FLEET_PROCESS_DYING)
                         watch_dying(w, elapsed_ns);
                 ping(w);
-                up = up || w->phase == TDM_FLEET_PROCESS_UP;
+                up = up || w->process.phase == TDM_FLEET_PROCESS_UP;
         }
         if (worth_watching(f))
                 tdm_fleet_watch_soon(f);
@@ -405,7 +405,7 @@ int tdm_fleet_watch_init(struct tdm_fleet *f)
 static uint64_t believed(const struct tdm_fleet_worker *w, const _Atomic uint64_t *word, unsigned factor,
                          uint64_t *seen)
 {
-        uint64_t life_ns = tdm_now_ns() - w->started_ns, now = atomic_load_explicit(word, memory_order_relaxed);
+        uint64_t life_ns = tdm_now_ns() - w->process.started_ns, now = atomic_load_explicit(word, memory_order_relaxed);
 
         *seen = TDM_MAX(*seen, TDM_MIN(now, life_ns * factor));
         return *seen;
@@ -413,9 +413,9 @@ static uint64_t believed(const struct tdm_fleet_worker *w, const _Atomic uint64_
 
 static void read_kind(struct tdm_fleet_worker *w, unsigned kind, uint64_t *blocks, uint64_t *rows, uint64_t *ns)
 {
-        *blocks = w->past[kind].blocks;
-        *rows = w->past[kind].rows;
-        *ns = w->past[kind].ns;
+        *blocks = w->past.kinds[kind].blocks;
+        *rows = w->past.kinds[kind].rows;
+        *ns = w->past.kinds[kind].ns;
         if (!w->progress)
                 return;
         *blocks += believed(w, &w->progress->kinds[kind].blocks, 1, &w->seen.kinds[kind].blocks);
@@ -425,7 +425,7 @@ static void read_kind(struct tdm_fleet_worker *w, unsigned kind, uint64_t *block
 
 static uint64_t busy_ns(struct tdm_fleet_worker *w)
 {
-        return w->past_busy_ns + (w->progress ? believed(w, &w->progress->busy_ns, 1, &w->seen.busy_ns) : 0);
+        return w->past.busy_ns + (w->progress ? believed(w, &w->progress->busy_ns, 1, &w->seen.busy_ns) : 0);
 }
 
 static uint64_t waiting_ns(struct tdm_fleet_worker *w)
@@ -433,40 +433,40 @@ static uint64_t waiting_ns(struct tdm_fleet_worker *w)
         uint64_t now = tdm_now_ns(), since, waited;
 
         if (!w->progress)
-                return w->past_waiting_ns;
+                return w->past.waiting_ns;
         waited = believed(w, &w->progress->waiting_ns, 1, &w->seen.waiting_ns);
         since = atomic_load_explicit(&w->progress->waiting_since_ns, memory_order_relaxed);
-        if (since >= w->started_ns && since < now)
-                waited = TDM_MIN(waited + (now - since), now - w->started_ns);
-        return w->past_waiting_ns + waited;
+        if (since >= w->process.started_ns && since < now)
+                waited = TDM_MIN(waited + (now - since), now - w->process.started_ns);
+        return w->past.waiting_ns + waited;
 }
 
 static uint64_t handovers(struct tdm_fleet_worker *w)
 {
-        return w->past_handovers + (w->progress ? believed(w, &w->progress->handovers, 1, &w->seen.handovers) : 0);
+        return w->past.handovers + (w->progress ? believed(w, &w->progress->handovers, 1, &w->seen.handovers) : 0);
 }
 
 /* Several descriptors may lie in the rings at once. */
 static uint64_t handover_ns(struct tdm_fleet_worker *w)
 {
-        return w->past_handover_ns + (w->progress ? believed(w, &w->progress->handover_ns, 2 * TDM_WORKER_RING_ENTRIES,
+        return w->past.handover_ns + (w->progress ? believed(w, &w->progress->handover_ns, 2 * TDM_WORKER_RING_ENTRIES,
                                                              &w->seen.handover_ns) :
                                                     0);
 }
 
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w)
 {
-        w->past_busy_ns = busy_ns(w);
-        w->past_waiting_ns = waiting_ns(w);
-        w->past_handovers = handovers(w);
-        w->past_handover_ns = handover_ns(w);
+        w->past.busy_ns = busy_ns(w);
+        w->past.waiting_ns = waiting_ns(w);
+        w->past.handovers = handovers(w);
+        w->past.handover_ns = handover_ns(w);
         for (unsigned i = 0; i < TDM_N_BLOCK_KINDS; i++) {
                 uint64_t blocks, rows, ns;
 
                 read_kind(w, i, &blocks, &rows, &ns);
-                w->past[i].blocks = blocks;
-                w->past[i].rows = rows;
-                w->past[i].ns = ns;
+                w->past.kinds[i].blocks = blocks;
+                w->past.kinds[i].rows = rows;
+                w->past.kinds[i].ns = ns;
         }
         memset(&w->seen, 0, sizeof(w->seen));
         w->progress = NULL;
@@ -519,20 +519,20 @@ void tdm_fleet_worker_status(struct tdm_fleet *f, enum tdm_worker_index worker, 
         memset(ret, 0, sizeof(*ret));
         ret->name = w->name;
         ret->requested = w->requested;
-        ret->device = w->device;
-        ret->detail = w->detail;
-        ret->last_exit = w->last_exit;
-        ret->sandbox = w->sandbox;
-        ret->numerics_id = w->numerics_id;
+        ret->device = w->about.device;
+        ret->detail = w->about.detail;
+        ret->last_exit = w->record.last_exit;
+        ret->sandbox = w->about.sandbox;
+        ret->numerics_id = w->about.numerics_id;
         ret->state = w->state;
-        ret->pid = w->pid;
-        ret->restarts = w->restarts;
-        ret->started_ns = w->phase == TDM_FLEET_NO_PROCESS ? 0 : w->started_ns;
+        ret->pid = w->process.pid;
+        ret->restarts = w->record.restarts;
+        ret->started_ns = w->process.phase == TDM_FLEET_NO_PROCESS ? 0 : w->process.started_ns;
         ret->busy_ns = busy_ns(w);
         ret->waiting_ns = waiting_ns(w);
         ret->handovers = handovers(w);
         ret->handover_ns = handover_ns(w);
-        ret->reason = w->reason;
+        ret->reason = w->about.reason;
         if (w->progress)
                 read_use(&w->progress->device, &ret->use);
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)

@@ -11,12 +11,12 @@ static int send_message(struct tdm_fleet_worker *w, const Tandem__Worker__ToWork
         uint8_t data[4096];
         size_t size = tandem__worker__to_worker__get_packed_size(message);
 
-        if (!w->conn)
+        if (!w->link.conn)
                 return -EPIPE;
         if (size > sizeof(data))
                 return -EMSGSIZE;
         tandem__worker__to_worker__pack(message, data);
-        return tdm_conn_send(w->conn, data, size, fds, n_fds);
+        return tdm_conn_send(w->link.conn, data, size, fds, n_fds);
 }
 
 #define TO_WORKER(field, KIND, body)                                                                                   \
@@ -125,7 +125,7 @@ int tdm_fleet_wire_init(struct tdm_fleet_worker *w)
                 return r;
         body.abi = TDM_WORKER_ABI;
         body.worker = w->index;
-        body.requested = w->pinned ? w->device : w->requested;
+        body.requested = w->pinned ? w->about.device : w->requested;
         body.n_threads = w->fleet->n_threads;
         if (w->index == TDM_WORKER_NPU) {
                 body.programs = w->fleet->npu_programs ? w->fleet->npu_programs : body.programs;
@@ -258,22 +258,22 @@ static void copy_text(char *to, size_t size, const char *from)
 
 static int receive_hello(struct tdm_fleet_worker *w, const Tandem__Worker__Hello *hello)
 {
-        if (w->phase != TDM_FLEET_PROCESS_STARTING || hello->abi != TDM_WORKER_ABI)
+        if (w->process.phase != TDM_FLEET_PROCESS_STARTING || hello->abi != TDM_WORKER_ABI)
                 return -EPROTO;
-        copy_text(w->device, sizeof(w->device), hello->device);
-        copy_text(w->detail, sizeof(w->detail), hello->detail);
+        copy_text(w->about.device, sizeof(w->about.device), hello->device);
+        copy_text(w->about.detail, sizeof(w->about.detail), hello->detail);
         if (w->is_bound) {
-                size_t n = strlen(w->detail);
+                size_t n = strlen(w->about.detail);
                 char cpus[64];
 
                 tdm_cpus_format(&w->cpus, cpus, sizeof(cpus));
-                snprintf(w->detail + n, sizeof(w->detail) - n, "%sCPUs %s", n ? ", " : "", cpus);
+                snprintf(w->about.detail + n, sizeof(w->about.detail) - n, "%sCPUs %s", n ? ", " : "", cpus);
         }
-        copy_text(w->numerics_id, sizeof(w->numerics_id), hello->numerics_id);
-        w->memory = (struct tdm_device_memory){ hello->cache_bytes_max, hello->holds_weights };
-        copy_text(w->sandbox, sizeof(w->sandbox), hello->sandbox);
+        copy_text(w->about.numerics_id, sizeof(w->about.numerics_id), hello->numerics_id);
+        w->about.memory = (struct tdm_device_memory){ hello->cache_bytes_max, hello->holds_weights };
+        copy_text(w->about.sandbox, sizeof(w->about.sandbox), hello->sandbox);
         if (hello->reason[0] || !w->pinned) /* pinned: it does not know why any more */
-                copy_text(w->reason, sizeof(w->reason), hello->reason);
+                copy_text(w->about.reason, sizeof(w->about.reason), hello->reason);
         tdm_fleet_on_hello(w);
         return 0;
 }

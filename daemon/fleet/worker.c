@@ -27,7 +27,9 @@
 
 static int send_signal(const struct tdm_fleet_worker *w, int signo)
 {
-        return w->pidfd < 0 ? -ESRCH : syscall(SYS_pidfd_send_signal, w->pidfd, signo, NULL, 0) < 0 ? -errno : 0;
+        return w->process.pidfd < 0                                                 ? -ESRCH :
+               syscall(SYS_pidfd_send_signal, w->process.pidfd, signo, NULL, 0) < 0 ? -errno :
+                                                                                      0;
 }
 
 static void describe_exit(const siginfo_t *si, char *text, size_t size)
@@ -65,7 +67,7 @@ bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w)
         _cleanup_(fclosep) FILE *file = NULL;
         size_t n;
 
-        snprintf(path, sizeof(path), "/proc/%d/stat", (int)w->pid);
+        snprintf(path, sizeof(path), "/proc/%d/stat", (int)w->process.pid);
         file = fopen(path, "re");
         if (!file)
                 return false;
@@ -79,7 +81,7 @@ bool tdm_fleet_worker_is_stopped(const struct tdm_fleet_worker *w)
 
 static void schedule_start(struct tdm_fleet_worker *w)
 {
-        unsigned deaths = w->deaths + w->idle_deaths;
+        unsigned deaths = w->record.deaths + w->record.idle_deaths;
         uint64_t ms = 0;
 
         if (deaths > 1)
@@ -87,29 +89,29 @@ static void schedule_start(struct tdm_fleet_worker *w)
         if (w->device_gone)
                 ms = TDM_MAX(ms, DEVICE_GONE_MS);
         w->device_gone = false;
-        w->start_at_ns = ms ? tdm_now_ns() + ms * TDM_NSEC_PER_MSEC : 0;
+        w->process.start_at_ns = ms ? tdm_now_ns() + ms * TDM_NSEC_PER_MSEC : 0;
         tdm_fleet_pump_soon(w->fleet);
 }
 
 /* When the next retry is due. A device that said it is missing would say the same, so it gets none. */
 static void schedule_retry(struct tdm_fleet_worker *w)
 {
-        uint64_t ns = w->fleet->quarantine_ns << TDM_MIN(w->quarantines, 10u);
+        uint64_t ns = w->fleet->quarantine_ns << TDM_MIN(w->record.quarantines, 10u);
 
         ns = TDM_MIN(ns, TDM_MAX(QUARANTINE_MAX_NS, w->fleet->quarantine_ns));
-        w->quarantines++;
-        w->try_at_ns = w->no_device ? 0 : tdm_now_ns() + ns;
+        w->record.quarantines++;
+        w->record.try_at_ns = w->no_device ? 0 : tdm_now_ns() + ns;
         if (w->no_device)
                 tdm_log_error("%s worker is left alone: %s; its blocks go to the other one until `tandem restart %s`",
-                              w->name, w->last_exit, w->name);
-        else if (w->spent)
+                              w->name, w->record.last_exit, w->name);
+        else if (w->record.spent)
                 tdm_log_error("%s worker is left alone, because it was lost or broke a rule too often (%s); its blocks "
                               "go to the other one until it is tried again, in %.1f s or with `tandem restart %s`",
-                              w->name, w->last_exit, (double)ns / 1e9, w->name);
+                              w->name, w->record.last_exit, (double)ns / 1e9, w->name);
         else
                 tdm_log_error("%s worker is left alone after %u deaths with no finished step between (%s); its blocks "
                               "go to the other one until it is tried again, in %.1f s or with `tandem restart %s`",
-                              w->name, w->deaths, w->last_exit, (double)ns / 1e9, w->name);
+                              w->name, w->record.deaths, w->record.last_exit, (double)ns / 1e9, w->name);
         tdm_fleet_pump_soon(w->fleet);
 }
 
@@ -118,7 +120,7 @@ static void quarantine(struct tdm_fleet_worker *w)
         w->state = TDM_WORKER_QUARANTINED;
         schedule_retry(w);
         /* The survivor may have rings to a peer that will not come back. */
-        tdm_fleet_end_epoch(w->fleet, w->index, w->last_exit, 0);
+        tdm_fleet_end_epoch(w->fleet, w->index, w->record.last_exit, 0);
 }
 
 /* The process is gone: gives back what it had and decides about the next life. */
@@ -128,17 +130,17 @@ static void life_is_over(struct tdm_fleet_worker *w)
 
         tdm_fleet_fold_progress(w);
         tdm_fleet_unit_deinit(w);
-        tdm_source_destroyp(&w->exit_source);
-        tdm_conn_destroyp(&w->conn);
-        closep(&w->pidfd);
+        tdm_source_destroyp(&w->process.exit_source);
+        tdm_conn_destroyp(&w->link.conn);
+        closep(&w->process.pidfd);
         /* The rings stay: they are of the new epoch already. */
-        w->phase = TDM_FLEET_NO_PROCESS;
-        w->pid = 0;
-        w->conn_lost = false;
-        w->abandoned = false;
-        w->not_ours = false;
-        w->kill_asked_ns = 0;
-        w->epoch_sent = w->epoch_acked = w->ready_epoch = w->accused_epoch = 0;
+        w->process.phase = TDM_FLEET_NO_PROCESS;
+        w->process.pid = 0;
+        w->link.conn_lost = false;
+        w->process.abandoned = false;
+        w->process.not_ours = false;
+        w->process.kill_asked_ns = 0;
+        w->link.epoch_sent = w->link.epoch_acked = w->link.ready_epoch = w->link.accused_epoch = 0;
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
                 if (f->models[i]) {
                         f->models[i]->on[w->index].load = TDM_FLEET_ABSENT;
@@ -147,11 +149,11 @@ static void life_is_over(struct tdm_fleet_worker *w)
                 }
         tdm_fleet_pump_soon(f);
         if (w->state == TDM_WORKER_QUARANTINED) {
-                w->retrying = false;
+                w->record.retrying = false;
                 schedule_retry(w);
                 return;
         }
-        if (w->no_device || w->spent || w->deaths >= TDM_FLEET_MAX_DEATHS)
+        if (w->no_device || w->record.spent || w->record.deaths >= TDM_FLEET_MAX_DEATHS)
                 quarantine(w);
         else
                 schedule_start(w);
@@ -166,7 +168,7 @@ void tdm_fleet_worker_ended(struct tdm_fleet_worker *w, const siginfo_t *si)
         else
                 snprintf(text, sizeof(text), "ended, this kernel does not say how; see journalctl -u %s", w->unit);
         tdm_fleet_worker_lost(w, !si || exit_is_own_fault(si) ? TDM_FLEET_BLAME_STEP : TDM_FLEET_NO_BLAME, "%s", text);
-        tdm_log_debug("%s worker (pid %d) reaped: %s", w->name, (int)w->pid, text);
+        tdm_log_debug("%s worker (pid %d) reaped: %s", w->name, (int)w->process.pid, text);
         life_is_over(w);
 }
 
@@ -191,33 +193,33 @@ static int on_process_exit(struct tdm_source *source, int fd, uint32_t events, v
 
 void tdm_fleet_worker_kill(struct tdm_fleet_worker *w)
 {
-        w->quit_killed = true;
+        w->process.quit_killed = true;
         if (w->socket_path)
-                tdm_conn_destroyp(&w->conn); /* it leaves, unless it is stopped */
+                tdm_conn_destroyp(&w->link.conn); /* it leaves, unless it is stopped */
         /* ESRCH: it is dead already and waits to be reaped */
-        w->not_ours = send_signal(w, SIGKILL) == -EPERM;
-        if (w->not_ours && tdm_fleet_worker_is_stopped(w))
+        w->process.not_ours = send_signal(w, SIGKILL) == -EPERM;
+        if (w->process.not_ours && tdm_fleet_worker_is_stopped(w))
                 tdm_fleet_unit_kill(w); /* it will not hear that we have hung up */
 }
 
 static void begin_dying(struct tdm_fleet_worker *w, bool politely)
 {
         tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_LOST, 0, 0, TDM_TRACK_OF(w->index));
-        w->phase = TDM_FLEET_PROCESS_DYING;
-        if (!w->retrying)
+        w->process.phase = TDM_FLEET_PROCESS_DYING;
+        if (!w->record.retrying)
                 w->state = TDM_WORKER_RESTARTING;
-        w->dying_ns = 0;
-        w->asked_to_leave = politely;
-        w->quit_killed = false;
-        w->ring_fault = w->bad_results = false;
-        w->send_error = 0;
+        w->process.dying_ns = 0;
+        w->process.asked_to_leave = politely;
+        w->process.quit_killed = false;
+        w->link.ring_fault = w->link.bad_results = false;
+        w->link.send_error = 0;
         tdm_fleet_watch_soon(w->fleet);
 }
 
 /* Steps in flight are void. Where the worker had no part in this epoch yet, the other worker goes on with them. */
 static void end_its_epoch(struct tdm_fleet_worker *w, const char *reason, uint64_t guilty)
 {
-        if (w->retrying || (w->fleet->ready && w->epoch_sent != w->fleet->epoch))
+        if (w->record.retrying || (w->fleet->ready && w->link.epoch_sent != w->fleet->epoch))
                 tdm_fleet_pump_soon(w->fleet);
         else
                 tdm_fleet_end_epoch(w->fleet, w->index, reason, guilty);
@@ -229,14 +231,14 @@ static void count_death(struct tdm_fleet_worker *w)
 {
         if (w->device_gone && tdm_now_ns() < w->late_until_ns)
                 return;
-        if (tdm_now_ns() - w->started_ns > LONG_LIFE_NS && w->state == TDM_WORKER_READY) {
-                w->idle_deaths = 0;
-                w->quarantines = 0;
+        if (tdm_now_ns() - w->process.started_ns > LONG_LIFE_NS && w->state == TDM_WORKER_READY) {
+                w->record.idle_deaths = 0;
+                w->record.quarantines = 0;
         }
         if (w->state == TDM_WORKER_READY && !w->had_step)
-                w->idle_deaths++;
+                w->record.idle_deaths++;
         else
-                w->deaths++;
+                w->record.deaths++;
 }
 
 void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blame, const char *fmt, ...)
@@ -245,7 +247,7 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blam
         char reason[128];
         va_list args;
 
-        if (w->phase != TDM_FLEET_PROCESS_STARTING && w->phase != TDM_FLEET_PROCESS_UP)
+        if (w->process.phase != TDM_FLEET_PROCESS_STARTING && w->process.phase != TDM_FLEET_PROCESS_UP)
                 return;
         va_start(args, fmt);
         vsnprintf(reason, sizeof(reason), fmt, args);
@@ -257,13 +259,14 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blam
                 tdm_fleet_blame_model(w, reason);
         count_death(w);
         tdm_fleet_charge(w, blame == TDM_FLEET_BLAME_STEP ? TDM_FLEET_CHARGE_DEATH : TDM_FLEET_CHARGE_LOSS);
-        tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
+        tdm_utf8_copy(w->record.last_exit, sizeof(w->record.last_exit), reason);
         if (tdm_fleet_may_log(w, TDM_FLEET_LOG_LOST))
-                tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->pid, reason);
+                tdm_log_warning("%s worker (pid %d) lost: %s", w->name, (int)w->process.pid, reason);
         begin_dying(w, false);
         tdm_fleet_worker_kill(w);
         end_its_epoch(w, reason, guilty);
-        if (w->pidfd < 0) { /* a unit that never said who it is: it was handed nothing, and no pidfd will tell its end
+        if (w->process.pidfd <
+            0) { /* a unit that never said who it is: it was handed nothing, and no pidfd will tell its end
                              */
                 tdm_fleet_unit_give_up(w);
                 life_is_over(w);
@@ -272,10 +275,10 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blam
 
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
 {
-        if (w->pidfd < 0)
+        if (w->process.pidfd < 0)
                 return; /* a unit that has not said yet who it is */
-        tdm_utf8_copy(w->last_exit, sizeof(w->last_exit), reason);
-        tdm_log_info("%s worker (pid %d) asked to leave: %s", w->name, (int)w->pid, reason);
+        tdm_utf8_copy(w->record.last_exit, sizeof(w->record.last_exit), reason);
+        tdm_log_info("%s worker (pid %d) asked to leave: %s", w->name, (int)w->process.pid, reason);
         begin_dying(w, true);
         if (tdm_fleet_wire_quit(w) < 0)
                 tdm_fleet_worker_kill(w);
@@ -286,11 +289,11 @@ void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w)
 {
         struct tdm_fleet *f = w->fleet;
 
-        w->abandoned = true;
+        w->process.abandoned = true;
         w->state = TDM_WORKER_QUARANTINED;
-        snprintf(w->last_exit, sizeof(w->last_exit), "does not die (pid %d)", (int)w->pid);
+        snprintf(w->record.last_exit, sizeof(w->record.last_exit), "does not die (pid %d)", (int)w->process.pid);
         tdm_log_error("%s worker (pid %d) does not die; its memory is given up and its models have to be loaded again",
-                      w->name, (int)w->pid);
+                      w->name, (int)w->process.pid);
         /* The process may write into these segments for ever, so no other process may use them. */
         for (unsigned i = 0; i < TDM_FLEET_MODELS; i++) {
                 struct tdm_fleet_entry *entry = f->models[i];
@@ -306,7 +309,7 @@ void tdm_fleet_worker_abandon(struct tdm_fleet_worker *w)
                               "the %s worker hangs in the kernel and still holds the memory of %s; load it again",
                               w->name, entry->name);
         }
-        tdm_fleet_end_epoch(f, w->index, w->last_exit, 0);
+        tdm_fleet_end_epoch(f, w->index, w->record.last_exit, 0);
 }
 
 /* ---- beginning of a life ---- */
@@ -316,7 +319,7 @@ static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int
         struct tdm_fleet_worker *w = userdata;
         int r;
 
-        if (w->phase != TDM_FLEET_PROCESS_STARTING && w->phase != TDM_FLEET_PROCESS_UP)
+        if (w->process.phase != TDM_FLEET_PROCESS_STARTING && w->process.phase != TDM_FLEET_PROCESS_UP)
                 return 0;
         tdm_fleet_heard(w);
         r = n_fds > 0 ? -EPROTO : tdm_fleet_wire_receive(w, data, size);
@@ -332,9 +335,9 @@ static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *
         if (err && err->code != 0)
                 tdm_log_debug("%s worker: control socket: %s", w->name, err->message);
         tdm_conn_destroy(conn);
-        w->conn = NULL;
+        w->link.conn = NULL;
         /* Most often the worker has just exited, and the pidfd says so in a moment. If not, the watch finds it. */
-        w->conn_lost = true;
+        w->link.conn_lost = true;
         tdm_fleet_heard(w);
         tdm_fleet_watch_soon(w->fleet);
 }
@@ -377,10 +380,10 @@ int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd)
                 .stall_timeout_ns = 10 * TDM_NSEC_PER_SEC,
         };
         _cleanup_(closep) int ours = fd;
-        int r = tdm_loop_add_io(w->fleet->loop, w->pidfd, EPOLLIN, on_process_exit, w, &w->exit_source);
+        int r = tdm_loop_add_io(w->fleet->loop, w->process.pidfd, EPOLLIN, on_process_exit, w, &w->process.exit_source);
 
         if (r == 0)
-                r = tdm_conn_new(&w->conn, w->fleet->loop, ours, &limits, on_frame, on_closed, w);
+                r = tdm_conn_new(&w->link.conn, w->fleet->loop, ours, &limits, on_frame, on_closed, w);
         if (r < 0)
                 return r;
         ours = -1;
@@ -403,21 +406,21 @@ static int start_process(struct tdm_fleet_worker *w)
         theirs = pair[1];
         if (fcntl(ours, F_SETFL, O_NONBLOCK) < 0)
                 return -errno;
-        r = spawn(w, theirs, &w->pid);
+        r = spawn(w, theirs, &w->process.pid);
         if (r < 0)
                 return r;
-        w->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0);
-        if (w->pidfd < 0) {
+        w->process.pidfd = (int)syscall(SYS_pidfd_open, w->process.pid, 0);
+        if (w->process.pidfd < 0) {
                 r = -errno;
-                kill(w->pid, SIGKILL);
-                waitpid(w->pid, NULL, 0);
+                kill(w->process.pid, SIGKILL);
+                waitpid(w->process.pid, NULL, 0);
                 return r;
         }
         /* The worker has one thread yet and waits for Init. The threads that it makes inherit this. */
-        if (w->is_bound && sched_setaffinity(w->pid, sizeof(w->cpus), &w->cpus) < 0)
+        if (w->is_bound && sched_setaffinity(w->process.pid, sizeof(w->cpus), &w->cpus) < 0)
                 tdm_log_warning("cannot bind the %s worker to its CPUs: %m", w->name);
-        w->phase = TDM_FLEET_PROCESS_STARTING;
-        w->started_ns = tdm_now_ns();
+        w->process.phase = TDM_FLEET_PROCESS_STARTING;
+        w->process.started_ns = tdm_now_ns();
         return tdm_fleet_worker_talk(w, steal_fd(&ours));
 }
 
@@ -426,44 +429,44 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
         int r;
 
         if (w->ever_started)
-                w->restarts++;
+                w->record.restarts++;
         w->ever_started = true;
-        if (!w->retrying)
+        if (!w->record.retrying)
                 w->state = TDM_WORKER_STARTING;
         w->had_step = false;
-        w->n_sent = 0;
-        w->signature = 0;
-        w->step_silence_ns = w->control_silence_ns = w->control_busy_ns = 0;
-        memset(&w->sample, 0, sizeof(w->sample));
-        w->ping_sent = 0;
-        w->pinged_ns = tdm_now_ns();
+        w->link.n_sent = 0;
+        w->silence.signature = 0;
+        w->silence.step_ns = w->silence.control_ns = w->silence.control_busy_ns = 0;
+        memset(&w->silence.sample, 0, sizeof(w->silence.sample));
+        w->silence.ping_sent = 0;
+        w->silence.pinged_ns = tdm_now_ns();
         r = start_process(w);
         if (r == 0) {
                 tdm_fleet_trace(w->fleet, TDM_TRACE_WORKER_START, 0, 0, TDM_TRACK_OF(w->index));
                 tdm_fleet_watch_soon(w->fleet);
                 return;
         }
-        if (w->exit_source) { /* it runs, but no message reaches it; its exit is handled like any other */
+        if (w->process.exit_source) { /* it runs, but no message reaches it; its exit is handled like any other */
                 tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "cannot be set up: %s", strerror(-r));
                 return;
         }
-        snprintf(w->last_exit, sizeof(w->last_exit), "cannot be started: %s%s%s", w->socket_path ? w->socket_path : "",
-                 w->socket_path ? ": " : "", strerror(-r));
-        tdm_log_warning("%s worker %s", w->name, w->last_exit);
-        if (w->pidfd >= 0) {
+        snprintf(w->record.last_exit, sizeof(w->record.last_exit), "cannot be started: %s%s%s",
+                 w->socket_path ? w->socket_path : "", w->socket_path ? ": " : "", strerror(-r));
+        tdm_log_warning("%s worker %s", w->name, w->record.last_exit);
+        if (w->process.pidfd >= 0) {
                 siginfo_t si;
 
                 tdm_fleet_worker_kill(w);
-                waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED);
+                waitid(P_PIDFD, (id_t)w->process.pidfd, &si, WEXITED);
         }
-        if (!w->retrying)
+        if (!w->record.retrying)
                 w->state = TDM_WORKER_RESTARTING;
         if (r == -EAGAIN || r == -ENOMEM || r == -EMFILE || r == -ENFILE) { /* may pass: tried again */
                 life_is_over(w);
-                w->start_at_ns = tdm_now_ns() + RETRY_NS;
+                w->process.start_at_ns = tdm_now_ns() + RETRY_NS;
                 return;
         }
-        w->deaths++;
+        w->record.deaths++;
         life_is_over(w);
 }
 
@@ -471,7 +474,7 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w)
 
 static bool wait_for_exit(struct tdm_fleet_worker *w, uint64_t deadline_ns)
 {
-        struct pollfd p = { .fd = w->pidfd, .events = POLLIN };
+        struct pollfd p = { .fd = w->process.pidfd, .events = POLLIN };
         uint64_t now = tdm_now_ns();
 
         while (now < deadline_ns) {
@@ -488,22 +491,22 @@ static bool wait_for_exit(struct tdm_fleet_worker *w, uint64_t deadline_ns)
 
 void tdm_fleet_worker_deinit(struct tdm_fleet_worker *w)
 {
-        if (w->pidfd >= 0) {
+        if (w->process.pidfd >= 0) {
                 siginfo_t si;
 
-                if (!wait_for_exit(w, tdm_now_ns() + (w->abandoned ? 0 : QUIT_GRACE_NS / 2))) {
+                if (!wait_for_exit(w, tdm_now_ns() + (w->process.abandoned ? 0 : QUIT_GRACE_NS / 2))) {
                         (void)send_signal(w, SIGKILL);
-                        wait_for_exit(w, tdm_now_ns() + (w->abandoned ? 0 : KILL_GRACE_NS / 2));
+                        wait_for_exit(w, tdm_now_ns() + (w->process.abandoned ? 0 : KILL_GRACE_NS / 2));
                 }
-                waitid(P_PIDFD, (id_t)w->pidfd, &si, WEXITED | WNOHANG);
+                waitid(P_PIDFD, (id_t)w->process.pidfd, &si, WEXITED | WNOHANG);
         }
         tdm_fleet_close_ends(w);
         tdm_fleet_unit_deinit(w);
         free(steal_ptr(&w->socket_path));
-        tdm_source_destroyp(&w->exit_source);
-        tdm_source_destroyp(&w->start_timer);
-        tdm_conn_destroyp(&w->conn);
-        closep(&w->pidfd);
+        tdm_source_destroyp(&w->process.exit_source);
+        tdm_source_destroyp(&w->process.start_timer);
+        tdm_conn_destroyp(&w->link.conn);
+        closep(&w->process.pidfd);
         tdm_segment_destroyp(&w->progress_segment);
         tdm_segment_destroyp(&w->dead_segment);
         w->progress = NULL;
