@@ -130,6 +130,21 @@ struct bus_job {
         bool changed;
 };
 
+/* What the bus was told last of a worker, and of a model. */
+struct bus_known_worker {
+        enum tdm_worker_state state;
+        pid_t pid;
+        uint32_t restarts;
+        uint64_t looked_ns, busy_ns; /* BusyShare is over the last look */
+        double busy_share;
+};
+struct bus_known_model {
+        uint32_t id; /* 0: free */
+        enum tdm_model_state state;
+        uint64_t told_ns;
+        bool changed;
+};
+
 struct tdm_dbus {
         struct tdm_loop *loop;
         struct tdm_models *models;
@@ -165,19 +180,8 @@ struct tdm_dbus {
 
         struct tdm_list jobs; /* struct bus_job; those that have ended lie in the order of their ends */
 
-        struct {
-                enum tdm_worker_state state;
-                pid_t pid;
-                uint32_t restarts;
-                uint64_t looked_ns, busy_ns; /* BusyShare is over the last look */
-                double busy_share;
-        } workers[TDM_N_WORKERS];
-        struct bus_known_model {
-                uint32_t id; /* 0: free */
-                enum tdm_model_state state;
-                uint64_t told_ns;
-                bool changed;
-        } known[TDM_MAX_MODELS];
+        struct bus_known_worker workers[TDM_N_WORKERS];
+        struct bus_known_model known[TDM_MAX_MODELS];
 };
 
 /* writer.c: a message being written. What fails (memory) is remembered until bus_send(); nothing else has to check.
