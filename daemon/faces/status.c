@@ -149,7 +149,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .kv_type = tdm_kv_type_name(model->kv_type),
                 .chat = metadata ? tdm_chat_family_name(metadata->chat) : "",
                 .capabilities = metadata ? capabilities(model, metadata) : "",
-                .load_ms = model->load_ms,
+                .load_ms = model->way.load_ms,
                 .progress = progress(model),
                 .resident_bytes = tdm_model_resident_bytes(model),
                 .is_default = tdm_model_is_default(model),

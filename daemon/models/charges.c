@@ -27,8 +27,8 @@ static struct tdm_model *oldest_cached(struct tdm_models *m, const struct tdm_ac
         struct tdm_model *model, *oldest = NULL;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (is_cached(model) && (!account || model->metadata_payer == account) &&
-                    (!oldest || model->last_used_ns < oldest->last_used_ns))
+                if (is_cached(model) && (!account || model->charges.metadata_payer == account) &&
+                    (!oldest || model->use.last_ns < oldest->use.last_ns))
                         oldest = model;
         }
         return oldest;
@@ -68,7 +68,7 @@ static uint64_t available_metadata(struct tdm_models *m, const struct tdm_accoun
 int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, struct tdm_error *err)
 {
         uint64_t wanted = METADATA_MIN_BYTES, available;
-        struct tdm_account *payer = model->metadata_payer;
+        struct tdm_account *payer = model->charges.metadata_payer;
         struct tdm_models *m = model->models;
         struct tdm_model *other;
         int r;
@@ -94,17 +94,17 @@ int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, s
                 tdm_account_release(model->account, TDM_RESOURCE_LOADS, 1);
                 return r;
         }
-        model->reads = true;
-        model->metadata_charged = wanted;
+        model->charges.reads = true;
+        model->charges.metadata = wanted;
         *ret_max_bytes = wanted;
         return 0;
 }
 
 static void end_reading(struct tdm_model *model)
 {
-        if (model->reads)
+        if (model->charges.reads)
                 tdm_account_release(model->account, TDM_RESOURCE_LOADS, 1);
-        model->reads = false;
+        model->charges.reads = false;
 }
 
 void tdm_model_charge_read(struct tdm_model *model)
@@ -112,10 +112,11 @@ void tdm_model_charge_read(struct tdm_model *model)
         uint64_t bytes = model->metadata ? tdm_model_metadata_bytes(model->metadata) : 0;
 
         end_reading(model);
-        if (bytes >= model->metadata_charged)
+        if (bytes >= model->charges.metadata)
                 return;
-        tdm_account_release(model->metadata_payer, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged - bytes);
-        model->metadata_charged = bytes;
+        tdm_account_release(model->charges.metadata_payer, TDM_RESOURCE_METADATA_BYTES,
+                            model->charges.metadata - bytes);
+        model->charges.metadata = bytes;
 }
 
 int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
@@ -124,13 +125,13 @@ int tdm_model_want_vocabulary(struct tdm_model *model, struct tdm_account *accou
                 TDM_VOCABULARY_BYTES + (uint64_t)tdm_model_hparams(model)->n_vocab * TDM_VOCABULARY_BYTES_PER_PIECE;
         int r;
 
-        if (model->vocabulary_charged)
+        if (model->charges.vocabulary)
                 return 0;
         r = tdm_account_charge(account, TDM_RESOURCE_METADATA_BYTES, bytes, err);
         if (r != 0)
                 return r;
-        model->vocabulary_charged = bytes;
-        model->vocabulary_payer = account ? tdm_account_ref(account) : NULL;
+        model->charges.vocabulary = bytes;
+        model->charges.vocabulary_payer = account ? tdm_account_ref(account) : NULL;
         return 0;
 }
 
@@ -151,26 +152,27 @@ int tdm_model_make_vocabulary(struct tdm_model *model, struct tdm_vocabulary **r
 void tdm_model_made_vocabulary(struct tdm_model *model)
 {
         struct tdm_model_metadata *m = model->metadata;
-        uint64_t bytes = model->vocabulary_charged;
+        uint64_t bytes = model->charges.vocabulary;
 
         pthread_mutex_lock(&m->vocabulary_lock);
         if (m->vocabulary)
                 bytes = TDM_MIN(bytes, (uint64_t)tdm_vocabulary_bytes(m->vocabulary));
         pthread_mutex_unlock(&m->vocabulary_lock);
-        tdm_account_release(model->vocabulary_payer, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged - bytes);
-        model->vocabulary_charged = bytes;
+        tdm_account_release(model->charges.vocabulary_payer, TDM_RESOURCE_METADATA_BYTES,
+                            model->charges.vocabulary - bytes);
+        model->charges.vocabulary = bytes;
 }
 
 void tdm_model_uncharge(struct tdm_model *model)
 {
-        tdm_account_release(model->vocabulary_payer, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged);
-        model->vocabulary_charged = 0;
-        tdm_account_unref(steal_ptr(&model->vocabulary_payer));
+        tdm_account_release(model->charges.vocabulary_payer, TDM_RESOURCE_METADATA_BYTES, model->charges.vocabulary);
+        model->charges.vocabulary = 0;
+        tdm_account_unref(steal_ptr(&model->charges.vocabulary_payer));
         end_reading(model);
         tdm_model_give_place(model);
-        tdm_account_release(model->metadata_payer, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);
-        model->metadata_charged = 0;
-        tdm_account_unref(steal_ptr(&model->metadata_payer));
+        tdm_account_release(model->charges.metadata_payer, TDM_RESOURCE_METADATA_BYTES, model->charges.metadata);
+        model->charges.metadata = 0;
+        tdm_account_unref(steal_ptr(&model->charges.metadata_payer));
         tdm_account_unref(steal_ptr(&model->account));
         tdm_account_unref(steal_ptr(&model->holder));
 }

@@ -34,16 +34,16 @@ void tdm_model_notify(struct tdm_model *model)
 
 static bool is_spent(const struct tdm_model *model)
 {
-        return model->state == TDM_MODEL_FAILED && model->n_jobs == 0 && model->n_steps == 0 && !model->load;
+        return model->state == TDM_MODEL_FAILED && model->use.n_jobs == 0 && model->use.n_steps == 0 && !model->load;
 }
 
 uint64_t tdm_model_leaves_at(const struct tdm_model *model)
 {
-        if (model->state != TDM_MODEL_READY || model->n_jobs > 0 || model->n_steps > 0)
+        if (model->state != TDM_MODEL_READY || model->use.n_jobs > 0 || model->use.n_steps > 0)
                 return UINT64_MAX;
-        if (model->keep_until_ns > 0)
-                return model->keep_until_ns;
-        return model->models->idle_ns > 0 ? model->last_used_ns + model->models->idle_ns : UINT64_MAX;
+        if (model->use.keep_until_ns > 0)
+                return model->use.keep_until_ns;
+        return model->models->idle_ns > 0 ? model->use.last_ns + model->models->idle_ns : UINT64_MAX;
 }
 
 void tdm_models_arm_tick(struct tdm_models *m)
@@ -57,8 +57,8 @@ void tdm_models_arm_tick(struct tdm_models *m)
                 if (model->load || model->state == TDM_MODEL_WAITING || model->state == TDM_MODEL_MAPPING)
                         at = now + TICK_NS;
                 else if (is_spent(model))
-                        at = TDM_MIN(at, TDM_MAX(model->last_used_ns + FAILED_NS, now + 1));
-                else if (model->n_jobs > 0)
+                        at = TDM_MIN(at, TDM_MAX(model->use.last_ns + FAILED_NS, now + 1));
+                else if (model->use.n_jobs > 0)
                         at = TDM_MIN(at, now + FILE_CHECK_NS);
                 else
                         at = TDM_MIN(at, TDM_MAX(tdm_model_leaves_at(model), now + 1));
@@ -120,7 +120,7 @@ void tdm_model_retire(struct tdm_model *model)
                 model->state = TDM_MODEL_GONE;
                 tdm_model_notify(model);
         }
-        if (model->n_steps == 0)
+        if (model->use.n_steps == 0)
                 tdm_model_leave(model);
         /* Else with the last of its steps (tdm_model_step_end()). They are those of drafts, and no job waits for them.
          */
@@ -133,7 +133,7 @@ void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
         if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
                 return;
         model->state = TDM_MODEL_FAILED;
-        model->last_used_ns = tdm_now_ns();
+        model->use.last_ns = tdm_now_ns();
         model->error = *err;
         if (err->code < 0)
                 model->error.code = TDM_E_INTERNAL;
@@ -143,7 +143,7 @@ void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
                 tdm_model_load_cancel(model->load);
         tdm_model_ref(model);
         tdm_model_notify(model);
-        if (!model->load && model->n_steps == 0)
+        if (!model->load && model->use.n_steps == 0)
                 tdm_model_leave(model);
         tdm_models_arm_tick(model->models);
         tdm_model_unref(model);
@@ -244,7 +244,7 @@ static int plan_memory(struct tdm_model *model, const struct tdm_steps_layout *l
         if (fixed + least_kv > available) {
                 bool more = !model->only_draft && tdm_models_evict_one(m, model->holder, model);
 
-                if (more || (!tdm_list_empty(&m->left) && tdm_now_ns() - model->waiting_ns < WAIT_NS))
+                if (more || (!tdm_list_empty(&m->left) && tdm_now_ns() - model->way.waiting_ns < WAIT_NS))
                         return TDM_E_BUSY;
                 return tdm_error_set(
                         err, TDM_E_NO_MEMORY,
@@ -287,7 +287,7 @@ static int make_cache(struct tdm_model *model, struct tdm_error *err)
         int r;
 
         if (!tdm_fleet_cache_room(model->models->fleet, model->metadata->weights_bytes, &room) &&
-            tdm_now_ns() - model->sealed_ns < WAIT_NS)
+            tdm_now_ns() - model->way.sealed_ns < WAIT_NS)
                 return TDM_E_BUSY;
         /* A device with room for less cannot run attention of this model at all. Another one may. */
         if (room < budget && room >= least_cache_bytes(model)) {
@@ -372,7 +372,7 @@ int tdm_model_start(struct tdm_model *model, struct tdm_error *err)
                 r = start_load(model);
         if (r != 0)
                 return r;
-        model->started_ns = tdm_now_ns();
+        model->way.started_ns = tdm_now_ns();
         model->state = TDM_MODEL_READING;
         r = tdm_model_load_metadata(model->load, max_bytes);
         if (r < 0) {
@@ -393,7 +393,7 @@ void tdm_model_continue(struct tdm_model *model)
         int r;
 
         if (model->state == TDM_MODEL_DESCRIBED)
-                model->waiting_ns = tdm_now_ns();
+                model->way.waiting_ns = tdm_now_ns();
         steps_limits(model, &limits);
         r = tdm_steps_limits_check(&limits, &err);
         if (r == 0)
@@ -447,7 +447,7 @@ static struct tdm_fleet_model describe_to_fleet(const struct tdm_model *model)
                 .model_id = model->id,
                 .name = tdm_model_told_name(model),
                 .weights = model->weights,
-                .n_sealed = model->n_sealed,
+                .n_sealed = model->way.n_sealed,
                 .kv = model->kv,
                 .activations = model->activations,
                 .steps = model->steps,
@@ -468,7 +468,7 @@ static void hand_to_fleet(struct tdm_model *model)
         int r;
 
         if (model->in_fleet) {
-                tdm_fleet_weights_sealed(model->models->fleet, model->id, model->n_sealed);
+                tdm_fleet_weights_sealed(model->models->fleet, model->id, model->way.n_sealed);
                 return;
         }
         r = make_cache(model, &err);
@@ -492,9 +492,9 @@ static void hand_to_fleet(struct tdm_model *model)
 
 static void sealed(struct tdm_model *model, unsigned n_chunks)
 {
-        if (model->n_sealed == 0)
-                model->sealed_ns = tdm_now_ns();
-        model->n_sealed = n_chunks;
+        if (model->way.n_sealed == 0)
+                model->way.sealed_ns = tdm_now_ns();
+        model->way.n_sealed = n_chunks;
         hand_to_fleet(model);
 }
 
@@ -535,7 +535,7 @@ static void warn_of_biases(const struct tdm_model *model)
 static void on_built(struct tdm_model *model)
 {
         tdm_log_debug("model %s: weights read and packed after %.0f ms", model->name,
-                      (double)(tdm_now_ns() - model->started_ns) / 1e6);
+                      (double)(tdm_now_ns() - model->way.started_ns) / 1e6);
         model->state = TDM_MODEL_MAPPING;
         warn_of_biases(model);
         sealed(model, model->weights->n_chunks);
@@ -556,7 +556,7 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
                 log_notes(model);
         }
         tdm_model_load_destroyp(&model->load);
-        if (model->reads)
+        if (model->charges.reads)
                 tdm_model_charge_read(model);
         if (model->state == TDM_MODEL_FAILED && model->error.code == TDM_E_CANCELLED)
                 tdm_model_retire(model); /* nobody waits for it */
@@ -594,7 +594,7 @@ int tdm_model_need(struct tdm_model *model, struct tdm_account *account, struct 
                 return r;
         }
         model->wanted = true;
-        model->started_ns = tdm_now_ns();
+        model->way.started_ns = tdm_now_ns();
         if (model->state == TDM_MODEL_DESCRIBED)
                 tdm_model_continue(model);
         return 0;
@@ -604,7 +604,7 @@ void tdm_model_unused(struct tdm_model *model)
 {
         struct tdm_error err;
 
-        if (model->state == TDM_MODEL_READING && model->load && !model->wanted && model->n_jobs == 0) {
+        if (model->state == TDM_MODEL_READING && model->load && !model->wanted && model->use.n_jobs == 0) {
                 tdm_error_set(&err, TDM_E_CANCELLED, "all who asked for it have left");
                 tdm_model_fail(model, &err);
         } else
@@ -640,9 +640,9 @@ static void become_ready(struct tdm_model *model)
                 return;
         model->state = TDM_MODEL_READY;
         tdm_model_touch(model);
-        model->load_ms = (double)(now - model->started_ns) / 1e6;
+        model->way.load_ms = (double)(now - model->way.started_ns) / 1e6;
         tdm_log_info("model %s loaded in %.0f ms: %s, weights %.1f MiB, cache up to %.1f MiB", model->name,
-                     model->load_ms, model->metadata->quantisation, MIB(model->weights->size_bytes),
+                     model->way.load_ms, model->metadata->quantisation, MIB(model->weights->size_bytes),
                      MIB(model->geometry.size_bytes));
         tdm_model_notify(model);
         tdm_models_arm_tick(model->models);
@@ -696,15 +696,15 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                 m->last_file_check_ns = now_ns;
         tdm_models_free_left(m, now_ns - LEFT_NS);
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (check && (model->n_jobs > 0 || model->load))
+                if (check && (model->use.n_jobs > 0 || model->load))
                         (void)tdm_model_check_file(model, &err); /* fails the model itself */
                 if ((model->state == TDM_MODEL_LOADING || model->state == TDM_MODEL_MAPPING) && !model->in_fleet &&
-                    model->n_sealed > 0)
+                    model->way.n_sealed > 0)
                         hand_to_fleet(model);
                 if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING ||
                     model->state == TDM_MODEL_MAPPING)
                         tdm_model_notify(model);
-                if (is_spent(model) && now_ns >= model->last_used_ns + FAILED_NS) {
+                if (is_spent(model) && now_ns >= model->use.last_ns + FAILED_NS) {
                         tdm_model_retire(model);
                         continue;
                 }
@@ -712,7 +712,7 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                         tdm_log_info("model %s unloaded: nobody used it for %llu s (idle-unload, or a job's "
                                      "keep-alive); %.1f MiB are free again",
                                      model->name,
-                                     (unsigned long long)((now_ns - model->last_used_ns) / TDM_NSEC_PER_SEC),
+                                     (unsigned long long)((now_ns - model->use.last_ns) / TDM_NSEC_PER_SEC),
                                      MIB(tdm_model_resident_bytes(model)));
                         tdm_model_retire(model);
                 }

@@ -317,7 +317,8 @@ static void forget_older(struct tdm_models *m, const struct tdm_account *account
                 bool same_path = !name && path[0] == '/' && !model->by_name && tdm_model_said_by(model, account, path);
                 bool same_inode = model->identity.dev == identity->dev && model->identity.ino == identity->ino;
 
-                if ((!same_name && !same_path && !same_inode) || model->n_steps > 0 || model->n_jobs > 0 || model->load)
+                if ((!same_name && !same_path && !same_inode) || model->use.n_steps > 0 || model->use.n_jobs > 0 ||
+                    model->load)
                         continue;
                 tdm_model_retire(model);
         }
@@ -328,7 +329,7 @@ static int make_room(struct tdm_models *m, const struct tdm_account *account, st
         struct tdm_model *model;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED && model->n_steps == 0 &&
+                if (m->n_models >= TDM_MAX_MODELS && model->state == TDM_MODEL_FAILED && model->use.n_steps == 0 &&
                     !model->load)
                         tdm_model_retire(model);
         while (m->n_models >= TDM_MAX_MODELS)
@@ -357,9 +358,9 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
         model->precision = m->precision;
         model->kv_type = m->kv_type;
         model->id = ++m->last_id;
-        model->keeper = NOBODY;
+        model->use.keeper = NOBODY;
         tdm_list_init(&model->users);
-        model->last_used_ns = tdm_now_ns();
+        model->use.last_ns = tdm_now_ns();
         model->name = name ? strdup(name) : tdm_model_name_of_path(path);
         model->path = strdup(path);
         if (!model->name || !model->path)
@@ -368,7 +369,7 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
         if (tdm_model_is_default(model) && m->root)
                 account = m->root;
         model->account = account ? tdm_account_ref(account) : NULL;
-        model->metadata_payer = account ? tdm_account_ref(account) : NULL;
+        model->charges.metadata_payer = account ? tdm_account_ref(account) : NULL;
         model->fd = fd;
         r = tdm_model_start(model, err);
         if (r != 0)
@@ -545,12 +546,12 @@ double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows)
 
 void tdm_model_touch(struct tdm_model *model)
 {
-        model->last_used_ns = tdm_now_ns();
-        if (model->keep_until_ns > 0) {
+        model->use.last_ns = tdm_now_ns();
+        if (model->use.keep_until_ns > 0) {
                 uint64_t idle_ns = model->models->idle_ns;
 
-                model->keep_until_ns =
-                        TDM_MAX(model->keep_until_ns, idle_ns > 0 ? model->last_used_ns + idle_ns : UINT64_MAX);
+                model->use.keep_until_ns =
+                        TDM_MAX(model->use.keep_until_ns, idle_ns > 0 ? model->use.last_ns + idle_ns : UINT64_MAX);
         }
 }
 
@@ -560,8 +561,8 @@ int tdm_model_job_begin(struct tdm_model *model, struct tdm_account *account, st
 
         if (r != 0)
                 return r;
-        model->n_jobs++;
-        model->last_used_ns = tdm_now_ns();
+        model->use.n_jobs++;
+        model->use.last_ns = tdm_now_ns();
         tdm_models_arm_tick(model->models);
         return 0;
 }
@@ -575,33 +576,33 @@ void tdm_model_keep(struct tdm_model *model, const struct tdm_account *account, 
                 until = now + keep_s * TDM_NSEC_PER_SEC;
         else if (idle_ns > 0)
                 until = now + idle_ns;
-        if (identity != model->keeper && until > model->keep_until_ns) {
-                model->keep_others_ns = model->keep_until_ns;
-                model->keep_until_ns = until;
-                model->keeper = identity;
-        } else if (identity == model->keeper)
-                model->keep_until_ns = TDM_MAX(until, model->keep_others_ns);
-        model->last_used_ns = now;
+        if (identity != model->use.keeper && until > model->use.keep_until_ns) {
+                model->use.keep_others_ns = model->use.keep_until_ns;
+                model->use.keep_until_ns = until;
+                model->use.keeper = identity;
+        } else if (identity == model->use.keeper)
+                model->use.keep_until_ns = TDM_MAX(until, model->use.keep_others_ns);
+        model->use.last_ns = now;
         tdm_models_arm_tick(model->models);
 }
 
 void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *account, uint32_t keep_s)
 {
-        model->n_jobs--;
+        model->use.n_jobs--;
         tdm_model_remove_user(model, account);
         tdm_model_keep(model, account, keep_s);
 }
 
 void tdm_model_step_begin(struct tdm_model *model)
 {
-        model->n_steps++;
+        model->use.n_steps++;
 }
 
 void tdm_model_step_end(struct tdm_model *model)
 {
         bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
 
-        if (--model->n_steps == 0 && over && !model->load)
+        if (--model->use.n_steps == 0 && over && !model->load)
                 tdm_model_leave(model);
 }
 
@@ -725,10 +726,10 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                 if (strcmp(model->name, name) != 0 || model->by_name != named)
                         continue;
                 found = true;
-                if (model->n_jobs > 0 || model->load)
+                if (model->use.n_jobs > 0 || model->load)
                         return tdm_error_set(err, TDM_E_BUSY, "model %s is in use by %u job%s; cancel %s first", name,
-                                             model->n_jobs, model->n_jobs == 1 ? "" : "s",
-                                             model->n_jobs == 1 ? "it" : "them");
+                                             model->use.n_jobs, model->use.n_jobs == 1 ? "" : "s",
+                                             model->use.n_jobs == 1 ? "it" : "them");
         }
         if (!found)
                 return tdm_error_set(err, TDM_E_NO_MODEL, "model %.*s is not loaded", TDM_UTF8_CUT(name, 200));

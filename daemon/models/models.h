@@ -79,6 +79,34 @@ struct tdm_model_said {
         uint64_t at; /* a later one is larger; 0: free */
 };
 
+/* What users are charged for a model (charges.c, places.c). */
+struct tdm_model_charges {
+        bool reads, has_place;                /* LOADS of account, MODELS of holder */
+        uint64_t metadata;                    /* METADATA_BYTES of … */
+        struct tdm_account *metadata_payer;   /* … account, until another user gets the place; may be NULL */
+        uint64_t vocabulary;                  /* METADATA_BYTES for metadata->vocabulary, of … */
+        struct tdm_account *vocabulary_payer; /* … the one whose job wanted it first; may be NULL */
+};
+
+/* How far it is on its way into memory. */
+struct tdm_model_way {
+        uint64_t started_ns;
+        double load_ms;
+        uint64_t waiting_ns; /* since when it waits for memory */
+        unsigned n_sealed;   /* chunks of the weights */
+        uint64_t sealed_ns;  /* when the first one was */
+};
+
+/* Who uses it, and how long it stays when it is idle. */
+struct tdm_model_use {
+        unsigned n_jobs;  /* above 0: it is not idle */
+        unsigned n_steps; /* in flight */
+        uint64_t last_ns;
+        uint64_t keep_until_ns;  /* it stays until then when it is idle; 0: not said, UINT64_MAX: for ever */
+        uint64_t keeper;         /* the identity that said so */
+        uint64_t keep_others_ns; /* the longest that another identity had said when the keeper did */
+};
+
 struct tdm_model {
         struct tdm_models *models;
         struct tdm_list node;
@@ -99,23 +127,14 @@ struct tdm_model {
         bool only_draft;                     /* that is to guess for another model: no model leaves for it */
         bool by_name;                        /* path is the daemon's own; else it is what a client said */
         struct tdm_model_said said[TDM_MODEL_SAID_MAX];
-        struct tdm_account *account;          /* who asked for it first; may be NULL */
-        struct tdm_account *holder;           /* who wanted the weights: has its place in the fleet … */
-        bool reads, has_place;                /* LOADS of account, MODELS of holder are charged */
-        struct tdm_list users;                /* those with jobs on it: one of them may get the place (places.c) */
-        uint64_t metadata_charged;            /* METADATA_BYTES of … */
-        struct tdm_account *metadata_payer;   /* … account, until another user gets the place; may be NULL */
-        uint64_t vocabulary_charged;          /* METADATA_BYTES for metadata->vocabulary, of … */
-        struct tdm_account *vocabulary_payer; /* … the one whose job wanted it first; may be NULL */
+        struct tdm_account *account; /* who asked for it first; may be NULL */
+        struct tdm_account *holder;  /* who wanted the weights: has its place in the fleet … */
+        struct tdm_model_charges charges;
+        struct tdm_list users; /* those with jobs on it: one of them may get the place (places.c) */
         bool fetching;         /* a thread brings rows of the file into memory; no step can be made meanwhile … */
         struct fetch *fetched; /* … and what it brought last, until a step has it (inputs.c) */
-        uint64_t started_ns;
-        double load_ms;
-        uint64_t waiting_ns; /* since when it waits for memory */
-
+        struct tdm_model_way way;
         uint64_t cache_budget; /* bytes for its KV cache, before a device has its say */
-        unsigned n_sealed;     /* chunks of the weights */
-        uint64_t sealed_ns;    /* when the first one was */
 
         struct tdm_segment *weights, *kv, *activations, *steps, *results;
         struct tdm_kv_geometry geometry;
@@ -126,12 +145,7 @@ struct tdm_model {
         enum tdm_kv_type kv_type;
         bool in_fleet;
 
-        unsigned n_jobs;  /* that use it: it is not idle */
-        unsigned n_steps; /* in flight */
-        uint64_t last_used_ns;
-        uint64_t keep_until_ns;  /* it stays so long when it is idle; 0: nobody has said, UINT64_MAX: for ever */
-        uint64_t keeper;         /* the identity that said so */
-        uint64_t keep_others_ns; /* the longest that another identity had said when the keeper did */
+        struct tdm_model_use use;
 };
 
 struct tdm_models_config {

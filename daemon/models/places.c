@@ -17,19 +17,19 @@
 bool tdm_model_is_idle(const struct tdm_model *model)
 {
         /* Steps without a job are those of drafts. */
-        return model->n_jobs == 0 && !model->load;
+        return model->use.n_jobs == 0 && !model->load;
 }
 
 void tdm_model_give_place(struct tdm_model *model)
 {
-        if (model->has_place)
+        if (model->charges.has_place)
                 tdm_account_release(model->holder, TDM_RESOURCE_MODELS, 1);
-        model->has_place = false;
+        model->charges.has_place = false;
 }
 
 static const struct tdm_account *payer(const struct tdm_model *model)
 {
-        return model->has_place ? model->holder : model->account;
+        return model->charges.has_place ? model->holder : model->account;
 }
 
 static uint64_t n_held(const struct tdm_account *account)
@@ -60,7 +60,8 @@ static struct model_user *user_of(const struct tdm_model *model, const struct td
 /* A user's, and not everybody's. */
 static bool is_held(const struct tdm_model *model)
 {
-        return model->has_place && model->holder && model->holder->identity != 0 && !tdm_model_is_default(model);
+        return model->charges.has_place && model->holder && model->holder->identity != 0 &&
+               !tdm_model_is_default(model);
 }
 
 static bool is_for_guests(const struct tdm_model *model, const struct tdm_account *account)
@@ -80,10 +81,10 @@ static uint64_t cost_of(const struct tdm_model *model, enum tdm_resource resourc
 
         if (resource == TDM_RESOURCE_MODELS)
                 return 1;
-        if (model->metadata_payer == model->holder && !model->reads)
-                bytes += model->metadata_charged;
-        if (model->vocabulary_payer == model->holder)
-                bytes += model->vocabulary_charged;
+        if (model->charges.metadata_payer == model->holder && !model->charges.reads)
+                bytes += model->charges.metadata;
+        if (model->charges.vocabulary_payer == model->holder)
+                bytes += model->charges.vocabulary;
         return bytes;
 }
 
@@ -108,7 +109,7 @@ static uint64_t used_beside(const struct tdm_model *except, const struct tdm_acc
         uint64_t cost = 0;
 
         tdm_list_for_each(model, &except->models->list, struct tdm_model, node) {
-                bool comes = model->holder == account && model->n_jobs == 0 && !may_leave(model);
+                bool comes = model->holder == account && model->use.n_jobs == 0 && !may_leave(model);
 
                 if (model != except && is_held(model) && (user_of(model, account) || comes))
                         cost += cost_of(model, resource);
@@ -199,7 +200,7 @@ static bool goes_before(const struct tdm_model *a, const struct tdm_model *b, co
                 return own_a;
         if (n_held(payer(a)) != n_held(payer(b)))
                 return n_held(payer(a)) > n_held(payer(b));
-        return a->last_used_ns < b->last_used_ns;
+        return a->use.last_ns < b->use.last_ns;
 }
 
 static struct tdm_model *find_idle(struct tdm_models *m, const struct tdm_account *asker, const struct tdm_model *keep,
@@ -208,7 +209,7 @@ static struct tdm_model *find_idle(struct tdm_models *m, const struct tdm_accoun
         struct tdm_model *model, *first = NULL;
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (model == keep || !may_leave(model) || (with_place && !model->has_place))
+                if (model == keep || !may_leave(model) || (with_place && !model->charges.has_place))
                         continue;
                 if (!first || goes_before(model, first, asker))
                         first = model;
@@ -234,9 +235,9 @@ bool tdm_models_relieve(struct tdm_models *m)
 
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (model->state != TDM_MODEL_READY || !tdm_model_is_idle(model) ||
-                    now - model->last_used_ns < RELIEF_IDLE_NS)
+                    now - model->use.last_ns < RELIEF_IDLE_NS)
                         continue;
-                if (!first || model->last_used_ns < first->last_used_ns)
+                if (!first || model->use.last_ns < first->use.last_ns)
                         first = model;
         }
         if (!first)
@@ -259,10 +260,10 @@ static void give_to(struct tdm_model *model, struct tdm_account *to)
 {
         const struct tdm_account *from = model->holder;
 
-        if (model->metadata_payer == from)
-                pay(&model->metadata_payer, to, TDM_RESOURCE_METADATA_BYTES, model->metadata_charged);
-        if (model->vocabulary_payer == from)
-                pay(&model->vocabulary_payer, to, TDM_RESOURCE_METADATA_BYTES, model->vocabulary_charged);
+        if (model->charges.metadata_payer == from)
+                pay(&model->charges.metadata_payer, to, TDM_RESOURCE_METADATA_BYTES, model->charges.metadata);
+        if (model->charges.vocabulary_payer == from)
+                pay(&model->charges.vocabulary_payer, to, TDM_RESOURCE_METADATA_BYTES, model->charges.vocabulary);
         pay(&model->holder, to, TDM_RESOURCE_MODELS, 1);
 }
 
@@ -270,7 +271,7 @@ void tdm_model_give_to_root(struct tdm_model *model)
 {
         struct tdm_account *root = model->models->root;
 
-        if (model->has_place && model->holder && root && model->holder != root)
+        if (model->charges.has_place && model->holder && root && model->holder != root)
                 give_to(model, root);
 }
 
@@ -352,6 +353,6 @@ int tdm_model_take_place(struct tdm_model *model, struct tdm_error *err)
                              idle->name, (unsigned)model->holder->uid, (unsigned long long)n_held(model->holder));
                 tdm_model_retire(idle);
         }
-        model->has_place = true;
+        model->charges.has_place = true;
         return 0;
 }

@@ -314,8 +314,8 @@ static void test_unloaded(void **state)
                         if (i == 6 + seed % 10) {
                                 w.fleet.models[1]->state = TDM_MODEL_GONE;
                                 tdm_scheduler_on_model_changed(w.s, w.fleet.models[1]);
-                                n_in_steps += w.fleet.models[1]->n_steps > 0;
-                                if (w.fleet.models[1]->n_steps == 0)
+                                n_in_steps += w.fleet.models[1]->use.n_steps > 0;
+                                if (w.fleet.models[1]->use.n_steps == 0)
                                         tdm_model_leave(w.fleet.models[1]); /* else with the last of them */
                         } else if (s)
                                 finish_step(&w, s);

@@ -574,8 +574,8 @@ void world_close(struct world *w)
                                 assert_int_equal(tdm_pages_reserved(m->pages, (enum tdm_kv_group)g), 0);
                         }
                 }
-                assert_int_equal(m->n_jobs, 0);
-                assert_int_equal(m->n_steps, 0);
+                assert_int_equal(m->use.n_jobs, 0);
+                assert_int_equal(m->use.n_steps, 0);
         }
         assert_true(tdm_scheduler_is_idle(w->s));
         assert_int_equal(w->s->n_users, 0);
