@@ -1,5 +1,4 @@
-/* The connection to the bus: libdbus's watches and timeouts on the loop, registration, and what happens when the bus
- * goes.
+/* The connection to the bus: registration, dispatch, and what happens when the bus goes.
  *
  * libdbus' own helpers for a bus (dbus_bus_get, dbus_bus_register, dbus_bus_request_name) wait for answers; here Hello,
  * RequestName and AddMatch are ordinary calls whose answers come through the loop. Only connect() itself is waited for,
@@ -23,73 +22,6 @@
  * what waits here (peer.c) must be less than what makes libdbus stop reading: answers come the same way. */
 #define MAX_FDS 4096
 #define MAX_RECEIVED_BYTES (4L * (long)BUS_MAX_HELD_BYTES)
-
-/* ---- watches ---- */
-
-/* A watch that is off has no source at all: epoll always reports a hang-up, and would wake the loop without end. */
-static dbus_bool_t on_toggle_watch_to(DBusWatch *watch, struct tdm_dbus *bus)
-{
-        struct tdm_source *source = dbus_watch_get_data(watch);
-        int r;
-
-        if (!dbus_watch_get_enabled(watch)) {
-                tdm_source_destroy(source);
-                dbus_watch_set_data(watch, NULL, NULL);
-                return TRUE;
-        }
-        if (source)
-                return tdm_source_set_io_events(source, bus_watch_events(watch)) == 0;
-        r = tdm_loop_add_io(bus->loop, dbus_watch_get_unix_fd(watch), bus_watch_events(watch), bus_on_watch, watch,
-                            &source);
-        if (r < 0)
-                return FALSE;
-        dbus_watch_set_data(watch, source, NULL);
-        return TRUE;
-}
-
-static dbus_bool_t on_add_watch(DBusWatch *watch, void *userdata)
-{
-        struct tdm_dbus *bus = userdata;
-
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(bus->watches); i++)
-                if (!bus->watches[i]) {
-                        bus->watches[i] = watch;
-                        return on_toggle_watch_to(watch, bus);
-                }
-        return FALSE;
-}
-
-static void on_toggle_watch(DBusWatch *watch, void *userdata)
-{
-        struct tdm_dbus *bus = userdata;
-
-        /* A message that is given up on a thread may let libdbus read again; the loop looks when the thread is done. */
-        if (!pthread_equal(pthread_self(), bus->loop_thread))
-                return;
-        if (!on_toggle_watch_to(watch, bus)) {
-                tdm_log_error("out of memory for the connection to the bus");
-                bus->lost = true;
-                tdm_source_schedule(bus->dispatch);
-        }
-}
-
-void bus_look_at_watches(struct tdm_dbus *bus)
-{
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(bus->watches); i++)
-                if (bus->watches[i])
-                        on_toggle_watch(bus->watches[i], bus);
-}
-
-static void on_remove_watch(DBusWatch *watch, void *userdata)
-{
-        struct tdm_dbus *bus = userdata;
-
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(bus->watches); i++)
-                if (bus->watches[i] == watch)
-                        bus->watches[i] = NULL;
-        tdm_source_destroy(dbus_watch_get_data(watch));
-        dbus_watch_set_data(watch, NULL, NULL);
-}
 
 static void on_dispatch_status(DBusConnection *connection, DBusDispatchStatus status, void *userdata)
 {
@@ -311,8 +243,8 @@ static int set_up(struct tdm_dbus *bus)
         dbus_connection_set_max_message_unix_fds(c, MAX_FDS);
         dbus_connection_set_max_received_unix_fds(c, MAX_FDS);
         dbus_connection_set_dispatch_status_function(c, on_dispatch_status, bus, NULL);
-        if (!dbus_connection_set_watch_functions(c, on_add_watch, on_remove_watch, on_toggle_watch, bus, NULL) ||
-            !bus_put_timeouts(c, bus->loop) || !dbus_connection_add_filter(c, on_message, bus, NULL))
+        if (!bus_put_watches(bus, c) || !bus_put_timeouts(c, bus->loop) ||
+            !dbus_connection_add_filter(c, on_message, bus, NULL))
                 return -ENOMEM;
         hello = call_bus("Hello");
         if (!hello)
@@ -340,109 +272,6 @@ int bus_connect(struct tdm_dbus *bus)
                 retry_later(bus);
         }
         return r;
-}
-
-/* ---- talking ---- */
-
-void bus_send(struct tdm_dbus *bus, DBusMessage *message)
-{
-        if (!message)
-                return;
-        if (bus->connection && bus->registered && !dbus_connection_send(bus->connection, message, NULL))
-                tdm_log_error("out of memory for a message to the bus");
-        dbus_message_unref(message);
-}
-
-int bus_ask(struct tdm_dbus *bus, DBusMessage *message, int timeout_ms, DBusPendingCallNotifyFunction fn,
-            void *userdata, DBusPendingCall **ret)
-{
-        DBusPendingCall *pending = NULL;
-        int r = -ENOTCONN;
-
-        if (bus->connection) {
-                r = -ENOMEM;
-                if (dbus_connection_send_with_reply(bus->connection, message, &pending, timeout_ms)) {
-                        if (!pending)
-                                r = -ENOTCONN;
-                        else if (dbus_pending_call_set_notify(pending, fn, userdata, NULL))
-                                r = 0;
-                        else {
-                                dbus_pending_call_cancel(pending);
-                                dbus_pending_call_unref(pending);
-                        }
-                }
-        }
-        dbus_message_unref(message);
-        if (r == 0)
-                *ret = pending;
-        return r;
-}
-
-void bus_forget_asking(DBusPendingCall **asking)
-{
-        if (!*asking)
-                return;
-        dbus_pending_call_cancel(*asking);
-        dbus_pending_call_unref(*asking);
-        *asking = NULL;
-}
-
-/* ---- answers ---- */
-
-/* "no-model" is dev.tandem.Tandem1.Error.NoModel: the names of the wire, spelt as D-Bus does. */
-const char *bus_error_name(int code)
-{
-        static char names[TDM_E_MAX][64];
-        char *name = names[code > 0 && code < TDM_E_MAX ? code : TDM_E_INTERNAL];
-        bool upper = true;
-        size_t n;
-
-        if (name[0])
-                return name;
-        n = (size_t)snprintf(name, sizeof(names[0]), "%s", BUS_ERROR);
-        for (const char *p = tdm_error_name(code); *p && n + 1 < sizeof(names[0]); p++) {
-                if (*p != '-')
-                        name[n++] = (char)(upper ? *p - 'a' + 'A' : *p);
-                upper = *p == '-';
-        }
-        name[n] = '\0';
-        return name;
-}
-
-DBusMessage *bus_reply_new(DBusMessage *call)
-{
-        return dbus_message_get_no_reply(call) ? NULL : dbus_message_new_method_return(call);
-}
-
-void bus_reply_ok(struct tdm_dbus *bus, DBusMessage *call)
-{
-        bus_send(bus, bus_reply_new(call));
-}
-
-void bus_reply_error(struct tdm_dbus *bus, DBusMessage *call, const char *name, const char *text)
-{
-        struct bus_writer w;
-
-        if (dbus_message_get_no_reply(call))
-                return;
-        bus_writer_init(&w, dbus_message_new_error(call, name, NULL));
-        bus_write_string(&w, text);
-        bus_send(bus, bus_writer_finish(&w));
-}
-
-void bus_reply_failed(struct tdm_dbus *bus, DBusMessage *call, int code, const char *text)
-{
-        bus_reply_error(bus, call, bus_error_name(code), text && text[0] ? text : "the request failed");
-}
-
-void bus_reply_finish(struct tdm_dbus *bus, DBusMessage *call, struct bus_writer *w)
-{
-        bool wanted = w->message != NULL;
-        DBusMessage *reply = bus_writer_finish(w);
-
-        if (!reply && wanted)
-                bus_reply_failed(bus, call, TDM_E_NO_MEMORY, "out of memory for the answer");
-        bus_send(bus, reply);
 }
 
 /* ---- the face ---- */

@@ -256,29 +256,6 @@ static void introspect(struct bus_peer *peer, DBusMessage *message, const struct
 
 /* ---- Properties ---- */
 
-static void write_value(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface, void *object,
-                        size_t i)
-{
-        bus_open(w, DBUS_TYPE_VARIANT, interface->properties[i].type);
-        interface->write(w, bus, object, i);
-        bus_close(w);
-}
-
-static void write_properties(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface,
-                             void *object, bool only_changing)
-{
-        bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
-        for (size_t i = 0; interface && i < interface->n_properties; i++) {
-                if (only_changing && !interface->properties[i].changes)
-                        continue;
-                bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
-                bus_write_string(w, interface->properties[i].name);
-                write_value(w, bus, interface, object, i);
-                bus_close(w);
-        }
-        bus_close(w);
-}
-
 static void unknown_interface(struct bus_peer *peer, DBusMessage *message, const char *name)
 {
         char text[400];
@@ -309,7 +286,7 @@ static void properties_call(struct bus_peer *peer, DBusMessage *message, const s
         }
         if (strcmp(member, "GetAll") == 0) {
                 bus_writer_init(&w, bus_reply_new(message));
-                write_properties(&w, peer->bus, known ? interface : NULL, target->object, false);
+                bus_write_properties(&w, peer->bus, known ? interface : NULL, target->object, false);
                 bus_reply_finish(peer->bus, message, &w);
                 return;
         }
@@ -324,7 +301,7 @@ static void properties_call(struct bus_peer *peer, DBusMessage *message, const s
                         return;
                 }
                 bus_writer_init(&w, bus_reply_new(message));
-                write_value(&w, peer->bus, interface, target->object, i);
+                bus_write_value(&w, peer->bus, interface, target->object, i);
                 bus_reply_finish(peer->bus, message, &w);
                 return;
         }
@@ -333,41 +310,7 @@ static void properties_call(struct bus_peer *peer, DBusMessage *message, const s
         bus_reply_error(peer->bus, message, DBUS_ERROR_UNKNOWN_PROPERTY, text);
 }
 
-void bus_properties_changed(struct tdm_dbus *bus, const char *path, const struct bus_interface *interface, void *object,
-                            const char *destination)
-{
-        DBusMessage *message = dbus_message_new_signal(path, BUS_PROPERTIES, "PropertiesChanged");
-        struct bus_writer w;
-
-        if (message && destination && !dbus_message_set_destination(message, destination)) {
-                dbus_message_unref(message); /* better unsaid than said to everybody */
-                return;
-        }
-        bus_writer_init(&w, message);
-        bus_write_string(&w, interface->name);
-        write_properties(&w, bus, interface, object, true);
-        bus_open(&w, DBUS_TYPE_ARRAY, "s");
-        bus_close(&w);
-        bus_send(bus, bus_writer_finish(&w));
-}
-
 /* ---- ObjectManager ---- */
-
-static void write_object(struct bus_writer *w, struct tdm_dbus *bus, const char *path,
-                         const struct bus_interface *interface, void *object, bool in_dict)
-{
-        if (in_dict)
-                bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
-        bus_write_path(w, path);
-        bus_open(w, DBUS_TYPE_ARRAY, "{sa{sv}}");
-        bus_open(w, DBUS_TYPE_DICT_ENTRY, NULL);
-        bus_write_string(w, interface->name);
-        write_properties(w, bus, interface, object, false);
-        bus_close(w);
-        bus_close(w);
-        if (in_dict)
-                bus_close(w);
-}
 
 static void get_managed_objects(struct bus_peer *peer, DBusMessage *message, enum bus_polkit others)
 {
@@ -381,50 +324,17 @@ static void get_managed_objects(struct bus_peer *peer, DBusMessage *message, enu
         bus_open(&w, DBUS_TYPE_ARRAY, "{oa{sa{sv}}}");
         for (int i = 0; bus->fleet && i < TDM_N_WORKERS; i++) {
                 snprintf(path, sizeof(path), BUS_ROOT "/workers/%s", bus_worker_names[i]);
-                write_object(&w, bus, path, &bus_worker_interface, (void *)&bus_worker_names[i], true);
+                bus_write_object(&w, bus, path, &bus_worker_interface, (void *)&bus_worker_names[i], true);
         }
         tdm_list_for_each(model, tdm_models_list(bus->models), struct tdm_model, node) {
                 bus_model_path(model, path);
-                write_object(&w, bus, path, &bus_model_interface, model, true);
+                bus_write_object(&w, bus, path, &bus_model_interface, model, true);
         }
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 if (bus_job_is_seen_by(job, peer) || others == BUS_POLKIT_YES)
-                        write_object(&w, bus, job->path, &bus_job_interface, job, true);
+                        bus_write_object(&w, bus, job->path, &bus_job_interface, job, true);
         bus_close(&w);
         bus_reply_finish(bus, message, &w);
-}
-
-static DBusMessage *object_signal(const char *member, const char *destination)
-{
-        DBusMessage *message = dbus_message_new_signal(BUS_ROOT, BUS_OBJECT_MANAGER, member);
-
-        if (message && destination && !dbus_message_set_destination(message, destination)) {
-                dbus_message_unref(message);
-                return NULL;
-        }
-        return message;
-}
-
-void bus_interfaces_added(struct tdm_dbus *bus, const char *path, const struct bus_interface *interface, void *object,
-                          const char *destination)
-{
-        struct bus_writer w;
-
-        bus_writer_init(&w, object_signal("InterfacesAdded", destination));
-        write_object(&w, bus, path, interface, object, false);
-        bus_send(bus, bus_writer_finish(&w));
-}
-
-void bus_interfaces_removed(struct tdm_dbus *bus, const char *path, const char *interface, const char *destination)
-{
-        struct bus_writer w;
-
-        bus_writer_init(&w, object_signal("InterfacesRemoved", destination));
-        bus_write_path(&w, path);
-        bus_open(&w, DBUS_TYPE_ARRAY, "s");
-        bus_write_string(&w, interface);
-        bus_close(&w);
-        bus_send(bus, bus_writer_finish(&w));
 }
 
 /* ---- calls ---- */

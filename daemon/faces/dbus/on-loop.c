@@ -64,3 +64,12 @@ bool bus_put_timeouts(DBusConnection *connection, struct tdm_loop *loop)
         return dbus_connection_set_timeout_functions(connection, add_timeout, remove_timeout, toggle_timeout, loop,
                                                      NULL);
 }
+
+void bus_tick_soon(struct tdm_dbus *bus, uint64_t deadline_ns)
+{
+        deadline_ns = TDM_MAX(deadline_ns, UINT64_C(1));
+        if (bus->tick_ns && bus->tick_ns <= deadline_ns)
+                return;
+        bus->tick_ns = deadline_ns;
+        tdm_source_arm(bus->tick, deadline_ns);
+}

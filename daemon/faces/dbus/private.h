@@ -1,5 +1,6 @@
-/* What the files of the D-Bus face share: bus.c (the connection), peer.c (who calls), polkit.c (may they),
- * objects.c (which object and method is meant), manager.c, options.c, job.c and job-object.c (jobs),
+/* What the files of the D-Bus face share: bus.c (the connection), watches.c and on-loop.c (on the loop), send.c
+ * (messages to the bus), peer.c (who calls), polkit.c (may they), objects.c (which object and method is meant),
+ * properties.c (what objects have), manager.c, options.c, job.c and job-object.c (jobs),
  * stream.c (pipes), units.c (systemd), logind.c (sleep), status.c (workers and models), writer.c (making messages). */
 #ifndef TDM_DAEMON_FACES_DBUS_PRIVATE_H
 #define TDM_DAEMON_FACES_DBUS_PRIVATE_H
@@ -223,17 +224,25 @@ uint32_t bus_watch_events(DBusWatch *watch);
 int bus_on_watch(struct tdm_source *source, int fd, uint32_t events, void *userdata);
 bool bus_put_timeouts(DBusConnection *connection, struct tdm_loop *loop);
 
+/* The tick comes, not later than that. */
+void bus_tick_soon(struct tdm_dbus *bus, uint64_t deadline_ns);
+
+/* watches.c: false: no memory. */
+bool bus_put_watches(struct tdm_dbus *bus, DBusConnection *connection);
+/* Watches that libdbus turned on or off on another thread. */
+void bus_look_at_watches(struct tdm_dbus *bus);
+
 /* bus.c */
 int bus_connect(struct tdm_dbus *bus);
 void bus_tear_down(struct tdm_dbus *bus);
-/* Watches that libdbus turned on or off on another thread. */
-void bus_look_at_watches(struct tdm_dbus *bus);
 
 /* closing.c: gives up a reference to a message that came; peer: who sent it, or NULL. */
 void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMessage *message);
 /* After a flood of files that hang. */
 bool bus_closes_too_many(const struct tdm_dbus *bus);
 void bus_close_undispatched(struct tdm_dbus *bus, DBusConnection *connection);
+
+/* send.c */
 /* Takes message; NULL is fine. Not sent while there is no bus. */
 void bus_send(struct tdm_dbus *bus, DBusMessage *message);
 /* A call to another service (polkit, the bus itself); fn is called once, unless *ret is cancelled before. */
@@ -266,7 +275,6 @@ static inline bool bus_peer_is_admin(const struct bus_peer *peer)
         return bus_peer_is_root(peer) || peer->uid == geteuid();
 }
 
-void bus_polkit_end(struct tdm_dbus *bus); /* answers all questions with no */
 /* polkit.c: goes on with bus_object_call(), now or later, or refuses. */
 void bus_authorize(struct bus_peer *peer, DBusMessage *message, enum bus_action action);
 void bus_polkit_end(struct tdm_dbus *bus); /* answers the questions that are open with no */
@@ -294,6 +302,16 @@ extern const char bus_introspection_xml[];
 
 /* A call from somebody who is known. others: what polkit says about seeing other users' jobs. */
 void bus_object_call(struct bus_peer *peer, DBusMessage *message, enum bus_action allowed, enum bus_polkit others);
+
+/* properties.c */
+void bus_write_value(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface, void *object,
+                     size_t property);
+/* {name: <value>} of all, or of those that PropertiesChanged tells. */
+void bus_write_properties(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface,
+                          void *object, bool only_changing);
+/* The path and {interface: {name: <value>}}; in_dict: as an entry. */
+void bus_write_object(struct bus_writer *w, struct tdm_dbus *bus, const char *path,
+                      const struct bus_interface *interface, void *object, bool in_dict);
 void bus_properties_changed(struct tdm_dbus *bus, const char *path, const struct bus_interface *interface, void *object,
                             const char *destination);
 void bus_interfaces_added(struct tdm_dbus *bus, const char *path, const struct bus_interface *interface, void *object,
@@ -358,7 +376,6 @@ void bus_write_models(struct bus_writer *w, struct bus_peer *peer);
 struct tdm_model *bus_model_find(struct tdm_dbus *bus, const char *path);
 void bus_model_path(const struct tdm_model *model, char path[BUS_MAX_PATH]);
 int bus_start_tick(struct tdm_dbus *bus);
-void bus_tick_soon(struct tdm_dbus *bus, uint64_t deadline_ns); /* not later than that */
 void bus_restart_worker(struct bus_peer *peer, DBusMessage *message, enum tdm_worker_index index);
 extern const char *const bus_worker_names[TDM_N_WORKERS];
 

@@ -501,15 +501,6 @@ void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus)
 
 /* ---- the tick ---- */
 
-void bus_tick_soon(struct tdm_dbus *bus, uint64_t deadline_ns)
-{
-        deadline_ns = TDM_MAX(deadline_ns, UINT64_C(1));
-        if (bus->tick_ns && bus->tick_ns <= deadline_ns)
-                return;
-        bus->tick_ns = deadline_ns;
-        tdm_source_arm(bus->tick, deadline_ns);
-}
-
 static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_dbus *bus = userdata;

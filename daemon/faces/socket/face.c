@@ -1,4 +1,4 @@
-/* Connections: who may connect, sending, and what becomes of a client that breaks the rules, stops reading or leaves.
+/* Connections: who may connect, and what becomes of a client that breaks the rules, stops reading or leaves.
  *
  * A connection that ends by a breach is told why: its socket is kept alive by a second descriptor until the reason has
  * been put into it, for the connection object has closed its own by then. */
@@ -7,8 +7,6 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include "common/log.h"
-
-#define LOOK_NS (5 * TDM_NSEC_PER_MSEC)
 
 static void client_free(struct client *c)
 {
@@ -139,7 +137,7 @@ static int on_reading(struct tdm_source *source, uint64_t now_ns, void *userdata
                 }
         }
         if (any)
-                tdm_source_arm(face->reading, now_ns + LOOK_NS);
+                tdm_source_arm(face->reading, now_ns + QUEUE_LOOK_NS);
         return 0;
 }
 
@@ -262,48 +260,6 @@ static int charge_peer(struct tdm_face *face, const struct ucred *peer, struct t
         return 0;
 }
 
-static int may_speak_for_others(const struct client *c, struct tdm_error *err)
-{
-        const struct tdm_face *face = c->face;
-
-        if (face->gateway_state == TDM_FACE_GATEWAY_ASKED)
-                return tdm_error_set(err, TDM_E_BUSY, "the gateway's user is being looked up; try again");
-        if (face->gateway_state == TDM_FACE_GATEWAY_KNOWN && c->uid == face->gateway)
-                return 0;
-        return tdm_error_set(err, TDM_E_DENIED, "user %u may not speak for others here; only %s may", (unsigned)c->uid,
-                             face->system ? "the HTTP gateway's user (gateway-user in tandem.conf)" :
-                                            "the user who runs tandemd");
-}
-
-int face_speak_for(struct client *c, const char *label, struct tdm_error *err)
-{
-        _cleanup_(tdm_account_unrefp) struct tdm_account *account = NULL;
-        int r = may_speak_for_others(c, err);
-
-        if (r != 0)
-                return r;
-        /* What came before would be charged to one account and released from another. */
-        if (c->n_asked != 1)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "whom a connection speaks for is said once, in its first request");
-        r = tdm_accounts_get_labelled(c->face->accounts, c->uid, label, &account, err);
-        if (r == 0)
-                r = tdm_account_charge(account, TDM_RESOURCE_CONNECTIONS, 1, err);
-        if (r != 0)
-                return r;
-        r = tdm_account_charge(account, TDM_RESOURCE_FRAME_BYTES, c->held_bytes, err);
-        if (r != 0) {
-                tdm_account_release(account, TDM_RESOURCE_CONNECTIONS, 1);
-                return r;
-        }
-        tdm_account_release(c->account, TDM_RESOURCE_FRAME_BYTES, c->held_bytes);
-        tdm_account_release(c->account, TDM_RESOURCE_CONNECTIONS, 1);
-        tdm_account_unref(c->account);
-        c->account = steal_ptr(&account);
-        c->identity = c->account->identity;
-        return 0;
-}
-
 void tdm_face_accept(struct tdm_face *face, int taken_fd)
 {
         struct tdm_conn_limits limits = { .max_frame_bytes = TDM_CLIENT_MAX_FRAME_BYTES,
@@ -389,86 +345,4 @@ void tdm_face_finish(struct tdm_face *face)
 uint32_t tdm_face_n_connections(const struct tdm_face *face)
 {
         return face->n_clients;
-}
-
-/* ---- sending ---- */
-
-void face_send(struct client *c, uint32_t id, Tandem__Reply *reply)
-{
-        uint8_t small[2048], *data = small;
-        size_t size;
-        int r;
-
-        reply->id = id;
-        size = tandem__reply__get_packed_size(reply);
-        if (size > TDM_CLIENT_MAX_FRAME_BYTES) {
-                face_send_error(c, id, TDM_E_TOO_LONG, "the reply is longer than a frame may be");
-                return;
-        }
-        if (size > sizeof(small))
-                data = malloc(size);
-        if (!data) {
-                tdm_log_error("out of memory for a reply of %zu bytes", size);
-                face_protocol_error(c, "out of memory for a reply");
-                return;
-        }
-        tandem__reply__pack(reply, data);
-        r = tdm_conn_send(c->conn, data, size, NULL, 0);
-        if (r < 0)
-                tdm_log_debug("cannot reply to client %d: %s", (int)c->pid, strerror(-r)); /* on_closed follows */
-        if (data != small)
-                free(data);
-}
-
-void face_send_error(struct client *c, uint32_t id, int code, const char *message)
-{
-        Tandem__Reply reply = TANDEM__REPLY__INIT;
-        Tandem__Error error = TANDEM__ERROR__INIT;
-
-        error.code = (char *)tdm_error_name(code);
-        error.message = (char *)message;
-        reply.kind_case = TANDEM__REPLY__KIND_ERROR;
-        reply.error = &error;
-        face_send(c, id, &reply);
-}
-
-void face_send_ok(struct client *c, uint32_t id)
-{
-        Tandem__Reply reply = TANDEM__REPLY__INIT;
-        Tandem__Ok ok = TANDEM__OK__INIT;
-
-        reply.kind_case = TANDEM__REPLY__KIND_OK;
-        reply.ok = &ok;
-        face_send(c, id, &reply);
-}
-
-void face_protocol_error(struct client *c, const char *message)
-{
-        struct request *request;
-
-        if (c->finishing)
-                return;
-        c->finishing = true;
-        tdm_log_debug("client %d of user %u hung up on: %s", (int)c->pid, (unsigned)c->uid, message);
-        face_send_error(c, 0, TDM_E_PROTOCOL, message);
-        tdm_list_for_each(request, &c->requests, struct request, node)
-                if (request->job)
-                        tdm_scheduler_cancel(c->face->scheduler, request->job, NULL);
-        tdm_conn_finish(c->conn);
-}
-
-void face_mind_queue(struct client *c, struct tdm_job *job)
-{
-        uint64_t queued = tdm_conn_queued_bytes(c->conn);
-
-        if (queued <= PAUSE_BYTES)
-                return;
-        if (job)
-                tdm_job_pause(job, true);
-        if (!c->paused) {
-                c->paused = true;
-                c->queued_bytes = queued;
-                c->stalled_since_ns = tdm_now_ns();
-                tdm_source_arm(c->face->reading, c->stalled_since_ns + LOOK_NS);
-        }
 }

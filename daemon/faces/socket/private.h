@@ -13,6 +13,7 @@
 #define MAX_OPEN_REQUESTS 1024u
 /* Unread replies at which a connection's jobs pause, and at which it is over. */
 #define PAUSE_BYTES (UINT64_C(256) << 10)
+#define QUEUE_LOOK_NS (5 * TDM_NSEC_PER_MSEC)
 #define MAX_QUEUE_BYTES (UINT64_C(8) << 20)
 #define MAX_TOKENIZE_BYTES (1u << 20)
 #define TOKENIZE_BYTES 1024u /* what a request costs beside its text */
