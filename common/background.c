@@ -44,7 +44,7 @@ struct tdm_background {
         bool ending;
 };
 
-static void put(struct queue *q, struct piece *p)
+static void piece_put(struct queue *q, struct piece *p)
 {
         p->next = NULL;
         if (q->tail)
@@ -54,7 +54,7 @@ static void put(struct queue *q, struct piece *p)
         q->tail = p;
 }
 
-static struct piece *take(struct queue *q)
+static struct piece *piece_take(struct queue *q)
 {
         struct piece *p = q->head;
 
@@ -106,7 +106,7 @@ static void *work(void *userdata)
                 }
                 if (b->ending)
                         break;
-                p = take(&u->to_do);
+                p = piece_take(&u->to_do);
                 b->n_waiting--;
                 u->busy = true;
                 tdm_list_remove(&u->node); /* behind all the others */
@@ -120,7 +120,7 @@ static void *work(void *userdata)
                         tdm_list_remove(&u->node);
                         free(u);
                 }
-                put(&b->finished, p);
+                piece_put(&b->finished, p);
                 tdm_loop_wake(b->wake);
         }
         pthread_mutex_unlock(&b->lock);
@@ -133,7 +133,7 @@ static void deliver(struct tdm_background *b, struct queue *q)
                 struct piece *p;
 
                 pthread_mutex_lock(&b->lock);
-                p = take(q);
+                p = piece_take(q);
                 pthread_mutex_unlock(&b->lock);
                 if (!p)
                         return;
@@ -255,7 +255,7 @@ int tdm_background_add_for(struct tdm_background *b, uint64_t user, void (*run)(
                                 u->user = user;
                                 tdm_list_append(&b->users, &u->node);
                         }
-                        put(&u->to_do, steal_ptr(&p));
+                        piece_put(&u->to_do, steal_ptr(&p));
                         b->n_waiting++;
                         pthread_cond_signal(&b->more);
                 }

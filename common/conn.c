@@ -183,7 +183,7 @@ static void fail_sending(struct tdm_conn *c, int r)
                 conn_fail(c, r, "cannot send: %s", strerror(-r));
 }
 
-static void flush(struct tdm_conn *c)
+static void conn_flush(struct tdm_conn *c)
 {
         while (c->out_head && c->state < CONN_FAILED) {
                 struct out_frame *f = c->out_head;
@@ -317,13 +317,13 @@ static void receive(struct tdm_conn *c)
         }
 }
 
-static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+static int on_conn_io(struct tdm_source *source, int fd, uint32_t events, void *userdata)
 {
         struct tdm_conn *c = userdata;
 
         conn_enter(c);
         if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
-                flush(c);
+                conn_flush(c);
         if (c->state == CONN_OPEN && !c->awaits_fds && !c->waits && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
                 receive(c);
         else if ((c->state == CONN_FINISHING || c->awaits_fds) && events & (EPOLLERR | EPOLLHUP))
@@ -336,7 +336,7 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         return 0;
 }
 
-static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
+static int on_conn_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_conn *c = userdata;
 
@@ -376,13 +376,13 @@ int tdm_conn_new(struct tdm_conn **ret, struct tdm_loop *loop, int fd, const str
                 return r;
         if (limits->receive_fds)
                 tdm_frame_reader_guard(c->reader);
-        r = tdm_loop_add_timer(loop, on_timer, c, &c->timer);
+        r = tdm_loop_add_timer(loop, on_conn_timer, c, &c->timer);
         if (r < 0)
                 return r;
         r = tdm_loop_add_defer(loop, on_closer, c, &c->closer);
         if (r < 0)
                 return r;
-        r = tdm_loop_add_io(loop, fd, EPOLLIN, on_io, c, &c->io);
+        r = tdm_loop_add_io(loop, fd, EPOLLIN, on_conn_io, c, &c->io);
         if (r < 0)
                 return r;
         c->fd = fd;
@@ -498,10 +498,10 @@ void tdm_conn_finish(struct tdm_conn *c)
         update_events(c);
 }
 
-static void go_on(struct tdm_conn *c)
+static void conn_read_on(struct tdm_conn *c)
 {
         uint64_t waited_ns = tdm_now_ns() - c->waits_since_ns;
-        int r = c->io ? 0 : tdm_loop_add_io(c->loop, c->fd, EPOLLIN, on_io, c, &c->io);
+        int r = c->io ? 0 : tdm_loop_add_io(c->loop, c->fd, EPOLLIN, on_conn_io, c, &c->io);
 
         if (r < 0) {
                 conn_fail(c, r, "cannot go on reading: %s", strerror(-r));
@@ -521,7 +521,7 @@ void tdm_conn_go_on(struct tdm_conn *c)
         if (c->state != CONN_OPEN)
                 return;
         conn_enter(c);
-        go_on(c);
+        conn_read_on(c);
         if (!c->destroyed && c->state < CONN_FAILED)
                 update_events(c);
         conn_leave(c);

@@ -39,7 +39,7 @@ static void mark_cut(char *message)
 
 /* Into the record: well-formed, and without characters that a terminal or a log would obey. Messages quote what peers
  * and files say, whole or cut anywhere (%.60s). */
-static void keep(struct tdm_error *err, char *message)
+static void error_keep_message(struct tdm_error *err, char *message)
 {
         char escaped[TDM_ERROR_MESSAGE_MAX] = { 0 };
 
@@ -70,7 +70,7 @@ int tdm_error_set(struct tdm_error *err, int code, const char *fmt, ...)
         else if ((size_t)n >= sizeof(message))
                 mark_cut(message);
         err->code = code;
-        keep(err, message);
+        error_keep_message(err, message);
         return code;
 }
 
@@ -89,7 +89,7 @@ int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...)
 
         if ((size_t)n >= sizeof(message)) {
                 mark_cut(message);
-                keep(err, message);
+                error_keep_message(err, message);
                 return err->code;
         }
 
@@ -100,7 +100,7 @@ int tdm_error_prefix(struct tdm_error *err, const char *fmt, ...)
                 return err->code;
         if ((size_t)n >= sizeof(message) - len)
                 mark_cut(message);
-        keep(err, message);
+        error_keep_message(err, message);
         return err->code;
 }
 

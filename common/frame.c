@@ -207,7 +207,7 @@ void tdm_frame_reader_trim(struct tdm_frame_reader *r)
 }
 
 /* Makes room for at least one byte and at most *limit, and cuts *limit to that room. */
-static int make_room(struct tdm_frame_reader *r, size_t *limit)
+static int reader_make_room(struct tdm_frame_reader *r, size_t *limit)
 {
         size_t max = (size_t)r->max_frame_bytes + 2 * TDM_FRAME_HEADER_BYTES, used, want;
 
@@ -287,7 +287,7 @@ static int take_fds(struct tdm_frame_reader *r, struct msghdr *msg, bool frame_b
 
 /* Whether fds ride on the next byte: -EREMOTEIO. The kernel also says so when they ride on a later one that it has
  * already; then none come with this byte. */
-static int peek(int fd)
+static int peek_fds(int fd)
 {
         char byte;
         struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
@@ -305,7 +305,7 @@ static int peek(int fd)
 int tdm_frame_reader_push(struct tdm_frame_reader *r, uint8_t first, const int *fds, unsigned n_fds)
 {
         size_t limit = 1;
-        int k = r->broken || r->end != r->scan ? -EPROTO : make_room(r, &limit);
+        int k = r->broken || r->end != r->scan ? -EPROTO : reader_make_room(r, &limit);
 
         if (k < 0)
                 return k;
@@ -352,7 +352,7 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *r, int fd)
         if (r->broken)
                 return -EPROTO;
         if (r->guarded && r->end == r->scan) {
-                k = peek(fd);
+                k = peek_fds(fd);
                 if (k < 0)
                         return k;
         } else if (!r->guarded && !r->without_fds) {
@@ -360,7 +360,7 @@ ssize_t tdm_frame_reader_fill(struct tdm_frame_reader *r, int fd)
                 msg.msg_controllen = sizeof(control.bytes);
         }
         limit = read_limit(r);
-        k = make_room(r, &limit);
+        k = reader_make_room(r, &limit);
         if (k < 0)
                 return k;
 

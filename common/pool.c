@@ -7,7 +7,7 @@
  * last one are taken and done. So a swap that succeeds proves that the fields belonged to the chunk's job, and a helper
  * that read fields of an older job fails to swap.
  *
- * Jobs do not nest, and one thread at a time may call run(). */
+ * Jobs do not nest, and one thread at a time may call pool_run_chunks(). */
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -70,7 +70,7 @@ void tdm_pool_beat(struct tdm_pool *pool)
 /* Takes and runs chunks until the job has none left. */
 static void work(struct tdm_pool *pool, unsigned thread)
 {
-        /* acquire: pairs with the release store in run(), so the fields of this job are seen. */
+        /* acquire: pairs with the release store in pool_run_chunks(), so the fields of this job are seen. */
         uint64_t claim = atomic_load_explicit(&pool->claim, memory_order_acquire);
 
         while ((uint32_t)claim != 0) {
@@ -232,7 +232,7 @@ void tdm_pool_stay_awake(struct tdm_pool *pool, uint64_t ns)
         atomic_store_explicit(&pool->stay_until_ns, tdm_now_ns() + ns, memory_order_relaxed);
 }
 
-static void run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg, bool wakes)
+static void pool_run_chunks(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg, bool wakes)
 {
         uint32_t job, pending;
 
@@ -263,10 +263,11 @@ static void run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *
 
 void tdm_pool_run(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg)
 {
-        run(pool, n_chunks, fn, arg, true);
+        pool_run_chunks(pool, n_chunks, fn, arg, true);
 }
 
 void tdm_pool_run_awake(struct tdm_pool *pool, unsigned n_chunks, tdm_pool_fn fn, void *arg)
 {
-        run(pool, n_chunks, fn, arg, atomic_load_explicit(&pool->n_sleeping, memory_order_relaxed) >= pool->n_started);
+        pool_run_chunks(pool, n_chunks, fn, arg,
+                        atomic_load_explicit(&pool->n_sleeping, memory_order_relaxed) >= pool->n_started);
 }
