@@ -199,8 +199,8 @@ static int forget_oldest_label(struct tdm_accounts *accounts, uid_t uid, struct 
         return 0;
 }
 
-static int intern(struct tdm_accounts *accounts, uid_t uid, const char *text, struct tdm_label **ret,
-                  struct tdm_error *err)
+static int label_intern(struct tdm_accounts *accounts, uid_t uid, const char *text, struct tdm_label **ret,
+                        struct tdm_error *err)
 {
         struct tdm_label *label;
         int r;
@@ -236,7 +236,7 @@ int tdm_accounts_get_labelled(struct tdm_accounts *accounts, uid_t uid, const ch
         if (!is_label(text))
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "a label has 1 to %u printing ASCII characters and no space", TDM_LABEL_MAX_BYTES);
-        r = intern(accounts, uid, text, &label, err);
+        r = label_intern(accounts, uid, text, &label, err);
         if (r != 0)
                 return r;
         label->used_at = ++accounts->clock;

@@ -21,7 +21,7 @@ int tdm_uid_of_name(const char *name, uid_t *ret)
 }
 
 /* A whole decimal number up to `most`. */
-static bool parse_number(const char *text, uint64_t most, uint64_t *ret)
+static bool parse_subuid_number(const char *text, uint64_t most, uint64_t *ret)
 {
         uint64_t value = 0;
 
@@ -45,10 +45,10 @@ static bool parse_line(char *line, tdm_uid_of_name_fn uid_of_name, struct tdm_ui
         uint64_t owner, from, n;
         uid_t uid;
 
-        if (!name || !first || !count || !parse_number(first, UINT32_MAX - 1, &from) ||
-            !parse_number(count, UINT32_MAX - from, &n))
+        if (!name || !first || !count || !parse_subuid_number(first, UINT32_MAX - 1, &from) ||
+            !parse_subuid_number(count, UINT32_MAX - from, &n))
                 return false;
-        if (parse_number(name, UINT32_MAX - 1, &owner))
+        if (parse_subuid_number(name, UINT32_MAX - 1, &owner))
                 uid = (uid_t)owner;
         else if (uid_of_name(name, &uid) < 0)
                 return false;

@@ -24,7 +24,7 @@ static int on_end(struct tdm_source *source, void *userdata)
         return 0;
 }
 
-static void serve(struct tdm_turns *turns, struct tdm_account *account)
+static void turn_serve(struct tdm_turns *turns, struct tdm_account *account)
 {
         turns->served = account;
         account->turn = turns->number;
@@ -38,7 +38,7 @@ static void serve(struct tdm_turns *turns, struct tdm_account *account)
         turns->served = NULL;
 }
 
-static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
+static int on_turns_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         _cleanup_(tdm_account_unrefp) struct tdm_account *account = NULL;
         struct tdm_turns *turns = userdata;
@@ -49,7 +49,7 @@ static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 return 0;
         account = tdm_account_ref(tdm_list_entry(turns->queue.next, struct tdm_account, turn_node));
         tdm_list_remove(&account->turn_node);
-        serve(turns, account);
+        turn_serve(turns, account);
         if (!tdm_list_empty(&account->waiters) && tdm_list_empty(&account->turn_node))
                 tdm_list_append(&turns->queue, &account->turn_node);
         if (!tdm_list_empty(&turns->queue)) {
@@ -71,7 +71,7 @@ int tdm_turns_new(struct tdm_turns **ret, struct tdm_loop *loop)
         turns->number = 1; /* accounts begin with 0 */
         r = tdm_loop_add_defer(loop, on_end, turns, &turns->end);
         if (r == 0)
-                r = tdm_loop_add_timer(loop, on_timer, turns, &turns->timer);
+                r = tdm_loop_add_timer(loop, on_turns_timer, turns, &turns->timer);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&turns);

@@ -109,8 +109,8 @@ static uint32_t bucket_of(const struct tdm_prefix *p, uint32_t parent, uint64_t 
         return (uint32_t)((h ^ h >> 32) & (p->n_buckets - 1));
 }
 
-static uint32_t find(const struct tdm_prefix *p, uint32_t parent, uint64_t identity, uint32_t numerics,
-                     const uint32_t *tokens)
+static uint32_t prefix_page_find(const struct tdm_prefix *p, uint32_t parent, uint64_t identity, uint32_t numerics,
+                                 const uint32_t *tokens)
 {
         for (uint32_t at = p->buckets[bucket_of(p, parent, identity, numerics, tokens)]; at;
              at = p->entries[at - 1].next_in_bucket) {
@@ -252,7 +252,7 @@ uint32_t tdm_prefix_numerics(struct tdm_prefix *p, const void *key, size_t size)
         return p->numerics[p->n_numerics++].number;
 }
 
-static bool is_known(const struct tdm_prefix *p, uint32_t numerics)
+static bool numerics_are_known(const struct tdm_prefix *p, uint32_t numerics)
 {
         for (unsigned i = 0; i < p->n_numerics; i++)
                 if (p->numerics[i].number == numerics)
@@ -274,7 +274,7 @@ uint32_t tdm_prefix_take(struct tdm_prefix *p, uint64_t identity, uint32_t numer
         uint32_t parent = NONE, n_known = 0, best = 0, n_window = 0 /* in a row, at the end */;
 
         while ((n_known + 1) * TDM_KV_PAGE_TOKENS <= n_max) {
-                uint32_t at = find(p, parent, identity, numerics, ids + n_known * TDM_KV_PAGE_TOKENS);
+                uint32_t at = prefix_page_find(p, parent, identity, numerics, ids + n_known * TDM_KV_PAGE_TOKENS);
 
                 if (at == NONE)
                         break;
@@ -311,7 +311,7 @@ void tdm_prefix_add(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, 
 {
         uint32_t parent = NONE;
 
-        if (n_committed / TDM_KV_PAGE_TOKENS <= cursor->n_pages || !is_known(p, numerics))
+        if (n_committed / TDM_KV_PAGE_TOKENS <= cursor->n_pages || !numerics_are_known(p, numerics))
                 return;
         /* The entry that this sequence's last page hangs on may be forgotten, if it was another sequence's page. Then
          * all its pages are entered again from the beginning. */
@@ -320,7 +320,8 @@ void tdm_prefix_add(struct tdm_prefix *p, uint64_t identity, uint32_t numerics, 
         else
                 cursor->n_pages = 0;
         while (cursor->n_pages < n_committed / TDM_KV_PAGE_TOKENS) {
-                uint32_t i = cursor->n_pages, at = find(p, parent, identity, numerics, ids + i * TDM_KV_PAGE_TOKENS);
+                uint32_t i = cursor->n_pages,
+                         at = prefix_page_find(p, parent, identity, numerics, ids + i * TDM_KV_PAGE_TOKENS);
 
                 if (at == NONE) {
                         at = tables->pages[TDM_KV_FULL][i];

@@ -69,7 +69,7 @@ static const char *placement_text(const struct tdm_status_source *source, const 
 }
 
 /* 0 to 1. */
-static double progress(const struct tdm_model *model)
+static double model_progress(const struct tdm_model *model)
 {
         uint64_t done, total;
 
@@ -100,7 +100,7 @@ const char *tdm_status_name_of(const struct tdm_status_source *source, const str
 }
 
 /* "": nothing that the viewer may read. */
-static const char *path_of(const struct tdm_status_source *source, const struct tdm_model *model)
+static const char *shown_path(const struct tdm_status_source *source, const struct tdm_model *model)
 {
         const char *path = tdm_model_path_for(model, source->sees_all ? model->account : source->viewer);
 
@@ -136,7 +136,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
 
         *f = (struct tdm_model_fields){
                 .name = tdm_status_name_of(source, model),
-                .path = path_of(source, model),
+                .path = shown_path(source, model),
                 .state = tdm_model_state_name(model->state),
                 .error = tdm_model_shown_error(model),
                 .architecture = metadata ? metadata->architecture : "",
@@ -150,7 +150,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .chat = metadata ? tdm_chat_family_name(metadata->chat) : "",
                 .capabilities = metadata ? capabilities(model, metadata) : "",
                 .load_ms = model->way.load_ms,
-                .progress = progress(model),
+                .progress = model_progress(model),
                 .resident_bytes = tdm_model_resident_bytes(model),
                 .is_default = tdm_model_is_default(model),
                 .modified_s = modified_s(&model->identity),

@@ -13,7 +13,7 @@
 
 #define STARVED_MAX_NS (10 * TDM_NSEC_PER_SEC)
 
-static int read_file(pid_t pid, pid_t tid, const char *name, char *text, size_t size)
+static int read_thread_file(pid_t pid, pid_t tid, const char *name, char *text, size_t size)
 {
         _cleanup_(closep) int fd = -1;
         char path[64];
@@ -34,13 +34,13 @@ static int read_thread(pid_t pid, pid_t tid, struct tdm_fleet_thread *ret, bool 
 {
         unsigned long long ran, waited;
         char text[512], *end;
-        int r = read_file(pid, tid, "schedstat", text, sizeof(text));
+        int r = read_thread_file(pid, tid, "schedstat", text, sizeof(text));
 
         if (r < 0)
                 return r;
         if (sscanf(text, "%llu %llu", &ran, &waited) != 2)
                 return -EPROTO;
-        r = read_file(pid, tid, "stat", text, sizeof(text));
+        r = read_thread_file(pid, tid, "stat", text, sizeof(text));
         if (r < 0)
                 return r;
         end = strrchr(text, ')'); /* the name in the parentheses may hold any character */
@@ -49,7 +49,7 @@ static int read_thread(pid_t pid, pid_t tid, struct tdm_fleet_thread *ret, bool 
         return 0;
 }
 
-static const struct tdm_fleet_thread *find(const struct tdm_fleet_sample *s, pid_t tid)
+static const struct tdm_fleet_thread *thread_find(const struct tdm_fleet_sample *s, pid_t tid)
 {
         for (unsigned i = 0; i < s->n; i++)
                 if (s->threads[i].tid == tid)
@@ -82,7 +82,7 @@ uint64_t tdm_fleet_starved_ns(struct tdm_fleet_sample *s, pid_t pid, uint64_t el
                 if (tid <= 0 || read_thread(pid, tid, t, &wants) < 0)
                         continue;
                 now.n++;
-                before = find(s, tid);
+                before = thread_find(s, tid);
                 if (!before)
                         continue;
                 /* The kernel counts a wait when it is over. So all the time in which the thread did not run counts as

@@ -29,7 +29,7 @@ static void remember(struct tdm_fleet *f, struct tdm_fleet_entry *entry, enum td
 }
 
 /* known: the trial has come to its end. */
-static void settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool known)
+static void trial_settle(struct tdm_fleet *f, struct tdm_fleet_entry *entry, bool known)
 {
         struct tdm_fleet_trial *t = &entry->trial;
         char text[TDM_PLACEMENT_IDENTITY];
@@ -107,7 +107,7 @@ static void post_next(struct tdm_fleet *f, struct tdm_fleet_entry *entry)
                 return; /* on the next pump */
         if (r < 0) {
                 tdm_log_warning("model %s: cannot try out its plans: %s", entry->name, strerror(-r));
-                settle(f, entry, false);
+                trial_settle(f, entry, false);
                 return;
         }
         t->step_id = entry->steps[0].step_id;
@@ -135,7 +135,7 @@ bool tdm_fleet_try_placements(struct tdm_fleet *f, struct tdm_fleet_entry *entry
         if (t->step_id != 0) { /* the step is void: a worker was lost, or could not run it */
                 t->step_id = 0;
                 if (!tdm_placement_trial_lost(&t->trial))
-                        settle(f, entry, false);
+                        trial_settle(f, entry, false);
         }
         if (!t->done && tdm_fleet_worker_is_up(f, TDM_WORKER_NPU) && tdm_fleet_worker_is_up(f, TDM_WORKER_GPU))
                 post_next(f, entry);
@@ -155,5 +155,5 @@ void tdm_fleet_trial_step_done(struct tdm_fleet *f, struct tdm_fleet_entry *entr
         t->step_id = 0;
         tdm_fleet_pump_soon(f);
         if (!tdm_placement_trial_took(&t->trial, tdm_now_ns() - t->posted_ns))
-                settle(f, entry, true);
+                trial_settle(f, entry, true);
 }

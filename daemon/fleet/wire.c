@@ -288,7 +288,7 @@ static void receive_step_failed(struct tdm_fleet_worker *w, const Tandem__Worker
         tdm_fleet_on_step_failed(w, failed->epoch, failed->model_id, failed->slot, failed->step_id, &err);
 }
 
-static int dispatch(struct tdm_fleet_worker *w, const Tandem__Worker__FromWorker *message)
+static int dispatch_message(struct tdm_fleet_worker *w, const Tandem__Worker__FromWorker *message)
 {
         char text[TDM_ERROR_MESSAGE_MAX];
 
@@ -342,7 +342,7 @@ int tdm_fleet_wire_receive(struct tdm_fleet_worker *w, const uint8_t *data, size
 
         if (!message)
                 return -EPROTO;
-        r = dispatch(w, message);
+        r = dispatch_message(w, message);
         tandem__worker__from_worker__free_unpacked(message, NULL);
         return r;
 }

@@ -328,7 +328,7 @@ static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int
         return 0;
 }
 
-static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *userdata)
+static void on_worker_closed(struct tdm_conn *conn, const struct tdm_error *err, void *userdata)
 {
         struct tdm_fleet_worker *w = userdata;
 
@@ -383,7 +383,7 @@ int tdm_fleet_worker_talk(struct tdm_fleet_worker *w, int fd)
         int r = tdm_loop_add_io(w->fleet->loop, w->process.pidfd, EPOLLIN, on_process_exit, w, &w->process.exit_source);
 
         if (r == 0)
-                r = tdm_conn_new(&w->link.conn, w->fleet->loop, ours, &limits, on_frame, on_closed, w);
+                r = tdm_conn_new(&w->link.conn, w->fleet->loop, ours, &limits, on_frame, on_worker_closed, w);
         if (r < 0)
                 return r;
         ours = -1;

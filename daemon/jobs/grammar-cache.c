@@ -11,7 +11,7 @@ struct tdm_grammar_entry {
         char text[];
 };
 
-static bool same(const struct tdm_grammar_key *a, const struct tdm_grammar_key *b)
+static bool grammar_key_equal(const struct tdm_grammar_key *a, const struct tdm_grammar_key *b)
 {
         return a->identity == b->identity && a->kind == b->kind && a->model == b->model && a->flags == b->flags &&
                a->source_size == b->source_size && strcmp(a->name, b->name) == 0 &&
@@ -46,17 +46,18 @@ uint64_t tdm_grammar_cache_bytes_of(const struct tdm_grammar_cache *c, uint64_t 
         return bytes;
 }
 
-static struct tdm_grammar_entry *find(const struct tdm_grammar_cache *c, const struct tdm_grammar_key *key)
+static struct tdm_grammar_entry *grammar_entry_find(const struct tdm_grammar_cache *c,
+                                                    const struct tdm_grammar_key *key)
 {
         for (unsigned i = 0; i < c->n; i++)
-                if (same(&c->entries[i]->key, key))
+                if (grammar_key_equal(&c->entries[i]->key, key))
                         return c->entries[i];
         return NULL;
 }
 
 struct tdm_grammar *tdm_grammar_cache_find(struct tdm_grammar_cache *c, const struct tdm_grammar_key *key)
 {
-        struct tdm_grammar_entry *e = find(c, key);
+        struct tdm_grammar_entry *e = grammar_entry_find(c, key);
 
         if (!e) {
                 c->n_missed++;
@@ -113,7 +114,7 @@ void tdm_grammar_cache_keep(struct tdm_grammar_cache *c, const struct tdm_gramma
         uint64_t bytes = sizeof(struct tdm_grammar_entry) + text_size + tdm_grammar_bytes(grammar);
         struct tdm_grammar_entry *e;
 
-        if (bytes > TDM_GRAMMAR_CACHE_USER_BYTES || find(c, key))
+        if (bytes > TDM_GRAMMAR_CACHE_USER_BYTES || grammar_entry_find(c, key))
                 return;
         e = malloc(sizeof(*e) + text_size);
         if (!e)

@@ -258,7 +258,7 @@ static void drop_text(struct tdm_job *job)
 }
 
 /* It does not wait any more: the account gets back what the job was charged. */
-static void settle(struct tdm_job *job)
+static void job_settle_charge(struct tdm_job *job)
 {
         tdm_account_release(job->account, TDM_RESOURCE_WAITING_BYTES, job->charged_bytes);
         job->charged_bytes = 0;
@@ -275,7 +275,7 @@ void tdm_job_unref(struct tdm_job *job)
         if (!job || --job->n_refs > 0)
                 return;
         drop_text(job);
-        settle(job);
+        job_settle_charge(job);
         tdm_account_unref(job->account);
         free(job->prompt.from_text.ids);
         free(job->ids);
@@ -407,7 +407,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "logit-bias: token id %u is not in the vocabulary of %u",
                                              job->request.biases[i].id, hp->n_vocab);
-        settle(job);
+        job_settle_charge(job);
         job->prompt_tokens = job->n_ids;
         job->text.tokenizer = tokenizer;
         if (job->kind != TDM_JOB_GENERATE) {
@@ -689,7 +689,7 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
         atomic_store_explicit(&job->prompt.cancel_encoding, true, memory_order_relaxed);
         if (!job->prompt.encoding) {
                 drop_text(job);
-                settle(job);
+                job_settle_charge(job);
         }
 }
 

@@ -56,7 +56,7 @@ static int check_texts(const struct tdm_job_option *option, const struct tdm_sto
         return r;
 }
 
-static int check_whole(const struct tdm_job_option *option, uint64_t value, struct tdm_error *err)
+static int check_whole_option(const struct tdm_job_option *option, uint64_t value, struct tdm_error *err)
 {
         char text[32];
 
@@ -88,8 +88,8 @@ static int check_index(const struct tdm_job_option *option, uint32_t value, bool
 }
 
 #define CHECK_BOOL(row, o, field) 0
-#define CHECK_U32(row, o, field) check_whole(row, (o)->field, err)
-#define CHECK_U64(row, o, field) check_whole(row, (o)->field, err)
+#define CHECK_U32(row, o, field) check_whole_option(row, (o)->field, err)
+#define CHECK_U64(row, o, field) check_whole_option(row, (o)->field, err)
 #define CHECK_REAL(row, o, field) check_real(row, (double)(o)->field, err)
 #define CHECK_CHOICE(row, o, field) check_index(row, (o)->field, false, err)
 #define CHECK_NAME(row, o, field) check_index(row, (o)->field, true, err)

@@ -210,7 +210,7 @@ static int read_metadata(struct tdm_model_load *l)
         return 0;
 }
 
-static int on_progress(const struct tdm_weights_progress *progress, void *userdata)
+static int on_load_progress(const struct tdm_weights_progress *progress, void *userdata)
 {
         struct tdm_model_load *l = userdata;
         /* the segment may be longer: it is of whole pages */
@@ -252,7 +252,7 @@ static void *run_stage(void *userdata)
                 l->r = read_metadata(l);
         else
                 l->r = tdm_weights_build(l->metadata->plan, l->metadata->gguf, l->segment->base, n_packers(),
-                                         on_progress, l, &l->err);
+                                         on_load_progress, l, &l->err);
         if (l->seal_error < 0)
                 l->r = tdm_error_set(&l->err, TDM_E_INTERNAL, "cannot seal the weights of model %s: %s", l->name,
                                      strerror(-l->seal_error));
@@ -340,7 +340,7 @@ void tdm_model_load_cancel(struct tdm_model_load *l)
         atomic_store_explicit(&l->cancel, true, memory_order_relaxed);
 }
 
-static int start(struct tdm_model_load *l, enum stage stage)
+static int stage_start(struct tdm_model_load *l, enum stage stage)
 {
         int r;
 
@@ -360,7 +360,7 @@ static int start(struct tdm_model_load *l, enum stage stage)
 int tdm_model_load_metadata(struct tdm_model_load *l, uint64_t max_bytes)
 {
         l->max_bytes = max_bytes;
-        return start(l, STAGE_METADATA);
+        return stage_start(l, STAGE_METADATA);
 }
 
 struct tdm_model_metadata *tdm_model_load_take_metadata(struct tdm_model_load *l)
@@ -376,7 +376,7 @@ int tdm_model_load_weights(struct tdm_model_load *l, const struct tdm_model_meta
         l->sealed = sealed;
         atomic_store_explicit(&l->n_done, 0, memory_order_relaxed);
         atomic_store_explicit(&l->n_total, metadata->weights_bytes, memory_order_relaxed);
-        return start(l, STAGE_WEIGHTS);
+        return stage_start(l, STAGE_WEIGHTS);
 }
 
 void tdm_model_load_progress(const struct tdm_model_load *l, uint64_t *ret_done, uint64_t *ret_total)

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <sys/resource.h>
 
-static int read_text(const char *path, char *buffer, size_t size)
+static int read_memory_file(const char *path, char *buffer, size_t size)
 {
         _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
         ssize_t n;
@@ -26,7 +26,7 @@ static uint64_t meminfo_available(void)
         uint64_t kib;
         const char *p;
 
-        if (read_text("/proc/meminfo", text, sizeof(text)) < 0)
+        if (read_memory_file("/proc/meminfo", text, sizeof(text)) < 0)
                 return UINT64_MAX;
         p = strstr(text, "MemAvailable:");
         if (!p || sscanf(p, "MemAvailable: %" SCNu64, &kib) != 1)
@@ -43,13 +43,13 @@ static uint64_t limit_left(const char *dir, const char *limit_name, const char *
         const char *p;
 
         if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, limit_name) >= sizeof(path) ||
-            read_text(path, limit, sizeof(limit)) < 0 || sscanf(limit, "%" SCNu64, &n_limit) != 1)
+            read_memory_file(path, limit, sizeof(limit)) < 0 || sscanf(limit, "%" SCNu64, &n_limit) != 1)
                 return UINT64_MAX;
         if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, used_name) >= sizeof(path) ||
-            read_text(path, used, sizeof(used)) < 0 || sscanf(used, "%" SCNu64, &n_used) != 1)
+            read_memory_file(path, used, sizeof(used)) < 0 || sscanf(used, "%" SCNu64, &n_used) != 1)
                 return UINT64_MAX;
         if ((size_t)snprintf(path, sizeof(path), "%s/memory.stat", dir) < sizeof(path) &&
-            read_text(path, stat, sizeof(stat)) == 0) {
+            read_memory_file(path, stat, sizeof(stat)) == 0) {
                 p = strstr(stat, "inactive_file ");
                 if (p)
                         (void)sscanf(p, "inactive_file %" SCNu64, &n_file);
@@ -64,7 +64,7 @@ static uint64_t cgroup_left(void)
         char text[1024], dir[600], *path, *end;
         uint64_t left = UINT64_MAX;
 
-        if (read_text("/proc/self/cgroup", text, sizeof(text)) < 0)
+        if (read_memory_file("/proc/self/cgroup", text, sizeof(text)) < 0)
                 return UINT64_MAX;
         path = strstr(text, "0::/");
         if (!path)
@@ -93,7 +93,7 @@ static uint64_t address_space_left(void)
 
         if (getrlimit(RLIMIT_AS, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
                 return UINT64_MAX;
-        if (read_text("/proc/self/statm", text, sizeof(text)) < 0 || sscanf(text, "%" SCNu64, &pages) != 1)
+        if (read_memory_file("/proc/self/statm", text, sizeof(text)) < 0 || sscanf(text, "%" SCNu64, &pages) != 1)
                 return UINT64_MAX;
         used = pages * (uint64_t)sysconf(_SC_PAGESIZE);
         return limit.rlim_cur - TDM_MIN((uint64_t)limit.rlim_cur, used);

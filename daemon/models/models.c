@@ -295,7 +295,7 @@ void tdm_model_unlist(struct tdm_model *model)
         tdm_model_unref(model);
 }
 
-static struct tdm_model *find(struct tdm_models *m, const struct tdm_file_identity *identity)
+static struct tdm_model *model_find_file(struct tdm_models *m, const struct tdm_file_identity *identity)
 {
         struct tdm_model *model;
 
@@ -324,7 +324,7 @@ static void forget_older(struct tdm_models *m, const struct tdm_account *account
         }
 }
 
-static int make_room(struct tdm_models *m, const struct tdm_account *account, struct tdm_error *err)
+static int make_room_for_model(struct tdm_models *m, const struct tdm_account *account, struct tdm_error *err)
 {
         struct tdm_model *model;
 
@@ -344,7 +344,7 @@ static int add_model(struct tdm_models *m, struct tdm_account *account, const ch
                      const struct tdm_file_identity *identity, struct tdm_model **ret, struct tdm_error *err)
 {
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
-        int r = make_room(m, account, err);
+        int r = make_room_for_model(m, account, err);
 
         if (r != 0)
                 return r;
@@ -405,8 +405,8 @@ static int become_named(struct tdm_model *model, const char *path, const char *n
 }
 
 /* Takes *own when that is a new model. name: of the daemon's own file; NULL: a client passed it. */
-static int open_file(struct tdm_models *m, struct tdm_account *account, const char *path, const char *name, int *own,
-                     struct tdm_model **ret, struct tdm_error *err)
+static int open_model_by_file(struct tdm_models *m, struct tdm_account *account, const char *path, const char *name,
+                              int *own, struct tdm_model **ret, struct tdm_error *err)
 {
         struct tdm_file_identity identity;
         struct tdm_model *model;
@@ -415,7 +415,7 @@ static int open_file(struct tdm_models *m, struct tdm_account *account, const ch
         if (r < 0)
                 return tdm_error_set(err, TDM_E_NO_MODEL, "cannot open model %.*s: %s", TDM_UTF8_CUT(path, 200),
                                      r == -ENXIO ? "it is not a regular file" : strerror(-r));
-        model = find(m, &identity);
+        model = model_find_file(m, &identity);
         if (model) {
                 tdm_model_touch(model);
                 *ret = tdm_model_ref(model);
@@ -487,7 +487,7 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
                         return r;
         }
         tdm_utf8_mend(path);
-        r = open_file(m, account, path, own_name, &own, ret, err);
+        r = open_model_by_file(m, account, path, own_name, &own, ret, err);
         if (r == 0 && fd >= 0)
                 tdm_model_remember_said(*ret, account, path);
         tdm_models_close_file(m, account, steal_fd(&own));
@@ -700,7 +700,7 @@ static const char *first_name(struct tdm_models *m, const char *name, struct tdm
         if (tdm_models_open_name(m, name, &fd, &path, &own_name, err) != 0)
                 return NULL;
         if (tdm_file_identify(fd, &identity) == 0)
-                model = find(m, &identity);
+                model = model_find_file(m, &identity);
         tdm_models_close_file(m, m->root, fd);
         if (model && model->by_name)
                 return model->name;
@@ -744,7 +744,7 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
 
 struct tdm_model *tdm_models_find_file(struct tdm_models *m, const struct tdm_file_identity *identity)
 {
-        struct tdm_model *model = find(m, identity);
+        struct tdm_model *model = model_find_file(m, identity);
 
         return model && model->by_name ? model : NULL;
 }

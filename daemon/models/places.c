@@ -117,8 +117,8 @@ static uint64_t used_beside(const struct tdm_model *except, const struct tdm_acc
         return cost;
 }
 
-static int refuse(struct tdm_account *account, enum tdm_resource resource, uint64_t used, uint64_t cost, uint64_t share,
-                  struct tdm_error *err)
+static int refuse_place(struct tdm_account *account, enum tdm_resource resource, uint64_t used, uint64_t cost,
+                        uint64_t share, struct tdm_error *err)
 {
         account->n_refused[resource]++;
         if (resource == TDM_RESOURCE_MODELS)
@@ -151,7 +151,7 @@ int tdm_model_check_user(struct tdm_model *model, struct tdm_account *account, s
                 if (!guest && tdm_models_guest_cost(model->models, account, resource) == 0)
                         continue;
                 if (used > 0 && used + cost > share) /* one model everybody may use */
-                        return refuse(account, resource, used, cost, share, err);
+                        return refuse_place(account, resource, used, cost, share, err);
         }
         if (user)
                 user->admitted = true;

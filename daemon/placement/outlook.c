@@ -68,7 +68,7 @@ static uint64_t value(const struct tdm_outlook *o, unsigned i, unsigned many)
         return best;
 }
 
-static bool is_known(const struct tdm_outlook *o, unsigned i)
+static bool pace_is_known(const struct tdm_outlook *o, unsigned i)
 {
         return value(o, i, 0) > 0 && value(o, i, 1) > 0 && o->of[i].n_lost < MAX_LOST;
 }
@@ -132,7 +132,7 @@ static void guess_many(struct tdm_outlook *o, unsigned i)
 static bool is_near(const struct tdm_outlook *o, unsigned i)
 {
         for (unsigned k = 0; k < TDM_N_CANDIDATES; k++)
-                if (is_known(o, k) && is_known(o, i) && cost(o, i, 1) > NEAR * cost(o, k, 1))
+                if (pace_is_known(o, k) && pace_is_known(o, i) && cost(o, i, 1) > NEAR * cost(o, k, 1))
                         return false;
         return true;
 }
@@ -142,7 +142,7 @@ static bool cannot_win(const struct tdm_outlook *o, unsigned i)
 {
         unsigned own = index_of(o->found);
 
-        return own < TDM_N_CANDIDATES && i != own && is_known(o, own) && !o->of[own].old[0] && !o->of[i].old[0] &&
+        return own < TDM_N_CANDIDATES && i != own && pace_is_known(o, own) && !o->of[own].old[0] && !o->of[i].old[0] &&
                WEIGHT_OF_DECODE * (double)value(o, i, 0) > BETTER * cost(o, own, 1);
 }
 
@@ -174,7 +174,7 @@ static bool is_worth_it(struct tdm_outlook *o, unsigned i, bool many, bool idle)
 /* It was probed so often, as things are now, that one of the times was hardly disturbed. */
 static bool is_sure(const struct tdm_outlook *o, unsigned i)
 {
-        return is_known(o, i) && !o->of[i].old[0] && o->of[i].took_ns[0][SURE - 1] > 0;
+        return pace_is_known(o, i) && !o->of[i].old[0] && o->of[i].took_ns[0][SURE - 1] > 0;
 }
 
 static void end_round(struct tdm_outlook *o, uint64_t now_ns)
@@ -237,7 +237,7 @@ bool tdm_outlook_next(struct tdm_outlook *o, uint32_t max_rows, bool idle, bool 
         return false;
 }
 
-static void go_on(struct tdm_outlook *o, uint64_t spent_ns, uint64_t now_ns)
+static void outlook_go_on(struct tdm_outlook *o, uint64_t spent_ns, uint64_t now_ns)
 {
         o->at++;
         o->round_ns += spent_ns;
@@ -265,7 +265,7 @@ void tdm_outlook_took(struct tdm_outlook *o, const struct tdm_probe *probe, uint
         if (c->took_ns[0][2] > 0 && c->took_ns[1][2] > 0) /* of fewer the shortest may be a disturbed one */
                 c->times = (double)value(o, probe->candidate, 1) / (double)value(o, probe->candidate, 0);
         c->at_ns = now_ns;
-        go_on(o, ns + held_ns, now_ns);
+        outlook_go_on(o, ns + held_ns, now_ns);
 }
 
 void tdm_outlook_void(struct tdm_outlook *o, const struct tdm_probe *probe, bool lost, uint64_t now_ns)
@@ -273,7 +273,7 @@ void tdm_outlook_void(struct tdm_outlook *o, const struct tdm_probe *probe, bool
         o->of[probe->candidate].n_lost += lost;
         if (lost)
                 memset(o->of[probe->candidate].took_ns, 0, sizeof(o->of[probe->candidate].took_ns));
-        go_on(o, 0, now_ns);
+        outlook_go_on(o, 0, now_ns);
 }
 
 void tdm_outlook_note_step(struct tdm_outlook *o, enum tdm_placement placement, uint32_t n_rows, uint64_t ns,
@@ -314,7 +314,8 @@ static double cost_beside(const struct tdm_outlook *o, unsigned i, const uint32_
         double sum = cost(o, i, n_on[candidates[i]] + 1);
 
         for (unsigned k = 0; k < TDM_N_CANDIDATES; k++)
-                if (k != i && n_on[candidates[k]] > 0 && is_known(o, k) && meet(candidates[i], candidates[k], apart))
+                if (k != i && n_on[candidates[k]] > 0 && pace_is_known(o, k) &&
+                    meet(candidates[i], candidates[k], apart))
                         sum += WEIGHT_OF_DECODE * decode_ns(o, k, n_on[candidates[k]]);
         return sum;
 }
@@ -323,10 +324,10 @@ enum tdm_placement tdm_outlook_choose(const struct tdm_outlook *o, const uint32_
 {
         unsigned own = index_of(o->found), best = own;
 
-        if (own == TDM_N_CANDIDATES || !apart || !is_known(o, own) || now_ns - o->of[own].at_ns > STALE_NS)
+        if (own == TDM_N_CANDIDATES || !apart || !pace_is_known(o, own) || now_ns - o->of[own].at_ns > STALE_NS)
                 return o->found;
         for (unsigned i = 0; i < TDM_N_CANDIDATES; i++)
-                if (is_known(o, i) && now_ns - o->of[i].at_ns <= STALE_NS &&
+                if (pace_is_known(o, i) && now_ns - o->of[i].at_ns <= STALE_NS &&
                     cost_beside(o, i, n_on, apart) < cost_beside(o, best, n_on, apart))
                         best = i;
         if (cost_beside(o, best, n_on, apart) < BETTER_BESIDE * cost_beside(o, own, n_on, apart))
@@ -339,7 +340,7 @@ void tdm_outlook_describe(const struct tdm_outlook *o, char *text, size_t size)
         size_t n = (size_t)snprintf(text, size, "one row, %u rows:", o->many_rows);
 
         for (unsigned i = 0; i < TDM_N_CANDIDATES && n < size; i++)
-                if (is_known(o, i))
+                if (pace_is_known(o, i))
                         n += (size_t)snprintf(text + n, size - n, " %s %.2f, %.2f ms;",
                                               tdm_placement_name(candidates[i]), (double)value(o, i, 0) / 1e6,
                                               (double)value(o, i, 1) / 1e6);

@@ -60,7 +60,7 @@ void tdm_pace_note(struct tdm_pace *p, enum tdm_worker_index worker, uint32_t n_
 }
 
 /* This worker's part of the speed of both, for steps of that class; half when the pace of one is not known. */
-static double share_of(const struct tdm_pace *p, enum tdm_worker_index worker, unsigned class)
+static double worker_share(const struct tdm_pace *p, enum tdm_worker_index worker, unsigned class)
 {
         double own = p->now[worker][class].rows_per_ns, other = p->now[!worker][class].rows_per_ns;
 
@@ -128,7 +128,7 @@ static uint32_t balanced(const struct tdm_placement_load *load, const struct tdm
                          const struct tdm_pace *pace, struct tdm_route ret[2])
 {
         /* A single sequence goes to the faster worker. */
-        enum tdm_worker_index first = share_of(pace, TDM_WORKER_GPU, 0) >= 0.5 ? TDM_WORKER_GPU : TDM_WORKER_NPU;
+        enum tdm_worker_index first = worker_share(pace, TDM_WORKER_GPU, 0) >= 0.5 ? TDM_WORKER_GPU : TDM_WORKER_NPU;
         uint32_t n = 0, most = max_steps(load, true, false);
 
         for (unsigned i = 0; i < TDM_N_WORKERS; i++) {
@@ -234,7 +234,7 @@ uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const str
  * sequences only, so that a difference within the noise moves nothing. */
 static void set_quota(struct tdm_pace *p, uint32_t n)
 {
-        double share = share_of(p, (enum tdm_worker_index)0, pace_class(n / 2));
+        double share = worker_share(p, (enum tdm_worker_index)0, pace_class(n / 2));
         double want = share * (n + STEP_OVERHEAD_ROWS) - (1 - share) * STEP_OVERHEAD_ROWS;
 
         want = TDM_MIN(TDM_MAX(want, 0.0), (double)n);
@@ -260,7 +260,7 @@ void tdm_placement_share(struct tdm_pace *pace, const struct tdm_route *route, c
                 return;
         set_quota(pace, work->n_decode);
         ret->n_decode = route->worker == 0 ? pace->quota : work->n_decode - pace->quota;
-        share = share_of(pace, route->worker, 1);
+        share = worker_share(pace, route->worker, 1);
         ret->prompt_rows = TDM_MAX(min_chunk, (uint32_t)TDM_MIN(ceil(share * (double)work->prompt_rows), 1e6));
         ret->relay = work->may_relay;
         if (ret->relay)

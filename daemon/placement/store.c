@@ -78,7 +78,7 @@ static void take_line(struct tdm_placement_store *store, char *line)
                 tdm_placement_store_add(store, line, placement);
 }
 
-static void read_file(struct tdm_placement_store *store)
+static void store_read_file(struct tdm_placement_store *store)
 {
         _cleanup_(freep) char *text = NULL;
         _cleanup_(closep) int fd = -1;
@@ -110,7 +110,7 @@ int tdm_placement_store_new(struct tdm_placement_store **ret, unsigned max_entri
         if (!store)
                 return -ENOMEM;
         store->max_entries = max_entries;
-        read_file(store);
+        store_read_file(store);
         *ret = store;
         return 0;
 }

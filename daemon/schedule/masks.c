@@ -29,7 +29,7 @@ static const uint32_t *generated_ids(const struct tdm_job *job)
         return job->ids + job->prompt_tokens;
 }
 
-static void fail(struct tdm_job *job, int r, const struct tdm_error *err)
+static void mask_fail(struct tdm_job *job, int r, const struct tdm_error *err)
 {
         struct tdm_error e = *err;
 
@@ -55,7 +55,7 @@ int tdm_scheduler_charge_grammar(struct tdm_scheduler *s, struct tdm_job *job, s
 }
 
 /* No token may follow: the text is whole and the vocabulary has no end token, or the vocabulary cannot write it. */
-static void end(struct tdm_job *job)
+static void mask_end_text(struct tdm_job *job)
 {
         struct tdm_error err;
 
@@ -68,7 +68,7 @@ static void end(struct tdm_job *job)
         tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
 }
 
-static void settle(struct tdm_job *job, int r, const struct tdm_error *err)
+static void mask_settle(struct tdm_job *job, int r, const struct tdm_error *err)
 {
         struct tdm_error e = *err;
 
@@ -78,9 +78,9 @@ static void settle(struct tdm_job *job, int r, const struct tdm_error *err)
                 r = charged != 0 ? charged : r;
         }
         if (r == -ENODATA)
-                end(job);
+                mask_end_text(job);
         else if (r != 0)
-                fail(job, r, &e);
+                mask_fail(job, r, &e);
 }
 
 static void run_making(void *task)
@@ -100,7 +100,7 @@ static void on_made(void *task, bool ran)
 
         tdm_job_end_mask(m->job, m->ns > SLOW_NS);
         if (ran && !m->job->finished)
-                settle(m->job, m->r, &m->error);
+                mask_settle(m->job, m->r, &m->error);
         if (ran)
                 tdm_source_schedule(m->s->work);
         tdm_job_unref(m->job);
@@ -183,7 +183,7 @@ static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, s
         if (r == -EAGAIN)
                 start_making(s, job);
         else if (r != -ECANCELED)
-                settle(job, r, &err);
+                mask_settle(job, r, &err);
 }
 
 /* Those of the rows of its guesses. One that takes too long is left out, and ends the guesses: they must not cost a job

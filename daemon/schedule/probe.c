@@ -30,7 +30,7 @@ static bool follows(const struct tdm_scheduler *s, const struct sequence *q)
 }
 
 /* It has begun: its outlook starts with what the trial has found. */
-static void begin(struct tdm_scheduler *s, struct lane *lane)
+static void probe_begin(struct tdm_scheduler *s, struct lane *lane)
 {
         if (lane->probe.begun)
                 return;
@@ -51,7 +51,7 @@ static enum tdm_placement choice(struct tdm_scheduler *s, struct lane *lane,
                 if (!q->is_draft && !q->job->finished && !q->job->paused)
                         n_on[p]++;
         }
-        begin(s, lane);
+        probe_begin(s, lane);
         found = tdm_outlook_choose(&lane->outlook, n_on, !workers->shares_cpus, tdm_scheduler_now(s));
         return tdm_placement_measured(workers, found);
 }
@@ -221,7 +221,7 @@ void tdm_scheduler_probe_landed(struct tdm_scheduler *s, struct lane *lane, stru
 }
 
 /* A job of the lane follows what is measured, or did so lately. *idle: none does now. */
-static bool is_wanted(struct tdm_scheduler *s, struct lane *lane, uint64_t now, bool *idle)
+static bool probe_is_wanted(struct tdm_scheduler *s, struct lane *lane, uint64_t now, bool *idle)
 {
         struct sequence *q;
 
@@ -249,7 +249,7 @@ static bool next(struct tdm_scheduler *s, struct lane *lane, bool idle, bool pip
         const enum tdm_placement before = lane->outlook.found;
         char text[256];
 
-        begin(s, lane);
+        probe_begin(s, lane);
         if (tdm_outlook_next(&lane->outlook, lane->model->layout.limits.max_rows, idle, pipelined, now,
                              &lane->probe.what))
                 return true;
@@ -269,7 +269,7 @@ static void probe_lane(struct tdm_scheduler *s, struct lane *lane, const struct 
 
         if (p->n_in_flight > 0)
                 return;
-        if (!may_run(s, lane, workers) || !is_wanted(s, lane, now, &idle)) {
+        if (!may_run(s, lane, workers) || !probe_is_wanted(s, lane, now, &idle)) {
                 p->waits = false;
                 return;
         }
@@ -312,7 +312,7 @@ void tdm_scheduler_probe(struct tdm_scheduler *s)
         now = tdm_scheduler_now(s);
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 probe_lane(s, lane, &workers);
-                if (lane->probe.n_in_flight == 0 && !lane->probe.waits && is_wanted(s, lane, now, &idle) &&
+                if (lane->probe.n_in_flight == 0 && !lane->probe.waits && probe_is_wanted(s, lane, now, &idle) &&
                     may_run(s, lane, &workers))
                         due = TDM_MIN(due, lane->outlook.due_ns);
         }

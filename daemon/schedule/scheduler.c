@@ -586,7 +586,7 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
 
 /* ---- telling ---- */
 
-static void tell_progress(struct sequence *q, uint64_t now)
+static void sequence_tell_progress(struct sequence *q, uint64_t now)
 {
         struct tdm_job *job = q->job;
         bool changed = job->state != q->told_state ||
@@ -655,7 +655,7 @@ static void tell(struct tdm_scheduler *s)
                 if (tdm_job_tell_accepted(job) && job->events)
                         job->events->accepted(job, job->userdata);
                 update_progress(q, position);
-                tell_progress(q, now);
+                sequence_tell_progress(q, now);
         }
         tell_emits(s);
         tdm_list_for_each(q, &s->ended, struct sequence, queue) {

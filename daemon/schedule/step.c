@@ -668,7 +668,7 @@ static uint32_t find_routes(struct tdm_scheduler *s, const struct step_class *c,
         return tdm_placement_choose(&model, &load, ret);
 }
 
-static struct tdm_share share_of(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
+static struct tdm_share class_share(struct tdm_scheduler *s, const struct step_class *c, const struct tdm_route *route)
 {
         struct tdm_placement_work work = { .max_rows = s->config.max_rows,
                                            .may_relay = !s->config.no_relay && !c->suspects };
@@ -706,7 +706,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         b = build_begin(s, c->lane);
         memcpy(head.plan, route->plan, tdm_model_n_blocks(tdm_model_hparams(model)));
         b.bits = tdm_scheduler_bits(s, c, head.plan);
-        b.share = share_of(s, c, route);
+        b.share = class_share(s, c, route);
         if (c->drafts)
                 fill_drafts(&b, collect_drafts(s, c), can_burst(&b, head.plan));
         else {

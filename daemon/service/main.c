@@ -7,7 +7,7 @@
 
 /* --check-config: the names of the files and the resulting configuration on standard output; errors were reported
  * before. */
-static int check(const struct tdm_config *config)
+static int check_configuration(const struct tdm_config *config)
 {
         for (char *const *file = config->files; file && *file; file++)
                 printf("# %s\n", *file);
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
                 return fflush(stdout) == 0 ? 0 : 1;
         }
         if (config.check)
-                return check(&config);
+                return check_configuration(&config);
         tdm_log_set_level(config.log_level);
         r = tdm_server_run(&config, &err);
         if (r != 0) {

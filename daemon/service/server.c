@@ -267,7 +267,7 @@ static void begin_to_end(struct server *s, const char *why)
         tdm_source_arm(s->ending, s->ending_ns + 1);
 }
 
-static int on_signal(struct tdm_source *source, int signo, void *userdata)
+static int on_end_signal(struct tdm_source *source, int signo, void *userdata)
 {
         struct server *s = userdata;
 
@@ -472,7 +472,7 @@ static bool has_work(void *userdata)
 }
 
 /* All of these numbers only grow, so their sum stands still only when each of them does. */
-static uint64_t progress(void *userdata)
+static uint64_t server_progress(void *userdata)
 {
         struct server *s = userdata;
         struct tdm_scheduler_stats stats;
@@ -507,7 +507,7 @@ static void describe(char *text, size_t size, void *userdata)
 }
 
 static const struct tdm_watchdog_ops watchdog_ops = { .has_work = has_work,
-                                                      .progress = progress,
+                                                      .progress = server_progress,
                                                       .describe = describe };
 
 /* A configuration with an error changes nothing: the old one stays in force. */
@@ -568,9 +568,9 @@ static int set_up_loop(struct server *s, struct tdm_error *err)
         r = tdm_loop_new(&s->loop, err);
         if (r != 0)
                 return r;
-        r = tdm_loop_add_signal(s->loop, SIGTERM, on_signal, s, &s->sigterm);
+        r = tdm_loop_add_signal(s->loop, SIGTERM, on_end_signal, s, &s->sigterm);
         if (r == 0)
-                r = tdm_loop_add_signal(s->loop, SIGINT, on_signal, s, &s->sigint);
+                r = tdm_loop_add_signal(s->loop, SIGINT, on_end_signal, s, &s->sigint);
         if (r == 0)
                 r = tdm_terminal_new(&s->terminal, s->loop, on_terminal_gone, s);
         if (r == 0)

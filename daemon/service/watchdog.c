@@ -54,7 +54,7 @@ static void ping(struct tdm_watchdog *w)
         tdm_notify(text);
 }
 
-static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
+static int on_watchdog_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_watchdog *w = userdata;
         uint64_t progress = w->ops->progress(w->userdata);
@@ -92,7 +92,7 @@ int tdm_watchdog_new(struct tdm_watchdog **ret, struct tdm_loop *loop, const str
         if (w->interval_ns > 0) {
                 w->interval_ns = TDM_MAX(w->interval_ns, MIN_INTERVAL_NS);
                 w->moved_ns = tdm_now_ns();
-                r = tdm_loop_add_timer(loop, on_timer, w, &w->timer);
+                r = tdm_loop_add_timer(loop, on_watchdog_timer, w, &w->timer);
                 if (r < 0)
                         return r;
                 /* At once, because starting may have taken most of the first interval. */

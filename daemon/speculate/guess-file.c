@@ -21,7 +21,7 @@ void tdm_guess_file_close(struct tdm_guess_file *file)
         free(file);
 }
 
-static int make_room(struct tdm_guess_file *file, size_t n)
+static int guess_file_make_room(struct tdm_guess_file *file, size_t n)
 {
         size_t capacity = TDM_MAX(file->capacity, (size_t)4096);
         uint32_t *ids;
@@ -43,7 +43,7 @@ static int read_ids(struct tdm_guess_file *file, FILE *from)
         uint32_t id;
 
         while (fscanf(from, "%u", &id) == 1) {
-                if (make_room(file, file->n + 1) < 0)
+                if (guess_file_make_room(file, file->n + 1) < 0)
                         return -ENOMEM;
                 file->ids[file->n++] = id;
         }
@@ -126,7 +126,8 @@ uint32_t tdm_guess_file_look_up(struct tdm_guess_file *file, const struct tdm_jo
                 file->lookup = NULL;
                 file->job_id = job->id;
         }
-        if ((!file->lookup && tdm_lookup_new(&file->lookup) < 0) || make_room(file, file->n + job->generated) < 0)
+        if ((!file->lookup && tdm_lookup_new(&file->lookup) < 0) ||
+            guess_file_make_room(file, file->n + job->generated) < 0)
                 return 0;
         memcpy(file->ids + file->n, job->ids + job->prompt_tokens, job->generated * sizeof(*file->ids));
         found = tdm_lookup_guess(file->lookup, file->ids, (uint32_t)(file->n + job->generated), most, ret, match);

@@ -45,7 +45,7 @@ static uint32_t hash(const struct tdm_lookup *lookup, const uint32_t *ids, uint3
         return (uint32_t)(h >> 40) & (lookup->n_heads - 1);
 }
 
-static void enter(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t place)
+static void lookup_enter_place(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t place)
 {
         uint32_t *head;
 
@@ -57,7 +57,7 @@ static void enter(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t place
         *head = place + 1;
 }
 
-static int make_room(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t n_ids)
+static int lookup_make_room(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t n_ids)
 {
         uint32_t capacity = TDM_MAX(lookup->capacity, FIRST_PLACES), *before, *newest;
 
@@ -76,7 +76,7 @@ static int make_room(struct tdm_lookup *lookup, const uint32_t *ids, uint32_t n_
         lookup->newest = newest;
         lookup->n_heads = lookup->capacity = capacity;
         for (uint32_t i = 0; i < lookup->n; i++)
-                enter(lookup, ids, i);
+                lookup_enter_place(lookup, ids, i);
         return 0;
 }
 
@@ -108,11 +108,11 @@ uint32_t tdm_lookup_guess(struct tdm_lookup *lookup, const uint32_t *ids, uint32
         uint32_t until, best = NONE, length = TDM_LOOKUP_LEAST - 1, n, at;
         bool behind = false;
 
-        if (make_room(lookup, ids, n_ids) < 0)
+        if (lookup_make_room(lookup, ids, n_ids) < 0)
                 return 0;
         until = lookup->n + TDM_MIN(n_ids - TDM_MIN(n_ids, lookup->n), READ_AT_MOST);
         for (; lookup->n < until; lookup->n++)
-                enter(lookup, ids, lookup->n);
+                lookup_enter_place(lookup, ids, lookup->n);
         if (lookup->n < n_ids || n_ids <= TDM_LOOKUP_LEAST)
                 return 0;
         at = lookup->before[n_ids - 1];

@@ -26,7 +26,7 @@ static void run_closing(void *task)
         dbus_message_unref(((struct closing *)task)->message);
 }
 
-static void on_closed(void *task, bool ran)
+static void on_message_closed(void *task, bool ran)
 {
         struct closing *closing = task;
         struct tdm_dbus *bus = closing->bus;
@@ -57,8 +57,8 @@ void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMes
         if (bus->connection || bus->leaving)
                 closing->connection = dbus_connection_ref(bus->connection ? bus->connection : bus->leaving);
         bus->n_closing++;
-        if (tdm_background_add_for(bus->closer, user, run_closing, on_closed, closing) < 0)
-                on_closed(closing, false);
+        if (tdm_background_add_for(bus->closer, user, run_closing, on_message_closed, closing) < 0)
+                on_message_closed(closing, false);
         if (bus->n_closing > CLOSING_MAX && bus->connection && !bus->lost) {
                 tdm_log_warning("%u messages with files wait to be closed; tandemd leaves the bus until they are",
                                 bus->n_closing);

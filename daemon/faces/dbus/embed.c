@@ -68,15 +68,15 @@ static void answer(struct bus_embed *e)
         embed_free(e);
 }
 
-static void on_accepted(struct tdm_job *job, void *userdata)
+static void on_embed_accepted(struct tdm_job *job, void *userdata)
 {
 }
 
-static void on_progress(struct tdm_job *job, void *userdata)
+static void on_embed_progress(struct tdm_job *job, void *userdata)
 {
 }
 
-static void on_done(struct tdm_job *job, void *userdata)
+static void on_embed_done(struct tdm_job *job, void *userdata)
 {
         struct bus_embed *e = userdata;
 
@@ -91,9 +91,9 @@ static void on_done(struct tdm_job *job, void *userdata)
 }
 
 static const struct tdm_job_events events = {
-        .accepted = on_accepted,
-        .progress = on_progress,
-        .done = on_done,
+        .accepted = on_embed_accepted,
+        .progress = on_embed_progress,
+        .done = on_embed_done,
 };
 
 static int start_text(struct bus_embed *e, const char *text, uint32_t dimensions, struct tdm_error *err)

@@ -71,7 +71,7 @@ static const char *const ends[] = { [TDM_JOB_END_STOP] = "stop",
                                     [TDM_JOB_END_ERROR] = "error" };
 
 /* Of the phase that State names; the whole of it once it is done. */
-static double progress(const struct bus_job *job)
+static double bus_job_progress(const struct bus_job *job)
 {
         const struct tdm_job *j = job->job;
 
@@ -112,7 +112,7 @@ static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *obj
                 bus_write_string(w, tdm_job_state_name(job->ended ? TDM_JOB_DONE : j->state));
                 break;
         case PROGRESS:
-                bus_write_double(w, progress(job));
+                bus_write_double(w, bus_job_progress(job));
                 break;
         case PROGRESS_DONE:
                 bus_write_u64(w, j->progress.done);
@@ -252,7 +252,7 @@ static void get_text(struct bus_peer *peer, DBusMessage *message, DBusMessageIte
         free(piece);
 }
 
-static void watch(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
+static void watch_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
 {
         struct bus_job *job = object;
         struct bus_peer **room = NULL;
@@ -273,7 +273,7 @@ static void watch(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *
         bus_reply_ok(peer->bus, message);
 }
 
-static void release(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
+static void release_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter *args, void *object)
 {
         struct bus_job *job = object;
 
@@ -286,8 +286,8 @@ static void release(struct bus_peer *peer, DBusMessage *message, DBusMessageIter
 static const struct bus_method methods[] = {
         { "Cancel", "", BUS_ANYBODY, cancel },
         { "GetText", "t", BUS_ANYBODY, get_text },
-        { "Watch", "", BUS_ANYBODY, watch },
-        { "Release", "", BUS_ANYBODY, release },
+        { "Watch", "", BUS_ANYBODY, watch_call },
+        { "Release", "", BUS_ANYBODY, release_call },
 };
 
 const struct bus_interface bus_job_interface = {

@@ -226,7 +226,7 @@ static void add_json(struct line *l, const char *key, const char *text, size_t s
         add(l, "\"");
 }
 
-static void begin(struct bus_job *job, struct line *l, const char *event)
+static void event_begin(struct bus_job *job, struct line *l, const char *event)
 {
         l->size = 0;
         add(l, "{\"seq\":%llu,\"event\":\"%s\"", (unsigned long long)job->sequence++, event);
@@ -244,7 +244,7 @@ static void touch(struct bus_job *job)
         bus_tick_soon(job->bus, job->changed_ns + BUS_CHANGED_NS);
 }
 
-static void on_accepted(struct tdm_job *j, void *userdata)
+static void on_bus_job_accepted(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
         struct line l;
@@ -252,12 +252,12 @@ static void on_accepted(struct tdm_job *j, void *userdata)
         touch(job);
         if (job->output != BUS_OUTPUT_EVENTS)
                 return;
-        begin(job, &l, "accepted");
+        event_begin(job, &l, "accepted");
         add(&l, ",\"prompt_tokens\":%u,\"max_tokens\":%u", j->prompt_tokens, j->max_tokens);
         put_event(job, &l);
 }
 
-static void on_progress(struct tdm_job *j, void *userdata)
+static void on_bus_job_progress(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
         struct line l;
@@ -265,7 +265,7 @@ static void on_progress(struct tdm_job *j, void *userdata)
         touch(job);
         if (job->output != BUS_OUTPUT_EVENTS)
                 return;
-        begin(job, &l, "progress");
+        event_begin(job, &l, "progress");
         add(&l, ",\"state\":\"%s\",\"done\":%llu,\"total\":%llu,\"queue_position\":%u", tdm_job_state_name(j->state),
             (unsigned long long)j->progress.done, (unsigned long long)j->progress.total,
             j->state == TDM_JOB_QUEUED ? j->progress.queue_position : 0);
@@ -273,7 +273,7 @@ static void on_progress(struct tdm_job *j, void *userdata)
 }
 
 /* Text as it goes out: cleaned, kept, and into the pipe where that has plain text. Returns its new size. */
-static size_t take_text(struct bus_job *job, const char *text, size_t size, char *clean)
+static size_t bus_job_take_text(struct bus_job *job, const char *text, size_t size, char *clean)
 {
         size = bus_clean_text(text, size, clean);
         keep_text(job, clean, size);
@@ -302,7 +302,7 @@ static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
                         bus_stream_finish(&job->stream);
                         return;
                 }
-                begin(job, &l, events[part->kind]);
+                event_begin(job, &l, events[part->kind]);
                 if (part->kind != TDM_CHAT_PART_THINKING)
                         add(&l, ",\"call\":%u", part->call);
                 if (part->kind == TDM_CHAT_PART_CALL)
@@ -313,7 +313,7 @@ static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
         }
 }
 
-static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_token *t, void *userdata)
+static void on_bus_job_token(struct tdm_job *j, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct bus_job *job = userdata;
         char small[1024], *clean = small;
@@ -327,10 +327,10 @@ static void on_token(struct tdm_job *j, uint32_t index, const struct tdm_job_tok
                 bus_stream_finish(&job->stream);
                 return;
         }
-        size = take_text(job, t->text, t->size, clean);
+        size = bus_job_take_text(job, t->text, t->size, clean);
         touch(job);
         if (job->output == BUS_OUTPUT_EVENTS) {
-                begin(job, &l, "token");
+                event_begin(job, &l, "token");
                 add(&l, ",\"index\":%u,\"id\":%u,\"logprob\":%.6g", index, t->id,
                     isfinite(t->logprob) ? (double)t->logprob : 0.0);
                 for (uint32_t i = 0; i < t->n_top; i++)
@@ -360,7 +360,7 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
         const struct tdm_job *j = job->job;
         struct line l;
 
-        begin(job, &l, "done");
+        event_begin(job, &l, "done");
         add(&l, ",\"reason\":\"%s\"", end_name(j));
         add_json(&l, "text", tail, tail_size);
         if (j->end == TDM_JOB_END_ERROR) {
@@ -397,11 +397,11 @@ static void say_finished(struct bus_job *job, const char *destination)
         bus_send(job->bus, bus_writer_finish(&w));
 }
 
-static void on_done(struct tdm_job *j, void *userdata)
+static void on_bus_job_done(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
         char clean[3 * sizeof(j->text.tail)];
-        size_t size = take_text(job, j->text.tail, j->text.tail_size, clean);
+        size_t size = bus_job_take_text(job, j->text.tail, j->text.tail_size, clean);
 
         job->ended = true;
         job->ended_ns = tdm_now_ns();
@@ -422,10 +422,10 @@ static void on_done(struct tdm_job *j, void *userdata)
 
 /* No scores: scoring is not offered on the bus. */
 static const struct tdm_job_events job_events = {
-        .accepted = on_accepted,
-        .progress = on_progress,
-        .token = on_token,
-        .done = on_done,
+        .accepted = on_bus_job_accepted,
+        .progress = on_bus_job_progress,
+        .token = on_bus_job_token,
+        .done = on_bus_job_done,
 };
 
 /* ---- time ---- */
@@ -522,8 +522,8 @@ static int make_path(struct bus_job *job, const struct bus_peer *peer, const cha
         return 0;
 }
 
-static int start(struct bus_peer *peer, struct bus_request *request, int *ret_fd, struct bus_job **ret,
-                 struct tdm_error *err)
+static int bus_job_start(struct bus_peer *peer, struct bus_request *request, int *ret_fd, struct bus_job **ret,
+                         struct tdm_error *err)
 {
         struct tdm_dbus *bus = peer->bus;
         _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
@@ -596,7 +596,7 @@ void bus_job_generate(struct bus_peer *peer, DBusMessage *message, DBusMessageIt
         int r = bus_read_request(args, chat, &request, &err);
 
         if (r == 0)
-                r = start(peer, &request, &fd, &job, &err);
+                r = bus_job_start(peer, &request, &fd, &job, &err);
         tdm_models_close_file(peer->bus->models, peer->account, steal_fd(&request.model_fd));
         if (r != 0) {
                 tdm_log_debug("job of user %u refused: %s", (unsigned)peer->uid, err.message);

@@ -121,7 +121,7 @@ static int on_dispatch(struct tdm_source *source, void *userdata)
         return 0;
 }
 
-static int ask(struct tdm_logind *logind, DBusMessage *message, DBusPendingCallNotifyFunction fn)
+static int logind_ask(struct tdm_logind *logind, DBusMessage *message, DBusPendingCallNotifyFunction fn)
 {
         bool sent = message &&
                     dbus_connection_send_with_reply(logind->connection, message, &logind->asking, CALL_TIMEOUT_MS) &&
@@ -174,11 +174,11 @@ static void inhibit(struct tdm_logind *logind)
                         dbus_message_unref(message);
                         message = NULL;
                 }
-        if (ask(logind, message, on_inhibited) < 0)
+        if (logind_ask(logind, message, on_inhibited) < 0)
                 lose(logind);
 }
 
-static bool watch(struct tdm_logind *logind)
+static bool logind_watch_sleep(struct tdm_logind *logind)
 {
         static const char *const rules[] = {
                 "type='signal',sender='" LOGIND_NAME "',path='" LOGIND_PATH "',interface='" LOGIND_MANAGER
@@ -213,7 +213,7 @@ static void on_hello(DBusPendingCall *pending, void *userdata)
 
         bus_forget_asking(&logind->asking);
         if (reply && dbus_message_get_args(reply, NULL, DBUS_TYPE_STRING, &name, DBUS_TYPE_INVALID) &&
-            dbus_bus_set_unique_name(logind->connection, name) && watch(logind))
+            dbus_bus_set_unique_name(logind->connection, name) && logind_watch_sleep(logind))
                 inhibit(logind);
         else
                 lose(logind);
@@ -286,8 +286,9 @@ static int on_retry(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 return 0;
         }
         dbus_connection_set_dispatch_status_function(c, on_dispatch_status, logind, NULL);
-        if (ask(logind, dbus_message_new_method_call(DBUS_SERVICE_DBUS, DBUS_PATH_DBUS, DBUS_INTERFACE_DBUS, "Hello"),
-                on_hello) < 0)
+        if (logind_ask(logind,
+                       dbus_message_new_method_call(DBUS_SERVICE_DBUS, DBUS_PATH_DBUS, DBUS_INTERFACE_DBUS, "Hello"),
+                       on_hello) < 0)
                 retry_later(logind);
         return 0;
 }

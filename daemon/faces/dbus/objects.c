@@ -154,7 +154,7 @@ struct text {
         bool failed;
 };
 
-static void add(struct text *t, const char *s, size_t n)
+static void text_add(struct text *t, const char *s, size_t n)
 {
         if (t->failed)
                 return;
@@ -176,7 +176,7 @@ static void add(struct text *t, const char *s, size_t n)
 
 static void add_string(struct text *t, const char *s)
 {
-        add(t, s, strlen(s));
+        text_add(t, s, strlen(s));
 }
 
 /* The piece of the built-in XML that is about one interface. */
@@ -189,7 +189,7 @@ static void add_interface(struct text *t, const char *name)
         begin = strstr(bus_introspection_xml, open);
         end = begin ? strstr(begin, "  </interface>\n") : NULL;
         if (end)
-                add(t, begin, (size_t)(end - begin) + strlen("  </interface>\n"));
+                text_add(t, begin, (size_t)(end - begin) + strlen("  </interface>\n"));
 }
 
 /* The first element below path of an object's path, once each. */
@@ -203,7 +203,7 @@ static void add_child(struct text *t, const char *path, const char *object)
                 return;
         n = snprintf(node, sizeof(node), "  <node name=\"%.*s\"/>\n", (int)strcspn(rest, "/"), rest);
         if (!t->data || !strstr(t->data, node))
-                add(t, node, (size_t)n);
+                text_add(t, node, (size_t)n);
 }
 
 static void add_children(struct text *t, struct bus_peer *peer, const char *path)

@@ -73,7 +73,7 @@ static void show_value(DBusMessageIter *at, char *text, size_t size)
         }
 }
 
-static int refuse(const struct tdm_job_option *option, DBusMessageIter *at, struct tdm_error *err)
+static int option_refuse(const struct tdm_job_option *option, DBusMessageIter *at, struct tdm_error *err)
 {
         char text[80];
 
@@ -370,14 +370,14 @@ static int read_job_option(DBusMessageIter *at, size_t which, struct bus_request
         switch (option->range.type) {
         case TDM_VALUE_BOOL:
                 if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_BOOLEAN)
-                        return refuse(option, at, err);
+                        return option_refuse(option, at, err);
                 dbus_message_iter_get_basic(at, &b);
                 *(bool *)to = b;
                 return 0;
         case TDM_VALUE_U32:
         case TDM_VALUE_U64:
                 if (!get_whole(at, &n) || !tdm_range_has_u64(&option->range, n))
-                        return refuse(option, at, err);
+                        return option_refuse(option, at, err);
                 if (option->range.type == TDM_VALUE_U32)
                         *(uint32_t *)to = (uint32_t)n;
                 else
@@ -385,18 +385,18 @@ static int read_job_option(DBusMessageIter *at, size_t which, struct bus_request
                 return 0;
         case TDM_VALUE_REAL:
                 if (!get_real(at, &d) || !tdm_range_has_real(&option->range, d))
-                        return refuse(option, at, err);
+                        return option_refuse(option, at, err);
                 *(float *)to = (float)d;
                 return 0;
         case TDM_VALUE_CHOICE:
         case TDM_VALUE_NAME:
                 if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_STRING)
-                        return refuse(option, at, err);
+                        return option_refuse(option, at, err);
                 dbus_message_iter_get_basic(at, &name);
                 return tdm_job_option_choose(option, name, to, err);
         case TDM_VALUE_TEXT:
                 if (dbus_message_iter_get_arg_type(at) != DBUS_TYPE_STRING)
-                        return refuse(option, at, err);
+                        return option_refuse(option, at, err);
                 dbus_message_iter_get_basic(at, to);
                 return 0;
         case TDM_VALUE_TEXTS:

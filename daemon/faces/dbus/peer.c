@@ -39,7 +39,7 @@ static unsigned number_bytes(int type)
         }
 }
 
-static bool measure(DBusMessageIter *at, struct measure *m)
+static bool measure_values(DBusMessageIter *at, struct measure *m)
 {
         DBusMessageIter inner;
         const char *s;
@@ -68,7 +68,7 @@ static bool measure(DBusMessageIter *at, struct measure *m)
                 case DBUS_TYPE_STRUCT:
                 case DBUS_TYPE_DICT_ENTRY:
                         dbus_message_iter_recurse(at, &inner);
-                        if (!measure(&inner, m))
+                        if (!measure_values(&inner, m))
                                 return false;
                         break;
                 }
@@ -107,7 +107,7 @@ int bus_peer_hold(struct bus_peer *peer, DBusMessage *message, struct bus_held *
         bool fds = dbus_message_contains_unix_fds(message);
         int r;
 
-        if (dbus_message_iter_init(message, &args) && !measure(&args, &m))
+        if (dbus_message_iter_init(message, &args) && !measure_values(&args, &m))
                 return tdm_error_set(err, TDM_E_TOO_LONG, TOO_LONG, BUS_MAX_CALL_BYTES, BUS_MAX_CALL_VALUES);
         tdm_list_for_each(p, &bus->peers, struct bus_peer, node)
                 if (p == peer || (p->account && p->account == peer->account))
@@ -170,7 +170,7 @@ void bus_peer_free(struct bus_peer *peer)
         free(peer);
 }
 
-static struct bus_peer *find(struct tdm_dbus *bus, const char *name)
+static struct bus_peer *peer_find(struct tdm_dbus *bus, const char *name)
 {
         /* Backwards: those heard of last are asked for first. */
         for (struct tdm_list *at = bus->peers.prev; at != &bus->peers; at = at->prev) {
@@ -186,12 +186,12 @@ struct bus_peer *bus_peer_of(struct tdm_dbus *bus, DBusMessage *message)
 {
         const char *sender = dbus_message_get_sender(message);
 
-        return sender ? find(bus, sender) : NULL;
+        return sender ? peer_find(bus, sender) : NULL;
 }
 
 void bus_peer_left(struct tdm_dbus *bus, const char *name)
 {
-        struct bus_peer *peer = find(bus, name);
+        struct bus_peer *peer = peer_find(bus, name);
 
         if (peer)
                 bus_peer_free(peer);
@@ -349,7 +349,7 @@ void bus_peer_call(struct tdm_dbus *bus, DBusMessage *message)
 
         if (!sender)
                 return; /* no bus delivers that */
-        peer = find(bus, sender);
+        peer = peer_find(bus, sender);
         if (!peer)
                 r = peer_new(bus, sender, &peer, &err);
         if (r == 0 && !peer->known) {
@@ -360,7 +360,7 @@ void bus_peer_call(struct tdm_dbus *bus, DBusMessage *message)
                 DBusMessageIter args;
                 struct measure m = { 0 };
 
-                if (dbus_message_iter_init(message, &args) && !measure(&args, &m))
+                if (dbus_message_iter_init(message, &args) && !measure_values(&args, &m))
                         r = tdm_error_set(&err, TDM_E_TOO_LONG, TOO_LONG, BUS_MAX_CALL_BYTES, BUS_MAX_CALL_VALUES);
         }
         if (r != 0) {

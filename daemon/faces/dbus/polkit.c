@@ -19,7 +19,7 @@ static const char *const action_ids[] = {
         [BUS_VIEW_OTHERS] = BUS_NAME ".view-others",
 };
 
-static void go_on(struct bus_peer *peer, DBusMessage *message, enum bus_action action, bool yes, const char *why)
+static void call_go_on(struct bus_peer *peer, DBusMessage *message, enum bus_action action, bool yes, const char *why)
 {
         char text[512];
 
@@ -87,7 +87,7 @@ static void on_answer(DBusPendingCall *pending, void *userdata)
         bus_held_free(held);
         if (reply)
                 dbus_message_unref(reply);
-        go_on(peer, message, action, yes, why);
+        call_go_on(peer, message, action, yes, why);
         bus_message_done(bus, bus_peer_of(bus, message), message);
 }
 
@@ -228,11 +228,11 @@ void bus_authorize(struct bus_peer *peer, DBusMessage *message, enum bus_action 
         int r;
 
         if (bus_peer_is_root(peer) || (action != BUS_VIEW_OTHERS && bus_peer_is_admin(peer))) {
-                go_on(peer, message, action, true, NULL);
+                call_go_on(peer, message, action, true, NULL);
                 return;
         }
         if (!bus->system) { /* a user's bus: others have been turned away */
-                go_on(peer, message, action, false, "this tandemd serves its own user only");
+                call_go_on(peer, message, action, false, "this tandemd serves its own user only");
                 return;
         }
         r = bus_peer_hold(peer, message, &held, &err);

@@ -11,7 +11,7 @@
 
 const char *const bus_worker_names[TDM_N_WORKERS] = { [TDM_WORKER_NPU] = "npu", [TDM_WORKER_GPU] = "gpu" };
 
-static struct tdm_status_source source_of(const struct tdm_dbus *bus)
+static struct tdm_status_source bus_status_source(const struct tdm_dbus *bus)
 {
         return (struct tdm_status_source){
                 .models = bus->models,
@@ -184,7 +184,7 @@ static double device_share(const struct tdm_device_use *use)
 static void write_worker(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
 {
         enum tdm_worker_index index = (enum tdm_worker_index)((const char *const *)object - bus_worker_names);
-        const struct tdm_status_source source = source_of(bus);
+        const struct tdm_status_source source = bus_status_source(bus);
         struct tdm_worker_shown shown;
         const struct tdm_worker_status *s = &shown.from;
 
@@ -297,7 +297,7 @@ static const struct bus_property model_properties[] = {
 
 static void write_model(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
 {
-        const struct tdm_status_source source = source_of(bus);
+        const struct tdm_status_source source = bus_status_source(bus);
         struct tdm_model_shown shown;
 
         tdm_status_of_model(&source, object, &shown);
@@ -457,7 +457,7 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes,
 void bus_write_models(struct bus_writer *w, struct bus_peer *peer)
 {
         struct tdm_dbus *bus = peer->bus;
-        struct scan scan = { .w = w, .source = source_of(bus) };
+        struct scan scan = { .w = w, .source = bus_status_source(bus) };
         struct tdm_model *model;
 
         scan.source.sees_all = !bus->system || bus_peer_is_root(peer);
@@ -475,7 +475,7 @@ void bus_write_models(struct bus_writer *w, struct bus_peer *peer)
 
 void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus)
 {
-        const struct tdm_status_source source = source_of(bus);
+        const struct tdm_status_source source = bus_status_source(bus);
         struct tdm_daemon_fields fields;
 
         tdm_status_of_daemon(&source, &fields);
@@ -501,7 +501,7 @@ void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus)
 
 /* ---- the tick ---- */
 
-static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
+static int on_bus_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_dbus *bus = userdata;
         uint64_t jobs_ns, models_ns;
@@ -520,5 +520,5 @@ static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
 
 int bus_start_tick(struct tdm_dbus *bus)
 {
-        return tdm_loop_add_timer(bus->loop, on_tick, bus, &bus->tick);
+        return tdm_loop_add_timer(bus->loop, on_bus_tick, bus, &bus->tick);
 }

@@ -53,7 +53,7 @@ static void shut(struct bus_stream *s)
 }
 
 /* What goes now. false: the reader is gone. */
-static bool flush(struct bus_stream *s)
+static bool stream_flush(struct bus_stream *s)
 {
         while (s->first < s->size) {
                 ssize_t n = write(s->fd, s->data + s->first, s->size - s->first);
@@ -72,7 +72,7 @@ static int on_writable(struct tdm_source *source, int fd, uint32_t events, void 
 {
         struct bus_stream *s = userdata;
 
-        if (!flush(s))
+        if (!stream_flush(s))
                 shut(s);
         else if (s->size == 0) {
                 tdm_source_destroyp(&s->writable);
@@ -82,7 +82,7 @@ static int on_writable(struct tdm_source *source, int fd, uint32_t events, void 
         return 0;
 }
 
-static bool keep(struct bus_stream *s, const char *data, size_t size, size_t room)
+static bool stream_keep(struct bus_stream *s, const char *data, size_t size, size_t room)
 {
         if (bus_stream_waiting(s) + size > room)
                 return false;
@@ -130,7 +130,7 @@ bool bus_stream_write(struct bus_stream *s, const char *data, size_t size, size_
         }
         if (size == 0)
                 return true;
-        if (!keep(s, data, size, room) ||
+        if (!stream_keep(s, data, size, room) ||
             (!s->writable && tdm_loop_add_io(s->loop, s->fd, EPOLLOUT, on_writable, s, &s->writable) < 0)) {
                 s->cut = true;
                 bus_stream_finish(s);

@@ -55,7 +55,7 @@ static void send_last_words(int fd, int code, const char *message)
                 tdm_log_debug("the last words to a client were not taken: %s", strerror(errno));
 }
 
-static void on_closed(struct tdm_conn *conn, const struct tdm_error *err, void *userdata)
+static void on_client_closed(struct tdm_conn *conn, const struct tdm_error *err, void *userdata)
 {
         struct client *c = userdata;
 
@@ -98,7 +98,7 @@ static void took(uint64_t ns, void *userdata)
         tdm_turns_took(c->face->turns, c->account, ns);
 }
 
-static void go_on(struct tdm_waiter *waiter)
+static void client_read_on(struct tdm_waiter *waiter)
 {
         tdm_conn_go_on(tdm_container_of(waiter, struct client, waiter)->conn);
 }
@@ -290,9 +290,9 @@ void tdm_face_accept(struct tdm_face *face, int taken_fd)
         r = c ? 0 : -ENOMEM;
         if (r == 0) {
                 c->face = face;
-                tdm_waiter_init(&c->waiter, go_on);
+                tdm_waiter_init(&c->waiter, client_read_on);
                 c->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-                r = c->fd < 0 ? -errno : tdm_conn_new(&c->conn, face->loop, fd, &limits, on_frame, on_closed, c);
+                r = c->fd < 0 ? -errno : tdm_conn_new(&c->conn, face->loop, fd, &limits, on_frame, on_client_closed, c);
         }
         if (r < 0) {
                 tdm_log_warning("cannot serve process %d of user %u: %s", (int)peer.pid, (unsigned)peer.uid,

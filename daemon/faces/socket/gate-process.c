@@ -118,7 +118,7 @@ static int judge(int fd, bool trusted)
 }
 
 /* One order; false: tandemd has gone. */
-static bool serve(int control, int connection, const struct gate_order *order)
+static bool serve_order(int control, int connection, const struct gate_order *order)
 {
         struct gate_answer answer = { 0 };
         int fds[GATE_MAX_FDS];
@@ -156,7 +156,7 @@ int tdm_gate_run(int control)
 
                 if (n != sizeof(order) || connection < 0)
                         return n == 0 ? 0 : 1;
-                if (!serve(control, connection, &order))
+                if (!serve_order(control, connection, &order))
                         return 0;
         }
 }

@@ -33,7 +33,7 @@ struct tdm_gates {
         struct tdm_list list;
 };
 
-static void release(struct tdm_gate *gate)
+static void gate_release_fds(struct tdm_gate *gate)
 {
         if (gate->account)
                 tdm_account_release(gate->account, TDM_RESOURCE_FILES, 1);
@@ -44,7 +44,7 @@ static void release(struct tdm_gate *gate)
 /* Without waiting: one that hangs ends later, and then the daemon's own end reaps it or the service manager does. */
 static void gate_free(struct tdm_gate *gate)
 {
-        release(gate);
+        gate_release_fds(gate);
         tdm_source_destroyp(&gate->io);
         tdm_source_destroyp(&gate->timer);
         closep(&gate->fd);
@@ -69,12 +69,12 @@ static void retire(struct tdm_gate *gate)
 {
         tdm_source_destroyp(&gate->io);
         closep(&gate->fd);
-        release(gate);
+        gate_release_fds(gate);
         tdm_source_arm(gate->timer, tdm_now_ns() + REAP_NS);
 }
 
 /* An answer that is late, a gate that was idle for long, or a process that may be reaped. */
-static int on_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
+static int on_gate_timer(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_gate *gate = userdata;
 
@@ -107,7 +107,7 @@ static void take_answer(struct tdm_gate *gate, const struct gate_answer *answer,
         fn(NULL, (uint8_t)answer->first, fds, answer->n_fds, gate->userdata);
 }
 
-static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userdata)
+static int on_gate_io(struct tdm_source *source, int fd, uint32_t events, void *userdata)
 {
         struct tdm_gate *gate = userdata;
         struct gate_answer answer;
@@ -129,7 +129,7 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
         }
         closep(&file);
         answer_error(gate, TDM_E_INTERNAL, "the process that receives files did not answer");
-        release(gate);
+        gate_release_fds(gate);
         tdm_source_arm(gate->timer, tdm_now_ns() + IDLE_NS);
         return 0;
 }
@@ -150,10 +150,10 @@ static int gate_new(struct tdm_gates *gates, struct tdm_gate **ret)
         if (r == 0) {
                 gate->fd = pair[0];
                 theirs = pair[1];
-                r = tdm_loop_add_timer(gates->loop, on_timer, gate, &gate->timer);
+                r = tdm_loop_add_timer(gates->loop, on_gate_timer, gate, &gate->timer);
         }
         if (r == 0)
-                r = tdm_loop_add_io(gates->loop, gate->fd, EPOLLIN, on_io, gate, &gate->io);
+                r = tdm_loop_add_io(gates->loop, gate->fd, EPOLLIN, on_gate_io, gate, &gate->io);
         if (r == 0)
                 r = tdm_spawn("/proc/self/exe", argv, theirs, GATE_CONTROL_FD, &gate->pid);
         if (r < 0) {

@@ -16,7 +16,7 @@ static_assert((int)TDM_JOB_END_STOP == TANDEM__DONE_REASON__DONE_STOP &&
                       (int)TDM_JOB_END_ERROR == TANDEM__DONE_REASON__DONE_ERROR,
               "ends have the wire's numbers");
 
-static void on_accepted(struct tdm_job *job, void *userdata)
+static void on_face_job_accepted(struct tdm_job *job, void *userdata)
 {
         struct request *request = userdata;
         Tandem__Reply reply = TANDEM__REPLY__INIT;
@@ -31,7 +31,7 @@ static void on_accepted(struct tdm_job *job, void *userdata)
         face_send(request->client, request->id, &reply);
 }
 
-static void on_progress(struct tdm_job *job, void *userdata)
+static void on_face_job_progress(struct tdm_job *job, void *userdata)
 {
         struct request *request = userdata;
         Tandem__Reply reply = TANDEM__REPLY__INIT;
@@ -124,7 +124,7 @@ static void *put_parts(Tandem__Token *token, const struct tdm_job_token *t)
         return deltas;
 }
 
-static void on_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *t, void *userdata)
+static void on_face_job_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct request *request = userdata;
         Tandem__Reply reply = TANDEM__REPLY__INIT;
@@ -208,7 +208,7 @@ static void send_vector(struct request *request, const struct tdm_job *job)
         face_send(request->client, request->id, &reply);
 }
 
-static void on_done(struct tdm_job *job, void *userdata)
+static void on_face_job_done(struct tdm_job *job, void *userdata)
 {
         struct request *request = userdata;
         Tandem__Reply reply = TANDEM__REPLY__INIT;
@@ -259,9 +259,9 @@ static void on_done(struct tdm_job *job, void *userdata)
 }
 
 const struct tdm_job_events face_job_events = {
-        .accepted = on_accepted,
-        .progress = on_progress,
-        .token = on_token,
+        .accepted = on_face_job_accepted,
+        .progress = on_face_job_progress,
+        .token = on_face_job_token,
         .scores = on_scores,
-        .done = on_done,
+        .done = on_face_job_done,
 };

@@ -195,8 +195,8 @@ static int take_texts(const struct tdm_job_option *option, const ProtobufCBinary
 #define TAKE_TEXTS(option, m, field)                                                                                   \
         take_texts(option, (m)->field, (m)->n_##field, stops, &ret->field, &ret->n_##field, err)
 
-static int take_options(const Tandem__Generate *generate, struct tdm_stop_string *stops, struct tdm_job_options *ret,
-                        struct tdm_error *err)
+static int take_generate_options(const Tandem__Generate *generate, struct tdm_stop_string *stops,
+                                 struct tdm_job_options *ret, struct tdm_error *err)
 {
         static const Tandem__Sampling no_sampling = TANDEM__SAMPLING__INIT;
         const Tandem__Sampling *sampling = generate->sampling ? generate->sampling : &no_sampling;
@@ -220,7 +220,7 @@ static int take_generate(const struct client *c, const Tandem__Generate *g, stru
 
         r = take_chat(g, &messages, &calls, err);
         if (r == 0)
-                r = take_options(g, stops, &p.options, err);
+                r = take_generate_options(g, stops, &p.options, err);
         if (r != 0)
                 return r;
         p.text = (const char *)g->prompt.data;

@@ -3,7 +3,7 @@
 
 #include "daemon/faces/status.h"
 
-static struct tdm_status_source source_of(const struct client *c)
+static struct tdm_status_source face_status_source(const struct client *c)
 {
         const struct tdm_face *face = c->face;
 
@@ -111,14 +111,14 @@ static void fill_worker(const struct tdm_status_source *source, enum tdm_worker_
 
 char *face_model_name(const struct client *c, const struct tdm_model *model)
 {
-        const struct tdm_status_source source = source_of(c);
+        const struct tdm_status_source source = face_status_source(c);
 
         return (char *)tdm_status_name_of(&source, model);
 }
 
 void face_send_status(struct client *c, uint32_t id)
 {
-        const struct tdm_status_source source = source_of(c);
+        const struct tdm_status_source source = face_status_source(c);
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Status status;
         struct tdm_daemon_fields fields;
@@ -231,7 +231,7 @@ static void on_scanned(const char *name, const char *path, uint64_t size_bytes,
 
 void face_send_models(struct client *c, uint32_t id)
 {
-        struct model_scan scan = { .source = source_of(c) };
+        struct model_scan scan = { .source = face_status_source(c) };
         Tandem__Reply reply = TANDEM__REPLY__INIT;
         Tandem__Models models = TANDEM__MODELS__INIT;
         struct tdm_model *model;

@@ -96,7 +96,7 @@ static bool drain(struct face_trace *trace)
         return true;
 }
 
-static void finish(struct face_trace *trace)
+static void trace_finish(struct face_trace *trace)
 {
         /* What was lost is told for each track, should its last chunk have been before the loss. */
         for (unsigned track = 0; track < TDM_N_TRACKS; track++)
@@ -104,21 +104,21 @@ static void finish(struct face_trace *trace)
         request_free(trace->request);
 }
 
-static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
+static int on_trace_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct face_trace *trace = userdata;
         struct client *c = trace->request->client;
         bool drained;
 
         if (!c->face->fleet || c->finishing) {
-                finish(trace);
+                trace_finish(trace);
                 return 0;
         }
         drained = !c->paused && drain(trace);
         if (!drained)
                 face_mind_queue(c, NULL); /* one that never reads again is hung up on there */
         if (drained && now_ns >= trace->end_ns)
-                finish(trace);
+                trace_finish(trace);
         else
                 tdm_source_arm(trace->timer, now_ns + TICK_NS);
         return 0;
@@ -142,7 +142,7 @@ int face_trace_start(struct request *request, uint32_t duration_ms, bool past, s
         trace = calloc(1, sizeof(*trace));
         if (!trace)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        r = tdm_loop_add_timer(face->loop, on_tick, trace, &trace->timer);
+        r = tdm_loop_add_timer(face->loop, on_trace_tick, trace, &trace->timer);
         if (r < 0) {
                 free(trace);
                 return tdm_error_set(err, r, "cannot make a timer: %s", strerror(-r));
