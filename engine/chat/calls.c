@@ -200,7 +200,7 @@ static void say(struct tdm_chat_parser *p, const char *data, size_t size, bool t
                 p->blanks.size /= 2; /* white space in front, of which a little says enough */
 }
 
-static void enter(struct tdm_chat_parser *p, enum state state)
+static void calls_enter_part(struct tdm_chat_parser *p, enum state state)
 {
         p->state = state;
         p->said = false;
@@ -246,22 +246,22 @@ static unsigned text_byte(struct tdm_chat_parser *p, char byte, bool trims_front
         }
 }
 
-static void take_text(struct tdm_chat_parser *p, char byte)
+static void calls_take_text(struct tdm_chat_parser *p, char byte)
 {
         bool trims_front = p->state == IN_THOUGHT || p->row->splits_thinking;
 
         switch (text_byte(p, byte, trims_front)) {
         case OPEN_CALL:
-                enter(p, IN_OBJECT);
+                calls_enter_part(p, IN_OBJECT);
                 break;
         case OPEN_THOUGHT:
-                enter(p, IN_THOUGHT);
+                calls_enter_part(p, IN_THOUGHT);
                 break;
         case CLOSE_THOUGHT:
-                enter(p, IN_TEXT);
+                calls_enter_part(p, IN_TEXT);
                 break;
         case END_MESSAGE:
-                enter(p, IN_HEADER);
+                calls_enter_part(p, IN_HEADER);
                 break;
         default:
                 break;
@@ -287,7 +287,7 @@ static void take_arguments(struct tdm_chat_parser *p, char byte)
         else if (byte == '{' || byte == '[')
                 p->depth++;
         else if ((byte == '}' || byte == ']') && --p->depth == 0)
-                enter(p, BEHIND_CALL);
+                calls_enter_part(p, BEHIND_CALL);
 }
 
 /* {"name": "NAME", "arguments": up to the brace that opens the arguments. Names have no escapes. */
@@ -298,7 +298,7 @@ static void take_object(struct tdm_chat_parser *p, char byte)
         else if (p->n_quotes == 3 && byte != '"')
                 tdm_json_write(&p->head, &byte, 1);
         if (p->n_quotes == 6 && byte == '{') {
-                enter(p, IN_ARGUMENTS);
+                calls_enter_part(p, IN_ARGUMENTS);
                 take_arguments(p, byte);
         }
 }
@@ -313,7 +313,7 @@ static void take_behind(struct tdm_chat_parser *p, char byte)
                 while (p->n_held > 0) {
                         if (which_mark(p, &begins) == OPEN_CALL) {
                                 p->n_held = 0;
-                                enter(p, IN_OBJECT);
+                                calls_enter_part(p, IN_OBJECT);
                                 return;
                         }
                         if (begins)
@@ -321,7 +321,7 @@ static void take_behind(struct tdm_chat_parser *p, char byte)
                         memmove(p->held, p->held + 1, --p->n_held);
                 }
         } else if (p->row->calls == TDM_CHAT_CALLS_LISTED && byte == '{')
-                enter(p, IN_OBJECT);
+                calls_enter_part(p, IN_OBJECT);
 }
 
 /* The first bytes of a turn that is a call as a whole, or none. */
@@ -341,7 +341,7 @@ static void take_start(struct tdm_chat_parser *p, char byte)
         if (fits && n < sizeof(start) - 1 && p->head.size < TDM_CHAT_HELD_MAX / 2)
                 return; /* the grammar has less white space there */
         if (fits && n == sizeof(start) - 1) {
-                enter(p, IN_OBJECT);
+                calls_enter_part(p, IN_OBJECT);
                 p->n_quotes = 2;
                 return;
         }
@@ -368,9 +368,9 @@ static void take_header(struct tdm_chat_parser *p, char byte)
                      end < p->head.data + p->head.size && !is_blank(*end) && *end != '<' && (uint8_t)*end < 0x80;)
                         end++;
                 give_call(p, name, (size_t)(end - name));
-                enter(p, IN_ARGUMENTS);
+                calls_enter_part(p, IN_ARGUMENTS);
         } else
-                enter(p, memmem(p->head.data, p->head.size, "analysis", 8) ? IN_THOUGHT : IN_TEXT);
+                calls_enter_part(p, memmem(p->head.data, p->head.size, "analysis", 8) ? IN_THOUGHT : IN_TEXT);
 }
 
 /* ---- the turn ---- */
@@ -398,7 +398,7 @@ int tdm_chat_parser_push(struct tdm_chat_parser *p, const char *data, size_t siz
                 switch (p->state) {
                 case IN_TEXT:
                 case IN_THOUGHT:
-                        take_text(p, data[i]);
+                        calls_take_text(p, data[i]);
                         break;
                 case IN_START:
                         take_start(p, data[i]);

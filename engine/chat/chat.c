@@ -188,7 +188,8 @@ static bool template_has(struct tdm_gguf_string template, const char *text)
         return memmem(template.data, template.size, ended, n);
 }
 
-static bool fits(const struct tdm_chat_row *row, struct tdm_gguf_string template, const struct tdm_tokenizer *tokenizer)
+static bool chat_fits(const struct tdm_chat_row *row, struct tdm_gguf_string template,
+                      const struct tdm_tokenizer *tokenizer)
 {
         for (size_t i = 0; i < TDM_ARRAY_SIZE(row->with) && row->with[i]; i++) {
                 if (!template_has(template, row->with[i]))
@@ -215,7 +216,7 @@ enum tdm_chat_family tdm_chat_family_of(const struct tdm_gguf *gguf, const struc
         if (tdm_gguf_get_string(gguf, "tokenizer.chat_template", &template) < 0)
                 return TDM_CHAT_NONE;
         for (size_t i = 0; i < TDM_ARRAY_SIZE(rows); i++) {
-                if (fits(&rows[i].row, template, tokenizer))
+                if (chat_fits(&rows[i].row, template, tokenizer))
                         return rows[i].family;
         }
         return TDM_CHAT_NONE;

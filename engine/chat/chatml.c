@@ -6,7 +6,7 @@ static const char *role_name(enum tdm_chat_role role)
         return role == TDM_CHAT_SYSTEM ? "system" : role == TDM_CHAT_ASSISTANT ? "assistant" : "user";
 }
 
-static int open_turn(struct tdm_chat_writer *w, const char *role)
+static int chatml_open_turn(struct tdm_chat_writer *w, const char *role)
 {
         TDM_CHAT_TRY(tdm_chat_put_marker(w, "<|im_start|>"));
         return tdm_chat_put_string(w, role);
@@ -20,7 +20,7 @@ static int close_turn(struct tdm_chat_writer *w)
 
 static int put_turn(struct tdm_chat_writer *w, const char *role, struct tdm_chat_text text)
 {
-        TDM_CHAT_TRY(open_turn(w, role));
+        TDM_CHAT_TRY(chatml_open_turn(w, role));
         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
         TDM_CHAT_TRY(tdm_chat_put_text(w, text));
         return close_turn(w);
@@ -40,12 +40,12 @@ int tdm_chat_render_chatml(struct tdm_chat_writer *w)
                 TDM_CHAT_TRY(put_turn(w, "system", own_system(w)));
         for (size_t i = 0; i < w->n_messages; i++)
                 TDM_CHAT_TRY(put_turn(w, role_name(w->messages[i].role), tdm_chat_content(&w->messages[i])));
-        TDM_CHAT_TRY(open_turn(w, "assistant"));
+        TDM_CHAT_TRY(chatml_open_turn(w, "assistant"));
         return tdm_chat_put(w, "\n", 1);
 }
 
 /* The turn with the system's text and the tools. Returns through ret_from where the other messages start. */
-static int put_system(struct tdm_chat_writer *w, size_t *ret_from)
+static int chatml_put_system(struct tdm_chat_writer *w, size_t *ret_from)
 {
         bool has_system = w->messages[0].role == TDM_CHAT_SYSTEM;
         struct tdm_chat_text text = has_system ? tdm_chat_content(&w->messages[0]) : own_system(w);
@@ -53,7 +53,7 @@ static int put_system(struct tdm_chat_writer *w, size_t *ret_from)
         *ret_from = has_system;
         if (!tdm_chat_has_tools(w))
                 return has_system || w->row->system ? put_turn(w, "system", text) : 0;
-        TDM_CHAT_TRY(open_turn(w, "system"));
+        TDM_CHAT_TRY(chatml_open_turn(w, "system"));
         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
         if (has_system || w->row->system) {
                 TDM_CHAT_TRY(tdm_chat_put_text(w, text));
@@ -94,10 +94,10 @@ static int put_calls(struct tdm_chat_writer *w, const struct tdm_chat_message *m
 }
 
 /* Answers of tools in a row share a user's turn. */
-static int put_answer(struct tdm_chat_writer *w, size_t i)
+static int chatml_put_answer(struct tdm_chat_writer *w, size_t i)
 {
         if (i == 0 || w->messages[i - 1].role != TDM_CHAT_TOOL)
-                TDM_CHAT_TRY(open_turn(w, "user"));
+                TDM_CHAT_TRY(chatml_open_turn(w, "user"));
         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
         TDM_CHAT_TRY(tdm_chat_put_mark(w, "<tool_response>"));
         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
@@ -111,19 +111,19 @@ int tdm_chat_render_qwen25(struct tdm_chat_writer *w)
 {
         size_t i;
 
-        TDM_CHAT_TRY(put_system(w, &i));
+        TDM_CHAT_TRY(chatml_put_system(w, &i));
         for (; i < w->n_messages; i++) {
                 const struct tdm_chat_message *m = &w->messages[i];
 
                 if (m->role == TDM_CHAT_TOOL) {
-                        TDM_CHAT_TRY(put_answer(w, i));
+                        TDM_CHAT_TRY(chatml_put_answer(w, i));
                         continue;
                 }
                 if (m->n_calls == 0) {
                         TDM_CHAT_TRY(put_turn(w, role_name(m->role), tdm_chat_content(m)));
                         continue;
                 }
-                TDM_CHAT_TRY(open_turn(w, "assistant"));
+                TDM_CHAT_TRY(chatml_open_turn(w, "assistant"));
                 if (m->size > 0) {
                         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
                         TDM_CHAT_TRY(tdm_chat_put_text(w, tdm_chat_content(m)));
@@ -131,7 +131,7 @@ int tdm_chat_render_qwen25(struct tdm_chat_writer *w)
                 TDM_CHAT_TRY(put_calls(w, m, true));
                 TDM_CHAT_TRY(close_turn(w));
         }
-        TDM_CHAT_TRY(open_turn(w, "assistant"));
+        TDM_CHAT_TRY(chatml_open_turn(w, "assistant"));
         return tdm_chat_put(w, "\n", 1);
 }
 
@@ -221,7 +221,7 @@ static int put_assistant(struct tdm_chat_writer *w, const struct tdm_chat_messag
 
         if (w->row->splits_thinking)
                 split_thinking(m, &thinking, &content);
-        TDM_CHAT_TRY(open_turn(w, "assistant"));
+        TDM_CHAT_TRY(chatml_open_turn(w, "assistant"));
         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
         if (keep_thinking && thinking.size > 0) {
                 TDM_CHAT_TRY(put_thinking(w, thinking));
@@ -236,18 +236,18 @@ int tdm_chat_render_qwen3(struct tdm_chat_writer *w)
 {
         size_t i, question = last_question(w);
 
-        TDM_CHAT_TRY(put_system(w, &i));
+        TDM_CHAT_TRY(chatml_put_system(w, &i));
         for (; i < w->n_messages; i++) {
                 const struct tdm_chat_message *m = &w->messages[i];
 
                 if (m->role == TDM_CHAT_TOOL)
-                        TDM_CHAT_TRY(put_answer(w, i));
+                        TDM_CHAT_TRY(chatml_put_answer(w, i));
                 else if (m->role == TDM_CHAT_ASSISTANT)
                         TDM_CHAT_TRY(put_assistant(w, m, i > question));
                 else
                         TDM_CHAT_TRY(put_turn(w, role_name(m->role), tdm_chat_content(m)));
         }
-        TDM_CHAT_TRY(open_turn(w, "assistant"));
+        TDM_CHAT_TRY(chatml_open_turn(w, "assistant"));
         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
         if (w->row->always_thinks) {
                 TDM_CHAT_TRY(tdm_chat_put_mark(w, "<think>"));

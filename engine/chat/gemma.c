@@ -4,7 +4,7 @@
  * a thought of its own form, which is cut from earlier turns. */
 #include "engine/chat/private.h"
 
-static int open_turn(struct tdm_chat_writer *w, const char *turn, const char *role)
+static int gemma_open_turn(struct tdm_chat_writer *w, const char *turn, const char *role)
 {
         TDM_CHAT_TRY(tdm_chat_put_marker(w, turn));
         TDM_CHAT_TRY(tdm_chat_put_string(w, role));
@@ -39,7 +39,7 @@ int tdm_chat_render_gemma(struct tdm_chat_writer *w)
 
                 if (m->role == TDM_CHAT_SYSTEM && i + 1 < w->n_messages)
                         continue;
-                TDM_CHAT_TRY(open_turn(w, turn, m->role == TDM_CHAT_ASSISTANT ? "model" : "user"));
+                TDM_CHAT_TRY(gemma_open_turn(w, turn, m->role == TDM_CHAT_ASSISTANT ? "model" : "user"));
                 if (m->role != TDM_CHAT_ASSISTANT) {
                         TDM_CHAT_TRY(put_waiting(w, waiting, i));
                         waiting = i + 1;
@@ -47,7 +47,7 @@ int tdm_chat_render_gemma(struct tdm_chat_writer *w)
                 TDM_CHAT_TRY(tdm_chat_put_text(w, tdm_chat_trim(tdm_chat_content(m))));
                 TDM_CHAT_TRY(close_turn(w, end));
         }
-        return open_turn(w, turn, "model");
+        return gemma_open_turn(w, turn, "model");
 }
 
 /* The model's earlier text without its thoughts, <|channel>…<channel|>. */
@@ -80,7 +80,7 @@ int tdm_chat_render_gemma4(struct tdm_chat_writer *w)
         bool think = w->options.thinking == TDM_CHAT_THINK_ON, system = w->messages[0].role == TDM_CHAT_SYSTEM;
 
         if (think || system) {
-                TDM_CHAT_TRY(open_turn(w, turn, "system"));
+                TDM_CHAT_TRY(gemma_open_turn(w, turn, "system"));
                 if (think) {
                         TDM_CHAT_TRY(tdm_chat_put_mark(w, "<|think|>"));
                         TDM_CHAT_TRY(tdm_chat_put(w, "\n", 1));
@@ -92,17 +92,17 @@ int tdm_chat_render_gemma4(struct tdm_chat_writer *w)
         for (size_t i = system; i < w->n_messages; i++) {
                 const struct tdm_chat_message *m = &w->messages[i];
 
-                TDM_CHAT_TRY(open_turn(w, turn,
-                                       m->role == TDM_CHAT_ASSISTANT ? "model" :
-                                       m->role == TDM_CHAT_SYSTEM    ? "system" :
-                                                                       "user"));
+                TDM_CHAT_TRY(gemma_open_turn(w, turn,
+                                             m->role == TDM_CHAT_ASSISTANT ? "model" :
+                                             m->role == TDM_CHAT_SYSTEM    ? "system" :
+                                                                             "user"));
                 if (m->role == TDM_CHAT_ASSISTANT)
                         TDM_CHAT_TRY(put_without_thoughts(w, tdm_chat_content(m)));
                 else
                         TDM_CHAT_TRY(tdm_chat_put_text(w, tdm_chat_trim(tdm_chat_content(m))));
                 TDM_CHAT_TRY(close_turn(w, end));
         }
-        TDM_CHAT_TRY(open_turn(w, turn, "model"));
+        TDM_CHAT_TRY(gemma_open_turn(w, turn, "model"));
         if (think || !w->row->empty_thought)
                 return 0;
         TDM_CHAT_TRY(tdm_chat_put_mark(w, "<|channel>"));

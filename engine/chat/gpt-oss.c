@@ -19,7 +19,7 @@ static int put_message(struct tdm_chat_writer *w, const char *role, struct tdm_c
         return tdm_chat_put_marker(w, "<|end|>");
 }
 
-static int put_system(struct tdm_chat_writer *w)
+static int gpt_oss_put_system(struct tdm_chat_writer *w)
 {
         static const char *const efforts[] = { "medium", "low", "high" };
 
@@ -224,7 +224,7 @@ static int put_parameter(struct tdm_chat_writer *w, uint32_t p, uint32_t require
         return tdm_chat_put_string(w, ",\n");
 }
 
-static int put_tools(struct tdm_chat_writer *w)
+static int gpt_oss_put_tools(struct tdm_chat_writer *w)
 {
         TDM_CHAT_TRY(tdm_chat_put_string(w, "# Tools\n\n## functions\n\nnamespace functions {\n\n"));
         for (uint32_t tool = w->tools.nodes[0].first; tool != TDM_JSON_NONE; tool = w->tools.nodes[tool].next) {
@@ -264,7 +264,7 @@ static int put_developer(struct tdm_chat_writer *w, bool has_text)
                 TDM_CHAT_TRY(tdm_chat_put(w, "\n\n", 2));
         }
         if (tdm_chat_has_tools(w))
-                TDM_CHAT_TRY(put_tools(w));
+                TDM_CHAT_TRY(gpt_oss_put_tools(w));
         return tdm_chat_put_marker(w, "<|end|>");
 }
 
@@ -302,7 +302,7 @@ static int put_call(struct tdm_chat_writer *w, size_t i)
         return tdm_chat_put_marker(w, "<|call|>");
 }
 
-static int put_answer(struct tdm_chat_writer *w, size_t i, struct tdm_chat_text name)
+static int gpt_oss_put_answer(struct tdm_chat_writer *w, size_t i, struct tdm_chat_text name)
 {
         if (name.size == 0)
                 return tdm_chat_refuse(w, "message %zu answers a tool's call, and there is none before it", i + 1);
@@ -321,7 +321,7 @@ int tdm_chat_render_gpt_oss(struct tdm_chat_writer *w)
         bool has_text = w->messages[0].role == TDM_CHAT_SYSTEM;
         struct tdm_chat_text called = { 0 };
 
-        TDM_CHAT_TRY(put_system(w));
+        TDM_CHAT_TRY(gpt_oss_put_system(w));
         TDM_CHAT_TRY(put_developer(w, has_text));
         for (size_t i = has_text; i < w->n_messages; i++) {
                 const struct tdm_chat_message *m = &w->messages[i];
@@ -331,7 +331,7 @@ int tdm_chat_render_gpt_oss(struct tdm_chat_writer *w)
                 else if (m->role == TDM_CHAT_SYSTEM)
                         TDM_CHAT_TRY(put_message(w, "developer", tdm_chat_content(m)));
                 else if (m->role == TDM_CHAT_TOOL)
-                        TDM_CHAT_TRY(put_answer(w, i, called));
+                        TDM_CHAT_TRY(gpt_oss_put_answer(w, i, called));
                 else if (m->n_calls > 0) {
                         TDM_CHAT_TRY(put_call(w, i));
                         called = m->calls[0].name;

@@ -8,7 +8,7 @@ static int put_end(struct tdm_chat_writer *w)
         return tdm_chat_put_marker(w, "</s>");
 }
 
-static int put_tools(struct tdm_chat_writer *w)
+static int mistral_put_tools(struct tdm_chat_writer *w)
 {
         TDM_CHAT_TRY(tdm_chat_put_marker(w, "[AVAILABLE_TOOLS]"));
         TDM_CHAT_TRY(tdm_chat_put(w, "[", 1));
@@ -52,7 +52,7 @@ static int put_calls(struct tdm_chat_writer *w, const struct tdm_chat_message *m
         return put_end(w);
 }
 
-static int put_answer(struct tdm_chat_writer *w, const struct tdm_chat_message *m)
+static int mistral_put_answer(struct tdm_chat_writer *w, const struct tdm_chat_message *m)
 {
         TDM_CHAT_TRY(tdm_chat_put_marker(w, "[TOOL_RESULTS]"));
         TDM_CHAT_TRY(tdm_chat_put_string(w, "{\"content\": "));
@@ -103,13 +103,13 @@ int tdm_chat_render_mistral(struct tdm_chat_writer *w)
                 if (m->n_calls > 0) {
                         TDM_CHAT_TRY(put_calls(w, m));
                 } else if (m->role == TDM_CHAT_TOOL) {
-                        TDM_CHAT_TRY(put_answer(w, m));
+                        TDM_CHAT_TRY(mistral_put_answer(w, m));
                 } else if (m->role == TDM_CHAT_ASSISTANT) {
                         TDM_CHAT_TRY(tdm_chat_put_text(w, tdm_chat_content(m)));
                         TDM_CHAT_TRY(put_end(w));
                 } else {
                         if (i == last_user && tdm_chat_has_tools(w))
-                                TDM_CHAT_TRY(put_tools(w));
+                                TDM_CHAT_TRY(mistral_put_tools(w));
                         TDM_CHAT_TRY(tdm_chat_put_marker(w, "[INST]"));
                         if (has_system && !own_turn && i + 1 == w->n_messages) {
                                 TDM_CHAT_TRY(tdm_chat_put_text(w, tdm_chat_content(&w->messages[0])));

@@ -48,7 +48,7 @@ static bool is_same(struct tdm_chat_text a, struct tdm_chat_text b)
         return a.size == b.size && memcmp(a.data, b.data, a.size) == 0;
 }
 
-static int refuse(struct builder *b, const char *what)
+static int tools_refuse(struct builder *b, const char *what)
 {
         return tdm_error_set(b->err, TDM_E_BAD_REQUEST, "tools: %s", what);
 }
@@ -91,9 +91,9 @@ static int read_tools(struct builder *b)
         int r = tdm_json_parse(&b->tools, use->tools.data ? use->tools.data : "", use->tools.size, 64, &why);
 
         if (r != 0)
-                return r < 0 ? r : refuse(b, why.message);
+                return r < 0 ? r : tools_refuse(b, why.message);
         if (tdm_json_get(&b->tools, 0)->type != TDM_JSON_ARRAY || tdm_json_get(&b->tools, 0)->n == 0)
-                return refuse(b, "not a JSON array with at least one tool");
+                return tools_refuse(b, "not a JSON array with at least one tool");
         b->wanted = calloc(tdm_json_get(&b->tools, 0)->n, sizeof(*b->wanted));
         names = calloc(tdm_json_get(&b->tools, 0)->n, sizeof(*names));
         if (!b->wanted || !names)
@@ -106,18 +106,18 @@ static int read_tools(struct builder *b)
                 function = function == TDM_JSON_NONE ? at : function;
                 name = member(b, function, "name");
                 if (name == TDM_JSON_NONE || tdm_json_get(&b->tools, name)->type != TDM_JSON_STRING) {
-                        r = refuse(b, "a tool is not {\"type\": \"function\", \"function\": {\"name\": …}}");
+                        r = tools_refuse(b, "a tool is not {\"type\": \"function\", \"function\": {\"name\": …}}");
                         break;
                 }
                 tool->name.data = tdm_json_text(&b->tools, name);
                 tool->name.size = tdm_json_get(&b->tools, name)->text_size;
                 if (!is_name(tool->name.data, tool->name.size)) {
-                        r = refuse(b, "a tool's name has 1 to 64 letters, digits, '_', '-' and '.'");
+                        r = tools_refuse(b, "a tool's name has 1 to 64 letters, digits, '_', '-' and '.'");
                         break;
                 }
                 for (size_t i = 0; i < n_names && r == 0; i++)
                         if (is_same(names[i], tool->name))
-                                r = refuse(b, "two have the same name");
+                                r = tools_refuse(b, "two have the same name");
                 names[n_names++] = tool->name;
                 if (r != 0 || use->choice == TDM_CHAT_CHOICE_NONE ||
                     (use->choice == TDM_CHAT_CHOICE_NAMED && !is_same(tool->name, use->name)))

@@ -105,7 +105,7 @@ const uint8_t *tdm_gguf_tensor_data(const struct tdm_gguf *g, const struct tdm_g
         return part->map ? part->map + tensor->offset : NULL;
 }
 
-static const struct entry *find(const struct tdm_gguf *g, const char *key)
+static const struct entry *gguf_entry_find(const struct tdm_gguf *g, const char *key)
 {
         uint64_t low = 0, high = g->n_entries;
         size_t size = strlen(key);
@@ -224,7 +224,7 @@ static int load_f64(uint32_t type, const uint8_t *data, double *ret)
 
 static int find_scalar(const struct tdm_gguf *g, const char *key, const struct entry **ret)
 {
-        *ret = find(g, key);
+        *ret = gguf_entry_find(g, key);
         if (!*ret)
                 return -ENOENT;
         return (*ret)->type == VALUE_ARRAY || (*ret)->type == VALUE_STRING ? -EINVAL : 0;
@@ -269,7 +269,7 @@ int tdm_gguf_get_bool(const struct tdm_gguf *g, const char *key, bool *ret)
 
 int tdm_gguf_get_string(const struct tdm_gguf *g, const char *key, struct tdm_gguf_string *ret)
 {
-        const struct entry *e = find(g, key);
+        const struct entry *e = gguf_entry_find(g, key);
 
         if (!e)
                 return -ENOENT;
@@ -281,7 +281,7 @@ int tdm_gguf_get_string(const struct tdm_gguf *g, const char *key, struct tdm_gg
 
 int tdm_gguf_get_array_size(const struct tdm_gguf *g, const char *key, uint64_t *ret)
 {
-        const struct entry *e = find(g, key);
+        const struct entry *e = gguf_entry_find(g, key);
 
         if (!e)
                 return -ENOENT;
@@ -294,7 +294,7 @@ int tdm_gguf_get_array_size(const struct tdm_gguf *g, const char *key, uint64_t 
 /* -ERANGE past the end. */
 static int find_element(const struct tdm_gguf *g, const char *key, uint64_t index, const struct entry **ret)
 {
-        *ret = find(g, key);
+        *ret = gguf_entry_find(g, key);
         if (!*ret)
                 return -ENOENT;
         if ((*ret)->type != VALUE_ARRAY)
@@ -375,7 +375,7 @@ int tdm_gguf_get_array_string(const struct tdm_gguf *g, const char *key, uint64_
 
 int tdm_gguf_array_begin(struct tdm_gguf_array *ret, const struct tdm_gguf *g, const char *key)
 {
-        const struct entry *e = find(g, key);
+        const struct entry *e = gguf_entry_find(g, key);
 
         if (!e)
                 return -ENOENT;

@@ -44,7 +44,7 @@ uint32_t tdm_gguf_n_parts(const struct tdm_gguf *g)
 }
 
 /* They are the parts that the first one announces, in order. */
-static int check(const struct tdm_gguf *first, struct tdm_gguf *const *others, uint32_t n, struct tdm_error *err)
+static int check_parts(const struct tdm_gguf *first, struct tdm_gguf *const *others, uint32_t n, struct tdm_error *err)
 {
         uint64_t announced, n_tensors = first->n_tensors;
         uint32_t no, n_all;
@@ -122,7 +122,7 @@ int tdm_gguf_join(struct tdm_gguf *first, struct tdm_gguf **others, uint32_t n, 
         int r;
 
         err = err ? err : &local;
-        r = check(first, others, n, err);
+        r = check_parts(first, others, n, err);
         if (r != 0)
                 return r;
         parts = calloc(n, sizeof(*parts));

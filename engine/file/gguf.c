@@ -71,7 +71,7 @@ static int check_room(struct cursor *c, const struct entry *e, unsigned bytes, c
 }
 
 /* Reads on until the first end bytes are in memory; end lies in the file and in the limits. */
-static int fill(struct cursor *c, uint64_t end)
+static int cursor_fill(struct cursor *c, uint64_t end)
 {
         while (c->filled < end) {
                 uint64_t wanted = TDM_MIN(c->size - c->filled, (uint64_t)READ_BYTES);
@@ -102,21 +102,21 @@ static int fill(struct cursor *c, uint64_t end)
 
 /* The next size bytes are in the file, within the limits, and in memory. The caller says it when they are not in the
  * file. */
-static int need(struct cursor *c, uint64_t size)
+static int cursor_need(struct cursor *c, uint64_t size)
 {
         if (size > remaining(c))
                 return too_much(c);
-        return c->fd < 0 ? 0 : fill(c, c->at + size);
+        return c->fd < 0 ? 0 : cursor_fill(c, c->at + size);
 }
 
-static int take(struct cursor *c, void *ret, size_t size, const char *what)
+static int cursor_take(struct cursor *c, void *ret, size_t size, const char *what)
 {
         int r;
 
         if (size > c->size - c->at)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL,
                                      "it ends inside %s, at byte %" PRIu64 " (truncated download?)", what, c->at);
-        r = need(c, size);
+        r = cursor_need(c, size);
         if (r)
                 return r;
         memcpy(ret, c->data + c->at, size);
@@ -133,7 +133,7 @@ static int skip(struct cursor *c, uint64_t size, const char *what)
                                      "%s at byte %" PRIu64 " needs %" PRIu64 " more bytes than the file has "
                                      "(truncated download, or damaged)",
                                      what, c->at, size - (c->size - c->at));
-        r = need(c, size);
+        r = cursor_need(c, size);
         if (r)
                 return r;
         c->at += size;
@@ -141,13 +141,13 @@ static int skip(struct cursor *c, uint64_t size, const char *what)
 }
 
 /* A name that everybody may print: 1 to max bytes of printable ASCII. */
-static int take_name(struct cursor *c, uint64_t max, const char *what, struct tdm_gguf_string *ret)
+static int cursor_take_name(struct cursor *c, uint64_t max, const char *what, struct tdm_gguf_string *ret)
 {
         struct tdm_gguf_string name;
         uint64_t size = 0, start = c->at;
         int r;
 
-        r = take(c, &size, sizeof(size), what);
+        r = cursor_take(c, &size, sizeof(size), what);
         if (r)
                 return r;
         if (size == 0 || size > max)
@@ -202,7 +202,7 @@ static int walk_strings(struct cursor *c, struct entry *e, bool keep)
                         return r;
                 if (keep && i % TDM_GGUF_MARK_EVERY == 0)
                         e->marks[i / TDM_GGUF_MARK_EVERY] = (uint32_t)(c->at - start);
-                r = take(c, &size, sizeof(size), "an array of strings");
+                r = cursor_take(c, &size, sizeof(size), "an array of strings");
                 if (r)
                         return r;
                 r = skip(c, size, "a string in an array");
@@ -218,17 +218,17 @@ static int walk_entry(struct cursor *c, struct entry *e, bool keep)
 {
         int r;
 
-        r = take_name(c, TDM_GGUF_KEY_NAME_MAX, "a key", &e->key);
+        r = cursor_take_name(c, TDM_GGUF_KEY_NAME_MAX, "a key", &e->key);
         if (r)
                 return r;
-        r = take(c, &e->type, sizeof(e->type), "a key's type");
+        r = cursor_take(c, &e->type, sizeof(e->type), "a key's type");
         if (r)
                 return r;
         if (e->type >= N_VALUE_TYPES)
                 return tdm_error_set(c->err, TDM_E_BAD_MODEL, "key %.*s has a value of type %u, which does not exist",
                                      (int)e->key.size, e->key.data, e->type);
         if (e->type == VALUE_STRING) {
-                r = take(c, &e->n, sizeof(e->n), "a string's length");
+                r = cursor_take(c, &e->n, sizeof(e->n), "a string's length");
                 if (r)
                         return r;
                 e->data = c->data + c->at;
@@ -239,10 +239,10 @@ static int walk_entry(struct cursor *c, struct entry *e, bool keep)
                 r = skip(c, tdm_gguf_value_bytes[e->type], "a value");
                 return r || e->type != VALUE_BOOL ? r : check_bools(c, e, 1);
         }
-        r = take(c, &e->element, sizeof(e->element), "an array's type");
+        r = cursor_take(c, &e->element, sizeof(e->element), "an array's type");
         if (r)
                 return r;
-        r = take(c, &e->n, sizeof(e->n), "an array's length");
+        r = cursor_take(c, &e->n, sizeof(e->n), "an array's length");
         if (r)
                 return r;
         e->data = c->data + c->at;
@@ -269,10 +269,10 @@ static int walk_tensor(struct cursor *c, struct tdm_gguf_tensor *t)
         uint64_t values = 1;
         int r;
 
-        r = take_name(c, TENSOR_NAME_MAX, "a tensor's name", &t->name);
+        r = cursor_take_name(c, TENSOR_NAME_MAX, "a tensor's name", &t->name);
         if (r)
                 return r;
-        r = take(c, &t->n_dims, sizeof(t->n_dims), "the tensor table");
+        r = cursor_take(c, &t->n_dims, sizeof(t->n_dims), "the tensor table");
         if (r)
                 return r;
         if (t->n_dims < 1 || t->n_dims > 4)
@@ -282,7 +282,7 @@ static int walk_tensor(struct cursor *c, struct tdm_gguf_tensor *t)
                 t->dims[i] = 1;
                 if (i >= t->n_dims)
                         continue;
-                r = take(c, &t->dims[i], sizeof(t->dims[i]), "the tensor table");
+                r = cursor_take(c, &t->dims[i], sizeof(t->dims[i]), "the tensor table");
                 if (r)
                         return r;
                 if (t->dims[i] == 0 || t->dims[i] > INT64_MAX || __builtin_mul_overflow(values, t->dims[i], &values))
@@ -291,10 +291,10 @@ static int walk_tensor(struct cursor *c, struct tdm_gguf_tensor *t)
                                              "(dimension %u is %" PRIu64 ")",
                                              (int)t->name.size, t->name.data, i, t->dims[i]);
         }
-        r = take(c, &t->type, sizeof(t->type), "the tensor table");
+        r = cursor_take(c, &t->type, sizeof(t->type), "the tensor table");
         if (r)
                 return r;
-        r = take(c, &t->offset, sizeof(t->offset), "the tensor table");
+        r = cursor_take(c, &t->offset, sizeof(t->offset), "the tensor table");
         if (r)
                 return r;
         info = tdm_type_info(t->type);
@@ -320,7 +320,7 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
         char magic[4] = { 0 };
         int r;
 
-        r = take(c, magic, sizeof(magic), "the header");
+        r = cursor_take(c, magic, sizeof(magic), "the header");
         if (r)
                 return r;
         if (memcmp(magic, "FUGG", 4) == 0)
@@ -334,7 +334,7 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
                                      "it is not a GGUF file (it starts with %02x %02x %02x %02x, "
                                      "not with \"GGUF\")",
                                      (uint8_t)magic[0], (uint8_t)magic[1], (uint8_t)magic[2], (uint8_t)magic[3]);
-        r = take(c, &version, sizeof(version), "the header");
+        r = cursor_take(c, &version, sizeof(version), "the header");
         if (r)
                 return r;
         if (version != 0 && (version & 0xffffu) == 0)
@@ -347,10 +347,10 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
                                      "it is a GGUF file of version %u, only 2 and 3 are supported; "
                                      "convert it again from its source",
                                      version);
-        r = take(c, &n_tensors, sizeof(n_tensors), "the header");
+        r = cursor_take(c, &n_tensors, sizeof(n_tensors), "the header");
         if (r)
                 return r;
-        r = take(c, &n_entries, sizeof(n_entries), "the header");
+        r = cursor_take(c, &n_entries, sizeof(n_entries), "the header");
         if (r)
                 return r;
         if (n_entries > TDM_GGUF_KEYS_MAX || n_entries > remaining(c) / KEY_MIN_BYTES)
@@ -369,7 +369,7 @@ static int walk_header(struct cursor *c, uint64_t *ret_n_tensors, uint64_t *ret_
 }
 
 /* First walk: all lengths and names are checked, and where the metadata ends is found out. */
-static int measure(struct cursor *c, uint64_t *ret_size)
+static int cursor_measure(struct cursor *c, uint64_t *ret_size)
 {
         uint64_t n_tensors = 0, n_entries = 0;
         int r;
@@ -533,7 +533,7 @@ static int read_metadata(struct tdm_gguf *g, struct cursor *c)
         uint64_t size = 0;
         int r;
 
-        r = measure(c, &size);
+        r = cursor_measure(c, &size);
         if (r)
                 return r;
         r = tdm_parse_charge(&g->account, size, c->err);
@@ -565,7 +565,7 @@ static int open_metadata(struct tdm_gguf *g, int fd, struct tdm_error *err)
         return r;
 }
 
-static int open_file(struct tdm_gguf *g, int fd, struct tdm_error *err)
+static int gguf_map_file(struct tdm_gguf *g, int fd, struct tdm_error *err)
 {
         struct stat st;
         void *map;
@@ -611,7 +611,7 @@ int tdm_gguf_open_within(struct tdm_gguf **ret, int fd, const char *name, const 
                 return tdm_error_set(err, -ENOMEM, "out of memory");
         r = tdm_parse_charge(&g->account, sizeof(*g) + strlen(name) + 1, err);
         if (r == 0)
-                r = open_file(g, fd, err);
+                r = gguf_map_file(g, fd, err);
         if (r) {
                 tdm_parse_uncharge(&g->account, g->account.held);
                 tdm_error_prefix(err, "cannot open model %s", name);

@@ -25,7 +25,7 @@ void tdm_chars_add_all(struct tdm_chars *chars, const struct tdm_chars *other)
         chars->failed |= other->failed;
 }
 
-static int compare(const void *a, const void *b)
+static int range_compare(const void *a, const void *b)
 {
         const struct tdm_char_range *x = a, *y = b;
 
@@ -37,7 +37,7 @@ void tdm_chars_sort(struct tdm_chars *chars)
         uint32_t n = 0;
 
         if (chars->n > 1)
-                qsort(chars->ranges, chars->n, sizeof(*chars->ranges), compare);
+                qsort(chars->ranges, chars->n, sizeof(*chars->ranges), range_compare);
         for (uint32_t i = 0; i < chars->n; i++) {
                 struct tdm_char_range r = chars->ranges[i];
 
@@ -243,7 +243,7 @@ uint32_t tdm_chars_expr(struct tdm_arena *arena, const struct tdm_chars *chars, 
         return tdm_expr_alt(arena, tdm_expr_bytes(arena, &ascii), e);
 }
 
-static uint32_t hex(struct tdm_arena *arena, const char *digits)
+static uint32_t hex_number(struct tdm_arena *arena, const char *digits)
 {
         struct tdm_byte_set set = { 0 };
 
@@ -270,15 +270,16 @@ uint32_t tdm_chars_any_json(struct tdm_arena *arena, bool free_form)
         tdm_chars_add(&all, 0x5d, 0x10ffff);
         e = tdm_chars_expr(arena, &all, TDM_TEXT_RAW);
         tdm_chars_deinit(&all);
-        any = hex(arena, "0123456789abcdefABCDEF");
+        any = hex_number(arena, "0123456789abcdefABCDEF");
         /* \uD800 to \uDBFF only in front of \uDC00 to \uDFFF. */
-        unicode = tdm_expr_cat3(arena, hex(arena, "0123456789abcefABCEF"), any, tdm_expr_cat(arena, any, any));
-        unicode = tdm_expr_alt(
-                arena, unicode,
-                tdm_expr_cat3(arena, hex(arena, "dD"), hex(arena, "01234567"), tdm_expr_cat(arena, any, any)));
-        low = tdm_expr_cat3(arena, hex(arena, "dD"), hex(arena, "cdefCDEF"), tdm_expr_cat(arena, any, any));
+        unicode = tdm_expr_cat3(arena, hex_number(arena, "0123456789abcefABCEF"), any, tdm_expr_cat(arena, any, any));
+        unicode = tdm_expr_alt(arena, unicode,
+                               tdm_expr_cat3(arena, hex_number(arena, "dD"), hex_number(arena, "01234567"),
+                                             tdm_expr_cat(arena, any, any)));
+        low = tdm_expr_cat3(arena, hex_number(arena, "dD"), hex_number(arena, "cdefCDEF"),
+                            tdm_expr_cat(arena, any, any));
         low = tdm_expr_cat3(arena, tdm_expr_cat(arena, any, any), tdm_expr_text(arena, "\\u"), low);
-        low = tdm_expr_cat3(arena, hex(arena, "dD"), hex(arena, "89abAB"), low);
+        low = tdm_expr_cat3(arena, hex_number(arena, "dD"), hex_number(arena, "89abAB"), low);
         unicode = tdm_expr_cat(arena, tdm_expr_text(arena, "u"), tdm_expr_alt(arena, unicode, low));
         for (const char *c = "\"\\/bfnrt"; *c; c++)
                 tdm_byte_set_add(&set, (uint8_t)*c, (uint8_t)*c);

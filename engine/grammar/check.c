@@ -23,7 +23,7 @@ struct check {
         bool failed;
 };
 
-static void add(struct states *to, uint32_t state)
+static void states_add(struct states *to, uint32_t state)
 {
         if (state == TDM_STATE_DEAD)
                 return;
@@ -34,14 +34,14 @@ static void add(struct states *to, uint32_t state)
                 to->items[to->n++] = state;
 }
 
-static void put(struct check *c, const struct states *from, const char *text, size_t size, struct states *to)
+static void check_put_text(struct check *c, const struct states *from, const char *text, size_t size, struct states *to)
 {
         for (unsigned i = 0; i < from->n; i++) {
                 uint32_t state = from->items[i];
 
                 for (size_t k = 0; k < size && state != TDM_STATE_DEAD; k++)
                         state = tdm_parser_step(&c->parser, state, (uint8_t)text[k]);
-                add(to, state);
+                states_add(to, state);
         }
         c->failed |= c->parser.arena.failed;
 }
@@ -54,7 +54,7 @@ static void put_string(struct check *c, const struct states *from, const char *t
         if (b.failed)
                 c->failed = true;
         else
-                put(c, from, b.data, b.size, to);
+                check_put_text(c, from, b.data, b.size, to);
         free(b.data);
 }
 
@@ -68,7 +68,7 @@ static void number(struct check *c, uint32_t node, const struct states *from, st
         size_t size;
         bool fraction = false;
 
-        put(c, from, c->json.text + n->text, n->text_size, to);
+        check_put_text(c, from, c->json.text + n->text, n->text_size, to);
         if (!tdm_decimal_parse(&d, c->json.text + n->text, n->text_size))
                 return;
         size = tdm_decimal_print(&d, text, sizeof(text) - 2);
@@ -80,55 +80,55 @@ static void number(struct check *c, uint32_t node, const struct states *from, st
                 memcpy(text + size, ".0", 2);
                 size += 2;
         }
-        put(c, from, text, size, to);
+        check_put_text(c, from, text, size, to);
         size = tdm_decimal_print_exponent(&d, text, sizeof(text));
         if (size > 0)
-                put(c, from, text, size, to);
+                check_put_text(c, from, text, size, to);
 }
 
 static void array(struct check *c, uint32_t node, const struct states *from, struct states *to)
 {
         struct states at = { 0 }, next;
 
-        put(c, from, "[", 1, &at);
+        check_put_text(c, from, "[", 1, &at);
         for (uint32_t i = tdm_json_get(&c->json, node)->first; i != TDM_JSON_NONE && at.n > 0 && !c->failed;
              i = tdm_json_get(&c->json, i)->next) {
                 if (i != tdm_json_get(&c->json, node)->first) {
                         next.n = 0;
-                        put(c, &at, ",", 1, &next);
+                        check_put_text(c, &at, ",", 1, &next);
                         at = next;
                 }
                 next.n = 0;
                 value(c, i, &at, &next);
                 at = next;
         }
-        put(c, &at, "]", 1, to);
+        check_put_text(c, &at, "]", 1, to);
 }
 
 static void members(struct check *c, const uint32_t *order, uint32_t n, const struct states *from, struct states *to)
 {
         struct states at = { 0 }, next;
 
-        put(c, from, "{", 1, &at);
+        check_put_text(c, from, "{", 1, &at);
         for (uint32_t i = 0; i < n && at.n > 0 && !c->failed; i++) {
                 const struct tdm_json_node *member = tdm_json_get(&c->json, order[i]);
 
                 if (i > 0) {
                         next.n = 0;
-                        put(c, &at, ",", 1, &next);
+                        check_put_text(c, &at, ",", 1, &next);
                         at = next;
                 }
                 next.n = 0;
                 put_string(c, &at, c->json.text + member->key, member->key_size, &next);
                 at.n = 0;
-                put(c, &next, ":", 1, &at);
+                check_put_text(c, &next, ":", 1, &at);
                 if (at.n == 0 && order[i] > c->furthest)
                         c->furthest = order[i];
                 next.n = 0;
                 value(c, order[i], &at, &next);
                 at = next;
         }
-        put(c, &at, "}", 1, to);
+        check_put_text(c, &at, "}", 1, to);
 }
 
 static void object(struct check *c, uint32_t node, const struct states *from, struct states *to)
@@ -206,7 +206,7 @@ static void value(struct check *c, uint32_t node, const struct states *from, str
                 object(c, node, from, to);
                 break;
         default:
-                put(c, from, words[n->type], strlen(words[n->type]), to);
+                check_put_text(c, from, words[n->type], strlen(words[n->type]), to);
         }
         if (to->n == 0 && node > c->furthest)
                 c->furthest = node;
@@ -231,7 +231,7 @@ int tdm_grammar_takes_instance(struct tdm_grammar *grammar, const char *instance
         c.parser.arena.limit = UINT32_MAX / 4;
         c.parser.arena.steps = 0;
         c.parser.arena.max_steps = STEPS_MAX;
-        add(&from, c.parser.start);
+        states_add(&from, c.parser.start);
         value(&c, 0, &from, &to);
         for (unsigned i = 0; i < to.n; i++)
                 taken |= c.parser.states[to.items[i]].whole;

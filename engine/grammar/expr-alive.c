@@ -30,7 +30,7 @@ static uint8_t known(struct tdm_arena *arena, uint32_t e)
         return (x->flags | *own_flags(arena, e)) & (TDM_EXPR_ALIVE | TDM_EXPR_DEAD | VISITED);
 }
 
-static bool add(struct tdm_arena *arena, struct search *search, uint32_t e, uint32_t parent)
+static bool search_add(struct tdm_arena *arena, struct search *search, uint32_t e, uint32_t parent)
 {
         if (search->n == search->capacity) {
                 uint32_t capacity = TDM_MAX(search->capacity * 2, 64u);
@@ -109,7 +109,7 @@ static bool search_text(struct tdm_arena *arena, uint32_t e)
                 arena->n_representatives = tdm_arena_representatives(arena, NULL, arena->representatives);
                 arena->n_represented = arena->n_base_sets + arena->n_sets;
         }
-        if (add(arena, &search, e, UINT32_MAX))
+        if (search_add(arena, &search, e, UINT32_MAX))
                 tdm_expr_list_add(arena, &stack, 0);
         while (stack.n > 0 && found == UINT32_MAX && !arena->failed) {
                 uint32_t at = stack.items[--stack.n];
@@ -123,7 +123,7 @@ static bool search_text(struct tdm_arena *arena, uint32_t e)
                         if (flags & TDM_EXPR_ALIVE) {
                                 found = at;
                         } else if (flags == 0) {
-                                if (add(arena, &search, next, at))
+                                if (search_add(arena, &search, next, at))
                                         tdm_expr_list_add(arena, &stack, search.n - 1);
                         }
                 }

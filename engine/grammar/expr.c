@@ -11,7 +11,7 @@ static uint32_t hash_expr(const struct tdm_expr *e)
         return (uint32_t)(h >> 32);
 }
 
-static bool same(const struct tdm_expr *a, const struct tdm_expr *b)
+static bool expr_equal(const struct tdm_expr *a, const struct tdm_expr *b)
 {
         return a->kind == b->kind && a->a == b->a && a->b == b->b && a->c == b->c;
 }
@@ -88,25 +88,25 @@ size_t tdm_arena_bytes(const struct tdm_arena *arena)
                arena->sets_capacity * sizeof(*arena->sets) + (arena->base_alive ? arena->n_base : 0);
 }
 
-static uint32_t find(const struct tdm_arena *arena, const struct tdm_expr *e, uint32_t hash)
+static uint32_t expr_find(const struct tdm_arena *arena, const struct tdm_expr *e, uint32_t hash)
 {
         for (uint32_t at = hash & (arena->n_slots - 1); arena->slots[at]; at = (at + 1) & (arena->n_slots - 1))
-                if (same(&arena->items[arena->slots[at] - 1], e))
+                if (expr_equal(&arena->items[arena->slots[at] - 1], e))
                         return arena->slots[at];
         return 0;
 }
 
-static uint32_t intern(struct tdm_arena *arena, struct tdm_expr e)
+static uint32_t expr_intern(struct tdm_arena *arena, struct tdm_expr e)
 {
         uint32_t hash = hash_expr(&e), found;
 
         arena->steps++;
         if (arena->base) {
-                found = find(arena->base, &e, hash);
+                found = expr_find(arena->base, &e, hash);
                 if (found)
                         return found - 1;
         }
-        found = find(arena, &e, hash);
+        found = expr_find(arena, &e, hash);
         if (found)
                 return found - 1 + arena->n_base;
         if (arena->failed || arena->n >= arena->limit)
@@ -168,7 +168,7 @@ uint32_t tdm_expr_bytes(struct tdm_arena *arena, const struct tdm_byte_set *set)
 {
         if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3]))
                 return TDM_EXPR_NONE;
-        return intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_SET, .a = intern_set(arena, set) });
+        return expr_intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_SET, .a = intern_set(arena, set) });
 }
 
 uint32_t tdm_expr_range(struct tdm_arena *arena, uint8_t low, uint8_t high)
@@ -209,7 +209,7 @@ static uint32_t cat_one(struct tdm_arena *arena, uint32_t a, uint32_t b)
 
         if (!(flags & TDM_EXPR_HAS_CALL))
                 flags |= fa & fb & TDM_EXPR_NULLABLE;
-        return intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_CAT, .flags = flags, .a = a, .b = b });
+        return expr_intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_CAT, .flags = flags, .a = a, .b = b });
 }
 
 uint32_t tdm_expr_cat(struct tdm_arena *arena, uint32_t a, uint32_t b)
@@ -284,7 +284,7 @@ static uint32_t merge(struct tdm_arena *arena, uint8_t kind, uint32_t a, uint32_
                         flags |= TDM_EXPR_HAS_BOOL | (fa & fb & TDM_EXPR_NULLABLE);
                 else if (!(flags & TDM_EXPR_HAS_CALL))
                         flags |= (fa | fb) & TDM_EXPR_NULLABLE;
-                e = intern(arena, (struct tdm_expr){ .kind = kind, .flags = flags, .a = x, .b = e });
+                e = expr_intern(arena, (struct tdm_expr){ .kind = kind, .flags = flags, .a = x, .b = e });
         }
         tdm_expr_list_deinit(&list);
         return e;
@@ -307,7 +307,7 @@ uint32_t tdm_expr_alt(struct tdm_arena *arena, uint32_t a, uint32_t b)
         flags = (fa | fb) & (TDM_EXPR_HAS_CALL | TDM_EXPR_HAS_BOOL);
         if (!(flags & TDM_EXPR_HAS_CALL))
                 flags |= (fa | fb) & TDM_EXPR_NULLABLE;
-        return intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_ALT, .flags = flags, .a = a, .b = b });
+        return expr_intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_ALT, .flags = flags, .a = a, .b = b });
 }
 
 /* The alternatives of a derivative under AND or NOT: in one order, or the states would not recur. */
@@ -346,7 +346,7 @@ uint32_t tdm_expr_not(struct tdm_arena *arena, uint32_t a)
 
         if (e->kind == TDM_EXPR_KIND_NOT)
                 return e->a;
-        return intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_NOT, .flags = flags, .a = a });
+        return expr_intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_NOT, .flags = flags, .a = a });
 }
 
 uint32_t tdm_expr_rep(struct tdm_arena *arena, uint32_t a, uint32_t min, uint32_t max)
@@ -366,20 +366,22 @@ uint32_t tdm_expr_rep(struct tdm_arena *arena, uint32_t a, uint32_t min, uint32_
                 return a; /* (x*)* and (x*){m,n} with n > 0 */
         if (!(flags & TDM_EXPR_HAS_CALL) && min == 0)
                 flags |= TDM_EXPR_NULLABLE;
-        return intern(arena,
-                      (struct tdm_expr){ .kind = TDM_EXPR_KIND_REP, .flags = flags, .a = a, .b = min, .c = max });
+        return expr_intern(arena,
+                           (struct tdm_expr){ .kind = TDM_EXPR_KIND_REP, .flags = flags, .a = a, .b = min, .c = max });
 }
 
 uint32_t tdm_expr_call(struct tdm_arena *arena, uint32_t rule)
 {
-        return intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_CALL, .flags = TDM_EXPR_HAS_CALL, .a = rule });
+        return expr_intern(arena,
+                           (struct tdm_expr){ .kind = TDM_EXPR_KIND_CALL, .flags = TDM_EXPR_HAS_CALL, .a = rule });
 }
 
 uint32_t tdm_expr_mod(struct tdm_arena *arena, uint32_t divisor, uint32_t rest)
 {
         uint8_t flags = rest == 0 ? TDM_EXPR_NULLABLE : 0;
 
-        return intern(arena, (struct tdm_expr){ .kind = TDM_EXPR_KIND_MOD, .flags = flags, .a = divisor, .b = rest });
+        return expr_intern(arena,
+                           (struct tdm_expr){ .kind = TDM_EXPR_KIND_MOD, .flags = flags, .a = divisor, .b = rest });
 }
 
 void tdm_expr_list_add(struct tdm_arena *arena, struct tdm_expr_list *list, uint32_t e)

@@ -24,7 +24,7 @@ struct gbnf {
         int error;
 };
 
-static uint32_t fail(struct gbnf *p, int code, const char *what)
+static uint32_t gbnf_fail(struct gbnf *p, int code, const char *what)
 {
         size_t line = 1;
 
@@ -35,12 +35,12 @@ static uint32_t fail(struct gbnf *p, int code, const char *what)
         return TDM_EXPR_NONE;
 }
 
-static char peek(const struct gbnf *p)
+static char gbnf_peek(const struct gbnf *p)
 {
         return p->at < p->size ? p->text[p->at] : 0;
 }
 
-static void skip_space(struct gbnf *p, bool newlines)
+static void gbnf_skip_space(struct gbnf *p, bool newlines)
 {
         while (p->at < p->size) {
                 char c = p->text[p->at];
@@ -68,7 +68,7 @@ static uint32_t rule_named(struct gbnf *p, const char *text, size_t size, bool d
                 if (n->size != size || memcmp(n->text, text, size) != 0)
                         continue;
                 if (define && n->defined)
-                        (void)fail(p, TDM_E_BAD_REQUEST, "a rule is defined twice");
+                        (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "a rule is defined twice");
                 n->defined |= define;
                 return n->rule;
         }
@@ -92,7 +92,7 @@ static bool hex_digits(struct gbnf *p, unsigned n, uint32_t *ret)
 {
         *ret = 0;
         for (unsigned i = 0; i < n; i++) {
-                char c = peek(p);
+                char c = gbnf_peek(p);
                 uint32_t digit = c >= '0' && c <= '9' ? (uint32_t)(c - '0') :
                                  c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10) :
                                  c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10) :
@@ -114,15 +114,15 @@ static bool character(struct gbnf *p, uint32_t *ret)
         size_t n;
         char c;
 
-        if (peek(p) != '\\') {
+        if (gbnf_peek(p) != '\\') {
                 n = tdm_chars_decode(p->text + p->at, p->size - p->at, ret);
                 p->at += n;
                 if (n == 0)
-                        (void)fail(p, TDM_E_BAD_REQUEST, "it is not UTF-8, or a literal or class has no end");
+                        (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "it is not UTF-8, or a literal or class has no end");
                 return n > 0;
         }
         p->at++;
-        c = peek(p);
+        c = gbnf_peek(p);
         found = c ? strchr(from, c) : NULL;
         p->at++;
         if (found) {
@@ -132,7 +132,7 @@ static bool character(struct gbnf *p, uint32_t *ret)
         if ((c == 'x' && hex_digits(p, 2, ret)) || (c == 'u' && hex_digits(p, 4, ret)) ||
             (c == 'U' && hex_digits(p, 8, ret)))
                 return true;
-        (void)fail(p, TDM_E_BAD_REQUEST, "there is no such escape");
+        (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "there is no such escape");
         return false;
 }
 
@@ -143,7 +143,7 @@ static uint32_t literal(struct gbnf *p)
         char utf8[4];
 
         p->at++;
-        while (!p->error && peek(p) != '"')
+        while (!p->error && gbnf_peek(p) != '"')
                 if (character(p, &c))
                         tdm_expr_list_add(&p->g->arena, &list, c);
         p->at++;
@@ -163,19 +163,19 @@ static uint32_t char_class(struct gbnf *p)
         uint32_t low, high, e = TDM_EXPR_NONE;
 
         p->at++;
-        inverted = peek(p) == '^';
+        inverted = gbnf_peek(p) == '^';
         p->at += inverted;
-        while (!p->error && peek(p) != ']') {
+        while (!p->error && gbnf_peek(p) != ']') {
                 if (!character(p, &low))
                         break;
                 high = low;
-                if (peek(p) == '-' && p->at + 1 < p->size && p->text[p->at + 1] != ']') {
+                if (gbnf_peek(p) == '-' && p->at + 1 < p->size && p->text[p->at + 1] != ']') {
                         p->at++;
                         if (!character(p, &high))
                                 break;
                 }
                 if (low > high)
-                        (void)fail(p, TDM_E_BAD_REQUEST, "a range in a class runs backwards");
+                        (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "a range in a class runs backwards");
                 tdm_chars_add(&chars, low, high);
         }
         p->at++;
@@ -188,12 +188,12 @@ static uint32_t char_class(struct gbnf *p)
         return e;
 }
 
-static bool count(struct gbnf *p, uint32_t *ret)
+static bool gbnf_read_count(struct gbnf *p, uint32_t *ret)
 {
         size_t start = p->at;
 
-        for (*ret = 0; peek(p) >= '0' && peek(p) <= '9'; p->at++)
-                *ret = TDM_MIN(*ret * 10 + (uint32_t)(peek(p) - '0'), (uint32_t)REPEAT_MAX + 1);
+        for (*ret = 0; gbnf_peek(p) >= '0' && gbnf_peek(p) <= '9'; p->at++)
+                *ret = TDM_MIN(*ret * 10 + (uint32_t)(gbnf_peek(p) - '0'), (uint32_t)REPEAT_MAX + 1);
         return p->at > start;
 }
 
@@ -202,8 +202,8 @@ static uint32_t repeated(struct gbnf *p, uint32_t e, bool nested)
         uint32_t min, max;
 
         for (;;) {
-                skip_space(p, nested);
-                switch (peek(p)) {
+                gbnf_skip_space(p, nested);
+                switch (gbnf_peek(p)) {
                 case '*':
                         min = 0;
                         max = TDM_EXPR_INF;
@@ -218,24 +218,24 @@ static uint32_t repeated(struct gbnf *p, uint32_t e, bool nested)
                         break;
                 case '{':
                         p->at++;
-                        skip_space(p, nested);
-                        if (!count(p, &min))
-                                return fail(p, TDM_E_BAD_REQUEST, "a repetition needs a number");
+                        gbnf_skip_space(p, nested);
+                        if (!gbnf_read_count(p, &min))
+                                return gbnf_fail(p, TDM_E_BAD_REQUEST, "a repetition needs a number");
                         max = min;
-                        skip_space(p, nested);
-                        if (peek(p) == ',') {
+                        gbnf_skip_space(p, nested);
+                        if (gbnf_peek(p) == ',') {
                                 p->at++;
-                                skip_space(p, nested);
-                                if (!count(p, &max))
+                                gbnf_skip_space(p, nested);
+                                if (!gbnf_read_count(p, &max))
                                         max = TDM_EXPR_INF;
-                                skip_space(p, nested);
+                                gbnf_skip_space(p, nested);
                         }
-                        if (peek(p) != '}')
-                                return fail(p, TDM_E_BAD_REQUEST, "a repetition without its }");
+                        if (gbnf_peek(p) != '}')
+                                return gbnf_fail(p, TDM_E_BAD_REQUEST, "a repetition without its }");
                         if (min > max)
-                                return fail(p, TDM_E_BAD_REQUEST, "a repetition's bounds are the wrong way round");
+                                return gbnf_fail(p, TDM_E_BAD_REQUEST, "a repetition's bounds are the wrong way round");
                         if (min > REPEAT_MAX || (max > REPEAT_MAX && max != TDM_EXPR_INF))
-                                return fail(p, TDM_E_UNSUPPORTED, "so many repetitions are not held");
+                                return gbnf_fail(p, TDM_E_UNSUPPORTED, "so many repetitions are not held");
                         break;
                 default:
                         return e;
@@ -255,34 +255,34 @@ static uint32_t sequence(struct gbnf *p, bool nested)
         size_t start;
 
         while (!p->error) {
-                skip_space(p, nested);
+                gbnf_skip_space(p, nested);
                 start = p->at;
-                if (peek(p) == '"') {
+                if (gbnf_peek(p) == '"') {
                         e = literal(p);
-                } else if (peek(p) == '[') {
+                } else if (gbnf_peek(p) == '[') {
                         e = char_class(p);
-                } else if (peek(p) == '.') {
+                } else if (gbnf_peek(p) == '.') {
                         p->at++;
                         tdm_chars_add(&all, 0, 0x10ffff);
                         e = tdm_chars_expr(&p->g->arena, &all, TDM_TEXT_RAW);
                         tdm_chars_deinit(&all);
-                } else if (peek(p) == '(') {
+                } else if (gbnf_peek(p) == '(') {
                         p->at++;
                         if (++p->depth > DEPTH_MAX) {
-                                (void)fail(p, TDM_E_UNSUPPORTED, "groups are nested too deeply");
+                                (void)gbnf_fail(p, TDM_E_UNSUPPORTED, "groups are nested too deeply");
                                 break;
                         }
                         e = alternatives(p, true);
                         p->depth--;
-                        if (!p->error && peek(p) != ')')
-                                (void)fail(p, TDM_E_BAD_REQUEST, "a group without its )");
+                        if (!p->error && gbnf_peek(p) != ')')
+                                (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "a group without its )");
                         p->at++;
-                } else if (is_word(peek(p))) {
-                        while (is_word(peek(p)))
+                } else if (is_word(gbnf_peek(p))) {
+                        while (is_word(gbnf_peek(p)))
                                 p->at++;
                         e = tdm_expr_call(&p->g->arena, rule_named(p, p->text + start, p->at - start, false));
-                } else if (peek(p) == '<' || peek(p) == '!') {
-                        (void)fail(p, TDM_E_UNSUPPORTED, "tokens by name (<…>) are not held");
+                } else if (gbnf_peek(p) == '<' || gbnf_peek(p) == '!') {
+                        (void)gbnf_fail(p, TDM_E_UNSUPPORTED, "tokens by name (<…>) are not held");
                         break;
                 } else {
                         break;
@@ -304,11 +304,11 @@ static uint32_t alternatives(struct gbnf *p, bool nested)
 
         for (;;) {
                 tdm_expr_list_add(&p->g->arena, &list, sequence(p, nested));
-                skip_space(p, nested);
-                if (p->error || peek(p) != '|')
+                gbnf_skip_space(p, nested);
+                if (p->error || gbnf_peek(p) != '|')
                         break;
                 p->at++;
-                skip_space(p, true);
+                gbnf_skip_space(p, true);
         }
         for (uint32_t i = list.n; i-- > 0 && !p->error;)
                 e = tdm_expr_alt(&p->g->arena, list.items[i], e);
@@ -321,27 +321,27 @@ static void parse_rule(struct gbnf *p)
         size_t start = p->at;
         uint32_t rule, body;
 
-        while (is_word(peek(p)))
+        while (is_word(gbnf_peek(p)))
                 p->at++;
         if (p->at == start) {
-                (void)fail(p, TDM_E_BAD_REQUEST, "a rule's name is missing");
+                (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "a rule's name is missing");
                 return;
         }
         rule = rule_named(p, p->text + start, p->at - start, true);
-        skip_space(p, false);
+        gbnf_skip_space(p, false);
         if (p->size - p->at < 3 || memcmp(p->text + p->at, "::=", 3) != 0) {
-                (void)fail(p, TDM_E_BAD_REQUEST, "::= is missing");
+                (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "::= is missing");
                 return;
         }
         p->at += 3;
-        skip_space(p, true);
+        gbnf_skip_space(p, true);
         body = alternatives(p, false);
         if (p->error || p->g->arena.failed)
                 return;
         p->g->rules[rule].body = body;
-        skip_space(p, false);
-        if (p->at < p->size && peek(p) != '\n' && peek(p) != '\r')
-                (void)fail(p, TDM_E_BAD_REQUEST, "a rule ends in something that is none of its parts");
+        gbnf_skip_space(p, false);
+        if (p->at < p->size && gbnf_peek(p) != '\n' && gbnf_peek(p) != '\r')
+                (void)gbnf_fail(p, TDM_E_BAD_REQUEST, "a rule ends in something that is none of its parts");
 }
 
 int tdm_grammar_new_gbnf(struct tdm_grammar **ret, const char *source, size_t size,
@@ -358,10 +358,10 @@ int tdm_grammar_new_gbnf(struct tdm_grammar **ret, const char *source, size_t si
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the grammar is longer than %zu bytes",
                                      g->limits.max_source_bytes);
         p.g = g;
-        skip_space(&p, true);
+        gbnf_skip_space(&p, true);
         while (!p.error && p.at < size && !g->arena.failed && g->arena.steps < g->arena.max_steps) {
                 parse_rule(&p);
-                skip_space(&p, true);
+                gbnf_skip_space(&p, true);
         }
         root = rule_named(&p, "root", 4, false);
         for (uint32_t i = 0; i < p.n_names && !p.error && !g->arena.failed; i++)

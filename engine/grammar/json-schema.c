@@ -43,7 +43,7 @@ static int compare_numbers(const void *a, const void *b)
 }
 
 /* Into the one form of a conjunction. Returns false where nothing satisfies it. */
-static bool settle(struct tdm_schema *s, struct tdm_schema_nodes *nodes)
+static bool conjunction_settle(struct tdm_schema *s, struct tdm_schema_nodes *nodes)
 {
         uint32_t n = 0;
 
@@ -80,7 +80,7 @@ static uint32_t hash_nodes(const uint32_t *nodes, uint32_t n)
 }
 
 /* The number of a settled conjunction, or UINT32_MAX. */
-static uint32_t intern(struct tdm_schema *s, const struct tdm_schema_nodes *nodes)
+static uint32_t conjunction_intern(struct tdm_schema *s, const struct tdm_schema_nodes *nodes)
 {
         uint32_t k, rule;
 
@@ -148,8 +148,8 @@ uint32_t tdm_schema_call(struct tdm_schema *s, const struct tdm_schema_nodes *no
 
         if (s->error || !copy_nodes(s, &copy, nodes->items, nodes->n))
                 return TDM_EXPR_NONE;
-        if (settle(s, &copy)) {
-                i = intern(s, &copy);
+        if (conjunction_settle(s, &copy)) {
+                i = conjunction_intern(s, &copy);
                 if (i != UINT32_MAX && s->conjunctions[i].rule == UINT32_MAX)
                         s->conjunctions[i].rule = tdm_grammar_add_rule(s->g);
                 if (i != UINT32_MAX && s->conjunctions[i].rule != UINT32_MAX)
@@ -187,9 +187,9 @@ bool tdm_schema_is_empty(struct tdm_schema *s, const struct tdm_schema_nodes *no
 
         if (s->error || s->depth > 16 || !copy_nodes(s, &copy, nodes->items, nodes->n))
                 return false;
-        if (!settle(s, &copy)) {
+        if (!conjunction_settle(s, &copy)) {
                 empty = true;
-        } else if (copy.n > 0 && (i = intern(s, &copy)) != UINT32_MAX && s->conjunctions[i].empty != 1) {
+        } else if (copy.n > 0 && (i = conjunction_intern(s, &copy)) != UINT32_MAX && s->conjunctions[i].empty != 1) {
                 if (s->conjunctions[i].empty == 0) {
                         s->conjunctions[i].empty = 1;
                         s->depth++;

@@ -12,7 +12,7 @@ struct reader {
         struct tdm_error *err;
 };
 
-static int fail(struct reader *r, const char *what)
+static int json_fail(struct reader *r, const char *what)
 {
         return tdm_error_set(r->err, TDM_E_BAD_REQUEST, "not JSON, at byte %zu: %s", r->at, what);
 }
@@ -156,8 +156,8 @@ uint32_t tdm_json_add(struct tdm_json *json, enum tdm_json_type type, uint32_t a
         return node;
 }
 
-static uint32_t append(struct tdm_json *json, uint32_t parent, uint32_t key, uint32_t key_size, bool named,
-                       uint32_t node)
+static uint32_t json_append(struct tdm_json *json, uint32_t parent, uint32_t key, uint32_t key_size, bool named,
+                            uint32_t node)
 {
         uint32_t copy = new_node(json, TDM_JSON_ALIAS);
         struct tdm_json_node *n;
@@ -185,12 +185,12 @@ uint32_t tdm_json_append(struct tdm_json *json, uint32_t parent, const char *nam
 
         if (name && !add_text(json, name, size))
                 return TDM_JSON_NONE;
-        return append(json, parent, key, (uint32_t)size, name != NULL, node);
+        return json_append(json, parent, key, (uint32_t)size, name != NULL, node);
 }
 
 uint32_t tdm_json_append_as(struct tdm_json *json, uint32_t parent, uint32_t named, uint32_t node)
 {
-        return append(json, parent, json->nodes[named].key, json->nodes[named].key_size, true, node);
+        return json_append(json, parent, json->nodes[named].key, json->nodes[named].key_size, true, node);
 }
 
 static uint32_t moved(uint32_t link, uint32_t by)
@@ -229,7 +229,7 @@ uint32_t tdm_json_copy(struct tdm_json *json, uint32_t n)
 
 /* ---- parsing ---- */
 
-static void skip_space(struct reader *r)
+static void json_skip_space(struct reader *r)
 {
         while (r->at < r->size && (r->source[r->at] == ' ' || r->source[r->at] == '\n' || r->source[r->at] == '\r' ||
                                    r->source[r->at] == '\t'))
@@ -247,7 +247,7 @@ static int hex4(struct reader *r, uint32_t *ret)
                                                    -1;
 
                 if (digit < 0)
-                        return fail(r, "\\u needs four hexadecimal digits");
+                        return json_fail(r, "\\u needs four hexadecimal digits");
                 *ret = *ret << 4 | (uint32_t)digit;
         }
         return 0;
@@ -265,22 +265,22 @@ static int parse_escape(struct reader *r)
         if (found)
                 return add_text(r->json, &to[found - from], 1) ? 0 : -ENOMEM;
         if (c != 'u')
-                return fail(r, "no such escape");
+                return json_fail(r, "no such escape");
         e = hex4(r, &value);
         if (e)
                 return e;
         if (value >= 0xd800 && value < 0xdc00) {
                 if (r->size - r->at < 2 || r->source[r->at] != '\\' || r->source[r->at + 1] != 'u')
-                        return fail(r, "a surrogate without its other half");
+                        return json_fail(r, "a surrogate without its other half");
                 r->at += 2;
                 e = hex4(r, &low);
                 if (e)
                         return e;
                 if (low < 0xdc00 || low > 0xdfff)
-                        return fail(r, "a surrogate without its other half");
+                        return json_fail(r, "a surrogate without its other half");
                 value = 0x10000 + ((value - 0xd800) << 10) + (low - 0xdc00);
         } else if (value >= 0xdc00 && value < 0xe000) {
-                return fail(r, "a surrogate without its other half");
+                return json_fail(r, "a surrogate without its other half");
         }
         return add_text(r->json, text, tdm_chars_encode(value, text)) ? 0 : -ENOMEM;
 }
@@ -298,18 +298,18 @@ static int parse_string(struct reader *r, uint32_t *ret_text, uint32_t *ret_size
                        (uint8_t)r->source[r->at] >= 0x20)
                         r->at++;
                 if (!tdm_utf8_is_valid(r->source + start, r->at - start))
-                        return fail(r, "a string is not UTF-8");
+                        return json_fail(r, "a string is not UTF-8");
                 if (!add_text(r->json, r->source + start, r->at - start))
                         return -ENOMEM;
                 if (r->at == r->size)
-                        return fail(r, "a string has no end");
+                        return json_fail(r, "a string has no end");
                 if (r->source[r->at] == '"') {
                         r->at++;
                         *ret_size = r->json->n_text - *ret_text;
                         return 0;
                 }
                 if (r->source[r->at] != '\\')
-                        return fail(r, "a control character in a string");
+                        return json_fail(r, "a control character in a string");
                 r->at++;
                 e = parse_escape(r);
                 if (e)
@@ -326,7 +326,7 @@ static bool digits(struct reader *r)
         return r->at > start;
 }
 
-static bool take(struct reader *r, char a, char b)
+static bool json_take_char(struct reader *r, char a, char b)
 {
         if (r->at == r->size || (r->source[r->at] != a && r->source[r->at] != b))
                 return false;
@@ -334,17 +334,17 @@ static bool take(struct reader *r, char a, char b)
         return true;
 }
 
-static int parse_number(struct reader *r)
+static int json_parse_number(struct reader *r)
 {
-        (void)take(r, '-', '-');
-        if (!take(r, '0', '0') && !digits(r))
-                return fail(r, "no value");
-        if (take(r, '.', '.') && !digits(r))
-                return fail(r, "a number ends in its point");
-        if (take(r, 'e', 'E')) {
-                (void)take(r, '+', '-');
+        (void)json_take_char(r, '-', '-');
+        if (!json_take_char(r, '0', '0') && !digits(r))
+                return json_fail(r, "no value");
+        if (json_take_char(r, '.', '.') && !digits(r))
+                return json_fail(r, "a number ends in its point");
+        if (json_take_char(r, 'e', 'E')) {
+                (void)json_take_char(r, '+', '-');
                 if (!digits(r))
-                        return fail(r, "a number ends in its exponent");
+                        return json_fail(r, "a number ends in its exponent");
         }
         return 0;
 }
@@ -372,23 +372,23 @@ static int parse_children(struct reader *r, uint32_t node, uint32_t depth)
         if (depth == 0)
                 return tdm_error_set(r->err, TDM_E_UNSUPPORTED, "nested more than %u deep", r->max_depth);
         r->at++;
-        skip_space(r);
-        if (take(r, end, end))
+        json_skip_space(r);
+        if (json_take_char(r, end, end))
                 return 0;
         for (;;) {
-                skip_space(r);
+                json_skip_space(r);
                 if (object) {
                         if (r->at == r->size || r->source[r->at] != '"')
-                                return fail(r, "a member's name is missing");
+                                return json_fail(r, "a member's name is missing");
                         e = parse_string(r, &key, &key_size);
                         if (e)
                                 return e;
                         if (tdm_json_find(json, node, json->text + key, key_size) != TDM_JSON_NONE)
-                                return fail(r, "a member stands there twice");
-                        skip_space(r);
-                        if (!take(r, ':', ':'))
-                                return fail(r, "a colon is missing");
-                        skip_space(r);
+                                return json_fail(r, "a member stands there twice");
+                        json_skip_space(r);
+                        if (!json_take_char(r, ':', ':'))
+                                return json_fail(r, "a colon is missing");
+                        json_skip_space(r);
                 }
                 e = parse_value(r, &child, depth - 1);
                 if (e)
@@ -400,11 +400,11 @@ static int parse_children(struct reader *r, uint32_t node, uint32_t depth)
                         if (!index_member(json, child))
                                 return -ENOMEM;
                 }
-                skip_space(r);
-                if (take(r, end, end))
+                json_skip_space(r);
+                if (json_take_char(r, end, end))
                         return 0;
-                if (!take(r, ',', ','))
-                        return fail(r, "a comma or an end is missing");
+                if (!json_take_char(r, ',', ','))
+                        return json_fail(r, "a comma or an end is missing");
         }
 }
 
@@ -439,7 +439,7 @@ static int parse_value(struct reader *r, uint32_t *ret, uint32_t depth)
                         type = TDM_JSON_FALSE;
                 } else {
                         type = TDM_JSON_NUMBER;
-                        e = parse_number(r);
+                        e = json_parse_number(r);
                         if (e)
                                 return e;
                         text = json->n_text;
@@ -466,12 +466,12 @@ int tdm_json_parse(struct tdm_json *json, const char *source, size_t size, uint3
         *json = (struct tdm_json){ 0 };
         if (!add_text(json, "", 1)) /* so that there is a text to point into */
                 return -ENOMEM;
-        skip_space(&r);
+        json_skip_space(&r);
         e = parse_value(&r, &root, max_depth);
         if (e == 0) {
-                skip_space(&r);
+                json_skip_space(&r);
                 if (r.at < size)
-                        e = fail(&r, "text behind the value");
+                        e = json_fail(&r, "text behind the value");
         }
         if (e)
                 tdm_json_deinit(json);

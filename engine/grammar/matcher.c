@@ -94,7 +94,7 @@ static int compact(struct tdm_matcher *m)
 }
 
 /* Before an operation: room in the caches, and a fresh budget. */
-static int begin(struct tdm_matcher *m)
+static int matcher_begin(struct tdm_matcher *m)
 {
         int r = tdm_parser_is_full(&m->parser) ? compact(m) : 0;
 
@@ -139,7 +139,7 @@ int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
                         return 0;
                 }
         }
-        r = begin(m);
+        r = matcher_begin(m);
         if (r < 0)
                 return r;
         if (!m->masks[m->next_mask].words) {
@@ -164,7 +164,7 @@ int tdm_matcher_mask(struct tdm_matcher *m, const uint64_t **ret_words)
         return 0;
 }
 
-static void append(struct tdm_matcher *m, uint32_t state)
+static void matcher_add_state(struct tdm_matcher *m, uint32_t state)
 {
         m->at = (m->at + 1) % TDM_ARRAY_SIZE(m->history);
         m->history[m->at] = state;
@@ -173,7 +173,7 @@ static void append(struct tdm_matcher *m, uint32_t state)
 
 int tdm_matcher_accept_bytes(struct tdm_matcher *m, const char *data, size_t size)
 {
-        int r = begin(m);
+        int r = matcher_begin(m);
 
         for (unsigned attempt = 0; r == 0; attempt++) {
                 uint32_t state = m->history[m->at];
@@ -183,7 +183,7 @@ int tdm_matcher_accept_bytes(struct tdm_matcher *m, const char *data, size_t siz
                 if (!m->parser.arena.failed) {
                         if (state == TDM_STATE_DEAD)
                                 return 0;
-                        append(m, state);
+                        matcher_add_state(m, state);
                         return 1;
                 }
                 if (is_cut_short(m))
@@ -207,7 +207,7 @@ int tdm_matcher_accept(struct tdm_matcher *m, uint32_t id)
                         continue;
                 if (!tdm_matcher_is_whole(m))
                         return 0;
-                append(m, m->history[m->at]);
+                matcher_add_state(m, m->history[m->at]);
                 return 1;
         }
         if (v->piece_at[id] == v->piece_at[id + 1])
@@ -252,7 +252,7 @@ static int only_byte(struct tdm_parser *p, uint32_t state, uint32_t *ret_next)
 int tdm_matcher_is_final(struct tdm_matcher *m)
 {
         uint32_t next;
-        int r = begin(m);
+        int r = matcher_begin(m);
 
         if (r < 0)
                 return r;
@@ -264,7 +264,7 @@ int tdm_matcher_forced(struct tdm_matcher *m, char *data, size_t capacity)
 {
         uint32_t state;
         size_t n = 0;
-        int byte, r = begin(m);
+        int byte, r = matcher_begin(m);
 
         if (r < 0)
                 return r;

@@ -288,7 +288,7 @@ static void expand(struct tdm_parser *p, struct tdm_pair pair)
 }
 
 /* All callers of the pending rule of least rank become one frame; no later one can call it at this byte. */
-static void enter(struct tdm_parser *p)
+static void parser_enter_rule(struct tdm_parser *p)
 {
         uint32_t best = 0, n = 0, rule, frame;
         struct tdm_pairs *content = &p->content;
@@ -340,7 +340,7 @@ static uint32_t closure(struct tdm_parser *p)
         }
         while (!p->arena.failed && (p->work.n > 0 || p->n_pending > 0)) {
                 if (p->work.n == 0) {
-                        enter(p);
+                        parser_enter_rule(p);
                         continue;
                 }
                 expand(p, p->work.items[--p->work.n]);

@@ -30,7 +30,7 @@ struct regex {
         uint32_t any; /* expression: any character */
 };
 
-static uint32_t fail(struct regex *r, int code, const char *what)
+static uint32_t regex_fail(struct regex *r, int code, const char *what)
 {
         if (!r->error)
                 r->error = tdm_error_set(r->err, code, "regular expression, at character %zu: %s", r->at + 1, what);
@@ -42,7 +42,7 @@ static uint32_t add_times(uint32_t a, uint32_t b)
         return a == TDM_EXPR_INF || b == TDM_EXPR_INF || a > UINT32_MAX - 1 - b ? TDM_EXPR_INF : a + b;
 }
 
-static uint32_t multiply(uint32_t a, uint32_t b)
+static uint32_t multiply_capped(uint32_t a, uint32_t b)
 {
         uint64_t product;
 
@@ -52,14 +52,14 @@ static uint32_t multiply(uint32_t a, uint32_t b)
         return a == TDM_EXPR_INF || b == TDM_EXPR_INF || product >= TDM_EXPR_INF ? TDM_EXPR_INF : (uint32_t)product;
 }
 
-static uint32_t add(struct regex *r, struct node node)
+static uint32_t regex_add_node(struct regex *r, struct node node)
 {
         const struct node *a, *b;
 
         if (r->error)
                 return NO_NODE;
         if (r->n_nodes >= NODES_MAX)
-                return fail(r, TDM_E_UNSUPPORTED, "it is too long");
+                return regex_fail(r, TDM_E_UNSUPPORTED, "it is too long");
         if (r->n_nodes == r->capacity) {
                 uint32_t capacity = TDM_MAX(r->capacity * 2, 32u);
                 struct node *nodes = realloc(r->nodes, capacity * sizeof(*nodes));
@@ -87,8 +87,8 @@ static uint32_t add(struct regex *r, struct node node)
                 node.max_chars = TDM_MAX(a->max_chars, b->max_chars);
                 break;
         case REPEAT:
-                node.min_chars = multiply(a->min_chars, node.min);
-                node.max_chars = multiply(a->max_chars, node.max);
+                node.min_chars = multiply_capped(a->min_chars, node.min);
+                node.max_chars = multiply_capped(a->max_chars, node.max);
                 break;
         default:
                 break;
@@ -97,7 +97,7 @@ static uint32_t add(struct regex *r, struct node node)
         return r->n_nodes++;
 }
 
-static uint32_t join(struct regex *r, uint8_t kind, uint32_t a, uint32_t b)
+static uint32_t regex_join_nodes(struct regex *r, uint8_t kind, uint32_t a, uint32_t b)
 {
         if (r->error)
                 return NO_NODE;
@@ -105,7 +105,7 @@ static uint32_t join(struct regex *r, uint8_t kind, uint32_t a, uint32_t b)
                 return b;
         if (kind == CAT && r->nodes[b].kind == EMPTY)
                 return a;
-        return add(r, (struct node){ .kind = kind, .a = a, .b = b });
+        return regex_add_node(r, (struct node){ .kind = kind, .a = a, .b = b });
 }
 
 static uint32_t add_chars(struct regex *r, struct tdm_chars *chars)
@@ -114,7 +114,7 @@ static uint32_t add_chars(struct regex *r, struct tdm_chars *chars)
 
         tdm_chars_sort(chars);
         e = tdm_chars_expr(r->arena, chars, r->form);
-        return add(r, (struct node){ .kind = CHARS, .a = NO_NODE, .b = NO_NODE, .expr = e });
+        return regex_add_node(r, (struct node){ .kind = CHARS, .a = NO_NODE, .b = NO_NODE, .expr = e });
 }
 
 static bool more(const struct regex *r)
@@ -122,7 +122,7 @@ static bool more(const struct regex *r)
         return r->at < r->size;
 }
 
-static char peek(const struct regex *r)
+static char regex_peek(const struct regex *r)
 {
         return r->at < r->size ? r->text[r->at] : 0;
 }
@@ -188,19 +188,19 @@ static bool unicode_escape(struct regex *r, uint32_t *ret)
 static bool property(struct regex *r, struct tdm_chars *chars)
 {
         struct tdm_chars taken = { 0 };
-        bool inverted = peek(r) == 'P';
+        bool inverted = regex_peek(r) == 'P';
         const char *name = r->text + r->at + 2;
         size_t size = 0;
 
         r->at++;
-        if (peek(r) != '{')
-                return fail(r, TDM_E_BAD_REQUEST, "\\p needs a name in braces"), false;
+        if (regex_peek(r) != '{')
+                return regex_fail(r, TDM_E_BAD_REQUEST, "\\p needs a name in braces"), false;
         while (r->at + 1 + size < r->size && name[size] != '}')
                 size++;
         if (r->at + 1 + size >= r->size)
-                return fail(r, TDM_E_BAD_REQUEST, "\\p needs a name in braces"), false;
+                return regex_fail(r, TDM_E_BAD_REQUEST, "\\p needs a name in braces"), false;
         if (!tdm_chars_add_property(&taken, name, size)) {
-                (void)fail(r, TDM_E_UNSUPPORTED, "this Unicode property is not held");
+                (void)regex_fail(r, TDM_E_UNSUPPORTED, "this Unicode property is not held");
                 tdm_chars_deinit(&taken);
                 return false;
         }
@@ -217,12 +217,12 @@ static bool property(struct regex *r, struct tdm_chars *chars)
 /* Behind a backslash: a character, or a class that is added to chars (true with *ret_char = UINT32_MAX). */
 static bool escape(struct regex *r, struct tdm_chars *chars, bool in_class, uint32_t *ret_char)
 {
-        char c = peek(r);
+        char c = regex_peek(r);
         uint32_t value;
 
         *ret_char = UINT32_MAX;
         if (!more(r))
-                return fail(r, TDM_E_BAD_REQUEST, "a backslash ends it"), false;
+                return regex_fail(r, TDM_E_BAD_REQUEST, "a backslash ends it"), false;
         if (strchr("dDwWsS", c)) {
                 r->at++;
                 tdm_chars_add_class(chars, c);
@@ -234,13 +234,13 @@ static bool escape(struct regex *r, struct tdm_chars *chars, bool in_class, uint
                 return true;
         }
         if (c == 'b' || c == 'B')
-                return fail(r, TDM_E_UNSUPPORTED, "word boundaries (\\b, \\B) are not held"), false;
+                return regex_fail(r, TDM_E_UNSUPPORTED, "word boundaries (\\b, \\B) are not held"), false;
         if (c == 'p' || c == 'P')
                 return property(r, chars);
         if (c >= '1' && c <= '9')
-                return fail(r, TDM_E_UNSUPPORTED, "back references are not regular"), false;
+                return regex_fail(r, TDM_E_UNSUPPORTED, "back references are not regular"), false;
         if (c == 'k')
-                return fail(r, TDM_E_UNSUPPORTED, "back references are not regular"), false;
+                return regex_fail(r, TDM_E_UNSUPPORTED, "back references are not regular"), false;
         r->at++;
         switch (c) {
         case 'n':
@@ -259,30 +259,30 @@ static bool escape(struct regex *r, struct tdm_chars *chars, bool in_class, uint
                 *ret_char = '\v';
                 return true;
         case '0':
-                if (peek(r) >= '0' && peek(r) <= '9')
-                        return fail(r, TDM_E_UNSUPPORTED, "octal escapes are not held"), false;
+                if (regex_peek(r) >= '0' && regex_peek(r) <= '9')
+                        return regex_fail(r, TDM_E_UNSUPPORTED, "octal escapes are not held"), false;
                 *ret_char = 0;
                 return true;
         case 'c':
-                if ((peek(r) | 0x20) < 'a' || (peek(r) | 0x20) > 'z')
-                        return fail(r, TDM_E_BAD_REQUEST, "\\c needs a letter"), false;
-                *ret_char = (uint32_t)(peek(r) & 0x1f);
+                if ((regex_peek(r) | 0x20) < 'a' || (regex_peek(r) | 0x20) > 'z')
+                        return regex_fail(r, TDM_E_BAD_REQUEST, "\\c needs a letter"), false;
+                *ret_char = (uint32_t)(regex_peek(r) & 0x1f);
                 r->at++;
                 return true;
         case 'x':
                 if (!hex_digits(r, 2, &value))
-                        return fail(r, TDM_E_BAD_REQUEST, "\\x needs two hexadecimal digits"), false;
+                        return regex_fail(r, TDM_E_BAD_REQUEST, "\\x needs two hexadecimal digits"), false;
                 *ret_char = value;
                 return true;
         case 'u':
                 if (!unicode_escape(r, &value))
-                        return fail(r, TDM_E_BAD_REQUEST, "\\u needs four hexadecimal digits"), false;
+                        return regex_fail(r, TDM_E_BAD_REQUEST, "\\u needs four hexadecimal digits"), false;
                 *ret_char = value;
                 return true;
         default:
                 r->at--;
                 if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-                        return fail(r, TDM_E_UNSUPPORTED, "there is no such escape"), false;
+                        return regex_fail(r, TDM_E_UNSUPPORTED, "there is no such escape"), false;
                 r->at += tdm_chars_decode(r->text + r->at, r->size - r->at, ret_char);
                 return true;
         }
@@ -305,10 +305,10 @@ static uint32_t parse_class(struct regex *r)
         bool inverted = skip(r, "^");
         uint32_t low, high, node = NO_NODE;
 
-        while (more(r) && peek(r) != ']') {
+        while (more(r) && regex_peek(r) != ']') {
                 if (!class_atom(r, &chars, &low))
                         goto out;
-                if (peek(r) == '-' && r->at + 1 < r->size && r->text[r->at + 1] != ']') {
+                if (regex_peek(r) == '-' && r->at + 1 < r->size && r->text[r->at + 1] != ']') {
                         r->at++;
                         if (!class_atom(r, &chars, &high))
                                 goto out;
@@ -321,7 +321,7 @@ static uint32_t parse_class(struct regex *r)
                                 continue;
                         }
                         if (low > high) {
-                                (void)fail(r, TDM_E_BAD_REQUEST, "a range in a class runs backwards");
+                                (void)regex_fail(r, TDM_E_BAD_REQUEST, "a range in a class runs backwards");
                                 goto out;
                         }
                         tdm_chars_add(&chars, low, high);
@@ -330,7 +330,7 @@ static uint32_t parse_class(struct regex *r)
                 }
         }
         if (!skip(r, "]")) {
-                (void)fail(r, TDM_E_BAD_REQUEST, "a class without its ]");
+                (void)regex_fail(r, TDM_E_BAD_REQUEST, "a class without its ]");
                 goto out;
         }
         if (inverted)
@@ -353,25 +353,25 @@ static uint32_t parse_group(struct regex *r)
         } else if (skip(r, "?!")) {
                 kind = NOT_AHEAD;
         } else if (skip(r, "?<=") || skip(r, "?<!")) {
-                return fail(r, TDM_E_UNSUPPORTED, "look-behind is not held");
+                return regex_fail(r, TDM_E_UNSUPPORTED, "look-behind is not held");
         } else if (skip(r, "?<")) {
-                while (more(r) && peek(r) != '>')
+                while (more(r) && regex_peek(r) != '>')
                         r->at++;
                 if (!skip(r, ">"))
-                        return fail(r, TDM_E_BAD_REQUEST, "a group's name has no end");
-        } else if (!skip(r, "?:") && peek(r) == '?') {
-                return fail(r, TDM_E_UNSUPPORTED, "there is no such group");
+                        return regex_fail(r, TDM_E_BAD_REQUEST, "a group's name has no end");
+        } else if (!skip(r, "?:") && regex_peek(r) == '?') {
+                return regex_fail(r, TDM_E_UNSUPPORTED, "there is no such group");
         }
         if (++r->depth > DEPTH_MAX)
-                return fail(r, TDM_E_UNSUPPORTED, "groups are nested too deeply");
+                return regex_fail(r, TDM_E_UNSUPPORTED, "groups are nested too deeply");
         node = parse_alternatives(r);
         r->depth--;
         if (r->error)
                 return NO_NODE;
         if (!skip(r, ")"))
-                return fail(r, TDM_E_BAD_REQUEST, "a group without its )");
+                return regex_fail(r, TDM_E_BAD_REQUEST, "a group without its )");
         if (kind != EMPTY)
-                return add(r, (struct node){ .kind = kind, .a = node, .b = NO_NODE });
+                return regex_add_node(r, (struct node){ .kind = kind, .a = node, .b = NO_NODE });
         return node;
 }
 
@@ -380,8 +380,8 @@ static bool number(struct regex *r, uint32_t *ret)
         uint64_t value = 0;
         size_t start = r->at;
 
-        for (; peek(r) >= '0' && peek(r) <= '9'; r->at++)
-                value = TDM_MIN(value * 10 + (uint64_t)(peek(r) - '0'), UINT64_C(1000000000));
+        for (; regex_peek(r) >= '0' && regex_peek(r) <= '9'; r->at++)
+                value = TDM_MIN(value * 10 + (uint64_t)(regex_peek(r) - '0'), UINT64_C(1000000000));
         *ret = (uint32_t)value;
         return r->at > start;
 }
@@ -409,7 +409,7 @@ static uint32_t parse_atom(struct regex *r)
         uint32_t c, node;
         size_t n;
 
-        switch (peek(r)) {
+        switch (regex_peek(r)) {
         case '(':
                 r->at++;
                 return parse_group(r);
@@ -418,14 +418,14 @@ static uint32_t parse_atom(struct regex *r)
                 return parse_class(r);
         case '^':
                 r->at++;
-                return add(r, (struct node){ .kind = BEGIN, .a = NO_NODE, .b = NO_NODE });
+                return regex_add_node(r, (struct node){ .kind = BEGIN, .a = NO_NODE, .b = NO_NODE });
         case '$':
                 r->at++;
-                return add(r, (struct node){ .kind = END, .a = NO_NODE, .b = NO_NODE });
+                return regex_add_node(r, (struct node){ .kind = END, .a = NO_NODE, .b = NO_NODE });
         case '*':
         case '+':
         case '?':
-                return fail(r, TDM_E_BAD_REQUEST, "there is nothing to repeat");
+                return regex_fail(r, TDM_E_BAD_REQUEST, "there is nothing to repeat");
         case '.':
                 r->at++;
                 tdm_chars_add_class(&chars, '.');
@@ -440,7 +440,7 @@ static uint32_t parse_atom(struct regex *r)
         default:
                 n = tdm_chars_decode(r->text + r->at, r->size - r->at, &c);
                 if (n == 0)
-                        return fail(r, TDM_E_BAD_REQUEST, "it is not UTF-8");
+                        return regex_fail(r, TDM_E_BAD_REQUEST, "it is not UTF-8");
                 r->at += n;
                 tdm_chars_add(&chars, c, c);
         }
@@ -464,12 +464,13 @@ static uint32_t parse_term(struct regex *r)
                         break;
                 (void)skip(r, "?"); /* lazy: the same texts */
                 if (min > max)
-                        return fail(r, TDM_E_BAD_REQUEST, "a repetition's bounds are the wrong way round");
+                        return regex_fail(r, TDM_E_BAD_REQUEST, "a repetition's bounds are the wrong way round");
                 if (r->nodes[node].anchored)
-                        return fail(r, TDM_E_UNSUPPORTED, "an anchor or look-ahead that is repeated is not held");
-                node = add(r, (struct node){ .kind = REPEAT, .a = node, .b = NO_NODE, .min = min, .max = max });
-                if (!r->error && (peek(r) == '*' || peek(r) == '+' || peek(r) == '?'))
-                        return fail(r, TDM_E_BAD_REQUEST, "there is nothing to repeat");
+                        return regex_fail(r, TDM_E_UNSUPPORTED, "an anchor or look-ahead that is repeated is not held");
+                node = regex_add_node(r,
+                                      (struct node){ .kind = REPEAT, .a = node, .b = NO_NODE, .min = min, .max = max });
+                if (!r->error && (regex_peek(r) == '*' || regex_peek(r) == '+' || regex_peek(r) == '?'))
+                        return regex_fail(r, TDM_E_BAD_REQUEST, "there is nothing to repeat");
         }
         return node;
 }
@@ -480,9 +481,9 @@ static uint32_t fold(struct regex *r, uint8_t kind, struct tdm_expr_list *list)
         uint32_t node = NO_NODE;
 
         if (!r->error && list->n == 0)
-                node = add(r, (struct node){ .kind = EMPTY, .a = NO_NODE, .b = NO_NODE });
+                node = regex_add_node(r, (struct node){ .kind = EMPTY, .a = NO_NODE, .b = NO_NODE });
         for (uint32_t i = list->n; i-- > 0 && !r->error;)
-                node = i + 1 == list->n ? list->items[i] : join(r, kind, list->items[i], node);
+                node = i + 1 == list->n ? list->items[i] : regex_join_nodes(r, kind, list->items[i], node);
         tdm_expr_list_deinit(list);
         return r->error ? NO_NODE : node;
 }
@@ -491,7 +492,7 @@ static uint32_t parse_sequence(struct regex *r)
 {
         struct tdm_expr_list list = { 0 };
 
-        while (!r->error && more(r) && peek(r) != '|' && peek(r) != ')')
+        while (!r->error && more(r) && regex_peek(r) != '|' && regex_peek(r) != ')')
                 tdm_expr_list_add(r->arena, &list, parse_term(r));
         return fold(r, CAT, &list);
 }
@@ -526,7 +527,7 @@ static uint32_t plain(struct regex *r, uint32_t at)
         case ALT:
                 break;
         default:
-                (void)fail(r, TDM_E_UNSUPPORTED, "an anchor or look-ahead inside of it is not held");
+                (void)regex_fail(r, TDM_E_UNSUPPORTED, "an anchor or look-ahead inside of it is not held");
                 return TDM_EXPR_NONE;
         }
         for (; r->nodes[at].kind == kind; at = r->nodes[at].b)
@@ -561,7 +562,7 @@ static uint32_t split_last(struct regex *r, uint32_t at, uint32_t *ret_rest)
         for (; r->nodes[at].kind == CAT; at = r->nodes[at].b)
                 tdm_expr_list_add(r->arena, &list, r->nodes[at].a);
         for (uint32_t i = list.n; i-- > 0 && !r->error;)
-                rest = rest == NO_NODE ? list.items[i] : join(r, CAT, list.items[i], rest);
+                rest = rest == NO_NODE ? list.items[i] : regex_join_nodes(r, CAT, list.items[i], rest);
         tdm_expr_list_deinit(&list);
         *ret_rest = rest;
         return at;
@@ -575,18 +576,20 @@ static uint32_t sequence(struct regex *r, uint32_t first, uint32_t rest, bool op
         struct node n = r->nodes[first];
 
         if (n.kind == ALT && n.anchored) { /* (^a|b)c: each alternative with what follows */
-                e = placed(r, rest == NO_NODE ? n.b : join(r, CAT, n.b, rest), open_left, open_right, info);
+                e = placed(r, rest == NO_NODE ? n.b : regex_join_nodes(r, CAT, n.b, rest), open_left, open_right, info);
                 if (r->error)
                         return TDM_EXPR_NONE;
-                return tdm_expr_alt(
-                        r->arena,
-                        placed(r, rest == NO_NODE ? n.a : join(r, CAT, n.a, rest), open_left, open_right, info), e);
+                return tdm_expr_alt(r->arena,
+                                    placed(r, rest == NO_NODE ? n.a : regex_join_nodes(r, CAT, n.a, rest), open_left,
+                                           open_right, info),
+                                    e);
         }
         if (n.kind == CAT)
-                return placed(r, join(r, CAT, n.a, rest == NO_NODE ? n.b : join(r, CAT, n.b, rest)), open_left,
-                              open_right, info);
+                return placed(
+                        r, regex_join_nodes(r, CAT, n.a, rest == NO_NODE ? n.b : regex_join_nodes(r, CAT, n.b, rest)),
+                        open_left, open_right, info);
         if (rest == NO_NODE)
-                rest = add(r, (struct node){ .kind = EMPTY, .a = NO_NODE, .b = NO_NODE });
+                rest = regex_add_node(r, (struct node){ .kind = EMPTY, .a = NO_NODE, .b = NO_NODE });
         if (r->error)
                 return TDM_EXPR_NONE;
         if (n.kind == BEGIN)
@@ -600,7 +603,7 @@ static uint32_t sequence(struct regex *r, uint32_t first, uint32_t rest, bool op
                                   tdm_expr_and(r->arena, e, n.kind == AHEAD ? look : tdm_expr_not(r->arena, look));
         }
         /* No anchor at the beginning; now the end. */
-        rest = join(r, CAT, first, rest);
+        rest = regex_join_nodes(r, CAT, first, rest);
         if (r->error)
                 return TDM_EXPR_NONE;
         if (!r->nodes[rest].anchored) {
@@ -615,20 +618,21 @@ static uint32_t sequence(struct regex *r, uint32_t first, uint32_t rest, bool op
         if (r->error)
                 return TDM_EXPR_NONE;
         if (before == NO_NODE)
-                before = add(r, (struct node){ .kind = EMPTY, .a = NO_NODE, .b = NO_NODE });
+                before = regex_add_node(r, (struct node){ .kind = EMPTY, .a = NO_NODE, .b = NO_NODE });
         n = r->nodes[last];
         if (n.kind == END)
                 return placed(r, before, open_left, false, info);
         if (n.kind == ALT && n.anchored) {
-                e = placed(r, join(r, CAT, before, n.b), open_left, open_right, info);
+                e = placed(r, regex_join_nodes(r, CAT, before, n.b), open_left, open_right, info);
                 if (r->error)
                         return TDM_EXPR_NONE;
-                return tdm_expr_alt(r->arena, placed(r, join(r, CAT, before, n.a), open_left, open_right, info), e);
+                return tdm_expr_alt(r->arena,
+                                    placed(r, regex_join_nodes(r, CAT, before, n.a), open_left, open_right, info), e);
         }
         if (n.kind == AHEAD || n.kind == NOT_AHEAD)
-                (void)fail(r, TDM_E_UNSUPPORTED, "look-ahead that is not at the beginning is not held");
+                (void)regex_fail(r, TDM_E_UNSUPPORTED, "look-ahead that is not at the beginning is not held");
         else
-                (void)fail(r, TDM_E_UNSUPPORTED, "an anchor inside of it is not held");
+                (void)regex_fail(r, TDM_E_UNSUPPORTED, "an anchor inside of it is not held");
         return TDM_EXPR_NONE;
 }
 
@@ -639,7 +643,7 @@ static uint32_t placed(struct regex *r, uint32_t at, bool open_left, bool open_r
 
         r->arena->steps += 4;
         if (!r->error && (r->arena->failed || r->arena->steps > r->arena->max_steps || ++r->depth > 20 * DEPTH_MAX))
-                (void)fail(r, TDM_E_UNSUPPORTED, "it is too large");
+                (void)regex_fail(r, TDM_E_UNSUPPORTED, "it is too large");
         if (r->error)
                 return TDM_EXPR_NONE;
         n = r->nodes[at];
@@ -662,7 +666,7 @@ int tdm_regex_expr(struct tdm_arena *arena, const char *pattern, size_t size, en
         tdm_chars_deinit(&all);
         root = parse_alternatives(&r);
         if (!r.error && more(&r))
-                (void)fail(&r, TDM_E_BAD_REQUEST, "a ) without its group");
+                (void)regex_fail(&r, TDM_E_BAD_REQUEST, "a ) without its group");
         if (!r.error)
                 e = placed(&r, root, search, search, &info);
         free(r.nodes);

@@ -2,7 +2,7 @@
  * along. Items that are to be unique have few possible values (schema-unique.c). */
 #include "engine/grammar/schema-array.h"
 
-static uint32_t keyword(const struct arrays *a, uint32_t part, const char *name)
+static uint32_t array_keyword(const struct arrays *a, uint32_t part, const char *name)
 {
         return tdm_json_deref(&a->s->json, tdm_json_member(&a->s->json, a->c->parts[part].node, name));
 }
@@ -10,10 +10,10 @@ static uint32_t keyword(const struct arrays *a, uint32_t part, const char *name)
 /* The array of schemas by position: prefixItems, or items as drafts up to 2019 wrote it. */
 static uint32_t prefix_of(const struct arrays *a, uint32_t part)
 {
-        uint32_t node = keyword(a, part, "prefixItems");
+        uint32_t node = array_keyword(a, part, "prefixItems");
 
         if (node == TDM_JSON_NONE) {
-                node = keyword(a, part, "items");
+                node = array_keyword(a, part, "items");
                 if (node != TDM_JSON_NONE && tdm_json_get(&a->s->json, node)->type != TDM_JSON_ARRAY)
                         node = TDM_JSON_NONE;
         }
@@ -22,21 +22,21 @@ static uint32_t prefix_of(const struct arrays *a, uint32_t part)
 
 static uint32_t rest_of(const struct arrays *a, uint32_t part)
 {
-        uint32_t node = keyword(a, part, "items");
+        uint32_t node = array_keyword(a, part, "items");
 
         if (node != TDM_JSON_NONE && tdm_json_get(&a->s->json, node)->type == TDM_JSON_ARRAY)
-                return keyword(a, part, "additionalItems");
+                return array_keyword(a, part, "additionalItems");
         return node;
 }
 
 static void gather_contains(struct arrays *a, uint32_t part, uint32_t contains)
 {
         struct contained k = { .node = contains, .part = part, .low = 1, .high = TDM_EXPR_INF };
-        uint32_t node = keyword(a, part, "minContains");
+        uint32_t node = array_keyword(a, part, "minContains");
 
         if (node != TDM_JSON_NONE)
                 (void)tdm_schema_count(a->s, node, &k.low);
-        node = keyword(a, part, "maxContains");
+        node = array_keyword(a, part, "maxContains");
         if (node != TDM_JSON_NONE)
                 (void)tdm_schema_count(a->s, node, &k.high);
         if (k.low > 0 || k.high != TDM_EXPR_INF || a->s->has_unevaluated)
@@ -56,16 +56,16 @@ static void gather(struct arrays *a)
                                 (void)tdm_schema_fail(s, node, TDM_E_BAD_REQUEST, "prefixItems must be an array");
                         a->n_prefix = TDM_MAX(a->n_prefix, tdm_json_get(&s->json, node)->n);
                 }
-                node = keyword(a, i, "minItems");
+                node = array_keyword(a, i, "minItems");
                 if (node != TDM_JSON_NONE && tdm_schema_count(s, node, &count))
                         a->min = TDM_MAX(a->min, count);
-                node = keyword(a, i, "maxItems");
+                node = array_keyword(a, i, "maxItems");
                 if (node != TDM_JSON_NONE && tdm_schema_count(s, node, &count))
                         a->max = TDM_MIN(a->max, count);
-                node = keyword(a, i, "uniqueItems");
+                node = array_keyword(a, i, "uniqueItems");
                 if (node != TDM_JSON_NONE && tdm_json_get(&s->json, node)->type == TDM_JSON_TRUE)
                         a->unique = true;
-                node = keyword(a, i, "contains");
+                node = array_keyword(a, i, "contains");
                 if (node == TDM_JSON_NONE)
                         continue;
                 if (a->n_contains == CONTAINS_MAX) {
@@ -86,7 +86,7 @@ static bool evaluates(const struct arrays *a, uint32_t k, uint32_t index, bool o
 
         if (prefix != TDM_JSON_NONE && index < tdm_json_get(&a->s->json, prefix)->n)
                 return true;
-        return rest_of(a, k) != TDM_JSON_NONE || (!own && keyword(a, k, "unevaluatedItems") != TDM_JSON_NONE);
+        return rest_of(a, k) != TDM_JSON_NONE || (!own && array_keyword(a, k, "unevaluatedItems") != TDM_JSON_NONE);
 }
 
 void tdm_schema_item(struct arrays *a, uint32_t index, unsigned set, struct tdm_schema_nodes *value)
@@ -107,7 +107,7 @@ void tdm_schema_item(struct arrays *a, uint32_t index, unsigned set, struct tdm_
                         (void)tdm_schema_nodes_add(s, value, node);
         }
         for (uint32_t i = 0; i < a->c->n && s->has_unevaluated && !s->error; i++) {
-                uint32_t rest = keyword(a, i, "unevaluatedItems");
+                uint32_t rest = array_keyword(a, i, "unevaluatedItems");
                 bool evaluated = false;
 
                 if (rest == TDM_JSON_NONE)
@@ -282,7 +282,7 @@ out:
         return s->error ? TDM_EXPR_NONE : tdm_expr_cat3(arena, tdm_expr_text(arena, "["), s->space, e);
 }
 
-static uint32_t build(struct arrays *a)
+static uint32_t array_build(struct arrays *a)
 {
         struct tdm_schema *s = a->s;
         struct tdm_arena *arena = &s->g->arena;
@@ -332,7 +332,7 @@ uint32_t tdm_schema_arrays(struct tdm_schema *s, const struct tdm_schema_case *c
         if (s->error)
                 return TDM_EXPR_NONE;
         if (!check)
-                return build(&a);
+                return array_build(&a);
         if (a.min > a.max)
                 e = TDM_EXPR_NONE;
         for (uint32_t i = 0; i < TDM_MIN(a.min, a.n_prefix + 1) && e != TDM_EXPR_NONE && !s->error; i++) {

@@ -21,7 +21,7 @@ struct expansion {
         void *userdata;
 };
 
-static void add(struct expansion *x, uint32_t node, int32_t parent);
+static void expansion_add(struct expansion *x, uint32_t node, int32_t parent);
 
 static bool key_is(const struct tdm_schema *s, uint32_t node, const char *name)
 {
@@ -126,7 +126,7 @@ static uint32_t cached(const struct tdm_schema *s, uint32_t node)
         return node < s->n_base_of && s->choice_of[node] ? s->choice_of[node] - 1 : TDM_JSON_NONE;
 }
 
-static uint32_t keep(struct tdm_schema *s, uint32_t node, uint32_t made)
+static uint32_t expansion_keep(struct tdm_schema *s, uint32_t node, uint32_t made)
 {
         if (node < s->n_base_of)
                 s->choice_of[node] = made + 1;
@@ -165,7 +165,7 @@ static uint32_t any_subsets(struct tdm_schema *s, uint32_t node)
                                 (void)tdm_schema_push(s, list, i);
                 (void)tdm_schema_push(s, result, object);
         }
-        return keep(s, node, result);
+        return expansion_keep(s, node, result);
 }
 
 /* The schema that `node`, a oneOf, stands in, without it: what both of two branches have to satisfy as well. */
@@ -232,7 +232,7 @@ static uint32_t exactly_one(struct tdm_schema *s, uint32_t node)
         }
         free(branches.items);
         free(pair.items);
-        return keep(s, node, result);
+        return expansion_keep(s, node, result);
 }
 
 static uint32_t if_then_else(struct tdm_schema *s, uint32_t condition)
@@ -261,7 +261,7 @@ static uint32_t if_then_else(struct tdm_schema *s, uint32_t condition)
         if (no != TDM_JSON_NONE)
                 (void)tdm_schema_push(s, list, no);
         (void)tdm_schema_push(s, result, object);
-        return keep(s, condition, result);
+        return expansion_keep(s, condition, result);
 }
 
 uint32_t tdm_schema_name_of(struct tdm_schema *s, uint32_t member)
@@ -308,7 +308,7 @@ static uint32_t depends(struct tdm_schema *s, uint32_t entry)
         }
         (void)tdm_schema_push(s, list, object);
         (void)tdm_schema_push(s, result, present);
-        return keep(s, entry, result);
+        return expansion_keep(s, entry, result);
 }
 
 /* An array or object as a constant: the schema that takes just it. */
@@ -360,7 +360,7 @@ static uint32_t compound_values(struct tdm_schema *s, uint32_t node)
         result = tdm_schema_array(s, node);
         if (is_const) {
                 (void)tdm_schema_push(s, result, exactly(s, value));
-                return keep(s, node, result);
+                return expansion_keep(s, node, result);
         }
         scalars = tdm_schema_array(s, node);
         for (uint32_t i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE;
@@ -374,7 +374,7 @@ static uint32_t compound_values(struct tdm_schema *s, uint32_t node)
         (void)tdm_schema_put(s, one, "enum", scalars);
         if (scalars != TDM_JSON_NONE && tdm_json_get(&s->json, scalars)->n > 0)
                 (void)tdm_schema_push(s, result, one);
-        return keep(s, node, result);
+        return expansion_keep(s, node, result);
 }
 
 static void add_values(struct expansion *x, uint32_t node, int32_t part)
@@ -426,13 +426,13 @@ static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
         } else if (key_is(s, node, "$ref") || key_is(s, node, "$dynamicRef") || key_is(s, node, "$recursiveRef")) {
                 i = tdm_schema_resolve(s, node);
                 if (!s->error)
-                        add(x, i, part);
+                        expansion_add(x, i, part);
         } else if (key_is(s, node, "allOf")) {
                 if (!is_array(x, value))
                         return;
                 for (i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE && !s->error && !x->dead;
                      i = tdm_json_get(&s->json, i)->next)
-                        add(x, i, part);
+                        expansion_add(x, i, part);
         } else if (key_is(s, node, "anyOf")) {
                 if (is_array(x, value))
                         choose(x, is_watched(x, part) ? any_subsets(s, value) : value, part);
@@ -444,9 +444,9 @@ static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
                 if (i == TDM_JSON_NONE)
                         (void)tdm_schema_fail(s, node, TDM_E_UNSUPPORTED, "this not is not held");
                 else if (!s->error)
-                        add(x, i, -1);
+                        expansion_add(x, i, -1);
         } else if (key_is(s, node, "\1detached")) {
-                add(x, value, -1);
+                expansion_add(x, value, -1);
         } else if (key_is(s, node, "if")) {
                 i = tdm_json_get(&s->json, node)->parent;
                 if (tdm_json_member(&s->json, i, "then") != TDM_JSON_NONE ||
@@ -468,7 +468,7 @@ static void add_keyword(struct expansion *x, uint32_t node, int32_t part)
         }
 }
 
-static void add(struct expansion *x, uint32_t node, int32_t parent)
+static void expansion_add(struct expansion *x, uint32_t node, int32_t parent)
 {
         struct tdm_schema *s = x->s;
         const struct tdm_json_node *n;
@@ -521,7 +521,7 @@ static void add(struct expansion *x, uint32_t node, int32_t parent)
                         if (x->depth > 100)
                                 (void)tdm_schema_fail(s, node, TDM_E_UNSUPPORTED, "its references lead back to itself");
                         if (!s->error)
-                                add(x, target, parent);
+                                expansion_add(x, target, parent);
                         x->depth--;
                         return;
                 }
@@ -558,7 +558,7 @@ static void take_choices(struct expansion *x, uint32_t from)
         choice = x->choices[from];
         for (uint32_t i = tdm_json_get(&s->json, choice.alternatives)->first; i != TDM_JSON_NONE && !s->error;
              i = tdm_json_get(&s->json, i)->next) {
-                add(x, i, choice.part);
+                expansion_add(x, i, choice.part);
                 take_choices(x, from + 1);
                 x->dead = false;
                 x->c.n = n_parts;
@@ -573,7 +573,7 @@ void tdm_schema_expand(struct tdm_schema *s, const struct tdm_schema_nodes *node
         struct expansion x = { .s = s, .c.types = TDM_SCHEMA_ALL, .take = take, .userdata = userdata };
 
         for (uint32_t i = 0; i < nodes->n; i++)
-                add(&x, nodes->items[i], -1);
+                expansion_add(&x, nodes->items[i], -1);
         take_choices(&x, 0);
         free(x.c.parts);
         free(x.choices);

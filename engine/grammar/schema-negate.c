@@ -61,7 +61,7 @@ static uint32_t typed(struct tdm_schema *s, uint32_t at, const char *type)
 }
 
 /* {"type": type, name: value} */
-static uint32_t keyword(struct tdm_schema *s, uint32_t at, const char *type, const char *name, uint32_t value)
+static uint32_t typed_keyword(struct tdm_schema *s, uint32_t at, const char *type, const char *name, uint32_t value)
 {
         return tdm_schema_put(s, typed(s, at, type), name, value);
 }
@@ -106,9 +106,10 @@ static uint32_t not_array(struct tdm_schema *s, uint32_t at, uint32_t value)
         uint32_t out = tdm_schema_array(s, at), n = tdm_json_get(&s->json, value)->n, index = 0;
 
         (void)tdm_schema_push(s, out, not_type(s, at, tdm_schema_string(s, "array", at)));
-        (void)tdm_schema_push(s, out, keyword(s, at, "array", "minItems", tdm_schema_number(s, n + 1, at)));
+        (void)tdm_schema_push(s, out, typed_keyword(s, at, "array", "minItems", tdm_schema_number(s, n + 1, at)));
         if (n > 0)
-                (void)tdm_schema_push(s, out, keyword(s, at, "array", "maxItems", tdm_schema_number(s, n - 1, at)));
+                (void)tdm_schema_push(s, out,
+                                      typed_keyword(s, at, "array", "maxItems", tdm_schema_number(s, n - 1, at)));
         for (uint32_t i = tdm_json_get(&s->json, value)->first; i != TDM_JSON_NONE && !s->json.failed;
              i = tdm_json_get(&s->json, i)->next, index++) {
                 uint32_t items = tdm_schema_array(s, at), made;
@@ -117,7 +118,7 @@ static uint32_t not_array(struct tdm_schema *s, uint32_t at, uint32_t value)
                 for (uint32_t k = 0; k < index; k++)
                         (void)tdm_schema_push(s, items, tdm_json_add(&s->json, TDM_JSON_TRUE, at));
                 (void)tdm_schema_push(s, items, not_const(s, at, i));
-                made = keyword(s, at, "array", "prefixItems", items);
+                made = typed_keyword(s, at, "array", "prefixItems", items);
                 (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "minItems", tdm_schema_number(s, index + 1, at)));
         }
         return tdm_schema_put(s, tdm_schema_object(s, at), "anyOf", out);
@@ -136,14 +137,14 @@ static uint32_t not_object(struct tdm_schema *s, uint32_t at, uint32_t value)
                 uint32_t name = tdm_schema_push(s, tdm_schema_array(s, at), tdm_schema_name_of(s, i));
 
                 (void)tdm_json_append_as(&s->json, missing, i, falsehood(s, at));
-                (void)tdm_schema_push(s, out, keyword(s, at, "object", "properties", missing));
+                (void)tdm_schema_push(s, out, typed_keyword(s, at, "object", "properties", missing));
                 (void)tdm_json_append_as(&s->json, other, i, not_const(s, at, i));
-                made = keyword(s, at, "object", "properties", other);
+                made = typed_keyword(s, at, "object", "properties", other);
                 (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "required", name));
                 (void)tdm_schema_push(s, names, tdm_schema_name_of(s, i));
                 (void)tdm_json_append_as(&s->json, order, i, tdm_json_add(&s->json, TDM_JSON_TRUE, at));
         }
-        made = keyword(s, at, "object", "minProperties", tdm_schema_number(s, n + 1, at));
+        made = typed_keyword(s, at, "object", "minProperties", tdm_schema_number(s, n + 1, at));
         (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "required", names));
         made = tdm_schema_put(s, tdm_schema_object(s, at), "properties", order); /* the members' order in a text */
         return tdm_schema_put(s, made, "anyOf", out);
@@ -189,7 +190,8 @@ static uint32_t not_count(struct tdm_schema *s, uint32_t node, const char *type,
                 return TDM_JSON_NONE;
         if (is_min && count == 0)
                 return falsehood(s, node);
-        return keyword(s, node, type, opposite, tdm_schema_number(s, is_min ? count - 1 : (uint64_t)count + 1, node));
+        return typed_keyword(s, node, type, opposite,
+                             tdm_schema_number(s, is_min ? count - 1 : (uint64_t)count + 1, node));
 }
 
 static uint32_t not_all(struct tdm_schema *s, uint32_t at, uint32_t list, const char *name)
@@ -272,7 +274,7 @@ static bool not_prefix(struct tdm_schema *s, uint32_t at, uint32_t list, uint32_
                 for (uint32_t k = 0; k < index; k++)
                         (void)tdm_schema_push(s, items, tdm_json_add(&s->json, TDM_JSON_TRUE, at));
                 (void)tdm_schema_push(s, items, negation);
-                made = keyword(s, at, "array", "prefixItems", items);
+                made = typed_keyword(s, at, "array", "prefixItems", items);
                 (void)tdm_schema_push(s, out, tdm_schema_put(s, made, "minItems", tdm_schema_number(s, index + 1, at)));
         }
         return true;
@@ -297,7 +299,7 @@ static bool not_required(struct tdm_schema *s, uint32_t at, uint32_t names, uint
                 s->json.nodes[member].key = tdm_json_get(&s->json, i)->text;
                 s->json.nodes[member].key_size = tdm_json_get(&s->json, i)->text_size;
                 (void)tdm_json_append_as(&s->json, object, member, never);
-                (void)tdm_schema_push(s, out, keyword(s, at, "object", "properties", object));
+                (void)tdm_schema_push(s, out, typed_keyword(s, at, "object", "properties", object));
         }
         return true;
 }
@@ -315,7 +317,7 @@ static bool not_properties(struct tdm_schema *s, uint32_t at, uint32_t members, 
                         return false;
                 object = tdm_schema_object(s, at);
                 (void)tdm_json_append_as(&s->json, object, i, negation);
-                made = keyword(s, at, "object", "properties", object);
+                made = typed_keyword(s, at, "object", "properties", object);
                 name = tdm_json_add(&s->json, TDM_JSON_STRING, at);
                 if (name == TDM_JSON_NONE)
                         return false;
@@ -367,7 +369,7 @@ static uint32_t opposite(struct tdm_schema *s, uint32_t owner, uint32_t node, co
                 if (exclusive != TDM_JSON_NONE && tdm_json_get(&s->json, exclusive)->type <= TDM_JSON_TRUE)
                         return TDM_JSON_NONE;
         }
-        return keyword(s, node, opposites[i].type, opposites[i].opposite, value);
+        return typed_keyword(s, node, opposites[i].type, opposites[i].opposite, value);
 }
 
 /* Adds what fails one keyword to the alternatives. Returns false where that is not held. */
@@ -413,11 +415,11 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
                         return takes_all(s, name, value);
                 made = tdm_schema_negate(s, value);
                 if (made != TDM_JSON_NONE)
-                        made = keyword(s, node, "array", "contains", made);
+                        made = typed_keyword(s, node, "array", "contains", made);
         } else if (strcmp(name, "contains") == 0) {
                 made = tdm_schema_negate(s, value);
                 if (made != TDM_JSON_NONE)
-                        made = keyword(s, node, "array", "items", made);
+                        made = typed_keyword(s, node, "array", "items", made);
         } else if (strcmp(name, "allOf") == 0) {
                 made = not_all(s, node, value, "anyOf");
         } else if (strcmp(name, "anyOf") == 0) {

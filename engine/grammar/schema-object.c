@@ -23,14 +23,14 @@ struct objects {
         bool impossible;
 };
 
-static uint32_t keyword(const struct objects *o, uint32_t part, const char *name)
+static uint32_t part_keyword(const struct objects *o, uint32_t part, const char *name)
 {
         return tdm_json_deref(&o->s->json, tdm_json_member(&o->s->json, o->c->parts[part].node, name));
 }
 
 static uint32_t object_keyword(struct objects *o, uint32_t part, const char *name)
 {
-        uint32_t node = keyword(o, part, name);
+        uint32_t node = part_keyword(o, part, name);
 
         if (node != TDM_JSON_NONE && tdm_json_get(&o->s->json, node)->type != TDM_JSON_OBJECT) {
                 (void)tdm_schema_fail(o->s, node, TDM_E_BAD_REQUEST, "%s must be an object", name);
@@ -133,7 +133,7 @@ static bool apply(struct objects *o, uint32_t i, uint32_t at, uint32_t size, uns
 {
         struct tdm_schema *s = o->s;
         uint32_t properties = object_keyword(o, i, "properties"), patterns = object_keyword(o, i, "patternProperties");
-        uint32_t rest = keyword(o, i, "additionalProperties"), member;
+        uint32_t rest = part_keyword(o, i, "additionalProperties"), member;
         bool found = false;
 
         if (properties != TDM_JSON_NONE && size != UINT32_MAX) {
@@ -159,7 +159,7 @@ static bool apply(struct objects *o, uint32_t i, uint32_t at, uint32_t size, uns
                 if (!evaluated_only)
                         (void)tdm_schema_nodes_add(s, value, rest);
         }
-        return found || keyword(o, i, "unevaluatedProperties") != TDM_JSON_NONE;
+        return found || part_keyword(o, i, "unevaluatedProperties") != TDM_JSON_NONE;
 }
 
 static void member_value(struct objects *o, uint32_t at, uint32_t size, unsigned matched,
@@ -171,7 +171,7 @@ static void member_value(struct objects *o, uint32_t at, uint32_t size, unsigned
         for (uint32_t i = 0; i < o->c->n && !s->error; i++)
                 (void)apply(o, i, at, size, matched, value, false);
         for (uint32_t i = 0; i < o->c->n && s->has_unevaluated && !s->error; i++) {
-                uint32_t rest = keyword(o, i, "unevaluatedProperties");
+                uint32_t rest = part_keyword(o, i, "unevaluatedProperties");
                 bool evaluated = false;
 
                 if (rest == TDM_JSON_NONE)
@@ -217,7 +217,7 @@ static void filter_names(struct objects *o)
         struct tdm_arena *arena = &o->s->g->arena;
 
         for (uint32_t i = 0; i < o->c->n; i++) {
-                uint32_t node = keyword(o, i, "propertyNames");
+                uint32_t node = part_keyword(o, i, "propertyNames");
 
                 if (node != TDM_JSON_NONE)
                         (void)tdm_schema_nodes_add(o->s, &nodes, node);
@@ -289,15 +289,15 @@ static void gather(struct objects *o)
                 node = object_keyword(o, i, "patternProperties");
                 if (node != TDM_JSON_NONE)
                         gather_patterns(o, node);
-                node = keyword(o, i, "minProperties");
+                node = part_keyword(o, i, "minProperties");
                 if (node != TDM_JSON_NONE && tdm_schema_count(s, node, &count))
                         o->min = TDM_MAX(o->min, count);
-                node = keyword(o, i, "maxProperties");
+                node = part_keyword(o, i, "maxProperties");
                 if (node != TDM_JSON_NONE && tdm_schema_count(s, node, &count))
                         o->max = TDM_MIN(o->max, count);
         }
         for (uint32_t i = 0; i < o->c->n && !s->error; i++) {
-                node = keyword(o, i, "required");
+                node = part_keyword(o, i, "required");
                 if (node == TDM_JSON_NONE)
                         continue;
                 if (tdm_json_get(&s->json, node)->type != TDM_JSON_ARRAY) {
@@ -446,7 +446,7 @@ static uint32_t end_of(struct objects *o, uint32_t free, bool first, uint32_t co
         return low > 0 ? e : tdm_expr_alt(arena, e, close);
 }
 
-static uint32_t build(struct objects *o)
+static uint32_t object_build(struct objects *o)
 {
         struct tdm_schema *s = o->s;
         struct tdm_arena *arena = &s->g->arena;
@@ -519,7 +519,7 @@ uint32_t tdm_schema_objects(struct tdm_schema *s, const struct tdm_schema_case *
 
         gather(&o);
         if (!s->error && !o.impossible)
-                e = check ? TDM_EXPR_EPS : build(&o);
+                e = check ? TDM_EXPR_EPS : object_build(&o);
         for (uint32_t i = 0; i < o.n_names; i++)
                 free(o.names[i].value.items);
         free(o.names);

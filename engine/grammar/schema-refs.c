@@ -59,7 +59,7 @@ static struct uri_parts take_apart(const char *u, size_t n)
 }
 
 /* RFC 3986, 5.2, without fragments: reference relative to base, into to. Returns the size, 0 where it does not fit. */
-static size_t join(const char *base, size_t n_base, const char *ref, size_t n_ref, char *to)
+static size_t uri_join(const char *base, size_t n_base, const char *ref, size_t n_ref, char *to)
 {
         struct uri_parts b = take_apart(base, n_base), r = take_apart(ref, n_ref);
         size_t at = 0, start, i, r_path = r.authority;
@@ -193,7 +193,7 @@ static void index_schema(struct tdm_schema *s, uint32_t node, uint32_t base)
                         }
                 } else {
                         size = hash ? (size_t)(hash - text) : size;
-                        n = join(s->uri_text + s->uris[base].at, s->uris[base].size, text, size, uri);
+                        n = uri_join(s->uri_text + s->uris[base].at, s->uris[base].size, text, size, uri);
                         if (n > 0 && add_uri(s, uri, n, node))
                                 base = s->n_uris - 1;
                         s->base_of[node] = base + 1;
@@ -255,7 +255,7 @@ static uint32_t find_uri(const struct tdm_schema *s, const char *uri, size_t siz
         return TDM_JSON_NONE;
 }
 
-static int hex(char c)
+static int hex_digit(char c)
 {
         return c >= '0' && c <= '9' ? c - '0' :
                c >= 'a' && c <= 'f' ? c - 'a' + 10 :
@@ -277,8 +277,8 @@ static uint32_t follow(struct tdm_schema *s, uint32_t node, const char *pointer,
                 while (i < size && pointer[i] != '/' && n < sizeof(name)) {
                         char c = pointer[i++];
 
-                        if (c == '%' && size - i >= 2 && hex(pointer[i]) >= 0 && hex(pointer[i + 1]) >= 0) {
-                                c = (char)(hex(pointer[i]) << 4 | hex(pointer[i + 1]));
+                        if (c == '%' && size - i >= 2 && hex_digit(pointer[i]) >= 0 && hex_digit(pointer[i + 1]) >= 0) {
+                                c = (char)(hex_digit(pointer[i]) << 4 | hex_digit(pointer[i + 1]));
                                 i += 2;
                         }
                         if (n > 0 && name[n - 1] == '~' && (c == '0' || c == '1'))
@@ -325,7 +325,7 @@ uint32_t tdm_schema_resolve(struct tdm_schema *s, uint32_t ref)
         mark = memchr(text, '#', n->text_size);
         size = mark ? (size_t)(mark - text) : n->text_size;
         n_fragment = mark ? n->text_size - size - 1 : 0;
-        n_uri = join(s->uri_text + s->uris[base].at, s->uris[base].size, text, size, uri);
+        n_uri = uri_join(s->uri_text + s->uris[base].at, s->uris[base].size, text, size, uri);
         if (n_uri == 0 && s->uris[base].size + size > 0)
                 goto fail;
         if (n_fragment == 0 || mark[1] == '/') {

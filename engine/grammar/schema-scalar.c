@@ -11,7 +11,8 @@ static bool key_is(const struct tdm_schema *s, uint32_t node, const char *name)
 }
 
 /* The keyword of part i, or NONE. */
-static uint32_t keyword(const struct tdm_schema *s, const struct tdm_schema_case *c, uint32_t i, const char *name)
+static uint32_t scalar_keyword(const struct tdm_schema *s, const struct tdm_schema_case *c, uint32_t i,
+                               const char *name)
 {
         return tdm_json_deref(&s->json, tdm_json_member(&s->json, c->parts[i].node, name));
 }
@@ -163,7 +164,7 @@ static uint32_t content(struct tdm_schema *s, const struct tdm_schema_case *c, s
         if (l->min > l->max)
                 return TDM_EXPR_NONE;
         for (uint32_t i = 0; i < c->n && !s->error; i++) {
-                list = keyword(s, c, i, "\1notEnum");
+                list = scalar_keyword(s, c, i, "\1notEnum");
                 if (list == TDM_JSON_NONE)
                         continue;
                 texts = strings_of(s, list);
@@ -328,13 +329,13 @@ static uint32_t numbers(struct tdm_schema *s, const struct tdm_schema_case *c)
         r->integer = !(c->types & TDM_SCHEMA_FRACTION);
         number_keywords(s, c, r);
         for (uint32_t i = 0; i < c->n; i++) /* a number that is left out must have few forms */
-                r->no_exponent |= keyword(s, c, i, "\1notEnum") != TDM_JSON_NONE;
+                r->no_exponent |= scalar_keyword(s, c, i, "\1notEnum") != TDM_JSON_NONE;
         if (!s->error)
                 e = tdm_number_expr(arena, r, &why);
         if (why)
                 (void)tdm_schema_fail(s, c->n > 0 ? c->parts[0].node : 0, TDM_E_UNSUPPORTED, "%s", why);
         for (uint32_t i = 0; i < c->n && !s->error && e != TDM_EXPR_NONE; i++) {
-                list = keyword(s, c, i, "\1notEnum");
+                list = scalar_keyword(s, c, i, "\1notEnum");
                 if (list == TDM_JSON_NONE)
                         continue;
                 for (uint32_t k = tdm_json_get(&s->json, list)->first; k != TDM_JSON_NONE;
@@ -372,8 +373,8 @@ static bool contains(const struct tdm_schema *s, uint32_t list, uint32_t value)
 static bool is_constant(struct tdm_schema *s, const struct tdm_schema_case *c, uint32_t value, uint32_t source)
 {
         for (uint32_t i = 0; i < c->n; i++) {
-                uint32_t list = keyword(s, c, i, "enum"), one = keyword(s, c, i, "const"),
-                         no = keyword(s, c, i, "\1notEnum");
+                uint32_t list = scalar_keyword(s, c, i, "enum"), one = scalar_keyword(s, c, i, "const"),
+                         no = scalar_keyword(s, c, i, "\1notEnum");
 
                 if (list == source)
                         list = TDM_JSON_NONE;
@@ -492,8 +493,8 @@ uint32_t tdm_schema_scalars(struct tdm_schema *s, const struct tdm_schema_case *
         uint32_t e = TDM_EXPR_NONE, list, one;
 
         for (uint32_t i = 0; i < c->n; i++) {
-                one = keyword(s, c, i, "const");
-                list = keyword(s, c, i, "enum");
+                one = scalar_keyword(s, c, i, "const");
+                list = scalar_keyword(s, c, i, "enum");
                 if (one != TDM_JSON_NONE) {
                         struct constants x = { .s = s, .c = c, .source = TDM_JSON_NONE, .e = TDM_EXPR_NONE };
 
@@ -512,7 +513,7 @@ uint32_t tdm_schema_scalars(struct tdm_schema *s, const struct tdm_schema_case *
                 bool out = !(c->types & (TDM_SCHEMA_NULL << k));
 
                 for (uint32_t i = 0; i < c->n && !out; i++) {
-                        list = keyword(s, c, i, "\1notEnum");
+                        list = scalar_keyword(s, c, i, "\1notEnum");
                         for (one = list == TDM_JSON_NONE ? list : tdm_json_get(&s->json, list)->first;
                              one != TDM_JSON_NONE; one = tdm_json_get(&s->json, one)->next)
                                 out |= tdm_json_get(&s->json, one)->type == types[k];

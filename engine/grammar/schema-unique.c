@@ -124,7 +124,7 @@ static void layer_deinit(struct layer *layer)
 }
 
 /* All n_sets sets of `size` values, as bits. */
-static bool fill(struct layer *layer, unsigned size, uint64_t n_sets)
+static bool layer_fill(struct layer *layer, unsigned size, uint64_t n_sets)
 {
         uint64_t set = size == 0 ? 0 : size == 64 ? UINT64_MAX : (UINT64_C(1) << size) - 1;
 
@@ -143,7 +143,7 @@ static bool fill(struct layer *layer, unsigned size, uint64_t n_sets)
         return true;
 }
 
-static uint32_t find(const struct layer *layer, uint64_t set)
+static uint32_t layer_find(const struct layer *layer, uint64_t set)
 {
         uint32_t low = 0, high = layer->n;
 
@@ -179,7 +179,7 @@ static bool make_layer(struct arrays *a, const struct values *v, const uint32_t 
                                 continue;
                         e = tdm_expr_alt(arena,
                                          tdm_expr_cat3(arena, size > 0 ? s->comma : TDM_EXPR_EPS, items[k],
-                                                       find(more, layer->sets[i] | UINT64_C(1) << k)),
+                                                       layer_find(more, layer->sets[i] | UINT64_C(1) << k)),
                                          e);
                 }
                 layer->after[i] = e;
@@ -210,7 +210,7 @@ uint32_t tdm_schema_unique(struct arrays *a)
                 layer_deinit(&more);
                 more = layer;
                 layer = (struct layer){ 0 };
-                if (!fill(&layer, size, n_sets[size]))
+                if (!layer_fill(&layer, size, n_sets[size]))
                         s->error = -ENOMEM;
                 else if (!make_layer(a, &v, constants, size, &layer, size < n ? &more : NULL))
                         break;

@@ -21,7 +21,7 @@ struct entry {
         uint32_t size, id;
 };
 
-static int compare(const void *a, const void *b)
+static int entry_compare(const void *a, const void *b)
 {
         const struct entry *x = a, *y = b;
         int r = memcmp(x->data, y->data, TDM_MIN(x->size, y->size));
@@ -43,12 +43,12 @@ static uint32_t common(const struct entry *a, const struct entry *b)
 }
 
 /* -E2BIG: the tries would have too many nodes. */
-static int build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct entry *entries, uint32_t n)
+static int trie_build(struct tdm_vocabulary *v, struct tdm_trie *trie, struct entry *entries, uint32_t n)
 {
         size_t n_nodes = 1;
         uint32_t open[PIECE_MAX + 1], depth = 0, at = 0;
 
-        qsort(entries, n, sizeof(*entries), compare);
+        qsort(entries, n, sizeof(*entries), entry_compare);
         for (uint32_t i = 0; i < n; i++)
                 n_nodes += entries[i].size - (i > 0 ? common(&entries[i - 1], &entries[i]) : 0);
         v->n_nodes += n_nodes;
@@ -166,7 +166,7 @@ static int fill_groups(struct tdm_vocabulary *v, struct entry *entries, uint32_t
                         group->max_chars = TDM_MAX(group->max_chars, chars);
                 }
                 n = n_left;
-                r = build(v, &group->trie, of_group, n_group);
+                r = trie_build(v, &group->trie, of_group, n_group);
                 v->max_depth = TDM_MAX(v->max_depth, group->trie.max_depth);
         }
         for (uint32_t i = 0; i < n; i++)
@@ -215,7 +215,7 @@ static int copy_pieces(struct tdm_vocabulary *v, size_t (*piece)(void *userdata,
         return 0;
 }
 
-static int fill(struct tdm_vocabulary *v)
+static int vocabulary_fill(struct tdm_vocabulary *v)
 {
         _cleanup_(freep) struct entry *plain = malloc(((size_t)v->n_vocab + 1) * sizeof(*plain));
         _cleanup_(freep) struct entry *other = malloc(((size_t)v->n_vocab + 1) * sizeof(*other));
@@ -244,7 +244,7 @@ static int fill(struct tdm_vocabulary *v)
         }
         r = fill_groups(v, plain, n_plain, other, &n_other);
         if (r == 0)
-                r = build(v, &v->other, other, n_other);
+                r = trie_build(v, &v->other, other, n_other);
         for (uint32_t i = 0; i < n_other; i++) {
                 uint32_t skip = (uint32_t)plain_bytes(other[i].data, other[i].size, &chars);
 
@@ -252,7 +252,7 @@ static int fill(struct tdm_vocabulary *v)
                 other[i].size -= skip;
         }
         v->max_depth = TDM_MAX(v->max_depth, v->other.max_depth);
-        return r < 0 ? r : build(v, &v->tails, other, n_other);
+        return r < 0 ? r : trie_build(v, &v->tails, other, n_other);
 }
 
 int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,
@@ -268,7 +268,7 @@ int tdm_vocabulary_new(struct tdm_vocabulary **ret, uint32_t n_vocab,
         v->n_vocab = n_vocab;
         r = copy_pieces(v, piece, is_end, userdata);
         if (r == 0)
-                r = fill(v);
+                r = vocabulary_fill(v);
         if (r < 0)
                 return r;
         *ret = steal_ptr(&v);

@@ -59,7 +59,7 @@ struct job {
         float *out;         /* the same */
 };
 
-static void *take(size_t n, size_t size, size_t *total)
+static void *attention_alloc(size_t n, size_t size, size_t *total)
 {
         size_t bytes = TDM_ALIGN_UP(n * size, (size_t)64);
 
@@ -84,11 +84,11 @@ int tdm_attention_new(struct tdm_attention **ret, const struct tdm_hparams *hp, 
         a->n_slots =
                 (uint32_t)TDM_MAX(TDM_MIN(SLOTS_PER_THREAD * (uint64_t)n_threads, SLOTS_BYTES_MAX / slot_bytes), 1u);
         a->scratch_stride = TDM_ALIGN_UP(TDM_ATTEND_SCRATCH(hp->head_dim), 16u);
-        a->blocks = take(max_rows, sizeof(*a->blocks), &a->memory_bytes);
-        a->units = take(a->n_slots, sizeof(*a->units), &a->memory_bytes);
-        a->running = take((size_t)max_rows * hp->n_heads, 2 * sizeof(float), &a->memory_bytes);
-        a->partial = take((size_t)a->n_slots * a->max_queries, a->width * sizeof(float), &a->memory_bytes);
-        a->scratch = take(n_threads, a->scratch_stride * sizeof(float), &a->memory_bytes);
+        a->blocks = attention_alloc(max_rows, sizeof(*a->blocks), &a->memory_bytes);
+        a->units = attention_alloc(a->n_slots, sizeof(*a->units), &a->memory_bytes);
+        a->running = attention_alloc((size_t)max_rows * hp->n_heads, 2 * sizeof(float), &a->memory_bytes);
+        a->partial = attention_alloc((size_t)a->n_slots * a->max_queries, a->width * sizeof(float), &a->memory_bytes);
+        a->scratch = attention_alloc(n_threads, a->scratch_stride * sizeof(float), &a->memory_bytes);
         if (!a->blocks || !a->units || !a->running || !a->partial || !a->scratch) {
                 tdm_attention_destroy(a);
                 return -ENOMEM;
@@ -175,7 +175,7 @@ static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32
 }
 
 /* The item's queries over one span, into the running results or, with partial [queries][width], apart. */
-static void attend(const struct job *job, uint32_t item, uint32_t span_index, float *partial, unsigned thread)
+static void attend_queries(const struct job *job, uint32_t item, uint32_t span_index, float *partial, unsigned thread)
 {
         const struct block *block = &job->a->blocks[item / job->sizes->n_kv_heads];
         uint32_t kv_head = item % job->sizes->n_kv_heads, heads_per_kv = job->sizes->n_heads / job->sizes->n_kv_heads;
@@ -235,7 +235,7 @@ static float final_scale(const struct job *job, const struct tdm_attend_query *q
 }
 
 /* o / l, with one rounding more than a quotient. */
-static void finish(const struct job *job, uint32_t item)
+static void attention_finish_item(const struct job *job, uint32_t item)
 {
         const struct block *block = &job->a->blocks[item / job->sizes->n_kv_heads];
         uint32_t n_queries = block->n_rows * (job->sizes->n_heads / job->sizes->n_kv_heads);
@@ -257,8 +257,8 @@ static void whole_item(void *arg, unsigned item, unsigned thread)
 
         block_spans(job, &job->a->blocks[item / job->sizes->n_kv_heads], &first, &last);
         for (uint32_t span = first; span <= last; span++)
-                attend(job, item, span, NULL, thread);
-        finish(job, item);
+                attend_queries(job, item, span, NULL, thread);
+        attention_finish_item(job, item);
 }
 
 static void one_unit(void *arg, unsigned index, unsigned thread)
@@ -269,7 +269,7 @@ static void one_unit(void *arg, unsigned index, unsigned thread)
 
         for (uint32_t i = 0; i < a->max_queries; i++)
                 partial[(size_t)i * a->width + job->sizes->head_dim] = -INFINITY; /* m: nothing seen */
-        attend(job, a->units[index].item, a->units[index].span, partial, thread);
+        attend_queries(job, a->units[index].item, a->units[index].span, partial, thread);
 }
 
 /* The wave's units of one item, left to right. chunk: the item, counted from the wave's first. */
@@ -300,7 +300,7 @@ static void merge_item(void *arg, unsigned chunk, unsigned thread)
                 finished = a->units[u].span == last;
         }
         if (finished)
-                finish(job, item);
+                attention_finish_item(job, item);
 }
 
 static void run_apart(struct job *job, struct tdm_pool *pool, uint32_t n_items)
@@ -339,7 +339,7 @@ static uint32_t cut_blocks(const struct job *job, uint32_t n_rows, uint32_t bloc
         return n_blocks;
 }
 
-static void run(struct job *job, struct tdm_pool *pool, uint32_t n_rows)
+static void attention_run(struct job *job, struct tdm_pool *pool, uint32_t n_rows)
 {
         struct tdm_attention *a = job->a;
         const struct tdm_kernels *kernels = job->kernels;
@@ -394,7 +394,7 @@ void tdm_attention_run(struct tdm_attention *a, struct tdm_pool *pool, const str
 {
         struct job job = make_job(a, kernels, hp, kv, kv_base, step, layer, first_row, q, sinks, out);
 
-        run(&job, pool, n_rows);
+        attention_run(&job, pool, n_rows);
 }
 
 void tdm_attention_run_both(struct tdm_attention *a, struct tdm_pool *pool, const struct tdm_kernels *kernels,
@@ -406,5 +406,5 @@ void tdm_attention_run_both(struct tdm_attention *a, struct tdm_pool *pool, cons
 
         job.is_both = true;
         job.reach = reach > 0 ? reach : UINT32_MAX;
-        run(&job, pool, n_rows);
+        attention_run(&job, pool, n_rows);
 }

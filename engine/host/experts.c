@@ -56,7 +56,7 @@ struct job {
 
 /* ---- memory ---- */
 
-static void *take(struct tdm_experts *e, size_t n, size_t size)
+static void *experts_alloc(struct tdm_experts *e, size_t n, size_t size)
 {
         size_t bytes = TDM_ALIGN_UP(n * size, (size_t)ALIGNMENT);
 
@@ -72,14 +72,14 @@ int tdm_experts_new(struct tdm_experts **ret, const struct tdm_experts_sizes *si
         if (!e)
                 return -ENOMEM;
         e->sizes = *sizes;
-        e->ids = take(e, n_slots, sizeof(*e->ids));
-        e->weights = take(e, n_slots, sizeof(*e->weights));
-        e->slots = take(e, n_slots, sizeof(*e->slots));
-        e->counts = take(e, sizes->n_experts, sizeof(*e->counts));
-        e->groups = take(e, sizes->n_experts, sizeof(*e->groups));
-        e->gate_rows = take(e, n_slots, sizeof(*e->gate_rows));
-        e->up_rows = take(e, n_slots, sizeof(*e->up_rows));
-        e->y = take(e, n_slots * sizes->d_out, sizeof(*e->y));
+        e->ids = experts_alloc(e, n_slots, sizeof(*e->ids));
+        e->weights = experts_alloc(e, n_slots, sizeof(*e->weights));
+        e->slots = experts_alloc(e, n_slots, sizeof(*e->slots));
+        e->counts = experts_alloc(e, sizes->n_experts, sizeof(*e->counts));
+        e->groups = experts_alloc(e, sizes->n_experts, sizeof(*e->groups));
+        e->gate_rows = experts_alloc(e, n_slots, sizeof(*e->gate_rows));
+        e->up_rows = experts_alloc(e, n_slots, sizeof(*e->up_rows));
+        e->y = experts_alloc(e, n_slots * sizes->d_out, sizeof(*e->y));
         if (!e->ids || !e->weights || !e->slots || !e->counts || !e->groups || !e->gate_rows || !e->up_rows || !e->y ||
             n_slots > UINT32_MAX || tdm_acts_init(&e->mid, sizes->down_forms, (uint32_t)n_slots, sizes->d_expert) < 0) {
                 tdm_experts_destroy(e);

@@ -32,7 +32,7 @@ struct pass {
         void (*row)(const struct pass *pass, uint32_t row, unsigned thread); /* row: within the tile */
 };
 
-static void run_rows(void *arg, unsigned chunk, unsigned thread)
+static void pass_run_rows(void *arg, unsigned chunk, unsigned thread)
 {
         const struct pass *pass = arg;
         uint32_t first = chunk * pass->chunk_rows, end = TDM_MIN(first + pass->chunk_rows, pass->n_rows);
@@ -42,14 +42,14 @@ static void run_rows(void *arg, unsigned chunk, unsigned thread)
 }
 
 /* width: values of a row that it goes through. */
-static void each_row(struct pass *pass, uint32_t width,
-                     void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
+static void pass_each_row(struct pass *pass, uint32_t width,
+                          void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
 {
         uint32_t share = pass->n_rows / (4 * tdm_pool_n_threads(pass->model->pool));
 
         pass->row = row;
         pass->chunk_rows = TDM_MIN(TDM_MAX(TDM_MAX(share, CHUNK_VALUES_MIN / width), 1u), CHUNK_ROWS_MAX);
-        tdm_pool_run(pass->model->pool, TDM_DIV_UP(pass->n_rows, pass->chunk_rows), run_rows, pass);
+        tdm_pool_run(pass->model->pool, TDM_DIV_UP(pass->n_rows, pass->chunk_rows), pass_run_rows, pass);
 }
 
 /* ---- embed ---- */
@@ -68,7 +68,7 @@ void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, f
 {
         struct pass pass = { .model = model, .step = step, .hidden = hidden, .n_rows = step->head.n_rows };
 
-        each_row(&pass, model->hp.d_model, embed_row);
+        pass_each_row(&pass, model->hp.d_model, embed_row);
         for (uint32_t first = 0, n; tdm_host_has_streams(model) && first < step->head.n_rows; first += n) {
                 n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
                 tdm_host_streams_begin(model, step, first, n, hidden + (size_t)first * model->hp.residual_width);
@@ -99,7 +99,7 @@ void tdm_host_add(const struct tdm_host_model *model, const float *y, const floa
                         h[i] += y[i];
 }
 
-static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
+static void pass_add_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
 
@@ -188,7 +188,7 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
         struct pass pass = { .model = model, .step = step, .layer = layer, .first_row = first, .n_rows = n };
         const struct tdm_layer_sizes *sizes = &model->hp.layers[layer];
 
-        each_row(&pass, (sizes->n_heads + 2 * sizes->n_kv_heads) * sizes->head_dim, rotate_and_store_row);
+        pass_each_row(&pass, (sizes->n_heads + 2 * sizes->n_kv_heads) * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
                           layer, first, n, model->q, model->layers[layer].sinks, model->attn);
 }
@@ -211,11 +211,11 @@ static void store_all(struct tdm_host_model *model, const struct tdm_step *step,
                                      .no_queries = true };
 
                 pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
-                each_row(&pass, model->hp.d_model, norm_row);
+                pass_each_row(&pass, model->hp.d_model, norm_row);
                 tdm_matmul(model->pool, model->kernels, pass.acts, n,
                            (struct tdm_matmul_out[]){ out(&l->k, model->k, kv_width), out(&l->v, model->v, kv_width) },
                            2);
-                each_row(&pass, 2 * kv_width, rotate_and_store_row);
+                pass_each_row(&pass, 2 * kv_width, rotate_and_store_row);
         }
 }
 
@@ -226,7 +226,7 @@ static void attend_both(struct pass *pass)
         const struct tdm_layer_sizes *sizes = &model->hp.layers[pass->layer];
 
         pass->no_keys = true;
-        each_row(pass, sizes->n_heads * sizes->head_dim, rotate_and_store_row);
+        pass_each_row(pass, sizes->n_heads * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run_both(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base,
                                pass->step, pass->layer, pass->first_row, pass->n_rows, model->q,
                                model->layers[pass->layer].sinks, model->recipe.layers[pass->layer].reach, model->attn);
@@ -268,7 +268,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                         tdm_host_streams_predict(model, layer, n, pass.hidden);
                 pass.gain = l->attn_norm;
                 pass.acts = &model->acts[TDM_HOST_QKV];
-                each_row(&pass, d, norm_row);
+                pass_each_row(&pass, d, norm_row);
                 tdm_matmul(pool, kernels, pass.acts, n, outs, n_outs);
                 if (is_both)
                         attend_both(&pass);
@@ -283,7 +283,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                         continue;
                 }
                 pass.gain = l->post_attn_norm;
-                each_row(&pass, d, add_row);
+                pass_each_row(&pass, d, pass_add_row);
         }
 }
 
@@ -323,14 +323,14 @@ static void run_sparse(struct pass *pass)
         up.panels = down.panels = &model->panels;
         tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows, (struct tdm_matmul_out[]){ gate, up },
                    is_few ? 1 : 2);
-        each_row(pass, n, cut_row);
+        pass_each_row(pass, n, cut_row);
         if (is_few) {
                 if (tdm_sparse_run(model->sparse, &l->sparse, model->pool, model->kernels, pass->acts, pass->n_rows,
                                    model->gate, model->up, mid, model->y))
                         return;
                 tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows, &up, 1);
         }
-        each_row(pass, n, activate_row);
+        pass_each_row(pass, n, activate_row);
         tdm_matmul(model->pool, model->kernels, mid, pass->n_rows, &down, 1);
 }
 
@@ -349,7 +349,7 @@ static void run_dense(struct pass *pass)
         };
 
         pass->gain = l->ffn_norm;
-        each_row(pass, model->hp.d_model, norm_row);
+        pass_each_row(pass, model->hp.d_model, norm_row);
         if (model->recipe.layers[pass->layer].is_sparse) {
                 run_sparse(pass);
                 return;
@@ -408,14 +408,14 @@ static void run_beside(struct pass *pass)
         uint32_t d = model->hp.d_model;
 
         pass->gain = l->router_scale;
-        each_row(pass, d, norm_row);
+        pass_each_row(pass, d, norm_row);
         run_router(pass);
-        each_row(pass, l->experts.n_experts, scale_router_row);
+        pass_each_row(pass, l->experts.n_experts, scale_router_row);
         pass->gain = l->experts_norm;
-        each_row(pass, d, norm_row);
+        pass_each_row(pass, d, norm_row);
         run_experts(pass, model->experts_y);
         run_dense(pass);
-        each_row(pass, d, add_experts_row);
+        pass_each_row(pass, d, add_experts_row);
 }
 
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
@@ -436,14 +436,14 @@ void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uin
                         run_beside(&pass);
                 } else if (l->experts.n_experts > 0) {
                         pass.gain = l->ffn_norm;
-                        each_row(&pass, d, norm_row);
+                        pass_each_row(&pass, d, norm_row);
                         run_router(&pass);
                         run_experts(&pass, model->y);
                 } else {
                         run_dense(&pass);
                 }
                 pass.gain = l->post_ffw_norm;
-                each_row(&pass, d, add_row);
+                pass_each_row(&pass, d, pass_add_row);
                 if (tdm_host_has_streams(model))
                         tdm_host_streams_correct(model, layer, n, pass.hidden);
                 tdm_host_layer_end(model, step, layer, first, n, pass.hidden);
@@ -495,11 +495,11 @@ static void make_logits(struct tdm_host_model *model, const struct tdm_step *ste
 
         if (tdm_host_has_streams(model))
                 tdm_host_streams_fold(model, step, hidden, first, n);
-        each_row(&pass, model->hp.d_model, head_norm_row);
+        pass_each_row(&pass, model->hp.d_model, head_norm_row);
         tdm_matmul(model->pool, model->kernels, pass.acts, n,
                    (struct tdm_matmul_out[]){ out(&model->output, model->logits, model->logits_stride) }, 1);
         if (model->recipe.logit_softcap > 0)
-                each_row(&pass, model->hp.n_vocab, softcap_row);
+                pass_each_row(&pass, model->hp.n_vocab, softcap_row);
 }
 
 void tdm_host_head(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden)

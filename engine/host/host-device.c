@@ -302,7 +302,7 @@ static void count_macs(struct tdm_host_model *model)
 }
 
 /* n floats on a cache line; counted. Not touched: pages that a split placement never uses cost nothing. */
-static bool take(struct tdm_host_model *model, float **ret, size_t n)
+static bool scratch_take(struct tdm_host_model *model, float **ret, size_t n)
 {
         size_t bytes = TDM_ALIGN_UP(n * sizeof(float), (size_t)64);
 
@@ -330,8 +330,8 @@ static int ropes_init(struct tdm_host_model *model)
 
                 if (r < 0)
                         return r;
-                if (!take(model, (float **)&model->rope_position[i], model->tile_rows) ||
-                    !take(model, &model->rope_rows[i], (size_t)model->tile_rows * rope->n_dims))
+                if (!scratch_take(model, (float **)&model->rope_position[i], model->tile_rows) ||
+                    !scratch_take(model, &model->rope_rows[i], (size_t)model->tile_rows * rope->n_dims))
                         return -ENOMEM;
                 memset(model->rope_position[i], 0xff, model->tile_rows * sizeof(uint32_t));
                 model->scratch_bytes += model->rope[i].memory_bytes;
@@ -360,8 +360,8 @@ static bool experts_scratch_init(struct tdm_host_model *model)
                 return true;
         model->router_stride = TDM_ALIGN_UP(most.n_experts, 16u);
         if (tdm_experts_new(&model->experts, &most) < 0 ||
-            !take(model, &model->router, model->tile_rows * model->router_stride) ||
-            (has_beside && !take(model, &model->experts_y, (size_t)model->tile_rows * model->hp.d_model)))
+            !scratch_take(model, &model->router, model->tile_rows * model->router_stride) ||
+            (has_beside && !scratch_take(model, &model->experts_y, (size_t)model->tile_rows * model->hp.d_model)))
                 return false;
         model->scratch_bytes += tdm_experts_scratch_bytes(model->experts);
         return true;
@@ -391,7 +391,7 @@ static bool sparse_init(struct tdm_host_model *model)
                 has = true;
         }
         if (model->panels.stride > 0 &&
-            !take(model, (float **)&model->panels.memory, n_threads * model->panels.stride / sizeof(float)))
+            !scratch_take(model, (float **)&model->panels.memory, n_threads * model->panels.stride / sizeof(float)))
                 return false;
         return !has || tdm_sparse_new(&model->sparse, model->hp.d_ff, model->hp.d_model, n_threads) == 0;
 }
@@ -437,13 +437,15 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             (forms[TDM_HOST_DOWN] != 0 &&
              !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u))) ||
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
-            !take(model, &model->q, rows * q_width) || !take(model, &model->attn, rows * q_width) ||
-            !take(model, &model->k, rows * kv_width) || !take(model, &model->v, rows * kv_width) ||
-            !take(model, &model->ones, hp->head_dim) ||
-            (is_sparse && (!take(model, &model->gate, rows * hp->d_ff) || !take(model, &model->up, rows * hp->d_ff))) ||
-            !take(model, &model->y, rows * hp->d_model) || !take(model, &model->row, n_threads * model->row_stride) ||
-            !take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
-            !take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
+            !scratch_take(model, &model->q, rows * q_width) || !scratch_take(model, &model->attn, rows * q_width) ||
+            !scratch_take(model, &model->k, rows * kv_width) || !scratch_take(model, &model->v, rows * kv_width) ||
+            !scratch_take(model, &model->ones, hp->head_dim) ||
+            (is_sparse && (!scratch_take(model, &model->gate, rows * hp->d_ff) ||
+                           !scratch_take(model, &model->up, rows * hp->d_ff))) ||
+            !scratch_take(model, &model->y, rows * hp->d_model) ||
+            !scratch_take(model, &model->row, n_threads * model->row_stride) ||
+            !scratch_take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
+            !scratch_take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
                 return false;
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->ones[i] = 1;

@@ -442,7 +442,7 @@ INLINE void quantise_block(const float *x, float q_max, float *scale, __m256i *q
         UNROLL for (unsigned i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
+static void quantise_i8_avx2(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4];
@@ -453,7 +453,8 @@ static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct t
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks)
+static void quantise_i16_avx2(const float *x, uint32_t cols, int8_t *hi, int8_t *lo,
+                              const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++) {
                 __m256i v[4], high[4];
@@ -484,8 +485,8 @@ void tdm_kernels_avx2_matmul_fill(struct tdm_kernels *kernels)
         i8[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i8_q4_0;
         i16[tdm_kernels_type_index(TDM_TYPE_Q8_0)] = matmul_i16_q8_0;
         i16[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i16_q4_0;
-        kernels->quantise_i8 = quantise_i8;
-        kernels->quantise_i16 = quantise_i16;
+        kernels->quantise_i8 = quantise_i8_avx2;
+        kernels->quantise_i16 = quantise_i16_avx2;
 }
 
 #endif

@@ -604,7 +604,7 @@ INLINE void some_i8(const float *x, unsigned n, int8_t *q, const struct tdm_act_
         UNROLL for (unsigned i = 0; i < AT_ONCE; i++) if (i < n) store_bytes(q + (b + i) * BLOCK, v.q[i][0], v.q[i][1]);
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
+static void quantise_i8_avx512(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
 {
         uint32_t b = 0, nb = cols / BLOCK;
 
@@ -633,7 +633,8 @@ INLINE void some_i16(const float *x, unsigned n, int8_t *hi, int8_t *lo, const s
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks)
+static void quantise_i16_avx512(const float *x, uint32_t cols, int8_t *hi, int8_t *lo,
+                                const struct tdm_act_blocks *blocks)
 {
         uint32_t b = 0, nb = cols / BLOCK;
 
@@ -657,8 +658,8 @@ void tdm_kernels_avx512_matmul_fill(struct tdm_kernels *kernels)
         i8[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i8_q4_0;
         i16[tdm_kernels_type_index(TDM_TYPE_Q8_0)] = matmul_i16_q8_0;
         i16[tdm_kernels_type_index(TDM_TYPE_Q4_0)] = matmul_i16_q4_0;
-        kernels->quantise_i8 = quantise_i8;
-        kernels->quantise_i16 = quantise_i16;
+        kernels->quantise_i8 = quantise_i8_avx512;
+        kernels->quantise_i16 = quantise_i16_avx512;
 }
 
 #endif

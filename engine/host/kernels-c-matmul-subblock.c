@@ -97,7 +97,8 @@ static inline __attribute__((always_inline)) void matmul(const struct tdm_matrix
 
 TDM_SUBBLOCK_TYPES(MATMULS)
 
-static void fill(struct tdm_kernels *kernels, uint32_t type, tdm_matmul_fn f32, tdm_matmul_fn i8, tdm_matmul_fn i16)
+static void fill_type(struct tdm_kernels *kernels, uint32_t type, tdm_matmul_fn f32, tdm_matmul_fn i8,
+                      tdm_matmul_fn i16)
 {
         int i = tdm_kernels_type_index(type);
 
@@ -106,7 +107,7 @@ static void fill(struct tdm_kernels *kernels, uint32_t type, tdm_matmul_fn f32, 
         kernels->matmul[TDM_ACT_I16][i] = i16;
 }
 
-#define FILL(name, type, kind) fill(kernels, TDM_TYPE_##type, name##_f32, name##_i8, name##_i16);
+#define FILL(name, type, kind) fill_type(kernels, TDM_TYPE_##type, name##_f32, name##_i8, name##_i16);
 
 void tdm_kernels_c_matmul_subblock_fill(struct tdm_kernels *kernels)
 {

@@ -213,7 +213,7 @@ static void block_done(const struct tdm_act_blocks *blocks, uint32_t b, const in
         blocks->sum[b] = blocks->scale[b] * (float)sum;
 }
 
-static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
+static void quantise_i8_c(const float *x, uint32_t cols, int8_t *q, const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, q += BLOCK) {
                 float inverse = block_scale(x, 127, &blocks->scale[b]);
@@ -227,7 +227,7 @@ static void quantise_i8(const float *x, uint32_t cols, int8_t *q, const struct t
         }
 }
 
-static void quantise_i16(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks)
+static void quantise_i16_c(const float *x, uint32_t cols, int8_t *hi, int8_t *lo, const struct tdm_act_blocks *blocks)
 {
         for (uint32_t b = 0; b < cols / BLOCK; b++, x += BLOCK, hi += BLOCK, lo += BLOCK) {
                 float inverse = block_scale(x, 32512, &blocks->scale[b]);
@@ -314,6 +314,6 @@ void tdm_kernels_c_matmul_fill(struct tdm_kernels *kernels)
         kernels->add_columns = add_columns;
         kernels->interleave = interleave;
         kernels->turn_columns = turn_columns;
-        kernels->quantise_i8 = quantise_i8;
-        kernels->quantise_i16 = quantise_i16;
+        kernels->quantise_i8 = quantise_i8_c;
+        kernels->quantise_i16 = quantise_i16_c;
 }

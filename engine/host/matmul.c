@@ -26,7 +26,7 @@
 /* ---- prepared rows ---- */
 
 /* An odd number of cache lines: rows of a tile must not fall into one cache set. */
-static size_t row_bytes(size_t bytes)
+static size_t acts_row_bytes(size_t bytes)
 {
         bytes = TDM_ALIGN_UP(bytes, (size_t)ALIGNMENT);
         return bytes / ALIGNMENT % 2 ? bytes : bytes + ALIGNMENT;
@@ -38,11 +38,12 @@ static size_t form_bytes(enum tdm_act act, uint32_t max_cols)
 
         switch (act) {
         case TDM_ACT_F32:
-                return row_bytes((size_t)max_cols * sizeof(float));
+                return acts_row_bytes((size_t)max_cols * sizeof(float));
         case TDM_ACT_I8:
-                return row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4) + row_bytes((size_t)nb * 8);
+                return acts_row_bytes(max_cols) + 3 * acts_row_bytes((size_t)nb * 4) + acts_row_bytes((size_t)nb * 8);
         default:
-                return 2 * row_bytes(max_cols) + 3 * row_bytes((size_t)nb * 4) + row_bytes((size_t)nb * 8);
+                return 2 * acts_row_bytes(max_cols) + 3 * acts_row_bytes((size_t)nb * 4) +
+                       acts_row_bytes((size_t)nb * 8);
         }
 }
 
@@ -71,7 +72,7 @@ int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint
         memset(memory, 0, a.memory_bytes); /* no page faults later */
 
         for (unsigned act = 0; act < TDM_N_ACTS; act++) {
-                size_t per_block = row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 4);
+                size_t per_block = acts_row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 4);
 
                 if (!(forms & 1u << act))
                         continue;
@@ -80,16 +81,16 @@ int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint
                         struct tdm_act_row *row = &a.rows[act][r];
 
                         if (act == TDM_ACT_F32) {
-                                row->x = take_bytes(&memory, row_bytes((size_t)max_cols * sizeof(float)));
+                                row->x = take_bytes(&memory, acts_row_bytes((size_t)max_cols * sizeof(float)));
                                 continue;
                         }
-                        row->hi = take_bytes(&memory, row_bytes(max_cols));
+                        row->hi = take_bytes(&memory, acts_row_bytes(max_cols));
                         if (act == TDM_ACT_I16)
-                                row->lo = take_bytes(&memory, row_bytes(max_cols));
+                                row->lo = take_bytes(&memory, acts_row_bytes(max_cols));
                         row->scale = take_bytes(&memory, per_block);
                         row->start = take_bytes(&memory, per_block);
                         row->sum = take_bytes(&memory, per_block);
-                        row->sum_16 = take_bytes(&memory, row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 8));
+                        row->sum_16 = take_bytes(&memory, acts_row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 8));
                 }
         }
         *acts = a;

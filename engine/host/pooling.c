@@ -51,7 +51,7 @@ static bool take_matrix(const uint8_t *weights, enum tdm_tensor_kind kind, enum 
         return true;
 }
 
-static void *take(struct tdm_pooler *p, size_t n, size_t size)
+static void *pooler_alloc(struct tdm_pooler *p, size_t n, size_t size)
 {
         size_t bytes = TDM_ALIGN_UP(n * size, (size_t)64);
 
@@ -80,14 +80,14 @@ int tdm_pooler_new(struct tdm_pooler **ret, const uint8_t *weights, struct tdm_p
         p->output_norm = (const float *)(weights + norm->offset);
         p->max_vectors = max_vectors;
         p->stride = TDM_ALIGN_UP(d, 16u);
-        p->rows = take(p, (size_t)n_threads * p->stride, sizeof(*p->rows));
-        p->sums = take(p, (size_t)n_threads * p->stride, sizeof(*p->sums));
+        p->rows = pooler_alloc(p, (size_t)n_threads * p->stride, sizeof(*p->rows));
+        p->sums = pooler_alloc(p, (size_t)n_threads * p->stride, sizeof(*p->sums));
         fits = p->rows && p->sums;
         if (fits && width > 0) {
                 fits = take_matrix(weights, TDM_TENSOR_DENSE_2, wanted, &p->dense_2) &&
                        take_matrix(weights, TDM_TENSOR_DENSE_3, wanted, &p->dense_3);
                 assert(fits);
-                p->middle = take(p, (size_t)p->max_vectors * width, sizeof(*p->middle));
+                p->middle = pooler_alloc(p, (size_t)p->max_vectors * width, sizeof(*p->middle));
                 fits = p->middle && tdm_acts_init(&p->acts, 1u << p->dense_2.act | 1u << p->dense_3.act, p->max_vectors,
                                                   TDM_MAX(d, width)) == 0;
                 p->bytes += p->acts.memory_bytes;
@@ -141,7 +141,7 @@ static void pool_text(void *arg, unsigned index, unsigned thread)
                 y[i] = (float)(sum[i] * scale);
 }
 
-static void measure(void *arg, unsigned index, unsigned thread)
+static void measure_square(void *arg, unsigned index, unsigned thread)
 {
         struct job *job = arg;
         uint32_t d = job->p->hp->d_model;
@@ -174,7 +174,7 @@ int tdm_pooler_run(struct tdm_pooler *p, const struct tdm_step *step, const floa
                 tdm_matmul(p->pool, p->kernels, &p->acts, n,
                            &(struct tdm_matmul_out){ &p->dense_3.matrix, p->dense_3.act, vectors, d, NULL }, 1);
         }
-        tdm_pool_run(p->pool, n, measure, &job);
+        tdm_pool_run(p->pool, n, measure_square, &job);
         if (job.bad_row == UINT32_MAX)
                 return 0;
         return tdm_error_set(err, -EDOM,

@@ -16,7 +16,7 @@ static uint32_t n_left(uint64_t run)
 }
 
 /* The next chunk for a thread. False: all are taken. */
-static bool take(struct runs *runs, unsigned thread, uint32_t *ret)
+static bool run_take_chunk(struct runs *runs, unsigned thread, uint32_t *ret)
 {
         _Atomic uint64_t *own = &runs->of[thread].chunks, *longest = own;
         uint64_t run = atomic_load_explicit(own, memory_order_relaxed), other;
@@ -54,7 +54,7 @@ static void take_all(void *arg, unsigned place, unsigned thread)
         struct runs *runs = arg;
         uint32_t chunk;
 
-        while (take(runs, thread, &chunk)) {
+        while (run_take_chunk(runs, thread, &chunk)) {
                 runs->fn(runs->arg, chunk, thread);
                 tdm_pool_beat(runs->pool);
         }

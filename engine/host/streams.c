@@ -31,7 +31,7 @@ static void one_row(void *arg, unsigned row, unsigned thread)
         pass->row(pass, row, thread);
 }
 
-static void each_row(struct pass *pass, void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
+static void streams_each_row(struct pass *pass, void (*row)(const struct pass *pass, uint32_t row, unsigned thread))
 {
         pass->row = row;
         tdm_pool_run(pass->model->pool, pass->n, one_row, pass);
@@ -60,7 +60,7 @@ static float *scratch_of(const struct pass *pass, unsigned thread)
 }
 
 /* Rows first … of a matrix that is several below each other. first: a multiple of TDM_PANEL_ROWS. */
-static struct tdm_matrix rows_of(const struct tdm_matrix *matrix, uint32_t first, uint32_t n)
+static struct tdm_matrix matrix_rows(const struct tdm_matrix *matrix, uint32_t first, uint32_t n)
 {
         struct tdm_matrix part = *matrix;
 
@@ -69,8 +69,8 @@ static struct tdm_matrix rows_of(const struct tdm_matrix *matrix, uint32_t first
         return part;
 }
 
-static void multiply(const struct pass *pass, const struct tdm_acts *acts, const struct tdm_matrix *matrix,
-                     enum tdm_act act, float *y, size_t y_stride)
+static void streams_multiply(const struct pass *pass, const struct tdm_acts *acts, const struct tdm_matrix *matrix,
+                             enum tdm_act act, float *y, size_t y_stride)
 {
         tdm_matmul(pass->model->pool, pass->model->kernels, acts, pass->n,
                    &(struct tdm_matmul_out){ matrix, act, y, y_stride }, 1);
@@ -122,14 +122,14 @@ void tdm_host_streams_begin(struct tdm_host_model *model, const struct tdm_step 
         struct pass pass = make_pass(model, step, 0, first, n, hidden);
         uint32_t d = model->hp.d_model;
 
-        each_row(&pass, embedded_row);
+        streams_each_row(&pass, embedded_row);
         for (uint32_t i = 0; i + 1 < model->recipe.n_streams; i++) {
-                struct tdm_matrix matrix = rows_of(&model->altup_proj.matrix, i * d, d);
+                struct tdm_matrix matrix = matrix_rows(&model->altup_proj.matrix, i * d, d);
 
-                multiply(&pass, &model->embedded, &matrix, model->altup_proj.act, hidden + (size_t)(i + 1) * d,
-                         model->hp.residual_width);
+                streams_multiply(&pass, &model->embedded, &matrix, model->altup_proj.act, hidden + (size_t)(i + 1) * d,
+                                 model->hp.residual_width);
         }
-        each_row(&pass, begin_row);
+        streams_each_row(&pass, begin_row);
 }
 
 static void router_row(const struct pass *pass, uint32_t row, unsigned thread)
@@ -150,9 +150,9 @@ static void route(struct pass *pass, uint32_t at)
         struct tdm_host_model *model = pass->model;
 
         pass->at = at;
-        each_row(pass, router_row);
-        multiply(pass, &model->acts[TDM_HOST_SIDE], &pass->layer->altup_router.matrix, pass->layer->altup_router.act,
-                 model->altup, TDM_MAX_STREAMS);
+        streams_each_row(pass, router_row);
+        streams_multiply(pass, &model->acts[TDM_HOST_SIDE], &pass->layer->altup_router.matrix,
+                         pass->layer->altup_router.act, model->altup, TDM_MAX_STREAMS);
         for (uint32_t row = 0; row < pass->n; row++) {
                 float *r = model->altup + (size_t)row * TDM_MAX_STREAMS, e[TDM_MAX_STREAMS];
 
@@ -196,7 +196,7 @@ void tdm_host_streams_predict(struct tdm_host_model *model, uint32_t layer, uint
         struct pass pass = make_pass(model, NULL, layer, 0, n, hidden);
 
         route(&pass, tdm_host_active_at(model));
-        each_row(&pass, predict_row);
+        streams_each_row(&pass, predict_row);
 }
 
 /* (a + attention + z + low rank) / sqrt 2, where z is the input of both. */
@@ -223,9 +223,9 @@ void tdm_host_streams_join(struct tdm_host_model *model, uint32_t layer, uint32_
         uint32_t rank = model->recipe.laurel_rank;
 
         tdm_acts_prepare(&model->acts[TDM_HOST_SIDE], model->kernels, model->pool, model->rank, rank, n, rank);
-        multiply(&pass, &model->acts[TDM_HOST_SIDE], &pass.layer->laurel_r.matrix, pass.layer->laurel_r.act,
-                 model->side_y, model->hp.d_model);
-        each_row(&pass, join_row);
+        streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &pass.layer->laurel_r.matrix, pass.layer->laurel_r.act,
+                         model->side_y, model->hp.d_model);
+        streams_each_row(&pass, join_row);
 }
 
 static void correct_row(const struct pass *pass, uint32_t row, unsigned thread)
@@ -253,7 +253,7 @@ void tdm_host_streams_correct(struct tdm_host_model *model, uint32_t layer, uint
         struct pass pass = make_pass(model, NULL, layer, 0, n, hidden);
 
         route(&pass, tdm_host_middle_at(model));
-        each_row(&pass, correct_row);
+        streams_each_row(&pass, correct_row);
 }
 
 /* ---- inputs of layers ---- */
@@ -327,21 +327,21 @@ void tdm_host_layer_end(struct tdm_host_model *model, const struct tdm_step *ste
         uint32_t width = model->recipe.per_layer_width;
 
         if (recipe->has_input) {
-                struct tdm_matrix matrix = rows_of(&model->per_layer_proj.matrix, layer * width, width);
+                struct tdm_matrix matrix = matrix_rows(&model->per_layer_proj.matrix, layer * width, width);
 
-                each_row(&pass, embedded_row);
-                multiply(&pass, &model->embedded, &matrix, model->per_layer_proj.act, model->input, width);
-                each_row(&pass, input_row);
-                each_row(&pass, gate_row);
-                multiply(&pass, &model->acts[TDM_HOST_SIDE], &l->input_gate.matrix, l->input_gate.act,
-                         model->input_gate, width);
-                each_row(&pass, gated_row);
-                multiply(&pass, &model->acts[TDM_HOST_SIDE], &l->input_proj.matrix, l->input_proj.act, model->side_y,
-                         model->hp.d_model);
-                each_row(&pass, add_input_row);
+                streams_each_row(&pass, embedded_row);
+                streams_multiply(&pass, &model->embedded, &matrix, model->per_layer_proj.act, model->input, width);
+                streams_each_row(&pass, input_row);
+                streams_each_row(&pass, gate_row);
+                streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &l->input_gate.matrix, l->input_gate.act,
+                                 model->input_gate, width);
+                streams_each_row(&pass, gated_row);
+                streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &l->input_proj.matrix, l->input_proj.act,
+                                 model->side_y, model->hp.d_model);
+                streams_each_row(&pass, add_input_row);
         }
         if (recipe->has_output_scale)
-                each_row(&pass, scale_row);
+                streams_each_row(&pass, scale_row);
 }
 
 /* ---- the end ---- */
@@ -390,16 +390,17 @@ void tdm_host_streams_fold(struct tdm_host_model *model, const struct tdm_step *
         struct pass pass = make_pass(model, step, 0, first, n, (float *)hidden);
         uint32_t d = model->hp.d_model;
 
-        each_row(&pass, first_row);
+        streams_each_row(&pass, first_row);
         for (uint32_t i = 1; i < model->recipe.n_streams; i++) {
-                struct tdm_matrix matrix = rows_of(&model->altup_unembd.matrix, (i - 1) * d, d);
+                struct tdm_matrix matrix = matrix_rows(&model->altup_unembd.matrix, (i - 1) * d, d);
 
                 pass.at = i * d;
-                each_row(&pass, folded_input_row);
-                multiply(&pass, &model->acts[TDM_HOST_SIDE], &matrix, model->altup_unembd.act, model->side_y, d);
-                each_row(&pass, fold_row);
+                streams_each_row(&pass, folded_input_row);
+                streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &matrix, model->altup_unembd.act, model->side_y,
+                                 d);
+                streams_each_row(&pass, fold_row);
         }
-        each_row(&pass, average_row);
+        streams_each_row(&pass, average_row);
 }
 
 /* ---- loading ---- */
@@ -455,7 +456,7 @@ void tdm_host_streams_weights(struct tdm_host_model *model, enum tdm_act qkv, en
         }
 }
 
-static bool take(struct tdm_host_model *model, float **ret, size_t n)
+static bool streams_scratch_take(struct tdm_host_model *model, float **ret, size_t n)
 {
         size_t bytes = TDM_ALIGN_UP(n * sizeof(float), (size_t)64);
 
@@ -483,12 +484,13 @@ bool tdm_host_streams_scratch(struct tdm_host_model *model)
         if (tdm_acts_init(&model->acts[TDM_HOST_SIDE], side, (uint32_t)most,
                           TDM_MAX(d, TDM_MAX(width, recipe->laurel_rank))) < 0 ||
             tdm_acts_init(&model->embedded, embedded, (uint32_t)rows, d) < 0 ||
-            !take(model, (float **)&model->embedded_token, rows) || !take(model, &model->side_y, most * d) ||
-            !take(model, &model->folded, (size_t)model->logits_rows * d) ||
-            !take(model, &model->rank, rows * TDM_MAX(recipe->laurel_rank, 1u)) ||
-            !take(model, &model->altup, rows * TDM_MAX_STREAMS) ||
-            !take(model, &model->input, rows * TDM_MAX(width, 1u)) ||
-            !take(model, &model->input_gate, rows * TDM_MAX(width, 1u)))
+            !streams_scratch_take(model, (float **)&model->embedded_token, rows) ||
+            !streams_scratch_take(model, &model->side_y, most * d) ||
+            !streams_scratch_take(model, &model->folded, (size_t)model->logits_rows * d) ||
+            !streams_scratch_take(model, &model->rank, rows * TDM_MAX(recipe->laurel_rank, 1u)) ||
+            !streams_scratch_take(model, &model->altup, rows * TDM_MAX_STREAMS) ||
+            !streams_scratch_take(model, &model->input, rows * TDM_MAX(width, 1u)) ||
+            !streams_scratch_take(model, &model->input_gate, rows * TDM_MAX(width, 1u)))
                 return false;
         memset(model->embedded_token, 0xff, rows * sizeof(uint32_t));
         model->scratch_bytes += model->acts[TDM_HOST_SIDE].memory_bytes + model->embedded.memory_bytes;

@@ -9,7 +9,8 @@
 
 #define FULL_EVERY 6u
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma_embedding_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                                 struct tdm_error *err)
 {
         bool is_causal = false;
         int r;
@@ -33,7 +34,8 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         return 0;
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma_embedding_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                               struct tdm_error *err)
 {
         return tdm_gemma_check_rope(hp, recipe, err);
 }
@@ -42,6 +44,6 @@ const struct tdm_architecture tdm_architecture_gemma_embedding = {
         .name = "gemma-embedding",
         .follows = 1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_BASE_WINDOW | 1u << TDM_KEY_ROPE_DIMS |
                    1u << TDM_KEY_QUERY_SCALE | 1u << TDM_KEY_CAUSAL,
-        .begin = begin,
-        .end = end,
+        .begin = gemma_embedding_begin,
+        .end = gemma_embedding_end,
 };

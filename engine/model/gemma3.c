@@ -31,7 +31,8 @@ static bool leaves_scaling_out(const struct tdm_gguf *g, const struct tdm_hparam
                tdm_gguf_get_f64(g, "gemma3.attention.layer_norm_rms_epsilon", &value) == -ENOENT;
 }
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma3_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                        struct tdm_error *err)
 {
         float scalar = NAN;
         int r;
@@ -49,7 +50,8 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         return 0;
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma3_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                      struct tdm_error *err)
 {
         struct tdm_rope_recipe *full = &recipe->ropes[TDM_GEMMA_ROPE_FULL];
         struct tdm_gguf_string type = { "linear", 6 };
@@ -76,6 +78,6 @@ const struct tdm_architecture tdm_architecture_gemma3 = {
         .follows = 1u << TDM_KEY_LOGIT_SOFTCAP | 1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_BASE_WINDOW |
                    1u << TDM_KEY_ROPE_FACTOR_OLD | 1u << TDM_KEY_ROPE_FACTOR | 1u << TDM_KEY_ROPE_DIMS |
                    1u << TDM_KEY_QUERY_SCALE,
-        .begin = begin,
-        .end = end,
+        .begin = gemma3_begin,
+        .end = gemma3_end,
 };

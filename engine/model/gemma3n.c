@@ -44,7 +44,8 @@ static uint32_t rank_of_file(const struct tdm_gguf *g)
         return t ? (uint32_t)TDM_MIN(t->dims[1], (uint64_t)TDM_WIDTH_MAX) : 64;
 }
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma3n_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                         struct tdm_error *err)
 {
         uint32_t n_shared = hp->n_layers - TDM_MIN(hp->n_layers, OWN_LAYERS), n_streams = 4, active = 0, width = 256;
         bool corrects_scale = true;
@@ -82,7 +83,8 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         return get_sparsity(g, hp, recipe, err);
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma3n_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                       struct tdm_error *err)
 {
         return tdm_gemma_check_rope(hp, recipe, err);
 }
@@ -93,6 +95,6 @@ const struct tdm_architecture tdm_architecture_gemma3n = {
                    1u << TDM_KEY_ROPE_DIMS,
         .follows_second_sizes = true,
         .layers_may_differ = true,
-        .begin = begin,
-        .end = end,
+        .begin = gemma3n_begin,
+        .end = gemma3n_end,
 };

@@ -37,7 +37,8 @@ static bool has_tensor(const struct tdm_gguf *g, enum tdm_tensor_kind kind, uint
         return tdm_gguf_find_tensor(g, name);
 }
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma4_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                        struct tdm_error *err)
 {
         uint32_t n_shared = 0, width = 0, window_dims;
         int r;
@@ -68,7 +69,8 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         return 0;
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gemma4_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                      struct tdm_error *err)
 {
         uint32_t router;
         int r = tdm_experts_read_router(g, "gemma4", &router, err);
@@ -95,6 +97,6 @@ const struct tdm_architecture tdm_architecture_gemma4 = {
                    1u << TDM_KEY_ROPE_DIMS | TDM_EXPERT_KEYS,
         .follows_second_sizes = true,
         .layers_may_differ = true,
-        .begin = begin,
-        .end = end,
+        .begin = gemma4_begin,
+        .end = gemma4_end,
 };

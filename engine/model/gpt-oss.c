@@ -42,12 +42,14 @@ static int end_as(const char *architecture, const struct tdm_gguf *g, struct tdm
         return r;
 }
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gpt_oss_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                         struct tdm_error *err)
 {
         return begin_as("gpt-oss", g, hp, recipe, err);
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int gpt_oss_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                       struct tdm_error *err)
 {
         return end_as("gpt-oss", g, hp, recipe, err);
 }
@@ -55,8 +57,8 @@ static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_reci
 const struct tdm_architecture tdm_architecture_gpt_oss = {
         .name = "gpt-oss",
         .follows = TDM_PLAIN_KEYS | TDM_EXPERT_KEYS,
-        .begin = begin,
-        .end = end,
+        .begin = gpt_oss_begin,
+        .end = gpt_oss_end,
 };
 
 /* As Ollama's converter writes it. */

@@ -5,7 +5,8 @@
  * refused by its number of experts. */
 #include "engine/model/private.h"
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int llama_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                       struct tdm_error *err)
 {
         int r = tdm_refuse_window("llama", hp, err);
 
@@ -14,7 +15,7 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         return r;
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int llama_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
 {
         return tdm_rope_read_scaling(g, "llama", hp, &recipe->ropes[0], err);
 }
@@ -22,6 +23,6 @@ static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_reci
 const struct tdm_architecture tdm_architecture_llama = {
         .name = "llama",
         .follows = TDM_PLAIN_KEYS,
-        .begin = begin,
-        .end = end,
+        .begin = llama_begin,
+        .end = llama_end,
 };

@@ -4,7 +4,8 @@
  * softmax of the chosen ones. */
 #include "engine/model/private.h"
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int qwen3moe_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                          struct tdm_error *err)
 {
         int r = tdm_refuse_window("qwen3moe", hp, err);
 
@@ -13,7 +14,8 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         return r;
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int qwen3moe_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                        struct tdm_error *err)
 {
         int r = tdm_experts_of_file(g, "qwen3moe", hp, recipe, err);
 
@@ -23,6 +25,6 @@ static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_reci
 const struct tdm_architecture tdm_architecture_qwen3moe = {
         .name = "qwen3moe",
         .follows = TDM_PLAIN_KEYS | TDM_EXPERT_KEYS,
-        .begin = begin,
-        .end = end,
+        .begin = qwen3moe_begin,
+        .end = qwen3moe_end,
 };

@@ -4,7 +4,8 @@
 
 #define NO_ROPE_EVERY 4u
 
-static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int smollm3_begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                         struct tdm_error *err)
 {
         int r = tdm_refuse_window("smollm3", hp, err);
 
@@ -16,7 +17,8 @@ static int begin(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_re
         return 0;
 }
 
-static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe, struct tdm_error *err)
+static int smollm3_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
+                       struct tdm_error *err)
 {
         return tdm_rope_read_scaling(g, "smollm3", hp, &recipe->ropes[0], err);
 }
@@ -24,6 +26,6 @@ static int end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_reci
 const struct tdm_architecture tdm_architecture_smollm3 = {
         .name = "smollm3",
         .follows = TDM_PLAIN_KEYS,
-        .begin = begin,
-        .end = end,
+        .begin = smollm3_begin,
+        .end = smollm3_end,
 };

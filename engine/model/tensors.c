@@ -231,7 +231,7 @@ static bool has_divisors(const struct tdm_recipe *recipe)
 }
 
 /* Whether what the tensor is for is in the recipe. */
-static bool is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
+static bool tensor_is_wanted(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer)
 {
         const struct tdm_layer_recipe *l = &recipe->layers[layer];
 
@@ -288,7 +288,7 @@ enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const st
 {
         const struct tdm_layer_recipe *l = &recipe->layers[layer];
 
-        if (!is_wanted(kind, recipe, layer))
+        if (!tensor_is_wanted(kind, recipe, layer))
                 return TDM_TENSOR_ABSENT;
         if (kinds[kind].norm != 0 && !(l->norms & kinds[kind].norm))
                 return TDM_TENSOR_ABSENT;

@@ -474,8 +474,8 @@ static size_t filter(const struct tdm_sampling *s, const struct tdm_noise *noise
 }
 
 /* candidates: sorted keys, at least one. */
-static uint32_t draw(const uint64_t *candidates, size_t n, const struct tdm_sampling *s, uint32_t position,
-                     struct scratch *scratch)
+static uint32_t draw_candidate(const uint64_t *candidates, size_t n, const struct tdm_sampling *s, uint32_t position,
+                               struct scratch *scratch)
 {
         struct best best = { -INFINITY, UINT32_MAX };
         struct tdm_noise noise;
@@ -772,7 +772,8 @@ int tdm_sample_finish(const float *logits, uint32_t n_vocab, const struct tdm_sa
         }
         n_candidates = adjust(TDM_MIN(n_best, (size_t)top_k + n_moved), n_moved, sc);
         n_candidates = TDM_MIN(n_candidates, (size_t)top_k);
-        ret->token = greedy ? key_id(sc->adjusted[0]) : draw(sc->adjusted, n_candidates, sampling, position, sc);
+        ret->token =
+                greedy ? key_id(sc->adjusted[0]) : draw_candidate(sc->adjusted, n_candidates, sampling, position, sc);
         ret->logprob = logprob_of(logits[ret->token], log_sum);
         ret->target_logprob = target == UINT32_MAX ? NAN : logprob_of(logits[target], log_sum);
         return 0;

@@ -224,7 +224,7 @@ static size_t copy_running(uint8_t *dst, struct tdm_gguf_string s, bool *ret_has
 }
 
 /* A piece that ordinary text may form. */
-static void read_text(const struct tdm_tokenizer *t, struct tdm_piece *p, uint8_t *dst, struct tdm_gguf_string s)
+static void piece_read_text(const struct tdm_tokenizer *t, struct tdm_piece *p, uint8_t *dst, struct tdm_gguf_string s)
 {
         bool has_space;
         ssize_t n;
@@ -260,7 +260,7 @@ static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_stri
         switch (p->type) {
         case TDM_PIECE_NORMAL:
         case TDM_PIECE_UNUSED:
-                read_text(t, p, dst, s);
+                piece_read_text(t, p, dst, s);
                 break;
         case TDM_PIECE_BYTE:
                 byte = parse_byte(s);
@@ -287,7 +287,7 @@ static int read_piece(struct tdm_tokenizer *t, uint32_t id, struct tdm_gguf_stri
 static const char tokens_key[] = "tokenizer.ggml.tokens", scores_key[] = "tokenizer.ggml.scores",
                   types_key[] = "tokenizer.ggml.token_type";
 
-static int make_room(struct tdm_tokenizer *t, struct tdm_gguf_array tokens, struct tdm_error *err)
+static int vocabulary_make_room(struct tdm_tokenizer *t, struct tdm_gguf_array tokens, struct tdm_error *err)
 {
         struct tdm_gguf_string s;
         size_t pool_size = 0;
@@ -320,7 +320,7 @@ static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct
         (void)tdm_gguf_array_begin(&tokens, g, tokens_key);
         (void)tdm_gguf_array_begin(&scores, g, scores_key);
         (void)tdm_gguf_array_begin(&types, g, types_key);
-        r = make_room(t, tokens, err);
+        r = vocabulary_make_room(t, tokens, err);
         if (r)
                 return r;
         for (uint32_t id = 0; id < t->n_pieces; id++) {
@@ -477,7 +477,7 @@ static void mark_added(struct tdm_tokenizer *t)
         }
 }
 
-static int build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
+static int tokenizer_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
 {
         uint64_t n;
         int r;
@@ -544,7 +544,7 @@ int tdm_tokenizer_new_within(struct tdm_tokenizer **ret, const struct tdm_gguf *
         t->account.limits = limits;
         r = tdm_parse_charge(&t->account, sizeof(*t), err);
         if (r == 0)
-                r = build(t, gguf, err);
+                r = tokenizer_build(t, gguf, err);
         if (r) {
                 tdm_parse_uncharge(&t->account, t->account.held);
                 tdm_error_prefix(err, "cannot use the tokenizer of model %s", tdm_gguf_name(gguf));

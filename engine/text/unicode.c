@@ -127,7 +127,7 @@ static const uint32_t *find_split(uint32_t c)
 }
 
 /* What two characters become together, or 0. */
-static uint32_t join(uint32_t a, uint32_t b)
+static uint32_t compose_pair(uint32_t a, uint32_t b)
 {
         size_t low = 0, high = TDM_ARRAY_SIZE(joins);
 
@@ -185,7 +185,7 @@ static uint32_t class_of(uint32_t c)
         return look_up(classes, TDM_ARRAY_SIZE(classes), c) & 0xff;
 }
 
-static int append(struct characters *s, uint32_t c)
+static int characters_append(struct characters *s, uint32_t c)
 {
         uint32_t parts[PARTS_MAX];
         size_t n = take_apart(c, parts);
@@ -251,7 +251,7 @@ static size_t compose(struct characters *s, uint8_t *text)
                 uint32_t class = s->data[i] >> 24, c = s->data[i] & 0xffffff, joined;
 
                 if (starter != SIZE_MAX && last < class + 1) {
-                        joined = join(s->data[starter], c);
+                        joined = compose_pair(s->data[starter], c);
                         if (joined) {
                                 s->data[starter] = joined;
                                 continue;
@@ -332,7 +332,7 @@ static int normalize(const uint8_t *text, size_t size, const struct tdm_text_wat
                         if (c == UINT32_MAX) /* before the first unstable one: nothing joins it */
                                 out[n++] = text[at];
                         else {
-                                r = append(s, c);
+                                r = characters_append(s, c);
                                 if (r < 0)
                                         return r;
                         }

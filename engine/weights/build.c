@@ -49,7 +49,7 @@ struct build {
 };
 
 /* Of the thread that asked for all this only. */
-static void tell_progress(struct build *build)
+static void build_tell_progress(struct build *build)
 {
         build->progress.done_bytes = build->told_bytes = atomic_load_explicit(&build->done_bytes, memory_order_relaxed);
         if (build->fn && build->fn(&build->progress, build->userdata) != 0)
@@ -94,13 +94,13 @@ static unsigned n_huge_until(const struct build *build, const struct slice *slic
 
 /* ---- the file ---- */
 
-static uint64_t row_bytes(const struct build *build, uint32_t tensor)
+static uint64_t tensor_row_bytes(const struct build *build, uint32_t tensor)
 {
         return build->plan->sources[tensor]->size_bytes / build->plan->tensors[tensor].rows;
 }
 
 /* Of the slice, in the file. */
-static void source_of(const struct build *build, const struct slice *slice, const uint8_t **ret, uint64_t *ret_bytes)
+static void slice_source(const struct build *build, const struct slice *slice, const uint8_t **ret, uint64_t *ret_bytes)
 {
         const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
         uint64_t first = (uint64_t)slice->first * TDM_PANEL_ROWS, rows = (uint64_t)slice->n * TDM_PANEL_ROWS;
@@ -108,8 +108,8 @@ static void source_of(const struct build *build, const struct slice *slice, cons
         if (tensor->layout == TDM_LAYOUT_ROWS)
                 rows = tensor->rows;
         *ret = tdm_gguf_tensor_data(build->gguf, build->plan->sources[slice->tensor]) +
-               first * row_bytes(build, slice->tensor);
-        *ret_bytes = TDM_MIN(rows, tensor->rows - first) * row_bytes(build, slice->tensor);
+               first * tensor_row_bytes(build, slice->tensor);
+        *ret_bytes = TDM_MIN(rows, tensor->rows - first) * tensor_row_bytes(build, slice->tensor);
 }
 
 /* Slices from n_asked on whose part of the file is to be asked for now: a disk is only fast when it is asked for much
@@ -124,7 +124,7 @@ static uint32_t n_to_ask(const struct build *build, uint64_t *ret_bytes)
                 const uint8_t *data;
                 uint64_t bytes;
 
-                source_of(build, &build->slices[i], &data, &bytes);
+                slice_source(build, &build->slices[i], &data, &bytes);
                 *ret_bytes += bytes;
         }
         return n;
@@ -137,7 +137,7 @@ static void ask_for(const struct build *build, const struct slice *slice, uint32
         const uint8_t *data;
         uint64_t bytes, each;
 
-        source_of(build, slice, &data, &bytes);
+        slice_source(build, slice, &data, &bytes);
         bytes += (uintptr_t)data % page;
         data -= (uintptr_t)data % page;
         each = TDM_ALIGN_UP(TDM_DIV_UP(bytes, ASK_PARTS), ASK_BYTES);
@@ -157,7 +157,7 @@ static void let_go(const struct build *build, const struct slice *slice)
         uint64_t bytes;
         uintptr_t begin, end;
 
-        source_of(build, slice, &data, &bytes);
+        slice_source(build, slice, &data, &bytes);
         begin = TDM_ALIGN_UP((uintptr_t)data, page);
         end = ((uintptr_t)data + bytes) & ~(page - 1);
         if (begin < end)
@@ -245,7 +245,7 @@ static bool pack_panels(struct slice_job *job, uint32_t first, uint32_t end, uns
                 atomic_fetch_add_explicit(&build->done_bytes, n * tensor->panel_bytes, memory_order_relaxed);
                 if (thread == 0 && atomic_load_explicit(&build->done_bytes, memory_order_relaxed) - build->told_bytes >=
                                            PROGRESS_BYTES)
-                        tell_progress(build);
+                        build_tell_progress(build);
         }
         return true;
 }
@@ -281,7 +281,7 @@ static void run_chunk(void *arg, unsigned chunk, unsigned thread)
 }
 
 /* n: chunks of panels. */
-static void run(struct slice_job *job, unsigned n)
+static void slice_run(struct slice_job *job, unsigned n)
 {
         struct build *build = job->build;
         uint64_t asked_bytes;
@@ -309,7 +309,7 @@ static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
                                  .last = i > 0 ? slice - 1 : NULL,
                                  .tensor = tensor,
                                  .data = data,
-                                 .row_bytes = row_bytes(build, slice->tensor),
+                                 .row_bytes = tensor_row_bytes(build, slice->tensor),
                                  .n_huge = i + 1 < build->n_slices ? n_huge_until(build, slice + 1) : 0,
                                  .chunk_panels = 1 };
 
@@ -317,7 +317,7 @@ static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
                 job.chunk_panels = COLUMNS_PANELS;
         else if (tensor->layout != TDM_LAYOUT_ROWS)
                 job.chunk_panels = (uint32_t)TDM_MAX(CHUNK_BYTES / tensor->panel_bytes, UINT64_C(1));
-        run(&job, TDM_DIV_UP(slice->n, job.chunk_panels));
+        slice_run(&job, TDM_DIV_UP(slice->n, job.chunk_panels));
         return !atomic_load_explicit(&job.not_finite, memory_order_relaxed);
 }
 
@@ -331,7 +331,7 @@ static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
         bool finite;
         int r;
 
-        source_of(build, slice, &data, &bytes);
+        slice_source(build, slice, &data, &bytes);
         r = tdm_sigbus_guard_begin(&guard, data, bytes);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot guard the mapping of model %s: %s", tdm_gguf_name(build->gguf),
@@ -346,7 +346,7 @@ static int build_slice(struct build *build, uint32_t i, struct tdm_error *err)
                 return r;
         build->packed_bytes += bytes;
         build->progress.ready_bytes = i + 1 < build->n_slices ? end_of(build, slice) : build->plan->header.size_bytes;
-        tell_progress(build);
+        build_tell_progress(build);
         return atomic_load_explicit(&build->stop, memory_order_relaxed) ?
                        tdm_error_set(err, -ECANCELED, "loading was cancelled") :
                        0;
@@ -369,7 +369,8 @@ static int take_gathered(struct build *build, unsigned n_threads, struct tdm_err
 {
         for (uint32_t i = 0; i < build->plan->header.n_tensors; i++)
                 if (build->plan->orders[i].n_dims && build->plan->tensors[i].layout != TDM_LAYOUT_ROWS)
-                        build->gathered_bytes = TDM_MAX(build->gathered_bytes, row_bytes(build, i) * TDM_PANEL_ROWS);
+                        build->gathered_bytes =
+                                TDM_MAX(build->gathered_bytes, tensor_row_bytes(build, i) * TDM_PANEL_ROWS);
         if (build->gathered_bytes == 0)
                 return 0;
         build->gathered = malloc(n_threads * build->gathered_bytes);
@@ -377,7 +378,7 @@ static int take_gathered(struct build *build, unsigned n_threads, struct tdm_err
 }
 
 /* *ret NULL: only counts. */
-static uint32_t cut(const struct tdm_weights_plan *plan, struct slice *ret)
+static uint32_t plan_cut(const struct tdm_weights_plan *plan, struct slice *ret)
 {
         uint32_t n = 0;
 
@@ -413,11 +414,11 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         assert((uintptr_t)dst % TDM_WEIGHTS_ALIGNMENT == 0);
         if (!tdm_gguf_tensor_data(gguf, plan->sources[0]))
                 return tdm_error_set(err, -EINVAL, "model %s is not mapped", tdm_gguf_name(gguf));
-        build.n_slices = cut(plan, NULL);
+        build.n_slices = plan_cut(plan, NULL);
         build.slices = slices = calloc(build.n_slices, sizeof(*slices));
         if (!slices)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        cut(plan, slices);
+        plan_cut(plan, slices);
         build.not_huge = (uint8_t *)TDM_ALIGN_UP((uintptr_t)dst, (uintptr_t)TDM_HUGEPAGE_BYTES);
         for (uint32_t i = 0; i < header->n_tensors; i++)
                 build.progress.total_bytes += plan->tensors[i].size_bytes;
@@ -431,7 +432,7 @@ int tdm_weights_build(const struct tdm_weights_plan *plan, const struct tdm_gguf
         gathered = build.gathered;
 
         before.n_huge = n_huge_until(&build, slices);
-        run(&before, 0);
+        slice_run(&before, 0);
         memcpy(dst + header->tensors_offset, plan->tensors, header->n_tensors * sizeof(*plan->tensors));
         memcpy(dst, header, sizeof(*header));
         for (uint32_t i = 0; i < build.n_slices; i++) {

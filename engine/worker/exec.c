@@ -37,7 +37,7 @@ static const char *const ring_names[TDM_WORKER_N_RINGS] = {
 };
 
 /* The only writer of a word: load and store need not be one operation. */
-static void count(_Atomic uint64_t *word, uint64_t n)
+static void count_up(_Atomic uint64_t *word, uint64_t n)
 {
         atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + n, memory_order_relaxed);
 }
@@ -128,10 +128,10 @@ static void on_block(uint32_t block, void *userdata)
         if (block + 1 < run->end)
                 trace_block(run->worker, now, TDM_TRACE_BLOCK_BEGIN, run->hp, run->step->head.step_id, block + 1,
                             run->step->head.n_rows);
-        count(&kind->blocks, 1);
-        count(&kind->rows, run->step->head.n_rows);
-        count(&kind->ns, ns);
-        count(&p->busy_ns, ns);
+        count_up(&kind->blocks, 1);
+        count_up(&kind->rows, run->step->head.n_rows);
+        count_up(&kind->ns, ns);
+        count_up(&p->busy_ns, ns);
         atomic_store_explicit(bar, atomic_load_explicit(bar, memory_order_relaxed) + 1, memory_order_relaxed);
         if (run->worker->wakes_early && run->step->n_burst == 0 && run->step->n_passes == 0)
                 wake_early(run, block, now);
@@ -222,7 +222,7 @@ static void count_saturated(struct tdm_worker *w, struct tdm_worker_model *m)
                                 " are beyond what a KV cache of %s holds, and "
                                 "were cut: its answers are wrong; kv-type = f32 in tandem.conf holds them",
                                 m->name, n, tdm_kv_type_name((enum tdm_kv_type)m->geometry.type));
-        count(&w->progress->saturated, n - m->n_saturated);
+        count_up(&w->progress->saturated, n - m->n_saturated);
         m->n_saturated = n;
 }
 
@@ -423,8 +423,8 @@ static void handle_desc(struct tdm_worker *w, unsigned ring, const struct tdm_de
                 return;
         }
         if (waited_ns < 10 * TDM_NSEC_PER_SEC) { /* else posted_ns is not a time that the peer read from the clock */
-                count(&w->progress->handovers, 1);
-                count(&w->progress->handover_ns, waited_ns);
+                count_up(&w->progress->handovers, 1);
+                count_up(&w->progress->handover_ns, waited_ns);
         }
         taken.block = tdm_block_kind(&m->hparams, desc->block);
         taken.layer = desc->block > 0 ? tdm_block_layer(desc->block) : 0;
@@ -560,7 +560,7 @@ static int wait_for_news(struct tdm_worker *w, uint32_t seen)
         event.kind = TDM_TRACE_WAIT_END;
         trace(w, &event);
         atomic_store_explicit(&w->progress->waiting_since_ns, 0, memory_order_relaxed);
-        count(&w->progress->waiting_ns, t1 - t0);
+        count_up(&w->progress->waiting_ns, t1 - t0);
         tdm_spin_learn(&w->spin, w->spin_max_ns, spin_ns, t1 - t0 <= spin_ns);
         return r == -ETIMEDOUT ? 0 : r;
 }

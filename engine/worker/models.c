@@ -61,7 +61,7 @@ static void model_clear(struct tdm_worker *w, struct tdm_worker_model *m)
         memset(m, 0, sizeof(*m));
 }
 
-static struct tdm_worker_model *find(struct tdm_worker *w, uint32_t model_id)
+static struct tdm_worker_model *worker_model_find(struct tdm_worker *w, uint32_t model_id)
 {
         for (unsigned i = 0; model_id != 0 && i < TDM_PROGRESS_MODELS; i++)
                 if (w->models[i].model_id == model_id)
@@ -71,7 +71,7 @@ static struct tdm_worker_model *find(struct tdm_worker *w, uint32_t model_id)
 
 struct tdm_worker_model *tdm_worker_model_find(struct tdm_worker *w, uint32_t model_id)
 {
-        struct tdm_worker_model *m = find(w, model_id);
+        struct tdm_worker_model *m = worker_model_find(w, model_id);
 
         return m && !m->loading ? m : NULL;
 }
@@ -210,8 +210,8 @@ int tdm_worker_model_load(struct tdm_worker *w, struct tdm_worker_command *comma
         struct tdm_worker_model *m;
         int r;
 
-        if (command->index >= TDM_PROGRESS_MODELS || command->model_id == 0 || find(w, command->model_id) ||
-            w->models[command->index].model_id != 0)
+        if (command->index >= TDM_PROGRESS_MODELS || command->model_id == 0 ||
+            worker_model_find(w, command->model_id) || w->models[command->index].model_id != 0)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "model %u cannot take row %u", command->model_id,
                                      command->index);
         if (command->precision > TDM_PRECISION_F32)
@@ -231,7 +231,7 @@ int tdm_worker_model_weights(struct tdm_worker *w, struct tdm_worker_command *co
                              struct tdm_error *err)
 {
         struct tdm_worker_segment *more = &command->segments[0];
-        struct tdm_worker_model *m = find(w, command->model_id);
+        struct tdm_worker_model *m = worker_model_find(w, command->model_id);
         int r;
 
         *ret = m;
@@ -251,7 +251,7 @@ int tdm_worker_model_weights(struct tdm_worker *w, struct tdm_worker_command *co
 /* While a model is loading, too: a device that can makes its own cache ready meanwhile. */
 int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command, struct tdm_error *err)
 {
-        struct tdm_worker_model *m = find(w, command->model_id);
+        struct tdm_worker_model *m = worker_model_find(w, command->model_id);
         int r;
 
         if (!m || m->kv)
@@ -273,7 +273,7 @@ int tdm_worker_model_kv(struct tdm_worker *w, struct tdm_worker_command *command
 
 void tdm_worker_model_unload(struct tdm_worker *w, uint32_t model_id)
 {
-        struct tdm_worker_model *m = find(w, model_id);
+        struct tdm_worker_model *m = worker_model_find(w, model_id);
 
         if (m)
                 model_clear(w, m);

@@ -202,7 +202,7 @@ static int open_device(struct tdm_worker *w, const struct tdm_worker_init *init,
 }
 
 /* From Init to the last command. */
-static int serve(struct tdm_worker *w)
+static int worker_serve(struct tdm_worker *w)
 {
         struct tdm_worker_init init = { .progress_fd = -1 };
         struct tdm_error err = { 0 };
@@ -259,7 +259,7 @@ int tdm_worker_main(const struct tdm_worker_program *program, int argc, char **a
                 tdm_log_error("cannot start: %s", strerror(-r));
                 return EXIT_FAILURE;
         }
-        r = serve(w);
+        r = worker_serve(w);
 
         for (unsigned i = 0; i < TDM_PROGRESS_MODELS; i++)
                 tdm_worker_model_unload(w, w->models[i].model_id);
