@@ -30,7 +30,7 @@ static void json_char(struct json_writer *w, uint32_t c, bool is_template)
         tdm_jinja_text_add(&w->text, escape, strlen(escape), is_template);
 }
 
-static bool is_plain(const struct json_writer *w, uint8_t c)
+static bool char_is_plain(const struct json_writer *w, uint8_t c)
 {
         return c >= 0x20 && c != '"' && c != '\\' && !(w->ascii && c >= 0x7f);
 }
@@ -44,7 +44,7 @@ static void json_string(struct json_writer *w, const struct jinja_string *string
         while (at < string->size) {
                 size_t from = at;
 
-                while (at < string->size && is_plain(w, (uint8_t)data[at]))
+                while (at < string->size && char_is_plain(w, (uint8_t)data[at]))
                         at++;
                 tdm_jinja_text_add_slice(&w->text, string, from, at);
                 if (at == string->size)
