@@ -12,18 +12,20 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tree  # noqa: E402
 
 BUILD = os.path.dirname(os.environ["TANDEM_BIN"])
-LIMITED, REPORTED = ("client-lib",), ("daemon",)
+LIMITED, REPORTED = ("client-lib", "daemon/faces", "daemon/speculate"), ("daemon",)
 MOST = 3
 TEST = re.compile(r"(test|bench|fuzz)[-_]")
 
 
 def objects(folder):
     """(source file, its object file): of programs and libraries, not of tests, and not of sources that are gone."""
-    for at, _, files in os.walk(os.path.join(BUILD, folder)):
+    # A library's objects lie in the folder that makes it, which may be above this one.
+    for at, _, files in os.walk(os.path.join(BUILD, folder.split("/")[0])):
         for name in files:
             path = os.path.join(at, name)
             source = re.sub(r"CMakeFiles/[^/]+\.dir/", "", os.path.relpath(path, BUILD))[:-2]
-            if name.endswith(".c.o") and not TEST.match(name) and os.path.exists(os.path.join(tree.TREE, source)):
+            if (name.endswith(".c.o") and not TEST.match(name) and source.startswith(folder + "/") and
+                    os.path.exists(os.path.join(tree.TREE, source))):
                 yield source, path
 
 
@@ -84,7 +86,7 @@ def main():
     problems = 0
     for folder in LIMITED + REPORTED:
         graph = needs(folder)
-        if len(graph) < 10:
+        if len(graph) < 5:
             print(f"{BUILD} has no objects of {folder}: build first")
             return 77
         for circle in circles(graph):
