@@ -30,7 +30,7 @@ void tdm_turns_destroyp(struct tdm_turns **turns);
 void tdm_waiter_init(struct tdm_waiter *waiter, void (*go_on)(struct tdm_waiter *waiter));
 /* May something of this account be handled now? */
 bool tdm_turns_may(const struct tdm_turns *turns, const struct tdm_account *account);
-/* So long it took. */
+/* How long it took. */
 void tdm_turns_took(struct tdm_turns *turns, struct tdm_account *account, uint64_t ns);
 /* After a no: go_on() is called later, from the loop. The account must stay referenced until then. */
 void tdm_turns_wait(struct tdm_turns *turns, struct tdm_account *account, struct tdm_waiter *waiter);

@@ -31,7 +31,7 @@ struct tdm_pages_need tdm_pages_need(const struct tdm_hparams *hp, const struct 
                                      uint32_t max_chunk);
 /* True where the need could be met if no other sequence had any page. */
 bool tdm_pages_possible(const struct tdm_pages *pages, const struct tdm_pages_need *need);
-/* Promises so many pages. False: there are not as many now, and nothing is promised. */
+/* Promises these pages. False: fewer are free now, and nothing is promised. */
 bool tdm_pages_reserve(struct tdm_pages *pages, const struct tdm_pages_need *need);
 /* Gives back a promise. */
 void tdm_pages_unreserve(struct tdm_pages *pages, const struct tdm_pages_need *need);

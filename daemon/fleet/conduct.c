@@ -17,7 +17,7 @@
 
 #include <stdarg.h>
 
-/* The account forgets this much in a second, and holds at most so much. */
+/* What the account forgets in a second, and what it holds at most. */
 #define FORGET_PER_SEC 4u
 #define ACCOUNT 160u
 /* Disputes that are further apart are not of one row. */

@@ -108,7 +108,7 @@ int tdm_fleet_add_model(struct tdm_fleet *fleet, const struct tdm_fleet_model *m
 void tdm_fleet_weights_sealed(struct tdm_fleet *fleet, uint32_t model_id, unsigned n_chunks);
 void tdm_fleet_remove_model(struct tdm_fleet *fleet, uint32_t model_id);
 
-/* What the workers' devices say of memory for one more model with so many bytes of weights: its KV cache may take at
+/* What the workers' devices say of memory for one more model with weights_bytes of weights: its KV cache may take at
  * most *ret_bytes of it; UINT64_MAX: they set no limit. False: one of them has not come up yet, so it is not known. */
 bool tdm_fleet_cache_room(const struct tdm_fleet *fleet, uint64_t weights_bytes, uint64_t *ret_bytes);
 

@@ -28,11 +28,11 @@
 #include "engine/worker/abi.h"
 
 #define TDM_FLEET_MODELS TDM_PROGRESS_MODELS
-/* So many deaths without a finished step between them put a worker into quarantine. More than MAX_DEATHS_ALONE of the
+/* Deaths without a finished step between them that put a worker into quarantine. More than MAX_DEATHS_ALONE of the
  * scheduler, so that a lone job that kills its worker is ended first. */
 #define TDM_FLEET_MAX_DEATHS 5u
-/* So many bad rings of one worker without a finished step between them restart it. One costs a new epoch only, but
- * without end they would keep all jobs from going on. So many disputes in a row cut the link (conduct.c). */
+/* Bad rings of one worker without a finished step between them that restart it. One costs a new epoch only, but
+ * without end they would keep all jobs from going on. As many disputes in a row cut the link (conduct.c). */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
 /* The deadline for answers to messages: a device comes up, a model is mapped and checked. */
 #ifdef TANDEM_SANITIZED
@@ -57,7 +57,7 @@ enum tdm_fleet_phase {
 
 /* What the threads of a silent worker had of the CPUs when they were last looked at. */
 #define TDM_FLEET_THREADS 64u
-/* A worker that does nothing for so long hangs, whatever its own figures say of how long its blocks take. */
+/* A worker that does nothing for this time hangs, whatever its own figures say of how long its blocks take. */
 #define TDM_FLEET_HANG_MAX_NS (60 * TDM_NSEC_PER_SEC)
 struct tdm_fleet_sample {
         uint64_t at_ns;

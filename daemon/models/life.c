@@ -29,7 +29,7 @@ void tdm_model_notify(struct tdm_model *model)
                 m->observers[i].fn(model, m->observers[i].userdata);
 }
 
-/* A file that was refused may be mended, or gone, meanwhile: so long its failure is shown. */
+/* How long the failure of a refused file is shown: meanwhile the file may be mended, or gone. */
 #define FAILED_NS (3 * TDM_NSEC_PER_SEC)
 
 static bool is_spent(const struct tdm_model *model)

@@ -158,7 +158,7 @@ struct tdm_models_config {
         enum tdm_activations activations;
         bool no_prefix_cache;
         bool serves_all;   /* other users too: no file is opened beside one that a client passed */
-        uint32_t idle_s;   /* a model without jobs for so long is unloaded; 0: never */
+        uint32_t idle_s;   /* a model is unloaded when it had no job for this time; 0: never */
         uint32_t max_rows; /* of a step */
         uint32_t max_sequences;
         struct tdm_accounts *accounts; /* borrowed; NULL: no user is charged */
@@ -230,7 +230,7 @@ void tdm_models_on_rows(struct tdm_models *models, tdm_model_changed_fn fn, void
  * memory. A thread reads them, and says when it has (tdm_models_on_rows()). TDM_E_MODEL_CHANGED: the file
  * lacks one, and the model has failed. */
 int tdm_model_read_inputs(struct tdm_model *model, const struct tdm_step_row *rows, uint32_t n_rows, uint8_t *to);
-/* May a text of so many bytes be tokenized on the loop? Only a short one, and not with a vocabulary that was slow. */
+/* May a text of n_bytes be tokenized on the loop? Only a short one, and not with a vocabulary that was slow. */
 bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes);
 /* Around such a call, to find out. */
 uint64_t tdm_model_encode_begin(void);

@@ -10,8 +10,8 @@
 
 #include "common/log.h"
 
-/* When memory is short, a model stays for so long after its last use: whoever reads an answer may ask on at once, and a
- * load makes memory short by itself. */
+/* How long a model stays after its last use while memory is short: a client that reads an answer may ask on at once,
+ * and a load makes memory short by itself. */
 #define RELIEF_IDLE_NS (10 * TDM_NSEC_PER_SEC)
 
 bool tdm_model_is_idle(const struct tdm_model *model)

@@ -20,27 +20,27 @@
 #define BETTER 0.8
 /* … and by one new job, because of the jobs that run. Their time beside each other is a guess and not measured. */
 #define BETTER_BESIDE 0.7
-/* With one row it takes so many times as long as the best: it is probed in every eighth round. */
+/* A placement whose step of one row takes this many times as long as the best is probed in every eighth round. */
 #define HOPELESS 4u
 #define RARELY 8u
-/* While rounds are urgent, only what costs less than so many times as much as the best is probed. */
+/* While rounds are urgent, a placement is probed only below this many times the cost of the best. */
 #define NEAR 3.0
 /* Times as long as with one row, where nothing is known. */
 #define UNKNOWN_MANY 8u
 #define MAX_AGAIN (SURE + 2u)
-/* So many probes, of which the shortest is taken for undisturbed. */
+/* Probes of a measurement: the shortest one counts as undisturbed. */
 #define SURE 4u
 #define MAX_LOST 3u
 /* The longest probe while a job waits. */
 #define LONGEST_NS (250 * TDM_NSEC_PER_MSEC)
 #define GAP_NS (20 * TDM_NSEC_PER_MSEC)
-/* Between two probes jobs have so many times as long as the probe took, or so many after a change was seen. */
+/* How long jobs run between two probes, in times of the probe: usually, and after a change was seen. */
 #define GAP_SHARE 10u
 #define URGENT_SHARE 3u
 #define ROUND_SHARE 50u
 #define ROUND_MIN_NS (3 * TDM_NSEC_PER_SEC)
 #define ROUND_MAX_NS (60 * TDM_NSEC_PER_SEC)
-/* Jobs' own steps: one that changes by so much makes a round due, but not so soon behind the last one. */
+/* A change of jobs' own steps that makes a round due, and how long after the last round it does so. */
 #define SLOWER 1.3
 #define FASTER 0.75
 #define ALARM_NS (2 * TDM_NSEC_PER_SEC)

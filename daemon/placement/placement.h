@@ -107,7 +107,7 @@ struct tdm_route {
 /* Where the model's next step can go now, best first: 0, 1 or 2 routes. */
 uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const struct tdm_placement_load *load,
                               struct tdm_route ret[2]);
-/* A step of n_rows rows, the only one on its worker, kept that worker busy for so long. share_read: of the weights that
+/* A step of n_rows rows, the only one on its worker, kept that worker busy for busy_ns. share_read: of the weights that
  * it has read (tdm_recipe_share_read()). */
 void tdm_pace_note(struct tdm_pace *pace, enum tdm_worker_index worker, uint32_t n_rows, double share_read,
                    uint64_t busy_ns);
@@ -144,7 +144,7 @@ struct tdm_placement_trial {
 
 /* The next step. max_rows: of a step of this model. */
 enum tdm_placement tdm_placement_trial_next(struct tdm_placement_trial *trial, uint32_t max_rows, uint32_t *ret_n_rows);
-/* The step took so long. False: it was the last one. */
+/* The step took ns. False: it was the last one. */
 bool tdm_placement_trial_took(struct tdm_placement_trial *trial, uint64_t ns);
 /* A worker was lost in the step, or could not run it. False: the trial has failed. */
 bool tdm_placement_trial_lost(struct tdm_placement_trial *trial);
@@ -167,7 +167,7 @@ struct tdm_probe {
         unsigned candidate; /* index in struct tdm_outlook */
         bool many;
         enum tdm_placement placement;
-        uint32_t n_steps, n_rows; /* so many steps at once, of so many rows each */
+        uint32_t n_steps, n_rows; /* steps at once, and the rows of each */
 };
 
 struct tdm_outlook {
@@ -198,12 +198,12 @@ struct tdm_outlook {
  * in flight. False: the round is over; the outlook has a new due time, and perhaps a new placement that it found. */
 bool tdm_outlook_next(struct tdm_outlook *outlook, uint32_t max_rows, bool idle, bool pipelined, uint64_t now_ns,
                       struct tdm_probe *ret);
-/* The probe took so long, and jobs waited so long for it before. */
+/* How long the probe took, and how long jobs waited for it before. */
 void tdm_outlook_took(struct tdm_outlook *outlook, const struct tdm_probe *probe, uint64_t ns, uint64_t held_ns,
                       uint64_t now_ns);
 /* It could not be run, or is void; lost: it killed a worker, or failed. */
 void tdm_outlook_void(struct tdm_outlook *outlook, const struct tdm_probe *probe, bool lost, uint64_t now_ns);
-/* A step of jobs with this placement took so long. */
+/* How long a step of jobs with this placement took. */
 void tdm_outlook_note_step(struct tdm_outlook *outlook, enum tdm_placement placement, uint32_t n_rows, uint64_t ns,
                            uint64_t now_ns);
 

@@ -19,9 +19,9 @@
 /* Rows of the first step of a model that is not known yet. */
 #define FIRST_ROWS 16u
 #define GROW_AT_MOST 4u
-/* A user who was without work for a moment, between two requests, keeps a claim to so much. */
+/* A user who was without work for a moment, between two requests, keeps a claim to this much. */
 #define CREDIT_NS (500 * TDM_NSEC_PER_MSEC)
-/* A step of so few rows is all fixed part. */
+/* A step of up to this many rows is all fixed part. */
 #define SINGLE_ROWS 2u
 
 /* ---- users ---- */

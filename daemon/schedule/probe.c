@@ -13,7 +13,7 @@
 
 #include "common/log.h"
 
-/* So long after the last job. */
+/* How long after the last job. */
 #define AFTERWARDS_NS (10 * TDM_NSEC_PER_SEC)
 #define LATER_NS (100 * TDM_NSEC_PER_MSEC)
 /* After such a pause somebody waits for a first token, so a probe waits. A program that sends job after job makes

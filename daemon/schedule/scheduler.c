@@ -9,7 +9,7 @@
 #include "common/log.h"
 
 #define PROGRESS_NS (100 * TDM_NSEC_PER_MSEC)
-/* When a job waits for memory, at most so many smaller jobs pass it; then the queue stops. So free pages
+/* When a job waits for memory, MAX_BYPASSED smaller jobs may pass it; then the queue stops. So free pages
  * are used meanwhile, and a large job waits for a bounded number of small ones. */
 #define MAX_BYPASSED 16u
 

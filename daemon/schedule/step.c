@@ -26,7 +26,7 @@
 #define INTERACTIVE_NS (10 * TDM_NSEC_PER_SEC)
 /* The longest step of prompts, while no sequence generates. */
 #define LONE_STEP_NS (250 * TDM_NSEC_PER_MSEC)
-/* At most so many classes are tried for one step: each try walks over a model's sequences, while workers wait. */
+/* Classes that are tried for one step: each try walks over a model's sequences, while workers wait. */
 #define MAX_TRIED 16u
 
 /* The sequence has rows for a step now. A second step of one sequence has to follow the first one on the other worker.

@@ -27,7 +27,7 @@
 
 /* if the configuration does not say; a step may have all rows while no sequence generates */
 #define PREFILL_ROWS 256u
-#define TRIM_BYTES ((size_t)512 << 10) /* when heaps keep so much freed memory, it goes back to the system */
+#define TRIM_BYTES ((size_t)512 << 10) /* freed memory in heaps above this goes back to the system */
 #define TRIM_NS (2 * TDM_NSEC_PER_SEC) /* how often that is looked at while there is work */
 #define MMAP_BYTES (128 << 10)         /* larger allocations are mappings, which go back when they are freed */
 #define MAX_HEAPS 2                    /* the loop's, and one that the threads beside it share */

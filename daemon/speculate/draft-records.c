@@ -9,8 +9,8 @@
 
 #include <math.h>
 
-/* A job begins with what was counted of others, as if it were some guesses of its own: at least so many, and so many at
- * most. Before there is anything, this is expected: of so many first guesses, such a part is right. */
+/* A job begins with what was counted of others, as if these were guesses of its own: TDM_DRAFT_PRIOR_GUESSES of them at
+ * least, PRIOR_GUESSES_MOST at most. Before any was counted, FIRST_CHANCE of FIRST_GUESSES count as right. */
 #define PRIOR_GUESSES_MOST 16.0f
 #define FIRST_GUESSES 1.0f
 #define FIRST_CHANCE 0.5f

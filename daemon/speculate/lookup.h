@@ -14,7 +14,7 @@
 
 #define TDM_LOOKUP_LEAST 3u /* tokens that have to agree */
 #define TDM_LOOKUP_MOST 32u /* more are not compared */
-/* So many have to agree before a token that differs. Fewer may be chance, and then what stands behind it says nothing.
+/* Tokens that have to agree before one that differs. Fewer may be chance, and then what stands behind it says nothing.
  * It also is the bound: of two changed tokens that are closer, the second ends the copy. */
 #define TDM_LOOKUP_BEFORE_CHANGE 8u
 

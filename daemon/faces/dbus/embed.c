@@ -2,7 +2,7 @@
  * leaves ends its jobs. */
 #include "daemon/faces/dbus/private.h"
 
-#define MAX_TEXTS 64u /* of a call: so many jobs are begun at once */
+#define MAX_TEXTS 64u /* of a call, which begins a job for each at once */
 #define MAX_CALLS 16u /* of one caller */
 
 struct bus_embed {
