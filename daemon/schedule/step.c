@@ -19,7 +19,6 @@
 #include "daemon/schedule/private.h"
 
 #include <assert.h>
-#include <math.h>
 #include "common/log.h"
 
 /* For this time after the last interactive job had rows, steps are kept short for the next one. */

@@ -47,7 +47,7 @@ static size_t form_bytes(enum tdm_act act, uint32_t max_cols)
         }
 }
 
-static void *take_bytes(uint8_t **memory, size_t bytes)
+static void *matmul_take_bytes(uint8_t **memory, size_t bytes)
 {
         void *p = *memory;
 
@@ -76,21 +76,22 @@ int tdm_acts_init(struct tdm_acts *acts, unsigned forms, uint32_t max_rows, uint
 
                 if (!(forms & 1u << act))
                         continue;
-                a.rows[act] = take_bytes(&memory, rows_bytes);
+                a.rows[act] = matmul_take_bytes(&memory, rows_bytes);
                 for (uint32_t r = 0; r < max_rows; r++) {
                         struct tdm_act_row *row = &a.rows[act][r];
 
                         if (act == TDM_ACT_F32) {
-                                row->x = take_bytes(&memory, acts_row_bytes((size_t)max_cols * sizeof(float)));
+                                row->x = matmul_take_bytes(&memory, acts_row_bytes((size_t)max_cols * sizeof(float)));
                                 continue;
                         }
-                        row->hi = take_bytes(&memory, acts_row_bytes(max_cols));
+                        row->hi = matmul_take_bytes(&memory, acts_row_bytes(max_cols));
                         if (act == TDM_ACT_I16)
-                                row->lo = take_bytes(&memory, acts_row_bytes(max_cols));
-                        row->scale = take_bytes(&memory, per_block);
-                        row->start = take_bytes(&memory, per_block);
-                        row->sum = take_bytes(&memory, per_block);
-                        row->sum_16 = take_bytes(&memory, acts_row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 8));
+                                row->lo = matmul_take_bytes(&memory, acts_row_bytes(max_cols));
+                        row->scale = matmul_take_bytes(&memory, per_block);
+                        row->start = matmul_take_bytes(&memory, per_block);
+                        row->sum = matmul_take_bytes(&memory, per_block);
+                        row->sum_16 =
+                                matmul_take_bytes(&memory, acts_row_bytes((size_t)max_cols / TDM_BLOCK_VALUES * 8));
                 }
         }
         *acts = a;

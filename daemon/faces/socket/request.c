@@ -111,7 +111,7 @@ static int open_model(struct client *c, const Tandem__ModelRef *ref, const int *
 
 /* ---- jobs ---- */
 
-static struct tdm_chat_text take_bytes(ProtobufCBinaryData bytes)
+static struct tdm_chat_text request_take_bytes(ProtobufCBinaryData bytes)
 {
         return (struct tdm_chat_text){ (const char *)bytes.data, bytes.len };
 }
@@ -152,17 +152,17 @@ static int take_chat(const Tandem__Generate *g, struct tdm_chat_message **ret, s
                 messages[i] = (struct tdm_chat_message){ .role = (enum tdm_chat_role)role,
                                                          .text = (const char *)g->chat[i]->text.data,
                                                          .size = g->chat[i]->text.len,
-                                                         .thinking = take_bytes(g->chat[i]->thinking),
+                                                         .thinking = request_take_bytes(g->chat[i]->thinking),
                                                          .call_id = take_string(g->chat[i]->call_id),
                                                          .name = take_string(g->chat[i]->name) };
                 n_calls -= g->chat[i]->n_calls;
                 messages[i].calls = calls + n_calls;
                 messages[i].n_calls = g->chat[i]->n_calls;
                 for (size_t k = 0; k < g->chat[i]->n_calls; k++)
-                        calls[n_calls + k] =
-                                (struct tdm_chat_call){ .id = take_string(g->chat[i]->calls[k]->id),
-                                                        .name = take_string(g->chat[i]->calls[k]->name),
-                                                        .arguments = take_bytes(g->chat[i]->calls[k]->arguments) };
+                        calls[n_calls + k] = (struct tdm_chat_call){ .id = take_string(g->chat[i]->calls[k]->id),
+                                                                     .name = take_string(g->chat[i]->calls[k]->name),
+                                                                     .arguments = request_take_bytes(
+                                                                             g->chat[i]->calls[k]->arguments) };
         }
         *ret_calls = steal_ptr(&calls);
         *ret = steal_ptr(&messages);
