@@ -556,6 +556,47 @@ class Lies(Case):
             self.assertIn(said, self.pull(status=1))
             self.assertEqual((self.server.sent, self.files()), (0, []), said)
 
+    def test_lists(self):
+        """The list of a repository's files: without an end, of a million entries, with sizes that no file has."""
+        def write(handler, head, text, n):
+            try:
+                handler.wfile.write(head)
+                for _ in range(n):
+                    handler.wfile.write(text)
+                handler.server.sent += 1
+            except OSError:
+                pass
+
+        def answer(status, *what):
+            def write_it(handler):
+                handler.send_response(status)
+                handler.send_header("Location", "/ok.gguf")
+                handler.send_header("Content-Length", str(1 << 30))
+                handler.end_headers()
+                write(handler, *what)
+            return write_it
+
+        def headers(handler):
+            write(handler, b"HTTP/1.1 200 OK\r\n", b"X: " + b"x" * 1000 + b"\r\n", 100_000)
+
+        for got, said in ((answer(200, b"[", b"x" * 65536, 2000), "longer than 8388608 bytes"),
+                          (answer(302, b"", b"x" * 65536, 2000), "no end"),
+                          (headers, "eader")):
+            self.server.sent = 0
+            self.serve(got)
+            self.assertIn(said, self.tandem("pull", "hf:o/r", status=1))
+            self.assertEqual(self.server.sent, 0, said)
+        for text, said in ((b"[" + b",".join([b"{}"] * 2_000_000) + b"]", "has no GGUF file"),
+                           (b"[" * 1_000_000, "no list"),
+                           (b"[" + b",".join([b'{"path":"m-Q4_K_M.gguf"}'] * 300_000) + b"]", "more than 64"),
+                           (b'[{"path":"m-Q4_K_M.gguf","size":1e999}]', "no list")):
+            self.serve((200, {"Content-Length": len(text)}, text))
+            self.assertIn(said, self.tandem("pull", "hf:o/r", status=1))
+        tree = json.dumps([{"path": "../../m-Q4_K_M.gguf", "size": -1, "lfs": {"oid": "../x"}}]).encode()
+        self.serve((200, {"Content-Length": len(tree)}, tree), self.rest(MODEL, '"x"'))
+        self.tandem("pull", "hf:o/r")
+        self.assertEqual(self.files(), ["m-Q4_K_M.gguf"])
+
     def test_no_progress(self):
         """A server that begins anew each time is given up, though bytes come each time. What cannot be taken up later
         does not stay."""
@@ -680,6 +721,28 @@ class HuggingFace(Case):
         self.server.forget()
         self.tandem("pull", self.server.url + "ok.gguf", HF_TOKEN="secret")
         self.assertEqual([h.get("Authorization") for h in self.server.heads], [None])
+
+    def test_token_stays(self):
+        """A redirection to another server does not take the token along."""
+        self.tree("m-Q4_K_M.gguf")
+        other = Server()
+        self.addCleanup(other.server_close)
+        self.addCleanup(other.shutdown)
+        original = Handler.do_GET
+
+        def get(handler):
+            if handler.server is self.server and "resolve/main" in handler.path:
+                self.server.heads.append(dict(handler.headers))
+                return handler.send(302, Location=other.url + "ok.gguf")
+            return original(handler)
+
+        Handler.do_GET = get
+        try:
+            self.tandem("pull", "hf:o/r", HF_TOKEN="secret")
+        finally:
+            Handler.do_GET = original
+        self.assertEqual([h.get("Authorization") for h in self.server.heads], ["Bearer secret"] * 2)
+        self.assertEqual([h.get("Authorization") for h in other.heads], [None])
 
 
 if __name__ == "__main__":

@@ -678,8 +678,26 @@ int download_file(const struct download *download, struct download_result *ret, 
 
 struct text {
         char *data;
-        size_t size, max;
+        size_t size, max, header_bytes;
+        bool has_no_end; /* the headers, or the page of a redirection */
 };
+
+static size_t on_text_header(char *line, size_t one, size_t size, void *userdata)
+{
+        struct text *text = userdata;
+
+        text->header_bytes += size;
+        text->has_no_end |= text->header_bytes > MAX_HEADER_BYTES;
+        return text->has_no_end ? 0 : size;
+}
+
+static int on_text_transfer(void *userdata, curl_off_t total, curl_off_t here, curl_off_t up_total, curl_off_t up)
+{
+        struct text *text = userdata;
+
+        text->has_no_end |= here > (curl_off_t)text->size + MAX_PAGE_BYTES;
+        return text->has_no_end ? 1 : 0;
+}
 
 static size_t on_text(char *data, size_t one, size_t size, void *userdata)
 {
@@ -710,6 +728,11 @@ int download_text(const char *url, const char *token, size_t max_bytes, char **r
         set_common(curl, url, token);
         (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_text);
         (void)curl_easy_setopt(curl, CURLOPT_WRITEDATA, &text);
+        (void)curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_text_header);
+        (void)curl_easy_setopt(curl, CURLOPT_HEADERDATA, &text);
+        (void)curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_text_transfer);
+        (void)curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &text);
+        (void)curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
         code = curl_easy_perform(curl);
         (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
         curl_easy_cleanup(curl);
@@ -718,6 +741,9 @@ int download_text(const char *url, const char *token, size_t max_bytes, char **r
                 return 0;
         }
         free(text.data);
+        if (text.has_no_end)
+                return tdm_error_set(err, TDM_E_PROTOCOL, "%s: the server's headers or its redirection have no end",
+                                     url);
         if (code == CURLE_WRITE_ERROR)
                 return tdm_error_set(err, TDM_E_PROTOCOL, "%s: the answer is longer than %zu bytes", url, max_bytes);
         if (code != CURLE_OK)

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define MAX_NAME_BYTES 240u /* as tandemd has it */
+#define MAX_NAME_BYTES 235u /* with .gguf as many as tandemd lists */
 
 static int out_of_memory(struct tdm_error *err)
 {

@@ -345,7 +345,8 @@ const struct command command_add = {
         .usage = "[OPTIONS] FILE | --from PROGRAM",
         .about = "Links a GGUF file into your own model folder, so that `-m NAME` finds it; of a model in several "
                  "files all parts, when the first is named. Nothing is copied unless --copy says so. A file that "
-                 "Tandem cannot run is refused. With --from, all models of another program are linked.",
+                 "Tandem cannot run is refused. A copy is made only of what those users may read, too, who own a "
+                 "folder or a link on the way to it. With --from, all models of another program are linked.",
         .examples = "  tandem add ~/Downloads/gemma-3-4b-it-Q4_K_M.gguf\n"
                     "  tandem add --from ollama\n"
                     "  sudo tandem add --copy --to " SYSTEM_MODEL_FOLDER " model.gguf",
