@@ -470,6 +470,15 @@ class Lies(Case):
         self.serve(self.half(), self.rest(self.OLD, '"old"'))
         self.pull()
         self.assertEqual((self.got(), len(self.asked)), (self.OLD, 2))
+        os.unlink(self.models + "/m.gguf")
+        for of, etag in ((self.NEW, '"new"'), (self.OLD, '"old"')):
+            self.serve(self.half(), (404, {"Content-Length": 0}, b""))
+            self.pull(status=1)
+            self.assertEqual(self.files(), ["m.gguf.part", "m.gguf.part.info"])
+            self.serve(self.rest(of, etag))
+            self.pull()
+            self.assertEqual((self.got(), len(self.asked)), (of, 2 if of is self.NEW else 1))
+            os.unlink(self.models + "/m.gguf")
 
     def test_etags_that_are_none(self):
         """What cannot be compared or sent back is not: the file is fetched anew."""

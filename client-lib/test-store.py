@@ -278,6 +278,27 @@ class Swapped(Case):
         self.assertEqual(came, {MODEL})
         self.assertIn("it has only 23 bytes", said)
 
+    def test_another_part(self):
+        """The second file of a model is replaced: what comes is all of the model, or nothing."""
+        secret = self.write_model(self.dir + "/secret", b"GGUF" + b"secret" * 100)
+        os.mkdir(self.dir + "/parts")
+        paths = model_parts.split(MODEL_PATH, self.dir + "/parts", "m", 2)
+        argv = [TANDEM, "add", "--copy", "--to", self.models, paths[0]]
+        stops, _ = steps.stops_of(argv, self.environment(), SWAP_CALLS, since="mkdir")
+        right, outcomes = [content(p) for p in paths], set()
+        for at in stops:
+            for f in self.files():
+                os.unlink(self.models + "/" + f)
+            p = steps.Stepped(argv, self.environment())
+            self.assertTrue(p.step_to(at))
+            os.rename(paths[1], paths[1] + ".kept")
+            os.symlink(secret, paths[1])
+            p.finish()
+            os.rename(paths[1] + ".kept", paths[1])
+            outcomes.add(p.status)
+            self.assertEqual([content(self.models + "/" + f) for f in self.files()], right if p.status == 0 else [], at)
+        self.assertEqual(outcomes, {0, 1})
+
     def test_by_a_fifo(self):
         os.mkfifo(self.dir + "/from/y")
         came, said = self.swap_everywhere("--copy")
