@@ -55,7 +55,7 @@ const struct tandem_call *tandem_job_calls(const struct tandem_job *job, size_t 
         return job->calls.n > 0 ? job->calls.items : NULL;
 }
 
-static char *unconst(const char *text)
+static char *unconst_text(const char *text)
 {
         return (char *)(uintptr_t)(text ? text : "");
 }
@@ -67,7 +67,7 @@ int lib_put_message(Tandem__ChatMessage *to, const struct tandem_message *messag
         Tandem__ChatCall *calls;
 
         tandem__chat_message__init(to);
-        to->role = unconst(message->role);
+        to->role = unconst_text(message->role);
         to->text = lib_bytes(message->text, message->size);
         *ret_room = NULL;
         if (!given)
@@ -75,8 +75,8 @@ int lib_put_message(Tandem__ChatMessage *to, const struct tandem_message *messag
         memcpy(&details, given, TDM_MIN(given->struct_size, sizeof(details)));
         if (details.thinking)
                 to->thinking = lib_bytes(details.thinking, SIZE_MAX);
-        to->call_id = unconst(details.call_id);
-        to->name = unconst(details.name);
+        to->call_id = unconst_text(details.call_id);
+        to->name = unconst_text(details.name);
         if (details.n_calls > MAX_CALLS)
                 return lib_error(err, TANDEM_E_TOO_LONG, "more calls of tools than any model takes");
         calls = calloc(details.n_calls + 1, sizeof(*calls) + sizeof(*to->calls));
@@ -86,8 +86,8 @@ int lib_put_message(Tandem__ChatMessage *to, const struct tandem_message *messag
         to->n_calls = details.n_calls;
         for (size_t i = 0; i < details.n_calls; i++) {
                 tandem__chat_call__init(&calls[i]);
-                calls[i].id = unconst(details.calls[i].id);
-                calls[i].name = unconst(details.calls[i].name);
+                calls[i].id = unconst_text(details.calls[i].id);
+                calls[i].name = unconst_text(details.calls[i].name);
                 calls[i].arguments =
                         lib_bytes(details.calls[i].arguments ? details.calls[i].arguments : "{}", SIZE_MAX);
                 to->calls[i] = &calls[i];

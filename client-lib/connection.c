@@ -102,7 +102,7 @@ static struct call *find_call(struct tandem *t, uint32_t id)
 }
 
 /* Ends the connection and tells every open request. The caller holds a reference. */
-static void fail(struct tandem *t, const struct tandem_error *err, bool silent)
+static void fail_calls(struct tandem *t, const struct tandem_error *err, bool silent)
 {
         if (t->dead)
                 return;
@@ -127,7 +127,7 @@ static void fail_lost(struct tandem *t, const char *how)
 
         lib_error(&err, TANDEM_E_DAEMON_LOST, "tandemd at %s is gone: %s (did it crash or stop? its log says why%s)",
                   t->socket_path, how, strcmp(t->socket_path, SYSTEM_SOCKET) == 0 ? ": journalctl -u tandemd" : "");
-        fail(t, &err, false);
+        fail_calls(t, &err, false);
 }
 
 void lib_protocol_error(struct tandem *t, const char *fmt, ...)
@@ -142,10 +142,10 @@ void lib_protocol_error(struct tandem *t, const char *fmt, ...)
         va_end(args);
         lib_error(&err, TANDEM_E_PROTOCOL, "tandemd at %s (version %s) broke the protocol: %s", t->socket_path,
                   t->daemon_version ? t->daemon_version : "unknown", what);
-        fail(t, &err, false);
+        fail_calls(t, &err, false);
 }
 
-static void flush(struct tandem *t)
+static void flush_output(struct tandem *t)
 {
         while (t->out_first && !t->send_broken) {
                 struct out_frame *frame = t->out_first;
@@ -215,7 +215,7 @@ int lib_send(struct tandem *t, Tandem__Request *request, int fd, struct call *ca
                 call->linked = true;
                 t->calls = call;
         }
-        flush(t); /* what breaks here is found, with the daemon's last words, by the next dispatch */
+        flush_output(t); /* what breaks here is found, with the daemon's last words, by the next dispatch */
         return TANDEM_OK;
 }
 
@@ -237,7 +237,7 @@ static void handle_frame(struct tandem *t, const uint8_t *data, size_t size)
         if (reply->id == 0) {
                 if (reply->kind_case == TANDEM__REPLY__KIND_ERROR) {
                         lib_error_from_wire(&err, reply->error);
-                        fail(t, &err, false);
+                        fail_calls(t, &err, false);
                 }
         } else {
                 /* Nobody waits for it: its request was given up. */
@@ -286,7 +286,7 @@ static void read_replies(struct tandem *t)
         }
 }
 
-static int dispatch(struct tandem *t, int timeout_ms)
+static int dispatch_frames(struct tandem *t, int timeout_ms)
 {
         int code;
 
@@ -297,7 +297,7 @@ static int dispatch(struct tandem *t, int timeout_ms)
                 (void)poll(&p, 1, timeout_ms); /* a signal, too, only ends the wait */
         }
         if (!t->dead)
-                flush(t);
+                flush_output(t);
         if (!t->dead)
                 read_replies(t);
         code = t->dead ? t->dead_error.code : TANDEM_OK;
@@ -307,7 +307,7 @@ static int dispatch(struct tandem *t, int timeout_ms)
 
 int tandem_dispatch(struct tandem *t, int timeout_ms)
 {
-        return t->depth > 0 ? TANDEM_E_BAD_REQUEST : dispatch(t, timeout_ms);
+        return t->depth > 0 ? TANDEM_E_BAD_REQUEST : dispatch_frames(t, timeout_ms);
 }
 
 int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_error *err)
@@ -330,7 +330,7 @@ int lib_wait(struct tandem *t, const bool *done, int timeout_ms, struct tandem_e
 
                         wait_ms = now < deadline ? (int)TDM_DIV_UP(deadline - now, TDM_NSEC_PER_MSEC) : 0;
                 }
-                dispatch(t, wait_ms);
+                dispatch_frames(t, wait_ms);
                 if (!*done && wait_ms == 0)
                         break;
         }
@@ -375,9 +375,9 @@ void tandem_close(struct tandem *t)
         if (!t || t->closed)
                 return;
         t->closed = true;
-        flush(t); /* a Cancel that waits has a last chance */
+        flush_output(t); /* a Cancel that waits has a last chance */
         lib_error(&err, TANDEM_E_CANCELLED, "the connection was closed here");
-        fail(t, &err, true);
+        fail_calls(t, &err, true);
         lib_unref(t);
 }
 
@@ -520,7 +520,7 @@ static int find_daemon(const char *path, int *ret_fd, char **ret_path, struct ta
                          tried, how_to_start(start, sizeof(start), false));
 }
 
-static int greet(struct tandem *t, const char *label, struct tandem_error *err)
+static int greet_daemon(struct tandem *t, const char *label, struct tandem_error *err)
 {
         _cleanup_(free_replyp) Tandem__Reply *reply = NULL;
         Tandem__Request request = TANDEM__REQUEST__INIT;
@@ -581,7 +581,7 @@ int tandem_connect_for(struct tandem **ret, const char *path, const char *label,
         if (t->reader)
                 tdm_frame_reader_without_fds(t->reader);
         if (code == TANDEM_OK)
-                code = greet(t, label ? label : "", err);
+                code = greet_daemon(t, label ? label : "", err);
         if (code != TANDEM_OK) {
                 tandem_close(t);
                 return code;

@@ -67,7 +67,7 @@ int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n)
         return 0;
 }
 
-static bool heard(const struct tandem_job *job)
+static bool job_is_heard(const struct tandem_job *job)
 {
         return !job->released && !(job->tandem && job->tandem->closed);
 }
@@ -93,9 +93,9 @@ static void learn_id(struct tandem_job *job, uint64_t id)
 }
 
 /* The result is filled; drops the request's reference, so job may be gone afterwards. */
-static void finish(struct tandem_job *job, bool silent)
+static void finish_job(struct tandem_job *job, bool silent)
 {
-        bool tell = heard(job) && !silent;
+        bool tell = job_is_heard(job) && !silent;
 
         if (job->call.linked)
                 lib_call_unlink(job->tandem, &job->call);
@@ -118,7 +118,7 @@ static void finish_error(struct tandem_job *job, const struct tandem_error *err,
         job->result.reason = TANDEM_REASON_ERROR;
         lib_error_copy(&job->result.error, err);
         job->result.generated_tokens = job->scoring ? 0 : (uint32_t)job->ids.n;
-        finish(job, silent);
+        finish_job(job, silent);
 }
 
 /* How a job ends that tandemd never accepted. */
@@ -131,7 +131,7 @@ static void got_error(struct tandem_job *job, const Tandem__Error *wire)
                 return;
         }
         job->result.reason = TANDEM_REASON_CANCELLED;
-        finish(job, false);
+        finish_job(job, false);
 }
 
 static void on_lost(struct call *call, const struct tandem_error *err, bool silent)
@@ -142,7 +142,7 @@ static void on_lost(struct call *call, const struct tandem_error *err, bool sile
         if (err->code == TANDEM_E_CANCELLED && silent) {
                 job->result.reason = TANDEM_REASON_CANCELLED;
                 job->result.generated_tokens = job->scoring ? 0 : (uint32_t)job->ids.n;
-                finish(job, true);
+                finish_job(job, true);
                 return;
         }
         if (err->code == TANDEM_E_DAEMON_LOST && job->id != 0)
@@ -164,7 +164,7 @@ static void got_accepted(struct tandem_job *job, const Tandem__Accepted *wire)
 
         job->result.prompt_tokens = wire->prompt_tokens;
         learn_id(job, wire->job);
-        if (heard(job) && job->callbacks.on_accepted)
+        if (job_is_heard(job) && job->callbacks.on_accepted)
                 job->callbacks.on_accepted(job, &accepted, job->userdata);
 }
 
@@ -179,7 +179,7 @@ static void got_progress(struct tandem_job *job, const Tandem__Progress *wire)
         };
 
         learn_id(job, wire->job);
-        if (heard(job) && job->callbacks.on_progress)
+        if (job_is_heard(job) && job->callbacks.on_progress)
                 job->callbacks.on_progress(job, &progress, job->userdata);
 }
 
@@ -252,7 +252,7 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                 out.piece_size = token->piece.len ? token->piece.len : out.size;
                 if (token->n_calls > 0 && !take_deltas(job, token, &out))
                         return;
-                if (heard(job) && job->callbacks.on_token)
+                if (job_is_heard(job) && job->callbacks.on_token)
                         job->callbacks.on_token(job, &out, job->userdata);
                 if (out.n_calls > 0)
                         free((void *)(uintptr_t)out.calls[0]); /* the first of all, in one piece */
@@ -341,7 +341,7 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
                                    wire->generated_tokens, job->ids.n);
                 return;
         }
-        finish(job, false);
+        finish_job(job, false);
 }
 
 static bool on_reply(struct call *call, Tandem__Reply *reply)

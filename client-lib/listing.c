@@ -127,8 +127,8 @@ static void fill_job(struct tandem_job_info *j, const Tandem__JobStatus *w)
 }
 
 /* Sends request and makes an answer of size bytes around the reply. */
-static int ask(struct tandem *t, Tandem__Request *request, Tandem__Reply__KindCase wanted, size_t size, void *ret,
-               struct tandem_error *err)
+static int ask_listing(struct tandem *t, Tandem__Request *request, Tandem__Reply__KindCase wanted, size_t size,
+                       void *ret, struct tandem_error *err)
 {
         Tandem__Reply *reply;
         struct answer *answer;
@@ -167,7 +167,7 @@ int tandem_get_status(struct tandem *t, struct tandem_status **ret, struct tande
 
         request.kind_case = TANDEM__REQUEST__KIND_STATUS;
         request.status = &get;
-        code = ask(t, &request, TANDEM__REPLY__KIND_STATUS, sizeof(*a), &a, err);
+        code = ask_listing(t, &request, TANDEM__REPLY__KIND_STATUS, sizeof(*a), &a, err);
         if (code != TANDEM_OK)
                 return code;
         w = a->answer.reply->status;
@@ -209,7 +209,7 @@ int tandem_list_models(struct tandem *t, struct tandem_model_list **ret, struct 
 
         request.kind_case = TANDEM__REQUEST__KIND_MODELS;
         request.models = &list;
-        code = ask(t, &request, TANDEM__REPLY__KIND_MODELS, sizeof(*a), &a, err);
+        code = ask_listing(t, &request, TANDEM__REPLY__KIND_MODELS, sizeof(*a), &a, err);
         if (code != TANDEM_OK)
                 return code;
         w = a->answer.reply->models;
@@ -231,7 +231,7 @@ int tandem_list_jobs(struct tandem *t, struct tandem_job_list **ret, struct tand
 
         request.kind_case = TANDEM__REQUEST__KIND_JOBS;
         request.jobs = &list;
-        code = ask(t, &request, TANDEM__REPLY__KIND_JOBS, sizeof(*a), &a, err);
+        code = ask_listing(t, &request, TANDEM__REPLY__KIND_JOBS, sizeof(*a), &a, err);
         if (code != TANDEM_OK)
                 return code;
         w = a->answer.reply->jobs;

@@ -42,7 +42,7 @@ void tandem_generate_options_init_sized(struct tandem_generate_options *options,
 
 /* ---- checks, in the words of the daemon ---- */
 
-static int refuse(const struct tdm_job_option *option, const char *value, struct tandem_error *err)
+static int refuse_option(const struct tdm_job_option *option, const char *value, struct tandem_error *err)
 {
         char text[TDM_RANGE_TEXT_MAX];
 
@@ -50,14 +50,14 @@ static int refuse(const struct tdm_job_option *option, const char *value, struct
                          tdm_range_text(&option->range, text));
 }
 
-static int check_whole(const struct tdm_job_option *option, uint64_t value, struct tandem_error *err)
+static int check_whole_number(const struct tdm_job_option *option, uint64_t value, struct tandem_error *err)
 {
         char text[32];
 
         if (tdm_range_has_u64(&option->range, value))
                 return TANDEM_OK;
         snprintf(text, sizeof(text), "%" PRIu64, value);
-        return refuse(option, text, err);
+        return refuse_option(option, text, err);
 }
 
 static int check_real(const struct tdm_job_option *option, double value, struct tandem_error *err)
@@ -67,7 +67,7 @@ static int check_real(const struct tdm_job_option *option, double value, struct 
         if (tdm_range_has_real(&option->range, value))
                 return TANDEM_OK;
         snprintf(text, sizeof(text), "%g", value);
-        return refuse(option, text, err);
+        return refuse_option(option, text, err);
 }
 
 static int check_index(const struct tdm_job_option *option, unsigned value, struct tandem_error *err)
@@ -77,13 +77,13 @@ static int check_index(const struct tdm_job_option *option, unsigned value, stru
         if (value < (unsigned)tdm_range_n_choices(&option->range))
                 return TANDEM_OK;
         snprintf(text, sizeof(text), "%u", value);
-        return refuse(option, text, err);
+        return refuse_option(option, text, err);
 }
 
 static int check_name(const struct tdm_job_option *option, const char *value, struct tandem_error *err)
 {
         return !value || !*value || tdm_range_choice(&option->range, value) >= 0 ? TANDEM_OK :
-                                                                                   refuse(option, value, err);
+                                                                                   refuse_option(option, value, err);
 }
 
 static int check_text(const struct tdm_job_option *option, const char *value, struct tandem_error *err)
@@ -110,8 +110,8 @@ static int check_texts(const struct tdm_job_option *option, const char *const *t
 }
 
 #define CHECK_BOOL(row, o, field) TANDEM_OK
-#define CHECK_U32(row, o, field) check_whole(row, (o)->field, err)
-#define CHECK_U64(row, o, field) check_whole(row, (o)->field, err)
+#define CHECK_U32(row, o, field) check_whole_number(row, (o)->field, err)
+#define CHECK_U64(row, o, field) check_whole_number(row, (o)->field, err)
 #define CHECK_REAL(row, o, field) check_real(row, (double)(o)->field, err)
 #define CHECK_CHOICE(row, o, field) check_index(row, (unsigned)(o)->field, err)
 #define CHECK_NAME(row, o, field) check_name(row, (o)->field, err)

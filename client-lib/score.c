@@ -2,7 +2,7 @@
  */
 #include "client-lib/job.h"
 
-static int grow(void **array, size_t n, size_t item_bytes)
+static int grow_array(void **array, size_t n, size_t item_bytes)
 {
         void *p = realloc(*array, n && item_bytes ? n * item_bytes : 1);
 
@@ -12,16 +12,16 @@ static int grow(void **array, size_t n, size_t item_bytes)
         return 0;
 }
 
-static int reserve(struct score_buf *s, size_t n)
+static int reserve_scores(struct score_buf *s, size_t n)
 {
         size_t capacity = TDM_MAX(n, s->capacity * 2);
 
         if (n <= s->capacity)
                 return 0;
-        if (grow((void **)&s->nll, capacity, sizeof(*s->nll)) < 0 ||
-            grow((void **)&s->n_top, capacity, sizeof(*s->n_top)) < 0 ||
-            grow((void **)&s->top_ids, capacity, s->top * sizeof(*s->top_ids)) < 0 ||
-            grow((void **)&s->top_logprobs, capacity, s->top * sizeof(*s->top_logprobs)) < 0)
+        if (grow_array((void **)&s->nll, capacity, sizeof(*s->nll)) < 0 ||
+            grow_array((void **)&s->n_top, capacity, sizeof(*s->n_top)) < 0 ||
+            grow_array((void **)&s->top_ids, capacity, s->top * sizeof(*s->top_ids)) < 0 ||
+            grow_array((void **)&s->top_logprobs, capacity, s->top * sizeof(*s->top_logprobs)) < 0)
                 return -ENOMEM;
         s->capacity = capacity;
         return 0;
@@ -38,7 +38,7 @@ const char *score_add_chunk(struct tandem_job *job, const Tandem__ScoreChunk *ch
         if (chunk->n_positions > LIB_MAX_TOKENS - s->n ||
             (s->n_expected > 0 && chunk->n_positions > s->n_expected - s->n))
                 return "more scored positions came than there are ids";
-        if (reserve(s, s->n + chunk->n_positions) < 0 || id_buf_add(&job->ids, chunk->ids, chunk->n_ids) < 0)
+        if (reserve_scores(s, s->n + chunk->n_positions) < 0 || id_buf_add(&job->ids, chunk->ids, chunk->n_ids) < 0)
                 return "there are more scores than fit into memory";
         for (size_t i = 0; i < chunk->n_positions; i++, s->n++) {
                 const Tandem__ScoredPosition *p = chunk->positions[i];

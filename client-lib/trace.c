@@ -32,7 +32,7 @@ static bool is_block(int kind)
         return kind >= TANDEM_TRACE_BLOCK_BEGIN && kind <= TANDEM_TRACE_HANDED_ON;
 }
 
-static void finish(struct tandem_trace *trace)
+static void finish_trace(struct tandem_trace *trace)
 {
         if (trace->call.linked)
                 lib_call_unlink(trace->tandem, &trace->call);
@@ -61,7 +61,7 @@ static void got_chunk(struct tandem_trace *trace, const Tandem__TraceChunk *chun
                 trace->on_event(&event, trace->userdata);
         }
         if (chunk->last && !trace->done)
-                finish(trace);
+                finish_trace(trace);
 }
 
 static bool on_reply(struct call *call, Tandem__Reply *reply)
@@ -74,7 +74,7 @@ static bool on_reply(struct call *call, Tandem__Reply *reply)
                 break;
         case TANDEM__REPLY__KIND_ERROR:
                 lib_error_from_wire(&trace->error, reply->error);
-                finish(trace);
+                finish_trace(trace);
                 break;
         case TANDEM__REPLY__KIND__NOT_SET:
                 break; /* something newer */
@@ -90,7 +90,7 @@ static void on_lost(struct call *call, const struct tandem_error *err, bool sile
         struct tandem_trace *trace = trace_of(call);
 
         lib_error_copy(&trace->error, err);
-        finish(trace);
+        finish_trace(trace);
 }
 
 void tandem_trace_options_init_sized(struct tandem_trace_options *options, size_t size)
@@ -171,6 +171,6 @@ void tandem_trace_free(struct tandem_trace *trace)
                 return;
         (void)tandem_trace_stop(trace);
         if (!trace->done)
-                finish(trace);
+                finish_trace(trace);
         free(trace);
 }

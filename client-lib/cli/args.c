@@ -94,7 +94,7 @@ static int add_text(struct arg_list *list, const char *value)
 }
 
 /* false: the value is not in the range. */
-static bool convert(const struct arg *arg, const char *value, void *to)
+static bool convert_value(const struct arg *arg, const char *value, void *to)
 {
         const struct tdm_range *range = &arg->range;
         uint64_t u;
@@ -154,7 +154,7 @@ static int refuse_value(const char *command, const char *spelling, const struct 
                                 negative && arg->more ? "; " : "", negative && arg->more ? arg->more : "");
 }
 
-static int store(const char *command, const char *spelling, const struct arg *arg, const char *value, char *base)
+static int store_value(const char *command, const char *spelling, const struct arg *arg, const char *value, char *base)
 {
         int k;
 
@@ -166,7 +166,7 @@ static int store(const char *command, const char *spelling, const struct arg *ar
                 }
                 value = arg->minus_one;
         }
-        if (!convert(arg, value, base + arg->at))
+        if (!convert_value(arg, value, base + arg->at))
                 return refuse_value(command, spelling, arg, value);
         if (arg->range.type == TDM_VALUE_TEXTS) {
                 k = add_text((struct arg_list *)(void *)(base + arg->at), value);
@@ -196,8 +196,8 @@ void args_set_defaults(const struct arg_group *group)
 }
 
 /* By name (letter 0) or by letter. */
-static const struct arg *find(const struct arg_group *groups, size_t n_groups, const char *name, size_t size,
-                              char letter, char **ret_base)
+static const struct arg *find_arg(const struct arg_group *groups, size_t n_groups, const char *name, size_t size,
+                                  char letter, char **ret_base)
 {
         for (size_t g = 0; g < n_groups; g++)
                 for (size_t a = 0; a < groups[g].n_args; a++) {
@@ -213,7 +213,7 @@ static const struct arg *find(const struct arg_group *groups, size_t n_groups, c
 }
 
 /* What other programs call an option. */
-static const char *synonym(const char *name)
+static const char *arg_synonym(const char *name)
 {
         static const char *const pairs[][2] = {
                 { "temperature", "temp" },
@@ -255,12 +255,12 @@ static int no_option(const struct arg_group *groups, size_t n_groups, const char
                 snprintf(name, sizeof(name), "%.*s", (int)strcspn(from, "="), from);
                 for (char *p = name; *p; p++)
                         *p = *p == '_' ? '-' : *p;
-                other = synonym(name);
+                other = arg_synonym(name);
                 for (size_t g = 0; g < n_groups; g++)
                         for (size_t a = 0; a < groups[g].n_args; a++)
                                 tdm_suggest(&near, groups[g].args[a].name);
-                meant = other && find(groups, n_groups, other, strlen(other), 0, &base) ? other :
-                                                                                          tdm_suggest_best(&near);
+                meant = other && find_arg(groups, n_groups, other, strlen(other), 0, &base) ? other :
+                                                                                              tdm_suggest_best(&near);
         }
         if (meant)
                 return args_usage_error(command, "there is no option %.60s; did you mean %s%s?", word, marks, meant);
@@ -298,12 +298,12 @@ int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char *
                 if (word[1] == '-') {
                         size_t n = strcspn(word + 2, "=");
 
-                        arg = find(groups, n_groups, word + 2, n, 0, &base);
+                        arg = find_arg(groups, n_groups, word + 2, n, 0, &base);
                         snprintf(spelling, sizeof(spelling), "--%.*s", (int)TDM_MIN(n, (size_t)60), word + 2);
                         if (word[2 + n] == '=')
                                 value = word + 2 + n + 1;
                 } else {
-                        arg = find(groups, n_groups, NULL, 0, word[1], &base);
+                        arg = find_arg(groups, n_groups, NULL, 0, word[1], &base);
                         snprintf(spelling, sizeof(spelling), "-%c", word[1]);
                         if (word[2])
                                 value = word + 2;
@@ -317,7 +317,7 @@ int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char *
                                 return args_usage_error(command, "%s needs a value", spelling);
                         value = argv[++i];
                 }
-                k = store(command, spelling, arg, value ? value : "", base);
+                k = store_value(command, spelling, arg, value ? value : "", base);
                 if (k != ARGS_OK)
                         return k;
         }

@@ -15,8 +15,8 @@ const struct command *command_find(const char *name)
         return NULL;
 }
 
-static int unknown(const char *fmt, ...) _printf_(1, 2);
-static int unknown(const char *fmt, ...)
+static int unknown_command(const char *fmt, ...) _printf_(1, 2);
+static int unknown_command(const char *fmt, ...)
 {
         va_list args;
 
@@ -58,12 +58,12 @@ int command_complain_unknown(const char *name)
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(synonyms); i++)
                 if (strcmp(name, synonyms[i].said) == 0)
-                        return unknown("there is no command '%s'; did you mean %s?%s", name, synonyms[i].is,
-                                       synonyms[i].more);
+                        return unknown_command("there is no command '%s'; did you mean %s?%s", name, synonyms[i].is,
+                                               synonyms[i].more);
         for (size_t i = 0; i < n_commands; i++)
                 tdm_suggest(&near, commands[i]->name);
         meant = tdm_suggest_best(&near);
         if (meant)
-                return unknown("there is no command '%.60s'; did you mean %s?", name, meant);
-        return unknown("there is no command '%.60s'", name);
+                return unknown_command("there is no command '%.60s'; did you mean %s?", name, meant);
+        return unknown_command("there is no command '%.60s'", name);
 }

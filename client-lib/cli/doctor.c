@@ -36,11 +36,11 @@ struct doctor {
         bool gpu_ready, npu_ready, lavapipe;
 };
 
-static void ok(struct doctor *d, const char *what, const char *fmt, ...) _printf_(3, 4);
-static void note(struct doctor *d, const char *what, const char *fmt, ...) _printf_(3, 4);
-static void problem(struct doctor *d, const char *mend, const char *what, const char *fmt, ...) _printf_(4, 5);
+static void write_ok(struct doctor *d, const char *what, const char *fmt, ...) _printf_(3, 4);
+static void write_note(struct doctor *d, const char *what, const char *fmt, ...) _printf_(3, 4);
+static void write_problem(struct doctor *d, const char *mend, const char *what, const char *fmt, ...) _printf_(4, 5);
 
-static void line(struct doctor *d, const char *state, const char *what, const char *fmt, va_list args)
+static void write_finding(struct doctor *d, const char *state, const char *what, const char *fmt, va_list args)
 {
         char text[1024];
 
@@ -48,31 +48,31 @@ static void line(struct doctor *d, const char *state, const char *what, const ch
         buf_printf(d->to, "%-5s %-12s %s\n", state, what, term_safe(text));
 }
 
-static void ok(struct doctor *d, const char *what, const char *fmt, ...)
+static void write_ok(struct doctor *d, const char *what, const char *fmt, ...)
 {
         va_list args;
 
         va_start(args, fmt);
-        line(d, "ok", what, fmt, args);
+        write_finding(d, "ok", what, fmt, args);
         va_end(args);
 }
 
-static void note(struct doctor *d, const char *what, const char *fmt, ...)
+static void write_note(struct doctor *d, const char *what, const char *fmt, ...)
 {
         va_list args;
 
         va_start(args, fmt);
-        line(d, "note", what, fmt, args);
+        write_finding(d, "note", what, fmt, args);
         va_end(args);
 }
 
 /* mend: the command that helps. */
-static void problem(struct doctor *d, const char *mend, const char *what, const char *fmt, ...)
+static void write_problem(struct doctor *d, const char *mend, const char *what, const char *fmt, ...)
 {
         va_list args;
 
         va_start(args, fmt);
-        line(d, "MEND", what, fmt, args);
+        write_finding(d, "MEND", what, fmt, args);
         va_end(args);
         buf_printf(d->to, "%-18s %s\n", "", mend);
         d->n_problems++;
@@ -80,8 +80,8 @@ static void problem(struct doctor *d, const char *mend, const char *what, const 
 
 /* ---- files of the kernel ---- */
 
-static void path_of(const struct doctor *d, char *to, size_t size, const char *fmt, ...) _printf_(4, 5);
-static void path_of(const struct doctor *d, char *to, size_t size, const char *fmt, ...)
+static void path_on_machine(const struct doctor *d, char *to, size_t size, const char *fmt, ...) _printf_(4, 5);
+static void path_on_machine(const struct doctor *d, char *to, size_t size, const char *fmt, ...)
 {
         int n = snprintf(to, size, "%s", d->root);
         va_list args;
@@ -126,14 +126,14 @@ static void read_driver(const char *folder, char *to, size_t size)
 }
 
 /* Calls fn for each name in the folder, in no order. */
-static void each(const struct doctor *d, const char *folder, const char *prefix,
-                 void (*fn)(struct doctor *d, const char *path, const char *name), struct doctor *self)
+static void each_entry(const struct doctor *d, const char *folder, const char *prefix,
+                       void (*fn)(struct doctor *d, const char *path, const char *name), struct doctor *self)
 {
         char path[4096], entry[4400];
         struct dirent *e;
         DIR *dir;
 
-        path_of(d, path, sizeof(path), "%s", folder);
+        path_on_machine(d, path, sizeof(path), "%s", folder);
         dir = opendir(path);
         if (!dir)
                 return;
@@ -155,7 +155,7 @@ static void look_at_cpu(struct doctor *d)
         unsigned n = 0;
         FILE *f;
 
-        path_of(d, path, sizeof(path), "/proc/cpuinfo");
+        path_on_machine(d, path, sizeof(path), "/proc/cpuinfo");
         f = fopen(path, "re");
         while (f && fgets(text, sizeof(text), f)) {
                 char *value = strchr(text, ':');
@@ -177,12 +177,13 @@ static void look_at_cpu(struct doctor *d)
         if (f)
                 fclose(f);
         if (avx512 || avx2)
-                ok(d, "CPU", "%s, %u threads, %s", model, n,
-                   vnni   ? "AVX-512 with VNNI" :
-                   avx512 ? "AVX-512" :
-                            "AVX2: a CPU with AVX-512 computes about twice as fast");
+                write_ok(d, "CPU", "%s, %u threads, %s", model, n,
+                         vnni   ? "AVX-512 with VNNI" :
+                         avx512 ? "AVX-512" :
+                                  "AVX2: a CPU with AVX-512 computes about twice as fast");
         else
-                note(d, "CPU", "%s, %u threads, no AVX2: plain C is used, which is several times slower", model, n);
+                write_note(d, "CPU", "%s, %u threads, no AVX2: plain C is used, which is several times slower", model,
+                           n);
 }
 
 static void look_at_memory(struct doctor *d)
@@ -191,7 +192,7 @@ static void look_at_memory(struct doctor *d)
         char path[4096], text[128];
         FILE *f;
 
-        path_of(d, path, sizeof(path), "/proc/meminfo");
+        path_on_machine(d, path, sizeof(path), "/proc/meminfo");
         f = fopen(path, "re");
         while (f && fgets(text, sizeof(text), f)) {
                 (void)sscanf(text, "MemTotal: %llu", &total);
@@ -199,8 +200,8 @@ static void look_at_memory(struct doctor *d)
         }
         if (f)
                 fclose(f);
-        ok(d, "memory", "%s, of which %s are available: models larger than that do not load",
-           human_bytes((uint64_t)total << 10), human_bytes((uint64_t)available << 10));
+        write_ok(d, "memory", "%s, of which %s are available: models larger than that do not load",
+                 human_bytes((uint64_t)total << 10), human_bytes((uint64_t)available << 10));
 }
 
 static void look_at_kernel(struct doctor *d, unsigned *ret_version)
@@ -208,20 +209,20 @@ static void look_at_kernel(struct doctor *d, unsigned *ret_version)
         char path[4096], release[96], uring[16];
         unsigned major = 0, minor = 0;
 
-        path_of(d, path, sizeof(path), "/proc/sys/kernel/osrelease");
+        path_on_machine(d, path, sizeof(path), "/proc/sys/kernel/osrelease");
         read_line(path, release, sizeof(release));
         (void)sscanf(release, "%u.%u", &major, &minor);
         *ret_version = major * 1000 + minor;
-        path_of(d, path, sizeof(path), "/proc/sys/kernel/io_uring_disabled");
+        path_on_machine(d, path, sizeof(path), "/proc/sys/kernel/io_uring_disabled");
         read_line(path, uring, sizeof(uring));
         if (strcmp(uring, "2") == 0 || strcmp(uring, "1") == 0)
-                problem(d, "sudo sysctl kernel.io_uring_disabled=0", "kernel",
-                        "Linux %s, where io_uring is switched off: tandemd does not start", release);
+                write_problem(d, "sudo sysctl kernel.io_uring_disabled=0", "kernel",
+                              "Linux %s, where io_uring is switched off: tandemd does not start", release);
         else if (*ret_version < 5019)
-                problem(d, "sudo apt install linux-image-amd64", "kernel", "Linux %s; tandemd needs 5.19 or newer",
-                        release);
+                write_problem(d, "sudo apt install linux-image-amd64", "kernel",
+                              "Linux %s; tandemd needs 5.19 or newer", release);
         else
-                ok(d, "kernel", "Linux %s", release);
+                write_ok(d, "kernel", "Linux %s", release);
 }
 
 /* Soft limit of locked memory; UINT64_MAX: none. From the file and not by getrlimit(), so that a folder can stand for a
@@ -232,7 +233,7 @@ static bool read_memlock(const struct doctor *d, uint64_t *ret)
         bool found = false;
         FILE *f;
 
-        path_of(d, path, sizeof(path), "/proc/self/limits");
+        path_on_machine(d, path, sizeof(path), "/proc/self/limits");
         f = fopen(path, "re");
         while (f && !found && fgets(text, sizeof(text), f)) {
                 const char *value = text + sizeof("Max locked memory") - 1;
@@ -257,9 +258,10 @@ static void look_at_limits(struct doctor *d)
         if (!read_memlock(d, &locked))
                 ;
         else if (locked == UINT64_MAX)
-                ok(d, "memlock", "no limit of locked memory");
+                write_ok(d, "memlock", "no limit of locked memory");
         else if (d->npu_ready && locked < NPU_HEAP_BYTES)
-                problem(d,
+                write_problem(
+                        d,
                         "echo \"$USER - memlock unlimited\" | sudo tee /etc/security/limits.d/90-tandem.conf   (then "
                         "log "
                         "in anew)",
@@ -269,18 +271,18 @@ static void look_at_limits(struct doctor *d)
                         "(the system service has no limit)",
                         human_bytes(locked));
         else
-                ok(d, "memlock", "%s of memory may be locked; only an NPU would need more", human_bytes(locked));
-        path_of(d, path, sizeof(path), "/dev/udmabuf");
+                write_ok(d, "memlock", "%s of memory may be locked; only an NPU would need more", human_bytes(locked));
+        path_on_machine(d, path, sizeof(path), "/dev/udmabuf");
         fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
         if (fd >= 0) {
                 close(fd);
-                ok(d, "udmabuf", "opens: a GPU can share the daemon's memory");
+                write_ok(d, "udmabuf", "opens: a GPU can share the daemon's memory");
         } else if (!d->gpu_ready) {
-                ok(d, "udmabuf", "not there or not open to this user; only a GPU would need it");
+                write_ok(d, "udmabuf", "not there or not open to this user; only a GPU would need it");
         } else if (errno == ENOENT) {
-                note(d, "udmabuf", "there is no /dev/udmabuf: rows are copied to a GPU (sudo modprobe udmabuf)");
+                write_note(d, "udmabuf", "there is no /dev/udmabuf: rows are copied to a GPU (sudo modprobe udmabuf)");
         } else {
-                note(d, "udmabuf", "%s: rows are copied to a GPU (sudo usermod -aG kvm $USER)", strerror(errno));
+                write_note(d, "udmabuf", "%s: rows are copied to a GPU (sudo usermod -aG kvm $USER)", strerror(errno));
         }
 }
 
@@ -304,10 +306,10 @@ static void look_at_groups(struct doctor *d)
                 snprintf(to + strlen(to), sizeof(in) - strlen(to), "%s%s", *to ? ", " : "", wanted[i]);
         }
         if (d->n_gpus + d->n_npus == 0)
-                ok(d, "groups", "render, video, kvm: only a GPU or an NPU would need them");
+                write_ok(d, "groups", "render, video, kvm: only a GPU or an NPU would need them");
         else
-                ok(d, "groups", "%s is in %s%s%s", geteuid() == 0 ? "root" : "this user",
-                   in[0] ? in : "none of the device groups", out[0] ? ", not in " : "", out);
+                write_ok(d, "groups", "%s is in %s%s%s", geteuid() == 0 ? "root" : "this user",
+                         in[0] ? in : "none of the device groups", out[0] ? ", not in " : "", out);
 }
 
 /* ---- devices ---- */
@@ -337,7 +339,7 @@ static void add_class_device(struct doctor *d, struct device *dev, const char *p
         dev->product = read_hex(folder, "device");
         snprintf(file, sizeof(file), "%s/fw_version", folder);
         read_line(file, dev->firmware, sizeof(dev->firmware));
-        path_of(d, node, sizeof(node), "%s/%s", node_folder, name);
+        path_on_machine(d, node, sizeof(node), "%s/%s", node_folder, name);
         try_node(dev, node);
 }
 
@@ -359,7 +361,7 @@ static bool is_npu(unsigned vendor, unsigned product, unsigned class)
                (vendor == 0x8086 && class >> 8 == 0x1200);
 }
 
-static bool is_known(const struct device *devices, size_t n, unsigned vendor, unsigned product)
+static bool is_known_driver(const struct device *devices, size_t n, unsigned vendor, unsigned product)
 {
         for (size_t i = 0; i < n; i++)
                 if (devices[i].vendor == vendor && devices[i].product == product)
@@ -378,7 +380,7 @@ static void add_bus_device(struct doctor *d, const char *path, const char *name)
         /* 03: displays. A virtual machine's or a server's plain display adapter computes nothing. */
         if (!npu && (class >> 16 != 0x03 || (vendor != 0x1002 && vendor != 0x8086 && vendor != 0x10de)))
                 return;
-        if (is_known(devices, *n, vendor, product) || *n == MAX_DEVICES)
+        if (is_known_driver(devices, *n, vendor, product) || *n == MAX_DEVICES)
                 return;
         dev = &devices[(*n)++];
         *dev = (struct device){ .vendor = vendor, .product = product };
@@ -421,35 +423,37 @@ static void judge_gpu(struct doctor *d, const struct device *g)
                          "sudo sh -c 'echo %s >/sys/bus/pci/drivers/%s/unbind; modprobe %s; echo %s "
                          ">/sys/bus/pci/drivers/%s/bind'",
                          g->name, g->driver, module, g->name, module);
-                problem(d, mend, "GPU", "%s (%04x:%04x) belongs to the driver %s, which offers no Vulkan; %s does",
-                        vendor_name(g->vendor), g->vendor, g->product, g->driver, module);
+                write_problem(d, mend, "GPU",
+                              "%s (%04x:%04x) belongs to the driver %s, which offers no Vulkan; %s does",
+                              vendor_name(g->vendor), g->vendor, g->product, g->driver, module);
         } else if (!g->has_node) {
                 snprintf(mend, sizeof(mend), "sudo modprobe %s", module);
-                problem(d, mend, "GPU", "%s (%04x:%04x) at %s has no driver that gives it a node in /dev/dri",
-                        vendor_name(g->vendor), g->vendor, g->product, g->name);
+                write_problem(d, mend, "GPU", "%s (%04x:%04x) at %s has no driver that gives it a node in /dev/dri",
+                              vendor_name(g->vendor), g->vendor, g->product, g->name);
         } else if (!g->opens) {
-                problem(d, "sudo usermod -aG render,video $USER   (then log in anew)", "GPU",
-                        "%s, driver %s: /dev/dri/%s does not open: %s", vendor_name(g->vendor), g->driver, g->name,
-                        g->fails);
+                write_problem(d, "sudo usermod -aG render,video $USER   (then log in anew)", "GPU",
+                              "%s, driver %s: /dev/dri/%s does not open: %s", vendor_name(g->vendor), g->driver,
+                              g->name, g->fails);
         } else if (nvidia && strcmp(g->driver, "nouveau") == 0) {
-                problem(d, "sudo apt install nvidia-driver", "GPU",
+                write_problem(
+                        d, "sudo apt install nvidia-driver", "GPU",
                         "NVIDIA with the driver nouveau: it runs at its lowest clock; NVIDIA's own driver is needed");
         } else if (!has_icd) {
-                problem(d, nvidia ? "sudo apt install nvidia-vulkan-icd" : "sudo apt install mesa-vulkan-drivers",
-                        "GPU", "%s, driver %s: there is no Vulkan driver for it in /usr/share/vulkan/icd.d",
-                        vendor_name(g->vendor), g->driver);
+                write_problem(d, nvidia ? "sudo apt install nvidia-vulkan-icd" : "sudo apt install mesa-vulkan-drivers",
+                              "GPU", "%s, driver %s: there is no Vulkan driver for it in /usr/share/vulkan/icd.d",
+                              vendor_name(g->vendor), g->driver);
         } else {
-                ok(d, "GPU", "%s (%04x:%04x), driver %s, /dev/dri/%s", vendor_name(g->vendor), g->vendor, g->product,
-                   g->driver, g->name);
+                write_ok(d, "GPU", "%s (%04x:%04x), driver %s, /dev/dri/%s", vendor_name(g->vendor), g->vendor,
+                         g->product, g->driver, g->name);
                 d->gpu_ready = true;
         }
 }
 
-static bool exists(const struct doctor *d, const char *folder, const char *file)
+static bool node_exists(const struct doctor *d, const char *folder, const char *file)
 {
         char path[4096];
 
-        path_of(d, path, sizeof(path), "%s/%s", folder, file);
+        path_on_machine(d, path, sizeof(path), "%s/%s", folder, file);
         return access(path, F_OK) == 0;
 }
 
@@ -463,20 +467,21 @@ static void look_at_npu_software(struct doctor *d, const struct device *n)
         char folder[512];
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(places); i++)
-                library |= exists(d, places[i], "libxrt_driver_xdna.so.2");
+                library |= node_exists(d, places[i], "libxrt_driver_xdna.so.2");
         if (!library)
-                problem(d, "sudo apt install libxrt-npu2   (Debian sid; elsewhere AMD's XRT with its xdna driver)",
-                        "NPU driver",
-                        "AMD's library libxrt_driver_xdna.so.2 is not installed: the NPU worker uses the "
-                        "CPU");
+                write_problem(d,
+                              "sudo apt install libxrt-npu2   (Debian sid; elsewhere AMD's XRT with its xdna driver)",
+                              "NPU driver",
+                              "AMD's library libxrt_driver_xdna.so.2 is not installed: the NPU worker uses the "
+                              "CPU");
         snprintf(folder, sizeof(folder), "%s/%s", TDM_NPU_PROGRAMS_DIR, generation);
-        if (!exists(d, folder, "manifest"))
-                note(d, "NPU programs",
-                     "%s has no set of programs: the NPU worker uses the CPU. In Tandem's sources "
-                     "npu-worker/programs/build --device %s --out DIR builds one (docs/npu-kernels.md)",
-                     folder, n->product == 0x1502 ? "npu1" : "npu2");
+        if (!node_exists(d, folder, "manifest"))
+                write_note(d, "NPU programs",
+                           "%s has no set of programs: the NPU worker uses the CPU. In Tandem's sources "
+                           "npu-worker/programs/build --device %s --out DIR builds one (docs/npu-kernels.md)",
+                           folder, n->product == 0x1502 ? "npu1" : "npu2");
         else
-                ok(d, "NPU programs", "%s", folder);
+                write_ok(d, "NPU programs", "%s", folder);
 }
 
 static void judge_npu(struct doctor *d, const struct device *n, unsigned kernel)
@@ -486,32 +491,34 @@ static void judge_npu(struct doctor *d, const struct device *n, unsigned kernel)
         char mend[256];
 
         if (!n->has_node && amd && kernel < 6014 && !n->driver[0]) {
-                problem(d, "sudo apt install -t stable-backports linux-image-amd64", "NPU",
-                        "AMD (%04x:%04x) is there; its driver amdxdna comes with Linux 6.14, this is older", n->vendor,
-                        n->product);
+                write_problem(d, "sudo apt install -t stable-backports linux-image-amd64", "NPU",
+                              "AMD (%04x:%04x) is there; its driver amdxdna comes with Linux 6.14, this is older",
+                              n->vendor, n->product);
         } else if (!n->has_node && n->driver[0] && strcmp(n->driver, module) != 0) {
                 snprintf(mend, sizeof(mend),
                          "sudo sh -c 'echo %s >/sys/bus/pci/drivers/%s/unbind; modprobe %s; echo %s "
                          ">/sys/bus/pci/drivers/%s/bind'",
                          n->name, n->driver, module, n->name, module);
-                problem(d, mend, "NPU", "%s (%04x:%04x) belongs to the driver %s, not to %s", vendor_name(n->vendor),
-                        n->vendor, n->product, n->driver, module);
+                write_problem(d, mend, "NPU", "%s (%04x:%04x) belongs to the driver %s, not to %s",
+                              vendor_name(n->vendor), n->vendor, n->product, n->driver, module);
         } else if (!n->has_node && n->driver[0]) {
-                problem(d, "sudo dmesg | grep -i amdxdna   (its firmware is missing or too old: update linux-firmware)",
+                write_problem(
+                        d, "sudo dmesg | grep -i amdxdna   (its firmware is missing or too old: update linux-firmware)",
                         "NPU", "%s (%04x:%04x) has the driver %s, which made no node in /dev/accel",
                         vendor_name(n->vendor), n->vendor, n->product, n->driver);
         } else if (!n->has_node) {
                 snprintf(mend, sizeof(mend), "sudo modprobe %s", module);
-                problem(d, mend, "NPU", "%s (%04x:%04x) at %s has no driver", vendor_name(n->vendor), n->vendor,
-                        n->product, n->name);
+                write_problem(d, mend, "NPU", "%s (%04x:%04x) at %s has no driver", vendor_name(n->vendor), n->vendor,
+                              n->product, n->name);
         } else if (!n->opens) {
-                problem(d, "sudo usermod -aG render $USER   (then log in anew)", "NPU",
-                        "driver %s: /dev/accel/%s does not open: %s", n->driver, n->name, n->fails);
+                write_problem(d, "sudo usermod -aG render $USER   (then log in anew)", "NPU",
+                              "driver %s: /dev/accel/%s does not open: %s", n->driver, n->name, n->fails);
         } else if (strcmp(n->driver, "amdxdna") != 0) {
-                note(d, "NPU", "driver %s, /dev/accel/%s: Tandem runs on AMD's NPUs alone so far", n->driver, n->name);
+                write_note(d, "NPU", "driver %s, /dev/accel/%s: Tandem runs on AMD's NPUs alone so far", n->driver,
+                           n->name);
         } else {
-                ok(d, "NPU", "%s (%04x:%04x), driver %s, firmware %s, /dev/accel/%s", vendor_name(n->vendor), n->vendor,
-                   n->product, n->driver, n->firmware[0] ? n->firmware : "unknown", n->name);
+                write_ok(d, "NPU", "%s (%04x:%04x), driver %s, firmware %s, /dev/accel/%s", vendor_name(n->vendor),
+                         n->vendor, n->product, n->driver, n->firmware[0] ? n->firmware : "unknown", n->name);
                 d->npu_ready = true;
                 look_at_npu_software(d, n);
         }
@@ -520,35 +527,37 @@ static void judge_npu(struct doctor *d, const struct device *n, unsigned kernel)
 static void look_at_devices(struct doctor *d, unsigned kernel)
 {
         icds = (struct icds){ 0 };
-        each(d, "/usr/share/vulkan/icd.d", "", add_icd, d);
-        each(d, "/etc/vulkan/icd.d", "", add_icd, d);
-        each(d, "/sys/class/drm", "renderD", add_render_node, d);
-        each(d, "/sys/class/accel", "accel", add_accel, d);
-        each(d, "/sys/bus/pci/devices", "", add_bus_device, d);
+        each_entry(d, "/usr/share/vulkan/icd.d", "", add_icd, d);
+        each_entry(d, "/etc/vulkan/icd.d", "", add_icd, d);
+        each_entry(d, "/sys/class/drm", "renderD", add_render_node, d);
+        each_entry(d, "/sys/class/accel", "accel", add_accel, d);
+        each_entry(d, "/sys/bus/pci/devices", "", add_bus_device, d);
         for (size_t i = 0; i < d->n_gpus; i++)
                 judge_gpu(d, &d->gpus[i]);
         for (size_t i = 0; i < d->n_npus; i++)
                 judge_npu(d, &d->npus[i], kernel);
         if (d->n_gpus == 0)
-                note(d, "GPU", "none found%s",
-                     icds.lavapipe ? "; Vulkan on the CPU (lavapipe) is installed: gpu = vulkan would use it, and the "
-                                     "CPU itself is faster" :
-                                     "");
+                write_note(d, "GPU", "none found%s",
+                           icds.lavapipe ?
+                                   "; Vulkan on the CPU (lavapipe) is installed: gpu = vulkan would use it, and the "
+                                   "CPU itself is faster" :
+                                   "");
         if (d->n_npus == 0)
-                note(d, "NPU", "none found");
+                write_note(d, "NPU", "none found");
 }
 
 /* ---- what that means, and what the daemon says ---- */
 
 static void say_what_runs(struct doctor *d)
 {
-        note(d, "npu worker", "%s",
-             d->npu_ready ?
-                     "computes on the NPU what has a program for its shape (docs/npu-kernels.md), where tandem-xrt "
-                     "is installed; the rest on the CPU" :
-                     "computes on the CPU: no NPU can be used");
-        note(d, "gpu worker", "%s",
-             d->gpu_ready ? "computes on the GPU by Vulkan" : "computes on the CPU: no GPU can be used");
+        write_note(
+                d, "npu worker", "%s",
+                d->npu_ready ?
+                        "computes on the NPU what has a program for its shape (docs/npu-kernels.md), where tandem-xrt "
+                        "is installed; the rest on the CPU" :
+                        "computes on the CPU: no NPU can be used");
+        write_note(d, "gpu worker", "%s",
+                   d->gpu_ready ? "computes on the GPU by Vulkan" : "computes on the CPU: no GPU can be used");
 }
 
 /* What the daemon says is left out where the devices above say it already. */
@@ -557,13 +566,13 @@ static void tell_worker(struct doctor *d, const char *what, const struct tandem_
         bool npu = strcmp(w->name, "npu") == 0, expected = (npu ? d->n_npus : d->n_gpus) == 0;
 
         if (strcmp(w->device, "host") == 0 && expected && strcmp(w->requested, "auto") == 0) {
-                ok(d, what, "%s on the CPU, as there is no %s", w->state, npu ? "NPU" : "GPU");
+                write_ok(d, what, "%s on the CPU, as there is no %s", w->state, npu ? "NPU" : "GPU");
                 return;
         }
-        ok(d, what, "%s%s%s%s%s", w->state, w->device[0] ? " on " : "",
-           strcmp(w->device, "host") == 0 ? "the CPU" : w->device, w->detail[0] ? ": " : "", w->detail);
+        write_ok(d, what, "%s%s%s%s%s", w->state, w->device[0] ? " on " : "",
+                 strcmp(w->device, "host") == 0 ? "the CPU" : w->device, w->detail[0] ? ": " : "", w->detail);
         if (w->reason[0])
-                note(d, what, "%s", w->reason);
+                write_note(d, what, "%s", w->reason);
 }
 
 /* Commands that work where this program is: a build folder has no units, and its programs are not in PATH. */
@@ -593,7 +602,7 @@ static void restart_command(const struct local *c, const struct tandem_status *s
 }
 
 /* False: no daemon said what its workers do. */
-static bool ask(struct doctor *d, struct cli *cli)
+static bool read_answers(struct doctor *d, struct cli *cli)
 {
         struct local here;
         struct tandem *tandem;
@@ -606,19 +615,19 @@ static bool ask(struct doctor *d, struct cli *cli)
                 snprintf(again, sizeof(again), "%s%.200s --user &%s",
                          here.has_service ? "sudo systemctl start tandemd.socket   (or, for yourself: " : "",
                          here.daemon, here.has_service ? ")" : "");
-                problem(d, again, "daemon", "%s", err.message);
+                write_problem(d, again, "daemon", "%s", err.message);
                 return false;
         }
         if (tandem_get_status(tandem, &status, &err) != TANDEM_OK) {
-                problem(d,
-                        here.has_service ? "sudo systemctl restart tandemd" :
-                                           "end that tandemd (pkill -x tandemd) and start it anew",
-                        "daemon", "%s", err.message);
+                write_problem(d,
+                              here.has_service ? "sudo systemctl restart tandemd" :
+                                                 "end that tandemd (pkill -x tandemd) and start it anew",
+                              "daemon", "%s", err.message);
                 tandem_close(tandem);
                 return false;
         }
         restart_command(&here, status, again, sizeof(again));
-        ok(d, "daemon", "%s runs", status->version);
+        write_ok(d, "daemon", "%s runs", status->version);
         for (size_t i = 0; i < status->n_workers; i++) {
                 const struct tandem_worker *w = status->workers[i];
                 char what[32], mend[512];
@@ -633,8 +642,8 @@ static bool ask(struct doctor *d, struct cli *cli)
                                 snprintf(mend, sizeof(mend), "%s%.200s restart %.8s",
                                          strcmp(status->socket, SYSTEM_SOCKET) == 0 && geteuid() != 0 ? "sudo " : "",
                                          cli->program, w->name);
-                        problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts,
-                                name_users(w->last_exit));
+                        write_problem(d, mend, what, "is quarantined after %u restarts: %s", w->restarts,
+                                      name_users(w->last_exit));
                 } else {
                         tell_worker(d, what, w);
                 }
@@ -655,7 +664,7 @@ unsigned doctor_write(struct buf *to, struct cli *cli, const char *root, bool as
         look_at_devices(&d, kernel);
         look_at_groups(&d);
         look_at_limits(&d);
-        if (!ask_daemon || !ask(&d, cli))
+        if (!ask_daemon || !read_answers(&d, cli))
                 say_what_runs(&d);
         return d.n_problems;
 }

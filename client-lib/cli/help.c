@@ -24,7 +24,7 @@ const struct arg args_of_all[] = {
 const size_t n_args_of_all = TDM_ARRAY_SIZE(args_of_all);
 
 /* Characters, not bytes. */
-static unsigned columns(const char *text, size_t size)
+static unsigned columns_of(const char *text, size_t size)
 {
         unsigned n = 0;
 
@@ -33,7 +33,7 @@ static unsigned columns(const char *text, size_t size)
         return n;
 }
 
-static void pad(struct buf *to, unsigned n)
+static void pad_columns(struct buf *to, unsigned n)
 {
         buf_printf(to, "%*s", (int)n, "");
 }
@@ -48,10 +48,10 @@ static void write_wrapped(struct buf *to, const char *text, size_t size, unsigne
                 unsigned width;
 
                 n = TDM_MIN(n, size - i);
-                width = columns(text + i, n);
+                width = columns_of(text + i, n);
                 if (!first && column + 1 + width > WIDTH) {
                         buf_puts(to, "\n");
-                        pad(to, indent);
+                        pad_columns(to, indent);
                         column = indent;
                         first = true;
                 }
@@ -113,7 +113,7 @@ static unsigned write_spelling(struct buf *to, const struct arg *arg)
         else
                 buf_puts(to, "      ");
         buf_printf(to, "--%s%s%s", arg->name, arg->value ? " " : "", arg->value ? arg->value : "");
-        return to->failed ? 0 : columns(to->data + begin, to->size - begin);
+        return to->failed ? 0 : columns_of(to->data + begin, to->size - begin);
 }
 
 static void write_options(struct buf *to, const struct arg *args, size_t n, unsigned column)
@@ -127,15 +127,15 @@ static void write_options(struct buf *to, const struct arg *args, size_t n, unsi
                         return;
                 if (width + 2 > column) {
                         buf_puts(to, "\n");
-                        pad(to, column);
+                        pad_columns(to, column);
                 } else {
-                        pad(to, column - width);
+                        pad_columns(to, column - width);
                 }
                 write_wrapped(to, text.data, text.size, column, column);
         }
 }
 
-static unsigned widest(const struct arg *args, size_t n)
+static unsigned widest_arg(const struct arg *args, size_t n)
 {
         unsigned most = 0;
 
@@ -151,7 +151,7 @@ static void write_command(struct buf *to, const struct command *command)
 {
         size_t n_job_args;
         const struct arg *job_args = job_args_table(command->job_args, &n_job_args);
-        unsigned column = TDM_MAX(widest(command->args, command->n_args), widest(job_args, n_job_args)) + 2;
+        unsigned column = TDM_MAX(widest_arg(command->args, command->n_args), widest_arg(job_args, n_job_args)) + 2;
 
         column = TDM_MIN(column, OPTION_COLUMN_MAX);
         buf_printf(to, "usage: tandem %s%s%s\n\n", command->name, *command->usage ? " " : "", command->usage);

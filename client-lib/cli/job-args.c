@@ -74,7 +74,7 @@ void job_args_init(struct job_args *args)
 }
 
 /* A file that cannot be used leaves the text that was read before. */
-static bool read_file(struct job_args *args, size_t which)
+static bool read_option_file(struct job_args *args, size_t which)
 {
         const struct tdm_job_option *row = &tdm_job_options[which];
         _cleanup_(buf_freep) struct buf file = { 0 };
@@ -118,7 +118,7 @@ bool job_args_finish(struct job_args *args)
                 args->options.seed = fresh.seed;
         }
         for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
-                if (!read_file(args, i))
+                if (!read_option_file(args, i))
                         return false;
         return true;
 }

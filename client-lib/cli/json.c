@@ -175,7 +175,7 @@ void json_ids(struct buf *buf, const uint32_t *ids, size_t n)
         buf_puts(buf, "]");
 }
 
-static size_t skip_space(const char *text, size_t size, size_t i)
+static size_t skip_json_space(const char *text, size_t size, size_t i)
 {
         while (i < size && (text[i] == ' ' || text[i] == '\t' || text[i] == '\n' || text[i] == '\r'))
                 i++;
@@ -185,14 +185,14 @@ static size_t skip_space(const char *text, size_t size, size_t i)
 const char *json_parse_ids(const char *text, size_t size, uint32_t **ret_ids, size_t *ret_n, size_t *ret_at)
 {
         _cleanup_(freep) uint32_t *ids = NULL;
-        size_t n = 0, capacity = 0, i = skip_space(text, size, 0);
+        size_t n = 0, capacity = 0, i = skip_json_space(text, size, 0);
 
         *ret_at = i;
         if (i == size)
                 return "there is nothing; a JSON array of token ids was expected";
         if (text[i] != '[')
                 return "a JSON array of token ids has to begin with '['";
-        i = skip_space(text, size, i + 1);
+        i = skip_json_space(text, size, i + 1);
         if (i < size && text[i] == ']') {
                 i++;
                 goto end;
@@ -225,7 +225,7 @@ const char *json_parse_ids(const char *text, size_t size, uint32_t **ret_ids, si
                         ids = p;
                 }
                 ids[n++] = (uint32_t)id;
-                i = skip_space(text, size, i);
+                i = skip_json_space(text, size, i);
                 *ret_at = i;
                 if (i == size)
                         return "the text ends where ',' or ']' was expected";
@@ -235,10 +235,10 @@ const char *json_parse_ids(const char *text, size_t size, uint32_t **ret_ids, si
                 }
                 if (text[i] != ',')
                         return "',' or ']' was expected";
-                i = skip_space(text, size, i + 1);
+                i = skip_json_space(text, size, i + 1);
         }
 end:
-        i = skip_space(text, size, i);
+        i = skip_json_space(text, size, i);
         *ret_at = i;
         if (i != size)
                 return "something stands behind the array";

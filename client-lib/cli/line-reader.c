@@ -54,7 +54,7 @@ static void restore_terminal(void)
 
 /* Waits for input at most timeout_ms (-1: as long as it takes), and reads what there is. False: nothing came; why says
  * whether the line is over. */
-static bool fill(struct line_reader *r, int timeout_ms)
+static bool fill_bytes(struct line_reader *r, int timeout_ms)
 {
         if (r->at > 0) {
                 r->ahead -= TDM_MIN(r->ahead, r->at);
@@ -104,7 +104,7 @@ static bool take_mark(struct line_reader *r, const char *mark)
         size_t n = strlen(mark);
 
         while (r->end - r->at < n && memcmp(r->bytes + r->at, mark, r->end - r->at) == 0)
-                if (!fill(r, ESCAPE_WAIT_MS))
+                if (!fill_bytes(r, ESCAPE_WAIT_MS))
                         return false;
         if (r->end - r->at < n || memcmp(r->bytes + r->at, mark, n) != 0)
                 return false;
@@ -134,9 +134,9 @@ static int get_character(EditLine *edit, wchar_t *ret)
                 wchar_t c;
                 size_t n;
 
-                if (r->at == r->end && !r->begun && r->ahead == 0 && fill(r, 0))
+                if (r->at == r->end && !r->begun && r->ahead == 0 && fill_bytes(r, 0))
                         r->ahead = r->end;
-                if (r->at == r->end && (r->why != LINE_OK || r->ended || !fill(r, -1))) {
+                if (r->at == r->end && (r->why != LINE_OK || r->ended || !fill_bytes(r, -1))) {
                         if (r->ended && r->why == LINE_OK)
                                 return 0;
                         if (r->why == LINE_OK)
@@ -153,7 +153,7 @@ static int get_character(EditLine *edit, wchar_t *ret)
                         return -1;
                 }
                 n = mbrtowc(&c, r->bytes + r->at, r->end - r->at, &state);
-                if (n == (size_t)-2 && !r->ended && fill(r, -1))
+                if (n == (size_t)-2 && !r->ended && fill_bytes(r, -1))
                         continue; /* the rest of a character that came in two pieces */
                 /* A Ctrl-D that was typed before the prompt came stands as NUL in what the terminal kept. */
                 if (n == 0 && r->at < r->ahead && !r->begun) {
@@ -365,7 +365,7 @@ static enum line read_plain(struct line_reader *r, struct buf *to)
                         return LINE_OK;
                 if (r->ended)
                         return to->size > 0 ? LINE_OK : LINE_END;
-                if (!fill(r, -1) && !r->ended)
+                if (!fill_bytes(r, -1) && !r->ended)
                         return r->why;
         }
 }

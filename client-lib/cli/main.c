@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <stdarg.h>
 
-static int usage(const char *fmt, ...) _printf_(1, 2);
-static int usage(const char *fmt, ...)
+static int usage_error(const char *fmt, ...) _printf_(1, 2);
+static int usage_error(const char *fmt, ...)
 {
         va_list args;
 
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
         for (i = 1; i < argc && argv[i][0] == '-'; i++) {
                 if (strcmp(argv[i], "--socket") == 0) {
                         if (i + 1 == argc)
-                                return usage("--socket needs a value");
+                                return usage_error("--socket needs a value");
                         cli.socket = argv[++i];
                 } else if (strncmp(argv[i], "--socket=", 9) == 0) {
                         cli.socket = argv[i] + 9;
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
                 } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
                         return help_print(NULL);
                 } else {
-                        return usage("there is no option %.60s", argv[i]);
+                        return usage_error("there is no option %.60s", argv[i]);
                 }
         }
         if (i == argc) {

@@ -20,7 +20,7 @@ char *model_file_part(const char *path, uint32_t i, uint32_t n)
         return ret;
 }
 
-static int open_file(struct model_files *files, uint32_t i, bool careful, struct tdm_error *err)
+static int open_part_file(struct model_files *files, uint32_t i, bool careful, struct tdm_error *err)
 {
         const char *path = files->path[i];
         struct stat st;
@@ -77,12 +77,12 @@ int model_files_open(struct model_files *ret, const char *path, int fd, bool car
                 ret->fd[i] = -1;
         ret->fd[0] = fd;
         ret->path[0] = strdup(path);
-        r = ret->path[0] ? open_file(ret, 0, careful, err) : tdm_error_set(err, -ENOMEM, "out of memory");
+        r = ret->path[0] ? open_part_file(ret, 0, careful, err) : tdm_error_set(err, -ENOMEM, "out of memory");
         if (r == 0)
                 r = count_parts(path, ret->fd[0], &ret->n, err);
         for (uint32_t i = 1; r == 0 && i < ret->n; i++) {
                 ret->path[i] = model_file_part(path, i + 1, ret->n);
-                r = ret->path[i] ? open_file(ret, i, careful, err) : tdm_error_set(err, -ENOMEM, "out of memory");
+                r = ret->path[i] ? open_part_file(ret, i, careful, err) : tdm_error_set(err, -ENOMEM, "out of memory");
         }
         if (r != 0)
                 model_files_close(ret);

@@ -150,7 +150,7 @@ static double round_c(float seed, float *ret)
         return 1.0 * CHAINS * ROUNDS;
 }
 
-static void *multiply(void *userdata)
+static void *multiply_matrices(void *userdata)
 {
         struct multiplier *m = userdata;
         uint64_t begin = tdm_now_ns();
@@ -186,7 +186,7 @@ void roofline_measure_cpu(struct roofline *ret)
         n = TDM_MIN(n, MAX_THREADS);
         for (; n_started < n; n_started++) {
                 all[n_started].round = round;
-                if (pthread_create(&all[n_started].thread, NULL, multiply, &all[n_started]) != 0)
+                if (pthread_create(&all[n_started].thread, NULL, multiply_matrices, &all[n_started]) != 0)
                         break;
         }
         ret->cpu_macs_per_s = 0;

@@ -408,7 +408,7 @@ static void on_alarm(int signo)
         leave_now();
 }
 
-static void on_signal(int signo)
+static void on_end_signal(int signo)
 {
         static const struct itimerval grace = { .it_value = { .tv_usec = CANCEL_GRACE_US } };
         int saved = errno;
@@ -425,7 +425,7 @@ static void on_signal(int signo)
 
 void signal_init(void)
 {
-        struct sigaction action = { .sa_handler = on_signal };
+        struct sigaction action = { .sa_handler = on_end_signal };
         sigset_t set;
 
         if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) < 0)

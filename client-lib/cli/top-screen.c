@@ -15,7 +15,7 @@ static struct termios before;
 static volatile sig_atomic_t on, raw, resized, stopped;
 static sigset_t unblocked; /* what poll may be woken by */
 
-static void put(const char *text, size_t size)
+static void put_text(const char *text, size_t size)
 {
         while (size > 0) {
                 ssize_t n = write(STDOUT_FILENO, text, size);
@@ -30,17 +30,17 @@ static void put(const char *text, size_t size)
 }
 
 /* Async-signal-safe. */
-static void restore(void)
+static void restore_screen(void)
 {
         if (!on)
                 return;
         on = 0;
-        put(LEAVE, sizeof(LEAVE) - 1);
+        put_text(LEAVE, sizeof(LEAVE) - 1);
         if (raw)
                 (void)tcsetattr(STDIN_FILENO, TCSANOW, &before);
 }
 
-static void enter(void)
+static void enter_screen(void)
 {
         struct termios t;
 
@@ -51,7 +51,7 @@ static void enter(void)
                 t.c_cc[VTIME] = 0;
                 (void)tcsetattr(STDIN_FILENO, TCSANOW, &t);
         }
-        put(ENTER, sizeof(ENTER) - 1);
+        put_text(ENTER, sizeof(ENTER) - 1);
         on = 1;
 }
 
@@ -63,7 +63,7 @@ static void on_resize(int signo)
 /* Dies of the signal as it would have, but on a terminal that is in order. */
 static void on_deadly(int signo)
 {
-        restore();
+        restore_screen();
         (void)signal(signo, SIG_DFL);
         (void)raise(signo);
 }
@@ -96,13 +96,13 @@ void screen_begin(void)
         (void)sigaction(SIGTSTP, &action, NULL);
 
         raw = term_stdin_tty && tcgetattr(STDIN_FILENO, &before) == 0;
-        signal_set_restore(restore);
-        enter();
+        signal_set_restore(restore_screen);
+        enter_screen();
 }
 
 void screen_end(void)
 {
-        restore();
+        restore_screen();
         signal_set_restore(NULL);
 }
 
@@ -116,7 +116,7 @@ void screen_size(unsigned *ret_rows, unsigned *ret_columns)
 }
 
 /* Bytes of the first columns characters: every character of what we print is one column wide, near enough. */
-static size_t cut(const char *line, size_t size, unsigned columns)
+static size_t cut_line(const char *line, size_t size, unsigned columns)
 {
         size_t bytes = 0;
 
@@ -144,7 +144,7 @@ void screen_show(const char *text, size_t size)
                 buf_puts(&b, row ? "\r\n" : "");
                 if (heading)
                         buf_puts(&b, "\033[7m");
-                buf_add(&b, text + heading, cut(text + heading, n - heading, columns));
+                buf_add(&b, text + heading, cut_line(text + heading, n - heading, columns));
                 for (size_t c = n - heading; heading && c < columns; c++)
                         buf_puts(&b, " ");
                 buf_puts(&b, heading ? "\033[0m\033[K" : "\033[K");
@@ -153,7 +153,7 @@ void screen_show(const char *text, size_t size)
         }
         buf_puts(&b, "\033[J");
         if (!b.failed)
-                put(b.data, b.size);
+                put_text(b.data, b.size);
 }
 
 enum screen_event screen_wait(uint64_t deadline_ns)
@@ -167,9 +167,9 @@ enum screen_event screen_wait(uint64_t deadline_ns)
 
                 if (stopped) {
                         stopped = 0;
-                        restore();
+                        restore_screen();
                         (void)raise(SIGSTOP);
-                        enter();
+                        enter_screen();
                         return SCREEN_REDRAW;
                 }
                 if (resized) {

@@ -121,7 +121,7 @@ static bool is_sha256(const char *text, size_t size)
 }
 
 /* Ends a connection: the caller returns what tells libcurl so. */
-static bool refuse(struct connection *c, const char *why, bool may_retry)
+static bool refuse_response(struct connection *c, const char *why, bool may_retry)
 {
         c->refusal = why;
         c->retry_refused = may_retry;
@@ -166,7 +166,7 @@ static size_t on_header(char *line, size_t one, size_t size, void *userdata)
 
         c->header_bytes += size;
         if (c->header_bytes > MAX_HEADER_BYTES) {
-                (void)refuse(c, "the server's headers have no end", false);
+                (void)refuse_response(c, "the server's headers have no end", false);
                 return 0;
         }
         if (size >= 5 && strncmp(line, "HTTP/", 5) == 0) { /* a new response: of a redirection, or the last */
@@ -211,7 +211,7 @@ static int begin_anew(struct connection *c)
         return part_reset(&t->part, t->err);
 }
 
-static bool fail(struct transfer *t)
+static bool fail_transfer(struct transfer *t)
 {
         t->failed = true;
         return false;
@@ -226,22 +226,22 @@ static bool check_range(struct connection *c)
         uint64_t at = span_of(c)->begin + span_of(c)->here;
 
         if (!c->ranged)
-                return refuse(c, "the server sends a part of the file where all of it was asked for", false);
+                return refuse_response(c, "the server sends a part of the file where all of it was asked for", false);
         if (!c->etag[0] || strcmp(c->etag, i->etag) != 0) {
                 t->takes_ranges = false; /* only one that asks for all of it can know what it gets */
                 t->n_wanted = 1;
                 if (t->n_active == 1 && begin_anew(c) != 0)
-                        return fail(t);
-                return refuse(c, "the server has another file by now, or does not say which", true);
+                        return fail_transfer(t);
+                return refuse_response(c, "the server has another file by now, or does not say which", true);
         }
         if (c->has_range && c->range_begin == at && (!t->total || c->total == t->total))
                 return true;
         (void)tdm_error_set(t->err, TDM_E_PROTOCOL, "%s sends other bytes than those asked for", t->download->url);
-        return fail(t);
+        return fail_transfer(t);
 }
 
 /* All of the file comes. */
-static bool check_whole(struct connection *c)
+static bool check_whole_body(struct connection *c)
 {
         struct transfer *t = c->transfer;
         uint64_t at = span_of(c)->begin + span_of(c)->here;
@@ -251,10 +251,10 @@ static bool check_whole(struct connection *c)
                 if (t->n_active > 1) { /* the others' bytes are of no use; the last one asks again for the whole */
                         t->takes_ranges = false;
                         t->n_wanted = 1;
-                        return refuse(c, "the server sends the whole file for a range", true);
+                        return refuse_response(c, "the server sends the whole file for a range", true);
                 }
                 if (begin_anew(c) != 0)
-                        return fail(t);
+                        return fail_transfer(t);
         }
         (void)curl_easy_getinfo(c->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
         c->total = length > 0 ? (uint64_t)length : t->download->size_bytes;
@@ -268,22 +268,22 @@ static bool begin_body(struct connection *c)
         const struct download *d = t->download;
         uint64_t wanted = d->size_bytes;
 
-        if (!(c->status == 206 ? check_range(c) : check_whole(c)))
+        if (!(c->status == 206 ? check_range(c) : check_whole_body(c)))
                 return false;
         if (wanted && c->total && wanted != c->total) {
                 (void)tdm_error_set(t->err, TDM_E_BAD_MODEL, "%s has %" PRIu64 " bytes, %" PRIu64 " were announced",
                                     d->url, c->total, wanted);
-                return fail(t);
+                return fail_transfer(t);
         }
         if (t->n_active == 1) { /* the others rely on what the first has found */
                 t->total = c->total;
                 t->takes_ranges = c->status == 206 || c->takes_ranges;
                 if ((c->status == 200 || span_of(c)->end == PART_NO_END) &&
                     part_remember(&t->part, c->etag, t->total, t->err) != 0)
-                        return fail(t);
+                        return fail_transfer(t);
         }
         if (t->total && part_check_room(&t->part, t->total, t->err) != 0)
-                return fail(t);
+                return fail_transfer(t);
         return true;
 }
 
@@ -333,12 +333,12 @@ static int on_transfer(void *userdata, curl_off_t total, curl_off_t here, curl_o
 
         if (here <= c->body_bytes + MAX_PAGE_BYTES)
                 return 0;
-        (void)refuse(c, "the server's redirection has no end", false);
+        (void)refuse_response(c, "the server's redirection has no end", false);
         return 1;
 }
 
 /* The rate of the last second or two. */
-static bool tell_progress(struct transfer *t)
+static bool tell_transfer_progress(struct transfer *t)
 {
         const struct download *d = t->download;
         uint64_t now = tdm_now_ns(), ns = now - t->rate_from_ns;
@@ -375,7 +375,7 @@ static void set_common(CURL *curl, const char *url, const char *token)
         }
 }
 
-static int refused(const char *url, long status, struct tdm_error *err)
+static int status_refused(const char *url, long status, struct tdm_error *err)
 {
         switch (status) {
         case 401:
@@ -392,7 +392,7 @@ static int refused(const char *url, long status, struct tdm_error *err)
         }
 }
 
-static int begin(struct transfer *t, struct connection *c, unsigned span)
+static int begin_connection(struct transfer *t, struct connection *c, unsigned span)
 {
         const struct part_info *i = t->part.info;
         const struct part_span *s = &i->spans[span];
@@ -430,7 +430,7 @@ static int begin(struct transfer *t, struct connection *c, unsigned span)
         return 0;
 }
 
-static void end(struct connection *c)
+static void end_connection(struct connection *c)
 {
         if (!c->curl)
                 return;
@@ -443,7 +443,7 @@ static void end(struct connection *c)
 }
 
 /* How a response ended: 0, or err is set. *ret_again: a later try may go better. */
-static int judge(struct connection *c, CURLcode code, bool *ret_again)
+static int judge_response(struct connection *c, CURLcode code, bool *ret_again)
 {
         struct transfer *t = c->transfer;
         const char *url = t->download->url;
@@ -478,7 +478,7 @@ static int judge(struct connection *c, CURLcode code, bool *ret_again)
                 return tdm_error_set(t->err, TDM_E_PROTOCOL, "%s: the server does not have the bytes asked for", url);
         }
         if (c->status != 200 && c->status != 206)
-                return refused(url, c->status, t->err);
+                return status_refused(url, c->status, t->err);
         s = span_of(c);
         if (s->end != PART_NO_END && s->here < s->end - s->begin) {
                 *ret_again = true;
@@ -546,7 +546,7 @@ static int begin_all(struct transfer *t)
         for (unsigned i = 0; r == 0 && i < MAX_CONNECTIONS && t->n_active < t->n_wanted; i++) {
                 if (t->connections[i].curl || (t->n_active > 0 && !t->takes_ranges) || !find_span(t, &span))
                         continue;
-                r = begin(t, &t->connections[i], span);
+                r = begin_connection(t, &t->connections[i], span);
         }
         return r;
 }
@@ -554,10 +554,10 @@ static int begin_all(struct transfer *t)
 static void end_all(struct transfer *t)
 {
         for (unsigned i = 0; i < MAX_CONNECTIONS; i++)
-                end(&t->connections[i]);
+                end_connection(&t->connections[i]);
 }
 
-static int stopped(struct transfer *t)
+static int transfer_stopped(struct transfer *t)
 {
         return tdm_error_set(t->err, TDM_E_CANCELLED, "stopped; what is here is taken up by the next try");
 }
@@ -565,7 +565,7 @@ static int stopped(struct transfer *t)
 static bool wait_ms(struct transfer *t, unsigned ms)
 {
         for (unsigned waited = 0; waited < ms; waited += 100) {
-                if (!tell_progress(t))
+                if (!tell_transfer_progress(t))
                         return false;
                 (void)usleep(100000);
         }
@@ -595,10 +595,10 @@ static int run_connections(struct transfer *t, bool *ret_again, bool *ret_any_by
                         if (m->msg != CURLMSG_DONE)
                                 continue;
                         (void)curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c);
-                        r = judge(c, m->data.result, ret_again);
+                        r = judge_response(c, m->data.result, ret_again);
                         any_bytes = c->fetched > 0;
                         *ret_any_bytes |= any_bytes;
-                        end(c);
+                        end_connection(c);
                         if (t->failed || (r == 0 && t->part.info->spans[0].end == PART_NO_END) || is_whole(t))
                                 return t->failed ? t->err->code : 0;
                         if (r != 0 && t->n_active == 0)
@@ -606,15 +606,15 @@ static int run_connections(struct transfer *t, bool *ret_again, bool *ret_any_by
                         if (r != 0 && !any_bytes)
                                 t->n_wanted = TDM_MIN(t->n_wanted, t->n_active);
                 }
-                if (!tell_progress(t)) {
+                if (!tell_transfer_progress(t)) {
                         *ret_again = false;
-                        return stopped(t);
+                        return transfer_stopped(t);
                 }
                 (void)curl_multi_poll(t->multi, NULL, 0, 200, NULL);
         }
 }
 
-static int fetch(struct transfer *t)
+static int fetch_file(struct transfer *t)
 {
         const struct download *d = t->download;
         unsigned n_tries = d->n_tries ? d->n_tries : 5, first_wait = d->first_wait_ms ? d->first_wait_ms : 1000;
@@ -640,7 +640,7 @@ static int fetch(struct transfer *t)
                 if (d->on_retry)
                         d->on_retry(t->err->message, wait, d->userdata);
                 if (!wait_ms(t, wait))
-                        return stopped(t);
+                        return transfer_stopped(t);
                 wait = TDM_MIN(wait * 2, 30000u);
         }
 }
@@ -664,7 +664,7 @@ int download_file(const struct download *download, struct download_result *ret, 
         t.multi = curl_multi_init();
         /* One HTTP/2 connection for all requests would be no faster than one request. */
         (void)curl_multi_setopt(t.multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
-        r = t.multi ? fetch(&t) : tdm_error_set(err, -ENOMEM, "out of memory");
+        r = t.multi ? fetch_file(&t) : tdm_error_set(err, -ENOMEM, "out of memory");
         (void)curl_multi_cleanup(t.multi);
         sha256 = download->sha256 ? download->sha256 : t.sha256[0] ? t.sha256 : NULL;
         if (r == 0)
@@ -748,5 +748,5 @@ int download_text(const char *url, const char *token, size_t max_bytes, char **r
                 return tdm_error_set(err, TDM_E_PROTOCOL, "%s: the answer is longer than %zu bytes", url, max_bytes);
         if (code != CURLE_OK)
                 return tdm_error_set(err, code_of(code), "%s: %s", url, curl_easy_strerror(code));
-        return refused(url, status, err);
+        return status_refused(url, status, err);
 }

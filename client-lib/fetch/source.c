@@ -106,7 +106,8 @@ static bool is_one_model(struct source *s)
 }
 
 /* From the list that the server gives of a repository's files. */
-static int choose(const json_t *list, const char *base, const char *quant, struct source *ret, struct tdm_error *err)
+static int choose_files(const json_t *list, const char *base, const char *quant, struct source *ret,
+                        struct tdm_error *err)
 {
         char there[512] = "";
         size_t i, used = 0;
@@ -182,7 +183,7 @@ static int find_hf(const char *what, struct source *ret, struct tdm_error *err)
         if (r != 0)
                 return r;
         list = json_loads(text, 0, &error);
-        r = json_is_array(list) ? choose(list, base, quant, ret, err) :
+        r = json_is_array(list) ? choose_files(list, base, quant, ret, err) :
                                   tdm_error_set(err, TDM_E_PROTOCOL, "%s gives no list of files", url);
         json_decref(list);
         return r;

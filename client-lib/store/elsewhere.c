@@ -149,7 +149,7 @@ static void visit_manifest(struct search *s, const char *path)
 }
 
 /* $ENV, or HOME/below; the caller's, NULL without. */
-static char *place(const char *env, const char *below)
+static char *search_place(const char *env, const char *below)
 {
         const char *value = env ? getenv(env) : NULL, *home = getenv("HOME");
         char *path = NULL;
@@ -170,13 +170,13 @@ size_t elsewhere_each(const char *program, void (*fn)(struct elsewhere_model *mo
         size_t used = 0;
 
         if (strcmp(program, "ollama") == 0) {
-                places[0] = place("OLLAMA_MODELS", ".ollama/models");
+                places[0] = search_place("OLLAMA_MODELS", ".ollama/models");
                 places[1] = strdup("/usr/share/ollama/.ollama/models");
         } else if (strcmp(program, "lmstudio") == 0) {
-                places[0] = place(NULL, ".lmstudio/models");
-                places[1] = place(NULL, ".cache/lm-studio/models");
+                places[0] = search_place(NULL, ".lmstudio/models");
+                places[1] = search_place(NULL, ".cache/lm-studio/models");
         } else {
-                places[0] = place("HF_HUB_CACHE", ".cache/huggingface/hub");
+                places[0] = search_place("HF_HUB_CACHE", ".cache/huggingface/hub");
         }
         for (size_t i = 0; i < TDM_ARRAY_SIZE(places); i++) {
                 _cleanup_(freep) char *manifests = NULL;

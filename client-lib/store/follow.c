@@ -75,7 +75,7 @@ static int take_link(struct follow *f, int link_fd, const struct stat *st)
 }
 
 /* Takes the next name off the rest. Empty: the rest has none. */
-static int take_name(struct follow *f, char name[static NAME_MAX + 1])
+static int take_path_name(struct follow *f, char name[static NAME_MAX + 1])
 {
         size_t skip = strspn(f->rest, "/"), n = strcspn(f->rest + skip, "/"), behind = skip + n;
 
@@ -153,7 +153,7 @@ static int take_step(struct follow *f, int *ret_fd, struct stat *ret_st, bool *r
                 if (r != 0)
                         return r;
         }
-        r = take_name(f, name);
+        r = take_path_name(f, name);
         if (r != 0)
                 return r;
         if (!name[0])

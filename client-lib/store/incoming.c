@@ -10,7 +10,7 @@
 #define SPARE_BYTES ((uint64_t)64 << 20)
 #define BLOCK_BYTES ((size_t)1 << 20)
 
-static int failed(struct tdm_error *err, const char *what, const char *path)
+static int incoming_failed(struct tdm_error *err, const char *what, const char *path)
 {
         int e = errno;
 
@@ -39,7 +39,7 @@ static int open_part(struct incoming *in, struct stat *ret_st, struct tdm_error 
         if (in->lock_fd < 0 && (errno == EISDIR || errno == ENXIO))
                 return not_ours(in, "is not a regular file", err);
         if (in->lock_fd < 0 || fstat(in->lock_fd, ret_st) < 0)
-                return failed(err, "write", in->path);
+                return incoming_failed(err, "write", in->path);
         if (!S_ISREG(ret_st->st_mode))
                 return not_ours(in, "is not a regular file", err);
         if (ret_st->st_uid != geteuid())
@@ -68,14 +68,14 @@ static int lock_part(struct incoming *in, struct tdm_error *err)
                 if (r != 0)
                         return r;
                 if (flock(in->lock_fd, LOCK_EX | LOCK_NB) < 0)
-                        return errno == EWOULDBLOCK ? is_busy(in, err) : failed(err, "lock", in->path);
+                        return errno == EWOULDBLOCK ? is_busy(in, err) : incoming_failed(err, "lock", in->path);
                 if (fstat(in->lock_fd, &st) == 0 && fstatat(in->folder_fd, in->part, &now, AT_SYMLINK_NOFOLLOW) == 0 &&
                     is_same_file(&st, &now)) {
                         in->keep_part = st.st_size > 0; /* of a download, for whoever takes it up */
                         if (st.st_nlink == 1)
                                 return 0;
                         if (unlinkat(in->folder_fd, in->part, 0) < 0)
-                                return failed(err, "remove", in->part);
+                                return incoming_failed(err, "remove", in->part);
                 }
                 closep(&in->lock_fd);
         }
@@ -141,12 +141,12 @@ int incoming_begin(struct incoming *in, bool named, struct tdm_error *err)
                 if (in->fd >= 0)
                         return 0;
                 if (!has_no_tmpfile(errno))
-                        return failed(err, "write", in->path);
+                        return incoming_failed(err, "write", in->path);
                 /* The part file it is. Bytes of a download that was broken off are in the way. */
                 in->keep_part = false;
                 (void)unlinkat(in->folder_fd, in->info, 0);
                 if (ftruncate(in->lock_fd, 0) < 0)
-                        return failed(err, "write", in->path);
+                        return incoming_failed(err, "write", in->path);
         }
         in->fd = in->lock_fd;
         return 0;
@@ -177,7 +177,7 @@ static int write_block(struct incoming *in, const char *data, size_t size, struc
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0)
-                        return failed(err, "write", in->path);
+                        return incoming_failed(err, "write", in->path);
                 data += n;
                 size -= (size_t)n;
         }
@@ -197,7 +197,7 @@ int incoming_copy(struct incoming *in, int from_fd, uint64_t size_bytes, bool (*
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0)
-                        return failed(err, "read what is to become", in->path);
+                        return incoming_failed(err, "read what is to become", in->path);
                 if (n == 0)
                         break;
                 if ((uint64_t)n > size_bytes - done)
@@ -280,13 +280,13 @@ int incoming_link(struct incoming *in, struct tdm_error *err)
         (void)umask(mask);
         (void)fchmod(in->fd, 0644 & ~mask); /* a file system that has no modes refuses */
         if (fsync(in->fd) < 0)
-                return failed(err, "write", in->path);
+                return incoming_failed(err, "write", in->path);
         r = link_descriptor(in);
         if (r == -EEXIST)
                 return incoming_taken(in, err);
         errno = -r;
         if (r < 0)
-                return failed(err, "write", in->path);
+                return incoming_failed(err, "write", in->path);
         in->keep_part = false;
         sync_folder(in);
         return 0;
@@ -295,7 +295,7 @@ int incoming_link(struct incoming *in, struct tdm_error *err)
 int incoming_symlink(struct incoming *in, const char *target, struct tdm_error *err)
 {
         if (symlinkat(target, in->folder_fd, in->name) < 0)
-                return errno == EEXIST ? incoming_taken(in, err) : failed(err, "write", in->path);
+                return errno == EEXIST ? incoming_taken(in, err) : incoming_failed(err, "write", in->path);
         in->keep_part = false;
         sync_folder(in);
         return 0;

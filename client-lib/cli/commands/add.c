@@ -264,7 +264,7 @@ static int add_all(struct adding *adding)
         return adding->n_failed > 0 ? EXIT_FAILED : EXIT_OK;
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_add(struct cli *cli, int argc, char **argv)
 {
         struct add_options options = { .program = cli->program };
         struct adding adding = { .options = &options };
@@ -352,5 +352,5 @@ const struct command command_add = {
                     "  sudo tandem add --copy --to " SYSTEM_MODEL_FOLDER " model.gguf",
         COMMAND_ARGS(args),
         .offer = OFFER_FILES,
-        .run = run,
+        .run = run_add,
 };

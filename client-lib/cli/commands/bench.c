@@ -50,7 +50,7 @@ struct bench_result {
         uint32_t recoveries;
 };
 
-static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+static void on_bench_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
         struct bench_job *b = userdata;
         struct bench_run *run = b->run;
@@ -71,7 +71,7 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
         b->last_token_ns = run->last_ns = now;
 }
 
-static void on_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata)
+static void on_bench_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata)
 {
         struct bench_job *b = userdata;
 
@@ -80,7 +80,7 @@ static void on_progress(struct tandem_job *job, const struct tandem_progress *pr
 }
 
 /* SplitMix64's finaliser: a well-mixed draw for (job, position). */
-static uint64_t draw(uint64_t job, uint64_t position)
+static uint64_t draw_id(uint64_t job, uint64_t position)
 {
         uint64_t x = (job << 32 | position) + UINT64_C(0x9e3779b97f4a7c15);
 
@@ -133,8 +133,8 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
         if (!jobs || !handles || !prompt)
                 return complain("no memory for %" PRIu32 " jobs", batch);
         tandem_callbacks_init(&callbacks);
-        callbacks.on_token = on_token;
-        callbacks.on_progress = on_progress;
+        callbacks.on_token = on_bench_token;
+        callbacks.on_progress = on_bench_progress;
         options.model = given->asked;
         options.prompt_ids = prompt;
         options.n_prompt_ids = n_prompt;
@@ -148,7 +148,7 @@ static int run_batch(struct tandem *tandem, const struct bench_options *given, c
         for (uint32_t b = 0; b < batch; b++, serial++) {
                 prompt[0] = vocabulary[0];
                 for (uint32_t i = 1; i < n_prompt; i++)
-                        prompt[i] = vocabulary[n_vocabulary > 1 ? 1 + draw(serial, i) % (n_vocabulary - 1) : 0];
+                        prompt[i] = vocabulary[n_vocabulary > 1 ? 1 + draw_id(serial, i) % (n_vocabulary - 1) : 0];
                 jobs[b].run = &run;
                 jobs[b].start_ns = tdm_now_ns();
                 if (tandem_generate(tandem, &options, &callbacks, &jobs[b], &jobs[b].job, &err) != TANDEM_OK) {
@@ -236,7 +236,7 @@ static void print_row(const struct bench_result *r)
         out_flush();
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_bench(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct bench_options given = { .batches = { .items = { 1, 8, 32 }, .n = 3 } };
@@ -339,5 +339,5 @@ const struct command command_bench = {
                  "of all together while all of them generate. Speculation is off.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_BENCH,
-        .run = run,
+        .run = run_bench,
 };

@@ -5,7 +5,7 @@
 
 extern const struct command command_cancel;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_cancel(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_error err;
@@ -33,5 +33,5 @@ const struct command command_cancel = {
         .usage = "JOB",
         .about = "Stops the job with this number (`tandem jobs`) at its next step.",
         .offer = OFFER_JOBS,
-        .run = run,
+        .run = run_cancel,
 };

@@ -79,12 +79,12 @@ static enum line read_turn(struct chat *chat, struct buf *turn)
         return LINE_OK;
 }
 
-static void on_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata)
+static void on_chat_progress(struct tandem_job *job, const struct tandem_progress *progress, void *userdata)
 {
         run_show_progress(job, progress, &((struct chat *)userdata)->progress);
 }
 
-static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+static void on_chat_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
         struct chat *chat = userdata;
 
@@ -159,7 +159,7 @@ static void show_stats(const struct chat *chat, const struct tandem_result *resu
 }
 
 /* The oldest turns leave when the context is full, so that the conversation can go on. False: nothing more can. */
-static bool make_room(struct chat *chat)
+static bool make_chat_room(struct chat *chat)
 {
         size_t n = conversation_trim(&chat->said);
 
@@ -170,7 +170,7 @@ static bool make_room(struct chat *chat)
 }
 
 /* Asks for an answer to the last message, which is the user's. *ret_job is NULL where err says why. */
-static enum run_outcome ask(struct chat *chat, struct tandem_job **ret_job, struct tandem_error *err)
+static enum run_outcome ask_model(struct chat *chat, struct tandem_job **ret_job, struct tandem_error *err)
 {
         struct tandem_generate_options *options = &chat->given.job.options;
         struct tandem_callbacks callbacks;
@@ -184,8 +184,8 @@ static enum run_outcome ask(struct chat *chat, struct tandem_job **ret_job, stru
         options->chat = chat->said.messages;
         options->n_chat = chat->said.n;
         tandem_callbacks_init(&callbacks);
-        callbacks.on_progress = on_progress;
-        callbacks.on_token = on_token;
+        callbacks.on_progress = on_chat_progress;
+        callbacks.on_token = on_chat_token;
         *ret_job = NULL;
         if (!be_connected(chat, err) || cli_take_draft(chat->tandem, options, err) != TANDEM_OK)
                 return RUN_DONE;
@@ -208,7 +208,7 @@ static bool may_ask_anew(const struct tandem_job *job, const struct tandem_error
 
 /* The last message is the user's. Returns EXIT_OK, EXIT_FAILED (the turn is taken back) or EXIT_INTERRUPTED when the
  * program has to end. */
-static int answer(struct chat *chat)
+static int answer_message(struct chat *chat)
 {
         _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
         const struct tandem_result *result;
@@ -219,7 +219,7 @@ static int answer(struct chat *chat)
         size_t size;
 
         for (;;) {
-                outcome = ask(chat, &job, &err);
+                outcome = ask_model(chat, &job, &err);
                 if (outcome == RUN_OUTPUT_GONE || (outcome == RUN_INTERRUPTED && !term_stdin_tty))
                         return EXIT_INTERRUPTED;
                 result = job ? tandem_job_result(job) : NULL;
@@ -229,7 +229,7 @@ static int answer(struct chat *chat)
                         break;
                 if (may_ask_anew(job, &err) && !anew && connect_anew(chat, &other)) {
                         anew = true;
-                } else if (err.code != TANDEM_E_TOO_LONG || !term_stdin_tty || !make_room(chat)) {
+                } else if (err.code != TANDEM_E_TOO_LONG || !term_stdin_tty || !make_chat_room(chat)) {
                         markdown_end(&chat->markdown);
                         if (out_mid_line())
                                 out_puts("\n");
@@ -262,7 +262,7 @@ static int answer(struct chat *chat)
 
 /* ---- commands ---- */
 
-static void say(const char *text)
+static void say_line(const char *text)
 {
         if (term_stdin_tty)
                 out_puts(text);
@@ -383,7 +383,7 @@ static void list_models(struct chat *chat, const char *unused)
 static void set_system(struct chat *chat, const char *text)
 {
         if (conversation_set_system(&chat->said, text))
-                say(*text ? "The system message is set.\n" : "There is no system message now.\n");
+                say_line(*text ? "The system message is set.\n" : "There is no system message now.\n");
 }
 
 /* What can be set, and what of it has been set here. */
@@ -442,32 +442,32 @@ static void set_option(struct chat *chat, const char *text)
                 n_words += words[2] != NULL;
         }
         if (args_parse(&group, 1, n_words, words, NULL, 0, &n_positional) == ARGS_OK)
-                say("Set.\n");
+                say_line("Set.\n");
         job_args_finish(&chat->given.job);
 }
 
 static void toggle_stats(struct chat *chat, const char *unused)
 {
         chat->stats = !chat->stats;
-        say(chat->stats ? "A line about each answer's speed is shown.\n" : "No line about each answer's speed.\n");
+        say_line(chat->stats ? "A line about each answer's speed is shown.\n" : "No line about each answer's speed.\n");
 }
 
-static void reset(struct chat *chat, const char *unused)
+static void reset_conversation(struct chat *chat, const char *unused)
 {
         conversation_cut(&chat->said, conversation_has_system(&chat->said));
-        say("A new conversation.\n");
+        say_line("A new conversation.\n");
 }
 
-static void save(struct chat *chat, const char *path)
+static void save_conversation(struct chat *chat, const char *path)
 {
         if (conversation_save(&chat->said, path))
-                say("Saved.\n");
+                say_line("Saved.\n");
 }
 
-static void load(struct chat *chat, const char *path)
+static void load_conversation(struct chat *chat, const char *path)
 {
         if (conversation_load(&chat->said, path))
-                say("Loaded: the conversation goes on where it was saved.\n");
+                say_line("Loaded: the conversation goes on where it was saved.\n");
 }
 
 static void chat_help(struct chat *chat, const char *unused);
@@ -480,9 +480,13 @@ static const struct chat_command {
         void (*run)(struct chat *chat, const char *value); /* NULL: leaves */
 } chat_commands[] = {
         { { "/help", "/?" }, NULL, false, "this text", chat_help },
-        { { "/reset", "/clear" }, NULL, false, "forget the conversation (the system message stays)", reset },
-        { { "/save" }, "FILE", false, "keep the conversation in a file", save },
-        { { "/load" }, "FILE", false, "go on with a conversation that was saved", load },
+        { { "/reset", "/clear" },
+          NULL,
+          false,
+          "forget the conversation (the system message stays)",
+          reset_conversation },
+        { { "/save" }, "FILE", false, "keep the conversation in a file", save_conversation },
+        { { "/load" }, "FILE", false, "go on with a conversation that was saved", load_conversation },
         { { "/system" }, "TEXT", true, "a system message before the conversation; without TEXT: none", set_system },
         { { "/models", "/list" }, NULL, false, "the models there are", list_models },
         { { "/model" }, "MODEL", false, "talk to another model, with the same conversation", set_model },
@@ -515,7 +519,7 @@ static void chat_help(struct chat *chat, const char *unused)
 }
 
 /* False: leave. */
-static bool run_command(struct chat *chat, const char *line)
+static bool run_chat_command(struct chat *chat, const char *line)
 {
         size_t n = strcspn(line, " ");
         const char *value = line + n + strspn(line + n, " ");
@@ -554,7 +558,7 @@ static bool run_command(struct chat *chat, const char *line)
 
 /* Ctrl-C at the prompt. With something typed it drops the line. At an empty prompt it says once how to leave. True: the
  * person means it. */
-static bool interrupted(struct chat *chat)
+static bool was_interrupted(struct chat *chat)
 {
         if (!with_person())
                 return true;
@@ -572,7 +576,7 @@ static bool interrupted(struct chat *chat)
 }
 
 /* Returns the program's exit status. */
-static int converse(struct chat *chat)
+static int hold_conversation(struct chat *chat)
 {
         _cleanup_(buf_freep) struct buf turn = { 0 };
         const char *text;
@@ -583,7 +587,7 @@ static int converse(struct chat *chat)
                 signal_set_mode(term_stdin_tty ? SIGNAL_ANSWER : SIGNAL_EXIT);
                 switch (read_turn(chat, &turn)) {
                 case LINE_INTERRUPTED:
-                        if (interrupted(chat))
+                        if (was_interrupted(chat))
                                 return EXIT_INTERRUPTED;
                         continue;
                 case LINE_END:
@@ -608,7 +612,7 @@ static int converse(struct chat *chat)
                 if (with_person() && (strcmp(text, "exit") == 0 || strcmp(text, "quit") == 0))
                         return EXIT_OK; /* what is meant, where a shell stands behind the prompt */
                 if (text[0] == '/' && text[1] != '/') {
-                        if (!run_command(chat, text))
+                        if (!run_chat_command(chat, text))
                                 return EXIT_OK;
                         continue;
                 }
@@ -616,7 +620,7 @@ static int converse(struct chat *chat)
                         text++, size--;
                 if (!conversation_add(&chat->said, "user", text, size))
                         return EXIT_FAILED;
-                status = answer(chat);
+                status = answer_message(chat);
                 if (status == EXIT_INTERRUPTED)
                         return out_broken() ? out_finish() : EXIT_INTERRUPTED;
                 /* A script stops at its first failure, a person decides. */
@@ -645,7 +649,7 @@ int chat_hold(struct cli *cli, const struct chat_options *given)
                 goto out;
         if (with_person())
                 introduce_model(&chat);
-        status = converse(&chat);
+        status = hold_conversation(&chat);
         if (out_finish() != 0 && status == EXIT_OK)
                 status = EXIT_FAILED;
 out:
@@ -659,7 +663,7 @@ out:
         return status;
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_chat(struct cli *cli, int argc, char **argv)
 {
         struct chat_options given = { 0 };
         unsigned n_positional;
@@ -699,5 +703,5 @@ const struct command command_chat = {
                  "and the first failure ends it.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,
-        .run = run,
+        .run = run_chat,
 };

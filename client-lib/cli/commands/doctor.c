@@ -8,7 +8,7 @@ struct doctor_options {
 
 extern const struct command command_doctor;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_doctor(struct cli *cli, int argc, char **argv)
 {
         struct doctor_options options = { 0 };
         _cleanup_(buf_freep) struct buf b = { 0 };
@@ -50,5 +50,5 @@ const struct command command_doctor = {
                  "\n"
                  "The exit status is 0 when there is nothing to mend, else 1.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_doctor,
 };

@@ -31,8 +31,8 @@ static void print_vector(struct buf *b, const struct tandem_job *job, bool is_fi
 }
 
 /* Some texts at once; their vectors to b. */
-static int embed(struct tandem *tandem, const struct embed_options *given, const char *const *texts, size_t n,
-                 size_t size, bool is_first, struct buf *b)
+static int embed_texts(struct tandem *tandem, const struct embed_options *given, const char *const *texts, size_t n,
+                       size_t size, bool is_first, struct buf *b)
 {
         struct run_progress progress = { .model = given->model };
         struct tandem_job *jobs[AT_ONCE] = { NULL };
@@ -75,7 +75,7 @@ static int embed(struct tandem *tandem, const struct embed_options *given, const
         return status;
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_embed(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(buf_freep) struct buf input = { 0 }, line = { 0 };
@@ -96,11 +96,12 @@ static int run(struct cli *cli, int argc, char **argv)
                 if (!read_all("-", MAX_INPUT_BYTES, &input))
                         return EXIT_FAILED;
                 only[0] = input.data ? input.data : "";
-                status = embed(tandem, &given, only, 1, input.size, true, &line);
+                status = embed_texts(tandem, &given, only, 1, input.size, true, &line);
         } else {
                 status = 0;
                 for (unsigned i = 0; i < n && status == 0; i += AT_ONCE)
-                        status = embed(tandem, &given, texts + i, TDM_MIN(n - i, AT_ONCE), SIZE_MAX, i == 0, &line);
+                        status = embed_texts(tandem, &given, texts + i, TDM_MIN(n - i, AT_ONCE), SIZE_MAX, i == 0,
+                                             &line);
         }
         if (status != 0)
                 return status;
@@ -132,5 +133,5 @@ const struct command command_embed = {
                  "trained to have before a query or a document belongs into the TEXT. A vector depends on its text and "
                  "the model alone.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_embed,
 };

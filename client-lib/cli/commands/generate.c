@@ -50,14 +50,14 @@ static void echo_prompt(struct generate *g)
         term_style(0);
 }
 
-static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
+static void on_job_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
 {
         struct generate *g = userdata;
 
         g->prompt_tokens = accepted->prompt_tokens;
 }
 
-static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+static void on_text_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
         struct generate *g = userdata;
         struct buf line = { 0 };
@@ -153,7 +153,7 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
 }
 
 /* What fails before there is a job: with --json, too, the last line says why. */
-static int fail(const struct generate *g, const struct tandem_error *err, const char *model)
+static int report_failure(const struct generate *g, const struct tandem_error *err, const char *model)
 {
         struct tandem_result result = {
                 .reason = TANDEM_REASON_ERROR, .error = *err, .numerics_id = "", .unguessed = "", .tail = ""
@@ -233,7 +233,7 @@ static int complain_incomplete(const struct generate *g, const struct tandem_res
         return g->json ? EXIT_OK : EXIT_FAILED;
 }
 
-static int report(struct generate *g, const struct tandem_job *job, enum run_outcome outcome, bool verbose)
+static int report_end(struct generate *g, const struct tandem_job *job, enum run_outcome outcome, bool verbose)
 {
         const struct tandem_result *result = tandem_job_result(job);
 
@@ -362,11 +362,11 @@ static bool ask(struct cli *cli, struct generate *g, struct generate_options *gi
         enum run_outcome outcome;
 
         tandem_callbacks_init(&callbacks);
-        callbacks.on_accepted = on_accepted;
+        callbacks.on_accepted = on_job_accepted;
         callbacks.on_progress = run_show_progress;
-        callbacks.on_token = on_token;
+        callbacks.on_token = on_text_token;
         if (tandem_connect(&tandem, cli->socket, &err) != TANDEM_OK) {
-                *ret_status = fail(g, g->asked_again ? &g->refusal : &err, given->model);
+                *ret_status = report_failure(g, g->asked_again ? &g->refusal : &err, given->model);
                 return false;
         }
         options->model = cli_model(tandem, given->model);
@@ -374,7 +374,7 @@ static bool ask(struct cli *cli, struct generate *g, struct generate_options *gi
                 g->refusal = err;
                 if (may_ask_again(g, &err))
                         return true;
-                *ret_status = fail(g, &err, NULL);
+                *ret_status = report_failure(g, &err, NULL);
                 return false;
         }
         if (tandem_generate(tandem, options, &callbacks, g, &job, &err) != TANDEM_OK) {
@@ -382,7 +382,7 @@ static bool ask(struct cli *cli, struct generate *g, struct generate_options *gi
                 g->refusal = err;
                 if (may_ask_again(g, &err))
                         return true;
-                *ret_status = fail(g, &err, given->model);
+                *ret_status = report_failure(g, &err, given->model);
                 return false;
         }
         outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
@@ -392,7 +392,7 @@ static bool ask(struct cli *cli, struct generate *g, struct generate_options *gi
                 g->refusal = result->error;
                 return true;
         }
-        *ret_status = report(g, job, outcome, given->job.verbose);
+        *ret_status = report_end(g, job, outcome, given->job.verbose);
         return false;
 }
 
@@ -453,7 +453,7 @@ static int check_usage(struct generate_options *given, const char *command, cons
         return ARGS_OK;
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_generate(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(generate_options_deinit) struct generate_options given = { 0 };
         const char *prompt = NULL;
@@ -528,5 +528,5 @@ const struct command command_generate = {
                     "  tandem generate --temp 0 --json - <prompt.txt",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,
-        .run = run,
+        .run = run_generate,
 };

@@ -3,7 +3,7 @@
 
 extern const struct command command_help;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_help(struct cli *cli, int argc, char **argv)
 {
         const struct command *command;
         const char *name = NULL;
@@ -24,5 +24,5 @@ const struct command command_help = {
         .usage = "[COMMAND]",
         .about = "Prints a short text about the program, or about one command.",
         .offer = OFFER_COMMANDS,
-        .run = run,
+        .run = run_help,
 };

@@ -31,7 +31,7 @@ static void print_jobs(const struct tandem_job_list *list)
         }
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_jobs_list(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(buf_freep) struct buf b = { 0 };
@@ -71,5 +71,5 @@ const struct command command_jobs = {
         .about = "Lists your jobs that run or wait, with the tokens read and made so far. Root sees the jobs "
                  "of every user.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_jobs_list,
 };

@@ -3,7 +3,7 @@
 
 extern const struct command command_load;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_load(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_error err;
@@ -30,5 +30,5 @@ const struct command command_load = {
         .usage = "MODEL",
         .about = "Loads a model (a name or a file) before its first job, and returns when it is ready.",
         .offer = OFFER_MODELS,
-        .run = run,
+        .run = run_load,
 };

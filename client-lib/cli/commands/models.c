@@ -69,7 +69,7 @@ static void print_models(struct tandem *tandem, const struct tandem_model_list *
         out_puts("* is taken where no -m names a model (default-model in tandem.conf)\n");
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_models(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(buf_freep) struct buf b = { 0 };
@@ -115,5 +115,5 @@ const struct command command_models = {
                  "model that is taken where none is named. Of two that have one name the list says which it means; the "
                  "other is named by its file.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_models,
 };

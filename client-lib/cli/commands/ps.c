@@ -56,7 +56,7 @@ static void print_loaded(const struct tandem_model_list *list)
                 out_puts("no model in memory: the first job loads one (`tandem models` lists those that are here)\n");
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_ps(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(buf_freep) struct buf b = { 0 };
@@ -106,5 +106,5 @@ const struct command command_ps = {
         .about = "Lists the models in memory, how much each takes, and when it leaves if nobody asks for it. `tandem "
                  "jobs` lists what they do.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_ps,
 };

@@ -10,7 +10,7 @@ struct pull_options {
 
 extern const struct command command_pull;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_pull(struct cli *cli, int argc, char **argv)
 {
         struct pull_options options = { 0 };
         const char *what = NULL;
@@ -96,5 +96,5 @@ const struct command command_pull = {
                     "  tandem pull hf:ggml-org/gemma-3-4b-it-GGUF:Q8_0\n"
                     "  sudo tandem pull --to " SYSTEM_MODEL_FOLDER " https://example.org/model.gguf",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_pull,
 };

@@ -91,7 +91,7 @@ static int write_file(const char *path, const struct buf *text)
         return EXIT_OK;
 }
 
-static bool agreed(const char *path)
+static bool is_agreed(const char *path)
 {
         char line[64];
 
@@ -100,7 +100,7 @@ static bool agreed(const char *path)
 }
 
 /* It takes longer than any other command: that is said first. */
-static void announce(const struct report_options *given)
+static void announce_report(const struct report_options *given)
 {
         char rest[64] = "";
 
@@ -114,7 +114,7 @@ static void announce(const struct report_options *given)
                 ceil((double)given->minutes + 1), rest);
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_report(struct cli *cli, int argc, char **argv)
 {
         struct report_options given = { .jobs = 4, .minutes = 10 };
         _cleanup_(buf_freep) struct buf text = { 0 };
@@ -133,7 +133,7 @@ static int run(struct cli *cli, int argc, char **argv)
         else if (!given.yes && !(term_stdin_tty && term_stdout_tty))
                 return args_usage_error(argv[0], "--output without a terminal to ask on needs --yes");
 
-        announce(&given);
+        announce_report(&given);
         buf_printf(&text, "# Tandem %s on this machine, %s\n\n## What was found\n\n```\n", tandem_version(), date);
         n_problems = doctor_write(&text, cli, given.root ? given.root : "", !given.root);
         if (n_problems)
@@ -157,7 +157,7 @@ static int run(struct cli *cli, int argc, char **argv)
         out_text(text.data, text.size);
         if (out_finish() != 0)
                 return EXIT_FAILED;
-        if (given.yes || (term_stdin_tty && term_stdout_tty && agreed(given.output)))
+        if (given.yes || (term_stdin_tty && term_stdout_tty && is_agreed(given.output)))
                 return write_file(given.output, &text);
         if (term_stdout_tty)
                 fprintf(stderr, "tandem: nothing was written\n");
@@ -233,5 +233,5 @@ const struct command command_report = {
         .examples = "  tandem report\n"
                     "  tandem report --minutes 1 -m gemma3-1b --llama ~/.local/share/tandem/models/gemma3-1b.gguf",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_report,
 };

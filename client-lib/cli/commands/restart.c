@@ -3,7 +3,7 @@
 
 extern const struct command command_restart;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_restart(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_error err;
@@ -32,5 +32,5 @@ const struct command command_restart = {
         .about = "Ends a worker and starts it again. Jobs wait and go on with the same tokens. A quarantine "
                  "ends.",
         .choices = workers,
-        .run = run,
+        .run = run_restart,
 };

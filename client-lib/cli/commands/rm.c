@@ -58,7 +58,7 @@ static bool count_meant(const char *name, void *userdata)
 }
 
 /* The file itself, and the other parts of a model whose name is that of a part or of all of them. */
-static bool means(const struct removing *r, const char *name)
+static bool name_means(const struct removing *r, const char *name)
 {
         const char *asked = r->name;
         size_t stem, asked_stem;
@@ -102,7 +102,7 @@ static bool remove_if_meant(const char *name, void *userdata)
         if (!path)
                 return false;
         tdm_suggest(&r->near, name);
-        if (!means(r, name))
+        if (!name_means(r, name))
                 return true;
         remove_leftovers(r, name);
         if (fstatat(r->folder_fd, base, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -135,7 +135,7 @@ static struct tandem_model_list *models_of_daemon(struct cli *cli)
         return list;
 }
 
-static const struct tandem_model *listed(const struct tandem_model_list *list, const char *name)
+static const struct tandem_model *listed_model(const struct tandem_model_list *list, const char *name)
 {
         for (size_t i = 0; list && i < list->n_models; i++)
                 if (strcmp(list->models[i]->name, name) == 0)
@@ -157,7 +157,7 @@ static int complain_none(const char *folder, const char *name, const struct tand
         return complain("there is no model %s in %s (--to names another folder)", name, folder);
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_rm(struct cli *cli, int argc, char **argv)
 {
         struct rm_options options = { 0 };
         struct removing removing = { 0 };
@@ -193,7 +193,7 @@ static int run(struct cli *cli, int argc, char **argv)
                                 bare, folder, removing.n_parts, bare, 1u, removing.n_parts);
         folder_each_name(folder_fd, remove_if_meant, &removing);
         list = models_of_daemon(cli);
-        m = listed(list, bare);
+        m = listed_model(list, bare);
         status = EXIT_OK;
         if (removing.n_removed + removing.n_leftovers + removing.n_failed == 0)
                 status = complain_none(folder, bare, m, &removing.near);
@@ -227,5 +227,5 @@ const struct command command_rm = {
                  "that has it loaded goes on with it until it is unloaded.",
         COMMAND_ARGS(args),
         .offer = OFFER_MODELS,
-        .run = run,
+        .run = run_rm,
 };

@@ -4,7 +4,7 @@
 
 extern const struct command command_run;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_run(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(generate_options_deinit) struct generate_options given = { .chat = true };
         const char *words[2] = { NULL };
@@ -59,5 +59,5 @@ const struct command command_run = {
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,
         .offer = OFFER_MODELS,
-        .run = run,
+        .run = run_run,
 };

@@ -16,7 +16,7 @@ static int check_line(const char *line, size_t size)
         return EXIT_OK;
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_schema_check(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(freep) char *line = NULL;
         size_t capacity = 0;
@@ -52,5 +52,5 @@ const struct command command_schema_check = {
                 "then "
                 "names what is not held and its place. Members of an object may stand in any order in the instance. No "
                 "daemon is needed.",
-        .run = run,
+        .run = run_schema_check,
 };

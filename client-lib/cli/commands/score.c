@@ -44,7 +44,7 @@ static void print_scores(const struct tandem_scores *s)
         buf_free(&b);
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_score(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
@@ -157,5 +157,5 @@ const struct command command_score = {
                  "{\"ids\":[…],\"nll\":[…],\"top\":[[[id,logprob],…],…]}. nll[i] is -log p(ids[i+1]), so it has "
                  "one entry less than ids; top[i] is the distribution after ids[0..i].",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_score,
 };

@@ -102,7 +102,7 @@ static void search_usual_folders(struct folder_search *search)
 }
 
 /* A path as it is; a name in the usual folders, and as the daemon lists it. */
-static char *find(struct cli *cli, const char *model)
+static char *find_shown_file(struct cli *cli, const char *model)
 {
         struct folder_search search = { .name = model, .near = tdm_suggest_for(model) };
         bool answered = true;
@@ -125,7 +125,7 @@ static char *find(struct cli *cli, const char *model)
 
 /* ---- what it is ---- */
 
-static void count(struct tensor_set *sets, size_t *n_sets, const char *name, size_t n_name, uint64_t bytes)
+static void count_tensor(struct tensor_set *sets, size_t *n_sets, const char *name, size_t n_name, uint64_t bytes)
 {
         size_t i;
 
@@ -150,7 +150,7 @@ static int by_bytes(const void *a, const void *b)
         return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : 0;
 }
 
-static void take_text(char *to, size_t size, const struct tdm_gguf *gguf, const char *key)
+static void take_model_text(char *to, size_t size, const struct tdm_gguf *gguf, const char *key)
 {
         struct tdm_gguf_string s;
 
@@ -184,7 +184,7 @@ static uint64_t bytes_read(const struct tdm_gguf *gguf, const struct tdm_gguf_te
                 return t->dims[1] ? t->size_bytes / t->dims[1] : 0;
         if (!name_has(t, "_exps."))
                 return t->size_bytes;
-        take_text(architecture, sizeof(architecture), gguf, "general.architecture");
+        take_model_text(architecture, sizeof(architecture), gguf, "general.architecture");
         snprintf(key, sizeof(key), "%s.expert_count", architecture);
         (void)tdm_gguf_get_u64(gguf, key, &n_experts);
         snprintf(key, sizeof(key), "%s.expert_used_count", architecture);
@@ -210,15 +210,15 @@ static void count_cache(struct shown *s)
         }
 }
 
-static void examine(struct shown *s, const struct tdm_gguf *gguf)
+static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
 {
         struct tdm_model_description d = { 0 };
         struct tdm_gguf_string text;
 
-        take_text(s->architecture, sizeof(s->architecture), gguf, "general.architecture");
-        take_text(s->title, sizeof(s->title), gguf, "general.name");
-        take_text(s->tokenizer, sizeof(s->tokenizer), gguf, "tokenizer.ggml.model");
-        take_text(s->pre, sizeof(s->pre), gguf, "tokenizer.ggml.pre");
+        take_model_text(s->architecture, sizeof(s->architecture), gguf, "general.architecture");
+        take_model_text(s->title, sizeof(s->title), gguf, "general.name");
+        take_model_text(s->tokenizer, sizeof(s->tokenizer), gguf, "tokenizer.ggml.model");
+        take_model_text(s->pre, sizeof(s->pre), gguf, "tokenizer.ggml.pre");
         (void)tdm_gguf_get_array_size(gguf, "tokenizer.ggml.tokens", &s->n_pieces);
         if (tdm_gguf_get_string(gguf, "tokenizer.chat_template", &text) == 0)
                 s->n_template_bytes = text.size;
@@ -236,10 +236,10 @@ static void examine(struct shown *s, const struct tdm_gguf *gguf)
 
                         if (!set) /* keys and values of a layer that has another's, a head before a pooling */
                                 set = "spare";
-                        count(s->ignored, &s->n_ignored, set, strlen(set), t->size_bytes);
+                        count_tensor(s->ignored, &s->n_ignored, set, strlen(set), t->size_bytes);
                         continue;
                 }
-                count(s->types, &s->n_types, type->name, strlen(type->name), t->size_bytes);
+                count_tensor(s->types, &s->n_types, type->name, strlen(type->name), t->size_bytes);
                 s->n_weights += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
                 s->bytes_per_token += bytes_read(gguf, t);
         }
@@ -382,7 +382,7 @@ static int print_as_json(const struct shown *s)
         return print_json(&b);
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_show(struct cli *cli, int argc, char **argv)
 {
         struct show_options options = { 0 };
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
@@ -401,7 +401,7 @@ static int run(struct cli *cli, int argc, char **argv)
         if (!model || (n == 1 && options.model))
                 return args_usage_error(argv[0],
                                         model ? "MODEL was given twice" : "MODEL is missing: a name or a file");
-        path = find(cli, model);
+        path = find_shown_file(cli, model);
         if (!path)
                 return EXIT_FAILED;
         s = calloc(1, sizeof(*s));
@@ -412,7 +412,7 @@ static int run(struct cli *cli, int argc, char **argv)
                 return complain("%s", err.message);
         snprintf(s->path, sizeof(s->path), "%s", path);
         s->n_parts = n_parts;
-        examine(s, gguf);
+        examine_model(s, gguf);
         roofline_measure(&s->machine);
         if (options.json)
                 status = print_as_json(s);
@@ -451,5 +451,5 @@ const struct command command_show = {
                     "  tandem show --json ./model.gguf",
         COMMAND_ARGS(args),
         .offer = OFFER_MODELS,
-        .run = run,
+        .run = run_show,
 };

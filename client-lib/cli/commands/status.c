@@ -77,7 +77,7 @@ static void print_worker(const struct tandem_worker *w)
 }
 
 /* Of a file that was removed the name means another one by now, or none. */
-static const char *standing(const struct tandem_model *m)
+static const char *model_standing(const struct tandem_model *m)
 {
         if (m->path[0] == '/' && access(m->path, F_OK) < 0 && errno == ENOENT)
                 return ", its file was removed (`tandem unload` forgets it)";
@@ -86,7 +86,7 @@ static const char *standing(const struct tandem_model *m)
 
 static void print_model(const struct tandem_model *m)
 {
-        out_printf("\nmodel %s: %s%s\n", term_safe(m->name), term_safe(m->state), standing(m));
+        out_printf("\nmodel %s: %s%s\n", term_safe(m->name), term_safe(m->state), model_standing(m));
         if (*m->error)
                 out_printf("  error    %s\n", term_safe(m->error));
         if (*m->path)
@@ -133,7 +133,7 @@ static void print_short(const struct tandem_status *s)
                 const struct tandem_model *m = s->models[i];
 
                 out_printf("model %s: %s%s%s%s, %s\n", term_safe(m->name), term_safe(m->state), *m->error ? ": " : "",
-                           term_safe(m->error), standing(m), human_bytes(m->resident_bytes));
+                           term_safe(m->error), model_standing(m), human_bytes(m->resident_bytes));
         }
         if (s->n_models == 0)
                 out_puts("no model in memory: the first job loads one\n");
@@ -160,7 +160,7 @@ static void print_status(const struct tandem_status *s)
                 print_model(s->models[i]);
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_status(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(buf_freep) struct buf b = { 0 };
@@ -208,5 +208,5 @@ const struct command command_status = {
         .about = "Shows whether the daemon and its workers run, on what, and the models in memory. With -v: each "
                  "worker's device and why, process, restarts and what it ran, the models' memory, recoveries.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_status,
 };

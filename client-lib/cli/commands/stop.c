@@ -3,7 +3,7 @@
 
 extern const struct command command_stop;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_stop(struct cli *cli, int argc, char **argv)
 {
         return unload_run(cli, &command_stop, argc, argv);
 }
@@ -16,5 +16,5 @@ const struct command command_stop = {
                  "stopped "
                  "with `tandem cancel`, and tandemd itself with kill or `systemctl stop tandemd`.",
         .offer = OFFER_MODELS,
-        .run = run,
+        .run = run_stop,
 };

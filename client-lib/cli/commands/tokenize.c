@@ -8,7 +8,7 @@ struct tokenize_options {
 
 extern const struct command command_tokenize;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_tokenize(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         _cleanup_(buf_freep) struct buf input = { 0 }, line = { 0 };
@@ -68,5 +68,5 @@ const struct command command_tokenize = {
         .usage = "[-m MODEL] [--special] [--no-bos] [TEXT|-]",
         .about = "Prints the token ids of TEXT as a JSON array on one line. Standard input is taken byte for byte.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_tokenize,
 };

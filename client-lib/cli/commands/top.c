@@ -46,13 +46,13 @@ static double seconds_between(const struct sample *a, const struct sample *b)
         return a->status ? (double)(b->time_ns - a->time_ns) / 1e9 : 0;
 }
 
-static uint64_t rise(uint64_t from, uint64_t to)
+static uint64_t counter_rise(uint64_t from, uint64_t to)
 {
         return to > from ? to - from : 0; /* another daemon counts from 0 again */
 }
 
 /* "98.1/s", or "-" before there are two rounds. */
-static const char *rate(uint64_t from, uint64_t to, double seconds)
+static const char *format_rise_rate(uint64_t from, uint64_t to, double seconds)
 {
         static char ring[8][24];
         static unsigned next;
@@ -60,7 +60,7 @@ static const char *rate(uint64_t from, uint64_t to, double seconds)
 
         if (seconds <= 0)
                 return "-";
-        snprintf(text, sizeof(ring[0]), "%.1f/s", (double)rise(from, to) / seconds);
+        snprintf(text, sizeof(ring[0]), "%.1f/s", (double)counter_rise(from, to) / seconds);
         return text;
 }
 
@@ -82,7 +82,7 @@ static const struct tandem_job_info *find_job(const struct sample *s, uint64_t i
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-static void bar(char *to, unsigned width, double part)
+static void draw_bar(char *to, unsigned width, double part)
 {
         unsigned n = (unsigned)(TDM_MIN(TDM_MAX(part, 0.0), 1.0) * width + 0.5);
 
@@ -104,10 +104,11 @@ static void show_head(struct buf *b, const struct sample *was, const struct samp
                    "jobs    %" PRIu32 " running, %" PRIu32 " queued; %" PRIu64 " done, %" PRIu64 " cancelled, %" PRIu64
                    " failed\n",
                    s->jobs_running, s->jobs_queued, s->jobs_done, s->jobs_cancelled, s->jobs_failed);
-        buf_printf(b, "tokens  %s generated, %s read\n", rate(old->decode_tokens, s->decode_tokens, seconds),
-                   rate(old->prefill_tokens, s->prefill_tokens, seconds));
+        buf_printf(b, "tokens  %s generated, %s read\n",
+                   format_rise_rate(old->decode_tokens, s->decode_tokens, seconds),
+                   format_rise_rate(old->prefill_tokens, s->prefill_tokens, seconds));
         buf_printf(b, "steps   %s, %" PRIu32 " in flight; %" PRIu64 " %s\n",
-                   rate(old->steps_done, s->steps_done, seconds), s->steps_in_flight, s->recoveries,
+                   format_rise_rate(old->steps_done, s->steps_done, seconds), s->steps_in_flight, s->recoveries,
                    s->recoveries == 1 ? "recovery" : "recoveries");
 }
 
@@ -115,15 +116,15 @@ static void show_worker(struct buf *b, const struct sample *was, const struct sa
 {
         const struct tandem_worker *old = find_worker(was, w->name);
         double seconds = seconds_between(was, is);
-        uint64_t n = old ? rise(old->handovers, w->handovers) : 0,
-                 ns = old ? rise(old->handover_ns, w->handover_ns) : 0;
+        uint64_t n = old ? counter_rise(old->handovers, w->handovers) : 0,
+                 ns = old ? counter_rise(old->handover_ns, w->handover_ns) : 0;
         char graph[21], busy[16] = "   -", hand[48] = "-";
 
-        bar(graph, 20, 0);
+        draw_bar(graph, 20, 0);
         if (old && seconds > 0) {
-                double part = TDM_MIN((double)rise(old->busy_ns, w->busy_ns) / 1e9 / seconds, 1.0);
+                double part = TDM_MIN((double)counter_rise(old->busy_ns, w->busy_ns) / 1e9 / seconds, 1.0);
 
-                bar(graph, 20, part);
+                draw_bar(graph, 20, part);
                 snprintf(busy, sizeof(busy), "%3.0f%%", part * 100);
         }
         if (n > 0)
@@ -142,7 +143,7 @@ static void show_pages(struct buf *b, const char *name, uint32_t used, uint32_t 
 
         if (total == 0)
                 return;
-        bar(graph, 20, (double)used / total);
+        draw_bar(graph, 20, (double)used / total);
         buf_printf(b, " %s [%s] %" PRIu32 "/%" PRIu32 " ", name, graph, used, total);
 }
 
@@ -172,7 +173,7 @@ static void show_job(struct buf *b, const struct sample *was, const struct sampl
         if (!old)
                 seconds = TDM_MIN(seconds, j->age_s);
         if (seconds > 0 && j->state != TANDEM_JOB_QUEUED)
-                format_rate(speed, sizeof(speed), (double)rise(n_old, n) / seconds);
+                format_rate(speed, sizeof(speed), (double)counter_rise(n_old, n) / seconds);
         snprintf(read, sizeof(read), "%" PRIu32 "/%" PRIu32, j->prefilled_tokens, j->prompt_tokens);
         snprintf(made, sizeof(made), "%" PRIu32 "/%" PRIu32, j->generated_tokens, j->max_tokens);
         format_duration(age, sizeof(age), j->age_s);
@@ -194,7 +195,8 @@ static unsigned lines_in(const struct buf *b)
 }
 
 /* All of it; at most max_rows lines. heading: the byte in front of the table's heading, or 0. */
-static void show(struct buf *b, const struct sample *was, const struct sample *is, unsigned max_rows, char heading)
+static void show_sample(struct buf *b, const struct sample *was, const struct sample *is, unsigned max_rows,
+                        char heading)
 {
         const char mark[2] = { heading, '\0' };
         const struct tandem_status *s = is->status;
@@ -225,13 +227,13 @@ static void show(struct buf *b, const struct sample *was, const struct sample *i
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
-static void draw(const struct sample *was, const struct sample *is)
+static void draw_sample(const struct sample *was, const struct sample *is)
 {
         _cleanup_(buf_freep) struct buf b = { 0 };
         unsigned rows, columns;
 
         screen_size(&rows, &columns);
-        show(&b, was, is, rows, SCREEN_HEADING);
+        show_sample(&b, was, is, rows, SCREEN_HEADING);
         if (!b.failed)
                 screen_show(b.data, b.size);
 }
@@ -258,7 +260,7 @@ static int run_screen(struct tandem *tandem, uint64_t delay_ns, uint32_t n_round
                         if (was.status)
                                 round++;
                 }
-                draw(&was, &is);
+                draw_sample(&was, &is);
                 if (n_rounds > 0 && round >= n_rounds)
                         break;
                 due = is.time_ns + delay_ns;
@@ -285,7 +287,7 @@ static int run_plain(struct tandem *tandem, uint64_t delay_ns, uint32_t n_rounds
                 if (code != TANDEM_OK)
                         break;
                 buf_puts(&b, round ? "\n" : "");
-                show(&b, &was, &is, UINT32_MAX, '\0');
+                show_sample(&b, &was, &is, UINT32_MAX, '\0');
                 if (!b.failed)
                         out_write(b.data, b.size);
                 out_flush();
@@ -299,7 +301,7 @@ static int run_plain(struct tandem *tandem, uint64_t delay_ns, uint32_t n_rounds
         return code;
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_top(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         const char *term = getenv("TERM");
@@ -352,5 +354,5 @@ const struct command command_top = {
                  "each round is printed as plain text. Shown are your own jobs; root sees the jobs of every "
                  "user.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_top,
 };

@@ -142,7 +142,7 @@ static uint64_t gap_ns(const struct recording *r, uint64_t from)
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-static void flush(struct recording *r)
+static void flush_recording(struct recording *r)
 {
         size_t done = 0;
 
@@ -165,12 +165,13 @@ static void flush(struct recording *r)
 }
 
 /* Begins a record; the caller adds fields and calls record_end(). Times are microseconds. */
-static struct buf *record(struct recording *r, const char *phase, const char *name, unsigned track, uint64_t time_ns)
+static struct buf *record_event(struct recording *r, const char *phase, const char *name, unsigned track,
+                                uint64_t time_ns)
 {
         struct buf *b = &r->out;
 
         if (r->out.size > WRITE_BYTES)
-                flush(r);
+                flush_recording(r);
         r->n_shown += strcmp(phase, "M") != 0;
         buf_printf(b, "%s\n{", r->n_records++ ? "," : "");
         json_field_string(b, "ph", phase);
@@ -195,13 +196,13 @@ static void add_duration(struct buf *b, uint64_t ns)
 
 static void name_thread(struct recording *r, unsigned tid, const char *name, unsigned order)
 {
-        struct buf *b = record(r, "M", "thread_name", tid, 0);
+        struct buf *b = record_event(r, "M", "thread_name", tid, 0);
 
         buf_puts(b, ",\"args\":{");
         json_field_string(b, "name", name);
         buf_puts(b, "}");
         record_end(r);
-        b = record(r, "M", "thread_sort_index", tid, 0);
+        b = record_event(r, "M", "thread_sort_index", tid, 0);
         buf_printf(b, ",\"args\":{\"sort_index\":%u}", order);
         record_end(r);
 }
@@ -213,7 +214,7 @@ static void begin_file(struct recording *r)
         struct buf *b = &r->out;
 
         buf_puts(b, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-        b = record(r, "M", "process_name", 0, 0);
+        b = record_event(r, "M", "process_name", 0, 0);
         buf_puts(b, ",\"args\":{\"name\":\"tandem\"}");
         record_end(r);
         name_thread(r, TANDEM_TRACK_TANDEMD, track_names[TANDEM_TRACK_TANDEMD], 0);
@@ -229,7 +230,7 @@ static void begin_file(struct recording *r)
 static void end_file(struct recording *r)
 {
         buf_printf(&r->out, "\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"events\":%" PRIu64 "}}\n", r->n_shown);
-        flush(r);
+        flush_recording(r);
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
@@ -255,9 +256,9 @@ static uint64_t flow_id(const struct tandem_trace_event *e)
         return e->step << 10 | (block & 1023);
 }
 
-static void arrow(struct recording *r, const char *phase, unsigned track, uint64_t time_ns, uint64_t id)
+static void record_arrow(struct recording *r, const char *phase, unsigned track, uint64_t time_ns, uint64_t id)
 {
-        struct buf *b = record(r, phase, "hand-over", track, time_ns);
+        struct buf *b = record_event(r, phase, "hand-over", track, time_ns);
 
         buf_printf(b, ",\"cat\":\"hand-over\",\"id\":%" PRIu64 "%s", id, *phase == 'f' ? ",\"bp\":\"e\"" : "");
         record_end(r);
@@ -285,7 +286,7 @@ static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool w
         if (end_ns < e->time_ns)
                 return;
         block_name(e, name, sizeof(name));
-        b = record(r, "X", name, l, e->time_ns);
+        b = record_event(r, "X", name, l, e->time_ns);
         add_duration(b, end_ns - e->time_ns);
         buf_printf(b, ",\"cat\":\"block\",\"args\":{\"step\":%" PRIu64 ",\"rows\":%" PRIu32, e->step, e->rows);
         if (track->taken_ns)
@@ -293,7 +294,7 @@ static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool w
         buf_printf(b, "%s}", whole ? "" : ",\"unfinished\":true");
         record_end(r);
         if (track->flow)
-                arrow(r, "f", l, e->time_ns, track->flow);
+                record_arrow(r, "f", l, e->time_ns, track->flow);
         track->flow = 0;
         track->taken_ns = 0;
         if (whole && !span_add(&track->blocks, e->time_ns, end_ns))
@@ -307,7 +308,7 @@ static void close_block(struct recording *r, unsigned l, uint64_t end_ns, bool w
 static void close_wait(struct recording *r, unsigned l, uint64_t end_ns, bool whole)
 {
         struct track *track = &r->tracks[l];
-        struct buf *b = record(r, "X", "waiting", WAIT_TID(l), track->wait_from);
+        struct buf *b = record_event(r, "X", "waiting", WAIT_TID(l), track->wait_from);
 
         track->in_wait = false;
         if (end_ns > track->wait_from && !span_add(&track->waits, track->wait_from, end_ns))
@@ -353,7 +354,7 @@ static void worker_event(struct recording *r, unsigned l, const struct tandem_tr
                 break;
         case TANDEM_TRACE_HANDED_ON:
                 if (track->blocks.n > 0) /* the arrow leaves from the block that has just ended */
-                        arrow(r, "s", l, track->blocks.items[track->blocks.n - 1].to - 1, flow_id(e));
+                        record_arrow(r, "s", l, track->blocks.items[track->blocks.n - 1].to - 1, flow_id(e));
                 break;
         case TANDEM_TRACE_WAIT_BEGIN:
                 track->wait_from = e->time_ns;
@@ -379,7 +380,7 @@ static void step_bar(struct recording *r, const char *phase, const struct open_s
         struct buf *b;
 
         snprintf(name, sizeof(name), "step %" PRIu64, s->step);
-        b = record(r, phase, name, TANDEM_TRACK_TANDEMD, time_ns);
+        b = record_event(r, phase, name, TANDEM_TRACK_TANDEMD, time_ns);
         buf_printf(b, ",\"cat\":\"step\",\"id\":%" PRIu64 ",\"args\":{\"step\":%" PRIu64 ",\"rows\":%" PRIu32 "}",
                    s->step, s->step, s->rows);
         record_end(r);
@@ -442,7 +443,7 @@ static void daemon_event(struct recording *r, const struct tandem_trace_event *e
         default:
                 return;
         }
-        b = record(r, "i", text, TANDEM_TRACK_TANDEMD, e->time_ns);
+        b = record_event(r, "i", text, TANDEM_TRACK_TANDEMD, e->time_ns);
         buf_puts(b, ",\"s\":\"g\",\"cat\":\"fleet\"");
         record_end(r);
 }
@@ -471,12 +472,12 @@ static void on_event(const struct tandem_trace_event *e, void *userdata)
 
 /* ---- the sentences ----------------------------------------------------------------------------------------------- */
 
-static double share(uint64_t part, uint64_t whole)
+static double percent_share(uint64_t part, uint64_t whole)
 {
         return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
 }
 
-static int rising(const void *a, const void *b)
+static int compare_rising(const void *a, const void *b)
 {
         uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
@@ -504,7 +505,7 @@ static void say_between(const struct recording *r)
         if (n == 0)
                 return;
         for (unsigned k = 0; k < 4; k++)
-                qsort(parts[k], n, sizeof(parts[k][0]), rising);
+                qsort(parts[k], n, sizeof(parts[k][0]), compare_rising);
         fprintf(stderr,
                 "between      tokens drawn in %.1f us, heard of after %.1f, the next step posted after %.1f, taken "
                 "after %.1f "
@@ -513,7 +514,7 @@ static void say_between(const struct recording *r)
                 (double)parts[3][n / 2] / 1e3, n);
 }
 
-static void summary(const struct recording *r, const struct tandem_trace *trace)
+static void write_summary(const struct recording *r, const struct tandem_trace *trace)
 {
         uint64_t from = r->past ? 0 : UINT64_MAX, to = 0, n = 0, ns = 0, n_posts = 0, posts_ns = 0, lost = 0, flying;
 
@@ -550,7 +551,8 @@ static void summary(const struct recording *r, const struct tandem_trace *trace)
                         fprintf(stderr, "%-12s no events: it slept, or is off\n", track_names[l]);
                 else
                         fprintf(stderr, "%-12s busy %5.1f%%, waiting %5.1f%%\n", track_names[l],
-                                share(sum_since(&track->blocks, from), to - from), share(waiting, to - from));
+                                percent_share(sum_since(&track->blocks, from), to - from),
+                                percent_share(waiting, to - from));
         }
         fprintf(stderr,
                 "hand-overs   %" PRIu64 " between workers, mean %.1f us; %" PRIu64 " from tandemd, mean %.1f us\n", n,
@@ -558,7 +560,7 @@ static void summary(const struct recording *r, const struct tandem_trace *trace)
                 n_posts ? (double)posts_ns / (double)n_posts / 1e3 : 0.0);
         flying = sum_since(&r->flying, from);
         fprintf(stderr, "gaps         %4.1f%% of the %.3f s in which steps were under way no worker ran a block\n",
-                share(gap_ns(r, from), flying), (double)flying / 1e9);
+                percent_share(gap_ns(r, from), flying), (double)flying / 1e9);
         say_between(r);
         fprintf(stderr,
                 "steps        %" PRIu64 " done, %" PRIu64 " failed; %" PRIu64 " workers lost, %" PRIu64 " epochs\n",
@@ -626,7 +628,7 @@ static int take_trace(struct tandem *tandem, struct recording *r, const struct t
         if (error)
                 status = complain_error(error);
         else
-                summary(r, trace);
+                write_summary(r, trace);
         tandem_trace_free(trace);
         return r->failed ? EXIT_FAILED : status;
 }
@@ -639,7 +641,7 @@ struct trace_options {
 
 extern const struct command command_trace;
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_trace(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_trace_options options;
@@ -712,5 +714,5 @@ const struct command command_trace = {
                  "was, what a hand-over took, how long no worker ran. Ctrl-C ends it early. Only root and "
                  "the daemon's own user may.",
         COMMAND_ARGS(args),
-        .run = run,
+        .run = run_trace,
 };

@@ -21,7 +21,7 @@ int unload_run(struct cli *cli, const struct command *command, int argc, char **
         return out_finish();
 }
 
-static int run(struct cli *cli, int argc, char **argv)
+static int run_unload(struct cli *cli, int argc, char **argv)
 {
         return unload_run(cli, &command_unload, argc, argv);
 }
@@ -32,5 +32,5 @@ const struct command command_unload = {
         .usage = "MODEL",
         .about = "Gives a model's memory back, by its name in `tandem models`.",
         .offer = OFFER_MODELS,
-        .run = run,
+        .run = run_unload,
 };

@@ -14,7 +14,7 @@ struct sums {
         const char *why; /* NULL: it could be measured */
 };
 
-static void compare(const struct tandem_scores *scores, const json_t *top, size_t begin, struct sums *sums)
+static void compare_scores(const struct tandem_scores *scores, const json_t *top, size_t begin, struct sums *sums)
 {
         for (size_t i = 0; i < json_array_size(top); i++) {
                 const json_t *want = json_array_get(top, i);
@@ -49,7 +49,7 @@ static void compare(const struct tandem_scores *scores, const json_t *top, size_
 }
 
 /* One prompt of the golden file. False: err says why the daemon did not do it. */
-static bool one(struct tandem *tandem, const json_t *golden, struct sums *sums, struct tandem_error *err)
+static bool measure_golden(struct tandem *tandem, const json_t *golden, struct sums *sums, struct tandem_error *err)
 {
         _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
         const json_t *ids = json_object_get(golden, "ids");
@@ -84,8 +84,8 @@ static bool one(struct tandem *tandem, const json_t *golden, struct sums *sums, 
                 sums->why = "the job was cancelled";
                 return true;
         }
-        compare(tandem_job_scores(job), json_object_get(golden, "top"),
-                (size_t)json_integer_value(json_object_get(golden, "prompt_len")) - 1, sums);
+        compare_scores(tandem_job_scores(job), json_object_get(golden, "top"),
+                       (size_t)json_integer_value(json_object_get(golden, "prompt_len")) - 1, sums);
         return true;
 }
 
@@ -97,7 +97,7 @@ void report_distance(struct buf *to, struct tandem *tandem)
         bool ok = true;
 
         for (size_t i = 0; ok && !sums.why && i < json_array_size(all); i++)
-                ok = one(tandem, json_array_get(all, i), &sums, &err);
+                ok = measure_golden(tandem, json_array_get(all, i), &sums, &err);
         json_decref(all);
         if (!ok)
                 buf_printf(to, "Not measured: %s: %s\n", err.name, err.message);

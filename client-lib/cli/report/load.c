@@ -29,7 +29,7 @@ struct load {
         char failure[256];
 };
 
-static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+static void on_load_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
 {
         struct load_job *j = userdata;
 
@@ -41,7 +41,7 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
                 j->load->first_ms[j->load->n_first++] = (float)((double)(j->first_ns - j->start_ns) / 1e6);
 }
 
-static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
+static void on_load_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
 {
         struct load_job *j = userdata;
 
@@ -56,8 +56,8 @@ static void on_done(struct tandem_job *job, const struct tandem_result *result, 
         }
 }
 
-static bool start(struct tandem *tandem, const char *model, struct load_job *j, uint64_t number,
-                  struct tandem_error *err)
+static bool start_load_job(struct tandem *tandem, const char *model, struct load_job *j, uint64_t number,
+                           struct tandem_error *err)
 {
         struct tandem_generate_options options;
         struct tandem_callbacks callbacks;
@@ -70,8 +70,8 @@ static bool start(struct tandem *tandem, const char *model, struct load_job *j, 
         options.max_tokens = TOKENS;
         options.ignore_end = true;
         tandem_callbacks_init(&callbacks);
-        callbacks.on_token = on_token;
-        callbacks.on_done = on_done;
+        callbacks.on_token = on_load_token;
+        callbacks.on_done = on_load_done;
         j->done = false;
         j->first_ns = 0;
         j->start_ns = tdm_now_ns();
@@ -79,7 +79,8 @@ static bool start(struct tandem *tandem, const char *model, struct load_job *j, 
 }
 
 /* What the workers say of themselves: the share of the time in which each was in blocks, and its device's sensors. */
-static void look(struct tandem *tandem, struct sensors *sensors, struct tandem_status **last, uint64_t *last_ns)
+static void look_at_status(struct tandem *tandem, struct sensors *sensors, struct tandem_status **last,
+                           uint64_t *last_ns)
 {
         struct tandem_status *now_status;
         struct tandem_error err;
@@ -118,12 +119,12 @@ static void look(struct tandem *tandem, struct sensors *sensors, struct tandem_s
         *last_ns = now;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_times(const void *a, const void *b)
 {
         return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
 }
 
-static double quantile(const struct load *load, double q)
+static double load_quantile(const struct load *load, double q)
 {
         return (double)load->first_ms[TDM_MIN((size_t)(q * (double)load->n_first), load->n_first - 1)];
 }
@@ -138,10 +139,11 @@ static void write_result(struct buf *to, struct load *load, unsigned n_jobs, dou
         if (load->n_failed > 0)
                 buf_printf(to, "The last failure: %s\n", load->failure);
         if (load->n_first > 0) {
-                qsort(load->first_ms, load->n_first, sizeof(*load->first_ms), compare);
+                qsort(load->first_ms, load->n_first, sizeof(*load->first_ms), compare_times);
                 buf_printf(to,
                            "First token, ms: half within %.0f, 90%% within %.0f, 99%% within %.0f, the last %.0f.\n",
-                           quantile(load, 0.5), quantile(load, 0.9), quantile(load, 0.99), quantile(load, 1));
+                           load_quantile(load, 0.5), load_quantile(load, 0.9), load_quantile(load, 0.99),
+                           load_quantile(load, 1));
         }
         buf_puts(to, "\n");
 }
@@ -175,7 +177,7 @@ int report_load(struct buf *to, struct tandem *tandem, const char *model, double
         signal_set_mode(SIGNAL_ANSWER);
         for (unsigned i = 0; i < n_jobs && status == EXIT_OK; i++) {
                 load.jobs[i].load = &load;
-                if (!start(tandem, model, &load.jobs[i], number++, &err))
+                if (!start_load_job(tandem, model, &load.jobs[i], number++, &err))
                         status = complain_error(&err);
         }
         while (status == EXIT_OK && now < end) {
@@ -194,12 +196,12 @@ int report_load(struct buf *to, struct tandem *tandem, const char *model, double
                         load.jobs[i].job = NULL;
                         if (load.n_failed > 10) /* it will not become better */
                                 end = now;
-                        else if (!start(tandem, model, &load.jobs[i], number++, &err))
+                        else if (!start_load_job(tandem, model, &load.jobs[i], number++, &err))
                                 status = complain_error(&err);
                 }
                 if (now - looked_ns >= TDM_NSEC_PER_SEC) {
                         looked_ns = now;
-                        look(tandem, &sensors, &last, &last_ns);
+                        look_at_status(tandem, &sensors, &last, &last_ns);
                         progress_show("under load for %.0f s more, %" PRIu64 " tokens so far…",
                                       end > now ? (double)(end - now) / 1e9 : 0, load.n_tokens);
                 }

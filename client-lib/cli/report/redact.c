@@ -9,7 +9,7 @@ static bool is_word(char c)
         return isalnum((unsigned char)c) || c == '_';
 }
 
-static void become(struct buf *text, struct buf *made)
+static void become_text(struct buf *text, struct buf *made)
 {
         made->failed |= text->failed;
         buf_free(text);
@@ -17,7 +17,7 @@ static void become(struct buf *text, struct buf *made)
 }
 
 /* Puts `by` where `what` stands; a word only where no letter, digit or _ is beside it. */
-static void replace(struct buf *text, const char *what, const char *by, bool word)
+static void replace_text(struct buf *text, const char *what, const char *by, bool word)
 {
         struct buf made = { 0 };
         size_t n = strlen(what), at = 0;
@@ -35,7 +35,7 @@ static void replace(struct buf *text, const char *what, const char *by, bool wor
                         buf_puts(&made, apart ? by : what);
                 at = here + (found ? n : 0);
         }
-        become(text, &made);
+        become_text(text, &made);
 }
 
 /* After `from` everything up to one of the bytes in `until` goes; `by` stands for both. */
@@ -57,7 +57,7 @@ static void cut_names(struct buf *text, const char *from, const char *until, con
                 while (at < text->size && !strchr(until, text->data[at]))
                         at++;
         }
-        become(text, &made);
+        become_text(text, &made);
 }
 
 /* "path":"/somewhere/x.gguf" becomes "path":"x.gguf". */
@@ -78,7 +78,7 @@ static void cut_folders(struct buf *text)
                                 name = at;
                 buf_add(&made, text->data + name, at - name);
         }
-        become(text, &made);
+        become_text(text, &made);
 }
 
 void report_redact(struct buf *text)
@@ -92,12 +92,12 @@ void report_redact(struct buf *text)
                 return;
         cut_folders(text);
         if (home && strlen(home) > 1)
-                replace(text, home, "~", false);
+                replace_text(text, home, "~", false);
         cut_names(text, "/home/", "/ \"'`\n:,)", "~");
         cut_names(text, "/run/user/", "/ \"'`\n:,)", "/run/user/UID");
         /* root and tandem are words of the report itself */
         if (user && strcmp(user->pw_name, "root") != 0 && strcmp(user->pw_name, "tandem") != 0)
-                replace(text, user->pw_name, "USER", true);
+                replace_text(text, user->pw_name, "USER", true);
         if (gethostname(host, sizeof(host) - 1) == 0 && strcmp(host, "localhost") != 0)
-                replace(text, host, "HOST", true);
+                replace_text(text, host, "HOST", true);
 }

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <math.h>
 
-static bool read_text(const char *root, const char *path, char *to, size_t size)
+static bool read_sensor_text(const char *root, const char *path, char *to, size_t size)
 {
         char whole[700];
         ssize_t n;
@@ -27,7 +27,7 @@ static bool read_number(const char *root, const char *path, uint64_t *ret)
         char text[64], *end;
         long long v;
 
-        if (!read_text(root, path, text, sizeof(text)))
+        if (!read_sensor_text(root, path, text, sizeof(text)))
                 return false;
         v = strtoll(text, &end, 10);
         if (end == text || v < 0)
@@ -36,7 +36,8 @@ static bool read_number(const char *root, const char *path, uint64_t *ret)
         return true;
 }
 
-static struct sensor *add(struct sensors *s, enum sensor_kind kind, const char *name, const char *unit, double scale)
+static struct sensor *add_sensor(struct sensors *s, enum sensor_kind kind, const char *name, const char *unit,
+                                 double scale)
 {
         struct sensor *sensor;
 
@@ -57,14 +58,14 @@ static void try_file(struct sensors *s, enum sensor_kind kind, const char *name,
 
         if (!read_number(s->root, path, &value))
                 return;
-        sensor = add(s, kind, name, unit, scale);
+        sensor = add_sensor(s, kind, name, unit, scale);
         if (sensor)
                 snprintf(sensor->path, sizeof(sensor->path), "%.300s", path);
 }
 
 /* Calls fn for each name in a folder, in the order of their bytes. */
-static void each(struct sensors *s, const char *folder, const char *prefix,
-                 void (*fn)(struct sensors *s, const char *path))
+static void each_sensor_folder(struct sensors *s, const char *folder, const char *prefix,
+                               void (*fn)(struct sensors *s, const char *path))
 {
         char whole[512], path[512];
         struct dirent **names;
@@ -97,7 +98,7 @@ static void find_hwmon(struct sensors *s, const char *folder)
         char chip[40], name[80], path[512];
 
         snprintf(path, sizeof(path), "%.400s/name", folder);
-        if (!read_text(s->root, path, chip, sizeof(chip)))
+        if (!read_sensor_text(s->root, path, chip, sizeof(chip)))
                 return;
         for (size_t i = 0; i < TDM_ARRAY_SIZE(known); i++) {
                 snprintf(path, sizeof(path), "%.400s/%s", folder, known[i].file);
@@ -111,7 +112,7 @@ static void find_powercap(struct sensors *s, const char *folder)
         char domain[40], name[80], path[512];
 
         snprintf(path, sizeof(path), "%.400s/name", folder);
-        if (!read_text(s->root, path, domain, sizeof(domain)))
+        if (!read_sensor_text(s->root, path, domain, sizeof(domain)))
                 return;
         snprintf(path, sizeof(path), "%.400s/energy_uj", folder);
         snprintf(name, sizeof(name), "%s power (RAPL)", domain);
@@ -150,10 +151,10 @@ void sensors_find(struct sensors *s, const char *root)
 
         *s = (struct sensors){ .root = root };
         if (mean_clock(s, &clock))
-                (void)add(s, SENSOR_CLOCKS, "CPU clock, mean of all", "MHz", 1);
-        each(s, "/sys/class/hwmon", "hwmon", find_hwmon);
-        each(s, "/sys/class/powercap", "intel-rapl:", find_powercap);
-        each(s, "/sys/class/power_supply", "BAT", find_battery);
+                (void)add_sensor(s, SENSOR_CLOCKS, "CPU clock, mean of all", "MHz", 1);
+        each_sensor_folder(s, "/sys/class/hwmon", "hwmon", find_hwmon);
+        each_sensor_folder(s, "/sys/class/powercap", "intel-rapl:", find_powercap);
+        each_sensor_folder(s, "/sys/class/power_supply", "BAT", find_battery);
 }
 
 void sensors_add_process(struct sensors *s, const char *name, uint64_t pid)
@@ -164,12 +165,12 @@ void sensors_add_process(struct sensors *s, const char *name, uint64_t pid)
         if (pid == 0)
                 return;
         snprintf(what, sizeof(what), "CPU of %.40s", name);
-        sensor = add(s, SENSOR_CPU, what, "% of one", 100);
+        sensor = add_sensor(s, SENSOR_CPU, what, "% of one", 100);
         if (sensor)
                 snprintf(sensor->path, sizeof(sensor->path), "/proc/%llu/stat", (unsigned long long)pid);
 }
 
-static void take(struct sensor *sensor, double value)
+static void take_reading(struct sensor *sensor, double value)
 {
         sensor->min = fmin(sensor->min, value);
         sensor->max = fmax(sensor->max, value);
@@ -185,9 +186,9 @@ void sensors_tell(struct sensors *s, const char *name, const char *unit, double 
                 if (s->sensors[i].path[0] == '\0' && strcmp(s->sensors[i].name, name) == 0)
                         sensor = &s->sensors[i];
         if (!sensor)
-                sensor = add(s, SENSOR_VALUE, name, unit, 1);
+                sensor = add_sensor(s, SENSOR_VALUE, name, unit, 1);
         if (sensor)
-                take(sensor, value);
+                take_reading(sensor, value);
 }
 
 /* The ticks that a process has computed: fields 14 and 15, counted behind the name, which may hold anything. */
@@ -196,7 +197,7 @@ static bool read_ticks(const char *root, const char *path, uint64_t *ret)
         unsigned long long user, system;
         char text[1024], *p;
 
-        if (!read_text(root, path, text, sizeof(text)) || !(p = strrchr(text, ')')))
+        if (!read_sensor_text(root, path, text, sizeof(text)) || !(p = strrchr(text, ')')))
                 return false;
         if (sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &system) != 2)
                 return false;
@@ -216,7 +217,7 @@ void sensors_sample(struct sensors *s, uint64_t now_ns)
 
                 if (sensor->kind == SENSOR_CLOCKS) {
                         if (mean_clock(s, &clock))
-                                take(sensor, clock);
+                                take_reading(sensor, clock);
                         continue;
                 }
                 if (!sensor->path[0])
@@ -227,14 +228,15 @@ void sensors_sample(struct sensors *s, uint64_t now_ns)
                         continue;
                 }
                 if (!counts) {
-                        take(sensor, (double)value * scale);
+                        take_reading(sensor, (double)value * scale);
                         continue;
                 }
                 if (sensor->kind == SENSOR_CPU)
                         scale /= (double)ticks;
                 /* A counter that went down has begun anew. */
                 if (sensor->has_last && value >= sensor->last && now_ns > sensor->last_ns)
-                        take(sensor, (double)(value - sensor->last) * scale * 1e9 / (double)(now_ns - sensor->last_ns));
+                        take_reading(sensor,
+                                     (double)(value - sensor->last) * scale * 1e9 / (double)(now_ns - sensor->last_ns));
                 sensor->last = value;
                 sensor->last_ns = now_ns;
                 sensor->has_last = true;

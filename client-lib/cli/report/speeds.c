@@ -14,7 +14,7 @@ extern char **environ;
 enum { MAX_OUTPUT = 1 << 20, PAIRS = 3, PROMPT = 128, TOKENS = 32 };
 
 /* What a program prints on standard output; its messages are dropped. Its exit status, or -errno; -EINTR: Ctrl-C. */
-static int capture(const char *path, char *const *argv, struct buf *ret)
+static int capture_output(const char *path, char *const *argv, struct buf *ret)
 {
         posix_spawn_file_actions_t actions;
         int fds[2], status, r;
@@ -93,7 +93,7 @@ static int own_rate(struct cli *cli, const char *model, const char *batch, json_
         argv[n++] = (char *)(uintptr_t)batch;
         argv[n++] = (char *)(uintptr_t) "--json";
         argv[n] = NULL;
-        r = capture("/proc/self/exe", argv, &out);
+        r = capture_output("/proc/self/exe", argv, &out);
         *ret = r == 0 ? json_loadb(out.data, out.size, 0, NULL) : NULL;
         return r;
 }
@@ -106,7 +106,7 @@ static int llama_rate(const char *program, const char *file, struct rate *ret)
                          (char *)(uintptr_t) "-p",          (char *)(uintptr_t) "128",  (char *)(uintptr_t) "-n",
                          (char *)(uintptr_t) "32",          (char *)(uintptr_t) "-r",   (char *)(uintptr_t) "1",
                          (char *)(uintptr_t) "-o",          (char *)(uintptr_t) "json", NULL };
-        int r = capture(program, argv, &out);
+        int r = capture_output(program, argv, &out);
         json_t *all = r == 0 ? json_loadb(out.data, out.size, 0, NULL) : NULL;
 
         *ret = (struct rate){ 0 };
@@ -137,7 +137,7 @@ static bool find_in_path(const char *name, char *ret, size_t size)
         return false;
 }
 
-static int pairs(struct buf *to, struct cli *cli, const char *model, const char *program, const char *file)
+static int measure_pairs(struct buf *to, struct cli *cli, const char *model, const char *program, const char *file)
 {
         buf_printf(to, "\nIn turns with llama-bench on the same file, one job, tokens/s:\n\n"
                        "| prompt: Tandem | llama.cpp | ratio | generation: Tandem | llama.cpp | ratio |\n"
@@ -204,7 +204,7 @@ int report_speeds(struct buf *to, struct cli *cli, const char *model, const char
         else if (!file)
                 buf_puts(to, "\nNot compared with llama.cpp: --llama FILE says which file the model is.\n");
         else
-                return pairs(to, cli, model, program, file);
+                return measure_pairs(to, cli, model, program, file);
         return EXIT_OK;
 }
 
@@ -217,7 +217,7 @@ void report_gpu_memory(struct buf *to)
         progress_show("the GPU's memory…");
         if (!cli_find_program("tandem-gpu-worker", program, sizeof(program)))
                 buf_puts(to, "- GPU: the GPU worker's program is missing\n");
-        else if (capture(program, argv, &out) < 0 || out.size == 0 || out.failed)
+        else if (capture_output(program, argv, &out) < 0 || out.size == 0 || out.failed)
                 buf_puts(to, "- GPU: it could not be measured\n");
         else {
                 const char *end = memchr(out.data, '\n', out.size);
