@@ -12,7 +12,8 @@
 
 #define PAUSE_BYTES ((size_t)64 << 10) /* unread by the client: no more is taken from the daemon */
 #define RESUME_BYTES ((size_t)16 << 10)
-#define QUIET_NS TDM_NSEC_PER_SEC /* a stream that says nothing for so long gets a sign of life */
+#define MAX_TAIL_BYTES (MAX_STOPS * MAX_STOP_BYTES) /* that a peer may have held back at the end */
+#define QUIET_NS TDM_NSEC_PER_SEC                   /* a stream that says nothing for so long gets a sign of life */
 
 /* ---- the request ---- */
 
@@ -425,6 +426,31 @@ static int start_choices(struct generation *g, struct tandem_error *err)
 
 static void look(struct generation *g);
 
+/* Where a peer's token cannot be one of this job's. NULL: it can. */
+static const char *wrong_in_peers_token(const struct choice *c, const struct tandem_token *token)
+{
+        const struct generation_request *r = c->generation->request;
+
+        if (r->options.max_tokens > 0 && c->n_told >= r->options.max_tokens)
+                return "it tells more tokens than were asked for";
+        if (!choice_calls_fit(&c->calls, token))
+                return "it tells calls in an order in which none are made";
+        return NULL;
+}
+
+static void take_peers_token(struct choice *c, const struct tandem_token *given)
+{
+        struct tandem_token token = *given;
+
+        token.index = (uint32_t)c->n_told;
+        c->n_again++;
+        take_token(c, &token);
+        if (c->cut)
+                take_done(c, &(struct tandem_result){ .reason = TANDEM_REASON_CANCELLED,
+                                                      .prompt_tokens = c->prompt_tokens,
+                                                      .tail = "" });
+}
+
 /* A peer tells the job from its first token on: what the client has is compared, what is new goes to the client. */
 static void on_peer(struct choice *c, const struct takeover_line *line, const char *why)
 {
@@ -441,35 +467,33 @@ static void on_peer(struct choice *c, const struct takeover_line *line, const ch
         } else if (line->kind == TAKEOVER_TOKEN && c->n_again < c->n_told) {
                 const struct told *was = &c->told[c->n_again++];
 
-                if (was->id != line->token.id ||
-                    memcmp(&was->logprob, &line->token.logprob, sizeof(was->logprob)) != 0) {
-                        c->n_again = 0;
+                if (was->id != line->token.id || memcmp(&was->logprob, &line->token.logprob, sizeof(was->logprob)) != 0)
                         handoff_next(c->handoff, "it tells other tokens; its model or its arithmetic is another one");
-                }
                 return;
         } else if (line->kind == TAKEOVER_TOKEN) {
-                struct tandem_token token = line->token;
+                const char *wrong = wrong_in_peers_token(c, &line->token);
 
-                token.index = (uint32_t)c->n_told;
-                c->n_again++;
-                take_token(c, &token);
-                if (c->cut)
-                        take_done(c, &(struct tandem_result){ .reason = TANDEM_REASON_CANCELLED,
-                                                              .prompt_tokens = c->prompt_tokens,
-                                                              .tail = "" });
+                if (wrong) {
+                        handoff_next(c->handoff, wrong);
+                        return;
+                }
+                take_peers_token(c, &line->token);
         } else if (line->kind == TAKEOVER_DONE) {
                 struct tandem_result result = line->result;
 
                 if (c->n_again < c->n_told) {
-                        c->n_again = 0;
                         handoff_next(c->handoff, "its text ends earlier; its model or its arithmetic is another one");
                         return;
                 }
                 result.tail = c->tail.data ? c->tail.data : "";
                 result.tail_size = c->tail.size;
+                result.generated_tokens = (uint32_t)c->n_told;
                 take_done(c, &result);
-        } else if (line->kind == TAKEOVER_NOTHING && line->result.tail_size > 0) {
-                buffer_add(&c->tail, line->result.tail, line->result.tail_size);
+        } else if (line->kind == TAKEOVER_TAIL) {
+                if (c->tail.size + line->result.tail_size > MAX_TAIL_BYTES)
+                        handoff_next(c->handoff, "it holds more text back than any stop text is long");
+                else
+                        buffer_add(&c->tail, line->result.tail, line->result.tail_size);
                 return;
         }
         if (c->ended)

@@ -87,6 +87,8 @@ void handoff_next(struct handoff *h, const char *why)
         snprintf(text, sizeof(text), "%.200s", why);
         if (h->peer)
                 tdm_log_info("%s: the peer %s: %s", h->x->id, h->peer->name, text);
+        h->c->n_again = 0; /* the next one tells all of it anew */
+        buffer_free(&h->c->tail);
         while (h->next < config->n_peers) {
                 const struct peer_address *peer = &config->peers[h->next++];
                 int r = call(h, peer);

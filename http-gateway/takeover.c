@@ -152,6 +152,11 @@ static uint32_t count_of(const json_t *json, const char *key)
         return v < 0 ? 0 : v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
 }
 
+static bool is_count(const json_t *value)
+{
+        return json_is_integer(value) && json_integer_value(value) >= 0 && json_integer_value(value) <= UINT32_MAX;
+}
+
 static int take_ids(struct generation_request *r, const json_t *ids, struct failure *f)
 {
         struct prompt *p = &r->prompts[0];
@@ -360,7 +365,7 @@ static bool read_calls(struct takeover_line *line, const json_t *calls)
         for (size_t i = 0; i < n; i++) {
                 const json_t *call = json_array_get(calls, i), *text = json_object_get(call, "text");
 
-                if (!json_is_string(text))
+                if (!json_is_string(text) || !is_count(json_object_get(call, "call")))
                         return false;
                 line->deltas[i] = (struct tandem_call_delta){ .call = count_of(call, "call"),
                                                               .id = json_get_string(call, "id", ""),
@@ -417,9 +422,24 @@ static bool read_token(struct takeover_line *line, size_t size)
 {
         const json_t *text = json_object_get(line->json, "text"), *thinking = json_object_get(line->json, "thinking");
         const char *piece = json_get_string(line->json, "piece", NULL);
+        static const struct {
+                const char *name;
+                json_type type;
+        } kinds[] = { { "thinking", JSON_STRING },
+                      { "piece", JSON_STRING },
+                      { "calls", JSON_ARRAY },
+                      { "top", JSON_ARRAY },
+                      { "logprob", JSON_INTEGER } };
 
+        /* What is there is of its kind. */
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(kinds); i++) {
+                const json_t *value = json_object_get(line->json, kinds[i].name);
+
+                if (value && json_typeof(value) != kinds[i].type)
+                        return false;
+        }
         line->bytes = malloc(size);
-        if (!json_is_string(text) || !line->bytes)
+        if (!json_is_string(text) || !is_count(json_object_get(line->json, "id")) || !line->bytes)
                 return false;
         line->kind = TAKEOVER_TOKEN;
         line->token = (struct tandem_token){ .id = count_of(line->json, "id"),
@@ -471,6 +491,7 @@ void takeover_read(struct takeover_line *line, const char *data, size_t size)
                 right = read_done(line);
         } else if ((tail = json_object_get(line->json, "tail"))) {
                 right = json_is_string(tail);
+                line->kind = TAKEOVER_TAIL;
                 line->result.tail = right ? json_string_value(tail) : "";
                 line->result.tail_size = json_string_length(tail);
         } else {

@@ -17,7 +17,14 @@ json_t *takeover_request(const struct generation_request *r, unsigned choice);
 void takeover_generate(struct exchange *x);
 
 /* What a line says. The rest is empty where it does not belong to the kind. */
-enum takeover_kind { TAKEOVER_NOTHING, TAKEOVER_ACCEPTED, TAKEOVER_TOKEN, TAKEOVER_DONE, TAKEOVER_BROKEN };
+enum takeover_kind {
+        TAKEOVER_NOTHING,
+        TAKEOVER_ACCEPTED,
+        TAKEOVER_TOKEN,
+        TAKEOVER_TAIL,
+        TAKEOVER_DONE,
+        TAKEOVER_BROKEN
+};
 struct takeover_line {
         enum takeover_kind kind;
         json_t *json; /* owned: the texts below lie in it */

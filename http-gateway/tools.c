@@ -3,7 +3,8 @@
 #include "http-gateway/generation.h"
 #include "http-gateway/messages.h"
 
-#define ID_BYTES 9u /* letters and digits, which is what all chat templates take */
+#define MAX_CALLS 4096u /* of one answer */
+#define ID_BYTES 9u     /* letters and digits, which is what all chat templates take */
 
 void request_tools_free(struct request_tools *t)
 {
@@ -364,8 +365,27 @@ const struct tandem_message_details *const *request_details(struct generation_re
 
 /* ---- answers ---- */
 
+bool choice_calls_fit(const struct choice_calls *calls, const struct tandem_token *token)
+{
+        size_t n = calls->n;
+
+        for (size_t i = 0; i < token->n_calls; i++) {
+                const struct tandem_call_delta *delta = token->calls[i];
+
+                if (delta->call == n && delta->name[0] && n < MAX_CALLS)
+                        n++;
+                else if (delta->call >= n || delta->name[0])
+                        return false;
+        }
+        return true;
+}
+
 void choice_calls_add(struct choice_calls *calls, const struct tandem_token *token)
 {
+        if (!choice_calls_fit(calls, token)) {
+                calls->failed = true;
+                return;
+        }
         for (size_t i = 0; i < token->n_calls && !calls->failed; i++) {
                 const struct tandem_call_delta *delta = token->calls[i];
                 struct choice_call *items;

@@ -46,6 +46,8 @@ struct choice_calls {
         size_t n, bytes; /* what they take */
         bool failed;
 };
+/* Whether its deltas begin the next calls and go on with the last one, as calls are made. */
+bool choice_calls_fit(const struct choice_calls *calls, const struct tandem_token *token);
 void choice_calls_add(struct choice_calls *calls, const struct tandem_token *token);
 void choice_calls_free(struct choice_calls *calls);
 /* The arguments as an object; NULL: they were cut off. */

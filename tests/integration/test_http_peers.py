@@ -284,6 +284,111 @@ def peers_that_are_no_good():
             del want
 
 
+class FalsePeer:
+    """Answers each job with the same lines of JSON. Use it in a `with`."""
+
+    def __init__(self, *lines):
+        self.data = b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    def __enter__(self):
+        self.listener = socket.socket()
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen()
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc):
+        self.listener.close()
+
+    def _serve(self):
+        while True:
+            try:
+                s, _ = self.listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), s:
+                s.settimeout(PATIENCE)
+                data = b""
+                while b"\r\n\r\n" not in data:
+                    data += s.recv(65536)
+                s.sendall(self.data)
+                s.recv(1)
+
+
+def token(i, text, **more):
+    return {"id": i, "logprob": 0, "text": text, **more}
+
+
+def done(n, reason="length"):
+    return {"done": reason, "prompt_tokens": 3, "cached_tokens": 0, "generated_tokens": n}
+
+
+@contextlib.contextmanager
+def left_to(*peers):
+    """A gateway whose daemon has gone, before peers that answer with these lines."""
+    with contextlib.ExitStack() as stack:
+        d = stack.enter_context(FakeDaemon([]))
+        urls = [stack.enter_context(FalsePeer(*lines)).url for lines in peers]
+        os.unlink(d.socket)
+        yield stack.enter_context(Gateway(d, "--peers", peers_file(d, *urls)))
+
+
+@test
+def what_a_peer_held_back():
+    """A tail belongs to the text, and is counted. One of a peer that left says nothing of the next one's text."""
+    body = {"model": "tale", "prompt": "x", "max_tokens": 5}
+    whole = [{"accepted": 3}, token(5, "Hello"), {"tail": " wor"}, {"tail": "ld"}, done(1)]
+    for peers in ([whole], [[{"accepted": 3}, token(5, "Hello"), {"tail": " nobody"}], whole],
+                  [[{"accepted": 3}, token(5, "Hello"), token(6, " world"), token(7, "!"), {"tail": "x"}],
+                   [{"accepted": 3}, token(5, "Hello"), token(6, " world"), token(7, "!"), done(3, "stop")]]):
+        want = "Hello world!" if any("!" in str(line) for line in peers[0]) else "Hello world"
+        with left_to(*peers) as g:
+            g.post("/v1/completions", body)
+            for path, request in (("/v1/completions", body),
+                                  ("/v1/chat/completions", {"model": "tale", "messages": HI, "max_tokens": 5})):
+                text = "".join(c.get("text") or c.get("delta", {}).get("content") or ""
+                               for _, e in g.events(path, request) if isinstance(e, dict) for c in e["choices"])
+                equal(text, want, f"{path} after {peers}")
+
+
+@test
+def hostile_peers():
+    """A peer's numbers, orders and lengths are not believed: the next peer makes the job, and this gateway lives."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    body = {"model": "tale", "messages": HI, "tools": tools, "max_tokens": 5}
+
+    def call(number, **more):
+        return {"call": number, "id": "abcdefghi", "name": "f", "text": "{}", **more}
+    good = [{"accepted": 3}, token(5, "", calls=[call(0, text='{"a":')]), token(6, "", calls=[call(0, name="", text="1}")]),
+            done(2, "stop")]
+    bad = [[{"accepted": 3}, token(5, "", calls=[call(n)]), done(1)] for n in (1, 2, 7000000, 0xffffffff, -1, 1e300)]
+    bad += [[{"accepted": 3}, token(5, "", calls=[call(0), call(2)]), done(1)],
+            [{"accepted": 3}, token(5, "", calls=[call(0, name="")]), done(1)],
+            [{"accepted": 3}, token(5, "", calls=[call(0), call(0)]), done(1)],
+            [{"accepted": 3}, {"tail": "x" * 100000}, done(0)],
+            [{"accepted": 3}, {"tail": 5}, done(0)],
+            [{"accepted": 3}, token(5, "", top=[{"id": 1, "logprob": 0, "hex": "xyz"}])],
+            [{"accepted": 3}, token(5, "", piece="0g")],
+            [token(5, "", calls={"a": 1}, top=5, piece=[1], thinking={})],
+            [{"accepted": 3}, {"done": "nonsense"}]]
+    for lines in bad:
+        with left_to(lines, good) as g:
+            for stream in (False, True):
+                if stream:
+                    deltas = [c["delta"] for _, e in g.events("/v1/chat/completions", body) if isinstance(e, dict)
+                              for c in e["choices"]]
+                    calls = [f["function"]["arguments"] for x in deltas for f in x.get("tool_calls", [])]
+                else:
+                    message = g.post("/v1/chat/completions", body)["choices"][0]["message"]
+                    calls = [c["function"]["arguments"] for c in message["tool_calls"]]
+                check("".join(calls).endswith('{"a":1}') or "".join(calls).endswith("1}"), f"after {lines}", calls)
+            equal(g.process.poll(), None, "it lives")
+    with left_to([{"accepted": 3}] + [token(i, "x") for i in range(9)] + [done(9)]) as g:
+        g.post("/v1/chat/completions", body, 503)
+        check("more tokens than were asked for" in g.log(), "as many as were asked for", g.log())
+
+
 @test
 def files():
     with Daemon(placement=None) as d:
