@@ -31,7 +31,12 @@ struct exchange *exchange_new(struct server *s, struct peer *peer, struct MHD_Co
 
 int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f)
 {
-        if (owner_hold(x->owner, bytes, f) != 0) {
+        struct failure why;
+
+        while (owner_hold(x->owner, bytes, &why) != 0) {
+                if (server_make_room(x->server, why.status == 429 ? x->owner : NULL, x))
+                        continue;
+                *f = why;
                 if (x->held_bytes > x->owner->held_bytes / 2)
                         f->retry_ms = 0; /* it is too large by itself */
                 return f->status;
@@ -126,6 +131,15 @@ void exchange_break(struct exchange *x)
         if (x->peer)
                 (void)shutdown(x->peer->fd, SHUT_RDWR);
         exchange_wake(x);
+}
+
+void exchange_abandon(struct exchange *x)
+{
+        exchange_break(x);
+        drop_body(x);
+        if (x->counted)
+                owner_end_request(x->owner);
+        x->counted = false;
 }
 
 /* ---- the body ---- */
@@ -272,6 +286,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *response)
                         add_header(response, "Access-Control-Max-Age", "600");
                 }
         }
+        if (x->failure.status == 415)
+                add_header(response, "Accept-Encoding", "identity");
         if (x->failure.status == 401)
                 add_header(response, "WWW-Authenticate", "Bearer");
         if (x->failure.retry_ms > 0) {

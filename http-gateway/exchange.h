@@ -72,6 +72,8 @@ void exchange_take_body(struct exchange *x, const char *data, size_t size);
 enum MHD_Result exchange_continue(struct exchange *x);
 /* Ends it without a word more. */
 void exchange_break(struct exchange *x);
+/* The same of one whose body has not come whole, and gives back what it holds at once. */
+void exchange_abandon(struct exchange *x);
 
 /* A route's side. Taken over: json, buffer's content.
  *

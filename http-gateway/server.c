@@ -5,12 +5,14 @@
  * ever. The tick ends connections by the time that a whole request, or the next one, may take. */
 #include "http-gateway/server.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include "common/log.h"
 #include "common/notify.h"
@@ -18,6 +20,7 @@
 #include "http-gateway/exchange.h"
 #include "http-gateway/generation.h"
 #include "http-gateway/guard.h"
+#include "http-gateway/head.h"
 #include "http-gateway/listen.h"
 
 #define TICK_NS TDM_NSEC_PER_SEC
@@ -26,68 +29,48 @@
 #define UNREAD_NS (10 * TDM_NSEC_PER_SEC)  /* an answer that does not move for so long waits for its client */
 #define TRIM_BYTES ((uint64_t)16 << 20)    /* so much less is held than was: the system gets it back */
 #define DRAIN_NS (8 * TDM_NSEC_PER_SEC)
+#define HALF_NS TDM_NSEC_PER_SEC /* a request that is not whole after that is slow, and makes room for others */
+#define SPARE_DESCRIPTORS 64u
+#define WANTED_DESCRIPTORS (4 * MAX_CONNECTIONS)
 
 /* ---- the head of a request ---- */
 
-struct head {
-        unsigned n_host, n_length, n_encoding;
-        const char *host, *origin, *encoding, *length, *expect, *authorization, *x_api_key, *wants_headers,
-                *wants_method;
-};
+/* ---- room ---- */
 
-static enum MHD_Result on_header(void *userdata, enum MHD_ValueKind kind, const char *name, const char *value)
+bool server_make_room(struct server *s, const struct owner *owner, const struct exchange *asker)
 {
-        struct head *h = userdata;
+        uint64_t now_ns = tdm_now_ns();
+        struct exchange *x, *found = NULL;
 
-        if (!value)
-                value = "";
-        if (strcasecmp(name, "Host") == 0) {
-                h->n_host++;
-                h->host = value;
-        } else if (strcasecmp(name, "Content-Length") == 0) {
-                h->n_length++;
-                h->length = value;
-        } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
-                h->n_encoding++;
-                h->encoding = value;
-        } else if (strcasecmp(name, "Origin") == 0) {
-                h->origin = value;
-        } else if (strcasecmp(name, "Expect") == 0) {
-                h->expect = value;
-        } else if (strcasecmp(name, "Authorization") == 0) {
-                h->authorization = value;
-        } else if (strcasecmp(name, "x-api-key") == 0) {
-                h->x_api_key = value;
-        } else if (strcasecmp(name, "Access-Control-Request-Headers") == 0) {
-                h->wants_headers = value;
-        } else if (strcasecmp(name, "Access-Control-Request-Method") == 0) {
-                h->wants_method = value;
+        tdm_list_for_each(x, &s->exchanges, struct exchange, node) {
+                if (x == asker || !x->counted || x->ran || now_ns - x->begun_ns < HALF_NS ||
+                    (owner && x->owner != owner))
+                        continue;
+                if (!found || x->owner->n_requests > found->owner->n_requests ||
+                    (x->owner == found->owner && x->begun_ns < found->begun_ns))
+                        found = x;
         }
-        return MHD_YES;
+        if (!found)
+                return false;
+        tdm_log_info("%s: half a request, which makes room for another", found->id);
+        exchange_abandon(found);
+        return true;
 }
 
-/* Where one request ends and the next begins has to be beyond doubt: a proxy in front may read it otherwise. */
-static int check_framing(const struct head *h, const char *version, struct failure *f)
+static int begin_request(struct exchange *x, struct failure *f)
 {
-        if (h->n_host > 1)
-                return failure_set(f, 400, "invalid_request", NULL, "the request has two Host headers");
-        if (h->n_length > 1)
-                return failure_set(f, 400, "invalid_request", NULL, "the request has two Content-Length headers");
-        if (h->n_length > 0 && h->n_encoding > 0)
-                return failure_set(f, 400, "invalid_request", NULL,
-                                   "the request has both Content-Length and Transfer-Encoding");
-        if (h->n_encoding > 1 || (h->n_encoding == 1 && strcasecmp(h->encoding, "chunked") != 0))
-                return failure_set(f, 400, "invalid_request", NULL, "no Transfer-Encoding but chunked is taken");
-        if (h->length && (!*h->length || strspn(h->length, "0123456789") != strlen(h->length)))
-                return failure_set(f, 400, "invalid_request", NULL, "the request's Content-Length is no number");
-        if (strcmp(version, "HTTP/1.1") != 0 && strcmp(version, "HTTP/1.0") != 0)
-                return failure_set(f, 505, "invalid_request", NULL, "HTTP/1.1 and HTTP/1.0 are spoken here");
-        if (h->n_encoding > 0 && strcmp(version, "HTTP/1.0") == 0)
-                return failure_set(f, 400, "invalid_request", NULL, "HTTP/1.0 has no Transfer-Encoding");
+        struct failure why;
+
+        while (owner_begin_request(x->owner, &why) != 0)
+                if (!server_make_room(x->server, why.status == 429 ? x->owner : NULL, x)) {
+                        *f = why;
+                        return f->status;
+                }
+        x->counted = true;
         return 0;
 }
 
-static void answer_options(struct exchange *x, const struct head *h)
+static void answer_options(struct exchange *x, const struct head *h, int status)
 {
         static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_, ";
         struct buffer nothing = { 0 };
@@ -95,12 +78,11 @@ static void answer_options(struct exchange *x, const struct head *h)
         if (h->wants_headers && strspn(h->wants_headers, allowed) == strlen(h->wants_headers) &&
             strlen(h->wants_headers) < sizeof(x->allow_headers))
                 memcpy(x->allow_headers, h->wants_headers, strlen(h->wants_headers) + 1);
-        exchange_answer_text(x, 204, NULL, &nothing);
+        exchange_answer_text(x, status, NULL, &nothing);
 }
 
 /* Guard first, then framing, then what is asked for and by whom. Sets the exchange's failure, or its answer. */
-static void check_head(struct exchange *x, const char *url, const char *method, const char *version,
-                       const struct head *h)
+static void check_head(struct exchange *x, const char *url, const char *method, const char *version, struct head *h)
 {
         struct server *s = x->server;
         struct failure *f = &x->failure;
@@ -111,8 +93,13 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
                 local.ss_family = AF_UNSPEC;
         if (strcmp(method, "HEAD") == 0)
                 method = "GET";
+        if (head_check_framing(h, version, f) != 0) {
+                x->must_close = true;
+                return;
+        }
+        url = head_take_target(h, url);
         x->route = routes_find(method, url, &x->dialect, x->arg, x->allow);
-        if (h->n_host <= 1 && guard_check_host(s->config, &local, h->host, f) != 0) {
+        if (guard_check_host(s->config, &local, h->host, f) != 0) {
                 s->metrics.refused_hosts++;
                 return;
         }
@@ -122,17 +109,22 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
         }
         if (h->origin)
                 snprintf(x->origin, sizeof(x->origin), "%.255s", h->origin);
-        if (check_framing(h, version, f) != 0) {
-                x->must_close = true;
+        if (strcmp(url, "*") == 0 && strcmp(method, "OPTIONS") == 0) { /* of the server, not of a path */
+                snprintf(x->allow, sizeof(x->allow), "GET, HEAD, POST, DELETE, OPTIONS");
+                answer_options(x, h, 200);
                 return;
         }
         if (!x->route && !x->allow[0]) {
-                failure_set(f, 404, "not_found", NULL, "there is no %.200s here; docs/http-api.md lists what there is",
-                            url);
+                failure_set(
+                        f, 404, "not_found", NULL,
+                        "there is no %.200s here; there are POST /v1/chat/completions, /v1/completions, "
+                        "/v1/responses, /v1/embeddings (OpenAI's API), /v1/messages (Anthropic's), /api/chat, "
+                        "/api/generate, /api/embed (Ollama's), GET /v1/models, /api/tags, /health, /metrics and others",
+                        url);
                 return;
         }
         if (strcmp(method, "OPTIONS") == 0) {
-                answer_options(x, h);
+                answer_options(x, h, 204);
                 return;
         }
         if (!x->route) {
@@ -153,9 +145,13 @@ static void check_head(struct exchange *x, const char *url, const char *method, 
                 f->retry_ms = 1000;
                 return;
         }
-        if (owner_begin_request(x->owner, f) != 0)
+        if (h->content_encoding && *h->content_encoding && strcasecmp(h->content_encoding, "identity") != 0) {
+                failure_set(f, 415, "unsupported_encoding", NULL,
+                            "the body's Content-Encoding is %.40s; send it as it is, without one", h->content_encoding);
                 return;
-        x->counted = true;
+        }
+        if (begin_request(x, f) != 0)
+                return;
         if (h->length && strtoull(h->length, NULL, 10) > MAX_BODY_BYTES)
                 failure_set(f, 413, "request_too_large", NULL, "a body may have at most %zu bytes", MAX_BODY_BYTES);
 }
@@ -192,7 +188,7 @@ static enum MHD_Result on_request(void *userdata, struct MHD_Connection *mhd, co
         if (!x)
                 return MHD_NO;
         *request = x;
-        MHD_get_connection_values(mhd, MHD_HEADER_KIND, on_header, &head);
+        head_read(&head, mhd, method, version);
         check_head(x, url, method, version, &head);
         if (x->failure.status != 0 || x->status != 0) {
                 x->discard = true;
@@ -252,6 +248,28 @@ static void end_one(struct server *s, const struct owner *network)
                 (void)shutdown(found->fd, SHUT_RDWR);
 }
 
+/* Descriptors are given out from the lowest free one on, so the newest tells how many are left. Some have to be: each
+ * request needs a connection to tandemd. */
+static bool are_descriptors_short(int newest)
+{
+        struct rlimit limit;
+
+        return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+               (rlim_t)newest + TDM_MIN((rlim_t)SPARE_DESCRIPTORS, limit.rlim_cur / 4) >= limit.rlim_cur;
+}
+
+/* Where none is left, nothing was accepted either, and no new connection makes room. */
+static void free_descriptors(struct server *s)
+{
+        int probe = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+
+        if (probe >= 0)
+                close(probe);
+        else
+                for (unsigned i = 0; i < SPARE_DESCRIPTORS / 4; i++)
+                        end_one(s, NULL);
+}
+
 static void on_connection(void *userdata, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -278,7 +296,7 @@ static void on_connection(void *userdata, struct MHD_Connection *mhd, void **con
                 *context = peer;
                 if (network->n_peers > MAX_CONNECTIONS_PER_NETWORK)
                         end_one(s, network);
-                else if (s->n_peers - s->n_leaving > CROWDED_CONNECTIONS)
+                else if (s->n_peers - s->n_leaving > CROWDED_CONNECTIONS || are_descriptors_short(peer->fd))
                         end_one(s, NULL);
         } else if (peer) {
                 if (peer->exchange)
@@ -381,6 +399,9 @@ static int on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
                         (void)shutdown(peer->fd, SHUT_RDWR);
         }
         backend_tick(s->backend);
+        free_descriptors(s);
+        /* It stops listening when accept() finds no descriptor or memory, and begins again in a later run. */
+        server_run_soon(s);
         if (s->owners.peak_bytes - s->owners.held_bytes > TRIM_BYTES) {
                 s->owners.peak_bytes = s->owners.held_bytes;
                 (void)malloc_trim(0); /* many small values leave holes in the heap */
@@ -489,6 +510,17 @@ static void stop(struct server *s, int r)
         tdm_loop_destroy(s->loop);
 }
 
+/* The usual limit is less than the connections that are taken. */
+static void raise_descriptors(void)
+{
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= WANTED_DESCRIPTORS)
+                return;
+        limit.rlim_cur = TDM_MIN((rlim_t)WANTED_DESCRIPTORS, limit.rlim_max);
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int server_run(struct config *config, struct tdm_error *err)
 {
         struct server s = { .config = config };
@@ -499,6 +531,7 @@ int server_run(struct config *config, struct tdm_error *err)
         tdm_list_init(&s.peers);
         tdm_list_init(&s.exchanges);
         (void)signal(SIGPIPE, SIG_IGN);
+        raise_descriptors();
         r = listen_open(config, &fd, err);
         if (r == 0)
                 r = tdm_loop_new(&s.loop, err);

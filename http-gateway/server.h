@@ -20,6 +20,7 @@
 #define CONNECTION_MEMORY ((size_t)32 << 10) /* request line and headers have to fit */
 
 struct backend;
+struct exchange;
 
 struct peer {
         struct server *server;
@@ -47,6 +48,9 @@ struct server {
 };
 
 int server_run(struct config *config, struct tdm_error *err);
+/* Ends a request that is slow to come whole: the oldest of the owner that has most. owner: only of this one; NULL: any.
+ * False: there is none beside the asker. */
+bool server_make_room(struct server *s, const struct owner *owner, const struct exchange *asker);
 /* libmicrohttpd has something to do, though no socket says so. */
 void server_run_soon(struct server *s);
 

@@ -50,6 +50,16 @@ def smuggling():
                 (("Content-Length: -1",), hidden),
                 (("Content-Length: 0x5",), b"hello" + hidden),
                 (("Content-Length: 99999999999999999999999",), hidden),
+                # Framing that a proxy may read otherwise; what stands behind is as long as they say.
+                ((f"Content-Length : {len(hidden)}",), hidden),
+                ((f"Content-Length\t: {len(hidden)}",), hidden),
+                ((f"Content-Length:\r\n {len(hidden)}",), hidden),
+                ((f"Content-Length: {len(hidden)}\r\n 0",), hidden),
+                ((f"Content-Length: 0\0{len(hidden)}",), hidden),
+                ((f"X-A:b\r\n\tc\r\nContent-Length: 0\0{len(hidden)}", "X-B:c"), hidden),
+                (("Content-Length: 0", "X-A: b\0c"), hidden),
+                (("Transfer-Encoding: chunked\0x",), chunked + hidden),
+                (("Transfer-Encoding : chunked",), chunked + hidden),
                 (("Host: localhost", "Content-Length: 0"), hidden)):
             data = g.raw(head("POST", "/v1/completions", *lines) + body, timeout=5 * SLOW)
             # libmicrohttpd 0.9.75 writes the head of its own answers twice. Newer ones answer 501 to a transfer coding
@@ -61,6 +71,31 @@ def smuggling():
                                   version="HTTP/1.0") + chunked,
                              timeout=5 * SLOW)), [400], "HTTP/1.0 has no chunks")
         ok(g)
+
+
+@test
+def targets_and_encodings():
+    """A target in absolute form, as proxies get it; of the server itself; and bodies that are packed."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        for host in (f"127.0.0.1:{g.port}", "localhost", "LOCALHOST:80"):
+            answer = g.raw(head("GET", f"http://{host}/health", "Connection: close", host="localhost"))
+            equal((statuses(answer), answer[-15:]), ([200], b'{"status":"ok"}'), f"by way of a proxy: {host}")
+        equal(statuses(g.raw(head("GET", "HTTP://localhost", "Connection: close"))), [200], "without a path")
+        # The target's host goes before the header's (RFC 9112, 3.2.2): the guard looks at it.
+        answer = g.raw(head("GET", "http://evil.example/health", "Connection: close"))
+        check(statuses(answer) == [403] and b"host_not_allowed" in answer, "another host", answer)
+        equal(statuses(g.raw(head("GET", "http://localhost/health", "Connection: close", host="evil.example"))), [200],
+              "the header does not count then")
+        for target in ("ftp://localhost/health", "https://localhost/health", "http:///health"):
+            check(statuses(g.raw(head("GET", target, "Connection: close"), timeout=5)) in ([400], [403], [404]), target)
+        answer = g.raw(head("OPTIONS", "*", "Connection: close"))
+        check(statuses(answer) == [200] and b"Allow: GET, HEAD, POST" in answer, "of the server", answer)
+        equal(statuses(g.raw(head("GET", "*", "Connection: close"))), [404], "only OPTIONS has it")
+        packed = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"
+        for path in ("/v1/completions", "/v1/messages", "/api/chat", "/tandem/generate"):
+            status, headers, data = g.request("POST", path, packed, {"Content-Encoding": "gzip"})
+            check(status == 415 and b"gzip" in data and headers["accept-encoding"] == "identity", path, status, data)
+        equal(g.request("POST", "/v1/completions", BODY, {"Content-Encoding": "identity"})[0], 200, "not packed")
 
 
 def own_ip():
@@ -333,6 +368,49 @@ def half_requests():
         check(not open_, "all are closed", open_, time.monotonic() - begin)
         for s in sockets:
             s.close()
+
+
+@test
+def half_requests_make_room():
+    """Those who send half of a request hold up nobody: the oldest of the greediest go first."""
+    need_descriptors()
+    with FakeDaemon(None) as d, Gateway(d, "--api-key-file", key_file(d)) as g, contextlib.ExitStack() as stack:
+        def send(data):
+            s = stack.enter_context(g.connect())
+            s.sendall(data)
+            return s
+        half = post(BODY, "Authorization: Bearer sk-alice-1")[:-1]
+        alice = [send(half) for _ in range(500)]
+        bob = [send(post(BODY, "Authorization: Bearer sk-bob-12")[:-1]) for _ in range(10)]
+        time.sleep(1.5 * SLOW)
+        s = send(post(BODY, "Authorization: Bearer sk-alice-1"))  # the 501st of hers
+        wait_for(lambda: len(d.asked) == 1, "a whole one runs")
+        equal(alice[0].recv(100), b"", "the oldest half has made room")
+        for other in alice[-2:] + bob + [s]:
+            other.settimeout(0.05)
+            try:
+                check(False, "the others wait", other.recv(100))
+            except socket.timeout:
+                pass
+
+
+@test
+def descriptors_run_out():
+    """With no descriptor left for a connection the gateway accepts again as soon as there are some; and the idle ones
+    that took them make room."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        old = resource.prlimit(g.process.pid, resource.RLIMIT_NOFILE)
+        n = len(os.listdir(f"/proc/{g.process.pid}/fd")) + 8
+        resource.prlimit(g.process.pid, resource.RLIMIT_NOFILE, (n, old[1]))
+        crowd = [g.connect() for _ in range(40)]
+        begin = time.monotonic()
+        equal(g.request("GET", "/")[0], 200, "one more is served beside those that wait")
+        check(time.monotonic() - begin < 10 * SLOW, "soon", time.monotonic() - begin)
+        time.sleep(1.5)
+        resource.prlimit(g.process.pid, resource.RLIMIT_NOFILE, old)
+        for s in crowd:
+            s.close()
+        ok(g)
 
 
 @test
