@@ -131,6 +131,7 @@ static void messages_choice_end(struct exchange *x, struct choice *c)
 
 static void messages_end(struct exchange *x)
 {
+        _cleanup_(exact_free) struct exact texts = { 0 };
         struct choice *c = &x->generation->choices[0];
         json_t *content;
 
@@ -143,14 +144,14 @@ static void messages_end(struct exchange *x)
                 json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
                                                          json_text(c->text.data, c->text.size)));
         for (size_t i = 0; i < c->calls.n; i++) {
-                json_t *input = choice_call_arguments(&c->calls.items[i]);
+                json_t *input = choice_call_arguments(&c->calls.items[i], &texts);
 
                 if (input) /* a call that was cut off is none */
                         json_array_append_new(content, json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id",
                                                                  c->calls.items[i].id, "name", c->calls.items[i].name,
                                                                  "input", input));
         }
-        exchange_answer_json(x, 200, message(x, content, json_string(stop_reason(c)), stop_sequence(c)));
+        exchange_answer_exact(x, 200, message(x, content, json_string(stop_reason(c)), stop_sequence(c)), &texts);
 }
 
 static void messages_error(struct exchange *x, const struct failure *f)
@@ -181,57 +182,66 @@ static void count_end(struct exchange *x)
 
 static const struct generation_ops count_ops = { .text = messages_text, .end = count_end };
 
-static struct generation_request *read_prompt(struct exchange *x, const struct param_table *table)
+static int take_prompt(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, table);
-        struct failure f = { 0 };
-        const json_t *system;
+        const json_t *system = json_get(r->json, "system");
 
-        if (!r)
-                return NULL;
-        system = json_get(r->json, "system");
-        if (request_take_model(r, &f) == 0 &&
-            (!system || request_add_message(r, "system", system, "\n\n", "system", &f) == 0) &&
-            request_take_anthropic_messages(r, json_get(r->json, "messages"), &params_anthropic_message, &f) == 0 &&
-            request_check_messages(r, "messages", &f) == 0 && request_take_nested_format(r, "output_config", &f) == 0 &&
-            request_take_flat_format(r, "output_format", &f) == 0 && request_take_anthropic_tools(r, &f) == 0)
-                return steal_ptr(&r);
-        exchange_fail(x, &f);
-        return NULL;
+        if (request_take_model(r, f) != 0 ||
+            (system && request_add_message(r, "system", system, "\n\n", "system", f) != 0) ||
+            request_take_anthropic_messages(r, json_get(r->json, "messages"), &params_anthropic_message, f) != 0 ||
+            request_check_messages(r, "messages", f) != 0 || request_take_nested_format(r, "output_config", f) != 0 ||
+            request_take_flat_format(r, "output_format", f) != 0 || request_take_anthropic_tools(r, f) != 0)
+                return f->status;
+        return 0;
 }
 
-void anthropic_messages(struct exchange *x)
+static int take_messages(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = read_prompt(x, &params_anthropic);
-        struct failure f = { 0 };
-
-        if (!r)
-                return;
+        if (take_prompt(r, f) != 0)
+                return f->status;
         if (!json_get(r->json, "max_tokens"))
-                failure_set(&f, 400, "missing_required_parameter", "max_tokens", "'max_tokens' is missing");
-        else if (request_take_speculation(r, r->json, "", &f) == 0)
-                request_take_stops(r, json_get(r->json, "stop_sequences"), "stop_sequences", &f);
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+                return failure_set(f, 400, "missing_required_parameter", "max_tokens", "'max_tokens' is missing");
+        if (request_take_speculation(r, r->json, "", f) != 0 ||
+            request_take_stops(r, json_get(r->json, "stop_sequences"), "stop_sequences", f) != 0)
+                return f->status;
         r->options.temperature = 1;
         r->options.top_p = 1;
         r->options.top_k = 0;
         request_take_sampling(r, r->json);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", 0);
         r->name_the_stop = r->n_stops > 0;
-        generation_start(x, steal_ptr(&r), &messages_ops);
+        return 0;
+}
+
+static void start_messages(struct exchange *x, struct generation_request *r)
+{
+        generation_start(x, r, &messages_ops);
+}
+
+static int take_count(struct generation_request *r, struct failure *f)
+{
+        if (take_prompt(r, f) != 0)
+                return f->status;
+        r->count_only = true;
+        r->options.max_tokens = 1;
+        r->options.priority = TANDEM_PRIORITY_BACKGROUND;
+        return 0;
+}
+
+static void start_count(struct exchange *x, struct generation_request *r)
+{
+        generation_start(x, r, &count_ops);
+}
+
+const struct reader anthropic_messages_reader = { &params_anthropic, take_messages, start_messages },
+                    anthropic_count_reader = { &params_count_tokens, take_count, start_count };
+
+void anthropic_messages(struct exchange *x)
+{
+        exchange_read(x, &anthropic_messages_reader);
 }
 
 void anthropic_count_tokens(struct exchange *x)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = read_prompt(x, &params_count_tokens);
-
-        if (!r)
-                return;
-        r->count_only = true;
-        r->options.max_tokens = 1;
-        r->options.priority = TANDEM_PRIORITY_BACKGROUND;
-        generation_start(x, steal_ptr(&r), &count_ops);
+        exchange_read(x, &anthropic_count_reader);
 }

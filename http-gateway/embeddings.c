@@ -5,9 +5,9 @@
 #include "http-gateway/ollama.h"
 #include "http-gateway/openai.h"
 
-static const char *name_of(const struct exchange *x)
+static const char *input_name(const char *path)
 {
-        return strcmp(x->route->path, "/api/embeddings") == 0 ? "prompt" : "input";
+        return strcmp(path, "/api/embeddings") == 0 ? "prompt" : "input";
 }
 
 static json_t *as_numbers(const float *v, size_t n)
@@ -113,9 +113,9 @@ static const struct generation_ops openai_ops = { .end = openai_end, .vector = o
 static const struct generation_ops ollama_ops = { .end = ollama_embed_end, .vector = on_vector };
 
 /* A text, or an array of texts. */
-static int take_inputs(struct exchange *x, struct generation_request *r, struct failure *f)
+static int take_inputs(struct generation_request *r, struct failure *f)
 {
-        const char *name = name_of(x);
+        const char *name = input_name(r->path);
         json_t *input = json_get(r->json, name), *list;
 
         if (!input)
@@ -139,34 +139,38 @@ static int take_inputs(struct exchange *x, struct generation_request *r, struct 
         return 0;
 }
 
-static void run(struct exchange *x, const struct param_table *table, const struct generation_ops *ops)
+static int take_embedding(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, table);
-        struct failure f = { 0 };
-        const char *format;
+        const char *format = json_get_string(r->json, "encoding_format", "float");
 
-        if (!r)
-                return;
-        format = json_get_string(r->json, "encoding_format", "float");
         if (strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
-                failure_set(&f, 400, "invalid_value", "encoding_format",
-                            "'encoding_format' has to be \"float\" or \"base64\"");
-        else if (request_take_model(r, &f) == 0)
-                take_inputs(x, r, &f);
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+                return failure_set(f, 400, "invalid_value", "encoding_format",
+                                   "'encoding_format' has to be \"float\" or \"base64\"");
+        if (request_take_model(r, f) != 0 || take_inputs(r, f) != 0)
+                return f->status;
         r->dimensions = (uint32_t)json_get_integer(r->json, "dimensions", 0);
-        generation_start(x, steal_ptr(&r), ops);
+        return 0;
 }
+
+static void start_openai(struct exchange *x, struct generation_request *r)
+{
+        generation_start(x, r, &openai_ops);
+}
+
+static void start_ollama(struct exchange *x, struct generation_request *r)
+{
+        generation_start(x, r, &ollama_ops);
+}
+
+const struct reader openai_embeddings_reader = { &params_embeddings, take_embedding, start_openai },
+                    ollama_embed_reader = { &params_ollama_embed, take_embedding, start_ollama };
 
 void openai_embeddings(struct exchange *x)
 {
-        run(x, &params_embeddings, &openai_ops);
+        exchange_read(x, &openai_embeddings_reader);
 }
 
 void ollama_embed(struct exchange *x)
 {
-        run(x, &params_ollama_embed, &ollama_ops);
+        exchange_read(x, &ollama_embed_reader);
 }

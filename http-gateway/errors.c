@@ -14,6 +14,7 @@ int failure_set(struct failure *f, int status, const char *code, const char *par
         f->status = status;
         f->code = code;
         f->retry_ms = 0;
+        f->n_tokens = f->n_max = 0;
         snprintf(f->param, sizeof(f->param), "%.95s", param ? param : "");
         va_start(args, fmt);
         if (vsnprintf(f->message, sizeof(f->message), fmt, args) < 0)
@@ -50,6 +51,25 @@ static const struct {
         { TANDEM_E_TIMEOUT, 504, "timeout", 0 },
 };
 
+void failure_set_too_long(struct failure *f, unsigned n_tokens, unsigned n_max)
+{
+        f->n_tokens = n_tokens;
+        f->n_max = n_max;
+}
+
+/* The daemon says it in words; tests hold these to daemon/jobs/job.c. */
+static void find_lengths(struct failure *f)
+{
+        const char *of = strstr(f->message, "context is ");
+        unsigned n_tokens, n_max;
+
+        of = of ? of + strlen("context is ") : strstr(f->message, "context of ");
+        if (of && strncmp(of, "context of ", 11) == 0)
+                of += 11;
+        if (of && sscanf(f->message, "the prompt has %u tokens", &n_tokens) == 1 && sscanf(of, "%u", &n_max) == 1)
+                failure_set_too_long(f, n_tokens, n_max);
+}
+
 int failure_from_tandem(struct failure *f, const struct tandem_error *err, const char *model)
 {
         bool of_draft = strncmp(err->message, "draft: ", strlen("draft: ")) == 0;
@@ -65,6 +85,8 @@ int failure_from_tandem(struct failure *f, const struct tandem_error *err, const
                         f->code = table[i].code;
                         f->retry_ms = table[i].retry_ms;
                 }
+        if (err->code == TANDEM_E_TOO_LONG)
+                find_lengths(f);
         return f->status;
 }
 
@@ -93,16 +115,40 @@ static const char *anthropic_type(int status)
         }
 }
 
+/* A prompt that is too long in the provider's words: agents look for them, and shorten their conversation then. */
+static void write_message(const struct failure *f, enum dialect dialect, char *to, size_t size)
+{
+        if (f->n_max == 0 && (strcmp(f->code, "context_length_exceeded") != 0 || dialect == DIALECT_OPENAI))
+                snprintf(to, size, "%s", f->message);
+        else if (f->n_max == 0)
+                snprintf(to, size, "prompt is too long: %s", f->message);
+        else if (dialect == DIALECT_ANTHROPIC)
+                snprintf(to, size, "prompt is too long: %u tokens > %u maximum", f->n_tokens, f->n_max);
+        else if (dialect == DIALECT_OLLAMA)
+                snprintf(to, size,
+                         "the input length exceeds the context length: prompt is too long: %u tokens > %u maximum (%s)",
+                         f->n_tokens, f->n_max, f->message);
+        else
+                snprintf(to, size,
+                         "This model's maximum context length is %u tokens. However, your messages resulted in %u "
+                         "tokens (%s)",
+                         f->n_max, f->n_tokens, f->message);
+        tdm_utf8_mend(to);
+}
+
 json_t *failure_json(const struct failure *f, enum dialect dialect, const char *request_id)
 {
+        char message[sizeof(f->message) + 200];
+
+        write_message(f, dialect, message, sizeof(message));
         switch (dialect) {
         case DIALECT_ANTHROPIC:
                 return json_pack("{s:s, s:{s:s, s:s}, s:s}", "type", "error", "error", "type",
-                                 anthropic_type(f->status), "message", f->message, "request_id", request_id);
+                                 anthropic_type(f->status), "message", message, "request_id", request_id);
         case DIALECT_OLLAMA:
-                return json_pack("{s:s}", "error", f->message);
+                return json_pack("{s:s}", "error", message);
         default:
-                return json_pack("{s:{s:s, s:s, s:s?, s:s}}", "error", "message", f->message, "type",
+                return json_pack("{s:{s:s, s:s, s:s?, s:s}}", "error", "message", message, "type",
                                  openai_type(f->status), "param", f->param[0] ? f->param : NULL, "code", f->code);
         }
 }

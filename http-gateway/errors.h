@@ -13,12 +13,15 @@ struct failure {
         const char *code; /* "model_not_found" */
         char param[96];   /* which member of the request; "" */
         char message[900];
-        unsigned retry_ms; /* when it may go better; 0: the client should not try again by itself */
+        unsigned n_tokens, n_max; /* of a prompt that is too long, where they are known */
+        unsigned retry_ms;        /* when it may go better; 0: the client should not try again by itself */
 };
 
 /* Fills f and returns the status. param may be NULL. */
 int failure_set(struct failure *f, int status, const char *code, const char *param, const char *fmt, ...)
         _printf_(5, 6);
+/* The prompt has so many tokens, and so many is the most. */
+void failure_set_too_long(struct failure *f, unsigned n_tokens, unsigned n_max);
 /* What libtandem or the daemon said. model: what was asked for, for a message that names no path of this machine. */
 int failure_from_tandem(struct failure *f, const struct tandem_error *err, const char *model);
 

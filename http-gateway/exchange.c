@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include "common/log.h"
 #include "http-gateway/backend.h"
-#include "http-gateway/generation.h"
+#include "http-gateway/reading.h"
 
 #define STREAM_BLOCK_BYTES (16u << 10)
 
@@ -63,6 +63,8 @@ static void drop_work(struct exchange *x)
         generation_free(steal_ptr(&x->generation));
         if (x->ask)
                 backend_forget(steal_ptr(&x->ask));
+        if (x->reading)
+                reading_forget(steal_ptr(&x->reading));
 }
 
 void exchange_free(struct exchange *x)
@@ -166,19 +168,6 @@ void exchange_take_body(struct exchange *x, const char *data, size_t size)
         x->discard = true;
 }
 
-static int charge(void *userdata, size_t bytes, struct failure *f)
-{
-        return exchange_hold(userdata, bytes, f);
-}
-
-json_t *exchange_read_json(struct exchange *x, struct failure *f)
-{
-        json_t *json = json_read_object(x->body.data, x->body.size, charge, x, f);
-
-        drop_body(x);
-        return json;
-}
-
 /* ---- answers ---- */
 
 void exchange_answer_text(struct exchange *x, int status, const char *content_type, struct buffer *text)
@@ -191,6 +180,15 @@ void exchange_answer_text(struct exchange *x, int status, const char *content_ty
         x->status = x->out.failed ? 500 : status;
         x->content_type = content_type;
         exchange_wake(x);
+}
+
+void exchange_answer_exact(struct exchange *x, int status, json_t *json, const struct exact *numbers)
+{
+        _cleanup_(buffer_free) struct buffer text = { 0 };
+
+        exact_write(&text, numbers, json);
+        json_decref(json);
+        exchange_answer_text(x, status, "application/json", &text);
 }
 
 void exchange_answer_json(struct exchange *x, int status, json_t *json)
@@ -275,7 +273,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *response)
                 add_header(response, "Access-Control-Allow-Origin", x->origin);
                 add_header(response, "Vary", "Origin");
                 add_header(response, "Access-Control-Expose-Headers",
-                           "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry");
+                           "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry, "
+                           "x-tandem-warning");
         }
         if (x->allow_headers[0])
                 add_header(response, "Access-Control-Allow-Headers", x->allow_headers);
@@ -286,6 +285,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *response)
                         add_header(response, "Access-Control-Max-Age", "600");
                 }
         }
+        if (x->warning[0])
+                add_header(response, "x-tandem-warning", x->warning);
         if (x->failure.status == 415)
                 add_header(response, "Accept-Encoding", "identity");
         if (x->failure.status == 401)

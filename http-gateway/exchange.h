@@ -12,6 +12,7 @@
 #include "http-gateway/server.h"
 
 struct generation;
+struct reading;
 struct ask;
 
 struct route {
@@ -49,7 +50,8 @@ struct exchange {
         struct failure failure; /* status != 0: the answer, or why the stream broke */
         int status;             /* 0: no answer yet */
         const char *content_type;
-        char policy[320]; /* Content-Security-Policy of a page; "" */
+        char warning[512]; /* x-tandem-warning; "" */
+        char policy[320];  /* Content-Security-Policy of a page; "" */
         struct buffer out;
         bool must_close; /* after this answer */
         bool streaming, stream_ended;
@@ -59,6 +61,7 @@ struct exchange {
         struct tdm_source *hang_up;
 
         struct generation *generation;
+        struct reading *reading;
         struct ask *ask;
         void (*answered)(struct exchange *x, struct ask *ask);
         void *state; /* the route's */
@@ -75,14 +78,11 @@ void exchange_break(struct exchange *x);
 /* The same of one whose body has not come whole, and gives back what it holds at once. */
 void exchange_abandon(struct exchange *x);
 
-/* A route's side. Taken over: json, buffer's content.
- *
- * The body as an object, charged to the owner; then the body is gone. NULL and a failure: json_read_object(), or no
- * share is left. */
-json_t *exchange_read_json(struct exchange *x, struct failure *f);
+/* A route's side. Taken over: json, buffer's content. Bodies are read by reading.h. */
 /* Charges the owner until the exchange ends. 0, or a failure and nothing is charged. */
 int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f);
 void exchange_answer_json(struct exchange *x, int status, json_t *json);
+void exchange_answer_exact(struct exchange *x, int status, json_t *json, const struct exact *numbers);
 void exchange_answer_text(struct exchange *x, int status, const char *content_type, struct buffer *text);
 void exchange_fail(struct exchange *x, const struct failure *f);
 void exchange_begin_stream(struct exchange *x, const char *content_type);

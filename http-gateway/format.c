@@ -4,66 +4,67 @@
 #include "http-gateway/params.h"
 
 #define ANY_OBJECT "{\"type\":\"object\"}"
-/* Digits with which a double is written. 15 give a decimal back that had at most as many, as `0.1` has. 17 tell all
- * doubles apart. */
-#define DIGITS_SHORT 15
-#define DIGITS_EXACT 17
-
-/* Every number of it is the same when it is written with few digits. */
-static bool is_short(const json_t *value)
-{
-        const char *key;
-        char text[64];
-        json_t *part;
-        size_t i;
-
-        if (json_is_real(value)) {
-                snprintf(text, sizeof(text), "%.*g", DIGITS_SHORT, json_real_value(value));
-                return strtod(text, NULL) == json_real_value(value);
-        }
-        json_array_foreach((json_t *)(uintptr_t)value, i, part)
-        {
-                if (!is_short(part))
-                        return false;
-        }
-        json_object_foreach((json_t *)(uintptr_t)value, key, part)
-        {
-                if (!is_short(part))
-                        return false;
-        }
-        return true;
-}
 
 static int take_schema(struct generation_request *r, const json_t *schema, const char *name, struct failure *f)
 {
+        struct buffer text = { 0 };
+
         if (!json_is_object(schema) && !json_is_boolean(schema))
                 return failure_set(f, 400, schema ? "invalid_type" : "missing_required_parameter", name,
                                    "'%s' has to be a JSON Schema", name);
         /* Members stay in their order, which is the order of the answer's. */
-        r->schema = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY |
-                                               JSON_REAL_PRECISION(is_short(schema) ? DIGITS_SHORT : DIGITS_EXACT));
-        if (!r->schema)
+        exact_write(&text, &r->numbers, schema);
+        if (text.failed) {
+                buffer_free(&text);
                 return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+        }
+        r->schema = text.data;
         r->options.json_schema = r->schema;
         return 0;
 }
 
-/* A format by its type. schema: where that of "json_schema" stands, in `inside` of the format or in the format itself.
- */
+/* Every member of an object is one of the names. */
+static int check_members(const json_t *object, const char *name, const char *const *names, struct failure *f)
+{
+        const char *key;
+        json_t *value;
+
+        json_object_foreach((json_t *)(uintptr_t)object, key, value)
+        {
+                bool known = json_is_null(value);
+
+                for (size_t i = 0; names[i] && !known; i++)
+                        known = strcmp(key, names[i]) == 0;
+                if (!known)
+                        return failure_set(f, 400, "unknown_parameter", name, "'%s.%.60s' is not known there", name,
+                                           key);
+        }
+        return 0;
+}
+
+/* A format by its type. inside: the member of it that holds the schema of "json_schema"; NULL: the format itself does.
+ * llama.cpp's clients give "json_object" a schema too. */
 static int take_typed(struct generation_request *r, const json_t *format, const char *name, const char *inside,
                       struct failure *f)
 {
-        static const char *const harmless[] = { "name", "description", "strict" };
-        const char *type = json_get_string(format, "type", NULL), *key;
+        static const char *const of_text[] = { "type", NULL }, *const of_object[] = { "type", "schema", NULL },
+                                 *const of_holder[] = { "type", "json_schema", NULL },
+                                 *const of_schema[] = { "schema", "name", "description", "strict", NULL },
+                                 *const of_flat[] = { "type", "schema", "name", "description", "strict", NULL };
+        const char *type = json_get_string(format, "type", NULL);
         const json_t *holder = format;
         char path[96];
-        json_t *value;
 
-        if (!json_is_object(format) || !json_is_string(json_get(format, "type")))
+        if (!json_is_object(format) || !type)
                 return failure_set(f, 400, "invalid_value", name, "'%s' has to be an object with a \"type\"", name);
         if (strcmp(type, "text") == 0)
-                return 0;
+                return check_members(format, name, of_text, f);
+        snprintf(path, sizeof(path), "%s.schema", name);
         if (strcmp(type, "json_object") == 0) {
+                if (check_members(format, name, of_object, f) != 0)
+                        return f->status;
+                if (json_get(format, "schema"))
+                        return take_schema(r, json_get(format, "schema"), path, f);
                 r->options.json_schema = ANY_OBJECT;
                 return 0;
         }
@@ -71,19 +72,14 @@ static int take_typed(struct generation_request *r, const json_t *format, const 
                 return failure_set(f, 400, "invalid_value", name,
                                    "'%s.type' has to be text, json_object or json_schema, not '%.40s'", name, type);
         snprintf(path, sizeof(path), "%s%s%s", name, inside ? "." : "", inside ? inside : "");
+        if (inside && check_members(format, name, of_holder, f) != 0)
+                return f->status;
         if (inside)
                 holder = json_get(format, inside);
         if (!json_is_object(holder))
                 return failure_set(f, 400, "missing_required_parameter", path, "'%s' is missing", path);
-        json_object_foreach((json_t *)(uintptr_t)holder, key, value)
-        {
-                bool known = strcmp(key, "schema") == 0 || (!inside && strcmp(key, "type") == 0);
-
-                for (size_t i = 0; i < TDM_ARRAY_SIZE(harmless); i++)
-                        known = known || strcmp(key, harmless[i]) == 0;
-                if (!known)
-                        return failure_set(f, 400, "unknown_parameter", path, "'%s.%.60s' is not known", path, key);
-        }
+        if (check_members(holder, path, inside ? of_schema : of_flat, f) != 0)
+                return f->status;
         snprintf(path + strlen(path), sizeof(path) - strlen(path), ".schema");
         return take_schema(r, json_get(holder, "schema"), path, f);
 }
@@ -113,7 +109,10 @@ int request_take_nested_format(struct generation_request *r, const char *key, st
                 return 0;
         json_object_foreach((json_t *)(uintptr_t)holder, member, value)
         {
-                if (strcmp(member, "format") != 0 && !json_is_null(value))
+                bool usual = strcmp(member, "verbosity") == 0 && json_is_string(value) &&
+                             strcmp(json_string_value(value), "medium") == 0;
+
+                if (strcmp(member, "format") != 0 && !json_is_null(value) && !usual)
                         return failure_set(f, 400, "unsupported_parameter", key,
                                            "'%s.%.40s' cannot be taken: no model has this", key, member);
         }

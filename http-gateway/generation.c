@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "http-gateway/backend.h"
 #include "http-gateway/handoff.h"
+#include "http-gateway/reading.h"
 
 #define PAUSE_BYTES ((size_t)64 << 10) /* unread by the client: no more is taken from the daemon */
 #define RESUME_BYTES ((size_t)16 << 10)
@@ -17,15 +18,18 @@
 
 /* ---- the request ---- */
 
-struct generation_request *generation_request_new(json_t *json)
+struct generation_request *generation_request_new(json_t *json, struct exact *numbers)
 {
         struct generation_request *r = calloc(1, sizeof(*r));
 
         if (!r) {
                 json_decref(json);
+                exact_free(numbers);
                 return NULL;
         }
         r->json = json;
+        r->numbers = *numbers;
+        *numbers = (struct exact){ 0 };
         r->n = 1;
         tandem_generate_options_init(&r->options);
         return r;
@@ -41,6 +45,7 @@ void generation_request_free(struct generation_request *r)
         for (size_t i = 0; i < r->n_prompts; i++)
                 free(r->prompts[i].ids);
         json_decref(r->json);
+        exact_free(&r->numbers);
         free(r->model);
         free(r->schema);
         free(r->logit_bias);
@@ -96,7 +101,7 @@ void generation_free(struct generation *g)
                         buffer_free(&c->columns[k]);
                 free(c->state);
         }
-        generation_request_free(g->request);
+        reading_free_request(g->x->server, g->request);
         free(g);
 }
 
@@ -186,6 +191,15 @@ void generation_usage(const struct generation *g, uint64_t *ret_prompt, uint64_t
 
 /* ---- what libtandem tells ---- */
 
+/* A request that names no model gets the default one, and the answer says which that was. */
+static void name_the_model(struct generation_request *r, const char *model)
+{
+        if (r->model)
+                return;
+        r->model = strdup(model);
+        json_object_set_new(r->json, "model", json_string(model));
+}
+
 static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
 {
         struct choice *c = userdata;
@@ -195,11 +209,13 @@ static void on_accepted(struct tandem_job *job, const struct tandem_accepted *ac
         c->accepted = true;
         c->prompt_tokens = accepted->prompt_tokens;
         g->n_accepted++;
+        name_the_model(g->request, accepted->model);
         if (limit > 0 && c->prompt_tokens >= limit && !g->failed && !g->request->count_only) {
                 g->failed = true;
                 failure_set(&g->failure, 400, "context_length_exceeded", NULL,
                             "the prompt has %u tokens, and num_ctx leaves room for %u with the answer",
                             c->prompt_tokens, limit);
+                failure_set_too_long(&g->failure, c->prompt_tokens, limit);
         }
 }
 
@@ -696,7 +712,7 @@ void generation_start(struct exchange *x, struct generation_request *request, co
                 exchange_fail(x, &f);
                 return;
         }
-        if (!r->model || !model_is_a_name(r->model)) {
+        if (r->model && !model_is_a_name(r->model)) {
                 struct tandem_error err = { .code = TANDEM_E_NO_MODEL };
 
                 failure_from_tandem(&f, &err, json_get_string(r->json, "model", ""));
@@ -739,7 +755,7 @@ void generation_tick(struct generation *g, uint64_t now_ns)
                         handoff_tick(g->choices[i].handoff, now_ns);
         if (g->over || !g->request->stream || (!g->tandem && !g->elsewhere))
                 return;
-        if (!g->begun && now_ns - g->started_ns >= QUIET_NS)
+        if (!g->begun && g->request->model && now_ns - g->started_ns >= QUIET_NS)
                 begin(g);
         if (g->begun && g->ops->ping && now_ns - g->spoke_ns >= QUIET_NS - QUIET_NS / 10 &&
             buffer_left(&g->x->out) == 0) {

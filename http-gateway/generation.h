@@ -8,6 +8,7 @@
 #define TDM_HTTP_GENERATION_H
 
 #include "http-gateway/exchange.h"
+#include "http-gateway/params.h"
 #include "http-gateway/sse.h"
 #include "http-gateway/stops.h"
 #include "http-gateway/tools.h"
@@ -29,9 +30,13 @@ struct prompt {
 };
 
 struct generation_request {
-        json_t *json;                           /* the request: strings point into it */
+        json_t *json;         /* the request: strings point into it */
+        struct exact numbers; /* of it */
+        const char *path;     /* the route's */
+        size_t bytes;         /* what json takes, about */
+        struct params_warnings warnings;
         struct tandem_generate_options options; /* model, sampling, max_tokens */
-        char *model;                            /* owned, as the daemon knows it */
+        char *model;                            /* owned, as the daemon knows it; NULL: the default one */
         char *schema;                           /* owned: of options, where it is not a constant */
         char *logit_bias;                       /* owned: of options */
         char *draft;                            /* owned: of options */
@@ -50,6 +55,7 @@ struct generation_request {
         bool with_guesses;  /* it asked for them, so it is told how they were */
         bool count_only;    /* only how many tokens the prompt has */
         bool name_the_stop; /* which stop text it was matters */
+        bool unload;        /* Ollama's: without a prompt the model goes */
         bool taken_over;    /* another gateway's: it sees to the rest if this daemon dies */
 };
 
@@ -125,7 +131,8 @@ struct generation {
         struct choice choices[];
 };
 
-struct generation_request *generation_request_new(json_t *json); /* takes json over; NULL: out of memory */
+/* Takes json and what numbers has over; NULL: out of memory. */
+struct generation_request *generation_request_new(json_t *json, struct exact *numbers);
 void generation_request_free(struct generation_request *r);
 void generation_request_freep(struct generation_request **r);
 

@@ -2,10 +2,12 @@
  * the wire can become an object of some 230 bytes in memory. */
 #include "http-gateway/json.h"
 
+#include <math.h>
 #include "common/utf8.h"
 
 /* What a value takes at most in jansson and malloc, on 64 bits, with its place in what holds it; a member without its
  * value, and a text without its characters. */
+#define MOST_REAL 9.2e18 /* larger ones are no int64 */
 #define CONTAINER_BYTES 240u
 #define TEXT_BYTES 96u
 #define MEMBER_BYTES 112u
@@ -34,11 +36,15 @@ static int check_counts(const struct counts *c, struct failure *f)
         return 0;
 }
 
-/* Whether the text stays within the limits, and what its values take. The parser refuses what is not JSON. */
-static int scan(const char *data, size_t size, size_t *ret_bytes, struct failure *f)
+/* The parser refuses what is not JSON. */
+int json_count(const char *data, size_t size, size_t *ret_bytes, struct failure *f)
 {
         struct counts c = { 0 };
         bool in_string = false;
+        size_t n_exact, exact_bytes;
+
+        if (size == 0)
+                return failure_set(f, 400, "invalid_json", NULL, "the request has no body; a JSON object is expected");
 
         for (size_t i = 0; i < size; i++) {
                 if (in_string) {
@@ -74,8 +80,9 @@ static int scan(const char *data, size_t size, size_t *ret_bytes, struct failure
                 if (check_counts(&c, f) != 0)
                         return f->status;
         }
-        *ret_bytes = 2 * size + c.n_containers * CONTAINER_BYTES + c.n_members * MEMBER_BYTES +
-                     (c.n_texts - TDM_MIN(c.n_texts, c.n_members)) * TEXT_BYTES +
+        exact_count(data, size, &n_exact, &exact_bytes);
+        *ret_bytes = 2 * size + exact_bytes + n_exact * EXACT_NUMBER_BYTES + c.n_containers * CONTAINER_BYTES +
+                     c.n_members * MEMBER_BYTES + (c.n_texts - TDM_MIN(c.n_texts, c.n_members)) * TEXT_BYTES +
                      (c.n_commas + c.n_containers) * SCALAR_BYTES;
         return 0;
 }
@@ -110,21 +117,16 @@ static const char *string_with_nul(json_t *value, const char *key, bool allowed)
         return NULL;
 }
 
-json_t *json_read_object(const char *data, size_t size, int (*charge)(void *userdata, size_t bytes, struct failure *f),
-                         void *userdata, struct failure *f)
+json_t *json_parse_object(const char *data, size_t size, struct exact *numbers, struct failure *f)
 {
         const char *key;
-        size_t bytes = 0;
         json_error_t why;
-        json_t *json;
+        json_t *json = exact_load(numbers, data, size, &why);
 
-        if (size == 0) {
-                failure_set(f, 400, "invalid_json", NULL, "the request has no body; a JSON object is expected");
+        if (!json && !why.text[0]) {
+                failure_set(f, 503, "no_memory", NULL, "no memory for this request");
                 return NULL;
         }
-        if (scan(data, size, &bytes, f) != 0 || (charge && charge(userdata, bytes, f) != 0))
-                return NULL;
-        json = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!json) {
                 failure_set(f, 400, "invalid_json", NULL, "the body is not JSON that can be taken: %s (line %d)",
                             tdm_utf8_mend(why.text), why.line);
@@ -142,6 +144,14 @@ json_t *json_read_object(const char *data, size_t size, int (*charge)(void *user
                 return NULL;
         }
         return json;
+}
+
+json_t *json_read_object(const char *data, size_t size, struct failure *f)
+{
+        _cleanup_(exact_free) struct exact numbers = { 0 };
+        size_t bytes;
+
+        return json_count(data, size, &bytes, f) == 0 ? json_parse_object(data, size, &numbers, f) : NULL;
 }
 
 json_t *json_text(const char *data, size_t size)
@@ -241,7 +251,7 @@ json_int_t json_get_integer(const json_t *object, const char *key, json_int_t ot
 {
         const json_t *value = json_get(object, key);
 
-        if (json_is_real(value))
+        if (json_is_real(value) && fabs(json_real_value(value)) < MOST_REAL)
                 return (json_int_t)json_real_value(value);
         return json_is_integer(value) ? json_integer_value(value) : otherwise;
 }

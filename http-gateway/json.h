@@ -4,6 +4,7 @@
 
 #include "http-gateway/buffer.h"
 #include "http-gateway/errors.h"
+#include "http-gateway/exact.h"
 
 #define JSON_MAX_DEPTH 64u
 /* A prompt of token ids is a long array of numbers. Other values take more memory for each byte of their text: an empty
@@ -12,13 +13,15 @@
 #define JSON_MAX_PARTS 50000u   /* arrays, objects and texts */
 #define JSON_MAX_MEMBERS 40000u /* of all objects together */
 
-/* An object, or NULL and a failure (400): not JSON, too deep, too many values, a member twice, bad UTF-8, a number that
- * no double or int64 holds, a NUL in a string that is not a message's text, anything but an object.
- *
- * charge: called once before the text is parsed, with the bytes of memory that the values, and one copy of their texts,
- * will take at most; NULL: uncharged. What it returns is 0, or the status of f, and then nothing is parsed. */
-json_t *json_read_object(const char *data, size_t size, int (*charge)(void *userdata, size_t bytes, struct failure *f),
-                         void *userdata, struct failure *f);
+/* What the values of a text, and one copy of their texts, will take in memory at most. 0, or a failure (400): there is
+ * no text, it is too deep, it has too many values. */
+int json_count(const char *data, size_t size, size_t *ret_bytes, struct failure *f);
+/* An object of a text that json_count() has passed, or NULL and a failure (400): not JSON, a member twice, bad UTF-8, a
+ * NUL in a string that is not a message's text, anything but an object. numbers: see exact.h, also for what follows the
+ * text. */
+json_t *json_parse_object(const char *data, size_t size, struct exact *numbers, struct failure *f);
+/* Both, where numbers are only read. */
+json_t *json_read_object(const char *data, size_t size, struct failure *f);
 /* Bytes as a string; what is not UTF-8 becomes U+FFFD. NULL: out of memory. */
 json_t *json_text(const char *data, size_t size);
 /* Appends a string, in quotes, as json_write() does. */

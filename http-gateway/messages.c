@@ -5,25 +5,6 @@
 #define MAX_LOGIT_BIASES 512
 #define MAX_LOGIT_BIAS 100.0
 
-struct generation_request *request_read(struct exchange *x, const struct param_table *table)
-{
-        struct generation_request *r = NULL;
-        struct failure f = { 0 };
-        json_t *json = exchange_read_json(x, &f);
-
-        if (json)
-                r = generation_request_new(json); /* takes it over */
-        if (json && !r)
-                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
-        if (r && params_check(table, r->json, &f) == 0) {
-                r->stream = json_get_bool(r->json, "stream", false);
-                return r;
-        }
-        generation_request_free(r);
-        exchange_fail(x, &f);
-        return NULL;
-}
-
 /* As the daemon knows it. NULL: out of memory. */
 static char *model_name(const char *given)
 {
@@ -39,22 +20,26 @@ int request_take_model(struct generation_request *r, struct failure *f)
         const char *model = json_get_string(r->json, "model", "");
 
         if (!*model)
-                return failure_set(f, 400, "missing_required_parameter", "model",
-                                   "'model' is missing; GET /v1/models lists what there is");
+                return 0; /* the default one */
         r->model = model_name(model);
         return r->model ? 0 : failure_set(f, 503, "no_memory", NULL, "no memory for this request");
 }
 
 /* ---- messages ---- */
 
-static int add_part(struct buffer *text, const json_t *part, const char *separator, const char *name, struct failure *f)
+static int add_part(struct generation_request *r, struct buffer *text, const json_t *part, const char *separator,
+                    const char *name, struct failure *f)
 {
         const char *type = json_get_string(part, "type", "");
         const json_t *value = json_object_get(part, "text");
 
+        if (!json_is_string(json_get(part, "type")) && params_check(&params_part, part, &r->warnings, f) != 0)
+                return f->status;
         if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0)
                 return failure_set(f, 400, "unsupported_parameter", name,
                                    "'%s' has a part of type '%.40s'; models here read text only", name, type);
+        if (params_check(&params_part, part, &r->warnings, f) != 0)
+                return f->status;
         if (!json_is_string(value))
                 return failure_set(f, 400, "invalid_type", name, "'%s' has a part of text without its text", name);
         if (text->size > 0)
@@ -74,7 +59,7 @@ int request_add_message(struct generation_request *r, const char *role, const js
                 buffer_add(&text, json_string_value(content), json_string_length(content));
         } else if (json_is_array(content)) {
                 for (size_t i = 0; i < json_array_size(content); i++)
-                        if (add_part(&text, json_array_get(content, i), separator, name, f) != 0) {
+                        if (add_part(r, &text, json_array_get(content, i), separator, name, f) != 0) {
                                 buffer_free(&text);
                                 return f->status;
                         }
@@ -111,7 +96,7 @@ int request_take_messages(struct generation_request *r, const json_t *messages, 
                 snprintf(where, sizeof(where), "%s[%zu]", name, i);
                 if (!json_is_object(message))
                         return failure_set(f, 400, "invalid_type", where, "'%s' has to be an object", where);
-                if (params_check(table, message, f) != 0)
+                if (params_check(table, message, &r->warnings, f) != 0)
                         return f->status;
                 given = json_get_string(message, "role", "");
                 for (size_t k = 0; k < TDM_ARRAY_SIZE(roles); k++)
@@ -175,7 +160,7 @@ void request_take_sampling(struct generation_request *r, const json_t *from)
 
         o->temperature = (float)json_get_number(from, "temperature", o->temperature);
         o->top_p = (float)json_get_number(from, "top_p", o->top_p);
-        o->top_k = (uint32_t)json_get_integer(from, "top_k", o->top_k);
+        o->top_k = (uint32_t)TDM_MAX(json_get_integer(from, "top_k", o->top_k), (json_int_t)0); /* -1: off, too */
         o->min_p = (float)json_get_number(from, "min_p", o->min_p);
         o->frequency_penalty = (float)json_get_number(from, "frequency_penalty", 0);
         o->presence_penalty = (float)json_get_number(from, "presence_penalty", 0);
@@ -252,7 +237,10 @@ int request_take_logit_bias(struct generation_request *r, struct failure *f)
         return 0;
 }
 
-void request_take_stream_options(struct generation_request *r)
+int request_take_stream_options(struct generation_request *r, struct failure *f)
 {
-        r->with_usage = json_get_bool(json_get(r->json, "stream_options"), "include_usage", false);
+        const json_t *options = json_get(r->json, "stream_options");
+
+        r->with_usage = json_get_bool(options, "include_usage", false);
+        return options ? params_check(&params_stream_options, options, &r->warnings, f) : 0;
 }

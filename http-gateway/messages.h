@@ -3,12 +3,9 @@
 #ifndef TDM_HTTP_MESSAGES_H
 #define TDM_HTTP_MESSAGES_H
 
-#include "http-gateway/generation.h"
-#include "http-gateway/params.h"
+#include "http-gateway/reading.h"
 
-/* The body as a checked object in a new request; NULL: the exchange has been answered. */
-struct generation_request *request_read(struct exchange *x, const struct param_table *table);
-/* `model`, a trailing ":latest" left out. */
+/* `model`, a trailing ":latest" left out; none: the daemon's default. */
 int request_take_model(struct generation_request *r, struct failure *f);
 /* Adds messages of an array; the last of all has to be the user's, which request_check_messages() sees to. */
 int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
@@ -24,6 +21,6 @@ void request_take_sampling(struct generation_request *r, const json_t *from);
 /* speculation, draft, draft_max. prefix: in front of a name in messages, "" or "options." */
 int request_take_speculation(struct generation_request *r, const json_t *from, const char *prefix, struct failure *f);
 int request_take_logit_bias(struct generation_request *r, struct failure *f);
-void request_take_stream_options(struct generation_request *r);
+int request_take_stream_options(struct generation_request *r, struct failure *f);
 
 #endif

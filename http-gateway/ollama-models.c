@@ -165,32 +165,30 @@ static void answer_show(struct exchange *x, struct ask *ask)
 
 /* The daemon knows nothing of a model before its first use, and applications decide by this answer what a model is good
  * for. Tokenizing nothing has it read the head of the file, not the weights. */
+static int take_show(struct generation_request *r, struct failure *f)
+{
+        if (!json_get(r->json, "model") && json_get(r->json, "name"))
+                json_object_set(r->json, "model", json_get(r->json, "name"));
+        if (request_take_model(r, f) != 0)
+                return f->status;
+        return r->model ? 0 : failure_set(f, 400, "missing_required_parameter", "model", "'model' is missing");
+}
+
+static void start_show(struct exchange *x, struct generation_request *request)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request;
+
+        if (!model_is_a_name(r->model))
+                fail_no_model(x, r->model);
+        else
+                exchange_ask(x, ASK_MODELS | ASK_TOKENIZE, steal_ptr(&r->model), strdup(""), 0, 0, answer_show);
+}
+
+const struct reader ollama_show_reader = { NULL, take_show, start_show };
+
 void ollama_show(struct exchange *x)
 {
-        struct failure f = { 0 };
-        json_t *json = exchange_read_json(x, &f);
-        const char *name = json_get_string(json, "model", json_get_string(json, "name", ""));
-        char *copy = json && *name ? strdup(name) : NULL;
-
-        char *nothing;
-        size_t n = copy ? strlen(copy) : 0;
-
-        if (n > 7 && strcmp(copy + n - 7, ":latest") == 0)
-                copy[n - 7] = '\0';
-        if (json && !copy)
-                failure_set(&f, 400, "missing_required_parameter", "model", "'model' is missing");
-        json_decref(json);
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
-        if (!model_is_a_name(copy)) {
-                fail_no_model(x, copy);
-                free(copy);
-                return;
-        }
-        nothing = strdup("");
-        exchange_ask(x, ASK_MODELS | ASK_TOKENIZE, copy, nothing, 0, 0, answer_show);
+        exchange_read(x, &ollama_show_reader);
 }
 
 void ollama_manage(struct exchange *x)

@@ -42,10 +42,16 @@ static json_t *line(struct exchange *x, const char *model, const char *text, siz
         return json;
 }
 
+static void add_exact_line(struct exchange *x, json_t *json, const struct exact *texts)
+{
+        exact_write(&x->out, texts, json);
+        json_decref(json);
+        buffer_add_text(&x->out, "\n");
+}
+
 static void add_line(struct exchange *x, json_t *json)
 {
-        json_write(&x->out, json);
-        buffer_add_text(&x->out, "\n");
+        add_exact_line(x, json, NULL);
 }
 
 static void ollama_begin(struct exchange *x)
@@ -85,12 +91,12 @@ static void ollama_thinking(struct exchange *x, struct choice *c, const struct t
 }
 
 /* {"function": {"name", "arguments"}} of each whole call, and nothing beside it: some clients take one member only. */
-static json_t *tool_calls(const struct choice *c)
+static json_t *tool_calls(const struct choice *c, struct exact *texts)
 {
         json_t *calls = json_array();
 
         for (size_t i = 0; i < c->calls.n; i++) {
-                json_t *arguments = choice_call_arguments(&c->calls.items[i]);
+                json_t *arguments = choice_call_arguments(&c->calls.items[i], texts);
 
                 if (arguments)
                         json_array_append_new(calls, json_pack("{s:{s:i, s:s, s:o}}", "function", "index", (int)i,
@@ -99,25 +105,27 @@ static json_t *tool_calls(const struct choice *c)
         return calls;
 }
 
-static void add_tool_calls(json_t *line, const struct choice *c)
+static void add_tool_calls(json_t *line, const struct choice *c, struct exact *texts)
 {
         if (c->calls.n > 0)
-                json_object_set_new(json_object_get(line, "message"), "tool_calls", tool_calls(c));
+                json_object_set_new(json_object_get(line, "message"), "tool_calls", tool_calls(c, texts));
 }
 
 static void ollama_choice_end(struct exchange *x, struct choice *c)
 {
+        _cleanup_(exact_free) struct exact texts = { 0 };
         json_t *json;
 
         if (c->calls.n == 0)
                 return;
         json = line(x, model_of(x), "", 0, false);
-        add_tool_calls(json, c);
-        add_line(x, json);
+        add_tool_calls(json, c, &texts);
+        add_exact_line(x, json, &texts);
 }
 
 static void ollama_end(struct exchange *x)
 {
+        _cleanup_(exact_free) struct exact texts = { 0 };
         struct generation *g = x->generation;
         struct choice *c = &g->choices[0];
         bool stream = g->request->stream;
@@ -125,7 +133,7 @@ static void ollama_end(struct exchange *x)
 
         if (json && !stream) {
                 add_thinking(x, json, c->thinking.data, c->thinking.size);
-                add_tool_calls(json, c);
+                add_tool_calls(json, c, &texts);
         }
         if (json) {
                 json_object_set_new(json, "done_reason",
@@ -140,7 +148,7 @@ static void ollama_end(struct exchange *x)
         if (stream)
                 add_line(x, json);
         else
-                exchange_answer_json(x, 200, json);
+                exchange_answer_exact(x, 200, json, &texts);
 }
 
 static void ollama_error(struct exchange *x, const struct failure *f)
@@ -158,13 +166,16 @@ static const struct generation_ops ollama_ops = { .content_type = NDJSON_CONTENT
 
 /* ---- options ---- */
 
+#define MOST_REPEAT_LAST 256
+
 static int take_options(struct generation_request *r, struct failure *f)
 {
         const json_t *given = json_get(r->json, "options");
         struct tandem_generate_options *o = &r->options;
+        const uint64_t random_seed = o->seed;
         json_int_t predict, last;
 
-        if (given && params_check(&params_ollama_options, given, f) != 0)
+        if (given && params_check(&params_ollama_options, given, &r->warnings, f) != 0)
                 return f->status;
         o->temperature = 0.8f;
         o->top_k = 40;
@@ -173,12 +184,18 @@ static int take_options(struct generation_request *r, struct failure *f)
         request_take_sampling(r, given);
         o->repeat_penalty = (float)json_get_number(given, "repeat_penalty", 1.1);
         last = json_get_integer(given, "repeat_last_n", 64);
+        if (last < 0) {
+                last = MOST_REPEAT_LAST;
+                params_warn(&r->warnings, "options.repeat_last_n -1 counts the last 256 tokens");
+        }
         o->repeat_last = (uint32_t)last;
         if (last == 0) /* which is 64 to libtandem */
                 o->repeat_penalty = 1;
         predict = json_get_integer(given, "num_predict", -1);
         o->max_tokens = predict > 0 ? (uint32_t)predict : 0;
-        r->context_limit = (uint32_t)json_get_integer(given, "num_ctx", 0);
+        r->context_limit = (uint32_t)TDM_MAX(json_get_integer(given, "num_ctx", 0), (json_int_t)0);
+        if (json_get(given, "seed") && json_get_integer(given, "seed", 0) == -1)
+                o->seed = random_seed;
         if (request_take_speculation(r, given, "options.", f) != 0)
                 return f->status;
         return request_take_stops(r, json_get(given, "stop"), "options.stop", f);
@@ -245,82 +262,99 @@ static void answer_loaded(struct exchange *x, struct ask *ask)
         exchange_answer_json(x, 200, json);
 }
 
-static void load_or_unload(struct exchange *x, struct generation_request *r, bool unload)
-{
-        if (!model_is_a_name(r->model))
-                fail_no_model(x, r->model);
-        else
-                exchange_ask(x, unload ? ASK_UNLOAD : ASK_LOAD, steal_ptr(&r->model), NULL, 0, 0, answer_loaded);
-}
-
-static void start(struct exchange *x, struct generation_request *request, bool has_prompt)
+static void load_or_unload(struct exchange *x, struct generation_request *request, bool unload)
 {
         _cleanup_(generation_request_freep) struct generation_request *r = request;
-        struct failure f = { 0 };
+        struct failure f;
+
+        if (!r->model) {
+                failure_set(&f, 400, "missing_required_parameter", "model",
+                            "'model' is missing; GET /api/tags lists what there is");
+                exchange_fail(x, &f);
+        } else if (!model_is_a_name(r->model)) {
+                fail_no_model(x, r->model);
+        } else {
+                exchange_ask(x, unload ? ASK_UNLOAD : ASK_LOAD, steal_ptr(&r->model), NULL, 0, 0, answer_loaded);
+        }
+}
+
+/* What both have in common. Without a prompt the model is loaded, or unloaded. */
+static int take_rest(struct generation_request *r, struct failure *f)
+{
         double keep_s;
 
-        if (take_options(r, &f) != 0 || (!r->options.json_schema && request_take_ollama_format(r, &f) != 0) ||
-            take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, &f) != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+        if (take_options(r, f) != 0 || (!r->options.json_schema && request_take_ollama_format(r, f) != 0) ||
+            take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, f) != 0)
+                return f->status;
         /* The daemon counts whole seconds and has no "at once"; less than 0 means for ever to Ollama's clients. */
         if (json_get(r->json, "keep_alive"))
                 r->options.keep_alive =
                         keep_s < 0 ? MOST_KEEP_ALIVE_S : (uint32_t)TDM_MIN(ceil(TDM_MAX(keep_s, 1)), MOST_KEEP_ALIVE_S);
+        r->unload = keep_s == 0;
         r->stream = json_get_bool(r->json, "stream", true);
-        if (has_prompt)
-                generation_start(x, steal_ptr(&r), &ollama_ops);
-        else
-                load_or_unload(x, r, keep_s == 0);
+        return 0;
 }
+
+static void start_ollama(struct exchange *x, struct generation_request *r)
+{
+        if (r->n_messages > 0 || r->n_prompts > 0)
+                generation_start(x, r, &ollama_ops);
+        else
+                load_or_unload(x, r, r->unload);
+}
+
+static int take_chat(struct generation_request *r, struct failure *f)
+{
+        const json_t *messages = json_get(r->json, "messages");
+
+        if (request_take_model(r, f) != 0)
+                return f->status;
+        if (json_array_size(messages) > 0 &&
+            (request_take_messages(r, messages, "messages", &params_ollama_message, f) != 0 ||
+             request_check_messages(r, "messages", f) != 0 || request_take_ollama_format(r, f) != 0 ||
+             request_take_openai_tools(r, f) != 0))
+                return f->status;
+        return take_rest(r, f);
+}
+
+static int take_prompt(struct generation_request *r, const json_t *prompt, struct failure *f)
+{
+        const json_t *system = json_get(r->json, "system");
+        bool has_system = system && json_string_length(system) > 0;
+
+        if (!json_get_bool(r->json, "raw", false)) {
+                if (has_system && request_add_message(r, "system", system, "", "system", f) != 0)
+                        return f->status;
+                return request_add_message(r, "user", prompt, "", "prompt", f);
+        }
+        if (has_system)
+                return failure_set(f, 400, "unsupported_parameter", "system", "'system' has no place in a raw prompt");
+        r->prompts[0].text = json_string_value(prompt);
+        r->prompts[0].size = json_string_length(prompt);
+        r->n_prompts = 1;
+        return 0;
+}
+
+static int take_generate(struct generation_request *r, struct failure *f)
+{
+        const json_t *prompt = json_get(r->json, "prompt");
+
+        if (request_take_model(r, f) != 0)
+                return f->status;
+        if (prompt && json_string_length(prompt) > 0 && take_prompt(r, prompt, f) != 0)
+                return f->status;
+        return take_rest(r, f);
+}
+
+const struct reader ollama_chat_reader = { &params_ollama_chat, take_chat, start_ollama },
+                    ollama_generate_reader = { &params_ollama_generate, take_generate, start_ollama };
 
 void ollama_chat(struct exchange *x)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_ollama_chat);
-        struct failure f = { 0 };
-        const json_t *messages;
-
-        if (!r)
-                return;
-        messages = json_get(r->json, "messages");
-        if (request_take_model(r, &f) == 0 && json_array_size(messages) > 0 &&
-            request_take_messages(r, messages, "messages", &params_ollama_message, &f) == 0 &&
-            request_check_messages(r, "messages", &f) == 0 && request_take_ollama_format(r, &f) == 0)
-                request_take_openai_tools(r, &f);
-        if (f.status != 0)
-                exchange_fail(x, &f);
-        else
-                start(x, steal_ptr(&r), json_array_size(messages) > 0);
+        exchange_read(x, &ollama_chat_reader);
 }
 
 void ollama_generate(struct exchange *x)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_ollama_generate);
-        struct failure f = { 0 };
-        const json_t *prompt, *system;
-        bool has_prompt;
-
-        if (!r)
-                return;
-        prompt = json_get(r->json, "prompt");
-        system = json_get(r->json, "system");
-        has_prompt = prompt && json_string_length(prompt) > 0;
-        if (request_take_model(r, &f) == 0 && has_prompt) {
-                if (json_get_bool(r->json, "raw", false)) {
-                        if (system && json_string_length(system) > 0)
-                                failure_set(&f, 400, "unsupported_parameter", "system",
-                                            "'system' has no place in a raw prompt");
-                        r->prompts[0].text = json_string_value(prompt);
-                        r->prompts[0].size = json_string_length(prompt);
-                        r->n_prompts = 1;
-                } else if (!system || json_string_length(system) == 0 ||
-                           request_add_message(r, "system", system, "", "system", &f) == 0) {
-                        request_add_message(r, "user", prompt, "", "prompt", &f);
-                }
-        }
-        if (f.status != 0)
-                exchange_fail(x, &f);
-        else
-                start(x, steal_ptr(&r), has_prompt);
+        exchange_read(x, &ollama_generate_reader);
 }

@@ -13,4 +13,7 @@ void ollama_generate(struct exchange *x);
 void ollama_embed(struct exchange *x);
 void ollama_manage(struct exchange *x); /* pull, push, create, copy, delete: refused */
 
+/* How their bodies are read: for tests. */
+extern const struct reader ollama_chat_reader, ollama_generate_reader, ollama_embed_reader, ollama_show_reader;
+
 #endif

@@ -250,33 +250,33 @@ static const struct generation_ops chat_ops = { .content_type = SSE_CONTENT_TYPE
                                                 .error = openai_stream_error,
                                                 .ping = openai_ping };
 
-void openai_chat(struct exchange *x)
+static int take_chat(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_chat);
-        struct failure f = { 0 };
-
-        if (!r)
-                return;
-        if (request_take_model(r, &f) == 0 &&
-            request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, &f) == 0 &&
-            request_check_messages(r, "messages", &f) == 0 && request_take_response_format(r, &f) == 0 &&
-            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0 &&
-            request_take_speculation(r, r->json, "", &f) == 0 && request_take_openai_tools(r, &f) == 0)
-                request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+        if (request_take_model(r, f) != 0 ||
+            request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, f) != 0 ||
+            request_check_messages(r, "messages", f) != 0 || request_take_response_format(r, f) != 0 ||
+            request_take_grammar(r, f) != 0 || request_take_logit_bias(r, f) != 0 ||
+            request_take_speculation(r, r->json, "", f) != 0 || request_take_openai_tools(r, f) != 0 ||
+            request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0 || request_take_stream_options(r, f) != 0)
+                return f->status;
         openai_take_sampling(r);
-        request_take_stream_options(r);
         r->with_logprobs = json_get_bool(r->json, "logprobs", false);
         r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "top_logprobs", 0);
-        if (r->options.top_logprobs > 0 && !r->with_logprobs) {
-                failure_set(&f, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs': true");
-                exchange_fail(x, &f);
-                return;
-        }
+        if (r->options.top_logprobs > 0 && !r->with_logprobs)
+                return failure_set(f, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs': true");
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_completion_tokens",
                                                            json_get_integer(r->json, "max_tokens", 0));
-        generation_start(x, steal_ptr(&r), &chat_ops);
+        return 0;
+}
+
+static void start_chat(struct exchange *x, struct generation_request *r)
+{
+        generation_start(x, r, &chat_ops);
+}
+
+const struct reader openai_chat_reader = { &params_chat, take_chat, start_chat };
+
+void openai_chat(struct exchange *x)
+{
+        exchange_read(x, &openai_chat_reader);
 }

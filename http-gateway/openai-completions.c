@@ -221,25 +221,28 @@ static int take_prompts(struct generation_request *r, struct failure *f)
         return 0;
 }
 
-void openai_completions(struct exchange *x)
+static int take_completion(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_completions);
-        struct failure f = { 0 };
-
-        if (!r)
-                return;
-        if (request_take_model(r, &f) == 0 && take_prompts(r, &f) == 0 && request_take_response_format(r, &f) == 0 &&
-            request_take_grammar(r, &f) == 0 && request_take_logit_bias(r, &f) == 0 &&
-            request_take_speculation(r, r->json, "", &f) == 0)
-                request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+        if (request_take_model(r, f) != 0 || take_prompts(r, f) != 0 || request_take_response_format(r, f) != 0 ||
+            request_take_grammar(r, f) != 0 || request_take_logit_bias(r, f) != 0 ||
+            request_take_speculation(r, r->json, "", f) != 0 ||
+            request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0 || request_take_stream_options(r, f) != 0)
+                return f->status;
         openai_take_sampling(r);
-        request_take_stream_options(r);
         r->with_logprobs = json_is_integer(json_get(r->json, "logprobs"));
         r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "logprobs", 0);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", DEFAULT_MAX_TOKENS);
-        generation_start(x, steal_ptr(&r), &completion_ops);
+        return 0;
+}
+
+static void start_completion(struct exchange *x, struct generation_request *r)
+{
+        generation_start(x, r, &completion_ops);
+}
+
+const struct reader openai_completions_reader = { &params_completions, take_completion, start_completion };
+
+void openai_completions(struct exchange *x)
+{
+        exchange_read(x, &openai_completions_reader);
 }

@@ -24,7 +24,7 @@ static void add_event(struct exchange *x, const char *type, json_t *event)
                 json_object_set_new(event, "type", json_string(type));
                 json_object_set_new(event, "sequence_number", json_integer(r->n_events++));
         }
-        sse_add(&x->out, type, event);
+        sse_add_exact(&x->out, type, event, &x->generation->request->numbers);
 }
 
 static json_t *part(const char *text, size_t size)
@@ -50,6 +50,17 @@ static json_t *usage(const struct generation *g)
                          (json_int_t)(prompt + generated));
 }
 
+/* What the request says, or what the API has where it says nothing. otherwise is taken over. */
+static json_t *said(const struct generation_request *r, const char *key, json_t *otherwise)
+{
+        json_t *value = json_get(r->json, key);
+
+        if (!value)
+                return otherwise;
+        json_decref(otherwise);
+        return json_incref(value);
+}
+
 /* output and used are taken over; used NULL: not known yet. */
 static json_t *response(struct exchange *x, const char *status, json_t *output, json_t *used)
 {
@@ -61,16 +72,16 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
 
         if (strcmp(status, "incomplete") == 0)
                 details = json_pack("{s:s}", "reason", "max_output_tokens");
-        json = json_pack("{s:s+, s:s, s:I, s:s, s:n, s:o, s:s, s:o, s:b}", "id", "resp_", x->id + 4, "object",
-                         "response", "created_at", (json_int_t)g->created, "status", status, "error",
-                         "incomplete_details", details, "model", json_get_string(r->json, "model", ""), "output",
-                         output, "parallel_tool_calls", 1);
+        json = json_pack("{s:s+, s:s, s:I, s:s, s:n, s:o, s:s, s:o}", "id", "resp_", x->id + 4, "object", "response",
+                         "created_at", (json_int_t)g->created, "status", status, "error", "incomplete_details", details,
+                         "model", json_get_string(r->json, "model", ""), "output", output);
         if (!json)
                 return NULL;
         json_object_set_new(json, "usage", used ? used : json_null());
-        json_object_set_new(json, "temperature", json_real(r->options.temperature));
-        json_object_set_new(json, "top_p", json_real(r->options.top_p));
-        json_object_set_new(json, "tool_choice", json_string("auto"));
+        json_object_set_new(json, "temperature", said(r, "temperature", json_integer(1)));
+        json_object_set_new(json, "top_p", said(r, "top_p", json_integer(1)));
+        json_object_set_new(json, "tool_choice", said(r, "tool_choice", json_string("auto")));
+        json_object_set_new(json, "parallel_tool_calls", said(r, "parallel_tool_calls", json_true()));
         json_object_set_new(json, "tools", json_array());
         json_object_set_new(json, "truncation", json_string("disabled"));
         json_object_set_new(json, "store", json_false());
@@ -146,7 +157,7 @@ static void response_end(struct exchange *x)
                 add_event(x, c->reason == TANDEM_REASON_LENGTH ? "response.incomplete" : "response.completed",
                           json_pack("{s:o}", "response", json));
         else
-                exchange_answer_json(x, 200, json);
+                exchange_answer_exact(x, 200, json, &g->request->numbers);
 }
 
 static void response_error(struct exchange *x, const struct failure *f)
@@ -189,25 +200,34 @@ static int take_input(struct generation_request *r, struct failure *f)
         return request_check_messages(r, "input", f);
 }
 
-void openai_responses(struct exchange *x)
+static int take_response(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_responses);
-        struct failure f = { 0 };
-
-        if (!r)
-                return;
-        x->state = calloc(1, sizeof(struct response));
-        x->free_state = response_free;
-        if (!x->state)
-                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
-        else if (request_take_model(r, &f) == 0 && take_input(r, &f) == 0 &&
-                 request_take_speculation(r, r->json, "", &f) == 0)
-                request_take_nested_format(r, "text", &f);
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+        if (request_take_model(r, f) != 0 || take_input(r, f) != 0 ||
+            request_take_speculation(r, r->json, "", f) != 0 || request_take_nested_format(r, "text", f) != 0)
+                return f->status;
         openai_take_sampling(r);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_output_tokens", 0);
-        generation_start(x, steal_ptr(&r), &response_ops);
+        return 0;
+}
+
+static void start_response(struct exchange *x, struct generation_request *r)
+{
+        struct failure f;
+
+        x->state = calloc(1, sizeof(struct response));
+        x->free_state = response_free;
+        if (x->state) {
+                generation_start(x, r, &response_ops);
+                return;
+        }
+        generation_request_free(r);
+        failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
+        exchange_fail(x, &f);
+}
+
+const struct reader openai_responses_reader = { &params_responses, take_response, start_response };
+
+void openai_responses(struct exchange *x)
+{
+        exchange_read(x, &openai_responses_reader);
 }

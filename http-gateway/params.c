@@ -9,6 +9,10 @@
         {                                                                                                              \
                 name, PARAM_HARMLESS, PARAM_ANY, 0, 0, 0, note                                                         \
         }
+#define IGNORED(name, note)                                                                                            \
+        {                                                                                                              \
+                name, PARAM_IGNORED, PARAM_ANY, 0, 0, 0, note                                                          \
+        }
 #define REFUSED(name, neutral, note)                                                                                   \
         {                                                                                                              \
                 name, PARAM_REFUSED, PARAM_ANY, 0, 0, neutral, note                                                    \
@@ -32,10 +36,11 @@
 
 /* What both of OpenAI's older endpoints share. */
 #define OPENAI_COMMON                                                                                                  \
-        HONOURED("model", PARAM_STRING, 0, 0, "required"), HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"), \
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),                                                 \
+                HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),                                            \
                 HONOURED("stream_options", PARAM_OBJECT, 0, 0, "`include_usage`"),                                     \
                 HONOURED("temperature", PARAM_NUMBER, 0, 2, "1"), HONOURED("top_p", PARAM_NUMBER, 0, 1, "1"),          \
-                HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "an extension; 0, off"),                               \
+                HONOURED("top_k", PARAM_INTEGER, -1, MAX_TOKENS, "an extension; 0, off; -1: off"),                     \
                 HONOURED("min_p", PARAM_NUMBER, 0, 1, "an extension; 0, off"),                                         \
                 HONOURED("repetition_penalty", PARAM_NUMBER, 0, 10, "an extension; 1, off"),                           \
                 HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random; choice i of n uses seed + i"),           \
@@ -64,11 +69,11 @@ static const struct param chat_rows[] = {
         REFUSED("functions", NEUTRAL_EMPTY, "the older form of tools"),
         REFUSED("function_call", NEUTRAL_NONE | NEUTRAL_AUTO, "the older form of tool_choice"),
         HONOURED("parallel_tool_calls", PARAM_BOOL, 0, 0, "false: at most one call"),
-        REFUSED("modalities", NEUTRAL_TEXT, ONE_MODALITY),
+        REFUSED("modalities", NEUTRAL_TEXT | NEUTRAL_EMPTY, ONE_MODALITY),
         REFUSED("audio", NEUTRAL_EMPTY, ONE_MODALITY),
         REFUSED("prediction", NEUTRAL_EMPTY, "a predicted output is not supported"),
-        REFUSED("reasoning_effort", NEUTRAL_NONE, "reasoning models are not supported yet"),
-        REFUSED("verbosity", NEUTRAL_EMPTY, "no model has this"),
+        IGNORED("reasoning_effort", "a model thinks as its template has it"),
+        REFUSED("verbosity", NEUTRAL_EMPTY | NEUTRAL_MEDIUM, "no model has this"),
         REFUSED("web_search_options", NEUTRAL_EMPTY, "nothing is searched"),
 };
 TABLE(params_chat, "POST /v1/chat/completions", "", chat_rows);
@@ -102,7 +107,7 @@ static const struct param message_rows[] = {
 TABLE(params_message, "A message of OpenAI's APIs", "messages[].", message_rows);
 
 static const struct param response_rows[] = {
-        HONOURED("model", PARAM_STRING, 0, 0, "required"),
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
         HONOURED("input", PARAM_ANY, 0, 0, "required: a text, or messages"),
         HONOURED("instructions", PARAM_STRING, 0, 0, "a system message in front"),
         HONOURED("max_output_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
@@ -119,7 +124,7 @@ static const struct param response_rows[] = {
         HARMLESS("service_tier", "there is one tier"),
         HARMLESS("prompt_cache_key", "every prompt is cached"),
         HARMLESS("prompt_cache_retention", "the cache decides itself"),
-        HARMLESS("parallel_tool_calls", "there are no tool calls"),
+        HONOURED("parallel_tool_calls", PARAM_BOOL, 0, 0, "repeated; there are no tool calls"),
         HARMLESS("max_tool_calls", "there are no tool calls"),
         REFUSED("previous_response_id", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
         REFUSED("conversation", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
@@ -128,7 +133,7 @@ static const struct param response_rows[] = {
         REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
         REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
         REFUSED("truncation", NEUTRAL_DISABLED, "a prompt is never shortened"),
-        REFUSED("reasoning", NEUTRAL_EMPTY, "reasoning models are not supported yet"),
+        REFUSED("reasoning", NEUTRAL_EMPTY | NEUTRAL_NONE, "reasoning models are not supported yet"),
         REFUSED("include", NEUTRAL_EMPTY, "nothing more can be included"),
         REFUSED("background", NEUTRAL_FALSE, "an answer lives as long as its connection"),
         REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
@@ -136,7 +141,8 @@ static const struct param response_rows[] = {
 TABLE(params_responses, "POST /v1/responses", "", response_rows);
 
 #define ANTHROPIC_PROMPT                                                                                               \
-        HONOURED("model", PARAM_STRING, 0, 0, "required"), HONOURED("messages", PARAM_ARRAY, 0, 0, "required"),        \
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),                                                 \
+                HONOURED("messages", PARAM_ARRAY, 0, 0, "required"),                                                   \
                 HONOURED("system", PARAM_ANY, 0, 0, "a text, or blocks of text"),                                      \
                 HONOURED("tools", PARAM_ARRAY, 0, 0, "custom ones; not with a format"),                                \
                 HONOURED("tool_choice", PARAM_OBJECT, 0, 0, "auto, any, tool, none; disable_parallel_tool_use"),       \
@@ -152,7 +158,7 @@ static const struct param anthropic_rows[] = {
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "required"),
         HONOURED("temperature", PARAM_NUMBER, 0, 1, "1"),
         HONOURED("top_p", PARAM_NUMBER, 0, 1, "off"),
-        HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "off"),
+        HONOURED("top_k", PARAM_INTEGER, -1, MAX_TOKENS, "off; so are 0 and -1"),
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
         SPECULATION,
         HONOURED("stop_sequences", PARAM_ARRAY, 0, 0, "up to 16"),
@@ -174,7 +180,7 @@ static const struct param anthropic_message_rows[] = {
 TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", anthropic_message_rows);
 
 #define OLLAMA_COMMON                                                                                                  \
-        HONOURED("model", PARAM_STRING, 0, 0, "required; `:latest` is left out"),                                      \
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default; `:latest` is left out"),                          \
                 HONOURED("stream", PARAM_BOOL, 0, 0, "lines of JSON; true"),                                           \
                 HONOURED("options", PARAM_OBJECT, 0, 0, "see below"),                                                  \
                 HONOURED("keep_alive", PARAM_ANY, 0, 0, "0 without a prompt unloads; else how long the model stays"),  \
@@ -206,15 +212,15 @@ static const struct param ollama_generate_rows[] = {
 TABLE(params_ollama_generate, "POST /api/generate", "", ollama_generate_rows);
 
 static const struct param ollama_option_rows[] = {
-        HONOURED("num_predict", PARAM_INTEGER, -2, MAX_TOKENS, "-1: until the model ends"),
-        HONOURED("num_ctx", PARAM_INTEGER, 1, MAX_TOKENS, "of prompt and answer together; a longer prompt is refused"),
+        HONOURED("num_predict", PARAM_INTEGER, -2, MAX_TOKENS, "-1, -2 and 0: until the model ends"),
+        HONOURED("num_ctx", PARAM_INTEGER, -1, MAX_TOKENS, "prompt and answer; a longer prompt is refused; 0, -1: off"),
         HONOURED("temperature", PARAM_NUMBER, 0, 100, "0.8"),
-        HONOURED("top_k", PARAM_INTEGER, 0, MAX_TOKENS, "40"),
+        HONOURED("top_k", PARAM_INTEGER, -1, MAX_TOKENS, "40; 0 and -1: off"),
         HONOURED("top_p", PARAM_NUMBER, 0, 1, "0.9"),
         HONOURED("min_p", PARAM_NUMBER, 0, 1, "0"),
         HONOURED("repeat_penalty", PARAM_NUMBER, 0, 10, "1.1"),
-        HONOURED("repeat_last_n", PARAM_INTEGER, 0, 256, "64; 0: no repeat_penalty"),
-        HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random"),
+        HONOURED("repeat_last_n", PARAM_INTEGER, -1, 256, "64; 0: no repeat_penalty; -1: 256, the most"),
+        HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "random; -1: random, too"),
         HONOURED("stop", PARAM_ANY, 0, 0, "a text, or up to 16"),
         HONOURED("frequency_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
         HONOURED("presence_penalty", PARAM_NUMBER, -2, 2, "0; the last 256 tokens of the answer count"),
@@ -264,7 +270,7 @@ static const struct param tokenize_rows[] = {
 TABLE(params_tokenize, "POST /tokenize", "", tokenize_rows);
 
 static const struct param embeddings_rows[] = {
-        HONOURED("model", PARAM_STRING, 0, 0, ""),
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
         HONOURED("input", PARAM_ANY, 0, 0, "a text, or up to 2048; token ids are refused"),
         HONOURED("encoding_format", PARAM_STRING, 0, 0, "`float`, or `base64`"),
         HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
@@ -273,7 +279,7 @@ static const struct param embeddings_rows[] = {
 TABLE(params_embeddings, "POST /v1/embeddings", "", embeddings_rows);
 
 static const struct param ollama_embed_rows[] = {
-        HONOURED("model", PARAM_STRING, 0, 0, ""),
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
         HONOURED("input", PARAM_ANY, 0, 0, "of /api/embed: a text, or up to 2048"),
         HONOURED("prompt", PARAM_STRING, 0, 0, "of /api/embeddings: the text"),
         HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
@@ -282,6 +288,89 @@ static const struct param ollama_embed_rows[] = {
         HARMLESS("options", "none of them has to do with vectors"),
 };
 TABLE(params_ollama_embed, "POST /api/embed, POST /api/embeddings", "", ollama_embed_rows);
+
+static const struct param stream_option_rows[] = {
+        HONOURED("include_usage", PARAM_BOOL, 0, 0, "false; true: a last event with the usage"),
+        HARMLESS("include_obfuscation", "nothing is obfuscated"),
+        REFUSED("continuous_usage_stats", NEUTRAL_FALSE, "usage is told once, at the end"),
+};
+TABLE(params_stream_options, "`stream_options` of OpenAI's APIs", "stream_options.", stream_option_rows);
+
+static const struct param part_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "text, input_text, output_text"),
+        HONOURED("text", PARAM_STRING, 0, 0, "required"),
+        HARMLESS("annotations", "not part of the prompt"),
+        HARMLESS("logprobs", "not part of the prompt"),
+        HARMLESS("cache_control", "every prompt is cached"),
+        REFUSED("citations", NEUTRAL_EMPTY | NEUTRAL_FALSE, "nothing is cited"),
+};
+TABLE(params_part, "A part or block of text", "content[].", part_rows);
+
+static const struct param tool_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "function"),
+        HONOURED("function", PARAM_OBJECT, 0, 0, "required"),
+        HARMLESS("cache_control", "every prompt is cached"),
+};
+TABLE(params_tool, "A tool of OpenAI's and Ollama's APIs", "tools[].", tool_rows);
+
+static const struct param function_rows[] = {
+        HONOURED("name", PARAM_STRING, 0, 0, "required"),
+        HONOURED("description", PARAM_STRING, 0, 0, "part of the prompt"),
+        HONOURED("parameters", PARAM_ANY, 0, 0, "a JSON Schema"),
+        HARMLESS("strict", "arguments always follow the schema"),
+};
+TABLE(params_function, "A tool's function", "tools[].function.", function_rows);
+
+static const struct param anthropic_tool_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "custom"),
+        HONOURED("name", PARAM_STRING, 0, 0, "required"),
+        HONOURED("description", PARAM_STRING, 0, 0, "part of the prompt"),
+        HONOURED("input_schema", PARAM_OBJECT, 0, 0, "required: a JSON Schema"),
+        HARMLESS("strict", "arguments always follow the schema"),
+        HARMLESS("cache_control", "every prompt is cached"),
+        HARMLESS("eager_input_streaming", "pieces of a call come as they are made"),
+        IGNORED("input_examples", "not part of the prompt"),
+        REFUSED("defer_loading", NEUTRAL_FALSE, "all tools are in the prompt"),
+};
+TABLE(params_anthropic_tool, "A tool of Anthropic's API", "tools[].", anthropic_tool_rows);
+
+static const struct param anthropic_choice_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "auto, any, tool, none"),
+        HONOURED("name", PARAM_STRING, 0, 0, "of type tool"),
+        HONOURED("disable_parallel_tool_use", PARAM_BOOL, 0, 0, "true: at most one call"),
+};
+TABLE(params_anthropic_choice, "`tool_choice` of Anthropic's API", "tool_choice.", anthropic_choice_rows);
+
+static const struct param call_rows[] = {
+        HONOURED("id", PARAM_STRING, 0, 0, "the answer's tool_call_id"),
+        HONOURED("type", PARAM_STRING, 0, 0, "function"),
+        HONOURED("function", PARAM_OBJECT, 0, 0, "required"),
+        HARMLESS("index", "calls are in order"),
+};
+TABLE(params_call, "A call in a message", "messages[].tool_calls[].", call_rows);
+
+static const struct param call_function_rows[] = {
+        HONOURED("name", PARAM_STRING, 0, 0, "required"),
+        HONOURED("arguments", PARAM_ANY, 0, 0, "an object, or its text"),
+        HARMLESS("index", "calls are in order"),
+};
+TABLE(params_call_function, "A call's function", "messages[].tool_calls[].function.", call_function_rows);
+
+static const struct param tool_use_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "tool_use"),    HONOURED("id", PARAM_STRING, 0, 0, "required"),
+        HONOURED("name", PARAM_STRING, 0, 0, "required"),    HONOURED("input", PARAM_OBJECT, 0, 0, "required"),
+        HARMLESS("cache_control", "every prompt is cached"),
+};
+TABLE(params_tool_use, "A block tool_use", "content[].", tool_use_rows);
+
+static const struct param tool_result_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "tool_result"),
+        HONOURED("tool_use_id", PARAM_STRING, 0, 0, "required"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks of text"),
+        IGNORED("is_error", "templates have no errors; the content says it"),
+        HARMLESS("cache_control", "every prompt is cached"),
+};
+TABLE(params_tool_result, "A block tool_result", "content[].", tool_result_rows);
 
 static const struct param_table *const tables[] = {
         &params_chat,
@@ -298,6 +387,98 @@ static const struct param_table *const tables[] = {
         &params_tokenize,
         &params_embeddings,
         &params_ollama_embed,
+        &params_stream_options,
+        &params_part,
+        &params_tool,
+        &params_function,
+        &params_anthropic_tool,
+        &params_anthropic_choice,
+        &params_call,
+        &params_call_function,
+        &params_tool_use,
+        &params_tool_result,
+};
+
+/* What other servers take at the top of a body, and what would be another answer without it. */
+static const char *const meaningful[] = {
+        "add_generation_prompt",
+        "allowed_token_ids",
+        "assistant_prefix",
+        "bad_words",
+        "beam_width",
+        "best_of",
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "documents",
+        "dry_multiplier",
+        "dynatemp_range",
+        "echo",
+        "function_call",
+        "functions",
+        "grammar",
+        "guided_choice",
+        "guided_decoding_backend",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "guided_whitespace_pattern",
+        "ignore_eos",
+        "image_data",
+        "images",
+        "input_prefix",
+        "input_suffix",
+        "json_schema",
+        "length_penalty",
+        "logit_bias",
+        "logits_processors",
+        "logprobs",
+        "lora",
+        "max_completion_tokens",
+        "max_new_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "min_p",
+        "min_tokens",
+        "mirostat",
+        "n",
+        "n_predict",
+        "n_probs",
+        "num_beams",
+        "num_ctx",
+        "num_predict",
+        "plugins",
+        "prompt_logprobs",
+        "reasoning_budget",
+        "regex",
+        "repeat_penalty",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "response_format",
+        "samplers",
+        "stop",
+        "stop_sequences",
+        "stop_token_ids",
+        "structural_tag",
+        "structured_outputs",
+        "suffix",
+        "system",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_a",
+        "top_k",
+        "top_logprobs",
+        "top_n_sigma",
+        "top_p",
+        "transforms",
+        "truncate_prompt_tokens",
+        "typical_p",
+        "use_beam_search",
+        "web_search_options",
+        "xtc_probability",
 };
 
 /* "text", {"type":"text"} with nothing else, ["text"], and for /v1/responses {"format":{"type":"text"}}. */
@@ -313,6 +494,22 @@ static bool says(const json_t *value, const char *word)
         return false;
 }
 
+static bool is_neutral(const struct param *p, const json_t *value);
+
+/* An object whose members ask for nothing either: {"effort": null}, {"edits": []}. */
+static bool is_hollow(const struct param *p, const json_t *value)
+{
+        const char *key;
+        json_t *part;
+
+        json_object_foreach((json_t *)(uintptr_t)value, key, part)
+        {
+                if (!json_is_null(part) && !is_neutral(p, part))
+                        return false;
+        }
+        return json_is_object(value);
+}
+
 static bool is_neutral(const struct param *p, const json_t *value)
 {
         static const struct {
@@ -321,7 +518,8 @@ static bool is_neutral(const struct param *p, const json_t *value)
         } words[] = { { NEUTRAL_TEXT, "text" },
                       { NEUTRAL_NONE, "none" },
                       { NEUTRAL_AUTO, "auto" },
-                      { NEUTRAL_DISABLED, "disabled" } };
+                      { NEUTRAL_DISABLED, "disabled" },
+                      { NEUTRAL_MEDIUM, "medium" } };
 
         if ((p->neutral & NEUTRAL_FALSE && json_is_false(value)) || (p->neutral & NEUTRAL_TRUE && json_is_true(value)))
                 return true;
@@ -335,7 +533,7 @@ static bool is_neutral(const struct param *p, const json_t *value)
         for (size_t i = 0; i < TDM_ARRAY_SIZE(words); i++)
                 if (p->neutral & words[i].bit && says(value, words[i].word))
                         return true;
-        return false;
+        return p->neutral & NEUTRAL_EMPTY && is_hollow(p, value);
 }
 
 static const char *const type_names[] = {
@@ -371,7 +569,7 @@ static int check_one(const struct param_table *table, const struct param *p, con
         char name[96];
 
         snprintf(name, sizeof(name), "%s%s", table->context, p->name);
-        if (p->class == PARAM_HARMLESS)
+        if (p->class == PARAM_HARMLESS || p->class == PARAM_IGNORED)
                 return 0;
         if (p->class == PARAM_REFUSED)
                 return is_neutral(p, value) ? 0 :
@@ -386,7 +584,68 @@ static int check_one(const struct param_table *table, const struct param *p, con
         return 0;
 }
 
-int params_check(const struct param_table *table, const json_t *object, struct failure *f)
+/* One more thing that is ignored. The head of an answer holds printing ASCII, and has an end. */
+static void add_warning(struct params_warnings *w, const char *context, const char *name)
+{
+        char clean[PARAMS_NAME_BYTES];
+        size_t n = strlen(w->text);
+
+        snprintf(clean, sizeof(clean), "%s%.40s", context, name);
+        for (char *p = clean; *p; p++)
+                if (*p <= ' ' || *p >= 127 || *p == ',')
+                        *p = '?';
+        for (unsigned i = 0; i < w->n; i++)
+                if (strcmp(w->names[i], clean) == 0)
+                        return;
+        if (w->n == TDM_ARRAY_SIZE(w->names))
+                return;
+        memcpy(w->names[w->n++], clean, sizeof(clean));
+        snprintf(w->text + n, sizeof(w->text) - n, "%s%s", n ? ", " : "not used here: ", clean);
+}
+
+void params_warn(struct params_warnings *w, const char *text)
+{
+        size_t n = strlen(w->text);
+
+        snprintf(w->text + n, sizeof(w->text) - n, "%s%s", n ? "; " : "", text);
+}
+
+/* "role, content, …" */
+static void write_names(const struct param_table *table, char *to, size_t size)
+{
+        size_t used = 0;
+
+        for (size_t i = 0; i < table->n && used < size; i++)
+                if (table->params[i].class != PARAM_REFUSED)
+                        used += (size_t)snprintf(to + used, size - used, "%s%s", used ? ", " : "",
+                                                 table->params[i].name);
+}
+
+static int check_unknown(const struct param_table *table, const char *key, const json_t *value,
+                         struct params_warnings *warnings, struct failure *f)
+{
+        static const struct param nothing = { .neutral = NEUTRAL_FALSE | NEUTRAL_EMPTY };
+        char names[500] = "";
+
+        if (json_is_null(value))
+                return 0;
+        if (table->context[0]) {
+                write_names(table, names, sizeof(names));
+                return failure_set(f, 400, "unknown_parameter", key, "'%s%.90s' is not known; there are: %.480s",
+                                   table->context, key, names);
+        }
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(meaningful); i++)
+                if (strcmp(meaningful[i], key) == 0 && !is_neutral(&nothing, value))
+                        return failure_set(f, 400, "unsupported_parameter", key,
+                                           "'%.90s' cannot be taken: %s has nothing like it, and the answer would be "
+                                           "another one without it",
+                                           key, table->title);
+        add_warning(warnings, "", key);
+        return 0;
+}
+
+int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,
+                 struct failure *f)
 {
         const char *key;
         json_t *value;
@@ -398,11 +657,13 @@ int params_check(const struct param_table *table, const json_t *object, struct f
                 for (size_t i = 0; !p && i < table->n; i++)
                         if (strcmp(table->params[i].name, key) == 0)
                                 p = &table->params[i];
-                if (!p)
-                        return failure_set(f, 400, "unknown_parameter", key,
-                                           "'%s%.90s' is not known; docs/http-api.md lists what %s takes",
-                                           table->context, key, table->title);
-                if (!json_is_null(value) && check_one(table, p, value, f) != 0)
+                if (!p && check_unknown(table, key, value, warnings, f) != 0)
+                        return f->status;
+                if (!p || json_is_null(value))
+                        continue;
+                if (p->class == PARAM_IGNORED)
+                        add_warning(warnings, table->context, p->name);
+                else if (check_one(table, p, value, f) != 0)
                         return f->status;
         }
         return 0;
@@ -410,7 +671,8 @@ int params_check(const struct param_table *table, const json_t *object, struct f
 
 static void print_neutral(FILE *to, unsigned neutral)
 {
-        static const char *const words[] = { "false", "true", "0", "1", "empty", "text", "none", "auto", "disabled" };
+        static const char *const words[] = { "false", "true", "0",    "1",        "empty",
+                                             "text",  "none", "auto", "disabled", "medium" };
         const char *comma = "";
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(words); i++)
@@ -422,7 +684,7 @@ static void print_neutral(FILE *to, unsigned neutral)
 
 void params_print(FILE *to)
 {
-        static const char *const classes[] = { "honoured", "harmless", "refused" };
+        static const char *const classes[] = { "honoured", "harmless", "ignored", "refused" };
 
         for (size_t t = 0; t < TDM_ARRAY_SIZE(tables); t++) {
                 fprintf(to, "### %s\n\n| parameter | class | accepted | note |\n|---|---|---|---|\n", tables[t]->title);
@@ -432,7 +694,7 @@ void params_print(FILE *to)
                         fprintf(to, "| `%s` | %s | ", p->name, classes[p->class]);
                         if (p->class == PARAM_REFUSED)
                                 print_neutral(to, p->neutral);
-                        else if (p->class == PARAM_HARMLESS)
+                        else if (p->class == PARAM_HARMLESS || p->class == PARAM_IGNORED)
                                 fputs("anything", to);
                         else if (p->high == SEED_HIGH)
                                 fputs("a whole number of 64 bits", to);

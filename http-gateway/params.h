@@ -1,13 +1,15 @@
-/* The parameters of every API, in one table each, in three classes: honoured; harmless (accepted, changes nothing that
- * the API promises); refused by name, because to ignore it would change the answer. A refused parameter may have
- * values that ask for nothing ("tools": []); those are accepted. What no table knows is refused too.
+/* The parameters of every API, in one table each, in four classes: honoured; harmless (accepted, changes nothing that
+ * the API promises); ignored (accepted, and the answer's head warns); refused by name, because to ignore it would
+ * change the answer's meaning. A refused parameter may have values that ask for nothing ("tools": []); those are
+ * accepted. What no table knows is ignored at the top of a body, but for what is known to change the answer with other
+ * servers, and refused inside of other members.
  * docs/http-api.md repeats these tables, and a test compares. */
 #ifndef TDM_HTTP_PARAMS_H
 #define TDM_HTTP_PARAMS_H
 
 #include "http-gateway/json.h"
 
-enum param_class { PARAM_HONOURED, PARAM_HARMLESS, PARAM_REFUSED };
+enum param_class { PARAM_HONOURED, PARAM_HARMLESS, PARAM_IGNORED, PARAM_REFUSED };
 enum param_type { PARAM_ANY, PARAM_BOOL, PARAM_INTEGER, PARAM_NUMBER, PARAM_STRING, PARAM_ARRAY, PARAM_OBJECT };
 
 /* Values of a refused parameter that ask for nothing. null always does. */
@@ -20,6 +22,15 @@ enum param_type { PARAM_ANY, PARAM_BOOL, PARAM_INTEGER, PARAM_NUMBER, PARAM_STRI
 #define NEUTRAL_NONE 64u      /* "none", {"type":"none"} */
 #define NEUTRAL_AUTO 128u     /* "auto", {"type":"auto"} */
 #define NEUTRAL_DISABLED 256u /* "disabled", {"type":"disabled"} */
+#define NEUTRAL_MEDIUM 512u   /* "medium" */
+
+/* Names of what is ignored, for the answer's head and the log. */
+#define PARAMS_NAME_BYTES 48u
+struct params_warnings {
+        char names[8][PARAMS_NAME_BYTES]; /* [n] printing ASCII */
+        unsigned n;
+        char text[480]; /* "": nothing to warn of */
+};
 
 struct param {
         const char *name;
@@ -39,10 +50,15 @@ struct param_table {
 
 extern const struct param_table params_chat, params_completions, params_message, params_responses, params_anthropic,
         params_anthropic_message, params_count_tokens, params_ollama_chat, params_ollama_generate,
-        params_ollama_options, params_ollama_message, params_tokenize, params_embeddings, params_ollama_embed;
+        params_ollama_options, params_ollama_message, params_tokenize, params_embeddings, params_ollama_embed,
+        params_stream_options, params_part, params_tool, params_function, params_anthropic_tool,
+        params_anthropic_choice, params_call, params_call_function, params_tool_use, params_tool_result;
 
 /* 0, or a failure that names the first member that cannot be taken. */
-int params_check(const struct param_table *table, const json_t *object, struct failure *f);
+int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,
+                 struct failure *f);
+/* Adds a warning in words, for a value that means something else here. */
+void params_warn(struct params_warnings *warnings, const char *text);
 /* All tables as Markdown. */
 void params_print(FILE *to);
 

@@ -98,33 +98,40 @@ static void answer_tokens(struct exchange *x, struct ask *ask)
         exchange_answer_json(x, 200, json_pack("{s:o, s:I}", "tokens", ids, "count", (json_int_t)ask->n_ids));
 }
 
-void question_tokenize(struct exchange *x)
+static int take_text(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = request_read(x, &params_tokenize);
-        struct failure f = { 0 };
-        const json_t *text;
-        unsigned flags = TANDEM_TOKENIZE_NO_BOS;
-        size_t size;
-        char *copy;
+        const json_t *text = json_get(r->json, json_get(r->json, "content") ? "content" : "prompt");
 
-        if (!r)
-                return;
-        text = json_get(r->json, "content") ? json_get(r->json, "content") : json_get(r->json, "prompt");
         if (!text)
-                failure_set(&f, 400, "missing_required_parameter", "content", "'content' is missing");
-        else if (json_get(r->json, "model") && request_take_model(r, &f) == 0 && !model_is_a_name(r->model))
-                failure_set(&f, 404, "model_not_found", "model", "a model is a name, not a path");
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+                return failure_set(f, 400, "missing_required_parameter", "content", "'content' is missing");
+        if (request_take_model(r, f) != 0)
+                return f->status;
+        if (r->model && !model_is_a_name(r->model))
+                return failure_set(f, 404, "model_not_found", "model", "a model is a name, not a path");
+        r->prompts[0].text = json_string_value(text);
+        r->prompts[0].size = json_string_length(text);
+        return 0;
+}
+
+static void start_tokenize(struct exchange *x, struct generation_request *request)
+{
+        _cleanup_(generation_request_freep) struct generation_request *r = request;
+        unsigned flags = TANDEM_TOKENIZE_NO_BOS;
+        size_t size = r->prompts[0].size;
+        char *copy = malloc(size + 1);
+
         if (json_get_bool(r->json, "add_special", false) || json_get_bool(r->json, "add_special_tokens", false))
                 flags = 0;
         if (json_get_bool(r->json, "parse_special", false))
                 flags |= TANDEM_TOKENIZE_SPECIAL;
-        size = json_string_length(text);
-        copy = malloc(size + 1);
         if (copy)
-                memcpy(copy, json_string_value(text), size + 1);
+                memcpy(copy, r->prompts[0].text, size + 1);
         exchange_ask(x, ASK_TOKENIZE, steal_ptr(&r->model), copy, copy ? size : 0, flags, answer_tokens);
+}
+
+const struct reader question_tokenize_reader = { &params_tokenize, take_text, start_tokenize };
+
+void question_tokenize(struct exchange *x)
+{
+        exchange_read(x, &question_tokenize_reader);
 }

@@ -17,5 +17,6 @@ void openai_model(struct exchange *x);
 void question_health(struct exchange *x);
 void question_metrics(struct exchange *x);
 void question_tokenize(struct exchange *x);
+extern const struct reader question_tokenize_reader; /* for tests */
 
 #endif

@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include "common/background.h"
 #include "common/log.h"
 #include "common/notify.h"
 #include "http-gateway/backend.h"
@@ -30,6 +31,7 @@
 #define TRIM_BYTES ((uint64_t)16 << 20)    /* so much less is held than was: the system gets it back */
 #define DRAIN_NS (8 * TDM_NSEC_PER_SEC)
 #define HALF_NS TDM_NSEC_PER_SEC /* a request that is not whole after that is slow, and makes room for others */
+#define N_READERS 2u
 #define SPARE_DESCRIPTORS 64u
 #define WANTED_DESCRIPTORS (4 * MAX_CONNECTIONS)
 
@@ -477,6 +479,8 @@ static int start(struct server *s, struct tdm_error *err)
                 r = tdm_loop_add_signal(s->loop, SIGINT, on_signal, s, &s->sigint);
         if (r == 0)
                 r = backend_new(&s->backend, s->loop, s->config->socket);
+        if (r == 0)
+                r = tdm_background_new_pool(&s->readers, s->loop, N_READERS);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot start the server's loop: %s", strerror(-r));
         tdm_source_arm(s->tick, tdm_now_ns() + TICK_NS);
@@ -500,6 +504,7 @@ static void stop(struct server *s, int r)
                 tdm_log_info("ended without the answers of tandemd to %u questions", backend_n_asks(s->backend));
                 _exit(0);
         }
+        tdm_background_destroyp(&s->readers);
         backend_free(s->backend);
         tdm_source_destroyp(&s->mhd_io);
         tdm_source_destroyp(&s->mhd_timer);

@@ -21,6 +21,7 @@
 
 struct backend;
 struct exchange;
+struct tdm_background;
 
 struct peer {
         struct server *server;
@@ -38,6 +39,7 @@ struct server {
         struct MHD_Daemon *mhd;
         struct tdm_source *mhd_io, *mhd_timer, *run_again, *tick, *sigterm, *sigint;
         struct backend *backend;
+        struct tdm_background *readers; /* of bodies: reading.h */
         struct tdm_list peers, exchanges;
         unsigned n_exchanges, n_peers, n_leaving;
         struct owners owners;

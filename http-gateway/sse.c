@@ -1,6 +1,6 @@
 #include "http-gateway/sse.h"
 
-void sse_add(struct buffer *out, const char *event, json_t *json)
+void sse_add_exact(struct buffer *out, const char *event, json_t *json, const struct exact *numbers)
 {
         if (event) {
                 buffer_add_text(out, "event: ");
@@ -8,8 +8,18 @@ void sse_add(struct buffer *out, const char *event, json_t *json)
                 buffer_add_text(out, "\n");
         }
         buffer_add_text(out, "data: ");
-        json_write(out, json); /* compact: has no line ends */
+        if (numbers) {
+                exact_write(out, numbers, json);
+                json_decref(json);
+        } else {
+                json_write(out, json); /* compact: has no line ends */
+        }
         buffer_add_text(out, "\n\n");
+}
+
+void sse_add(struct buffer *out, const char *event, json_t *json)
+{
+        sse_add_exact(out, event, json, NULL);
 }
 
 void sse_form_make(struct sse_form *form, const char *event, json_t *json)

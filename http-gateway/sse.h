@@ -8,6 +8,8 @@
 
 /* event: NULL for none. Takes json over. */
 void sse_add(struct buffer *out, const char *event, json_t *json);
+/* The same with numbers as they were written: exact.h. */
+void sse_add_exact(struct buffer *out, const char *event, json_t *json, const struct exact *numbers);
 /* Most events of a stream differ in one text alone. The form is an event whose text is SSE_FORM_TEXT. It is made once,
  * since making JSON out of parts takes longer than writing the text between two halves. */
 #define SSE_FORM_TEXT "\x01the text\x02"

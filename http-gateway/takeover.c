@@ -316,24 +316,26 @@ static const struct generation_ops takeover_ops = { .content_type = NDJSON_CONTE
                                                     .error = takeover_error,
                                                     .ping = takeover_ping };
 
-void takeover_generate(struct exchange *x)
+static int take_job(struct generation_request *r, struct failure *f)
 {
-        _cleanup_(generation_request_freep) struct generation_request *r = NULL;
-        struct failure f = { 0 };
-        json_t *json = exchange_read_json(x, &f);
-
-        r = json ? generation_request_new(json) : NULL;
-        if (json && !r)
-                failure_set(&f, 503, "no_memory", NULL, "no memory for this request");
-        if (r && request_take_model(r, &f) == 0 && take_prompt(r, &f) == 0)
-                request_take_stops(r, json_get(r->json, "stop"), "stop", &f);
-        if (f.status != 0) {
-                exchange_fail(x, &f);
-                return;
-        }
+        if (request_take_model(r, f) != 0 || take_prompt(r, f) != 0 ||
+            request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0)
+                return f->status;
         take_options(r);
         r->taken_over = true;
-        generation_start(x, steal_ptr(&r), &takeover_ops);
+        return 0;
+}
+
+static void start_job(struct exchange *x, struct generation_request *r)
+{
+        generation_start(x, r, &takeover_ops);
+}
+
+const struct reader takeover_reader = { NULL, take_job, start_job };
+
+void takeover_generate(struct exchange *x)
+{
+        exchange_read(x, &takeover_reader);
 }
 
 /* ---- the answer, as it is read ---- */
@@ -481,7 +483,7 @@ void takeover_read(struct takeover_line *line, const char *data, size_t size)
         *line = (struct takeover_line){ .kind = TAKEOVER_NOTHING };
         if (size == 0)
                 return; /* a sign of life */
-        line->json = json_read_object(data, size, NULL, NULL, &f);
+        line->json = json_read_object(data, size, &f);
         if (!line->json) {
                 right = false;
         } else if (json_object_get(line->json, "accepted")) {

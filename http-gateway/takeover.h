@@ -7,7 +7,7 @@
 #ifndef TDM_HTTP_TAKEOVER_H
 #define TDM_HTTP_TAKEOVER_H
 
-#include "http-gateway/generation.h"
+#include "http-gateway/reading.h"
 
 #define TAKEOVER_PATH "/tandem/generate"
 
@@ -15,6 +15,7 @@
 json_t *takeover_request(const struct generation_request *r, unsigned choice);
 /* POST TAKEOVER_PATH: lines of JSON. */
 void takeover_generate(struct exchange *x);
+extern const struct reader takeover_reader; /* for tests */
 
 /* What a line says. The rest is empty where it does not belong to the kind. */
 enum takeover_kind {

@@ -27,19 +27,42 @@ static int no_memory(struct failure *f)
 
 /* ---- tools and choices ---- */
 
-static int take_tools(struct generation_request *r, json_t *tools, struct failure *f)
+/* What the daemon gets: OpenAI's form, with each schema's numbers as the request has them. */
+static int take_tools(struct generation_request *r, struct buffer *text, struct failure *f)
 {
         if (r->options.json_schema || r->options.grammar || r->options.regex) {
-                json_decref(tools);
+                buffer_free(text);
                 return failure_set(f, 400, "unsupported_parameter", "tools",
                                    "'tools' cannot be combined with a format, a grammar or a regex");
         }
-        r->tools.json = tools ? json_dumps(tools, JSON_COMPACT) : NULL;
-        json_decref(tools);
-        if (!r->tools.json)
+        if (text->failed) {
+                buffer_free(text);
                 return no_memory(f);
+        }
+        r->tools.json = text->data;
         r->options.tools = r->tools.json;
         return 0;
+}
+
+/* One tool; description and schema may be missing. */
+static void write_tool(struct generation_request *r, struct buffer *to, const json_t *name, const json_t *description,
+                       const json_t *schema)
+{
+        buffer_add_text(to, to->size > 0 ? ",{\"type\":\"function\",\"function\":{" :
+                                           "[{\"type\":\"function\",\"function\":{");
+        if (name) {
+                buffer_add_text(to, "\"name\":");
+                exact_write(to, &r->numbers, name);
+        }
+        if (description) {
+                buffer_add_text(to, name ? ",\"description\":" : "\"description\":");
+                exact_write(to, &r->numbers, description);
+        }
+        if (schema) {
+                buffer_add_text(to, name || description ? ",\"parameters\":" : "\"parameters\":");
+                exact_write(to, &r->numbers, schema);
+        }
+        buffer_add_text(to, "}}");
 }
 
 static int set_choice(struct generation_request *r, const char *choice, const char *name, struct failure *f)
@@ -73,72 +96,72 @@ static int take_openai_choice(struct generation_request *r, struct failure *f)
                            "{\"type\": \"function\", \"function\": {\"name\": …}}");
 }
 
+static int write_openai_tools(struct generation_request *r, const json_t *given, struct buffer *text, struct failure *f)
+{
+        for (size_t i = 0; i < json_array_size(given); i++) {
+                const json_t *tool = json_array_get(given, i), *function = json_get(tool, "function");
+
+                if (params_check(&params_tool, tool, &r->warnings, f) != 0)
+                        return f->status;
+                if (!json_is_object(function) || strcmp(json_get_string(tool, "type", ""), "function") != 0)
+                        return failure_set(f, 400, "invalid_value", "tools",
+                                           "'tools[%zu]' is not {\"type\": \"function\", \"function\": {…}}; "
+                                           "other tools are not known here",
+                                           i);
+                if (params_check(&params_function, function, &r->warnings, f) != 0)
+                        return f->status;
+                write_tool(r, text, json_get(function, "name"), json_get(function, "description"),
+                           json_get(function, "parameters"));
+        }
+        buffer_add_text(text, "]");
+        return 0;
+}
+
 int request_take_openai_tools(struct generation_request *r, struct failure *f)
 {
         const json_t *given = json_get(r->json, "tools");
-        json_t *tools;
+        struct buffer text = { 0 };
 
         if (json_array_size(given) > 0) {
-                tools = json_deep_copy(given);
-                if (!tools)
-                        return no_memory(f);
-                for (size_t i = 0; i < json_array_size(tools); i++) {
-                        json_t *function = json_object_get(json_array_get(tools, i), "function");
-
-                        if (!json_is_object(function) ||
-                            strcmp(json_get_string(json_array_get(tools, i), "type", ""), "function") != 0) {
-                                json_decref(tools);
-                                return failure_set(f, 400, "invalid_value", "tools",
-                                                   "'tools[%zu]' is not {\"type\": \"function\", \"function\": {…}}; "
-                                                   "other tools are not known here",
-                                                   i);
-                        }
-                        json_object_del(function, "strict"); /* they always are */
+                if (write_openai_tools(r, given, &text, f) != 0) {
+                        buffer_free(&text);
+                        return f->status;
                 }
-                if (take_tools(r, tools, f) != 0)
+                if (take_tools(r, &text, f) != 0)
                         return f->status;
                 r->options.one_call = !json_get_bool(r->json, "parallel_tool_calls", true);
         }
         return take_openai_choice(r, f);
 }
 
-int request_take_anthropic_tools(struct generation_request *r, struct failure *f)
+static int write_anthropic_tools(struct generation_request *r, const json_t *given, struct buffer *text,
+                                 struct failure *f)
 {
-        const json_t *given = json_get(r->json, "tools"), *choice = json_get(r->json, "tool_choice");
-        const char *type = json_get_string(choice, "type", "auto"), *name = NULL;
-        json_t *tools;
+        for (size_t i = 0; i < json_array_size(given); i++) {
+                const json_t *tool = json_array_get(given, i);
+                const char *kind = json_get_string(tool, "type", "custom");
 
-        if (json_array_size(given) > 0) {
-                tools = json_array();
-                for (size_t i = 0; i < json_array_size(given); i++) {
-                        const json_t *tool = json_array_get(given, i), *text = json_get(tool, "description");
-                        const char *kind = json_get_string(tool, "type", "custom");
-
-                        if (strcmp(kind, "custom") != 0 || !json_is_object(json_get(tool, "input_schema")) ||
-                            !json_is_string(json_get(tool, "name"))) {
-                                json_decref(tools);
-                                return failure_set(f, 400, "invalid_value", "tools",
-                                                   "'tools[%zu]' is not {\"name\": …, \"input_schema\": {…}}; tools of "
-                                                   "type '%.40s' are not known here",
-                                                   i, kind);
-                        }
-                        json_array_append_new(tools, json_pack("{s:s, s:{s:O, s:O?, s:O}}", "type", "function",
-                                                               "function", "name", json_get(tool, "name"),
-                                                               "description", json_is_string(text) ? text : NULL,
-                                                               "parameters", json_get(tool, "input_schema")));
-                }
-                for (size_t i = 0; i < json_array_size(tools); i++) {
-                        json_t *function = json_object_get(json_array_get(tools, i), "function");
-
-                        if (!json_get(function, "description"))
-                                json_object_del(function, "description");
-                }
-                if (take_tools(r, tools, f) != 0)
+                if (strcmp(kind, "custom") == 0 && params_check(&params_anthropic_tool, tool, &r->warnings, f) != 0)
                         return f->status;
-                r->options.one_call = json_get_bool(choice, "disable_parallel_tool_use", false);
+                if (strcmp(kind, "custom") != 0 || !json_is_object(json_get(tool, "input_schema")) ||
+                    !json_is_string(json_get(tool, "name")))
+                        return failure_set(f, 400, "invalid_value", "tools",
+                                           "'tools[%zu]' is not {\"name\": …, \"input_schema\": {…}}; tools of type "
+                                           "'%.40s' are not known here",
+                                           i, kind);
+                write_tool(r, text, json_get(tool, "name"), json_get(tool, "description"),
+                           json_get(tool, "input_schema"));
         }
-        if (!choice)
-                return 0;
+        buffer_add_text(text, "]");
+        return 0;
+}
+
+static int take_anthropic_choice(struct generation_request *r, const json_t *choice, struct failure *f)
+{
+        const char *type = json_get_string(choice, "type", "auto"), *name = NULL;
+
+        if (params_check(&params_anthropic_choice, choice, &r->warnings, f) != 0)
+                return f->status;
         if (strcmp(type, "tool") == 0)
                 name = json_get_string(choice, "name", "");
         else if (strcmp(type, "any") == 0)
@@ -147,6 +170,23 @@ int request_take_anthropic_tools(struct generation_request *r, struct failure *f
                 return failure_set(f, 400, "invalid_value", "tool_choice",
                                    "'tool_choice.type' has to be auto, any, tool or none");
         return set_choice(r, type, name, f);
+}
+
+int request_take_anthropic_tools(struct generation_request *r, struct failure *f)
+{
+        const json_t *given = json_get(r->json, "tools"), *choice = json_get(r->json, "tool_choice");
+        struct buffer text = { 0 };
+
+        if (json_array_size(given) > 0) {
+                if (write_anthropic_tools(r, given, &text, f) != 0) {
+                        buffer_free(&text);
+                        return f->status;
+                }
+                if (take_tools(r, &text, f) != 0)
+                        return f->status;
+                r->options.one_call = json_get_bool(choice, "disable_parallel_tool_use", false);
+        }
+        return choice ? take_anthropic_choice(r, choice, f) : 0;
 }
 
 /* ---- messages ---- */
@@ -188,6 +228,19 @@ static const char *keep(struct generation_request *r, char *text)
         return text;
 }
 
+/* Of a value, with its numbers as the request has them. */
+static const char *keep_json(struct generation_request *r, const json_t *value)
+{
+        struct buffer text = { 0 };
+
+        exact_write(&text, &r->numbers, value);
+        if (text.failed) {
+                buffer_free(&text);
+                return NULL;
+        }
+        return keep(r, text.data);
+}
+
 /* Ids of clients that have none: the nth call and the nth answer belong together. */
 static const char *make_id(struct generation_request *r, unsigned n)
 {
@@ -223,13 +276,16 @@ static int take_calls(struct generation_request *r, const json_t *given, const c
                 const char *id = json_get_string(call, "id", NULL), *name = json_get_string(function, "name", NULL);
                 const char *text = json_string_value(arguments);
 
+                if (params_check(&params_call, call, &r->warnings, f) != 0 ||
+                    params_check(&params_call_function, function, &r->warnings, f) != 0)
+                        return f->status;
                 if (!name || (arguments && !text && !json_is_object(arguments)))
                         return failure_set(
                                 f, 400, "invalid_value", where,
                                 "'%s.tool_calls[%zu]' is not {\"function\": {\"name\": …, \"arguments\": …}}", where,
                                 i);
                 if (json_is_object(arguments))
-                        text = keep(r, json_dumps(arguments, JSON_COMPACT));
+                        text = keep_json(r, arguments);
                 else if (!text || !*text)
                         text = "{}";
                 if (add_call(r, id ? id : make_id(r, r->tools.n_named++), name, text, f) != 0)
@@ -294,12 +350,17 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
                 if (status == 0 && strcmp(type, "tool_result") == 0 && strcmp(role, "user") == 0) {
                         const char *id = json_get_string(block, "tool_use_id", NULL);
 
+                        status = params_check(&params_tool_result, block, &r->warnings, f);
+                        if (status != 0)
+                                continue;
                         status = id ? request_add_message(r, "tool", json_get(block, "content"), "\n", where, f) :
                                       failure_set(f, 400, "invalid_value", where, "'%s' answers no tool_use_id", where);
                         if (status == 0)
                                 status = take_answer(r, id, NULL, f);
                 } else if (strcmp(type, "tool_use") == 0 && strcmp(role, "assistant") == 0) {
                         calls = true;
+                        if (status == 0)
+                                status = params_check(&params_tool_use, block, &r->warnings, f);
                 } else if (strcmp(type, "thinking") != 0 && strcmp(type, "redacted_thinking") != 0) {
                         json_array_append(texts, block);
                 }
@@ -312,9 +373,7 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
 
                 if (status != 0 || !calls || strcmp(json_get_string(block, "type", ""), "tool_use") != 0)
                         continue;
-                input = json_is_object(json_get(block, "input")) ?
-                                keep(r, json_dumps(json_get(block, "input"), JSON_COMPACT)) :
-                                "{}";
+                input = json_is_object(json_get(block, "input")) ? keep_json(r, json_get(block, "input")) : "{}";
                 if (!json_get_string(block, "id", NULL) || !json_get_string(block, "name", NULL))
                         status = failure_set(f, 400, "invalid_value", where, "'%s' has a tool_use without id or name",
                                              where);
@@ -340,7 +399,7 @@ int request_take_anthropic_messages(struct generation_request *r, const json_t *
                 snprintf(where, sizeof(where), "messages[%zu]", i);
                 if (!json_is_object(message))
                         return failure_set(f, 400, "invalid_type", where, "'%s' has to be an object", where);
-                if (params_check(table, message, f) != 0)
+                if (params_check(table, message, &r->warnings, f) != 0)
                         return f->status;
                 role = json_get_string(message, "role", "");
                 role = strcmp(role, "developer") == 0 ? "system" : role;
@@ -418,7 +477,13 @@ void choice_calls_free(struct choice_calls *calls)
         free(calls->items);
 }
 
-json_t *choice_call_arguments(const struct choice_call *call)
+json_t *choice_call_arguments(const struct choice_call *call, struct exact *texts)
 {
-        return json_loadb(call->arguments.data, call->arguments.size, JSON_ALLOW_NUL, NULL);
+        _cleanup_(exact_free) struct exact numbers = { 0 };
+        json_error_t why;
+        json_t *json = exact_load(&numbers, call->arguments.data, call->arguments.size, &why);
+        bool whole = json_is_object(json);
+
+        json_decref(json);
+        return whole ? exact_text(texts, call->arguments.data, call->arguments.size) : NULL;
 }

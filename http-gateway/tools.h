@@ -5,6 +5,7 @@
 
 #include "http-gateway/buffer.h"
 #include "http-gateway/errors.h"
+#include "http-gateway/exact.h"
 
 #include <tandem.h>
 
@@ -50,7 +51,7 @@ struct choice_calls {
 bool choice_calls_fit(const struct choice_calls *calls, const struct tandem_token *token);
 void choice_calls_add(struct choice_calls *calls, const struct tandem_token *token);
 void choice_calls_free(struct choice_calls *calls);
-/* The arguments as an object; NULL: they were cut off. */
-json_t *choice_call_arguments(const struct choice_call *call);
+/* The arguments as the model wrote them, a node of texts; NULL: they were cut off. */
+json_t *choice_call_arguments(const struct choice_call *call, struct exact *texts);
 
 #endif

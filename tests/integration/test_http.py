@@ -274,88 +274,6 @@ def cached_tokens():
 
 
 @test
-def parameters():
-    """Each row of each table: what is honoured has its type checked, what is harmless passes with anything, what would
-    change the answer is refused by name unless it asks for nothing; and what no table knows is refused."""
-    tables, title = {}, None
-    out = subprocess.run([os.path.join(BIN, "tandem-http"), "--list-parameters"], stdout=subprocess.PIPE,
-                         text=True).stdout
-    for line in out.splitlines():
-        if line.startswith("### "):
-            title = line[4:]
-            tables[title] = []
-        row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
-        if row:
-            tables[title].append(row.groups())
-    check(len(tables) == 14 and all(tables.values()), "found the tables", list(tables))
-    neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
-               "auto": "auto", "disabled": "disabled"}
-    chat = {"model": "tale", "messages": HI, "max_tokens": 1}
-    ollama = {"model": "tale", "stream": False, "options": {"num_predict": 1}}
-    say = {"role": "user", "content": "x"}
-    embedding_model = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
-    vectors = os.path.basename(embedding_model)[:-len(".gguf")]
-    places = {  # title: path, a request that passes, where the parameter goes
-        "POST /v1/chat/completions": ("/v1/chat/completions", chat, lambda b, p: b.update(p)),
-        "POST /v1/completions": ("/v1/completions", dict(GREEDY, max_tokens=1), lambda b, p: b.update(p)),
-        "A message of OpenAI's APIs": ("/v1/chat/completions", chat, lambda b, p: b.update(messages=[dict(say, **p)])),
-        "POST /v1/responses": ("/v1/responses", {"model": "tale", "input": "x", "max_output_tokens": 1},
-                               lambda b, p: b.update(p)),
-        "POST /v1/messages": ("/v1/messages", chat, lambda b, p: b.update(p)),
-        "A message of Anthropic's API": ("/v1/messages", chat, lambda b, p: b.update(messages=[dict(say, **p)])),
-        "POST /v1/messages/count_tokens": ("/v1/messages/count_tokens", {"model": "tale", "messages": HI},
-                                           lambda b, p: b.update(p)),
-        "POST /api/chat": ("/api/chat", dict(ollama, messages=HI), lambda b, p: b.update(p)),
-        "POST /api/generate": ("/api/generate", dict(ollama, prompt="x"), lambda b, p: b.update(p)),
-        "Ollama's `options`": ("/api/generate", dict(ollama, prompt="x"),
-                               lambda b, p: b.update(options=dict(b["options"], **p))),
-        "A message of Ollama's API": ("/api/chat", dict(ollama, messages=HI),
-                                      lambda b, p: b.update(messages=[dict(say, **p)])),
-        "POST /tokenize": ("/tokenize", {"model": "tale", "content": "x"}, lambda b, p: b.update(p)),
-        "POST /v1/embeddings": ("/v1/embeddings", {"model": vectors, "input": "x"}, lambda b, p: b.update(p)),
-        "POST /api/embed, POST /api/embeddings": ("/api/embed", {"model": vectors, "input": "x"},
-                                                  lambda b, p: b.update(p)),
-    }
-    equal(set(places), set(tables), "tables with a place here")
-    with Daemon(models=(TALE, embedding_model), placement=None) as d, Gateway(d) as g:
-        def ask(title, name, value, want):
-            path, body, put = places[title]
-            body = dict(body)
-            put(body, {name: value})
-            status, _, data = g.request("POST", path, body)
-            equal(status, want, f"{path} with {name}={json.dumps(value)}: {data[:300]}")
-            if want == 400:
-                check(name in data.decode(), f"{path}: the refusal names {name}", data)
-                answer = json.loads(data)
-                if path.startswith("/api/"):
-                    equal(set(answer), {"error"}, "Ollama's shape")
-                elif path.startswith("/v1/messages"):
-                    equal((answer["type"], answer["error"]["type"]), ("error", "invalid_request_error"),
-                          "Anthropic's shape")
-                else:
-                    equal(set(answer["error"]), {"message", "type", "param", "code"}, "OpenAI's shape")
-                    check(answer["error"]["param"].endswith(name), "param", answer)
-        ask("POST /v1/chat/completions", "messages", [dict(say, content="x\0y")], 200)
-        for title, rows in tables.items():
-            ask(title, "no_such_parameter", 1, 400)
-            for name, kind, accepted, _ in rows:
-                if kind == "harmless":
-                    for value in ({"a": [1]}, "x", 5, None):
-                        ask(title, name, value, 200)
-                elif kind == "refused":
-                    for word in accepted.split(", "):
-                        ask(title, name, neutral[word], 200)
-                    ask(title, name, None, 200)
-                    ask(title, name, {"a": "nonsense"}, 400)
-                elif accepted == "a string":
-                    ask(title, name, 5, 400)
-                elif accepted != "a value":
-                    ask(title, name, "nonsense", 400)
-                    if accepted[0].isdigit() and " to " in accepted:
-                        ask(title, name, float(accepted.split(" to ")[1]) + 1, 400)
-
-
-@test
 def ollama():
     with Daemon(placement=None) as d, Gateway(d) as g:
         want, _ = by_hand(d, 5, 12, 0)
@@ -534,7 +452,6 @@ def errors():
         with open(os.path.join(d.dir, "one.conf"), "w") as f:
             f.write("[daemon]\nmax-jobs = 1\nmax-jobs-per-user = 1\n")
         with Gateway(d) as g:
-            equal(g.post("/v1/completions", {"prompt": "x"}, 400)["error"]["param"], "model", "no model")
             for model in ("nope", "/etc/passwd", "./tale.gguf", TALE, "tale.gguf", "..", "tale\n", "ta\u00e9le"):
                 error = g.post("/v1/chat/completions", {"model": model, "messages": HI}, 404)["error"]
                 equal((error["code"], error["param"]), ("model_not_found", "model"), f"model {model}")

@@ -313,6 +313,7 @@ class FalsePeer:
                 while b"\r\n\r\n" not in data:
                     data += s.recv(65536)
                 s.sendall(self.data)
+                s.shutdown(socket.SHUT_WR)
                 s.recv(1)
 
 
@@ -360,8 +361,8 @@ def hostile_peers():
 
     def call(number, **more):
         return {"call": number, "id": "abcdefghi", "name": "f", "text": "{}", **more}
-    good = [{"accepted": 3}, token(5, "", calls=[call(0, text='{"a":')]), token(6, "", calls=[call(0, name="", text="1}")]),
-            done(2, "stop")]
+    good = [{"accepted": 3}, token(5, "", calls=[call(0, text='{"a":')]),
+            token(6, "", calls=[call(0, name="", text="1}")]), done(2, "stop")]
     bad = [[{"accepted": 3}, token(5, "", calls=[call(n)]), done(1)] for n in (1, 2, 7000000, 0xffffffff, -1, 1e300)]
     bad += [[{"accepted": 3}, token(5, "", calls=[call(0), call(2)]), done(1)],
             [{"accepted": 3}, token(5, "", calls=[call(0, name="")]), done(1)],

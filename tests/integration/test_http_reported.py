@@ -3,9 +3,11 @@ through, values that mean a default, tokens of log-probabilities, answers in the
 import datetime
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -140,6 +142,271 @@ def tokens_have_their_own_bytes():
         written = b"".join(bytes(e["bytes"]) for e in called["logprobs"]["content"]).decode(errors="replace")
         arguments = called["message"]["tool_calls"][0]["function"]["arguments"]
         check(arguments in written and '"f"' in written, "the call's text", written, arguments)
+
+
+QWEN = make_model("npu", "q8_0", arch="qwen3", chat="qwen3")
+QWEN_NAME = os.path.basename(QWEN)[:-len(".gguf")]
+LONG_NUMBERS = '{"a":[0.1,1.50,1E5,-0,1e400,18446744073709551615,12345678901234567890123456789,0.30000000000000004]}'
+
+
+def forced(schema, seed=1):
+    """Bodies in which a model is made to call a tool with this schema's text: OpenAI's, Anthropic's, Ollama's."""
+    start = f'{{"model":"{QWEN_NAME}","messages":[{{"role":"user","content":"x"}}],'
+    tool = f'"tools":[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]'
+    return {"/v1/chat/completions": start + f'"max_tokens":200,"seed":{seed},{tool},"tool_choice":"required"}}',
+            "/v1/messages": start + f'"max_tokens":200,"seed":{seed},"tools":[{{"name":"f","input_schema":{schema}}}],'
+                                    '"tool_choice":{"type":"any"}}'}
+
+
+@test
+def numbers_of_calls():
+    """What a model writes as a call's arguments is what the client gets, digit by digit, whole and in a stream."""
+    with Daemon(models=[QWEN], placement=None) as d, Gateway(d) as g:
+        for members, want in (('{"ts":{"const":1732871234.567}}', '"ts":1732871234.567'),
+                              ('{"a":{"const":18446744073709551616}}', '"a":18446744073709551616'),
+                              ('{"a":{"enum":[0.1]}}', '"a":0.1'), ('{"a":{"const":0.7}}', '"a":0.7')):
+            name = members.split('"')[1]
+            schema = f'{{"type":"object","properties":{members},"required":["{name}"],"additionalProperties":false}}'
+            for path, body in forced(schema).items():
+                status, _, data = g.request("POST", path, body)
+                text = re.sub(r"\\[ntr]|\s", "", data.decode()).replace('\\"', '"')
+                check(status == 200 and want in text, f"{path} with {members}", text)
+                status, _, data = g.request("POST", path, body[:-1] + ',"stream":true}')
+                pieces = "".join(e["delta"].get("partial_json", "") if "delta" in e else "".join(
+                    f["function"].get("arguments", "") for c in e.get("choices", [])
+                    for f in c["delta"].get("tool_calls", []))
+                    for _, e in parse_events(data.decode()) if isinstance(e, dict))
+                check(re.fullmatch(r"(\{%s\})+" % re.escape(want), re.sub(r"\s", "", pieces)), f"{path}, streamed",
+                      pieces)
+        # A call whose numbers no 64 bits hold is there, and may be sent back.
+        for bound in ('"minimum":1e19,"maximum":2e19', '"maximum":18446744073709551615,"minimum":18446744073709551000'):
+            schema = f'{{"type":"object","properties":{{"a":{{"type":"integer",{bound}}}}},"required":["a"]}}'
+            status, _, data = g.request("POST", "/v1/messages", forced(schema)["/v1/messages"])
+            check(b'"tool_use"' in data, "the call", data)
+            block = data[data.index(b'{"type":"tool_use"'):].decode()
+            block = block[:json.JSONDecoder().raw_decode(block)[1]]
+            check(int(re.search(r'"input":\{\s*"a"\s*:\s*(\d+)', block)[1]) > 1 << 63, "a large number", block)
+            turn = (f'{{"model":"{QWEN_NAME}","max_tokens":5,"messages":[{{"role":"user","content":"x"}},'
+                    f'{{"role":"assistant","content":[{block}]}},{{"role":"user","content":[{{"type":"tool_result",'
+                    f'"tool_use_id":"{json.loads(block)["id"]}","content":"y"}}]}}]}}')
+            equal(g.request("POST", "/v1/messages", turn)[0], 200, "sent back in the next turn")
+
+
+@test
+def numbers_pass_through():
+    """Schemas, arguments of the history and echoes reach the other side with the digits of the request, on each
+    face."""
+    with FakeDaemon([{"text": "x"}]) as d, Gateway(d) as g:
+        def post(path, body):
+            status, _, data = g.request("POST", path, body)
+            equal(status, 200, f"{path}: {data[:300]}")
+            return data.decode(), d.asked[-1]
+        say = '"max_tokens":5,"messages":[{"role":"user","content":"x"}]'
+        spaced = LONG_NUMBERS.replace(",", " ,\n ")  # white space goes, digits stay
+        openai = f'"tools":[{{"type":"function","function":{{"name":"f","parameters":{spaced},"strict":true}}}}]'
+        for path, tools in (("/v1/chat/completions", openai), ("/api/chat", openai + ',"stream":false'),
+                            ("/v1/messages", f'"tools":[{{"name":"f","input_schema":{spaced}}}]')):
+            _, asked = post(path, "{" + say[15 * (path == "/api/chat"):] + "," + tools + "}")
+            check(f'"parameters":{LONG_NUMBERS}' in asked["tools"], f"{path}: tools", asked["tools"])
+        for path, body in (
+                ("/v1/chat/completions", '"response_format":{"type":"json_schema","json_schema":{"schema":%s}}'),
+                ("/v1/chat/completions", '"response_format":{"type":"json_object","schema":%s}'),
+                ("/v1/messages", '"output_config":{"format":{"type":"json_schema","schema":%s}}'),
+                ("/v1/messages", '"output_format":{"type":"json_schema","schema":%s}'),
+                ("/api/chat", '"stream":false,"format":%s')):
+            _, asked = post(path, "{" + say[15 * (path == "/api/chat"):] + "," + body % spaced + "}")
+            equal(asked["json_schema"], LONG_NUMBERS, f"{path}: a schema")
+        _, asked = post("/v1/completions",
+                        '{"prompt":"x","response_format":{"type":"json_object","schema":%s}}' % spaced)
+        equal(asked["json_schema"], LONG_NUMBERS, "of a completion")
+        data, asked = post("/v1/responses", '{"input":"x","temperature":0.70,"top_p":1e0,"metadata":%s,'
+                           '"text":{"format":{"type":"json_schema","schema":%s}}}' % (spaced, spaced))
+        equal(asked["json_schema"], LONG_NUMBERS, "of a response")
+        for echoed in ('"temperature":0.70', '"top_p":1e0', f'"metadata":{LONG_NUMBERS}', f'"schema":{LONG_NUMBERS}'):
+            check(echoed in data, f"echoed: {echoed}", data)
+        call = '{"id":"abcdefghi","type":"function","function":{"name":"f","arguments":%s}}' % spaced
+        turns = ('"max_tokens":5,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"",'
+                 '"tool_calls":[%s]},{"role":"tool","tool_call_id":"abcdefghi","content":"y"}]' % call)
+        blocks = ('"max_tokens":5,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":'
+                  '"tool_use","id":"abcdefghi","name":"f","input":%s}]},{"role":"user","content":['
+                  '{"type":"tool_result","tool_use_id":"abcdefghi","content":"y"}]}]' % spaced)
+        for path, body in (("/v1/chat/completions", turns), ("/api/chat", turns + ',"stream":false'),
+                           ("/v1/messages", blocks)):
+            _, asked = post(path, "{" + body[15 * (path == "/api/chat"):] + "}")
+            equal(asked["chat"][1]["calls"][0]["arguments"].decode(), LONG_NUMBERS, f"{path}: arguments of the history")
+        # Where a number is used, and not passed on, its range is checked and the parameter named.
+        for path, member in (("/v1/chat/completions", "temperature"), ("/v1/chat/completions", "seed"),
+                             ("/v1/messages", "top_p"), ("/v1/responses", "max_output_tokens")):
+            for number in ("1e400", "123456789012345678901234567890"):
+                body = f'{{"{member}":{number},' + ('"input":"x"}' if path == "/v1/responses" else say + "}")
+                status, _, data = g.request("POST", path, body)
+                check(status == 400 and member in data.decode(), f"{path}: {member} {number}", status, data)
+
+
+@test
+def values_that_mean_a_default():
+    """Ollama's -1: a random seed, no top_k, the whole window; and what else means the default there."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        def ask(**options):
+            return g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "stream": False,
+                                            "options": {"num_predict": 12, **options}})["response"]
+        check(len({ask(seed=-1, temperature=1.5) for _ in range(4)}) > 1, "-1 is another seed each time")
+        equal(ask(seed=7), ask(seed=7), "a seed is one")
+        equal(ask(seed=7, top_k=-1), ask(seed=7, top_k=0), "no top_k")
+        equal(ask(seed=7, repeat_last_n=-1), ask(seed=7, repeat_last_n=256), "the whole window")
+        for nothing in (0, -1):
+            equal(ask(seed=7, num_ctx=nothing), ask(seed=7), "num_ctx")
+        status, headers, _ = g.request("POST", "/api/generate", {
+            "model": "tale", "prompt": "x", "stream": False, "options": {"num_predict": 1, "repeat_last_n": -1}})
+        check("repeat_last_n" in headers.get("x-tandem-warning", ""), "a word of it", status, headers)
+        body = {"model": "tale", "prompt": PROMPT, "max_tokens": 12, "seed": 7}
+        equal(g.post("/v1/completions", dict(body, top_k=-1))["choices"][0]["text"],
+              g.post("/v1/completions", body)["choices"][0]["text"], "vLLM's -1")
+
+
+@test
+def nested_members():
+    """What is nested is held, or refused by name: nothing of it is ignored silently."""
+    say = {"model": "tale", "messages": HI, "max_tokens": 400, "temperature": 0}
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        held = dict(say, response_format={"type": "json_object", "schema": {"const": {"a": 1}}})
+        equal(json.loads(g.post("/v1/chat/completions", held)["choices"][0]["message"]["content"]), {"a": 1}, "held")
+        for path, member, name in (
+                ("/v1/chat/completions", {"response_format": {"type": "text", "schema": {}}}, "schema"),
+                ("/v1/chat/completions", {"response_format": {"type": "json_object", "strict": True}}, "strict"),
+                ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}},
+                                                              "x": 1}}, "x"),
+                ("/v1/messages", {"output_format": {"type": "text", "schema": {}}}, "schema"),
+                ("/v1/messages", {"output_config": {"format": {"type": "json_object", "name": "n"}}}, "name"),
+                ("/v1/chat/completions", {"stream_options": {"include_usage": "yes"}}, "include_usage"),
+                ("/v1/chat/completions", {"stream_options": {"continuous_usage_stats": True}}, "continuous_usage"),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": [
+                    {"type": "text", "text": "x", "weight": 2}]}]}, "weight"),
+                ("/v1/messages", {"tool_choice": {"type": "auto", "x": 1}}, "x")):
+            _, _, data = g.request("POST", path, dict(say, **member))
+            check(b'"error"' in data and name in data.decode(), f"{path} with {member}", data)
+
+
+@test
+def what_asks_for_nothing():
+    say = {"model": "tale", "messages": HI, "max_tokens": 2}
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        for path, members in (("/v1/responses", ({"reasoning": {"effort": "none"}}, {"reasoning": {"effort": None}},
+                                                 {"text": {"verbosity": "medium"}}, {"reasoning": {}})),
+                              ("/v1/messages", ({"context_management": {"edits": []}},)),
+                              ("/v1/chat/completions", ({"modalities": []}, {"modalities": ["text"]},
+                                                        {"reasoning_effort": "low"}, {"verbosity": "medium"}))):
+            for member in members:
+                body = {"model": "tale", "input": "x", "max_output_tokens": 2} if path == "/v1/responses" else say
+                g.post(path, dict(body, **member))
+        said = g.post("/v1/responses", {"model": "tale", "input": "x", "max_output_tokens": 2, "tool_choice": "none",
+                                        "parallel_tool_calls": False})
+        equal((said["tool_choice"], said["parallel_tool_calls"]), ("none", False), "what was said comes back")
+        for path, member in (("/v1/responses", {"reasoning": {"effort": "high"}}),
+                             ("/v1/messages", {"context_management": {"edits": [{"type": "clear"}]}}),
+                             ("/v1/chat/completions", {"modalities": ["audio"]})):
+            body = {"model": "tale", "input": "x", "max_output_tokens": 2} if path == "/v1/responses" else say
+            g.post(path, dict(body, **member), 400)
+
+
+@test
+def too_long():
+    """In the words that agents look for, each provider's."""
+    long = "king " * 5000
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        n = len(d.tokenize(long))
+        error = g.post("/v1/messages", {"model": "tale", "max_tokens": 5,
+                                        "messages": [{"role": "user", "content": long}]}, 400)["error"]
+        found = re.fullmatch(r"prompt is too long: (\d+) tokens > 4096 maximum", error["message"])
+        check(error["type"] == "invalid_request_error" and found and int(found[1]) >= n, "Anthropic's", error)
+        for path, body in (("/api/generate", {"prompt": long}), ("/api/chat", {"messages": [
+                {"role": "user", "content": long}]})):
+            error = g.post(path, dict(body, model="tale"), 400)["error"]
+            check(re.search(r"prompt is too long: \d+ tokens > 4096 maximum", error) and
+                  "input length exceeds the context length" in error, path, error)
+        error = g.post("/api/generate", {"model": "tale", "prompt": long, "options": {"num_ctx": 9000, "seed": 1}},
+                       400)["error"]
+        error = g.post("/api/generate", {"model": "tale", "prompt": PROMPT, "raw": True, "options": {"num_ctx": 4}},
+                       400)["error"]
+        check("prompt is too long: 5 tokens > 4 maximum" in error, "num_ctx", error)
+        error = g.post("/v1/completions", {"model": "tale", "prompt": long}, 400)["error"]
+        check("maximum context length is 4096 tokens" in error["message"] and
+              error["code"] == "context_length_exceeded", "OpenAI's", error)
+
+
+@test
+def without_a_model_and_with_more():
+    """No model: the daemon's default, whose name the answer has. Unknown members: a warning, and a line in the log."""
+    with Daemon(models=[SPROUT, TALE], placement=None) as d, Gateway(d) as g:
+        for path, body in (("/v1/chat/completions", {"messages": HI, "max_tokens": 2}),
+                           ("/v1/completions", {"prompt": "x", "max_tokens": 2}),
+                           ("/v1/responses", {"input": "x", "max_output_tokens": 2}),
+                           ("/v1/messages", {"messages": HI, "max_tokens": 2}),
+                           ("/api/chat", {"messages": HI, "stream": False, "options": {"num_predict": 2}}),
+                           ("/api/generate", {"prompt": "x", "stream": False, "options": {"num_predict": 2}})):
+            for model in ({}, {"model": ""}, {"model": None}):
+                equal(g.post(path, dict(body, **model))["model"], "sprout", f"{path} {model}")
+            for _ in range(2):
+                status, headers, data = g.request("POST", path, dict(body, cache_prompt=True, client_field={"a": [1]}))
+                equal(status, 200, f"{path}: {data[:200]}")
+                warning = headers["x-tandem-warning"]
+                check("cache_prompt" in warning and "client_field" in warning, path, warning)
+            status, _, data = g.request("POST", path, dict(body, guided_regex="a+"))
+            check(status == 400 and b"guided_regex" in data and b"docs/" not in data, f"{path}: would change it", data)
+        equal(g.log().count("'client_field'"), 1, "a line in the log, once")
+        events = g.events("/v1/completions", {"prompt": "x", "max_tokens": 2})
+        equal({e["model"] for _, e in events if isinstance(e, dict)}, {"sprout"}, "in a stream")
+        odd = {"prompt": "x", "max_tokens": 1, "a\r\nX-Evil: 1": 1, "\u00e9" * 300: 1,
+               **{f"m{i}": 1 for i in range(50)}}
+        status, headers, _ = g.request("POST", "/v1/completions", odd)
+        check(status == 200 and "x-evil" not in headers and len(headers["x-tandem-warning"]) < 512, "hostile names",
+              headers)
+        for path in ("/completion", "/props"):
+            error = g.get(path, 404)["error"]["message"]
+            check("/v1/chat/completions" in error and "docs/" not in error, "what there is", error)
+
+
+@test
+def large_bodies_hold_up_nobody():
+    """Bodies of 8 MiB are read beside the loop: another user's first byte comes as it comes beside small ones."""
+    keys = ("alice sk-alice-1", "bob sk-bob-12")
+    ids = json.dumps({"prompt": list(range(100000, 100000 + 290000)), "max_tokens": 1})
+    texts = json.dumps({"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 150}] * 10}] * 1000})
+    with FakeDaemon([{"text": "x"}]) as d:
+        path = os.path.join(d.dir, "keys")
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("\n".join(keys) + "\n")
+        with Gateway(d, "--api-key-file", path) as g:
+            def first_byte():
+                begin = time.monotonic()
+                equal(g.request("GET", "/v1/models", headers={"Authorization": "Bearer sk-bob-12"})[0], 200, "bob's")
+                return time.monotonic() - begin
+
+            def measure(bodies):
+                stop, n = threading.Event(), [0]
+
+                def alice(path, body):
+                    while not stop.is_set():
+                        g.request("POST", path, body, {"Authorization": "Bearer sk-alice-1"})
+                        n[0] += 1
+                threads = [threading.Thread(target=alice, args=b) for b in bodies]
+                for t in threads:
+                    t.start()
+                times_ = []
+                while n[0] < 2 * len(bodies) or len(times_) < 40:
+                    times_.append(first_byte())
+                stop.set()
+                for t in threads:
+                    t.join()
+                return sorted(times_)
+            begin = time.monotonic()
+            json.loads(ids)
+            reading = time.monotonic() - begin  # what reading such a body takes on this machine, about
+            small = json.dumps({"prompt": "x", "max_tokens": 1})
+            quick = measure([("/v1/completions", small)] * 2)
+            slow = measure([("/v1/completions", ids), ("/v1/chat/completions", texts)])
+            median = slow[len(slow) // 2]
+            check(median < 4 * quick[-1] + reading, "the median beside large bodies", median, quick[-1], reading)
 
 
 main()

@@ -1,0 +1,138 @@
+"""tandem-http: every row of every table of parameters, as `tandem-http --list-parameters` prints them."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+from http_test import *  # noqa: E402,F403
+
+HI = [{"role": "user", "content": "Tell me of a king"}]
+GREEDY = {"model": "tale", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+
+
+@test
+def parameters():
+    """Each row of each table: what is honoured has its type checked, what is harmless passes with anything, what would
+    change the answer is refused by name unless it asks for nothing. What no table knows is refused inside of other
+    members and ignored at the top, which the answer's head says, as of what is ignored by name."""
+    tables, title = {}, None
+    out = subprocess.run([os.path.join(BIN, "tandem-http"), "--list-parameters"], stdout=subprocess.PIPE,
+                         text=True).stdout
+    for line in out.splitlines():
+        if line.startswith("### "):
+            title = line[4:]
+            tables[title] = []
+        row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
+        if row:
+            tables[title].append(row.groups())
+    check(len(tables) == 24 and all(tables.values()), "found the tables", list(tables))
+    neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
+               "auto": "auto", "disabled": "disabled", "medium": "medium"}
+    chat = {"model": "tale", "messages": HI, "max_tokens": 1}
+    ollama = {"model": "tale", "stream": False, "options": {"num_predict": 1}}
+    say = {"role": "user", "content": "x"}
+    embedding_model = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
+    vectors = os.path.basename(embedding_model)[:-len(".gguf")]
+    places = {  # title: path, a request that passes, where the parameter goes
+        "POST /v1/chat/completions": ("/v1/chat/completions", chat, lambda b, p: b.update(p)),
+        "POST /v1/completions": ("/v1/completions", dict(GREEDY, max_tokens=1), lambda b, p: b.update(p)),
+        "A message of OpenAI's APIs": ("/v1/chat/completions", chat, lambda b, p: b.update(messages=[dict(say, **p)])),
+        "POST /v1/responses": ("/v1/responses", {"model": "tale", "input": "x", "max_output_tokens": 1},
+                               lambda b, p: b.update(p)),
+        "POST /v1/messages": ("/v1/messages", chat, lambda b, p: b.update(p)),
+        "A message of Anthropic's API": ("/v1/messages", chat, lambda b, p: b.update(messages=[dict(say, **p)])),
+        "POST /v1/messages/count_tokens": ("/v1/messages/count_tokens", {"model": "tale", "messages": HI},
+                                           lambda b, p: b.update(p)),
+        "POST /api/chat": ("/api/chat", dict(ollama, messages=HI), lambda b, p: b.update(p)),
+        "POST /api/generate": ("/api/generate", dict(ollama, prompt="x"), lambda b, p: b.update(p)),
+        "Ollama's `options`": ("/api/generate", dict(ollama, prompt="x"),
+                               lambda b, p: b.update(options=dict(b["options"], **p))),
+        "A message of Ollama's API": ("/api/chat", dict(ollama, messages=HI),
+                                      lambda b, p: b.update(messages=[dict(say, **p)])),
+        "POST /tokenize": ("/tokenize", {"model": "tale", "content": "x"}, lambda b, p: b.update(p)),
+        "POST /v1/embeddings": ("/v1/embeddings", {"model": vectors, "input": "x"}, lambda b, p: b.update(p)),
+        "POST /api/embed, POST /api/embeddings": ("/api/embed", {"model": vectors, "input": "x"},
+                                                  lambda b, p: b.update(p)),
+    }
+    tools_model = make_model("npu", "q8_0", arch="qwen3", chat="qwen3")
+    called = dict(chat, model=os.path.basename(tools_model)[:-len(".gguf")])
+    function = {"name": "f", "parameters": {"type": "object"}}
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    answer = {"role": "tool", "tool_call_id": "abcdefghi", "content": "x"}
+    use = {"type": "tool_use", "id": "abcdefghi", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "abcdefghi", "content": "x"}
+    nested = {
+        "`stream_options` of OpenAI's APIs": ("/v1/completions", dict(GREEDY, max_tokens=1),
+                                              lambda b, p: b.update(stream_options=p)),
+        "A part or block of text": ("/v1/chat/completions", chat, lambda b, p: b.update(
+            messages=[{"role": "user", "content": [dict({"type": "text", "text": "x"}, **p)]}])),
+        "A tool of OpenAI's and Ollama's APIs": ("/v1/chat/completions", called, lambda b, p: b.update(
+            tools=[dict({"type": "function", "function": function}, **p)])),
+        "A tool's function": ("/v1/chat/completions", called, lambda b, p: b.update(
+            tools=[{"type": "function", "function": dict(function, **p)}])),
+        "A tool of Anthropic's API": ("/v1/messages", called, lambda b, p: b.update(
+            tools=[dict({"name": "f", "input_schema": {"type": "object"}}, **p)])),
+        "`tool_choice` of Anthropic's API": ("/v1/messages", called, lambda b, p: b.update(
+            tools=[{"name": "f", "input_schema": {"type": "object"}}], tool_choice=dict({"type": "auto"}, **p))),
+        "A call in a message": ("/v1/chat/completions", called, lambda b, p: b.update(
+            messages=HI + [{"role": "assistant", "tool_calls": [dict(call, **p)]}, answer])),
+        "A call's function": ("/v1/chat/completions", called, lambda b, p: b.update(
+            messages=HI + [{"role": "assistant", "tool_calls": [dict(call, function=dict(call["function"], **p))]},
+                           answer])),
+        "A block tool_use": ("/v1/messages", called, lambda b, p: b.update(
+            messages=HI + [{"role": "assistant", "content": [dict(use, **p)]}, {"role": "user", "content": [result]}])),
+        "A block tool_result": ("/v1/messages", called, lambda b, p: b.update(
+            messages=HI + [{"role": "assistant", "content": [use]}, {"role": "user", "content": [dict(result, **p)]}])),
+    }
+    inside = set(nested) | {"A message of OpenAI's APIs", "A message of Anthropic's API", "Ollama's `options`",
+                            "A message of Ollama's API"}
+    places.update(nested)
+    equal(set(places), set(tables), "tables with a place here")
+    with Daemon(models=(TALE, embedding_model, tools_model), placement=None) as d, Gateway(d) as g:
+        def ask(title, name, value, want, warned=False):
+            path, body, put = places[title]
+            body = dict(body)
+            put(body, {name: value})
+            status, headers, data = g.request("POST", path, body)
+            equal(status, want, f"{title}: {path} with {name}={json.dumps(value)}: {data[:300]}")
+            if warned:
+                check(name in headers.get("x-tandem-warning", ""), f"{title}: a warning of {name}", headers)
+            if want == 400:
+                check(name in data.decode(), f"{path}: the refusal names {name}", data)
+                answer = json.loads(data)
+                if path.startswith("/api/"):
+                    equal(set(answer), {"error"}, "Ollama's shape")
+                elif path.startswith("/v1/messages"):
+                    equal((answer["type"], answer["error"]["type"]), ("error", "invalid_request_error"),
+                          "Anthropic's shape")
+                else:
+                    equal(set(answer["error"]), {"message", "type", "param", "code"}, "OpenAI's shape")
+                    check(answer["error"]["param"].endswith(name), "param", answer)
+        ask("POST /v1/chat/completions", "messages", [dict(say, content="x\0y")], 200)
+        for title, rows in tables.items():
+            if title in inside:
+                ask(title, "no_such_parameter", 1, 400)
+            else:
+                ask(title, "no_such_parameter", 1, 200, True)
+                ask(title, "guided_json", {"type": "object"}, 400)  # another server's, and another answer without it
+            for name, kind, accepted, _ in rows:
+                if kind == "harmless":
+                    for value in ({"a": [1]}, "x", 5, None):
+                        ask(title, name, value, 200)
+                elif kind == "ignored":
+                    for value in ("low", {"a": [1]}, True):
+                        ask(title, name, value, 200, True)
+                elif kind == "refused":
+                    for word in accepted.split(", "):
+                        ask(title, name, neutral[word], 200)
+                    ask(title, name, None, 200)
+                    ask(title, name, {"a": "nonsense"}, 400)
+                elif accepted == "a string":
+                    ask(title, name, 5, 400)
+                elif accepted != "a value":
+                    ask(title, name, "nonsense", 400)
+                    if accepted[0].isdigit() and " to " in accepted:
+                        ask(title, name, float(accepted.split(" to ")[1]) + 1, 400)
+
+
+main()
