@@ -2,6 +2,7 @@
  * for each of its parts. Nothing in it is trusted: the daemon checks what it gets, as from any client. */
 #include "http-gateway/takeover.h"
 
+#include "common/job-options.h"
 #include "http-gateway/messages.h"
 
 #define NDJSON_CONTENT_TYPE "application/x-ndjson"
@@ -66,26 +67,48 @@ static json_t *ids_json(const struct prompt *p)
         return ids;
 }
 
+/* The rows of the table of options. What only the other gateway's machine can choose stays there: guesses change no
+ * token, and it may have no such draft. Stop texts are a part of their own. */
+static bool goes_along(enum tdm_job_option_index option)
+{
+        return option != TDM_JOB_OPTION_speculation && option != TDM_JOB_OPTION_draft &&
+               option != TDM_JOB_OPTION_draft_max && option != TDM_JOB_OPTION_stop &&
+               !tdm_job_options[option].for_tests;
+}
+
+#define PUT_U32(field) set(json, #field, json_integer(o->field))
+#define PUT_U64(field) set(json, #field, json_integer((json_int_t)o->field))
+#define PUT_REAL(field) set(json, #field, json_real((double)o->field))
+#define PUT_CHOICE(field) set(json, #field, json_integer((json_int_t)o->field))
+#define PUT_BOOL(field) set(json, #field, json_boolean(o->field))
+#define PUT_TEXT(field) set_text(json, #field, o->field)
+#define PUT_NAME(field) set_text(json, #field, o->field)
+#define PUT_TEXTS(field) 0
+
+static int put_options(json_t *json, const struct tandem_generate_options *o)
+{
+        int failed = 0;
+
+#define OPTION(TYPE, message, field, ...)                                                                              \
+        if (goes_along(TDM_JOB_OPTION_##field))                                                                        \
+                failed |= PUT_##TYPE(field);
+#include "common/job-options.def"
+#undef OPTION
+        return failed;
+}
+
 /* Guesses are not among its parts: they change no token, and the other machine may have no such draft. */
 json_t *takeover_request(const struct generation_request *r, unsigned choice)
 {
         const struct tandem_generate_options *o = &r->options;
         const struct prompt *p = &r->prompts[choice / r->n % MAX_PROMPTS];
-        json_t *json = json_pack(
-                "{s:s, s:I, s:f, s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:I, s:I, s:b, s:I}", "model", r->model,
-                "max_tokens", (json_int_t)o->max_tokens, "temperature", (double)o->temperature, "top_k",
-                (json_int_t)o->top_k, "top_p", (double)o->top_p, "min_p", (double)o->min_p, "repeat_penalty",
-                (double)o->repeat_penalty, "repeat_last", (json_int_t)o->repeat_last, "seed",
-                (json_int_t)(o->seed + choice % r->n), "frequency_penalty", (double)o->frequency_penalty,
-                "presence_penalty", (double)o->presence_penalty, "top_logprobs", (json_int_t)o->top_logprobs, "num_ctx",
-                (json_int_t)r->context_limit, "one_call", o->one_call, "priority", (json_int_t)o->priority);
+        json_t *json = json_pack("{s:I}", "num_ctx", (json_int_t)r->context_limit);
         int failed = json ? 0 : -1;
 
         if (failed < 0)
                 return NULL;
-        failed |= set_text(json, "logit_bias", o->logit_bias) | set_text(json, "json_schema", o->json_schema) |
-                  set_text(json, "grammar", o->grammar) | set_text(json, "regex", o->regex) |
-                  set_text(json, "tools", o->tools) | set_text(json, "tool_choice", o->tool_choice);
+        failed |= set_text(json, "model", r->model) | put_options(json, o) |
+                  set(json, "seed", json_integer((json_int_t)(o->seed + choice % r->n)));
         if (r->n_messages > 0)
                 failed |= set(json, "messages", messages_json(r));
         else if (p->text)
@@ -192,31 +215,35 @@ static int take_prompt(struct generation_request *r, struct failure *f)
         return 0;
 }
 
+/* An index into the row's choices; the first one where it is none. */
+static unsigned choice_of(const json_t *json, const char *key, enum tdm_job_option_index option)
+{
+        uint32_t given = count_of(json, key), n = 0;
+
+        while (tdm_job_options[option].range.choices[n])
+                n++;
+        return given < n ? given : 0;
+}
+
+#define TAKE_U32(field) o->field = count_of(json, #field)
+#define TAKE_U64(field) o->field = (uint64_t)json_get_integer(json, #field, 0)
+#define TAKE_REAL(field) o->field = (float)json_get_number(json, #field, 0)
+#define TAKE_CHOICE(field) o->field = choice_of(json, #field, TDM_JOB_OPTION_##field)
+#define TAKE_BOOL(field) o->field = json_get_bool(json, #field, false)
+#define TAKE_TEXT(field) o->field = json_get_string(json, #field, NULL)
+#define TAKE_NAME(field) o->field = NULL
+#define TAKE_TEXTS(field) (void)o
+
 static void take_options(struct generation_request *r)
 {
         struct tandem_generate_options *o = &r->options;
         const json_t *json = r->json;
 
-        o->max_tokens = count_of(json, "max_tokens");
-        o->temperature = (float)json_get_number(json, "temperature", 0);
-        o->top_k = count_of(json, "top_k");
-        o->top_p = (float)json_get_number(json, "top_p", 0);
-        o->min_p = (float)json_get_number(json, "min_p", 0);
-        o->repeat_penalty = (float)json_get_number(json, "repeat_penalty", 0);
-        o->repeat_last = count_of(json, "repeat_last");
-        o->seed = (uint64_t)json_get_integer(json, "seed", 0);
-        o->frequency_penalty = (float)json_get_number(json, "frequency_penalty", 0);
-        o->presence_penalty = (float)json_get_number(json, "presence_penalty", 0);
-        o->top_logprobs = count_of(json, "top_logprobs");
-        o->one_call = json_get_bool(json, "one_call", false);
-        o->priority = json_get_integer(json, "priority", 0) == TANDEM_PRIORITY_BACKGROUND ? TANDEM_PRIORITY_BACKGROUND :
-                                                                                            TANDEM_PRIORITY_INTERACTIVE;
-        o->json_schema = json_get_string(json, "json_schema", NULL);
-        o->grammar = json_get_string(json, "grammar", NULL);
-        o->regex = json_get_string(json, "regex", NULL);
-        o->tools = json_get_string(json, "tools", NULL);
-        o->tool_choice = json_get_string(json, "tool_choice", NULL);
-        o->logit_bias = json_get_string(json, "logit_bias", NULL);
+#define OPTION(TYPE, message, field, ...)                                                                              \
+        if (goes_along(TDM_JOB_OPTION_##field))                                                                        \
+                TAKE_##TYPE(field);
+#include "common/job-options.def"
+#undef OPTION
         r->context_limit = count_of(json, "num_ctx");
         r->stream = true;
 }
