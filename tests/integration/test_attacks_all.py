@@ -17,6 +17,7 @@ What must hold:
 
 The attackers run in a process for each user."""
 import argparse
+import json
 import multiprocessing
 import os
 import random
@@ -143,8 +144,106 @@ def denied(wire, _):
             wire.receive(wire.send(kind, fields), 20)
 
 
+def finish(wire, *requests):
+    """Sends them all, and reads each to its end."""
+    rids = [wire.send("generate", r) for r in requests]
+    for rid in rids:
+        with contextlib.suppress(Refused):
+            while wire.receive(rid, 60)[0] not in ("done", "error"):
+                pass
+
+
+def many_alternatives(wire, _):
+    finish(wire, *[request(prompt="A king", n=120, temp=1.5, seed=i, top_logprobs=20) for i in range(20)])
+
+
+def many_biases(wire, _):
+    bias = ",".join(f"{random.randrange(2000)}:{random.uniform(-100, 100):.3f}" for _ in range(512))
+    finish(wire, *[request(prompt="A king", n=80, temp=1, seed=i, logit_bias=bias) for i in range(20)])
+
+
+def heavy_penalties(wire, _):
+    finish(wire, *[request(prompt="A king", n=300, temp=2, seed=i, repeat_penalty=100, frequency_penalty=2,
+                           presence_penalty=-2, min_p=0.999 * (i % 2), top_k=1024) for i in range(20)])
+
+
+def every_option(wire, _):
+    finish(wire, *[request(prompt="A king", n=60, temp=100, seed=i, top_logprobs=20, logit_bias="5:100,6:-100",
+                           frequency_penalty=-2, presence_penalty=2, stop=["x" * 256] * 16) for i in range(20)])
+
+
+def schema(n):
+    return json.dumps({"type": "object", "properties": {f"p{i}": {"enum": [f"v{i}{k}" for k in range(20)]}
+                                                        for i in range(n)}, "required": [f"p{i}" for i in range(n)]})
+
+
+def new_schemas(wire, _):
+    finish(wire, *[request(prompt="A king", n=60, temp=1, json_schema=schema(random.randrange(5, 60)))
+                   for _ in range(8)])
+
+
+def deep_schemas(wire, _):
+    deep = '{"type":"array","items":' * 40 + "{}" + "}" * 40
+    finish(wire, *[request(prompt="A king", n=60, temp=1, json_schema=deep, seed=i) for i in range(8)])
+
+
+def hard_patterns(wire, _):
+    finish(wire, *[request(prompt="A king", n=60, temp=1, regex=r) for r in
+                   ("(a|b|ab)*c{200}", "(.*a){20}", "[a-z]{1,400}" * 4, "((a?){30}a{30}){3}")])
+
+
+def hard_grammars(wire, _):
+    rules = "root ::= " + " | ".join(f"r{i}" for i in range(200)) + "\n" + "".join(
+        f"r{i} ::= [a-z]* r{(i + 1) % 200} | \"x\"\n" for i in range(200))
+    finish(wire, *[request(prompt="A king", n=60, temp=1, grammar=rules + f"# {i}\n") for i in range(4)])
+
+
+def large_tools(wire, _):
+    tools = json.dumps([{"type": "function", "function": {"name": f"f{i}", "description": "d" * 500,
+                                                          "parameters": json.loads(schema(5))}} for i in range(60)])
+    finish(wire, *[request(chat=[("user", "x")], n=40, tools=tools, tool_choice="required") for _ in range(4)])
+
+
+def long_chats(wire, _):
+    chat = [(("user", "assistant")[i % 2], "x" * 30) for i in range(3999)]
+    finish(wire, *[request(chat=chat, n=10) for _ in range(4)])
+
+
+def lists_of_ids(wire, _):
+    finish(wire, *[request(ids=[random.randrange(2, 1000) for _ in range(3000)], n=5) for _ in range(8)])
+
+
+def lists_of_everything(wire, _):
+    rids = [wire.send(kind, {}) for _ in range(60) for kind in ("models", "jobs", "status")]
+    for rid in rids:
+        wire.receive(rid, 60)
+
+
+def many_guesses(wire, _):
+    finish(wire, *[request(prompt="A king and a king and a king", n=200, seed=i, speculation=2, draft_max=16)
+                   for i in range(20)])
+
+
+def long_scores(wire, _):
+    rids = [wire.send("score", {"ids": [2 + i % 500 for i in range(2000)], "top": 20}) for _ in range(6)]
+    for rid in rids:
+        while wire.receive(rid, 60)[0] not in ("done", "error"):
+            pass
+
+
+def cancelled_at_once(wire, _):
+    for i in range(100):
+        rid = wire.send("generate", request(prompt="A king", n=500, seed=i))
+        what, m = wire.receive(rid, 60)
+        if what == "accepted":
+            wire.send("cancel", {"job": m["job"]})
+
+
 ATTACKS = [long_texts, long_texts, huge_texts, many_jobs, jobs_and_gone, never_reads, costly_model, small_models,
-           described, hung_files, odd_fds, half_frames, half_frames, dripped, nonsense, many_connections, denied]
+           described, hung_files, odd_fds, half_frames, half_frames, dripped, nonsense, many_connections, denied,
+           many_alternatives, many_biases, heavy_penalties, every_option, new_schemas, deep_schemas, hard_patterns,
+           hard_grammars, large_tools, long_chats, lists_of_ids, lists_of_everything, many_guesses, long_scores, cancelled_at_once]
+assert len(set(ATTACKS)) == 30
 
 
 def attack(function, shared, over, counts):
@@ -363,7 +462,8 @@ def all_at_once():
               f"{1000 * gaps[-1]:.0f} ms, allowed {1000 * limit:.0f} ms (alone {1000 * alone:.0f} ms); memory before "
               f"{before >> 20} MiB, most {most >> 20} MiB", flush=True)
         check(not bystander.errors, "the bystander", bystander.errors[:3])
-        check(all(counts.get(f.__name__) for f in ATTACKS), "every attack ran", counts)
+        check(all(counts.get(f.__name__) for f in ATTACKS), "every attack ran",
+              [f.__name__ for f in ATTACKS if not counts.get(f.__name__)], counts)
         check(p99(times) < 0.2 * SLOW, "status", p99(times))
         check(gaps[-1] < limit * SLOW, "the longest gap between two tokens", gaps[-1], limit)
         check(SANITIZER or most < before + MEMORY_BYTES, "memory", before, most)
