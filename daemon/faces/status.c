@@ -114,6 +114,23 @@ static const char *capabilities(const struct tdm_model *model, const struct tdm_
         return tdm_chat_family_has_tools(metadata->chat) ? "completion tools" : "completion";
 }
 
+/* Pages in use tell how long others' texts are: to eighths of all. */
+static uint32_t eighths(uint32_t used, uint32_t total)
+{
+        uint32_t eighth = TDM_DIV_UP(total, 8u);
+
+        return eighth ? TDM_MIN(total, TDM_DIV_UP(used, eighth) * eighth) : used;
+}
+
+static void hide_cache(struct tdm_model_fields *f)
+{
+        f->kv_pages_full_used = eighths(f->kv_pages_full_used, f->kv_pages_full);
+        f->kv_pages_full_idle = eighths(f->kv_pages_full_idle, f->kv_pages_full);
+        f->kv_pages_window_used = eighths(f->kv_pages_window_used, f->kv_pages_window);
+        f->kv_pages_window_idle = eighths(f->kv_pages_window_idle, f->kv_pages_window);
+        f->kv_used_bytes = f->kv_bytes / 8 * TDM_DIV_UP(f->kv_used_bytes, TDM_MAX(f->kv_bytes / 8, UINT64_C(1)));
+}
+
 static uint64_t modified_s(const struct tdm_file_identity *identity)
 {
         return identity->mtime_ns > 0 ? (uint64_t)identity->mtime_ns / TDM_NSEC_PER_SEC : 0;
@@ -164,6 +181,8 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 f->scratch_bytes = tdm_fleet_model_scratch(source->fleet, model->id);
         if (model->pages)
                 fill_cache(model, f);
+        if (!source->sees_all)
+                hide_cache(f);
 }
 
 bool tdm_status_of_file(const struct tdm_status_source *source, const char *name, const char *path, uint64_t size_bytes,
@@ -195,11 +214,61 @@ bool tdm_status_of_file(const struct tdm_status_source *source, const char *name
         return true;
 }
 
+/* What others do is told to the next power of two: whether there is little or much to do, and no single job, prompt or
+ * answer. 0 stays 0. */
+static uint64_t coarse(uint64_t n)
+{
+        uint64_t power = 1;
+
+        while (power < n && power < UINT64_C(1) << 63)
+                power *= 2;
+        return n == 0 ? 0 : power;
+}
+
+/* The viewer's own jobs as they are, and those of others coarsely. */
+static void hide_jobs(const struct tdm_status_source *source, struct tdm_scheduler_stats *s)
+{
+        uint32_t running = 0, queued = 0;
+        struct tdm_job *job;
+
+        tdm_list_for_each(job, tdm_scheduler_jobs(source->scheduler), struct tdm_job, node) {
+                if (!source->viewer || job->identity != source->viewer->identity || job->state == TDM_JOB_DONE)
+                        continue;
+                if (job->state == TDM_JOB_PREFILL || job->state == TDM_JOB_DECODE || job->state == TDM_JOB_RECOVERING)
+                        running++;
+                else
+                        queued++;
+        }
+        running = TDM_MIN(running, s->n_running);
+        queued = TDM_MIN(queued, s->n_queued);
+        s->n_running = running + (uint32_t)coarse(s->n_running - running);
+        s->n_queued = queued + (uint32_t)coarse(s->n_queued - queued);
+}
+
+static void hide_others(const struct tdm_status_source *source, struct tdm_scheduler_stats *s)
+{
+        uint64_t *const sums[] = { &s->n_done,      &s->n_failed,      &s->n_cancelled,  &s->tokens_generated,
+                                   &s->steps_done,  &s->prompt_tokens, &s->prefill_rows, &s->decode_rows,
+                                   &s->prefix_hits, &s->cached_tokens, &s->evictions,    &s->reread_tokens };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(sums); i++)
+                *sums[i] = coarse(*sums[i]);
+        s->n_in_flight = (uint32_t)coarse(s->n_in_flight);
+        hide_jobs(source, s);
+}
+
+void tdm_status_stats(const struct tdm_status_source *source, struct tdm_scheduler_stats *ret)
+{
+        tdm_scheduler_stats(source->scheduler, ret);
+        if (!source->sees_all)
+                hide_others(source, ret);
+}
+
 void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_daemon_fields *ret)
 {
         struct tdm_scheduler_stats stats;
 
-        tdm_scheduler_stats(source->scheduler, &stats);
+        tdm_status_stats(source, &stats);
         *ret = (struct tdm_daemon_fields){
                 .version = TANDEM_VERSION,
                 .pid = (uint64_t)getpid(),

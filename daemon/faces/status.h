@@ -36,8 +36,9 @@ struct tdm_status_source {
         const char *socket;
         uint64_t started_ns;
         bool draining;
-        bool sees_all;                    /* every name; else those of files that clients passed are their owner's */
-        const struct tdm_account *viewer; /* whose names are shown then; NULL: nobody's */
+        /* Every name and count. Else names of passed files are their owner's, and others' counts are coarse. */
+        bool sees_all;
+        const struct tdm_account *viewer; /* whose names and counts are shown then; NULL: nobody's */
 };
 
 struct tdm_worker_shown {
@@ -65,6 +66,8 @@ bool tdm_status_of_file(const struct tdm_status_source *source, const char *name
                         struct tdm_model **ret_model);
 /* "asked for by root", or by "user 1000": why a worker was restarted. */
 void tdm_status_asked_by(char *to, size_t size, uint32_t uid);
+/* The scheduler's counts as the viewer may read them: its own, and others' coarsely. */
+void tdm_status_stats(const struct tdm_status_source *source, struct tdm_scheduler_stats *ret);
 void tdm_status_of_daemon(const struct tdm_status_source *source, struct tdm_daemon_fields *ret);
 
 #endif

@@ -329,6 +329,42 @@ def a_short_keep_alive():
 
 
 @test
+def counts_of_others():
+    """Root reads exact counts; a user its own jobs exactly, and what others do to a power of two."""
+    with system_daemon() as d:
+        for _ in range(3):
+            d.generate(n=5)
+        held = [wire_of(d, uid, timeout=60 * SLOW) for uid in (ATTACKER,) * 5 + (BYSTANDER,)]
+        for w in held:
+            rid = w.send("generate", request(ids=[2, 3, 4], n=4000))
+            while w.receive(rid)[0] != "tokens":
+                pass
+
+        def told(uid):
+            with wire_of(d, uid) as w:
+                return w.call("status", {})
+
+        def jobs(status):
+            return status.get("jobs_running", 0) + status.get("jobs_queued", 0)
+        all_ = d.status()
+        equal((jobs(all_), all_["jobs_done"]), (6, 3), "root's")
+        # 5 of its own and 1; 1 of its own and 5, which is 8; 6, which is 8.
+        equal([jobs(told(uid)) for uid in (ATTACKER, BYSTANDER, SECOND)], [6, 9, 8], "users'")
+        mine = told(SECOND)
+        for field in ("jobs_done", "tokens_generated", "prompt_tokens", "steps_done", "prefill_tokens",
+                      "decode_tokens"):
+            n = mine.get(field, 0)
+            check(n & (n - 1) == 0 and n >= all_.get(field, 0), field, n, all_.get(field))
+        for m in mine["models"]:
+            for kind in ("full", "window"):
+                eighth = -(-m.get(f"kv_pages_{kind}", 0) // 8)
+                used = m.get(f"kv_pages_{kind}_used", 0)
+                check(used in (0, m.get(f"kv_pages_{kind}", 0)) or used % eighth == 0, "pages in eighths", m)
+        for w in held:
+            w.close()
+
+
+@test
 def names_of_files():
     """One file, passed by two users under names of their own: each reads its own name, nobody the other's, in lists, in
     status and in errors."""

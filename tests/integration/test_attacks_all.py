@@ -242,7 +242,8 @@ def cancelled_at_once(wire, _):
 ATTACKS = [long_texts, long_texts, huge_texts, many_jobs, jobs_and_gone, never_reads, costly_model, small_models,
            described, hung_files, odd_fds, half_frames, half_frames, dripped, nonsense, many_connections, denied,
            many_alternatives, many_biases, heavy_penalties, every_option, new_schemas, deep_schemas, hard_patterns,
-           hard_grammars, large_tools, long_chats, lists_of_ids, lists_of_everything, many_guesses, long_scores, cancelled_at_once]
+           hard_grammars, large_tools, long_chats, lists_of_ids, lists_of_everything, many_guesses, long_scores,
+           cancelled_at_once]
 assert len(set(ATTACKS)) == 30
 
 

@@ -2,6 +2,7 @@
 #include "daemon/faces/dbus/private.h"
 
 #include "common/log.h"
+#include "daemon/faces/status.h"
 
 #define INTERFACE_VERSION_NOW 1u
 #define MAX_LOADS 16u /* that one caller waits for */
@@ -202,7 +203,7 @@ static void get_status(struct bus_peer *peer, DBusMessage *message, DBusMessageI
                 return;
         }
         bus_writer_init(&w, bus_reply_new(message));
-        bus_write_status(&w, peer->bus);
+        bus_write_status(&w, peer);
         bus_reply_finish(peer->bus, message, &w);
 }
 
@@ -226,9 +227,11 @@ static const struct bus_property properties[N_PROPERTIES] = {
 
 static void write_property(struct bus_writer *w, struct tdm_dbus *bus, void *object, size_t i)
 {
+        /* Properties go to everybody. */
+        const struct tdm_status_source source = { .scheduler = bus->scheduler, .sees_all = !bus->system };
         struct tdm_scheduler_stats stats;
 
-        tdm_scheduler_stats(bus->scheduler, &stats);
+        tdm_status_stats(&source, &stats);
         switch ((enum property)i) {
         case VERSION:
                 bus_write_string(w, TANDEM_VERSION);

@@ -371,7 +371,7 @@ void bus_stream_finish(struct bus_stream *stream); /* closes it when all has bee
 void bus_stream_deinit(struct bus_stream *stream);
 
 /* status.c */
-void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus);
+void bus_write_status(struct bus_writer *w, struct bus_peer *peer);
 void bus_write_models(struct bus_writer *w, struct bus_peer *peer);
 struct tdm_model *bus_model_find(struct tdm_dbus *bus, const char *path);
 void bus_model_path(const struct tdm_model *model, char path[BUS_MAX_PATH]);

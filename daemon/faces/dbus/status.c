@@ -473,11 +473,14 @@ void bus_write_models(struct bus_writer *w, struct bus_peer *peer)
         bus_close(w);
 }
 
-void bus_write_status(struct bus_writer *w, struct tdm_dbus *bus)
+void bus_write_status(struct bus_writer *w, struct bus_peer *peer)
 {
-        const struct tdm_status_source source = bus_status_source(bus);
+        struct tdm_dbus *bus = peer->bus;
+        struct tdm_status_source source = bus_status_source(bus);
         struct tdm_daemon_fields fields;
 
+        source.sees_all = !bus->system || bus_peer_is_root(peer);
+        source.viewer = peer->account;
         tdm_status_of_daemon(&source, &fields);
         bus_open(w, DBUS_TYPE_ARRAY, "{sv}");
         for (size_t i = 0; i < TDM_ARRAY_SIZE(daemon_fields); i++) {
