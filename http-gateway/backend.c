@@ -1,3 +1,5 @@
+/* Connections to tandemd that are kept for the next request, and questions on threads: see backend.h. A connection whose
+ * answer was not waited for is closed, since its answer may come yet. */
 #include "http-gateway/backend.h"
 
 #include "common/background.h"
@@ -138,7 +140,7 @@ static void ask_free(struct ask *a)
 }
 
 /* To Ollama's clients a model that is not in memory is unloaded already; only one that is not on disk is missing. */
-static int unload(struct ask *a)
+static int ask_unload(struct ask *a)
 {
         struct tandem_model_list *models = NULL;
         struct tandem_error why;
@@ -176,7 +178,7 @@ static void ask_run(void *task)
         if (a->code == TANDEM_OK && a->what & ASK_LOAD)
                 a->code = tandem_load_model(a->tandem, a->model, &a->error);
         if (a->code == TANDEM_OK && a->what & ASK_UNLOAD)
-                a->code = unload(a);
+                a->code = ask_unload(a);
         tandem_set_timeout(a->tandem, -1);
 }
 

@@ -158,7 +158,7 @@ static bool make_slots(struct exact *e, size_t n)
         return true;
 }
 
-static void put(struct exact *e, const json_t *node, const char *text, size_t size)
+static void slot_put(struct exact *e, const json_t *node, const char *text, size_t size)
 {
         e->slots[slot_of(e, node)] = (struct exact_slot){ node, text, size };
         e->n++;
@@ -181,7 +181,7 @@ static void keep_numbers(struct walk *w, const json_t *json)
                 if (!next_number(w->data, w->size, &w->at, &text, &length) || is_plain(text, length))
                         return;
                 memcpy(w->copy, text, length);
-                put(w->e, json, w->copy, length);
+                slot_put(w->e, json, w->copy, length);
                 w->copy += length;
                 return;
         }
@@ -218,7 +218,7 @@ json_t *exact_text(struct exact *e, const char *text, size_t size)
         json_t *node = make_slots(e, e->n + 1) ? json_integer(0) : NULL;
 
         if (node)
-                put(e, node, text, size);
+                slot_put(e, node, text, size);
         return node;
 }
 

@@ -45,7 +45,7 @@ int exchange_hold(struct exchange *x, uint64_t bytes, struct failure *f)
         return 0;
 }
 
-static void release(struct exchange *x, uint64_t bytes)
+static void exchange_release(struct exchange *x, uint64_t bytes)
 {
         if (bytes > 0)
                 owner_release(x->owner, bytes);
@@ -54,7 +54,7 @@ static void release(struct exchange *x, uint64_t bytes)
 
 static void drop_body(struct exchange *x)
 {
-        release(x, x->body.size);
+        exchange_release(x, x->body.size);
         buffer_free(&x->body);
 }
 
@@ -79,7 +79,7 @@ void exchange_free(struct exchange *x)
         buffer_free(&x->out);
         if (x->free_state)
                 x->free_state(x->state);
-        release(x, x->held_bytes);
+        exchange_release(x, x->held_bytes);
         if (x->counted)
                 owner_end_request(x->owner);
         owner_unref(x->owner);
@@ -104,7 +104,7 @@ static int on_hang_up(struct tdm_source *source, int fd, uint32_t events, void *
         return 0;
 }
 
-static void suspend(struct exchange *x)
+static void exchange_suspend(struct exchange *x)
 {
         if (x->suspended)
                 return;
@@ -161,7 +161,7 @@ void exchange_take_body(struct exchange *x, const char *data, size_t size)
                 buffer_add(&x->body, data, size);
                 if (!x->body.failed)
                         return;
-                release(x, size);
+                exchange_release(x, size);
                 failure_set(&x->failure, 503, "no_memory", NULL, "no memory for the request's body");
         }
         drop_body(x);
@@ -241,7 +241,7 @@ static ssize_t read_stream(void *userdata, uint64_t position, char *to, size_t m
         }
         if (x->stream_ended)
                 return MHD_CONTENT_READER_END_OF_STREAM;
-        suspend(x);
+        exchange_suspend(x);
         return 0;
 }
 
@@ -341,6 +341,6 @@ enum MHD_Result exchange_continue(struct exchange *x)
                 return MHD_NO;
         if (x->status != 0)
                 return queue_answer(x);
-        suspend(x);
+        exchange_suspend(x);
         return MHD_YES;
 }

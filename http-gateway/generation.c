@@ -1,7 +1,7 @@
 /* A generation is the jobs of one request for text, from the request until its answer is complete (generation.h).
  *
  * libtandem's callbacks only note what happened and format text. They never free a job or close the connection, since
- * libtandem still uses both until tandem_dispatch() returns. look() does that after it. */
+ * libtandem still uses both until tandem_dispatch() returns. generation_look() does that after it. */
 #include "http-gateway/generation.h"
 
 #include <poll.h>
@@ -152,7 +152,7 @@ static void fail_now(struct generation *g)
         exchange_end_stream(x);
 }
 
-static void begin(struct generation *g)
+static void stream_begin(struct generation *g)
 {
         g->begun = true;
         g->spoke_ns = tdm_now_ns();
@@ -226,11 +226,11 @@ static void send_text(struct choice *c, const struct tandem_token *token, const 
         if (!g->request->stream)
                 buffer_add(&c->text, text, size);
         else if (!g->begun)
-                begin(g);
+                stream_begin(g);
         g->ops->text(g->x, c, token, text, size);
 }
 
-static void measure(struct generation *g, struct choice *c)
+static void token_measure(struct generation *g, struct choice *c)
 {
         uint64_t now_ns = tdm_now_ns();
         struct metrics *m = &g->x->server->metrics;
@@ -243,7 +243,7 @@ static void measure(struct generation *g, struct choice *c)
         g->spoke_ns = now_ns;
 }
 
-static void cut(struct choice *c, enum tandem_reason reason)
+static void choice_cut(struct choice *c, enum tandem_reason reason)
 {
         c->cut = true;
         c->reason = reason;
@@ -266,13 +266,13 @@ static void take_calls(struct choice *c, const struct tandem_token *token)
                 return;
         }
         if (!g->begun)
-                begin(g);
+                stream_begin(g);
         if (g->ops->calls)
                 g->ops->calls(g->x, c, token);
 }
 
 /* For a peer, in case that the daemon dies. */
-static void remember(struct choice *c, const struct tandem_token *token)
+static void token_remember(struct choice *c, const struct tandem_token *token)
 {
         struct generation *g = c->generation;
 
@@ -294,7 +294,7 @@ static void remember(struct choice *c, const struct tandem_token *token)
 }
 
 /* What is kept until the answer is whole, and then lies in the answer too. */
-static void charge(struct choice *c)
+static void choice_charge(struct choice *c)
 {
         struct generation *g = c->generation;
         uint64_t bytes = c->text.size + c->thinking.size + c->calls.bytes + c->kept_bytes;
@@ -317,9 +317,9 @@ static void take_token(struct choice *c, const struct tandem_token *token)
 
         if (g->failed || c->cut)
                 return;
-        remember(c, token);
+        token_remember(c, token);
         c->generated_tokens = token->index + 1;
-        measure(g, c);
+        token_measure(g, c);
         if (c->stopper.n == 0) {
                 send_text(c, token, token->text, token->size);
         } else {
@@ -327,14 +327,14 @@ static void take_token(struct choice *c, const struct tandem_token *token)
                 if (out.size > 0)
                         send_text(c, token, out.data, out.size);
                 if (c->stop >= 0)
-                        cut(c, TANDEM_REASON_STOP);
+                        choice_cut(c, TANDEM_REASON_STOP);
         }
         if (!c->cut && (token->n_calls > 0 || token->thinking_size > 0))
                 take_calls(c, token);
-        charge(c);
+        choice_charge(c);
         if (!c->cut && g->request->context_limit > 0 &&
             c->prompt_tokens + c->generated_tokens >= g->request->context_limit)
-                cut(c, TANDEM_REASON_LENGTH);
+                choice_cut(c, TANDEM_REASON_LENGTH);
 }
 
 static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
@@ -375,7 +375,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
                 const float *vector = tandem_job_vector(c->job, &n);
 
                 g->ops->vector(g->x, c, vector, n);
-                charge(c);
+                choice_charge(c);
                 g->n_ended++;
                 return;
         }
@@ -399,7 +399,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
         }
         if (out.size > 0)
                 send_text(c, NULL, out.data, out.size);
-        charge(c);
+        choice_charge(c);
         c->prefill_s = result->prefill_tps > 0 ? (c->prompt_tokens - c->cached_tokens) / result->prefill_tps : 0;
         c->decode_s = result->decode_tps > 0 ? c->generated_tokens / result->decode_tps : 0;
         c->load_s = TDM_MAX(0.0, result->ttft_ms / 1e3 - c->prefill_s);
@@ -407,13 +407,13 @@ static void take_done(struct choice *c, const struct tandem_result *result)
         if (!g->request->stream)
                 return;
         if (!g->begun)
-                begin(g);
+                stream_begin(g);
         g->ops->choice_end(g->x, c);
 }
 
 /* ---- the connection to the daemon ---- */
 
-static void watch(struct generation *g)
+static void generation_watch(struct generation *g)
 {
         short events = g->tandem ? tandem_events(g->tandem) : 0;
 
@@ -440,7 +440,7 @@ static int start_choices(struct generation *g, struct tandem_error *err)
         return code;
 }
 
-static void look(struct generation *g);
+static void generation_look(struct generation *g);
 
 /* Where a peer's token cannot be one of this job's. NULL: it can. */
 static const char *wrong_in_peers_token(const struct choice *c, const struct tandem_token *token)
@@ -514,7 +514,7 @@ static void on_peer(struct choice *c, const struct takeover_line *line, const ch
         }
         if (c->ended)
                 handoff_free(steal_ptr(&c->handoff));
-        look(g);
+        generation_look(g);
 }
 
 /* What has not ended goes on elsewhere, from what the client has. */
@@ -548,7 +548,7 @@ static void go_on_elsewhere(struct generation *g)
 }
 
 /* After every dispatch: ends the generation if an error or its last choice was noted, else goes on. */
-static void look(struct generation *g)
+static void generation_look(struct generation *g)
 {
         bool accepted = g->n_accepted == g->n_choices;
         struct tandem_error err;
@@ -572,12 +572,12 @@ static void look(struct generation *g)
                 return;
         }
         if (g->request->stream && !g->begun && accepted)
-                begin(g);
+                stream_begin(g);
         if (g->n_ended == g->n_choices) {
                 end_now(g);
                 return;
         }
-        watch(g);
+        generation_watch(g);
         if (g->begun && buffer_left(&g->x->out) > 0)
                 exchange_wake(g->x);
 }
@@ -592,7 +592,7 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
                 g->lost = g->lost || (is_a_death(err->code) && may_go_on(g));
                 note_loss(g, err);
         }
-        look(g);
+        generation_look(g);
         return 0;
 }
 
@@ -683,10 +683,10 @@ static void on_connected(struct ask *ask, void *userdata)
         if (code != TANDEM_OK) {
                 g->lost = is_a_death(code) && may_go_on(g);
                 note_loss(g, &err);
-                look(g);
+                generation_look(g);
                 return;
         }
-        watch(g);
+        generation_watch(g);
 }
 
 /* Only names of models are passed on. libtandem opens a path itself, and here it would do so with this process' rights:
@@ -745,7 +745,7 @@ void generation_start(struct exchange *x, struct generation_request *request, co
 void generation_drained(struct generation *g)
 {
         if (!g->over && (g->tandem || g->elsewhere) && g->paused)
-                watch(g);
+                generation_watch(g);
 }
 
 void generation_tick(struct generation *g, uint64_t now_ns)
@@ -756,7 +756,7 @@ void generation_tick(struct generation *g, uint64_t now_ns)
         if (g->over || !g->request->stream || (!g->tandem && !g->elsewhere))
                 return;
         if (!g->begun && g->request->model && now_ns - g->started_ns >= QUIET_NS)
-                begin(g);
+                stream_begin(g);
         if (g->begun && g->ops->ping && now_ns - g->spoke_ns >= QUIET_NS - QUIET_NS / 10 &&
             buffer_left(&g->x->out) == 0) {
                 g->spoke_ns = now_ns;

@@ -1,3 +1,4 @@
+/* Hosts, origins and keys: see guard.h. Nothing is looked up: names are compared as they are written. */
 #include "http-gateway/guard.h"
 
 #include <arpa/inet.h>

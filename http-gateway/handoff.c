@@ -39,7 +39,7 @@ static void hang_up(struct handoff *h)
 
 static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userdata);
 
-static int call(struct handoff *h, const struct peer_address *peer)
+static int peer_call(struct handoff *h, const struct peer_address *peer)
 {
         int r;
 
@@ -63,7 +63,7 @@ static int call(struct handoff *h, const struct peer_address *peer)
         return r;
 }
 
-static void tell(struct handoff *h, const struct takeover_line *line, const char *why)
+static void handoff_tell(struct handoff *h, const struct takeover_line *line, const char *why)
 {
         h->depth++;
         h->told(h->c, line, why);
@@ -91,7 +91,7 @@ void handoff_next(struct handoff *h, const char *why)
         buffer_free(&h->c->tail);
         while (h->next < config->n_peers) {
                 const struct peer_address *peer = &config->peers[h->next++];
-                int r = call(h, peer);
+                int r = peer_call(h, peer);
 
                 if (r == 0) {
                         tdm_log_info("%s: goes on at %s", h->x->id, peer->name);
@@ -101,7 +101,7 @@ void handoff_next(struct handoff *h, const char *why)
                 tdm_log_info("%s: the peer %s: %s", h->x->id, peer->name, text);
         }
         hang_up(h);
-        tell(h, NULL, text);
+        handoff_tell(h, NULL, text);
         free_if_dead(h);
 }
 
@@ -227,13 +227,13 @@ static const char *read_lines(struct handoff *h)
                         return "its job has failed, or it sends what is no line of a job";
                 }
                 if (line.kind != TAKEOVER_NOTHING)
-                        tell(h, &line, NULL);
+                        handoff_tell(h, &line, NULL);
                 takeover_line_free(&line);
         }
         return NULL;
 }
 
-static const char *receive(struct handoff *h)
+static const char *peer_receive(struct handoff *h)
 {
         char data[READ_BYTES];
         const struct peer_address *peer = h->peer;
@@ -265,7 +265,7 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
                 if (!send_some(h))
                         wrong = strerror(errno);
         } else {
-                wrong = receive(h);
+                wrong = peer_receive(h);
         }
         if (wrong && !h->dead && h->fd >= 0)
                 handoff_next(h, wrong);

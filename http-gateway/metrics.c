@@ -15,22 +15,22 @@ void histogram_add(struct histogram *h, double seconds)
         h->sum_s += seconds;
 }
 
-static void head(struct buffer *out, const char *name, const char *type, const char *help)
+static void write_head(struct buffer *out, const char *name, const char *type, const char *help)
 {
         buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void one(struct buffer *out, const char *name, const char *type, const char *help, double value)
+static void write_one(struct buffer *out, const char *name, const char *type, const char *help, double value)
 {
-        head(out, name, type, help);
+        write_head(out, name, type, help);
         buffer_printf(out, "%s %.17g\n", name, value);
 }
 
-static void histogram(struct buffer *out, const char *name, const char *help, const struct histogram *h)
+static void write_histogram(struct buffer *out, const char *name, const char *help, const struct histogram *h)
 {
         uint64_t sum = 0;
 
-        head(out, name, "histogram", help);
+        write_head(out, name, "histogram", help);
         for (unsigned i = 0; i < METRICS_BUCKETS; i++) {
                 sum += h->counts[i];
                 buffer_printf(out, "%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], (unsigned long long)sum);
@@ -40,7 +40,7 @@ static void histogram(struct buffer *out, const char *name, const char *help, co
 }
 
 /* A label's value: quotes, backslashes and line ends are escaped. */
-static void label(struct buffer *out, const char *value)
+static void write_label(struct buffer *out, const char *value)
 {
         for (; *value; value++) {
                 if (*value == '"' || *value == '\\')
@@ -55,10 +55,10 @@ static void label(struct buffer *out, const char *value)
 static void of_models(struct buffer *out, const struct tandem_status *s, const char *name, const char *help,
                       double (*value)(const struct tandem_model *m))
 {
-        head(out, name, "gauge", help);
+        write_head(out, name, "gauge", help);
         for (size_t i = 0; i < s->n_models; i++) {
                 buffer_printf(out, "%s{model=\"", name);
-                label(out, s->models[i]->name);
+                write_label(out, s->models[i]->name);
                 buffer_printf(out, "\"} %.17g\n", value(s->models[i]));
         }
 }
@@ -66,14 +66,14 @@ static void of_models(struct buffer *out, const struct tandem_status *s, const c
 static void of_workers(struct buffer *out, const struct tandem_status *s, const char *name, const char *type,
                        const char *help, double (*value)(const struct tandem_worker *w))
 {
-        head(out, name, type, help);
+        write_head(out, name, type, help);
         for (size_t i = 0; i < s->n_workers; i++) {
                 double v = value(s->workers[i]);
 
                 if (v < 0)
                         continue; /* not known */
                 buffer_printf(out, "%s{worker=\"", name);
-                label(out, s->workers[i]->name);
+                write_label(out, s->workers[i]->name);
                 buffer_printf(out, "\"} %.17g\n", v);
         }
 }
@@ -137,32 +137,33 @@ static double cache_share(const struct tandem_status *s)
 
 static void write_status(struct buffer *out, const struct tandem_status *s)
 {
-        one(out, "vllm:num_requests_running", "gauge", "Jobs that run.", s->jobs_running);
-        one(out, "vllm:num_requests_waiting", "gauge", "Jobs that wait.", s->jobs_queued);
-        one(out, "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", cache_share(s));
-        one(out, "vllm:gpu_cache_usage_perc", "gauge", "The same under its older name.", cache_share(s));
-        one(out, "vllm:gpu_prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
-            (double)s->cached_tokens);
-        one(out, "vllm:gpu_prefix_cache_queries_total", "counter", "Prompt tokens that were looked for.",
-            (double)s->prompt_tokens);
-        one(out, "tandem_jobs_running", "gauge", "Jobs that run.", s->jobs_running);
-        one(out, "tandem_jobs_queued", "gauge", "Jobs that wait.", s->jobs_queued);
-        one(out, "tandem_jobs_done_total", "counter", "Jobs that ended well.", (double)s->jobs_done);
-        one(out, "tandem_jobs_failed_total", "counter", "Jobs that ended with an error.", (double)s->jobs_failed);
-        one(out, "tandem_jobs_cancelled_total", "counter", "Jobs that were cancelled.", (double)s->jobs_cancelled);
-        one(out, "tandem_generated_tokens_total", "counter", "Tokens of answers.", (double)s->tokens_generated);
-        one(out, "tandem_prompt_tokens_total", "counter", "Tokens of prompts.", (double)s->prompt_tokens);
-        one(out, "tandem_prefix_hits_total", "counter", "Jobs that began with something known.",
-            (double)s->prefix_hits);
-        one(out, "tandem_cached_tokens_total", "counter", "Prompt tokens that were not read again.",
-            (double)s->cached_tokens);
-        one(out, "tandem_evictions_total", "counter", "Times a job made room for another.", (double)s->evictions);
-        one(out, "tandem_recoveries_total", "counter", "Losses of a worker that jobs lived through.",
-            (double)s->recoveries);
-        one(out, "tandem_steps_total", "counter", "Steps done.", (double)s->steps_done);
-        one(out, "tandem_arena_bytes", "gauge", "Shared segments in memory.", (double)s->arena_bytes);
-        one(out, "tandem_uptime_seconds", "gauge", "How long the daemon runs.", s->uptime_s);
-        one(out, "tandem_draining", "gauge", "1: the daemon is shutting down.", s->draining);
+        write_one(out, "vllm:num_requests_running", "gauge", "Jobs that run.", s->jobs_running);
+        write_one(out, "vllm:num_requests_waiting", "gauge", "Jobs that wait.", s->jobs_queued);
+        write_one(out, "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", cache_share(s));
+        write_one(out, "vllm:gpu_cache_usage_perc", "gauge", "The same under its older name.", cache_share(s));
+        write_one(out, "vllm:gpu_prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
+                  (double)s->cached_tokens);
+        write_one(out, "vllm:gpu_prefix_cache_queries_total", "counter", "Prompt tokens that were looked for.",
+                  (double)s->prompt_tokens);
+        write_one(out, "tandem_jobs_running", "gauge", "Jobs that run.", s->jobs_running);
+        write_one(out, "tandem_jobs_queued", "gauge", "Jobs that wait.", s->jobs_queued);
+        write_one(out, "tandem_jobs_done_total", "counter", "Jobs that ended well.", (double)s->jobs_done);
+        write_one(out, "tandem_jobs_failed_total", "counter", "Jobs that ended with an error.", (double)s->jobs_failed);
+        write_one(out, "tandem_jobs_cancelled_total", "counter", "Jobs that were cancelled.",
+                  (double)s->jobs_cancelled);
+        write_one(out, "tandem_generated_tokens_total", "counter", "Tokens of answers.", (double)s->tokens_generated);
+        write_one(out, "tandem_prompt_tokens_total", "counter", "Tokens of prompts.", (double)s->prompt_tokens);
+        write_one(out, "tandem_prefix_hits_total", "counter", "Jobs that began with something known.",
+                  (double)s->prefix_hits);
+        write_one(out, "tandem_cached_tokens_total", "counter", "Prompt tokens that were not read again.",
+                  (double)s->cached_tokens);
+        write_one(out, "tandem_evictions_total", "counter", "Times a job made room for another.", (double)s->evictions);
+        write_one(out, "tandem_recoveries_total", "counter", "Losses of a worker that jobs lived through.",
+                  (double)s->recoveries);
+        write_one(out, "tandem_steps_total", "counter", "Steps done.", (double)s->steps_done);
+        write_one(out, "tandem_arena_bytes", "gauge", "Shared segments in memory.", (double)s->arena_bytes);
+        write_one(out, "tandem_uptime_seconds", "gauge", "How long the daemon runs.", s->uptime_s);
+        write_one(out, "tandem_draining", "gauge", "1: the daemon is shutting down.", s->draining);
         of_models(out, s, "tandem_kv_pages", "Pages of a model's KV cache.", pages);
         of_models(out, s, "tandem_kv_pages_used", "Those in use.", pages_used);
         of_workers(out, s, "tandem_worker_ready", "gauge", "1: the worker can run blocks.", is_ready);
@@ -176,27 +177,27 @@ static void write_status(struct buffer *out, const struct tandem_status *s)
 void metrics_write(struct buffer *out, const struct metrics *m, const struct tandem_status *status,
                    unsigned n_connections, unsigned n_exchanges)
 {
-        one(out, "tandem_up", "gauge", "1: the daemon answers.", status != NULL);
+        write_one(out, "tandem_up", "gauge", "1: the daemon answers.", status != NULL);
         if (status)
                 write_status(out, status);
-        one(out, "tandem_http_connections", "gauge", "Open connections of clients.", n_connections);
-        one(out, "tandem_http_requests_active", "gauge", "Requests under way.", n_exchanges);
-        head(out, "tandem_http_requests_total", "counter", "Answers by the first digit of their status.");
+        write_one(out, "tandem_http_connections", "gauge", "Open connections of clients.", n_connections);
+        write_one(out, "tandem_http_requests_active", "gauge", "Requests under way.", n_exchanges);
+        write_head(out, "tandem_http_requests_total", "counter", "Answers by the first digit of their status.");
         for (unsigned i = 2; i < TDM_ARRAY_SIZE(m->by_class); i++)
                 buffer_printf(out, "tandem_http_requests_total{class=\"%uxx\"} %llu\n", i,
                               (unsigned long long)m->by_class[i]);
-        head(out, "tandem_http_refused_total", "counter", "Requests that the guard refused.");
+        write_head(out, "tandem_http_refused_total", "counter", "Requests that the guard refused.");
         buffer_printf(out, "tandem_http_refused_total{why=\"host\"} %llu\n", (unsigned long long)m->refused_hosts);
         buffer_printf(out, "tandem_http_refused_total{why=\"origin\"} %llu\n", (unsigned long long)m->refused_origins);
         buffer_printf(out, "tandem_http_refused_total{why=\"key\"} %llu\n", (unsigned long long)m->refused_keys);
-        one(out, "tandem_http_hang_ups_total", "counter", "Clients that left before their answer.",
-            (double)m->hang_ups);
-        one(out, "tandem_http_stream_errors_total", "counter", "Streams that ended with an error.",
-            (double)m->stream_errors);
-        one(out, "tandem_http_handoffs_total", "counter", "Requests that went on at a peer, since the daemon had died.",
-            (double)m->handoffs);
-        histogram(out, "tandem_http_time_to_first_token_seconds", "From the request to its first token.",
-                  &m->first_token);
-        histogram(out, "tandem_http_time_between_tokens_seconds", "Between two tokens of a choice.",
-                  &m->between_tokens);
+        write_one(out, "tandem_http_hang_ups_total", "counter", "Clients that left before their answer.",
+                  (double)m->hang_ups);
+        write_one(out, "tandem_http_stream_errors_total", "counter", "Streams that ended with an error.",
+                  (double)m->stream_errors);
+        write_one(out, "tandem_http_handoffs_total", "counter",
+                  "Requests that went on at a peer, since the daemon had died.", (double)m->handoffs);
+        write_histogram(out, "tandem_http_time_to_first_token_seconds", "From the request to its first token.",
+                        &m->first_token);
+        write_histogram(out, "tandem_http_time_between_tokens_seconds", "Between two tokens of a choice.",
+                        &m->between_tokens);
 }

@@ -34,7 +34,7 @@ static struct network network_of(const struct sockaddr *address)
         return n;
 }
 
-static struct owner *get(struct owners *owners, const char *label, struct network network)
+static struct owner *owner_get(struct owners *owners, const char *label, struct network network)
 {
         struct owner *o;
 
@@ -55,12 +55,12 @@ static struct owner *get(struct owners *owners, const char *label, struct networ
 
 struct owner *owners_get_label(struct owners *owners, const char *label)
 {
-        return get(owners, label, (struct network){ 0 });
+        return owner_get(owners, label, (struct network){ 0 });
 }
 
 struct owner *owners_get_network(struct owners *owners, const struct sockaddr *address)
 {
-        return get(owners, NULL, network_of(address));
+        return owner_get(owners, NULL, network_of(address));
 }
 
 struct owner *owner_ref(struct owner *o)

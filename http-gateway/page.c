@@ -1,3 +1,4 @@
+/* The chat page at /, with a policy that lets no other script run: each answer has a nonce of its own. */
 #include "http-gateway/page.h"
 
 #include <sys/random.h>

@@ -1,3 +1,4 @@
+/* Health, metrics and tokenizing: questions to the daemon that make no text. */
 #include "http-gateway/questions.h"
 
 static void on_answer(struct ask *ask, void *userdata)

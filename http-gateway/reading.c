@@ -98,7 +98,7 @@ void reading_forget(struct reading *rd)
 }
 
 /* Names of members that no table knows: in the answer's head, and once for each in the log. */
-static void warn(struct exchange *x, const struct generation_request *r)
+static void exchange_warn(struct exchange *x, const struct generation_request *r)
 {
         static char told[MAX_TOLD][PARAMS_NAME_BYTES];
         static unsigned n_told;
@@ -125,7 +125,7 @@ static void answer_reading(struct exchange *x, struct reading *rd)
         x->held_bytes += rd->held_bytes;
         rd->held_bytes = 0;
         if (rd->request)
-                warn(x, rd->request);
+                exchange_warn(x, rd->request);
         if (rd->failure.status != 0)
                 exchange_fail(x, &rd->failure);
         else
@@ -149,7 +149,7 @@ static void on_read(void *task, bool ran)
         free_reading(rd);
 }
 
-static int hold(struct reading *rd, struct failure *f)
+static int reading_hold(struct reading *rd, struct failure *f)
 {
         struct exchange *x = rd->x;
 
@@ -166,7 +166,7 @@ static void on_counted(void *task, bool ran)
         struct reading *rd = task;
         struct failure *f = &rd->failure;
 
-        if (ran && rd->x && f->status == 0 && hold(rd, f) == 0) {
+        if (ran && rd->x && f->status == 0 && reading_hold(rd, f) == 0) {
                 if (tdm_background_add_for(rd->server->readers, rd->owner->id, read_body, on_read, rd) == 0)
                         return;
                 failure_set(f, 503, "busy", NULL, "too many requests wait to be read here; try again");
@@ -180,7 +180,7 @@ static void on_counted(void *task, bool ran)
 static void read_here(struct reading *rd)
 {
         count_body(rd);
-        if (rd->failure.status == 0 && hold(rd, &rd->failure) == 0)
+        if (rd->failure.status == 0 && reading_hold(rd, &rd->failure) == 0)
                 read_body(rd);
         else
                 rd->bytes = 0;

@@ -465,7 +465,7 @@ static int start_mhd(struct server *s, int fd, struct tdm_error *err)
         return r < 0 ? tdm_error_set(err, r, "cannot watch connections: %s", strerror(-r)) : 0;
 }
 
-static int start(struct server *s, struct tdm_error *err)
+static int server_start(struct server *s, struct tdm_error *err)
 {
         int r = tdm_loop_add_timer(s->loop, on_tick, s, &s->tick);
 
@@ -487,7 +487,7 @@ static int start(struct server *s, struct tdm_error *err)
         return 0;
 }
 
-static void stop(struct server *s, int r)
+static void server_stop(struct server *s, int r)
 {
         struct exchange *x;
 
@@ -542,7 +542,7 @@ int server_run(struct config *config, struct tdm_error *err)
                 r = tdm_loop_new(&s.loop, err);
         if (r != 0)
                 return r;
-        r = start(&s, err);
+        r = server_start(&s, err);
         if (r == 0)
                 r = start_mhd(&s, fd, err);
         if (r == 0) {
@@ -554,6 +554,6 @@ int server_run(struct config *config, struct tdm_error *err)
                 if (r < 0)
                         tdm_error_set(err, r, "the server's loop failed: %s", strerror(-r));
         }
-        stop(&s, r);
+        server_stop(&s, r);
         return r;
 }

@@ -1,3 +1,4 @@
+/* Server-sent events: see sse.h. */
 #include "http-gateway/sse.h"
 
 void sse_add_exact(struct buffer *out, const char *event, json_t *json, const struct exact *numbers)

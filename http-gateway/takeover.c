@@ -9,14 +9,14 @@
 
 /* ---- the request ---- */
 
-static int set(json_t *json, const char *key, json_t *value)
+static int member_set(json_t *json, const char *key, json_t *value)
 {
         return value ? json_object_set_new(json, key, value) : -1;
 }
 
 static int set_text(json_t *json, const char *key, const char *text)
 {
-        return text && *text ? set(json, key, json_string(text)) : 0;
+        return text && *text ? member_set(json, key, json_string(text)) : 0;
 }
 
 static json_t *message_json(const struct tandem_message *m, const struct tandem_message_details *d)
@@ -76,11 +76,11 @@ static bool goes_along(enum tdm_job_option_index option)
                !tdm_job_options[option].for_tests;
 }
 
-#define PUT_U32(field) set(json, #field, json_integer(o->field))
-#define PUT_U64(field) set(json, #field, json_integer((json_int_t)o->field))
-#define PUT_REAL(field) set(json, #field, json_real((double)o->field))
-#define PUT_CHOICE(field) set(json, #field, json_integer((json_int_t)o->field))
-#define PUT_BOOL(field) set(json, #field, json_boolean(o->field))
+#define PUT_U32(field) member_set(json, #field, json_integer(o->field))
+#define PUT_U64(field) member_set(json, #field, json_integer((json_int_t)o->field))
+#define PUT_REAL(field) member_set(json, #field, json_real((double)o->field))
+#define PUT_CHOICE(field) member_set(json, #field, json_integer((json_int_t)o->field))
+#define PUT_BOOL(field) member_set(json, #field, json_boolean(o->field))
 #define PUT_TEXT(field) set_text(json, #field, o->field)
 #define PUT_NAME(field) set_text(json, #field, o->field)
 #define PUT_TEXTS(field) 0
@@ -108,19 +108,19 @@ json_t *takeover_request(const struct generation_request *r, unsigned choice)
         if (failed < 0)
                 return NULL;
         failed |= set_text(json, "model", r->model) | put_options(json, o) |
-                  set(json, "seed", json_integer((json_int_t)(o->seed + choice % r->n)));
+                  member_set(json, "seed", json_integer((json_int_t)(o->seed + choice % r->n)));
         if (r->n_messages > 0)
-                failed |= set(json, "messages", messages_json(r));
+                failed |= member_set(json, "messages", messages_json(r));
         else if (p->text)
-                failed |= set(json, "text", json_text(p->text, p->size));
+                failed |= member_set(json, "text", json_text(p->text, p->size));
         else
-                failed |= set(json, "ids", ids_json(p));
+                failed |= member_set(json, "ids", ids_json(p));
         if (!r->name_the_stop && r->n_stops > 0) { /* else the asking gateway looks for them itself */
                 json_t *stops = json_array();
 
                 for (size_t i = 0; i < r->n_stops; i++)
                         json_array_append_new(stops, json_string(r->stops[i]));
-                failed |= set(json, "stop", stops);
+                failed |= member_set(json, "stop", stops);
         }
         if (failed < 0) {
                 json_decref(json);
@@ -291,9 +291,9 @@ static void takeover_text(struct exchange *x, struct choice *c, const struct tan
         json = json_pack("{s:I, s:o, s:o}", "id", (json_int_t)token->id, "logprob", logprob_json(token->logprob),
                          "text", json_text(text, size));
         if (token->piece_size != size || memcmp(token->piece, text, size) != 0)
-                set(json, "piece", hex(token->piece, token->piece_size));
+                member_set(json, "piece", hex(token->piece, token->piece_size));
         if (token->thinking_size > 0)
-                set(json, "thinking", json_text(token->thinking, token->thinking_size));
+                member_set(json, "thinking", json_text(token->thinking, token->thinking_size));
         list = json_array();
         for (size_t i = 0; i < token->n_calls; i++)
                 json_array_append_new(

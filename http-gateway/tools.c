@@ -214,7 +214,7 @@ struct tandem_message_details *request_last_details(struct generation_request *r
 }
 
 /* Takes the text over. */
-static const char *keep(struct generation_request *r, char *text)
+static const char *text_keep(struct generation_request *r, char *text)
 {
         struct request_tools *t = &r->tools;
         char **texts = text ? reallocarray(t->texts, t->n_texts + 1, sizeof(*texts)) : NULL;
@@ -238,7 +238,7 @@ static const char *keep_json(struct generation_request *r, const json_t *value)
                 buffer_free(&text);
                 return NULL;
         }
-        return keep(r, text.data);
+        return text_keep(r, text.data);
 }
 
 /* Ids of clients that have none: the nth call and the nth answer belong together. */
@@ -248,7 +248,7 @@ static const char *make_id(struct generation_request *r, unsigned n)
 
         if (id)
                 snprintf(id, ID_BYTES + 1, "call%05u", n % 100000);
-        return keep(r, id);
+        return text_keep(r, id);
 }
 
 static int add_call(struct generation_request *r, const char *id, const char *name, const char *arguments,
