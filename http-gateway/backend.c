@@ -1,5 +1,5 @@
-/* Connections to tandemd that are kept for the next request, and questions on threads: see backend.h. A connection whose
- * answer was not waited for is closed, since its answer may come yet. */
+/* Connections to tandemd that are kept for the next request, and questions on threads: see backend.h. A connection
+ * whose answer was not waited for is closed, since its answer may come yet. */
 #include "http-gateway/backend.h"
 
 #include "common/background.h"

@@ -1,5 +1,5 @@
-/* Model, messages, stop texts and sampling, as the APIs share them: see messages.h. Texts are copied, since the daemon is
- * asked after the body has gone. */
+/* Model, messages, stop texts and sampling, as the APIs share them: see messages.h. Texts are copied, since the daemon
+ * is asked after the body has gone. */
 #include "http-gateway/messages.h"
 
 #include <math.h>

@@ -303,7 +303,7 @@ static void start_ollama(struct exchange *x, struct generation_request *r)
                 load_or_unload(x, r, r->unload);
 }
 
-static int take_chat(struct generation_request *r, struct failure *f)
+static int take_ollama_chat(struct generation_request *r, struct failure *f)
 {
         const json_t *messages = json_get(r->json, "messages");
 
@@ -346,7 +346,7 @@ static int take_generate(struct generation_request *r, struct failure *f)
         return take_rest(r, f);
 }
 
-const struct reader ollama_chat_reader = { &params_ollama_chat, take_chat, start_ollama },
+const struct reader ollama_chat_reader = { &params_ollama_chat, take_ollama_chat, start_ollama },
                     ollama_generate_reader = { &params_ollama_generate, take_generate, start_ollama };
 
 void ollama_chat(struct exchange *x)

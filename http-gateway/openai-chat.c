@@ -250,7 +250,7 @@ static const struct generation_ops chat_ops = { .content_type = SSE_CONTENT_TYPE
                                                 .error = openai_stream_error,
                                                 .ping = openai_ping };
 
-static int take_chat(struct generation_request *r, struct failure *f)
+static int take_chat_request(struct generation_request *r, struct failure *f)
 {
         if (request_take_model(r, f) != 0 ||
             request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, f) != 0 ||
@@ -274,7 +274,7 @@ static void start_chat(struct exchange *x, struct generation_request *r)
         generation_start(x, r, &chat_ops);
 }
 
-const struct reader openai_chat_reader = { &params_chat, take_chat, start_chat };
+const struct reader openai_chat_reader = { &params_chat, take_chat_request, start_chat };
 
 void openai_chat(struct exchange *x)
 {

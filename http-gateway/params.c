@@ -82,7 +82,7 @@ static const struct param completion_rows[] = {
         HONOURED("prompt", PARAM_ANY, 0, 0, "required: a text, ids, or up to 16 of either"),
         OPENAI_COMMON,
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "16"),
-        HONOURED("logprobs", PARAM_INTEGER, 0, 20, "of the chosen tokens, and so many alternatives of each"),
+        HONOURED("logprobs", PARAM_INTEGER, 0, 20, "of the chosen tokens, and this number of alternatives"),
         REFUSED("echo", NEUTRAL_FALSE, "the prompt is not repeated"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
         REFUSED("best_of", NEUTRAL_ONE, "choices are not ranked"),
@@ -273,7 +273,7 @@ static const struct param embeddings_rows[] = {
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
         HONOURED("input", PARAM_ANY, 0, 0, "a text, or up to 2048; token ids are refused"),
         HONOURED("encoding_format", PARAM_STRING, 0, 0, "`float`, or `base64`"),
-        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
+        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "that number of first values, made a vector of length 1"),
         HARMLESS("user", "not needed"),
 };
 TABLE(params_embeddings, "POST /v1/embeddings", "", embeddings_rows);
@@ -282,7 +282,7 @@ static const struct param ollama_embed_rows[] = {
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
         HONOURED("input", PARAM_ANY, 0, 0, "of /api/embed: a text, or up to 2048"),
         HONOURED("prompt", PARAM_STRING, 0, 0, "of /api/embeddings: the text"),
-        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "the first so many numbers, made a vector of length 1"),
+        HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "that number of first values, made a vector of length 1"),
         HARMLESS("truncate", "a text that is too long is refused, never cut"),
         HARMLESS("keep_alive", "the daemon decides"),
         HARMLESS("options", "none of them has to do with vectors"),
