@@ -53,7 +53,7 @@ class Chat(unittest.TestCase):
         t.until(b"turn 1 upon a time.\r\n")
         t.until(b"212 tokens/s")
         t.type(b"/help\n")
-        t.until(b"/reset, /clear       forget")
+        t.until(b"/reset, /clear        forget")
         t.type(b"\x04")  # before the prompt or at it
         self.assertEqual(t.finish(), 0)
 
@@ -152,6 +152,28 @@ class Chat(unittest.TestCase):
             t.until_prompt()
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
+
+    def test_width(self):
+        """Long lines break between words, below where their text begins; elsewhere they stay whole."""
+        import fcntl
+        import struct
+        import termios
+        t = Terminal("chat")
+        t.until_prompt()
+        fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+        for keys, last in ((b"/help\r", b"leaves"), (b"/set\r", b"placement"), (b"/set temp hot\r", b"options)")):
+            t.output = b""
+            t.type(keys)
+            t.until(last)
+            t.until_prompt()
+            lines = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", t.output).decode().replace("\r", "").split("\n")[1:]
+            self.assertEqual([line for line in lines if len(line) > 49], [], keys)
+            self.assertTrue(any(line.startswith(" " * 8) for line in lines), lines)
+        t.type(b"\x04")
+        self.assertEqual(t.finish(), 0)
+        r = tandem("doctor", "--root", "/nonexistent")
+        self.assertTrue(max(map(len, r.stdout.split(b"\n"))) > 80, r.stdout)
+        self.assertNotIn(b"\x1b", r.stdout)
 
     def test_set_file(self):
         """A file that an option names is read once, when it is set."""

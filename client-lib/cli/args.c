@@ -1,5 +1,6 @@
 /* See args.h. getopt_long() is not used: it takes abbreviations, and its messages cannot say what a value should be. */
 #include "client-lib/cli/args.h"
+#include "client-lib/cli/term.h"
 #include "common/suggest.h"
 
 #include <ctype.h>
@@ -9,16 +10,17 @@
 
 int args_usage_error(const char *command, const char *fmt, ...)
 {
+        _cleanup_(freep) char *text = NULL;
         va_list args;
 
-        fprintf(stderr, "tandem: %s: ", command);
         va_start(args, fmt);
-        vfprintf(stderr, fmt, args);
+        if (vasprintf(&text, fmt, args) < 0)
+                text = NULL;
         va_end(args);
         if (command[0] == '/') /* of a chat */
-                fprintf(stderr, " (%s alone lists the options)\n", command);
+                complain("%s: %s (%s alone lists the options)", command, text ? text : fmt, command);
         else
-                fprintf(stderr, " (see `tandem help %s`)\n", command);
+                complain("%s: %s (see `tandem help %s`)", command, text ? text : fmt, command);
         return ARGS_USAGE;
 }
 

@@ -5,6 +5,7 @@
  * (Ctrl-S) or a pipe that is not read blocks write(2), so a timer that the signal handler starts ends the process. */
 #include "client-lib/cli/term.h"
 #include "client-lib/cli/json.h"
+#include "client-lib/cli/wrap.h"
 
 #include <fcntl.h>
 #include <locale.h>
@@ -32,6 +33,10 @@ static struct {
         char word[192];
         bool off;
 } wrap;
+
+/* The line that is being written, while lines are broken (out_lines()). */
+static struct buf begun_line;
+static bool lines_are_wrapped;
 
 static bool term_dumb, term_colours;
 static bool progress_on, progress_below;
@@ -81,7 +86,15 @@ void out_flush(void)
         out_used = 0;
 }
 
-void out_write(const void *data, size_t size)
+/* One column less than there are: at the very edge terminals differ in where the cursor is. 0: nothing is wrapped. */
+static unsigned columns_of_terminal(int fd)
+{
+        struct winsize size = { 0 };
+
+        return term_dumb || ioctl(fd, TIOCGWINSZ, &size) < 0 || size.ws_col < 10 ? 0 : size.ws_col - 1u;
+}
+
+static void out_plain(const void *data, size_t size)
 {
         const char *p = data;
 
@@ -99,6 +112,49 @@ void out_write(const void *data, size_t size)
                 if (out_used == OUT_BUFFER_BYTES)
                         out_flush();
         }
+}
+
+/* Whole lines go out wrapped; the rest waits for its end. */
+static void out_line_part(const char *text, size_t size)
+{
+        while (size > 0) {
+                const char *end = memchr(text, '\n', size);
+                size_t n = end ? (size_t)(end - text) : size;
+                struct buf wrapped = { 0 };
+
+                buf_add(&begun_line, text, n);
+                if (!end)
+                        return;
+                wrap_line(&wrapped, begun_line.data, begun_line.size, columns_of_terminal(STDOUT_FILENO), 2);
+                buf_puts(&wrapped, "\n");
+                if (wrapped.failed || begun_line.failed)
+                        out_error = ENOMEM;
+                else
+                        out_plain(wrapped.data, wrapped.size);
+                buf_free(&wrapped);
+                buf_free(&begun_line);
+                text += n + 1;
+                size -= n + 1;
+        }
+}
+
+void out_write(const void *data, size_t size)
+{
+        if (lines_are_wrapped)
+                out_line_part(data, size);
+        else
+                out_plain(data, size);
+}
+
+void out_lines(bool wrapped)
+{
+        struct buf rest = begun_line;
+
+        begun_line = (struct buf){ 0 };
+        lines_are_wrapped = wrapped && term_stdout_tty;
+        if (rest.size > 0)
+                out_plain(rest.data, rest.size);
+        buf_free(&rest);
 }
 
 void out_puts(const char *text)
@@ -126,14 +182,9 @@ void out_wrap(bool on)
         wrap.off = !on;
 }
 
-/* One column less than there are: at the very edge terminals differ in where the cursor is. 0: nothing is wrapped. */
 static unsigned wrap_width(void)
 {
-        struct winsize size = { 0 };
-
-        if (term_dumb || wrap.off || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < 10)
-                return 0;
-        return size.ws_col - 1u;
+        return wrap.off ? 0 : columns_of_terminal(STDOUT_FILENO);
 }
 
 static unsigned columns_of(const char *text, size_t size)
@@ -230,13 +281,21 @@ void term_style(unsigned style)
 
         if (!term_stdout_tty || !term_colours || style == before)
                 return;
-        if (before)
-                out_puts("\033[22m"); /* neither bold nor dim */
+        if (before & (TERM_BOLD | TERM_DIM))
+                out_puts("\033[22m"); /* neither of them */
+        if (before & (TERM_GREEN | TERM_YELLOW | TERM_RED))
+                out_puts("\033[39m");
         before = style;
         if (style & TERM_BOLD)
                 out_puts("\033[1m");
         if (style & TERM_DIM)
                 out_puts("\033[2m");
+        if (style & TERM_GREEN)
+                out_puts("\033[32m");
+        if (style & TERM_YELLOW)
+                out_puts("\033[33m");
+        if (style & TERM_RED)
+                out_puts("\033[31m");
         out_at_line_start = at_line_start;
 }
 
@@ -367,7 +426,7 @@ int write_all(int fd, const char *data, size_t size)
 int complain(const char *fmt, ...)
 {
         _cleanup_(freep) char *text = NULL;
-        struct buf line = { 0 };
+        struct buf line = { 0 }, wrapped = { 0 };
         va_list args;
 
         va_start(args, fmt);
@@ -378,9 +437,13 @@ int complain(const char *fmt, ...)
         progress_clear();
         if (term_stdout_tty && term_stderr_tty && out_mid_line())
                 stderr_write("\n", 1);
-        buf_printf(&line, "tandem: %s\n", term_safe(text ? text : fmt));
+        buf_printf(&line, "tandem: %s", term_safe(text ? text : fmt));
         if (!line.failed)
-                stderr_write(line.data, line.size);
+                wrap_line(&wrapped, line.data, line.size, term_stderr_tty ? columns_of_terminal(STDERR_FILENO) : 0, 8);
+        buf_puts(&wrapped, "\n");
+        if (!wrapped.failed)
+                stderr_write(wrapped.data, wrapped.size);
+        buf_free(&wrapped);
         buf_free(&line);
         return 1;
 }

@@ -18,9 +18,11 @@ void out_printf(const char *fmt, ...) _printf_(1, 2);
 void out_text(const char *text, size_t size);
 /* On a terminal lines of such text break between words, unless it is switched off. */
 void out_wrap(bool on);
+/* On a terminal lines from here on are broken between words and indented (wrap.h), until it is switched off. */
+void out_lines(bool wrapped);
 /* Text from here on looks so: several of the enum, 0 for plain. Nothing unless the terminal has colours and NO_COLOR is
  * not set. */
-enum term_style { TERM_BOLD = 1, TERM_DIM = 2 };
+enum term_style { TERM_BOLD = 1, TERM_DIM = 2, TERM_GREEN = 4, TERM_YELLOW = 8, TERM_RED = 16 };
 void term_style(unsigned style);
 bool out_mid_line(void); /* the last character that went out was not a newline */
 void out_flush(void);

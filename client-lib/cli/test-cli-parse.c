@@ -3,9 +3,11 @@
 #include <stdarg.h>
 
 #include "client-lib/cli/cli.h"
+#include "client-lib/cli/wrap.h"
 #include "client-lib/cli/json.h"
 
 #include <cmocka.h>
+#include <locale.h>
 #include <math.h>
 
 static void test_numbers(void **state)
@@ -223,11 +225,42 @@ static void test_users(void **state)
                             "user 99999999999999999999 user 4294967295");
 }
 
+static void assert_wrapped(const char *line, unsigned width, unsigned indent, const char *expected)
+{
+        struct buf b = { 0 };
+
+        wrap_line(&b, line, strlen(line), width, indent);
+        buf_add(&b, "", 1);
+        assert_false(b.failed);
+        assert_string_equal(b.data, expected);
+        buf_free(&b);
+}
+
+static void test_wrapping(void **state)
+{
+        setlocale(LC_CTYPE, "C.UTF-8");
+        assert_wrapped("one two three", 0, 2, "one two three");
+        assert_wrapped("one two three", 13, 2, "one two three");
+        assert_wrapped("one two three", 12, 2, "one two\n  three");
+        assert_wrapped("", 10, 2, "");
+        assert_wrapped("  one two three", 8, 2, "  one two three"); /* a command */
+        /* Below the last column; wide characters take two columns and escape sequences none. */
+        assert_wrapped("ok  CPU  fast and good", 22, 2, "ok  CPU  fast and good");
+        assert_wrapped("ok  CPU  fast and good", 18, 2, "ok  CPU  fast and\n         good");
+        assert_wrapped("\033[32mok\033[39m  CPU  fast and good", 18, 2,
+                       "\033[32mok\033[39m  CPU  fast and\n         good");
+        assert_wrapped("日本  語語 語語", 14, 2, "日本  語語\n      語語");
+        assert_wrapped("ab  cd ef gh", 7, 2, "ab  cd\n  ef gh"); /* too narrow for the column */
+        assert_wrapped("a /a/very/long/path b", 10, 2, "a\n  /a/very/long/path\n  b");
+        assert_wrapped("\xff\xff \xff", 3, 1, "\xff\xff\n \xff"); /* not UTF-8 */
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_numbers),     cmocka_unit_test(test_args),        cmocka_unit_test(test_ids_in),
                 cmocka_unit_test(test_strings_out), cmocka_unit_test(test_numbers_out), cmocka_unit_test(test_users),
+                cmocka_unit_test(test_wrapping),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -393,6 +393,7 @@ static void list_options(struct chat *chat)
         size_t n;
         const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
 
+        out_lines(true);
         for (size_t i = 0; i < n; i++) {
                 char name[64];
 
@@ -402,9 +403,10 @@ static void list_options(struct chat *chat)
                 help_write_option(&text, &args[i]);
                 buf_add(&text, "", 1);
                 if (text.failed)
-                        return;
-                out_printf("%-22s %s\n", name, text.data);
+                        break;
+                out_printf("%-22s  %s\n", name, text.data);
         }
+        out_lines(false);
         out_flush();
 }
 
@@ -501,6 +503,7 @@ static const struct chat_command {
 
 static void chat_help(struct chat *chat, const char *unused)
 {
+        out_lines(true);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(chat_commands); i++) {
                 const struct chat_command *c = &chat_commands[i];
                 char names[64];
@@ -508,13 +511,15 @@ static void chat_help(struct chat *chat, const char *unused)
                 snprintf(names, sizeof(names), "%s%s%s%s%s%s%s", c->names[0], c->names[1] ? ", " : "",
                          c->names[1] ? c->names[1] : "", c->names[2] ? ", " : "", c->names[2] ? c->names[2] : "",
                          c->value ? " " : "", c->value ? c->value : "");
-                out_printf("%-20s %s\n", names, c->brief);
+                out_printf("%-20s  %s\n", names, c->brief);
         }
-        out_puts("\"\"\"                  begins and ends a message of several lines; \\ at the end of a line goes on, "
-                 "too\n"
-                 "//                   at the beginning of a message stands for one /\n"
-                 "Ctrl-C               while an answer comes: stops it; at the prompt: drops the line, or warns and "
-                 "leaves\n");
+        out_puts(
+                "\"\"\"                   begins and ends a message of several lines; \\ at the end of a line goes on, "
+                "too\n"
+                "//                    at the beginning of a message stands for one /\n"
+                "Ctrl-C                while an answer comes: stops it; at the prompt: drops the line, or warns and "
+                "leaves\n");
+        out_lines(false);
         out_flush();
 }
 

@@ -8,6 +8,43 @@ struct doctor_options {
 
 extern const struct command command_doctor;
 
+/* Each line begins with its mark: how it looks. */
+static unsigned style_of_mark(const char *line, size_t size)
+{
+        static const struct {
+                const char *mark;
+                unsigned style;
+        } marks[] = {
+                { "ok ", TERM_GREEN },
+                { "note ", TERM_YELLOW },
+                { "MEND ", TERM_RED | TERM_BOLD },
+        };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(marks); i++)
+                if (size > strlen(marks[i].mark) && memcmp(line, marks[i].mark, strlen(marks[i].mark)) == 0)
+                        return marks[i].style;
+        return 0;
+}
+
+static void print_lines(const char *text, size_t size)
+{
+        out_lines(true);
+        while (size > 0) {
+                const char *end = memchr(text, '\n', size);
+                size_t n = end ? (size_t)(end - text) + 1 : size;
+                unsigned style = style_of_mark(text, n);
+                size_t n_mark = style ? strcspn(text, " ") : 0;
+
+                term_style(style);
+                out_write(text, n_mark);
+                term_style(0);
+                out_write(text + n_mark, n - n_mark);
+                text += n;
+                size -= n;
+        }
+        out_lines(false);
+}
+
 static int run_doctor(struct cli *cli, int argc, char **argv)
 {
         struct doctor_options options = { 0 };
@@ -20,7 +57,7 @@ static int run_doctor(struct cli *cli, int argc, char **argv)
         n_problems = doctor_write(&b, cli, options.root ? options.root : "", !options.root);
         if (b.failed)
                 return complain("no memory");
-        out_write(b.data, b.size);
+        print_lines(b.data, b.size);
         if (n_problems)
                 out_printf("%u to mend: the line below each says how\n", n_problems);
         else

@@ -289,11 +289,11 @@ static void print_fit(const struct shown *s)
         else
                 out_printf("%-14syes, with a context of %" PRIu64 " tokens (%s of %s are available)\n", "fits here",
                            context, human_bytes(m->available_bytes), human_bytes(m->total_bytes));
-        out_printf("%-14sabout %s tokens/s for one job, as far as memory is the limit: a token reads %s of\n"
-                   "%-14sweights, and %u thread%s read %s/s just now. A model that fits the CPU's caches, and a\n"
-                   "%-14scard with memory of its own, make more\n",
-                   "speed", rate, human_bytes(s->bytes_per_token), "", m->n_threads, m->n_threads == 1 ? "" : "s",
-                   human_bytes((uint64_t)m->memory_bytes_per_s), "");
+        out_printf("%-14sabout %s tokens/s for one job, as far as memory is the limit: a token reads %s of "
+                   "weights, and %u thread%s read %s/s just now. A model that fits the CPU's caches, and a card with "
+                   "memory of its own, make more\n",
+                   "speed", rate, human_bytes(s->bytes_per_token), m->n_threads, m->n_threads == 1 ? "" : "s",
+                   human_bytes((uint64_t)m->memory_bytes_per_s));
 }
 
 static void print_shown(const struct shown *s)
@@ -417,7 +417,9 @@ static int run_show(struct cli *cli, int argc, char **argv)
         if (options.json)
                 status = print_as_json(s);
         else {
+                out_lines(true);
                 print_shown(s);
+                out_lines(false);
                 status = out_finish();
         }
         return status == EXIT_OK && !s->runs ? EXIT_FAILED : status;
