@@ -73,6 +73,7 @@ class Folder(Daemon):
 def a_terminal_ends():
     with Folder() as d:
         t = InTerminal(d)
+        d.wait_ready()
         os.kill(t.pid, signal.SIGHUP)  # the terminal is there: it is a manager's or a person's
         wait_for(lambda: "the configuration was read again" in d.log(), "the reload", 10)
         check(t.lives(), "it runs on")
