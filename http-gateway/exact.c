@@ -196,7 +196,11 @@ json_t *exact_load(struct exact *e, const char *data, size_t size, json_error_t 
         size_t n, bytes;
         json_t *json;
 
-        *why = (json_error_t){ 0 };
+        *why = (json_error_t){ .line = 1 };
+        if (size > 0 && memchr(data, '\0', size)) { /* jansson passes over one that follows a number */
+                snprintf(why->text, sizeof(why->text), "it has a NUL character");
+                return NULL;
+        }
         exact_count(data, size, &n, &bytes);
         if (n == 0)
                 return json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, why);
