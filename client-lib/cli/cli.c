@@ -98,6 +98,40 @@ bool read_all(const char *path, size_t max_bytes, struct buf *ret)
         return !ret->failed;
 }
 
+static int answer_line(const char *line, size_t size, int (*answer)(const char *, size_t, char **))
+{
+        char *result;
+
+        if (size > MAX_INPUT_BYTES)
+                return complain("a line is longer than %zu MiB", MAX_INPUT_BYTES >> 20);
+        if (size == 0)
+                return EXIT_OK;
+        if (answer(line, size, &result) < 0)
+                return complain("no memory for a line of %zu bytes", size);
+        out_puts(result);
+        out_puts("\n");
+        out_flush();
+        free(result);
+        return EXIT_OK;
+}
+
+int answer_lines(int (*answer)(const char *line, size_t size, char **ret))
+{
+        _cleanup_(freep) char *line = NULL;
+        size_t capacity = 0;
+        ssize_t size;
+        int status;
+
+        while ((size = getline(&line, &capacity, stdin)) > 0) {
+                status = answer_line(line, (size_t)size - (line[size - 1] == '\n'), answer);
+                if (status != EXIT_OK)
+                        return status;
+        }
+        if (ferror(stdin))
+                return complain("cannot read standard input: %s", strerror(errno));
+        return out_finish();
+}
+
 bool cli_find_program(const char *name, char *ret, size_t size)
 {
         char exe[4096], *slash;

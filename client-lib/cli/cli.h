@@ -35,6 +35,9 @@ void tandem_job_freep(struct tandem_job **job);
 /* A whole file ("-": standard input), at most max_bytes. Complains and returns false. */
 bool read_all(const char *path, size_t max_bytes, struct buf *ret);
 #define MAX_INPUT_BYTES ((size_t)64 << 20)
+/* Answers each line of standard input that is not empty with a line, at once. answer gives a text that is freed here;
+ * -ENOMEM. Returns an exit status. */
+int answer_lines(int (*answer)(const char *line, size_t size, char **ret));
 
 /* ---- own-model.c: models of the caller's own folder ---- */
 
