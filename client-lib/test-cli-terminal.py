@@ -440,7 +440,7 @@ class OnATerminal(unittest.TestCase):
     def test_ctrl_c(self):
         for model in ("slow", "stuck", "loading"):
             since = len(support.fake.requests())
-            t = Terminal("generate", "-m", model, "x")
+            t = Terminal("generate", "-m", model, "-n", "0", "x")
             support.fake.wait_for(lambda r: r.get("request") == "generate", since)
             settle(0.1, t.process)
             t.type(b"\x03")

@@ -309,7 +309,7 @@ class Generate(unittest.TestCase):
         p.stdout.close()
 
     def test_reader_goes_away(self):
-        for args in (["-m", "slow", "x"], ["--json", "-m", "flood", "x"], ["-m", "stuck", "x"]):
+        for args in (["-m", "slow", "-n", "0", "x"], ["--json", "-m", "flood", "x"], ["-m", "stuck", "x"]):
             since = len(support.fake.requests())
             p = spawn([TANDEM, "--socket", support.fake.path, "generate", *args], stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=environment())
@@ -375,9 +375,9 @@ class Interrupt(unittest.TestCase):
         return took
 
     def test_running(self):
-        self.interrupted(["generate", "-m", "slow", "x"], True)
-        self.interrupted(["generate", "-m", "slow", "x"], True, signo=signal.SIGTERM)
-        self.interrupted(["generate", "--json", "-m", "slow", "x"], True, json_done=True)
+        self.interrupted(["generate", "-m", "slow", "-n", "0", "x"], True)
+        self.interrupted(["generate", "-m", "slow", "-n", "0", "x"], True, signo=signal.SIGTERM)
+        self.interrupted(["generate", "--json", "-m", "slow", "-n", "0", "x"], True, json_done=True)
 
     def test_stuck_daemon(self):
         self.interrupted(["generate", "-m", "stuck", "x"], True)
