@@ -88,6 +88,12 @@ void backend_keep(struct backend *b, struct tandem *t, const char *label)
         b->kept[b->n_kept++] = (struct kept){ t, label, tdm_now_ns() };
 }
 
+void backend_drop_kept(struct backend *b)
+{
+        while (b->n_kept > 0)
+                tandem_close(remove_kept(b, b->n_kept - 1));
+}
+
 void backend_tick(struct backend *b)
 {
         while (b->n_kept > MAX_KEPT_LONG && tdm_now_ns() - b->kept[0].since_ns > KEPT_NS)
@@ -155,31 +161,48 @@ static int ask_unload(struct ask *a)
         return code;
 }
 
-/* On a thread. */
+/* What has not been answered yet. */
+static int ask_questions(struct ask *a)
+{
+        int code = TANDEM_OK;
+
+        tandem_set_timeout(a->tandem, a->what & ASK_LOAD ? -1 : QUESTION_TIMEOUT_MS);
+        if (a->what & ASK_STATUS && !a->status)
+                code = tandem_get_status(a->tandem, &a->status, &a->error);
+        if (code == TANDEM_OK && a->what & ASK_TOKENIZE && !a->ids)
+                code = tandem_tokenize(a->tandem, a->model, a->text, a->text_size, a->flags, &a->ids, &a->n_ids,
+                                       &a->error);
+        if (code == TANDEM_OK && a->what & ASK_MODELS && !a->models)
+                code = tandem_list_models(a->tandem, &a->models, &a->error);
+        if (code == TANDEM_OK && a->what & ASK_LOAD)
+                code = tandem_load_model(a->tandem, a->model, &a->error);
+        if (code == TANDEM_OK && a->what & ASK_UNLOAD)
+                code = ask_unload(a);
+        tandem_set_timeout(a->tandem, -1);
+        return code;
+}
+
+/* On a thread. A daemon that ends loads nothing; the next one gets a connection that the service manager's socket
+ * holds. */
 static void ask_run(void *task)
 {
         struct ask *a = task;
+        struct tandem_error other;
+        struct tandem *next;
 
         a->code = TANDEM_OK;
         if (a->forgotten)
                 return;
         if (!a->tandem)
                 a->code = tandem_connect_for(&a->tandem, a->backend->socket, a->label, &a->error);
-        if (a->code != TANDEM_OK)
-                return;
-        tandem_set_timeout(a->tandem, a->what & ASK_LOAD ? -1 : QUESTION_TIMEOUT_MS);
-        if (a->code == TANDEM_OK && a->what & ASK_STATUS)
-                a->code = tandem_get_status(a->tandem, &a->status, &a->error);
-        if (a->code == TANDEM_OK && a->what & ASK_TOKENIZE)
-                a->code = tandem_tokenize(a->tandem, a->model, a->text, a->text_size, a->flags, &a->ids, &a->n_ids,
-                                          &a->error);
-        if (a->code == TANDEM_OK && a->what & ASK_MODELS)
-                a->code = tandem_list_models(a->tandem, &a->models, &a->error);
-        if (a->code == TANDEM_OK && a->what & ASK_LOAD)
-                a->code = tandem_load_model(a->tandem, a->model, &a->error);
-        if (a->code == TANDEM_OK && a->what & ASK_UNLOAD)
-                a->code = ask_unload(a);
-        tandem_set_timeout(a->tandem, -1);
+        if (a->code == TANDEM_OK)
+                a->code = ask_questions(a);
+        if (a->code == TANDEM_E_DRAINING && !a->forgotten &&
+            tandem_connect_for(&next, a->backend->socket, a->label, &other) == TANDEM_OK) {
+                tandem_close(a->tandem);
+                a->tandem = next;
+                a->code = ask_questions(a);
+        }
 }
 
 static void ask_done(void *task, bool ran)

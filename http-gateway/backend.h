@@ -30,6 +30,9 @@ void backend_tick(struct backend *b);
 /* Puts a connection that has no open job back. */
 void backend_keep(struct backend *b, struct tandem *t, const char *label);
 
+/* Closes those that are kept: their daemon is about to end. */
+void backend_drop_kept(struct backend *b);
+
 /* Questions. The answer comes once, unless the ask is forgotten before. */
 #define ASK_CONNECT 1u /* nothing but a connection, which the callback takes from ask->tandem */
 #define ASK_MODELS 2u  /* after ASK_TOKENIZE: tokenizing has the daemon read the head of the model's file */

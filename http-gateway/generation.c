@@ -16,49 +16,6 @@
 #define MAX_TAIL_BYTES (MAX_STOPS * MAX_STOP_BYTES) /* that a peer may have held back at the end */
 #define QUIET_NS TDM_NSEC_PER_SEC                   /* a stream that says nothing for so long gets a sign of life */
 
-/* ---- the request ---- */
-
-struct generation_request *generation_request_new(json_t *json, struct exact *numbers)
-{
-        struct generation_request *r = calloc(1, sizeof(*r));
-
-        if (!r) {
-                json_decref(json);
-                exact_free(numbers);
-                return NULL;
-        }
-        r->json = json;
-        r->numbers = *numbers;
-        *numbers = (struct exact){ 0 };
-        r->n = 1;
-        tandem_generate_options_init(&r->options);
-        return r;
-}
-
-void generation_request_free(struct generation_request *r)
-{
-        if (!r)
-                return;
-        for (size_t i = 0; i < r->n_messages; i++)
-                free((char *)(uintptr_t)r->messages[i].text);
-        free(r->messages);
-        for (size_t i = 0; i < r->n_prompts; i++)
-                free(r->prompts[i].ids);
-        json_decref(r->json);
-        exact_free(&r->numbers);
-        free(r->model);
-        free(r->schema);
-        free(r->logit_bias);
-        free(r->draft);
-        request_tools_free(&r->tools);
-        free(r);
-}
-
-void generation_request_freep(struct generation_request **r)
-{
-        generation_request_free(*r);
-}
-
 /* ---- ends ---- */
 
 static void let_go(struct generation *g)
@@ -344,6 +301,26 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
 
 static void take_done(struct choice *c, const struct tandem_result *result);
 
+/* A daemon that ends takes nothing new. The next one gets a connection that the service manager's socket holds. */
+static bool may_ask_anew(const struct choice *c, const struct tandem_error *err)
+{
+        const struct generation *g = c->generation;
+
+        return err->code == TANDEM_E_DRAINING && !g->anew && !g->lost && c->generated_tokens == 0 && !c->cut;
+}
+
+static void choice_refused(struct choice *c, const struct tandem_error *err)
+{
+        struct generation *g = c->generation;
+
+        c->refused = true;
+        g->n_refused++;
+        failure_from_tandem(&g->failure, err, json_get_string(g->request->json, "model", ""));
+        if (c->accepted)
+                g->n_accepted--;
+        c->accepted = false;
+}
+
 static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
 {
         take_done(userdata, result);
@@ -359,7 +336,10 @@ static void take_done(struct choice *c, const struct tandem_result *result)
         if (result->reason == TANDEM_REASON_ERROR) {
                 if (is_a_death(result->error.code) && may_go_on(g))
                         g->lost = true;
-                note_loss(g, &result->error);
+                if (may_ask_anew(c, &result->error))
+                        choice_refused(c, &result->error);
+                else
+                        note_loss(g, &result->error);
                 return;
         }
         if (result->reason == TANDEM_REASON_CANCELLED && !c->cut) {
@@ -434,6 +414,13 @@ static int start_choices(struct generation *g, struct tandem_error *err)
 {
         int code = TANDEM_OK;
 
+        for (unsigned i = 0; code == TANDEM_OK && i < g->n_started && g->n_refused > 0; i++) {
+                if (!g->choices[i].refused)
+                        continue;
+                code = start_choice(g, i, err);
+                g->choices[i].refused = false;
+                g->n_refused--;
+        }
         while (code == TANDEM_OK && g->n_started < g->n_choices &&
                (!g->request->inputs || g->n_started - g->n_ended < MAX_INPUTS_AT_ONCE))
                 code = start_choice(g, g->n_started++, err);
@@ -547,6 +534,27 @@ static void go_on_elsewhere(struct generation *g)
                         handoff_next(g->choices[i].handoff, "");
 }
 
+static void on_connected(struct ask *ask, void *userdata);
+
+/* What an ending daemon refused is asked for once more, when the rest of the request has ended there. */
+static void ask_anew(struct generation *g)
+{
+        struct exchange *x = g->x;
+
+        g->anew = true;
+        tdm_source_destroyp(&g->io);
+        tandem_close(steal_ptr(&g->tandem));
+        for (unsigned i = 0; i < g->n_started; i++)
+                if (g->choices[i].refused)
+                        tandem_job_free(steal_ptr(&g->choices[i].job));
+        backend_drop_kept(x->server->backend);
+        if (backend_ask(x->server->backend, x->owner, x->label, ASK_CONNECT, NULL, NULL, 0, 0, on_connected, g,
+                        &g->connecting, &g->failure) != 0) {
+                g->failed = true;
+                fail_now(g);
+        }
+}
+
 /* After every dispatch: ends the generation if an error or its last choice was noted, else goes on. */
 static void generation_look(struct generation *g)
 {
@@ -561,10 +569,14 @@ static void generation_look(struct generation *g)
                 if (g->over)
                         return;
         }
-        if (!g->failed && g->n_started < g->n_choices && start_choices(g, &err) != TANDEM_OK)
+        if (!g->failed && g->n_refused == 0 && g->n_started < g->n_choices && start_choices(g, &err) != TANDEM_OK)
                 note_failure(g, &err);
         if (g->failed) {
                 fail_now(g);
+                return;
+        }
+        if (g->n_refused > 0 && g->tandem && g->n_refused + g->n_ended == g->n_started) {
+                ask_anew(g);
                 return;
         }
         if (g->request->count_only && accepted) {
@@ -586,7 +598,8 @@ static int on_io(struct tdm_source *source, int fd, uint32_t events, void *userd
 {
         struct generation *g = userdata;
 
-        if (tandem_dispatch(g->tandem, 0) != TANDEM_OK && !g->failed && g->n_ended < g->n_choices) {
+        if (tandem_dispatch(g->tandem, 0) != TANDEM_OK && !g->failed && g->n_ended < g->n_choices &&
+            (g->n_refused == 0 || g->n_refused + g->n_ended < g->n_started)) {
                 const struct tandem_error *err = tandem_connection_error(g->tandem);
 
                 g->lost = g->lost || (is_a_death(err->code) && may_go_on(g));
@@ -617,7 +630,7 @@ static int start_choice(struct generation *g, unsigned i, struct tandem_error *e
         struct tandem_callbacks callbacks;
         struct failure f;
 
-        if (exchange_hold(g->x, prompt_bytes(r, i), &f) != 0) {
+        if (!c->refused && exchange_hold(g->x, prompt_bytes(r, i), &f) != 0) {
                 *err = (struct tandem_error){ .code = TANDEM_E_QUOTA };
                 snprintf(err->message, sizeof(err->message), "%.250s", f.message);
                 return err->code;
@@ -680,6 +693,11 @@ static void on_connected(struct ask *ask, void *userdata)
                         snprintf(err.message, sizeof(err.message), "cannot watch tandemd: %s", strerror(-r));
                 }
         }
+        if (code != TANDEM_OK && g->anew) {
+                g->failed = true; /* by what the last daemon said */
+                generation_look(g);
+                return;
+        }
         if (code != TANDEM_OK) {
                 g->lost = is_a_death(code) && may_go_on(g);
                 note_loss(g, &err);
@@ -687,16 +705,6 @@ static void on_connected(struct ask *ask, void *userdata)
                 return;
         }
         generation_watch(g);
-}
-
-/* Only names of models are passed on. libtandem opens a path itself, and here it would do so with this process' rights:
- * a client of HTTP could have it open any file that the gateway may read. */
-bool model_is_a_name(const char *model)
-{
-        size_t n = strlen(model);
-
-        return n > 0 && n < 256 && !strchr(model, '/') && model[0] != '.' &&
-               (n < 5 || strcmp(model + n - 5, ".gguf") != 0);
 }
 
 void generation_start(struct exchange *x, struct generation_request *request, const struct generation_ops *ops)
@@ -753,7 +761,7 @@ void generation_tick(struct generation *g, uint64_t now_ns)
         for (unsigned i = 0; i < g->n_choices && g->elsewhere && !g->over; i++)
                 if (g->choices[i].handoff)
                         handoff_tick(g->choices[i].handoff, now_ns);
-        if (g->over || !g->request->stream || (!g->tandem && !g->elsewhere))
+        if (g->over || !g->request->stream || (!g->tandem && !g->elsewhere && !g->anew))
                 return;
         if (!g->begun && g->request->model && now_ns - g->started_ns >= QUIET_NS)
                 stream_begin(g);

@@ -71,7 +71,8 @@ struct choice {
         unsigned index;
         struct tandem_job *job;
         bool accepted, ended;
-        bool cut; /* by us: at reason */
+        bool refused; /* by a daemon that ends, before its first token */
+        bool cut;     /* by us: at reason */
         enum tandem_reason reason;
         int stop; /* index of the stop text that was found here; -1 */
         uint32_t prompt_tokens, cached_tokens, generated_tokens;
@@ -124,7 +125,8 @@ struct generation {
         bool paused, begun, over, failed;
         bool elsewhere;
         bool lost; /* the daemon has died: what has not ended goes on at a peer */
-        unsigned n_choices, n_started, n_accepted, n_ended;
+        bool anew; /* a daemon that ends refused some; they are asked for once more */
+        unsigned n_choices, n_started, n_accepted, n_refused, n_ended;
         uint64_t started_ns, spoke_ns;
         time_t created;
         struct failure failure;

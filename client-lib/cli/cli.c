@@ -51,6 +51,19 @@ struct tandem *cli_connect(struct cli *cli)
         return NULL;
 }
 
+bool cli_connect_anew(struct cli *cli, struct tandem **tandem, const struct tandem_error *err, bool *anew)
+{
+        struct tandem_error other; /* why there is no next one says less than what the last one said */
+        struct tandem *next;
+
+        if (err->code != TANDEM_E_DRAINING || *anew || tandem_connect(&next, cli->socket, &other) != TANDEM_OK)
+                return false;
+        *anew = true;
+        tandem_close(*tandem);
+        *tandem = next;
+        return true;
+}
+
 void tandem_closep(struct tandem **tandem)
 {
         tandem_close(*tandem);

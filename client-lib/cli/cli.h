@@ -29,6 +29,9 @@ bool cli_find_program(const char *name, char *ret, size_t size);
 int complain_error(const struct tandem_error *err); /* "tandem: no-model: …". Returns 1. */
 /* Connects, or complains and returns NULL. */
 struct tandem *cli_connect(struct cli *cli);
+/* A daemon that ends takes nothing new. The next one gets a connection that the service manager's socket holds. True:
+ * *tandem is such a connection, so ask once more. *anew is false before the first time. */
+bool cli_connect_anew(struct cli *cli, struct tandem **tandem, const struct tandem_error *err, bool *anew);
 void tandem_closep(struct tandem **tandem);
 void tandem_job_freep(struct tandem_job **job);
 

@@ -562,9 +562,12 @@ static void on_stage_done(struct tdm_model_load *load, int r, const struct tdm_e
                 tdm_model_retire(model); /* nobody waits for it */
         else if (model->state == TDM_MODEL_FAILED)
                 tdm_model_leave(model);
-        else if (r != 0)
+        else if (r != 0) {
+                if (model->models->ending)
+                        tdm_error_set(&why, TDM_E_DRAINING, "tandemd is shutting down; model %s was not loaded",
+                                      tdm_model_told_name(model));
                 tdm_model_fail(model, &why);
-        else if (tdm_model_check_file(model, &changed) == 0) {
+        } else if (tdm_model_check_file(model, &changed) == 0) {
                 if (model->state == TDM_MODEL_READING) {
                         model->state = TDM_MODEL_DESCRIBED;
                         tdm_model_notify(model);
@@ -615,6 +618,7 @@ void tdm_models_cancel_loads(struct tdm_models *m)
 {
         struct tdm_model *model;
 
+        m->ending = true;
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {
                 if (model->load)
                         tdm_model_load_cancel(model->load);

@@ -36,6 +36,7 @@ struct tdm_models {
         enum tdm_activations activations;
         bool no_prefix_cache;
         bool serves_all;
+        bool ending; /* what is read now will not be done */
         uint64_t idle_ns;
         uint32_t max_rows, max_sequences;
 

@@ -12,10 +12,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from http_test import Gateway  # noqa: E402
 
 
 class InTerminal:
@@ -229,48 +231,154 @@ def no_socket():
         check(f"{file.name} (no socket: " in r.stderr.decode(), "what it is", r.stderr)
 
 
+class Held(Folder):
+    """A socket that a service manager holds while one daemon ends and the next begins. One job runs at a time."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.held = socket.socket(socket.AF_UNIX)
+        os.makedirs(os.path.dirname(self.socket), exist_ok=True)
+        self.held.bind(self.socket)
+        self.held.listen(16)
+        self.one_job = config("[daemon]\nmax-running-per-user = 1\n")
+        self.daemons, self.clients = [], []
+        return self
+
+    def __exit__(self, *why):
+        for p in self.daemons + self.clients:
+            p.kill()
+            p.wait()
+        self.held.close()
+        return super().__exit__(*why)
+
+    def begin(self):
+        args = ["export LISTEN_PID=$$; exec \"$@\"", "sh", os.path.join(BIN, "tandemd"), "--user", "--bus", "none",
+                *self.one_job]
+        for model in self.models:
+            args += ["--model", model]
+        with open(self.log_path, "ab") as log:
+            self.daemons.append(subprocess.Popen(
+                ["/bin/sh", "-c", *args], env=dict(self.environment(), LISTEN_FDS="1"), stderr=log, close_fds=False,
+                preexec_fn=lambda: (os.dup2(self.held.fileno(), 3), os.set_inheritable(3, True))))
+
+    def ask(self, *args):
+        self.clients.append(self.popen_cli(*args))
+        return self.clients[-1]
+
+    def keep_busy(self):
+        self.ask("generate", "-n", "3000", "--ignore-end", "Once")
+        wait_for(lambda: self.call("jobs")["jobs"], "a job that runs", 30)
+
+    def end(self):
+        """The second signal cancels what runs."""
+        self.daemons[-1].terminate()
+        time.sleep(0.2)
+        self.daemons[-1].terminate()
+        equal(self.daemons[-1].wait(20 * SLOW), 0, "its end")
+
+
+def answer_of(p):
+    out, err = p.communicate(timeout=60 * SLOW)
+    equal((p.returncode, err.decode()), (0, ""), "what had not begun")
+    return out
+
+
 @test
 def a_job_that_had_not_begun():
-    """A service manager's socket holds connections while one daemon ends and the next begins. A job that the first one
-    had not begun is asked for again there."""
-    with Folder() as d, contextlib.closing(socket.socket(socket.AF_UNIX)) as held:
-        os.makedirs(os.path.dirname(d.socket), exist_ok=True)
-        held.bind(d.socket)
-        held.listen(16)
+    """It is asked for again where the next daemon listens, by each command."""
+    vectors = make_model("a", arch="gemma-embedding")
+    with Held(models=(TALE, SPROUT, vectors)) as d:
+        d.begin()
+        d.keep_busy()
+        n = ("-n", "4", "--temp", "0", "Once")
+        commands = [("generate", *n), ("score", "Once upon"),
+                    ("embed", "-m", os.path.basename(vectors)[:-len(".gguf")], "Once", "upon")]
+        waits = [d.ask(*c) for c in commands] + [d.ask("run", "tale", *n)]
+        wait_for(lambda: len(d.call("jobs")["jobs"]) == 6, "five that wait", 30)
+        d.end()
+        d.begin()
+        for p, command in zip(waits, commands + [("generate", "--chat", *n)]):
+            equal(answer_of(p), d.cli(*command, check_exit=0).stdout, f"{command}")
 
-        def start():
-            env = dict(d.environment(), LISTEN_FDS="1")
-            command = 'export LISTEN_PID=$$; exec "$@"'
-            with open(d.log_path, "ab") as log:
-                return subprocess.Popen(["/bin/sh", "-c", command, "sh", os.path.join(BIN, "tandemd"), "--user",
-                                         "--bus", "none", "--config", config.name, "--model", TALE], env=env,
-                                        stderr=log, close_fds=False,
-                                        preexec_fn=lambda: (os.dup2(held.fileno(), 3), os.set_inheritable(3, True)))
 
-        with tempfile.NamedTemporaryFile("w") as config:
-            config.write("[daemon]\nmax-running-per-user = 1\n")
-            config.flush()
-            first = start()
-            runs = d.popen_cli("generate", "-n", "3000", "--ignore-end", "Once")
-            wait_for(lambda: d.call("jobs")["jobs"], "a job that runs", 30)
-            args = ("-n", "4", "--temp", "0", "Once")
-            waits = [d.popen_cli("generate", *args), d.popen_cli("run", "tale", *args)]
-            wait_for(lambda: len(d.call("jobs")["jobs"]) == 3, "two that wait", 30)
-            first.terminate()
+@test
+def a_load_that_had_not_ended():
+    with Held(models=(TALE, SPROUT)) as d:
+        d.begin()
+        d.wait_ready()
+        workers = [w["pid"] for w in d.status()["workers"]]
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)  # so that no model becomes ready
+        load = d.ask("load", "sprout")
+        wait_for(lambda: "loading" in [m["state"] for m in d.status()["models"]], "a model that loads", 30)
+        d.end()
+        d.begin()
+        check(b"sprout: loaded" in answer_of(load), "it is loaded")
+        equal([m["state"] for m in d.status()["models"] if m["name"] == "sprout"], ["loaded"], "by the second daemon")
+
+
+@test
+def a_request_of_http_that_had_not_begun():
+    """Of a request for several texts some may have ended already."""
+    vectors = make_model("a", arch="gemma-embedding")
+    name = os.path.basename(vectors)[:-len(".gguf")]
+    chat = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 4, "temperature": 0}
+    requests = [("/v1/completions", {"prompt": ["Once", "A king"], "max_tokens": 4, "temperature": 0}),
+                ("/v1/completions", {"prompt": "Once", "max_tokens": 4, "temperature": 0, "stream": True}),
+                ("/v1/chat/completions", chat), ("/v1/messages", dict(chat, model="tale")),
+                ("/api/generate", {"model": "tale", "prompt": "Once", "options": {"num_predict": 4, "temperature": 0}}),
+                ("/v1/embeddings", {"model": name, "input": ["Once", "upon", "a time"]})]
+
+    def texts(path, body, gateway):
+        status, _, data = gateway.request("POST", path, dict({"model": "tale"}, **body))
+        equal(status, 200, f"{path} {data[:300]}")
+        return re.findall(rb'"(?:text|content|response|embedding)":("[^"]*"|\[[0-9][^]]*)', data)
+
+    with Held(models=(TALE, SPROUT, vectors)) as d:
+        d.begin()
+        with Gateway(d) as gateway:
+            want = [texts(*r, gateway) for r in requests]
+            check(all(want), "texts", want)
+            d.keep_busy()
+            answers = [None] * len(requests)
+
+            def ask(i):
+                answers[i] = texts(*requests[i], gateway)
+
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(requests))]
+            for t in threads:
+                t.start()
+            wait_for(lambda: len(d.call("jobs")["jobs"]) == 10, "nine that wait", 30)
+            d.daemons[-1].terminate()  # one connection is kept, so this one goes to the daemon that ends
+            loads = threading.Thread(target=lambda: answers.append(gateway.post("/api/generate", {"model": "sprout"})))
+            loads.start()
             time.sleep(0.2)
-            first.terminate()  # the second one cancels what runs
-            equal(first.wait(20 * SLOW), 0, "its end")
-            second = start()
-            try:
-                for p, more in zip(waits, ((), ("--chat",))):
-                    out, err = p.communicate(timeout=60 * SLOW)
-                    equal((p.returncode, err.decode()), (0, ""), "a job that had not begun")
-                    equal(out, d.cli("generate", *more, *args, check_exit=0).stdout, "its text")
-            finally:
-                for p in (runs, *waits):
-                    p.kill()
-                second.terminate()
-                second.wait(20 * SLOW)
+            d.daemons[-1].terminate()
+            equal(d.daemons[-1].wait(20 * SLOW), 0, "its end")
+            d.begin()
+            for t in [*threads, loads]:
+                t.join(60 * SLOW)
+            equal(answers[:-1], want, "the texts")
+            equal((answers[-1]["done_reason"], answers[-1]["done"]), ("load", True), "a model that was asked for")
+
+
+@test
+def a_request_of_http_that_no_daemon_takes():
+    """Where no other daemon listens, the client is told what the last one said."""
+    with Daemon(args=config("[daemon]\nmax-running-per-user = 1\n")) as d, Gateway(d) as gateway:
+        d.expect_exit = None
+        busy = d.start_job(n=3000, ignore_end=True)
+        check(busy.until(1), "a token")
+        answers = []
+        body = {"model": "tale", "prompt": "Once"}
+        t = threading.Thread(target=lambda: answers.append(gateway.post("/v1/completions", body, want=503)))
+        t.start()
+        wait_for(lambda: len(d.jobs()) == 2, "one that waits", 30)
+        d.process.terminate()
+        t.join(60 * SLOW)
+        equal(answers[0]["error"]["code"], "draining", "why not")
+        d.process.terminate()
+        equal(d.wait_end(), None, "the daemon's end")
 
 
 @test

@@ -7,7 +7,7 @@
 #define MAX_TEXTS 4096u
 
 struct embed_options {
-        const char *model, *asked; /* asked: what the library is asked for */
+        const char *model;
         uint32_t dimensions;
 };
 
@@ -30,30 +30,29 @@ static void print_vector(struct buf *b, const struct tandem_job *job, bool is_fi
         buf_puts(b, "]");
 }
 
-/* Some texts at once; their vectors to b. */
-static int embed_texts(struct tandem *tandem, const struct embed_options *given, const char *const *texts, size_t n,
-                       size_t size, bool is_first, struct buf *b)
+/* Some texts at once; their vectors to b, or none. An exit status; -1: the daemon says in *err why not. */
+static int ask_vectors(struct tandem *tandem, const struct embed_options *given, const char *const *texts, size_t n,
+                       size_t size, bool is_first, struct buf *b, struct tandem_error *err)
 {
         struct run_progress progress = { .model = given->model };
         struct tandem_job *jobs[AT_ONCE] = { NULL };
         struct tandem_embed_options options;
         struct tandem_callbacks callbacks;
         enum run_outcome outcome;
-        struct tandem_error err;
+        size_t before = b->size;
         int status = 0;
 
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = run_show_progress;
         tandem_embed_options_init(&options);
-        options.model = given->asked;
+        options.model = cli_model(tandem, given->model);
         options.dimensions = given->dimensions;
         options.text_size = size;
         for (size_t i = 0; i < n; i++) {
                 options.text = texts[i];
-                if (tandem_embed(tandem, &options, &callbacks, &progress, &jobs[i], &err) != TANDEM_OK) {
-                        status = complain_error(&err);
+                if (tandem_embed(tandem, &options, &callbacks, &progress, &jobs[i], err) != TANDEM_OK) {
                         free_jobs(jobs, i);
-                        return status;
+                        return -1;
                 }
         }
         outcome = run_jobs(tandem, jobs, n, SIGNAL_CANCEL);
@@ -64,15 +63,32 @@ static int embed_texts(struct tandem *tandem, const struct embed_options *given,
         for (size_t i = 0; i < n && status == 0; i++) {
                 const struct tandem_result *result = tandem_job_result(jobs[i]);
 
-                if (result->reason == TANDEM_REASON_ERROR)
-                        status = complain_model(&result->error, given->model);
-                else if (result->reason == TANDEM_REASON_CANCELLED)
+                if (result->reason == TANDEM_REASON_ERROR) {
+                        *err = result->error;
+                        status = -1;
+                } else if (result->reason == TANDEM_REASON_CANCELLED) {
                         status = complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
-                else
+                } else {
                         print_vector(b, jobs[i], is_first && i == 0);
+                }
         }
+        if (status != 0)
+                b->size = before;
         free_jobs(jobs, n);
         return status;
+}
+
+static int embed_texts(struct cli *cli, struct tandem **tandem, const struct embed_options *given,
+                       const char *const *texts, size_t n, size_t size, bool is_first, struct buf *b)
+{
+        struct tandem_error err;
+        bool anew = false;
+        int status;
+
+        do
+                status = ask_vectors(*tandem, given, texts, n, size, is_first, b, &err);
+        while (status < 0 && cli_connect_anew(cli, tandem, &err, &anew));
+        return status < 0 ? complain_model(&err, given->model) : status;
 }
 
 static int run_embed(struct cli *cli, int argc, char **argv)
@@ -91,16 +107,15 @@ static int run_embed(struct cli *cli, int argc, char **argv)
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
-        given.asked = cli_model(tandem, given.model);
         if (n == 0 || (n == 1 && strcmp(texts[0], "-") == 0)) {
                 if (!read_all("-", MAX_INPUT_BYTES, &input))
                         return EXIT_FAILED;
                 only[0] = input.data ? input.data : "";
-                status = embed_texts(tandem, &given, only, 1, input.size, true, &line);
+                status = embed_texts(cli, &tandem, &given, only, 1, input.size, true, &line);
         } else {
                 status = 0;
                 for (unsigned i = 0; i < n && status == 0; i += AT_ONCE)
-                        status = embed_texts(tandem, &given, texts + i, TDM_MIN(n - i, AT_ONCE), SIZE_MAX, i == 0,
+                        status = embed_texts(cli, &tandem, &given, texts + i, TDM_MIN(n - i, AT_ONCE), SIZE_MAX, i == 0,
                                              &line);
         }
         if (status != 0)

@@ -8,6 +8,7 @@ static int run_load(struct cli *cli, int argc, char **argv)
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
         struct tandem_error err;
         const char *model, *slash;
+        bool anew = false;
         int status;
 
         if (!cli_parse_one_argument(cli, &command_load, argc, argv, "the MODEL (a name or a file)", &model, &status))
@@ -17,8 +18,9 @@ static int run_load(struct cli *cli, int argc, char **argv)
                 return EXIT_FAILED;
         slash = strrchr(model, '/');
         progress_show("loading %s…", term_safe(slash && slash[1] ? slash + 1 : model));
-        if (tandem_load_model(tandem, cli_model(tandem, model), &err) != TANDEM_OK)
-                return complain_model(&err, model);
+        while (tandem_load_model(tandem, cli_model(tandem, model), &err) != TANDEM_OK)
+                if (!cli_connect_anew(cli, &tandem, &err, &anew))
+                        return complain_model(&err, model);
         progress_clear();
         out_printf("%s: loaded\n", term_safe(model));
         return out_finish();

@@ -44,22 +44,51 @@ static void print_scores(const struct tandem_scores *s)
         buf_free(&b);
 }
 
+/* Asks once, and prints what comes. An exit status; -1: the daemon says in *err why not. */
+static int ask_scores(struct tandem *tandem, const struct score_options *given, struct tandem_score_options *options,
+                      struct tandem_error *err)
+{
+        _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
+        struct run_progress progress = { .model = given->model };
+        struct tandem_callbacks callbacks;
+        const struct tandem_result *result;
+        enum run_outcome outcome;
+
+        tandem_callbacks_init(&callbacks);
+        callbacks.on_progress = run_show_progress;
+        options->model = cli_model(tandem, given->model);
+        if (tandem_score(tandem, options, &callbacks, &progress, &job, err) != TANDEM_OK) {
+                job = NULL;
+                return -1;
+        }
+        outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
+        if (outcome == RUN_INTERRUPTED)
+                return EXIT_INTERRUPTED;
+        if (outcome == RUN_OUTPUT_GONE)
+                return out_finish();
+        result = tandem_job_result(job);
+        if (result->reason == TANDEM_REASON_ERROR) {
+                *err = result->error;
+                return -1;
+        }
+        if (result->reason == TANDEM_REASON_CANCELLED)
+                return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
+        print_scores(tandem_job_scores(job));
+        return out_finish();
+}
+
 static int run_score(struct cli *cli, int argc, char **argv)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = NULL;
-        _cleanup_(tandem_job_freep) struct tandem_job *job = NULL;
         _cleanup_(buf_freep) struct buf input = { 0 };
         _cleanup_(freep) uint32_t *ids = NULL;
         struct score_options given = { 0 };
         const char *wrong;
-        struct run_progress progress;
         struct tandem_score_options options;
-        struct tandem_callbacks callbacks;
-        const struct tandem_result *result;
         struct tandem_error err;
-        enum run_outcome outcome;
         const char *text = NULL;
         size_t n_ids = 0, at;
+        bool anew = false;
         unsigned n;
         int status;
 
@@ -93,30 +122,14 @@ static int run_score(struct cli *cli, int argc, char **argv)
                 options.text = input.data;
                 options.text_size = input.size;
         }
-        progress.model = given.model;
         options.top = given.top;
-        progress.off = false;
-        tandem_callbacks_init(&callbacks);
-        callbacks.on_progress = run_show_progress;
-
         tandem = cli_connect(cli);
         if (!tandem)
                 return EXIT_FAILED;
-        options.model = cli_model(tandem, given.model);
-        if (tandem_score(tandem, &options, &callbacks, &progress, &job, &err) != TANDEM_OK)
-                return complain_model(&err, given.model);
-        outcome = run_jobs(tandem, &job, 1, SIGNAL_CANCEL);
-        if (outcome == RUN_INTERRUPTED)
-                return EXIT_INTERRUPTED;
-        if (outcome == RUN_OUTPUT_GONE)
-                return out_finish();
-        result = tandem_job_result(job);
-        if (result->reason == TANDEM_REASON_ERROR)
-                return complain_model(&result->error, given.model);
-        if (result->reason == TANDEM_REASON_CANCELLED)
-                return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
-        print_scores(tandem_job_scores(job));
-        return out_finish();
+        do
+                status = ask_scores(tandem, &given, &options, &err);
+        while (status < 0 && cli_connect_anew(cli, &tandem, &err, &anew));
+        return status < 0 ? complain_model(&err, given.model) : status;
 }
 
 static const struct arg args[] = {

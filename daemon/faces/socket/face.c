@@ -329,7 +329,18 @@ void tdm_face_on_model_changed(struct tdm_face *face, struct tdm_model *model)
 
 void tdm_face_set_draining(struct tdm_face *face)
 {
+        struct request *request;
+        struct client *c;
+
         face->draining = true;
+        tdm_list_for_each(c, &face->clients, struct client, node) {
+                tdm_list_for_each(request, &c->requests, struct request, node) {
+                        if (request->kind != REQUEST_LOAD)
+                                continue;
+                        face_send_error(c, request->id, TDM_E_DRAINING, REQUEST_NO_LOADS);
+                        request_free(request);
+                }
+        }
 }
 
 void tdm_face_finish(struct tdm_face *face)

@@ -121,6 +121,7 @@ bool request_may_open(struct client *client, uint32_t id); /* if not, the client
 int request_dispatch(struct client *client, const Tandem__Request *request, const int *fds, unsigned n_fds,
                      struct tdm_error *err);
 void request_free(struct request *request);
+#define REQUEST_NO_LOADS "tandemd is shutting down and loads no models"
 void request_model_changed(struct request *request); /* may free it */
 
 /* job.c */

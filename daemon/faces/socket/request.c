@@ -495,7 +495,7 @@ static void on_may_load(bool yes, const char *why, void *userdata)
         if (!yes)
                 r = tdm_error_set(&err, TDM_E_DENIED, "%s", why);
         else if (c->face->draining)
-                r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
+                r = tdm_error_set(&err, TDM_E_DRAINING, REQUEST_NO_LOADS);
         else
                 r = tdm_models_open(c->face->models, c->account, request->name, request->fd, &request->model, &err);
         if (r == 0)
@@ -551,7 +551,7 @@ static int handle_load(struct client *c, uint32_t id, const Tandem__LoadModel *l
         int r;
 
         if (c->face->draining)
-                return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
+                return tdm_error_set(err, TDM_E_DRAINING, REQUEST_NO_LOADS);
         if (!may && !c->face->authority.ask)
                 return cannot_ask("there is no bus", err);
         r = check_passed(load->model, fds, n_fds, err);
