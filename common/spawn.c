@@ -1,16 +1,29 @@
 /* posix_spawn() with what workers and gates have in common: see spawn.h. */
 #include "common/spawn.h"
+#include "common/util.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <unistd.h>
 
+static const int held_signals[] = { SIGHUP, SIGINT, SIGTERM };
+
+void tdm_spawned_ignore(int signo)
+{
+        sigset_t set;
+
+        signal(signo, SIG_IGN); /* which drops one that has come already */
+        sigemptyset(&set);
+        sigaddset(&set, signo);
+        sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 int tdm_spawn(const char *path, char *const argv[], int socket, int socket_fd, pid_t *ret_pid)
 {
         posix_spawn_file_actions_t actions;
         posix_spawnattr_t attr;
-        sigset_t none, all;
+        sigset_t held, all;
         int r = posix_spawn_file_actions_init(&actions);
 
         if (r != 0)
@@ -27,10 +40,12 @@ int tdm_spawn(const char *path, char *const argv[], int socket, int socket_fd, p
                 r = posix_spawn_file_actions_adddup2(&actions, socket, socket_fd);
         if (r == 0)
                 r = posix_spawn_file_actions_addclosefrom_np(&actions, socket_fd + 1);
-        sigemptyset(&none);
+        sigemptyset(&held);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(held_signals); i++)
+                sigaddset(&held, held_signals[i]);
         sigfillset(&all);
         if (r == 0)
-                r = posix_spawnattr_setsigmask(&attr, &none);
+                r = posix_spawnattr_setsigmask(&attr, &held);
         if (r == 0)
                 r = posix_spawnattr_setsigdefault(&attr, &all);
         if (r == 0)

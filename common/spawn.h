@@ -4,8 +4,12 @@
 
 #include <sys/types.h>
 
-/* The child's fds: 0 is /dev/null, 1 and 2 are our stderr, socket_fd is `socket`, and there is no other. No signal is
- * blocked in it and all have their default action: an event loop blocks some. socket_fd is 3. 0 or -errno. */
+/* The child's fds: 0 is /dev/null, 1 and 2 are our stderr, socket_fd is `socket`, and there is no other. All signals
+ * have their default action. SIGHUP, SIGINT and SIGTERM are blocked, and no other: a terminal or a service that ends
+ * sends them to all its processes, and must not end the child before it has said what they mean to it. socket_fd is 3.
+ * 0 or -errno. */
 int tdm_spawn(const char *path, char *const argv[], int socket, int socket_fd, pid_t *ret_pid);
+/* Of such a child: ignores one of those three, also one that has come already. */
+void tdm_spawned_ignore(int signo);
 
 #endif

@@ -314,13 +314,48 @@ static void bad_steps(void **state)
         rig_free(rig);
 }
 
+/* A terminal that ends just after tandemd has started ends no worker, whatever the worker has come to. */
+static void signalled_at_once(void **state)
+{
+        char dir[] = "/tmp/tandem-test-fleet-XXXXXX", script[512];
+        struct tdm_fleet_config config = { .worker_dir = dir, .n_threads = 1, .hang_min_ns = HANG_NS };
+        static const char *const names[] = { "tandem-npu-worker", "tandem-gpu-worker" };
+        struct rig *rig;
+
+        assert_non_null(mkdtemp(dir));
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
+                snprintf(script, sizeof(script),
+                         "#!/bin/sh\nkill -HUP $$\nkill -INT $$\nkill -TERM $$\nexec %s/%s \"$@\"\n", TANDEM_BIN_DIR,
+                         names[i]);
+                write_script(dir, names[i], script);
+        }
+        rig = rig_new_with(&config);
+        run_jobs(rig, TDM_PLACEMENT_SPLIT);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
+                char path[600];
+
+                assert_int_equal(rig->fleet->workers[i].record.restarts, 0);
+                snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+                unlink(path);
+        }
+        rig_free(rig);
+        rmdir(dir);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(placements),        cmocka_unit_test(killed),    cmocka_unit_test(blamed),
-                cmocka_unit_test(stopped),           cmocka_unit_test(restarted), cmocka_unit_test(devices),
-                cmocka_unit_test(same_device_again), cmocka_unit_test(bad_steps), cmocka_unit_test(abandoned),
+                cmocka_unit_test(placements),
+                cmocka_unit_test(killed),
+                cmocka_unit_test(blamed),
+                cmocka_unit_test(stopped),
+                cmocka_unit_test(restarted),
+                cmocka_unit_test(devices),
+                cmocka_unit_test(same_device_again),
+                cmocka_unit_test(bad_steps),
+                cmocka_unit_test(abandoned),
                 cmocka_unit_test(orphans),
+                cmocka_unit_test(signalled_at_once),
         };
 
         return rig_run_tests("test-fleet", tests, TDM_ARRAY_SIZE(tests));

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include "common/log.h"
+#include "common/spawn.h"
 #include "engine/worker/listen.h"
 
 /* How long to spin for a descriptor before sleeping, at most: whether it pays is learned. */
@@ -97,10 +98,10 @@ static void prepare_process(int control_fd, bool is_unit)
         fcntl(control_fd, F_SETFD, FD_CLOEXEC);
         /* Ctrl-C, a closed terminal and the end of tandemd's service reach all its processes at once. They are
          * tandemd's business: running jobs need their workers to the end. A unit of its own is stopped by itself. */
-        signal(SIGINT, SIG_IGN);
-        signal(SIGHUP, SIG_IGN);
+        tdm_spawned_ignore(SIGINT);
+        tdm_spawned_ignore(SIGHUP);
         if (!is_unit)
-                signal(SIGTERM, SIG_IGN);
+                tdm_spawned_ignore(SIGTERM);
         signal(SIGPIPE, SIG_IGN);
 }
 

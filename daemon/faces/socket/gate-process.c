@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
+#include "common/spawn.h"
 
 #define FUSE_MAGIC 0x65735546
 #define OVERLAY_MAGIC 0x794c7630
@@ -148,9 +149,9 @@ int tdm_gate_run(int control)
         int connection;
 
         /* It ends with tandemd, which is signalled too and may have orders until its end. */
-        signal(SIGTERM, SIG_IGN);
-        signal(SIGINT, SIG_IGN);
-        signal(SIGHUP, SIG_IGN);
+        tdm_spawned_ignore(SIGTERM);
+        tdm_spawned_ignore(SIGINT);
+        tdm_spawned_ignore(SIGHUP);
         for (;;) {
                 ssize_t n = gate_receive(control, &order, sizeof(order), &connection, 0);
 
