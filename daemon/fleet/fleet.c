@@ -28,20 +28,6 @@ static const char *const worker_env[TDM_N_WORKERS] = {
         [TDM_WORKER_NPU] = "TANDEM_NPU", [TDM_WORKER_GPU] = "TANDEM_GPU"
 };
 
-void tdm_fleet_pump_soon(struct tdm_fleet *f)
-{
-        if (!f->destroying)
-                tdm_source_schedule(f->pump);
-}
-
-struct tdm_fleet_entry *tdm_fleet_find(struct tdm_fleet *f, uint32_t model_id)
-{
-        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i] && f->models[i]->model.model_id == model_id)
-                        return f->models[i];
-        return NULL;
-}
-
 static bool loaded_everywhere(const struct tdm_fleet *f, const struct tdm_fleet_entry *entry)
 {
         for (unsigned i = 0; i < TDM_N_WORKERS; i++)
@@ -78,18 +64,6 @@ static bool loaded_nowhere(const struct tdm_fleet_entry *entry)
 }
 
 /* ---- the pump ---- */
-
-void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r)
-{
-        if (r == -EPIPE) { /* the worker is dying; its pidfd will say of what */
-                w->link.conn_lost = true;
-                tdm_fleet_heard(w);
-                tdm_fleet_watch_soon(w->fleet);
-                return;
-        }
-        w->link.send_error = r;
-        tdm_fleet_pump_soon(w->fleet);
-}
 
 static void pump_requests(struct tdm_fleet *f)
 {
@@ -551,6 +525,7 @@ int tdm_fleet_new(struct tdm_fleet **ret, struct tdm_loop *loop, const struct td
                 f->workers[i].fleet = f;
                 f->workers[i].index = (enum tdm_worker_index)i;
                 f->workers[i].name = worker_names[i];
+                f->workers[i].receive = tdm_fleet_receive;
                 f->workers[i].process.pidfd = f->workers[i].link.greeting_fd = -1;
         }
         tdm_fleet_close_rings(f);

@@ -1,16 +1,20 @@
 /* What the files of the fleet share:
  *
  *   fleet.c    begin, end, models, and the pump, which decides what happens next
+ *   receive.c  what workers send;   replies.c  what they say of themselves and of models
+ *   watch.c    hangs;   starved.c  whether a silent worker hangs or has no CPU
+ *   rings.c    submitting, results;   trial.c  runs the trial of a model's placements
+ *   conduct.c  faults of rings, accusations, the link between the workers
+ *   worker.c   a worker's process: start, loss, reap, back-off;   unit.c  one that a service manager starts
+ *   epoch.c    the end of an epoch
+ *   account.c  what losses cost a worker
+ *   counters.c what workers have counted;   trace.c  what happened when
+ *   wire.c     what workers are sent
+ *   wake.c     wakes the pump and the watch
  *   state.c    what others may ask about the workers
- *   worker.c   a worker's process: start, loss, reap, back-off
- *   unit.c     a worker that a service manager starts
- *   replies.c  what workers say of themselves and of models
- *   rings.c    epochs, submitting, results
- *   conduct.c  what misbehaviour costs a worker, accusations, the link between the workers
- *   watch.c    hangs, counters;   starved.c  whether a silent worker hangs or has no CPU
- *   trial.c    runs the trial of a model's placements
- *   trace.c    what happened when
- *   wire.c     worker.proto, which no other file knows
+ *
+ * A file calls those below it, and on its own line. A message goes up by a pointer to receive.c's function
+ * (struct tdm_fleet_worker).
  *
  * Events (a frame, an exit, a timer, a descriptor) change state and schedule the pump; the pump looks at the state and
  * does what is due: starts processes, sends models and rings, announces. So no event has to know what else is going on,
@@ -40,7 +44,7 @@
 #else
 #define TDM_FLEET_CONTROL_NS (10 * TDM_NSEC_PER_SEC)
 #endif
-/* What a worker is charged (conduct.c): it was ended from outside; it died; its ring is bad; it broke a rule. */
+/* What a worker is charged (account.c): it was ended from outside; it died; its ring is bad; it broke a rule. */
 #define TDM_FLEET_CHARGE_LOSS 1u
 #define TDM_FLEET_CHARGE_DEATH 4u
 #define TDM_FLEET_CHARGE_RING 8u
@@ -161,12 +165,12 @@ struct tdm_fleet_link {
         unsigned hands_over;    /* more than 0: the other worker's step has followed its steps lately */
 };
 
-/* What it has done wrong, and what follows: over its lives (conduct.c). */
+/* What it has done wrong, and what follows: over its lives (account.c). */
 struct tdm_fleet_record {
         unsigned deaths;      /* with no finished step between */
         unsigned idle_deaths; /* of those that were in reserve all their life */
         unsigned ring_faults; /* the same */
-        unsigned charged;     /* conduct.c; forgotten with time alone */
+        unsigned charged;     /* account.c; forgotten with time alone */
         uint64_t charged_ns;
         bool spent;           /* the account: quarantined when this life has ended */
         unsigned quarantines; /* with no long life between */
@@ -220,6 +224,8 @@ struct tdm_fleet_worker {
         bool is_bound; /* to cpus, which are otherwise what this process may use */
         cpu_set_t cpus;
         enum tdm_worker_state state;
+        /* Takes a frame in (receive.c). 0, or a negative errno: the worker does not keep to the protocol. */
+        int (*receive)(struct tdm_fleet_worker *w, const uint8_t *data, size_t size);
 
         /* A unit of its own: where its manager listens, and its name. NULL: started by us. */
         char *socket_path;
@@ -299,9 +305,6 @@ struct tdm_fleet {
         uint64_t n_own_steps;
 };
 
-/* ---- fleet.c ---- */
-void tdm_fleet_pump_soon(struct tdm_fleet *fleet);
-struct tdm_fleet_entry *tdm_fleet_find(struct tdm_fleet *fleet, uint32_t model_id);
 static inline bool tdm_fleet_usable(const struct tdm_fleet_worker *w)
 {
         return w->state != TDM_WORKER_OFF && w->state != TDM_WORKER_QUARANTINED;
@@ -321,9 +324,17 @@ static inline bool tdm_fleet_is_whole(const struct tdm_fleet_entry *entry)
 {
         return entry->model.n_sealed == entry->n_chunks;
 }
+
+/* ---- wake.c ---- */
+void tdm_fleet_pump_soon(struct tdm_fleet *fleet);
+void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* a worker owes an answer or a step: the timer runs */
+void tdm_fleet_watch_at(struct tdm_fleet *fleet, uint64_t due_ns);
+uint64_t tdm_fleet_tick_ns(const struct tdm_fleet *fleet); /* of the watch, while something is owed */
+void tdm_fleet_heard(struct tdm_fleet_worker *w);          /* a message came from it */
 /* Sending failed (r < 0): the worker is lost, or will be in a moment. Never calls the owner. */
 void tdm_fleet_cannot_send(struct tdm_fleet_worker *w, int r);
-/* What wire.c heard. */
+
+/* ---- replies.c ---- */
 void tdm_fleet_on_hello(struct tdm_fleet_worker *w);
 void tdm_fleet_on_no_device(struct tdm_fleet_worker *w, const char *reason);
 void tdm_fleet_on_weights_taken(struct tdm_fleet_worker *w, uint32_t model_id, uint32_t n_chunks);
@@ -339,6 +350,8 @@ void tdm_fleet_worker_start(struct tdm_fleet_worker *w);
  * BLAME_MODEL, the model that it was taking (tdm_fleet_blame_model()). */
 enum tdm_fleet_blame { TDM_FLEET_NO_BLAME, TDM_FLEET_BLAME_STEP, TDM_FLEET_BLAME_MODEL };
 void _printf_(3, 4) tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blame, const char *fmt, ...);
+/* The worker has broken a rule that no honest one breaks: it is charged for it and lost. */
+void _printf_(2, 3) tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...);
 /* Asks the worker to leave. This does not count as a death. */
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason);
 void tdm_fleet_worker_kill(struct tdm_fleet_worker *w);
@@ -363,44 +376,45 @@ void tdm_fleet_unit_kill(struct tdm_fleet_worker *w);
 void tdm_fleet_unit_give_up(struct tdm_fleet_worker *w);
 void tdm_fleet_unit_deinit(struct tdm_fleet_worker *w);
 
-/* ---- rings.c ---- */
+/* ---- epoch.c ---- */
 /* Everything in flight is void; rings are gone. Tells of a reset when the fleet was ready. guilty_step is to blame (0:
  * none is). */
 void tdm_fleet_end_epoch(struct tdm_fleet *fleet, enum tdm_worker_index worker, const char *reason,
                          uint64_t guilty_step);
-int tdm_fleet_make_rings(struct tdm_fleet *fleet);
 void tdm_fleet_close_rings(struct tdm_fleet *fleet);
 void tdm_fleet_close_ends(struct tdm_fleet_worker *w);
+
+/* ---- rings.c ---- */
+int tdm_fleet_make_rings(struct tdm_fleet *fleet);
 void tdm_fleet_flush_queued(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
-void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason);
 void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch);
 void tdm_fleet_on_step_failed(struct tdm_fleet_worker *w, uint32_t epoch, uint32_t model_id, uint32_t slot,
                               uint64_t step_id, const struct tdm_error *err);
 
-/* ---- conduct.c ---- */
-int tdm_fleet_conduct_init(struct tdm_fleet *fleet);
+/* ---- account.c ---- */
 /* True: the account is used up. */
 bool tdm_fleet_charge(struct tdm_fleet_worker *w, unsigned amount);
 void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 /* Back from quarantine: the next breach ends in quarantine again. */
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
-/* The worker has broken a rule that no honest one breaks: it is charged for it and lost. */
-void _printf_(2, 3) tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...);
 /* The worker is lost, maybe while it took a model. A model that it had before is not to blame. One that costs each
  * worker a life, or one worker so many that the next would quarantine it, fails. */
 void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason);
+bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
+
+/* ---- conduct.c ---- */
+int tdm_fleet_conduct_init(struct tdm_fleet *fleet);
+void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason);
 /* Its peer says that it handed a step on, and this worker answers a ping and does nothing. */
 void tdm_fleet_on_false_claim(struct tdm_fleet_worker *w);
 void tdm_fleet_on_ring_fault(struct tdm_fleet_worker *w, uint32_t epoch, bool with_peer, const char *reason);
-bool tdm_fleet_link_is_cut(const struct tdm_fleet *fleet); /* the epoch's rings may be older */
-bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
 
-/* ---- watch.c ---- */
-void tdm_fleet_watch_soon(struct tdm_fleet *fleet); /* a worker owes an answer or a step: the timer runs */
-int tdm_fleet_watch_init(struct tdm_fleet *fleet);
-void tdm_fleet_heard(struct tdm_fleet_worker *w); /* a message came from it */
+/* ---- counters.c ---- */
 /* Adds the counters of this life to the past; its segment is kept for traces. */
 void tdm_fleet_fold_progress(struct tdm_fleet_worker *w);
+
+/* ---- watch.c ---- */
+int tdm_fleet_watch_init(struct tdm_fleet *fleet);
 bool tdm_fleet_owes_control(const struct tdm_fleet_worker *w);
 /* For how long it may keep silent in such a block: many times what its slowest blocks took, by its own figures. */
 uint64_t tdm_fleet_hang_ns(const struct tdm_fleet_worker *w, enum tdm_block_kind kind);
@@ -419,6 +433,8 @@ void tdm_fleet_trial_step_failed(struct tdm_fleet *fleet, struct tdm_fleet_entry
 void tdm_fleet_trial_step_done(struct tdm_fleet *fleet, struct tdm_fleet_entry *entry);
 
 /* ---- state.c ---- */
+struct tdm_fleet_entry *tdm_fleet_find(struct tdm_fleet *fleet, uint32_t model_id);
+bool tdm_fleet_link_is_cut(const struct tdm_fleet *fleet); /* the epoch's rings may be older */
 bool tdm_fleet_equal_bits(const struct tdm_fleet *fleet);
 
 /* ---- trace.c ---- */
@@ -436,7 +452,9 @@ int tdm_fleet_wire_unload(struct tdm_fleet_worker *w, uint32_t model_id);
 int tdm_fleet_wire_epoch(struct tdm_fleet_worker *w);
 int tdm_fleet_wire_ping(struct tdm_fleet_worker *w, uint64_t number);
 int tdm_fleet_wire_quit(struct tdm_fleet_worker *w);
+
+/* ---- receive.c ---- */
 /* 0, or a negative errno: the worker does not keep to the protocol. */
-int tdm_fleet_wire_receive(struct tdm_fleet_worker *w, const uint8_t *data, size_t size);
+int tdm_fleet_receive(struct tdm_fleet_worker *w, const uint8_t *data, size_t size);
 
 #endif

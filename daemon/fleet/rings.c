@@ -1,7 +1,7 @@
-/* Epochs, and a step's way through the rings.
+/* A step's way through the rings.
  *
  * Rings are made for one epoch. Steps are submitted into them, and results are read from them. When anything is wrong
- * with a ring, the epoch ends and everything in flight is void.
+ * with a ring, the epoch ends (epoch.c) and everything in flight is void.
  *
  * What a worker says is checked against what was submitted. A step is done when the worker of its last block says so;
  * any other descriptor is a fault of the ring. The fleet does not read results. */
@@ -9,89 +9,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-
-static void close_ring_fds(struct tdm_fleet_rings *rings, unsigned worker)
-{
-        closep(&rings->fds[worker].from_daemon);
-        closep(&rings->fds[worker].to_daemon);
-        closep(&rings->fds[worker].eventfd);
-        closep(&rings->fds[worker].from_peer);
-        closep(&rings->fds[worker].to_peer);
-}
-
-void tdm_fleet_close_rings(struct tdm_fleet *f)
-{
-        if (f->rings.made)
-                for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                        close_ring_fds(&f->rings, i);
-        f->rings.made = false;
-}
-
-void tdm_fleet_close_ends(struct tdm_fleet_worker *w)
-{
-        tdm_source_destroyp(&w->link.ring_source);
-        tdm_ring_destroyp(&w->link.ring_to);
-        tdm_ring_destroyp(&w->link.ring_from);
-}
-
-static struct tdm_fleet_step *find_step(struct tdm_fleet *f, uint64_t step_id, uint32_t *ret_model, uint32_t *ret_slot)
-{
-        for (unsigned i = 0; step_id != 0 && i < TDM_FLEET_MODELS; i++)
-                for (unsigned s = 0; f->models[i] && s < TDM_STEP_SLOTS; s++)
-                        if (f->models[i]->steps[s].step_id == step_id) {
-                                *ret_model = f->models[i]->model.model_id;
-                                *ret_slot = s;
-                                return &f->models[i]->steps[s];
-                        }
-        return NULL;
-}
-
-void tdm_fleet_end_epoch(struct tdm_fleet *f, enum tdm_worker_index worker, const char *reason, uint64_t guilty_step)
-{
-        bool was_ready = f->ready;
-        uint32_t model = 0, slot = 0;
-
-        if (!find_step(f, guilty_step, &model, &slot))
-                guilty_step = 0;
-        f->ready = false;
-        f->epoch++;
-        tdm_fleet_trace(f, TDM_TRACE_EPOCH, 0, 0, f->epoch);
-        tdm_fleet_close_rings(f);
-        for (unsigned i = 0; i < TDM_N_WORKERS; i++)
-                tdm_fleet_close_ends(&f->workers[i]);
-        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
-                if (f->models[i])
-                        memset(f->models[i]->steps, 0, sizeof(f->models[i]->steps));
-        tdm_fleet_pump_soon(f);
-        if (!was_ready)
-                return; /* the owner has heard of this reset already */
-        f->recoveries++;
-        if (f->steps.reset)
-                f->steps.reset(reason, model, slot, guilty_step, f->steps_userdata);
-        if (f->callbacks.on_epoch_ended)
-                f->callbacks.on_epoch_ended(f->userdata);
-}
-
-void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
-{
-        char text[256];
-
-        snprintf(text, sizeof(text), "bad ring of the %s worker: %s", guilty->name, reason);
-        tdm_utf8_mend(text);
-        if (tdm_fleet_charge(guilty, TDM_FLEET_CHARGE_RING)) {
-                tdm_fleet_worker_lost(guilty, TDM_FLEET_NO_BLAME, "%s, too often", text);
-                return;
-        }
-        if (++guilty->record.ring_faults >= TDM_FLEET_MAX_RING_FAULTS) {
-                guilty->record.ring_faults = 0;
-                tdm_fleet_worker_lost(guilty, TDM_FLEET_NO_BLAME, "%s, %u times with no finished step between", text,
-                                      TDM_FLEET_MAX_RING_FAULTS);
-                return;
-        }
-        if (tdm_fleet_may_log(guilty, TDM_FLEET_LOG_RING))
-                tdm_log_warning("%s; opening a new epoch", text);
-        tdm_fleet_end_epoch(guilty->fleet, guilty->index, text, 0);
-}
 
 void tdm_fleet_on_epoch_ack(struct tdm_fleet_worker *w, uint32_t epoch)
 {

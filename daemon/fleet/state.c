@@ -14,6 +14,19 @@ const char *tdm_worker_state_name(enum tdm_worker_state state)
         return (size_t)state < TDM_ARRAY_SIZE(names) ? names[state] : "unknown";
 }
 
+struct tdm_fleet_entry *tdm_fleet_find(struct tdm_fleet *f, uint32_t model_id)
+{
+        for (unsigned i = 0; i < TDM_FLEET_MODELS; i++)
+                if (f->models[i] && f->models[i]->model.model_id == model_id)
+                        return f->models[i];
+        return NULL;
+}
+
+bool tdm_fleet_link_is_cut(const struct tdm_fleet *f)
+{
+        return f->link_until_ns != 0;
+}
+
 bool tdm_fleet_is_ready(const struct tdm_fleet *f)
 {
         return f->ready;

@@ -273,6 +273,21 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blam
         }
 }
 
+void tdm_fleet_worker_breach(struct tdm_fleet_worker *w, const char *fmt, ...)
+{
+        char text[160];
+        va_list args;
+
+        if (w->process.phase != TDM_FLEET_PROCESS_STARTING && w->process.phase != TDM_FLEET_PROCESS_UP)
+                return;
+        va_start(args, fmt);
+        vsnprintf(text, sizeof(text), fmt, args);
+        va_end(args);
+        tdm_utf8_mend(text);
+        tdm_fleet_charge(w, TDM_FLEET_CHARGE_BREACH);
+        tdm_fleet_worker_lost(w, TDM_FLEET_NO_BLAME, "%s", text);
+}
+
 void tdm_fleet_worker_leave(struct tdm_fleet_worker *w, const char *reason)
 {
         if (w->process.pidfd < 0)
@@ -322,7 +337,7 @@ static int on_frame(struct tdm_conn *conn, const uint8_t *data, size_t size, int
         if (w->process.phase != TDM_FLEET_PROCESS_STARTING && w->process.phase != TDM_FLEET_PROCESS_UP)
                 return 0;
         tdm_fleet_heard(w);
-        r = n_fds > 0 ? -EPROTO : tdm_fleet_wire_receive(w, data, size);
+        r = n_fds > 0 ? -EPROTO : w->receive(w, data, size);
         if (r < 0)
                 tdm_fleet_worker_breach(w, "it does not keep to the control protocol");
         return 0;
