@@ -4,11 +4,6 @@
  * described, because a text was tokenized with them, stay as a small cache: the oldest go first. */
 #include "daemon/models/private.h"
 
-/* Real models take up to 60 MiB (262,144 pieces). A byte of a file cannot become more than about 30 of memory. */
-#define METADATA_MAX_BYTES (UINT64_C(256) << 20)
-#define METADATA_BYTES_PER_FILE_BYTE 32u
-#define METADATA_MIN_BYTES (UINT64_C(1) << 20)
-#define METADATA_REAL_BYTES (UINT64_C(64) << 20)
 /* Of described models that nobody uses. */
 #define CACHE_MAX_BYTES (UINT64_C(64) << 20)
 #define CACHE_MAX_MODELS 16u
@@ -22,7 +17,7 @@ static bool is_cached(const struct tdm_model *model)
         return (model->state == TDM_MODEL_DESCRIBED || failed) && tdm_model_is_idle(model) && model->n_refs == 1;
 }
 
-static struct tdm_model *oldest_cached(struct tdm_models *m, const struct tdm_account *account)
+struct tdm_model *tdm_models_oldest_described(struct tdm_models *m, const struct tdm_account *account)
 {
         struct tdm_model *model, *oldest = NULL;
 
@@ -47,57 +42,6 @@ bool tdm_models_have_too_many_described(struct tdm_models *m)
                 bytes += model->metadata ? tdm_model_metadata_bytes(model->metadata) : 0;
         }
         return n > CACHE_MAX_MODELS || bytes > CACHE_MAX_BYTES;
-}
-
-void tdm_models_drop_described(struct tdm_models *m)
-{
-        while (tdm_models_have_too_many_described(m))
-                tdm_model_retire(oldest_cached(m, NULL));
-}
-
-/* Beside what others' models cost that this user has jobs on: one of those may become its own. */
-static uint64_t available_metadata(struct tdm_models *m, const struct tdm_account *account)
-{
-        uint64_t available = tdm_account_available(account, TDM_RESOURCE_METADATA_BYTES);
-        uint64_t guest = tdm_models_guest_cost(m, account, TDM_RESOURCE_METADATA_BYTES);
-
-        return available - TDM_MIN(available, guest);
-}
-
-/* LOADS, and METADATA_BYTES for what the metadata may take: *ret_max_bytes. */
-int tdm_model_charge_reading(struct tdm_model *model, uint64_t *ret_max_bytes, struct tdm_error *err)
-{
-        uint64_t wanted = METADATA_MIN_BYTES, available;
-        struct tdm_account *payer = model->charges.metadata_payer;
-        struct tdm_models *m = model->models;
-        struct tdm_model *other;
-        int r;
-
-        /* A sparse file can have any size. */
-        wanted += TDM_MIN(model->identity.size_bytes, METADATA_MAX_BYTES) * METADATA_BYTES_PER_FILE_BYTE;
-        wanted = TDM_MIN(wanted, METADATA_MAX_BYTES);
-        while ((available = available_metadata(m, payer)) < wanted && (other = oldest_cached(m, payer)))
-                tdm_model_retire(other);
-        /* Most files need much less than they may. */
-        while (available < TDM_MIN(wanted, METADATA_REAL_BYTES) &&
-               tdm_models_hand_over_one(m, payer, TDM_RESOURCE_METADATA_BYTES))
-                available = available_metadata(m, payer);
-        /* With less the model may still fit; reading finds out. */
-        wanted = TDM_MAX(TDM_MIN(wanted, available), METADATA_MIN_BYTES);
-        r = tdm_account_charge(model->account, TDM_RESOURCE_LOADS, 1, err);
-        if (r != 0)
-                return r;
-        do
-                r = tdm_account_charge(payer, TDM_RESOURCE_METADATA_BYTES, wanted, err);
-        while (r == TDM_E_BUSY && (other = oldest_cached(m, NULL)) && (tdm_model_retire(other), true));
-        if (r != 0) {
-                tdm_account_release(model->account, TDM_RESOURCE_LOADS, 1);
-                return r;
-        }
-        model->charges.reads = true;
-        model->charges.metadata = wanted;
-        *ret_max_bytes = wanted;
-        return 0;
 }
 
 static void end_reading(struct tdm_model *model)

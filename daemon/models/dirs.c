@@ -105,14 +105,6 @@ int tdm_models_default_dirs(const char *const *configured, char ***ret)
         return 0;
 }
 
-/* O_NONBLOCK: a FIFO in the place of a file must not stop the daemon. */
-int tdm_open_model_file(const char *path)
-{
-        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-
-        return fd < 0 ? -errno : fd;
-}
-
 char *tdm_model_name_of_path(const char *path)
 {
         const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;

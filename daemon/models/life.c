@@ -1,16 +1,14 @@
-/* A model's way through its states: read, described, weights built, mapped by the workers, ready, and out again.
+/* A model's way through its states: read, described, weights built, mapped by the workers, ready. leave.c has its end.
  *
  * Memory is decided here, on the loop, between the two stages of loading: the model's need is compared with the memory
  * that is available, and idle models leave first. KV pages are sparse memory, so their budget is only used as jobs need
- * it. Segments of a model that left are kept until the workers have unmapped them (struct left_segments). */
+ * it. */
 #include "daemon/models/private.h"
 
 #include <math.h>
 
 #include "common/log.h"
 
-#define TICK_NS (100 * TDM_NSEC_PER_MSEC)
-#define FILE_CHECK_NS TDM_NSEC_PER_SEC
 #define WAIT_NS (3 * TDM_NSEC_PER_SEC)
 #define LEFT_NS (2 * TDM_NSEC_PER_SEC)
 /* Memory that is left to the rest of the system. */
@@ -21,132 +19,44 @@
 #define INPUTS_MAX_BYTES (UINT64_C(32) << 20)
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
 
-void tdm_model_notify(struct tdm_model *model)
+int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
 {
-        struct tdm_models *m = model->models;
+        struct tdm_file_identity now;
+        struct tdm_error reason;
+        const char *part = NULL;
+        int r;
 
-        for (unsigned i = 0; i < m->n_observers; i++)
-                m->observers[i].fn(model, m->observers[i].userdata);
-}
-
-/* How long the failure of a refused file is shown: meanwhile the file may be mended, or gone. */
-#define FAILED_NS (3 * TDM_NSEC_PER_SEC)
-
-static bool is_spent(const struct tdm_model *model)
-{
-        return model->state == TDM_MODEL_FAILED && model->use.n_jobs == 0 && model->use.n_steps == 0 && !model->load;
-}
-
-uint64_t tdm_model_leaves_at(const struct tdm_model *model)
-{
-        if (model->state != TDM_MODEL_READY || model->use.n_jobs > 0 || model->use.n_steps > 0)
-                return UINT64_MAX;
-        if (model->use.keep_until_ns > 0)
-                return model->use.keep_until_ns;
-        return model->models->idle_ns > 0 ? model->use.last_ns + model->models->idle_ns : UINT64_MAX;
-}
-
-void tdm_models_arm_tick(struct tdm_models *m)
-{
-        uint64_t now = tdm_now_ns(), at = UINT64_MAX;
-        struct tdm_model *model;
-
-        if (!tdm_list_empty(&m->left) || tdm_models_have_too_many_described(m))
-                at = now + TICK_NS;
-        tdm_list_for_each(model, &m->list, struct tdm_model, node) {
-                if (model->load || model->state == TDM_MODEL_WAITING || model->state == TDM_MODEL_MAPPING)
-                        at = now + TICK_NS;
-                else if (is_spent(model))
-                        at = TDM_MIN(at, TDM_MAX(model->use.last_ns + FAILED_NS, now + 1));
-                else if (model->use.n_jobs > 0)
-                        at = TDM_MIN(at, now + FILE_CHECK_NS);
-                else
-                        at = TDM_MIN(at, TDM_MAX(tdm_model_leaves_at(model), now + 1));
+        if (model->state == TDM_MODEL_FAILED) {
+                *err = model->error;
+                return model->error.code;
         }
-        tdm_source_arm(m->tick, at == UINT64_MAX ? 0 : at);
-}
-
-void tdm_models_free_left(struct tdm_models *m, uint64_t before_ns)
-{
-        struct left_segments *g;
-
-        tdm_list_for_each(g, &m->left, struct left_segments, node) {
-                if (g->since_ns >= before_ns)
-                        continue;
-                tdm_list_remove(&g->node);
-                for (size_t i = 0; i < TDM_ARRAY_SIZE(g->segments); i++)
-                        tdm_segment_destroy(g->segments[i]);
-                free(g);
+        r = tdm_file_identify(model->fd, &now);
+        if (r == 0 && tdm_file_identity_equal(&now, &model->identity)) {
+                part = model->metadata ? tdm_model_parts_changed(model->metadata->parts) : NULL;
+                if (!part)
+                        return 0;
         }
-}
-
-void tdm_model_leave(struct tdm_model *model)
-{
-        struct tdm_models *m = model->models;
-        struct tdm_segment *segments[5];
-        struct left_segments *g;
-
-        if (model->in_fleet && m->fleet)
-                tdm_fleet_remove_model(m->fleet, model->id);
-        tdm_prefix_destroyp(&model->prefix);
-        tdm_pages_destroyp(&model->pages);
-        if (model->metadata && !model->load)
-                tdm_model_metadata_trim(model->metadata); /* a failed one must not keep its file mapped */
-        if (!model->load)
-                tdm_model_charge_read(model);
-        tdm_model_give_place(model);
-        segments[0] = steal_ptr(&model->weights);
-        segments[1] = steal_ptr(&model->kv);
-        segments[2] = steal_ptr(&model->activations);
-        segments[3] = steal_ptr(&model->steps);
-        segments[4] = steal_ptr(&model->results);
-        g = model->in_fleet && m->fleet ? calloc(1, sizeof(*g)) : NULL;
-        if (g) {
-                memcpy(g->segments, segments, sizeof(segments));
-                g->since_ns = tdm_now_ns();
-                tdm_list_append(&m->left, &g->node);
-                tdm_models_arm_tick(m);
-        } else
-                for (size_t i = 0; i < TDM_ARRAY_SIZE(segments); i++)
-                        tdm_segment_destroy(segments[i]);
-        model->in_fleet = false;
-}
-
-void tdm_model_retire(struct tdm_model *model)
-{
-        struct tdm_model *kept = tdm_model_ref(model);
-
-        if (model->state != TDM_MODEL_FAILED) {
-                model->state = TDM_MODEL_GONE;
-                tdm_model_notify(model);
-        }
-        if (model->use.n_steps == 0)
-                tdm_model_leave(model);
-        /* Else with the last of its steps (tdm_model_step_end()). They are those of drafts, and no job waits for them.
-         */
-        tdm_model_unlist(model);
-        tdm_model_unref(kept);
-}
-
-void tdm_model_fail(struct tdm_model *model, const struct tdm_error *err)
-{
-        if (model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE)
-                return;
-        model->state = TDM_MODEL_FAILED;
-        model->use.last_ns = tdm_now_ns();
-        model->error = *err;
-        if (err->code < 0)
-                model->error.code = TDM_E_INTERNAL;
-        tdm_log(err->code == TDM_E_CANCELLED ? TDM_LOG_DEBUG : TDM_LOG_WARNING, "model %s failed: %s", model->name,
-                err->message);
-        if (model->load)
-                tdm_model_load_cancel(model->load);
-        tdm_model_ref(model);
-        tdm_model_notify(model);
-        if (!model->load && model->use.n_steps == 0)
-                tdm_model_leave(model);
-        tdm_models_arm_tick(model->models);
-        tdm_model_unref(model);
+        if (part)
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
+                              "part %.*s of a model changed while it was in use; ask again to load it anew",
+                              TDM_UTF8_CUT(part, 200));
+        else if (r < 0)
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.*s cannot be looked at any more: %s",
+                              TDM_UTF8_CUT(tdm_model_told_path(model), 200), strerror(-r));
+        else if (now.size_bytes != model->identity.size_bytes)
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
+                              "model file %.*s changed while it was in use: %llu bytes, was %llu; ask again to load "
+                              "it anew",
+                              TDM_UTF8_CUT(tdm_model_told_path(model), 200), (unsigned long long)now.size_bytes,
+                              (unsigned long long)model->identity.size_bytes);
+        else
+                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
+                              "model file %.*s was written to while it was in use; ask again to load it anew",
+                              TDM_UTF8_CUT(tdm_model_told_path(model), 200));
+        if (err)
+                *err = reason;
+        tdm_model_fail(model, &reason);
+        return TDM_E_MODEL_CHANGED;
 }
 
 static void fail_errno(struct tdm_model *model, int r, const char *what)
@@ -379,7 +289,7 @@ int tdm_model_start(struct tdm_model *model, struct tdm_error *err)
                 tdm_model_load_destroyp(&model->load);
                 return r;
         }
-        tdm_source_arm(model->models->tick, tdm_now_ns() + TICK_NS);
+        tdm_source_arm(model->models->tick, tdm_now_ns() + MODELS_TICK_NS);
         return 0;
 }
 
@@ -603,17 +513,6 @@ int tdm_model_need(struct tdm_model *model, struct tdm_account *account, struct 
         return 0;
 }
 
-void tdm_model_unused(struct tdm_model *model)
-{
-        struct tdm_error err;
-
-        if (model->state == TDM_MODEL_READING && model->load && !model->wanted && model->use.n_jobs == 0) {
-                tdm_error_set(&err, TDM_E_CANCELLED, "all who asked for it have left");
-                tdm_model_fail(model, &err);
-        } else
-                tdm_models_arm_tick(model->models);
-}
-
 void tdm_models_cancel_loads(struct tdm_models *m)
 {
         struct tdm_model *model;
@@ -692,7 +591,7 @@ static void continue_one_waiting(struct tdm_models *m)
 int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdata)
 {
         struct tdm_models *m = userdata;
-        bool check = now_ns - m->last_file_check_ns >= FILE_CHECK_NS;
+        bool check = now_ns - m->last_file_check_ns >= MODELS_FILE_CHECK_NS;
         struct tdm_model *model;
         struct tdm_error err;
 
@@ -708,7 +607,7 @@ int tdm_models_on_tick(struct tdm_source *source, uint64_t now_ns, void *userdat
                 if (model->state == TDM_MODEL_READING || model->state == TDM_MODEL_LOADING ||
                     model->state == TDM_MODEL_MAPPING)
                         tdm_model_notify(model);
-                if (is_spent(model) && now_ns >= model->use.last_ns + FAILED_NS) {
+                if (tdm_model_is_spent(model) && now_ns >= tdm_model_spent_until(model)) {
                         tdm_model_retire(model);
                         continue;
                 }

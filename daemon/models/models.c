@@ -5,68 +5,10 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-#include <time.h>
 #include "common/log.h"
 
-#define DEFAULT_NAME "tale"
 #define CLOSER_THREADS 4u
 #define NOBODY (UINT64_MAX - 1) /* no identity */
-/* An ordinary vocabulary takes some 20 us for the longest text, the worst that is known 2 ms. */
-#define ENCODE_HERE_BYTES 256u
-#define ENCODE_SLOW_NS UINT64_C(300000)
-
-static const char *const state_names[] = {
-        [TDM_MODEL_READING] = "loading", [TDM_MODEL_DESCRIBED] = "available", [TDM_MODEL_WAITING] = "loading",
-        [TDM_MODEL_LOADING] = "loading", [TDM_MODEL_MAPPING] = "loading",     [TDM_MODEL_READY] = "loaded",
-        [TDM_MODEL_FAILED] = "failed",   [TDM_MODEL_GONE] = "available",
-};
-
-const char *tdm_model_state_name(enum tdm_model_state state)
-{
-        return state_names[state];
-}
-
-/* Without asking the server of a file system: the loop must not wait for a network, or for a file system that a user
- * runs. */
-static int identify_at(int fd, const char *path, struct tdm_file_identity *ret)
-{
-        struct statx stx;
-
-        if (statx(fd, path, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME,
-                  &stx) < 0)
-                return -errno;
-        if (!S_ISREG(stx.stx_mode))
-                return -ENXIO;
-        *ret = (struct tdm_file_identity){
-                .dev = makedev(stx.stx_dev_major, stx.stx_dev_minor),
-                .ino = stx.stx_ino,
-                .size_bytes = stx.stx_size,
-                .mtime_ns = stx.stx_mtime.tv_sec * (int64_t)TDM_NSEC_PER_SEC + stx.stx_mtime.tv_nsec,
-        };
-        return 0;
-}
-
-int tdm_file_identify(int fd, struct tdm_file_identity *ret)
-{
-        return identify_at(fd, "", ret);
-}
-
-int tdm_file_identify_path(const char *path, struct tdm_file_identity *ret)
-{
-        return identify_at(AT_FDCWD, path, ret);
-}
-
-bool tdm_model_is_default(const struct tdm_model *model)
-{
-        return model->by_name && strcmp(model->name, tdm_models_default_name(model->models)) == 0;
-}
-
-bool tdm_file_identity_equal(const struct tdm_file_identity *a, const struct tdm_file_identity *b)
-{
-        return a->dev == b->dev && a->ino == b->ino && a->size_bytes == b->size_bytes && a->mtime_ns == b->mtime_ns;
-}
 
 static int add_file(struct tdm_models *m, const char *path, struct tdm_error *err)
 {
@@ -219,80 +161,6 @@ void tdm_models_destroyp(struct tdm_models **m)
 {
         tdm_models_destroy(*m);
         *m = NULL;
-}
-
-struct tdm_model *tdm_model_ref(struct tdm_model *model)
-{
-        model->n_refs++;
-        return model;
-}
-
-static void run_close(void *task)
-{
-        int *fd = task;
-
-        closep(fd);
-}
-
-static void on_close_done(void *task, bool ran)
-{
-        int *fd = task;
-
-        closep(fd);
-        free(fd);
-}
-
-void tdm_models_close_file(struct tdm_models *m, const struct tdm_account *account, int fd)
-{
-        int *task = fd < 0 ? NULL : malloc(sizeof(*task));
-
-        if (!task) {
-                closep(&fd);
-                return;
-        }
-        *task = fd;
-        if (tdm_background_add_for(m->closer, account ? account->identity : 0, run_close, on_close_done, task) < 0)
-                on_close_done(task, false);
-}
-
-void tdm_model_unref(struct tdm_model *model)
-{
-        if (!model)
-                return;
-        if (--model->n_refs > 0) {
-                if (model->n_refs == 1 && model->listed)
-                        tdm_model_unused(model);
-                return;
-        }
-        tdm_model_load_destroyp(&model->load);
-        if (model->steps) { /* it left the list while it was in steps, and the fleet ended before these did */
-                model->in_fleet = false;
-                tdm_model_leave(model);
-        }
-        tdm_models_close_file(model->models, model->account, steal_fd(&model->fd));
-        tdm_model_uncharge(model);
-        tdm_model_metadata_free(model->metadata);
-        free(model->name);
-        free(model->path);
-        free(model->fetched);
-        tdm_model_forget_said(model);
-        free(model);
-}
-
-void tdm_model_unrefp(struct tdm_model **model)
-{
-        tdm_model_unref(*model);
-        *model = NULL;
-}
-
-void tdm_model_unlist(struct tdm_model *model)
-{
-        if (!model->listed)
-                return;
-        tdm_list_remove(&model->node);
-        model->listed = false;
-        model->models->n_models--;
-        tdm_model_unref(model);
 }
 
 static struct tdm_model *model_find_file(struct tdm_models *m, const struct tdm_file_identity *identity)
@@ -494,67 +362,6 @@ int tdm_models_open(struct tdm_models *m, struct tdm_account *account, const cha
         return r;
 }
 
-bool tdm_model_encodes_here(const struct tdm_model *model, size_t size_bytes)
-{
-        return size_bytes <= ENCODE_HERE_BYTES && !model->slow_to_encode;
-}
-
-/* The thread's own time: a busy machine makes no vocabulary slow. */
-uint64_t tdm_model_encode_begin(void)
-{
-        struct timespec now;
-
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-        return (uint64_t)now.tv_sec * TDM_NSEC_PER_SEC + (uint64_t)now.tv_nsec;
-}
-
-void tdm_model_encode_end(struct tdm_model *model, uint64_t begin)
-{
-        if (tdm_model_encode_begin() - begin > ENCODE_SLOW_NS)
-                model->slow_to_encode = true;
-}
-
-bool tdm_model_is_described(const struct tdm_model *model)
-{
-        return model->metadata && model->state != TDM_MODEL_FAILED;
-}
-
-const struct tdm_recipe *tdm_model_recipe(const struct tdm_model *model)
-{
-        return &model->metadata->description.recipe;
-}
-
-/* Where a text has to be in one step, a step has room for the longest one. */
-uint32_t tdm_model_max_rows(const struct tdm_model *model)
-{
-        uint32_t longest = TDM_MIN(tdm_model_hparams(model)->n_ctx, TDM_MAX_STEP_ROWS);
-
-        return tdm_recipe_is_whole(tdm_model_recipe(model)) ? TDM_MAX(model->models->max_rows, longest) :
-                                                              model->models->max_rows;
-}
-
-const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model)
-{
-        return &model->metadata->description.hparams;
-}
-
-double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows)
-{
-        return tdm_recipe_share_read(&model->metadata->description.recipe, &model->metadata->description.hparams,
-                                     n_rows);
-}
-
-void tdm_model_touch(struct tdm_model *model)
-{
-        model->use.last_ns = tdm_now_ns();
-        if (model->use.keep_until_ns > 0) {
-                uint64_t idle_ns = model->models->idle_ns;
-
-                model->use.keep_until_ns =
-                        TDM_MAX(model->use.keep_until_ns, idle_ns > 0 ? model->use.last_ns + idle_ns : UINT64_MAX);
-        }
-}
-
 int tdm_model_job_begin(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err)
 {
         int r = tdm_model_add_user(model, account, err);
@@ -591,101 +398,6 @@ void tdm_model_job_end(struct tdm_model *model, const struct tdm_account *accoun
         model->use.n_jobs--;
         tdm_model_remove_user(model, account);
         tdm_model_keep(model, account, keep_s);
-}
-
-void tdm_model_step_begin(struct tdm_model *model)
-{
-        model->use.n_steps++;
-}
-
-void tdm_model_step_end(struct tdm_model *model)
-{
-        bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
-
-        if (--model->use.n_steps == 0 && over && !model->load)
-                tdm_model_leave(model);
-}
-
-int tdm_model_check_file(struct tdm_model *model, struct tdm_error *err)
-{
-        struct tdm_file_identity now;
-        struct tdm_error reason;
-        const char *part = NULL;
-        int r;
-
-        if (model->state == TDM_MODEL_FAILED) {
-                *err = model->error;
-                return model->error.code;
-        }
-        r = tdm_file_identify(model->fd, &now);
-        if (r == 0 && tdm_file_identity_equal(&now, &model->identity)) {
-                part = model->metadata ? tdm_model_parts_changed(model->metadata->parts) : NULL;
-                if (!part)
-                        return 0;
-        }
-        if (part)
-                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
-                              "part %.*s of a model changed while it was in use; ask again to load it anew",
-                              TDM_UTF8_CUT(part, 200));
-        else if (r < 0)
-                tdm_error_set(&reason, TDM_E_MODEL_CHANGED, "model file %.*s cannot be looked at any more: %s",
-                              TDM_UTF8_CUT(tdm_model_told_path(model), 200), strerror(-r));
-        else if (now.size_bytes != model->identity.size_bytes)
-                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
-                              "model file %.*s changed while it was in use: %llu bytes, was %llu; ask again to load "
-                              "it anew",
-                              TDM_UTF8_CUT(tdm_model_told_path(model), 200), (unsigned long long)now.size_bytes,
-                              (unsigned long long)model->identity.size_bytes);
-        else
-                tdm_error_set(&reason, TDM_E_MODEL_CHANGED,
-                              "model file %.*s was written to while it was in use; ask again to load it anew",
-                              TDM_UTF8_CUT(tdm_model_told_path(model), 200));
-        if (err)
-                *err = reason;
-        tdm_model_fail(model, &reason);
-        return TDM_E_MODEL_CHANGED;
-}
-
-uint64_t tdm_model_file_bytes(const struct tdm_model *model)
-{
-        const struct tdm_model_parts *parts = model->metadata ? model->metadata->parts : NULL;
-        uint64_t bytes = model->identity.size_bytes;
-
-        for (uint32_t i = 0; parts && i < parts->n; i++)
-                bytes += parts->files[i].identity.size_bytes;
-        return bytes;
-}
-
-uint64_t tdm_model_resident_bytes(const struct tdm_model *model)
-{
-        const struct tdm_segment *const segments[] = { model->weights, model->kv, model->activations, model->steps,
-                                                       model->results };
-        uint64_t bytes = 0;
-
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(segments); i++)
-                if (segments[i])
-                        bytes += tdm_segment_resident(segments[i]);
-        return bytes;
-}
-
-uint64_t tdm_models_resident_bytes(struct tdm_models *m)
-{
-        struct tdm_model *model;
-        uint64_t bytes = 0;
-
-        tdm_list_for_each(model, &m->list, struct tdm_model, node)
-                bytes += tdm_model_resident_bytes(model);
-        return bytes;
-}
-
-void tdm_model_progress(const struct tdm_model *model, uint64_t *ret_done, uint64_t *ret_total)
-{
-        *ret_done = 0;
-        *ret_total = tdm_model_file_bytes(model);
-        if (model->load && model->state == TDM_MODEL_LOADING)
-                tdm_model_load_progress(model->load, ret_done, ret_total);
-        else if (model->state == TDM_MODEL_MAPPING || model->state == TDM_MODEL_READY)
-                *ret_done = *ret_total = model->metadata->weights_bytes;
 }
 
 /* A file may have several names, by links. Its model has the one under which it was opened first. NULL: no model of it
@@ -752,9 +464,4 @@ struct tdm_model *tdm_models_find_file(struct tdm_models *m, const struct tdm_fi
 struct tdm_list *tdm_models_list(struct tdm_models *m)
 {
         return &m->list;
-}
-
-const char *tdm_models_default_name(const struct tdm_models *m)
-{
-        return m->n_files ? m->files[0].name : m->default_name ? m->default_name : DEFAULT_NAME;
 }
