@@ -427,9 +427,8 @@ static void arm_lag(struct tdm_scheduler *s)
         tdm_source_arm(s->lag, next == UINT64_MAX ? 0 : next);
 }
 
-int tdm_companion_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
+void tdm_companion_stop_waiting(struct tdm_scheduler *s, uint64_t now_ns)
 {
-        struct tdm_scheduler *s = userdata;
         struct sequence *q;
 
         tdm_list_for_each(q, &s->sequences, struct sequence, node) {
@@ -443,8 +442,6 @@ int tdm_companion_on_lag(struct tdm_source *source, uint64_t now_ns, void *userd
                 d->patient_at = q->job->n_ids + (LATE_TOKENS << d->n_late);
         }
         arm_lag(s);
-        tdm_scheduler_run(s);
-        return 0;
 }
 
 /* It catches up in one step, which takes a small part of the sequence's. */

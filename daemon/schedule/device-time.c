@@ -110,6 +110,21 @@ static void learn_length(const struct tdm_scheduler *s, struct lane *lane, const
         lane->lengths.fit_depth = depth;
 }
 
+static void note_guess_costs(struct lane *lane, const struct flight *f, uint64_t ns)
+{
+        bool is_draft = f->n_seqs > 0 && f->seqs[0].seq->is_draft;
+        struct lane_guesses *g = &lane->guesses;
+
+        if (f->reads && is_draft)
+                tdm_draft_costs_note_reading(&g->draft, f->n_rows, ns);
+        if (f->reads)
+                return;
+        if (is_draft)
+                tdm_draft_costs_note_burst(&g->draft, f->n_seqs, f->n_ran, ns);
+        else
+                tdm_step_costs_note(&g->target.steps, f->n_rows, ns);
+}
+
 void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, bool done)
 {
         uint64_t now = tdm_scheduler_now(s), ns = 0;
@@ -137,7 +152,7 @@ void tdm_scheduler_charge(struct tdm_scheduler *s, struct lane *lane, const stru
         if (done) {
                 if (f->n_passes == 1)
                         learn_length(s, lane, f, ns);
-                tdm_scheduler_note_cost(lane, f, ns);
+                note_guess_costs(lane, f, ns);
                 if (f->placement != TDM_PLACEMENT_ANY && !f->reads)
                         tdm_outlook_note_step(&lane->outlook, f->placement, f->n_rows, ns, now);
         }

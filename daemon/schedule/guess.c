@@ -22,18 +22,3 @@ void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint
                 fill_candidate(s, s->candidates[i], &s->guessers[i]);
         tdm_speculate_plan(s->speculate, &lane->guesses.target, s->guessers, n_decode, n_rows, reads);
 }
-
-void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns)
-{
-        bool is_draft = f->n_seqs > 0 && f->seqs[0].seq->is_draft;
-        struct lane_guesses *g = &lane->guesses;
-
-        if (f->reads && is_draft)
-                tdm_draft_costs_note_reading(&g->draft, f->n_rows, ns);
-        if (f->reads)
-                return;
-        if (is_draft)
-                tdm_draft_costs_note_burst(&g->draft, f->n_seqs, f->n_ran, ns);
-        else
-                tdm_step_costs_note(&g->target.steps, f->n_rows, ns);
-}

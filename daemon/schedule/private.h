@@ -1,18 +1,23 @@
 /* What the files of the scheduler share:
  *
- *   scheduler.c    jobs in and out
- *   sequence.[ch]  a job as the scheduler sees it
- *   encode.c       texts become ids, on a thread
- *   step.c         builds steps, takes them out of flight
- *   results.c      what steps give: checked, committed
- *   room.c         memory: who is admitted, who is pushed out
- *   prefix.c       beginnings of prompts that the cache knows
+ *   listen.c       hears the fleet
  *   recover.c      losses of workers, suspects
- *   masks.c        grammars of jobs
+ *   results.c      what steps give: checked, committed
+ *   scheduler.c    jobs in and out
+ *   encode.c       texts become ids, on a thread
+ *   step.c         builds steps
+ *   flight.c       takes steps out of flight
+ *   room.c         memory: who is admitted, who is pushed out
  *   guess.c        guesses that a step checks (daemon/speculate)
  *   companion.c    sequences of draft models, which guess
- *   device-time.c  what users are charged, how long steps may be
+ *   masks.c        grammars of jobs
+ *   prefix.c       beginnings of prompts that the cache knows
  *   probe.c        what placements cost now, and which one a new job takes
+ *   device-time.c  what users are charged, how long steps may be
+ *   lane.c         a model's sequences and pages, and users
+ *   sequence.[ch]  a job as the scheduler sees it
+ *
+ * A file calls those below it only.
  *
  * The words of these files are in docs/serving.md. */
 #ifndef TDM_DAEMON_SCHEDULE_PRIVATE_H
@@ -236,16 +241,20 @@ static inline enum tdm_placement tdm_class_plan(const struct step_class *c)
 }
 
 /* scheduler.c */
-struct user *tdm_scheduler_user(struct tdm_scheduler *s, uint64_t login); /* NULL: has no jobs */
-/* gives back its pages and its place, as if it had never been admitted */
-void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
-/* It has a place among the lane's sequences, and no pages yet. */
-void tdm_scheduler_enter_lane(struct lane *lane, struct sequence *q);
-/* the job is finished and not in flight */
-void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 void tdm_scheduler_run(struct tdm_scheduler *s); /* admits jobs, submits steps, tells listeners */
+
+/* lane.c */
+int tdm_lane_new(struct tdm_scheduler *s, struct tdm_model *model);
+void tdm_lane_free(struct tdm_scheduler *s, struct lane *lane);
 struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id);
 void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane); /* frees a dead lane without flights */
+struct user *tdm_scheduler_user(struct tdm_scheduler *s, uint64_t login);  /* NULL: has no jobs */
+/* It has a place among the lane's sequences, and no pages yet. */
+void tdm_scheduler_enter_lane(struct lane *lane, struct sequence *q);
+/* gives back its pages and its place, as if it had never been admitted */
+void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
+/* Gives back the pages of sliding layers that no later row of the sequence reads. */
+void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q);
 
 /* encode.c: a thread makes ids of the job's text, and compiles its grammar; then tdm_scheduler_run(). False: too many
  * texts wait for that. */
@@ -268,8 +277,11 @@ uint32_t tdm_scheduler_fit_rows(const struct tdm_scheduler *s, const struct lane
 
 /* step.c */
 bool tdm_scheduler_issue(struct tdm_scheduler *s); /* one step; false when there is none to issue now */
-/* Gives back the pages of sliding layers that no later row of the sequence reads. */
-void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q);
+
+/* flight.c */
+void tdm_flight_drop(struct flight *f); /* its slot is free */
+/* the job is finished and not in flight */
+void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 /* Takes the step out of flight. Its sequences may be finished, and are retired then. Not committed: the step that
  * follows it is void too. */
 void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed);
@@ -290,7 +302,6 @@ void tdm_scheduler_probe(struct tdm_scheduler *s); /* what is due; to be called 
 /* A probe's step leaves. good: it was done; lost: it failed, or killed a worker. */
 void tdm_scheduler_probe_landed(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool good);
 void tdm_scheduler_probe_lost(struct tdm_scheduler *s, struct lane *lane);
-int tdm_scheduler_on_probe(struct tdm_source *source, uint64_t now_ns, void *userdata);
 
 /* masks.c */
 /* What the job's grammar needs before a thread compiles it: the cache is asked, and the trie's memory is charged. */
@@ -312,8 +323,6 @@ bool tdm_scheduler_check_token(const struct lane *lane, const struct flight *f, 
  * reads: prompts have rows in the same step. */
 void tdm_scheduler_plan_guesses(struct tdm_scheduler *s, struct lane *lane, uint32_t n_decode, uint32_t n_rows,
                                 bool reads);
-/* A step took ns. */
-void tdm_scheduler_note_cost(struct lane *lane, const struct flight *f, uint64_t ns);
 
 /* companion.c */
 /* The draft that the job names, or the configuration for its model. To be called before the job is known. */
@@ -346,7 +355,7 @@ void tdm_companion_model_changed(struct tdm_scheduler *s, const struct tdm_model
 bool tdm_companion_must_yield(const struct tdm_scheduler *s);
 void tdm_companion_sweep(struct tdm_scheduler *s);
 void tdm_companion_free_all(struct tdm_scheduler *s);
-int tdm_companion_on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata);
+void tdm_companion_stop_waiting(struct tdm_scheduler *s, uint64_t now_ns); /* sequences whose drafts are late */
 
 /* prefix.c */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan);
@@ -373,8 +382,6 @@ uint32_t tdm_scheduler_grow_spare(struct lane *lane, struct sequence *q, uint32_
 void tdm_scheduler_sweep_leaving(struct tdm_scheduler *s, struct lane *lane);
 
 /* recover.c */
-void tdm_suspects_unref(struct suspects *suspects);
-void tdm_scheduler_acquit(struct sequence *q);
 void tdm_scheduler_blame(struct tdm_scheduler *s, struct flight *f, bool worker_lives, const char *reason);
 
 #endif

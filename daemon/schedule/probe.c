@@ -318,9 +318,3 @@ void tdm_scheduler_probe(struct tdm_scheduler *s)
         }
         tdm_source_arm(s->probes, due <= now + AFTERWARDS_NS ? TDM_MAX(due, now + TDM_NSEC_PER_MSEC) : 0);
 }
-
-int tdm_scheduler_on_probe(struct tdm_source *source, uint64_t now_ns, void *userdata)
-{
-        tdm_scheduler_run(userdata);
-        return 0;
-}

@@ -14,18 +14,6 @@
 /* One death may have another cause than the job. Each further one costs all jobs a pause. */
 #define MAX_DEATHS_ALONE 2u
 
-void tdm_suspects_unref(struct suspects *g)
-{
-        if (g && --g->n_refs == 0)
-                free(g);
-}
-
-void tdm_scheduler_acquit(struct sequence *q)
-{
-        tdm_suspects_unref(steal_ptr(&q->suspects));
-        q->bad_results = 0;
-}
-
 static void suspect(struct sequence *q, struct suspects *g)
 {
         g->n_refs++;

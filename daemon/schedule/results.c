@@ -248,7 +248,7 @@ static void commit(struct tdm_scheduler *s, struct lane *lane, const struct flig
                         tdm_companion_commit(s, lane, fs);
                         continue;
                 }
-                tdm_scheduler_acquit(q);
+                tdm_sequence_acquit(q);
                 if (job->finished)
                         continue; /* cancelled meanwhile */
                 q->n_committed += fs->n_rows - fs->n_guesses - no_token(s, fs);

@@ -21,6 +21,20 @@ static int on_work(struct tdm_source *source, void *userdata)
         return 0;
 }
 
+/* Sequences have waited for their drafts for long enough. */
+static int on_lag(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        tdm_companion_stop_waiting(userdata, now_ns);
+        tdm_scheduler_run(userdata);
+        return 0;
+}
+
+static int on_probe(struct tdm_source *source, uint64_t now_ns, void *userdata)
+{
+        tdm_scheduler_run(userdata);
+        return 0;
+}
+
 int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const struct tdm_scheduler_config *config)
 {
         _cleanup_(tdm_scheduler_destroyp) struct tdm_scheduler *s = calloc(1, sizeof(*s));
@@ -47,9 +61,9 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         if (r == 0)
                 r = tdm_loop_add_timer(loop, on_deadline, s, &s->deadline);
         if (r == 0)
-                r = tdm_loop_add_timer(loop, tdm_companion_on_lag, s, &s->lag);
+                r = tdm_loop_add_timer(loop, on_lag, s, &s->lag);
         if (r == 0)
-                r = tdm_loop_add_timer(loop, tdm_scheduler_on_probe, s, &s->probes);
+                r = tdm_loop_add_timer(loop, on_probe, s, &s->probes);
         if (r == 0)
                 r = tdm_background_new_pool(&s->background, loop, TDM_JOB_POOL_THREADS);
         if (r == 0)
@@ -60,84 +74,9 @@ int tdm_scheduler_new(struct tdm_scheduler **ret, struct tdm_loop *loop, const s
         return 0;
 }
 
-void tdm_scheduler_set_fleet(struct tdm_scheduler *s, struct tdm_fleet *fleet)
-{
-        static const struct tdm_fleet_step_events events = {
-                .done = tdm_scheduler_on_step_done,
-                .failed = tdm_scheduler_on_step_failed,
-                .reset = tdm_scheduler_on_reset,
-        };
-
-        if (s->fleet)
-                tdm_fleet_listen(s->fleet, NULL, NULL);
-        s->fleet = fleet;
-        if (fleet)
-                tdm_fleet_listen(fleet, &events, s);
-}
-
 void tdm_scheduler_set_max_jobs_per_uid(struct tdm_scheduler *s, uint32_t max_jobs_per_uid)
 {
         s->config.max_jobs_per_uid = TDM_MIN(max_jobs_per_uid, s->config.max_jobs);
-}
-
-static void lane_free(struct tdm_scheduler *s, struct lane *lane)
-{
-        tdm_list_remove(&lane->node);
-        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
-                free(lane->flights[i].seqs);
-        free(lane->table_used);
-        free(lane->mask);
-        tdm_model_unref(lane->model);
-        free(lane);
-}
-
-void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane)
-{
-        if (lane->dead && lane->n_flights == 0 && tdm_list_empty(&lane->active))
-                lane_free(s, lane);
-}
-
-static int lane_new(struct tdm_scheduler *s, struct tdm_model *model)
-{
-        struct lane *lane = calloc(1, sizeof(*lane));
-        bool ok;
-
-        if (!lane)
-                return -ENOMEM;
-        tdm_list_init(&lane->active);
-        tdm_list_append(&s->lanes, &lane->node);
-        lane->model = tdm_model_ref(model);
-        lane->table_used = calloc(s->config.max_sequences, sizeof(*lane->table_used));
-        lane->mask = calloc(model->layout.limits.mask_words + 1, sizeof(*lane->mask));
-        ok = lane->table_used && lane->mask;
-        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++) {
-                lane->flights[i].seqs = calloc(s->config.max_sequences, sizeof(*lane->flights[i].seqs));
-                ok = ok && lane->flights[i].seqs;
-        }
-        if (!ok) {
-                lane_free(s, lane);
-                return -ENOMEM;
-        }
-        return 0;
-}
-
-struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id)
-{
-        struct lane *lane;
-
-        tdm_list_for_each(lane, &s->lanes, struct lane, node) {
-                if (lane->model->id == model_id)
-                        return lane;
-        }
-        return NULL;
-}
-
-struct user *tdm_scheduler_user(struct tdm_scheduler *s, uint64_t login)
-{
-        for (uint32_t i = 0; i < s->n_users; i++)
-                if (s->users[i].login == login)
-                        return &s->users[i];
-        return NULL;
 }
 
 /* The job leaves the schedule, which drops its reference. */
@@ -171,7 +110,7 @@ void tdm_scheduler_destroy(struct tdm_scheduler *s)
         tdm_list_for_each(q, &s->sequences, struct sequence, node)
                 forget(s, q);
         tdm_list_for_each(lane, &s->lanes, struct lane, node)
-                lane_free(s, lane);
+                tdm_lane_free(s, lane);
         tdm_source_destroyp(&s->work);
         tdm_source_destroyp(&s->deadline);
         tdm_source_destroyp(&s->lag);
@@ -304,59 +243,6 @@ void tdm_scheduler_kick(struct tdm_scheduler *s)
         tdm_source_schedule(s->work);
 }
 
-/* ---- out ---- */
-
-void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
-{
-        struct tdm_model *model = lane->model;
-
-        /* A dead lane's pages are gone with the model. */
-        for (int g = 0; !lane->dead && g < TDM_KV_GROUPS; g++) {
-                const uint32_t *table =
-                        tdm_steps_table(model->steps->base, &model->layout, q->table, (enum tdm_kv_group)g);
-
-                /* The last pages first: the beginning of a text is more likely to be used again. */
-                for (uint32_t i = q->n_pages[g]; i > q->first_page[g]; i--)
-                        tdm_pages_free(model->pages, (enum tdm_kv_group)g, table[i - 1], false);
-        }
-        if (!lane->dead)
-                tdm_pages_unreserve(model->pages, &q->reserved);
-        lane->table_used[q->table] = false;
-        tdm_list_remove(&q->active);
-        lane->n_active--;
-        if (!q->is_draft)
-                tdm_scheduler_user(s, q->job->login)->n_running--;
-        tdm_sequence_reset(q);
-}
-
-void tdm_scheduler_retire(struct tdm_scheduler *s, struct lane *lane, struct sequence *q)
-{
-        struct tdm_job *job = q->job;
-
-        assert(job->finished && !q->in_flight);
-        if (job->state == TDM_JOB_DONE || q->is_draft)
-                return;
-        tdm_companion_retire(s, q);
-        s->pending_bytes -= q->charged_bytes;
-        q->charged_bytes = 0;
-        tdm_job_set_state(job, TDM_JOB_DONE);
-        if (q->table != UINT32_MAX)
-                tdm_scheduler_release(s, lane, q);
-        tdm_suspects_unref(steal_ptr(&q->suspects));
-        tdm_list_remove(&q->queue);
-        tdm_list_append(&s->ended, &q->queue);
-        switch (job->end) {
-        case TDM_JOB_END_CANCELLED:
-                s->stats.n_cancelled++;
-                break;
-        case TDM_JOB_END_ERROR:
-                s->stats.n_failed++;
-                break;
-        default:
-                s->stats.n_done++;
-        }
-}
-
 static void retire_finished(struct tdm_scheduler *s)
 {
         struct sequence *q;
@@ -483,22 +369,6 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
                       tdm_model_told_name(model), tdm_pages_total(model->pages, TDM_KV_FULL),
                       tdm_pages_total(model->pages, TDM_KV_WINDOW));
         return false;
-}
-
-void tdm_scheduler_enter_lane(struct lane *lane, struct sequence *q)
-{
-        for (q->table = 0; lane->table_used[q->table]; q->table++)
-                ;
-        lane->table_used[q->table] = true;
-        for (int g = 0; g < TDM_KV_GROUPS; g++) {
-                uint32_t *table =
-                        tdm_steps_table(lane->model->steps->base, &lane->model->layout, q->table, (enum tdm_kv_group)g);
-
-                for (uint32_t i = 0; i < lane->model->layout.limits.table_entries; i++)
-                        table[i] = TDM_KV_NO_PAGE;
-        }
-        tdm_list_append(&lane->active, &q->active);
-        lane->n_active++;
 }
 
 static void admit_sequence(struct tdm_scheduler *s, struct lane *lane, struct sequence *q,
@@ -768,7 +638,7 @@ void tdm_scheduler_on_model_changed(struct tdm_scheduler *s, struct tdm_model *m
         struct sequence *q;
         bool over = model->state == TDM_MODEL_FAILED || model->state == TDM_MODEL_GONE;
 
-        if (model->state == TDM_MODEL_READY && !lane && lane_new(s, model) < 0) {
+        if (model->state == TDM_MODEL_READY && !lane && tdm_lane_new(s, model) < 0) {
                 tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory for the schedule of model %s",
                               tdm_model_told_name(model));
                 over = true;

@@ -16,6 +16,18 @@ int tdm_sequence_new(struct sequence **ret, struct tdm_job *job)
         return 0;
 }
 
+void tdm_suspects_unref(struct suspects *g)
+{
+        if (g && --g->n_refs == 0)
+                free(g);
+}
+
+void tdm_sequence_acquit(struct sequence *q)
+{
+        tdm_suspects_unref(steal_ptr(&q->suspects));
+        q->bad_results = 0;
+}
+
 void tdm_sequence_free(struct sequence *q)
 {
         tdm_list_remove(&q->node);

@@ -78,6 +78,9 @@ struct sequence {
 int tdm_sequence_new(struct sequence **ret, struct tdm_job *job);
 /* Out of all lists; drops the job. */
 void tdm_sequence_free(struct sequence *q);
+void tdm_suspects_unref(struct suspects *suspects);
+/* Nothing is known against it any more. */
+void tdm_sequence_acquit(struct sequence *q);
 /* As if it had never been admitted; suspicion and charges stay. */
 void tdm_sequence_reset(struct sequence *q);
 

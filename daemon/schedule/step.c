@@ -194,28 +194,6 @@ static void fill_pages(struct lane *lane, struct sequence *q, uint32_t n_positio
         }
 }
 
-void tdm_sequence_free_slid_out(struct lane *lane, struct sequence *q)
-{
-        struct tdm_model *model = lane->model;
-        uint32_t first = tdm_window_first(tdm_model_hparams(model), TDM_KV_WINDOW, sequence_kept(q));
-        const struct tdm_pages_need one = { .n[TDM_KV_WINDOW] = 1 };
-        uint32_t *table = tdm_steps_table(model->steps->base, &model->layout, q->table, TDM_KV_WINDOW);
-
-        if (model->geometry.n_layers[TDM_KV_WINDOW] == 0)
-                return;
-        while (q->first_page[TDM_KV_WINDOW] < q->n_pages[TDM_KV_WINDOW] &&
-               (q->first_page[TDM_KV_WINDOW] + 1) * TDM_KV_PAGE_TOKENS <= first) {
-                uint32_t i = q->first_page[TDM_KV_WINDOW]++;
-
-                /* Cold: a long text uses its own pages again before it takes other sequences' pages. The freed room is
-                 * promised to the sequence for its next page, unless another sequence still uses the page. */
-                tdm_pages_free(model->pages, TDM_KV_WINDOW, table[i], true);
-                if (tdm_pages_reserve(model->pages, &one))
-                        q->reserved.n[TDM_KV_WINDOW]++;
-                table[i] = TDM_KV_NO_PAGE;
-        }
-}
-
 /* A step under construction. */
 struct build {
         struct tdm_scheduler *s;
@@ -544,12 +522,6 @@ static void fail_class(struct tdm_scheduler *s, const struct step_class *c, int 
         }
 }
 
-static void drop_flight(struct flight *f)
-{
-        f->n_seqs = f->n_logits = 0;
-        f->used = false;
-}
-
 /* Begins a step in a free slot. */
 static struct build build_begin(struct tdm_scheduler *s, struct lane *lane)
 {
@@ -725,7 +697,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         r = tdm_model_read_inputs(model, b.rows, b.n_rows,
                                   tdm_steps_inputs(model->steps->base, &model->layout, b.slot));
         if (r != 0)
-                drop_flight(b.flight);
+                tdm_flight_drop(b.flight);
         tdm_model_step_end(model);
         if (r != 0)
                 return HAD_TURN;
@@ -733,7 +705,7 @@ static int issue_on(struct tdm_scheduler *s, const struct step_class *c, const s
         publish_masks(s, c->lane, b.flight, head.step_id);
         r = tdm_fleet_submit(s->fleet, model->id, b.slot, &head);
         if (r < 0) {
-                drop_flight(b.flight);
+                tdm_flight_drop(b.flight);
                 if (r == -EAGAIN)
                         return r;
                 fail_class(s, c, r);
@@ -769,32 +741,4 @@ bool tdm_scheduler_issue(struct tdm_scheduler *s)
                 }
         }
         return false;
-}
-
-void tdm_scheduler_land(struct tdm_scheduler *s, struct lane *lane, struct flight *f, bool committed)
-{
-        if (!f->charged)
-                tdm_scheduler_charge(s, lane, f, false);
-        if (f->probes)
-                tdm_scheduler_probe_landed(s, lane, f, committed);
-        for (uint32_t i = 0; i < f->n_seqs; i++) {
-                struct sequence *q = f->seqs[i].seq;
-
-                if (--q->in_flight > 0)
-                        continue;
-                q->n_issued = q->n_committed;
-                if (q->job->finished)
-                        tdm_scheduler_retire(s, lane, q);
-        }
-        for (unsigned i = 0; i < TDM_STEP_SLOTS; i++)
-                if (lane->flights[i].used && lane->flights[i].after == f->step_id) {
-                        lane->flights[i].after = 0;
-                        lane->flights[i].doomed = lane->flights[i].doomed || !committed;
-                }
-        for (unsigned w = 0; w < TDM_N_WORKERS; w++)
-                s->load[w] -= f->workers >> w & 1;
-        drop_flight(f);
-        lane->n_flights--;
-        s->n_in_flight--;
-        tdm_model_step_end(lane->model); /* last: it may free the model's segments */
 }

@@ -349,7 +349,8 @@ static void test_late(void **state)
                         finish_step(&w, s);
                 else {
                         n_lags++;
-                        tdm_companion_on_lag(NULL, UINT64_MAX, w.s);
+                        tdm_companion_stop_waiting(w.s, UINT64_MAX);
+                        tdm_scheduler_run(w.s);
                 }
                 turn(&w);
         }

@@ -42,7 +42,8 @@ static void happen(struct world *w, bool losses)
                 break;
         case 4:
                 if (w->s->n_companions > 0 && pick(w, 4) == 0) {
-                        tdm_companion_on_lag(NULL, UINT64_MAX, w->s); /* no job waits for its draft any more */
+                        tdm_companion_stop_waiting(w->s, UINT64_MAX); /* no job waits for its draft any more */
+                        tdm_scheduler_run(w->s);
                         break;
                 }
                 /* fallthrough */
