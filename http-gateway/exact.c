@@ -38,7 +38,7 @@ static bool next_number(const char *data, size_t size, size_t *at, const char **
         return false;
 }
 
-static bool is_plain(const char *text, size_t size)
+static bool number_is_plain(const char *text, size_t size)
 {
         if (size > PLAIN_DIGITS || (text[0] == '-' && size > 1 && text[1] == '0'))
                 return false;
@@ -89,7 +89,7 @@ void exact_count(const char *data, size_t size, size_t *ret_n, size_t *ret_bytes
 
         *ret_n = *ret_bytes = 0;
         while (next_number(data, size, &at, &text, &length))
-                if (!is_plain(text, length)) {
+                if (!number_is_plain(text, length)) {
                         ++*ret_n;
                         *ret_bytes += length;
                 }
@@ -101,7 +101,7 @@ static void add_loadable(struct buffer *b, const char *text, size_t size)
         bool integer = strcspn(text, ".eE") >= size;
         double value;
 
-        if (is_plain(text, size) || !is_number(text, size)) {
+        if (number_is_plain(text, size) || !is_number(text, size)) {
                 buffer_add(b, text, size); /* what is no number, jansson refuses */
                 return;
         }
@@ -178,7 +178,7 @@ static void keep_numbers(struct walk *w, const json_t *json)
         json_t *part;
 
         if (json_is_number(json)) {
-                if (!next_number(w->data, w->size, &w->at, &text, &length) || is_plain(text, length))
+                if (!next_number(w->data, w->size, &w->at, &text, &length) || number_is_plain(text, length))
                         return;
                 memcpy(w->copy, text, length);
                 slot_put(w->e, json, w->copy, length);

@@ -198,7 +198,7 @@ static int take_ids(struct generation_request *r, const json_t *ids, struct fail
         return 0;
 }
 
-static int take_prompt(struct generation_request *r, struct failure *f)
+static int job_take_prompt(struct generation_request *r, struct failure *f)
 {
         const json_t *messages = json_get(r->json, "messages"), *text = json_get(r->json, "text");
 
@@ -345,7 +345,7 @@ static const struct generation_ops takeover_ops = { .content_type = NDJSON_CONTE
 
 static int take_job(struct generation_request *r, struct failure *f)
 {
-        if (request_take_model(r, f) != 0 || take_prompt(r, f) != 0 ||
+        if (request_take_model(r, f) != 0 || job_take_prompt(r, f) != 0 ||
             request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0)
                 return f->status;
         take_options(r);

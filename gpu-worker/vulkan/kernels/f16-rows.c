@@ -120,7 +120,7 @@ static bool is_subblock(uint32_t type)
         return tdm_subblock_type(TDM_VK_FORM_TYPE(type));
 }
 
-static bool is_plain(uint32_t type)
+static bool type_is_plain(uint32_t type)
 {
         return tdm_vk_type_plain(TDM_VK_FORM_TYPE(type));
 }
@@ -128,7 +128,7 @@ static bool is_plain(uint32_t type)
 /* The largest weight, divided by what bound.comp takes for its scale. */
 static float largest_weight(uint32_t type)
 {
-        return is_subblock(type) || is_plain(type) ? 1 : is_q4_0(type) ? 8 : 128;
+        return is_subblock(type) || type_is_plain(type) ? 1 : is_q4_0(type) ? 8 : 128;
 }
 
 /* The largest scale of a type: weights of Q8_0 and of the types with a table become f16 by way of it, of the others it
@@ -167,7 +167,7 @@ static const struct tdm_vk_matrix *down_of(const struct tdm_vk_layer *l)
 /* TYPE0 or TYPE1 of bound.comp. */
 static uint32_t bound_type(const struct tdm_vk_matrix *a)
 {
-        return is_subblock(a->type) || is_plain(a->type) ? TDM_VK_FORM_TYPE(a->type) : 0;
+        return is_subblock(a->type) || type_is_plain(a->type) ? TDM_VK_FORM_TYPE(a->type) : 0;
 }
 
 static int need_bound(struct tdm_vk_model *m, const struct tdm_vk_matrix *a, const struct tdm_vk_matrix *b,
@@ -269,7 +269,7 @@ static void set_scales(struct tdm_vk_matrix *const *matrices, unsigned n, float 
         float divisor = 1;
 
         for (unsigned i = 0; i < n; i++) {
-                all_plain = all_plain && is_plain(matrices[i]->type) && (matrices[i]->type & TDM_VK_FRAGMENTS);
+                all_plain = all_plain && type_is_plain(matrices[i]->type) && (matrices[i]->type & TDM_VK_FRAGMENTS);
                 has_bf16 = has_bf16 || TDM_VK_FORM_TYPE(matrices[i]->type) == TDM_TYPE_BF16;
         }
         if (all_plain && has_bf16 && largest_scale > 0 && isfinite(largest_scale))

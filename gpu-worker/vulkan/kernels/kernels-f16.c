@@ -166,7 +166,7 @@ unsigned tdm_vk_f16_rows_kernels(const struct tdm_vk_device *device, const struc
 }
 
 /* Weights of 16 bits are on their way in four times the registers that Q4_0's take. */
-static bool is_plain(const struct tdm_vk_matrix *a)
+static bool matrix_is_plain(const struct tdm_vk_matrix *a)
 {
         return tdm_vk_type_plain(TDM_VK_FORM_TYPE(a->type));
 }
@@ -184,7 +184,7 @@ static struct tdm_vk_kernel f16_few(const struct tdm_vk_device *device, const st
                 panels = tiles == 4                           ? TDM_DIV_UP(n_panels, TDM_VK_UNITS_AT_ONCE) :
                          n_panels <= 2 * TDM_VK_UNITS_AT_ONCE ? 1 :
                                                                 3;
-        if (is_plain(a))
+        if (matrix_is_plain(a))
                 panels = TDM_MIN(panels, 2u);
         rounds = tiles == 4 || n_panels >= 1024 || (tiles == 2 && n_panels > 3 * TDM_VK_UNITS_AT_ONCE) ? 2 : 1;
         if (n_rows == 1)
@@ -213,9 +213,9 @@ static struct tdm_vk_kernel f16_wide(const struct tdm_vk_matrix *a, uint32_t n_p
         /* Registers for two chunks at once: types of 16 bits leave none, those of engine/weights/subblock.h where a
          * workgroup has few subgroups. Those of 16 bits leave none for eight tiles either. */
         bool few = n_rows <= TDM_VK_F16_ROWS_MAX;
-        uint32_t tiles = few || is_plain(a) ? 4 : 8, subgroups = few ? wide_subgroups(n_panels) : 4,
+        uint32_t tiles = few || matrix_is_plain(a) ? 4 : 8, subgroups = few ? wide_subgroups(n_panels) : 4,
                  threads = 32 * subgroups;
-        bool two = few && !is_plain(a) &&
+        bool two = few && !matrix_is_plain(a) &&
                    (!tdm_subblock_type(TDM_VK_FORM_TYPE(a->type)) || subgroups <= WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX) &&
                    a->cols % (2 * TDM_VK_CHUNK_COLS) == 0 && TDM_VK_SEGMENT_CHUNKS(a->cols) % 2 == 0;
 
@@ -267,7 +267,7 @@ struct tdm_vk_kernel tdm_vk_expert_kernel(const struct tdm_vk_device *device, co
         const struct tdm_vk_shape shape = {
                 .panels = 2, .ahead = is_short ? 4 : 2, .sets = 2, .groups = is_short ? 4 : 1
         };
-        uint32_t tiles = item_rows / 8, panels = gelu && !is_plain(a) ? 4 : 2, rounds = 4,
+        uint32_t tiles = item_rows / 8, panels = gelu && !matrix_is_plain(a) ? 4 : 2, rounds = 4,
                  threads = item_rows <= 32 ? 64 : 128;
         struct tdm_vk_kernel k;
 

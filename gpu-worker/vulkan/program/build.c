@@ -42,8 +42,8 @@ static struct tdm_vk_op *add_op(struct builder *b, const struct tdm_vk_op *op)
         return &p->ops[p->n_ops++];
 }
 
-static const struct tdm_vk_matrix *part_of(struct builder *b, const struct tdm_vk_matrix *matrix, uint32_t first,
-                                           uint32_t n)
+static const struct tdm_vk_matrix *matrix_part_of(struct builder *b, const struct tdm_vk_matrix *matrix, uint32_t first,
+                                                  uint32_t n)
 {
         struct tdm_vk_program *p = b->program;
 
@@ -131,7 +131,7 @@ static void fold_streams(struct builder *b)
         const uint32_t d = m->hp.d_model;
 
         for (uint32_t i = 1; i < m->recipe.n_streams; i++) {
-                const struct tdm_vk_matrix *matrix = part_of(b, &m->side.altup_unembd, (i - 1) * d, d);
+                const struct tdm_vk_matrix *matrix = matrix_part_of(b, &m->side.altup_unembd, (i - 1) * d, d);
                 struct tdm_vk_op *op = add_streams(b, TDM_VK_STREAMS_GATHER, TDM_VK_ROWS_LOGITS, i * d);
 
                 op->y = rows_in(TDM_VK_UNFOLDED, 0, d);
@@ -180,7 +180,7 @@ static void build_embed(struct builder *b)
                 return;
         add_rounding(b, &m->side.altup_proj, rows_in(TDM_VK_X0, 0, d), 0);
         for (uint32_t i = 1; i < m->recipe.n_streams; i++)
-                add_multiply(b, part_of(b, &m->side.altup_proj, (i - 1) * d, d),
+                add_multiply(b, matrix_part_of(b, &m->side.altup_proj, (i - 1) * d, d),
                              rows_in(TDM_VK_HIDDEN, i * d, m->hp.residual_width));
         add_streams(b, TDM_VK_STREAMS_LENGTH, TDM_VK_ROWS_TILE, m->recipe.active_stream);
 }
@@ -332,7 +332,7 @@ static void build_layer_input(struct builder *b)
         const uint32_t width = m->recipe.per_layer_width;
         const struct tdm_vk_rows input = rows_in(TDM_VK_INPUT, 0, width), gate = rows_in(TDM_VK_INPUT_GATE, 0, width);
 
-        add_multiply(b, part_of(b, &m->side.per_layer_proj, b->layer * width, width), input);
+        add_multiply(b, matrix_part_of(b, &m->side.per_layer_proj, b->layer * width, width), input);
         b->program->ops[b->program->n_ops - 1].x.array = TDM_VK_EMBEDDED;
         add_op(b, &(struct tdm_vk_op){ .kind = TDM_VK_OP_SIDE,
                                        .rows = TDM_VK_ROWS_TILE,

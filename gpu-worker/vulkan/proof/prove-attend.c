@@ -46,8 +46,8 @@ static uint32_t page_of(uint32_t i)
         return (i * 7 + 3) % N_PAGES; /* 10 pages: each once */
 }
 
-static const uint16_t *part_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head,
-                               uint32_t key)
+static const uint16_t *page_part_of(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head,
+                                    uint32_t key)
 {
         return (const uint16_t *)(device->stages[0].map + PAGES * PLACE +
                                   (page_of(key / TDM_KV_PAGE_TOKENS) * N_KV_HEADS + kv_head) *
@@ -60,15 +60,15 @@ static double key_at(const struct tdm_vk_device *device, const struct shape *s, 
 {
         uint32_t t = key % TDM_KV_PAGE_TOKENS;
 
-        return (double)tdm_f16_to_f32(part_of(device, s, kv_head, key)[(t / 16 * s->head_dim + d) * 16 + t % 16]);
+        return (double)tdm_f16_to_f32(page_part_of(device, s, kv_head, key)[(t / 16 * s->head_dim + d) * 16 + t % 16]);
 }
 
 static double value_at(const struct tdm_vk_device *device, const struct shape *s, uint32_t kv_head, uint32_t key,
                        uint32_t d)
 {
         return (double)tdm_f16_to_f32(
-                part_of(device, s, kv_head,
-                        key)[TDM_KV_PAGE_TOKENS * s->head_dim + key % TDM_KV_PAGE_TOKENS * s->head_dim + d]);
+                page_part_of(device, s, kv_head,
+                             key)[TDM_KV_PAGE_TOKENS * s->head_dim + key % TDM_KV_PAGE_TOKENS * s->head_dim + d]);
 }
 
 /* Scores of about 5, so that some keys count and none counts for all. */

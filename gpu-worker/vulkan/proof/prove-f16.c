@@ -24,7 +24,7 @@ static_assert(N_PLACES * PLACE <= TDM_VK_STAGE_BYTES && 2 * N_PANELS * COLS * TD
               "there is room for weights of 16 bits");
 #define MOST_ERROR 2e-5 /* of the root of the sum of the products' squares: f32's own is 3e-6 here */
 
-static bool is_plain(uint32_t type)
+static bool type_is_plain(uint32_t type)
 {
         return type == TDM_TYPE_F16 || type == TDM_TYPE_BF16;
 }
@@ -58,7 +58,7 @@ static void random_inputs(struct tdm_vk_device *device, uint32_t type)
                         tdm_vk_prove_random_subblock(panels, type, cols_of(type), &state);
                         continue;
                 }
-                if (is_plain(type)) {
+                if (type_is_plain(type)) {
                         for (uint32_t i = 0; i < COLS * TDM_PANEL_ROWS; i++)
                                 ((uint16_t *)panels)[i] =
                                         (uint16_t)((i % 61 == 0 ? 0 : 6 + tdm_vk_prove_random(&state) % 4) << 10 |
@@ -85,7 +85,7 @@ static double weight_of(const uint8_t *panel, uint32_t type, uint32_t lane, uint
 {
         if (tdm_subblock_type(type))
                 return tdm_vk_prove_subblock_weight(panel, type, cols_of(type), lane, k);
-        if (is_plain(type)) {
+        if (type_is_plain(type)) {
                 uint32_t word = k / 16 * 128 + (lane % 8 * 4 + k % 8 / 2) * 4 + lane / 8 * 2 + k / 8 % 2;
 
                 return (double)tdm_f16_to_f32(((const uint16_t *)panel)[word * 2 + k % 2]);
