@@ -296,6 +296,7 @@ static void got_done(struct tandem_job *job, const Tandem__Done *wire)
         result->degraded = wire->degraded;
         result->incomplete = wire->incomplete;
         result->drafted = wire->drafted;
+        result->thinking_tokens = TDM_MIN(wire->thinking_tokens, wire->generated_tokens);
         result->accepted = wire->accepted;
         /* An empty array is NULL, which memcpy() must not get. */
         if (wire->n_drafted_at > 0)

@@ -98,6 +98,10 @@ CHATS = {
     "qwen3": ([("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4), ("<tool_response>", 4),
                ("</tool_response>", 4), ("<think>", 4), ("</think>", 4)],
               "<|im_start|><tool_call></think>enable_thinking"),
+    "qwen3-thinking": ([("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4), ("<think>", 4),
+                        ("</think>", 4)],
+                       "{#<tool_call></think>#}{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + "
+                       "'<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n<think>\\n' }}"),
     "llama3.1": ([("<|start_header_id|>", 3), ("<|end_header_id|>", 3), ("<|eot_id|>", 3)],
                  "<|start_header_id|>Cutting Knowledge Date: December 2023 26 Jul 2024"),
     "mistral": ([("[INST]", 3), ("[/INST]", 3), ("[AVAILABLE_TOOLS]", 3), ("[/AVAILABLE_TOOLS]", 3),

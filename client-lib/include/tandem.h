@@ -142,6 +142,16 @@ enum tandem_speculation {
         TANDEM_SPECULATION_DRAFT = 3   /* a draft model */
 };
 
+/* Whether a model thinks before it answers in a chat. */
+enum tandem_thinking {
+        TANDEM_THINKING_AUTO = 0, /* as its template has it */
+        TANDEM_THINKING_OFF = 1,
+        TANDEM_THINKING_ON = 2,
+        TANDEM_THINKING_LOW = 3, /* on, where the template has no levels */
+        TANDEM_THINKING_MEDIUM = 4,
+        TANDEM_THINKING_HIGH = 5
+};
+
 enum tandem_job_state {
         TANDEM_JOB_QUEUED = 0,
         TANDEM_JOB_LOADING = 1, /* its model is being loaded: done and total are bytes */
@@ -235,6 +245,10 @@ struct tandem_generate_options {
          * refused. NULL: what the configuration says. */
         const char *draft;
         uint32_t keep_alive; /* seconds that the model stays in memory after this job; 0: what the configuration says */
+        /* Of a chat. What the model cannot do is refused with TANDEM_E_UNSUPPORTED. Thoughts come with the tokens, not
+         * in the text; stop texts, json_schema, grammar and regex are about the answer behind them. */
+        enum tandem_thinking thinking;
+        uint32_t thinking_budget; /* its thoughts end after so many tokens; 0: when the model ends them */
 };
 
 struct tandem_score_options {
@@ -296,7 +310,7 @@ struct tandem_token {
         size_t size;
         const struct tandem_alternative *top; /* [n_top] by falling log-probability: see top_logprobs */
         size_t n_top;
-        const char *thinking; /* of jobs with tools: what it adds to the model's thoughts */
+        const char *thinking; /* of chats: what it adds to the model's thoughts */
         size_t thinking_size;
         const struct tandem_call_delta *const *calls; /* [n_calls] of jobs with tools */
         size_t n_calls;
@@ -325,6 +339,7 @@ struct tandem_result {
         uint64_t drafted, accepted;               /* guesses that were checked, and of those that were right */
         uint64_t drafted_at[16], accepted_at[16]; /* the same by place in their step, while all before were right */
         const char *unguessed;                    /* why the last step had no guesses; "": it had some */
+        uint32_t thinking_tokens;                 /* of the generated ones: thoughts, and the marks around them */
 };
 
 /* What a job tells while it runs; any may be NULL, and the whole struct too. The pointers they get are valid during the

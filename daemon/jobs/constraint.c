@@ -1,6 +1,7 @@
 #include "daemon/jobs/constraint.h"
 
 #include "common/utf8.h"
+#include "daemon/jobs/thought.h"
 
 /* Of one job. The source may have a megabyte; the grammar and the matcher together take at most some 10 MiB then. */
 #define MAX_EXPRESSIONS (UINT32_C(1) << 17)
@@ -11,7 +12,7 @@
 /* What it takes beside source, grammar and matcher. */
 #define CONSTRAINT_BYTES 4096u
 
-enum kind { SCHEMA, GBNF, REGEX, TOOLS };
+enum kind { SCHEMA, GBNF, REGEX, TOOLS, FREE /* a budget alone */ };
 
 struct tdm_constraint {
         enum kind kind;
@@ -25,7 +26,12 @@ struct tdm_constraint {
         size_t n_masked;             /* 1 + how many tokens the last mask follows; 0: there is none */
         const uint64_t *words;       /* that mask: the matcher's, or kept */
         uint64_t *kept;              /* [n_words]; NULL: no guesses yet */
+        uint64_t *own;               /* [n_words]: a mask in or around the thought; NULL: there is none */
+        uint64_t *thinking;          /* [n_words]: what a thought before a bound answer may have; NULL: there is none */
         uint32_t n_words;
+        struct tdm_thought thought;
+        uint32_t budget;
+        bool is_chat, thinks;
         struct tdm_account *account;
         uint64_t charged_bytes;
 };
@@ -33,7 +39,8 @@ struct tdm_constraint {
 static uint64_t bytes_of(const struct tdm_constraint *c)
 {
         return CONSTRAINT_BYTES + c->source_size + (c->grammar ? tdm_grammar_bytes(c->grammar) : 0) +
-               (c->matcher ? tdm_matcher_bytes(c->matcher) : 0) + (c->kept ? c->n_words * sizeof(*c->kept) : 0);
+               (c->matcher ? tdm_matcher_bytes(c->matcher) : 0) +
+               (!!c->kept + !!c->own + !!c->thinking) * c->n_words * sizeof(*c->kept);
 }
 
 int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
@@ -88,8 +95,8 @@ static int read_choice(struct tdm_constraint *c, const struct tdm_job_options *o
         return 0;
 }
 
-int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *o, struct tdm_account *account,
-                       struct tdm_error *err)
+int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *o, bool is_chat,
+                       struct tdm_account *account, struct tdm_error *err)
 {
         const char *const sources[] = {
                 [SCHEMA] = o->json_schema, [GBNF] = o->grammar, [REGEX] = o->regex, [TOOLS] = o->tools
@@ -122,9 +129,18 @@ int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options
                 if (r != 0)
                         return r;
         }
+        if (!c && o->thinking_budget > 0) {
+                c = calloc(1, sizeof(*c));
+                if (!c)
+                        return tdm_error_set(err, -ENOMEM, "out of memory");
+                c->kind = FREE;
+        }
         if (!c)
                 return 0;
-        if (o->ignore_end)
+        c->is_chat = is_chat;
+        c->thinks = o->thinking != TDM_THINKING_OFF;
+        c->budget = o->thinking_budget;
+        if (o->ignore_end && c->kind != FREE)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "ignore-end cannot be combined with json-schema, grammar, regex or tools: a text "
                                      "that satisfies them ends");
@@ -147,6 +163,8 @@ void tdm_constraint_destroy(struct tdm_constraint *c)
         if (c->source)
                 explicit_bzero(c->source, c->source_size);
         free(c->kept);
+        free(c->own);
+        free(c->thinking);
         free(c->source);
         free(c->choice);
         free(c);
@@ -182,8 +200,65 @@ static int compile_source(struct tdm_constraint *c, enum tdm_chat_family family,
         case TOOLS:
                 c->use.tools = tdm_constraint_tools(c);
                 return tdm_chat_tools_grammar(&c->grammar, family, tokenizer, &c->use, &limits, err);
+        case FREE:
+                break;
         }
         return -EINVAL;
+}
+
+bool tdm_constraint_has_grammar(const struct tdm_constraint *c)
+{
+        return c->kind != FREE;
+}
+
+/* The thought in front of the answer, if the model has such. The grammar of tools has it in itself. */
+static int begin_thought(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                         struct tdm_error *err)
+{
+        bool is_followed = c->kind != FREE && c->kind != TOOLS;
+        struct tdm_chat_thought form;
+        int r = c->is_chat && c->thinks ? tdm_chat_thought_of(family, tokenizer, &form) : -EOPNOTSUPP;
+
+        if (r < 0 && c->budget > 0)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "thinking-budget: nothing is known of how this model ends a thought (%s)",
+                                     tdm_chat_family_name(family));
+        if (r < 0 || (c->budget == 0 && !is_followed))
+                return 0;
+        c->own = calloc(c->n_words, sizeof(*c->own));
+        c->thinking = is_followed ? calloc(c->n_words, sizeof(*c->thinking)) : NULL;
+        if (!c->own || (is_followed && !c->thinking))
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        for (uint32_t id = 0; is_followed && id < tdm_tokenizer_n_vocab(tokenizer) && id / 64 < c->n_words; id++)
+                if (!tdm_tokenizer_is_end(tokenizer, id))
+                        c->thinking[id / 64] |= UINT64_C(1) << id % 64;
+        tdm_thought_begin(&c->thought, &form, c->budget, is_followed);
+        return 0;
+}
+
+int tdm_constraint_prepare(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                           uint32_t n_vocab, struct tdm_error *err)
+{
+        c->n_words = (n_vocab + 63) / 64;
+        return begin_thought(c, family, tokenizer, err);
+}
+
+void tdm_constraint_take(struct tdm_constraint *c, uint32_t index, enum tdm_chat_place place)
+{
+        tdm_thought_take(&c->thought, index, place);
+}
+
+bool tdm_constraint_binds(const struct tdm_constraint *c)
+{
+        return c->kind != FREE || c->thought.phase == TDM_THOUGHT_ENDING;
+}
+
+/* The last of the tokens before an end is due is drawn by the row in front, not by a guess's. */
+uint32_t tdm_constraint_n_free(const struct tdm_constraint *c)
+{
+        uint32_t left = c->kind == FREE ? tdm_thought_left(&c->thought) : 0;
+
+        return left == UINT32_MAX ? left : left - (left > 0);
 }
 
 static struct tdm_grammar_key key_of(const struct tdm_constraint *c, uint64_t identity, uint32_t model)
@@ -203,7 +278,7 @@ void tdm_constraint_find(struct tdm_constraint *c, struct tdm_grammar_cache *cac
 {
         struct tdm_grammar_key key = key_of(c, identity, model);
 
-        if (!c->grammar)
+        if (!c->grammar && c->kind != FREE)
                 c->grammar = tdm_grammar_cache_find(cache, &key);
 }
 
@@ -218,9 +293,11 @@ void tdm_constraint_keep(struct tdm_constraint *c, struct tdm_grammar_cache *cac
 /* The message names the option before what is wrong in it. */
 static int name_option(const struct tdm_constraint *c, int code, struct tdm_error *err)
 {
-        static const char *const names[] = {
-                [SCHEMA] = "json-schema", [GBNF] = "grammar", [REGEX] = "regex", [TOOLS] = "tools"
-        };
+        static const char *const names[] = { [SCHEMA] = "json-schema",
+                                             [GBNF] = "grammar",
+                                             [REGEX] = "regex",
+                                             [TOOLS] = "tools",
+                                             [FREE] = "thinking-budget" };
         struct tdm_error why = *err;
 
         if (code < 0)
@@ -242,6 +319,9 @@ int tdm_constraint_compile(struct tdm_constraint *c, enum tdm_chat_family family
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the grammar: %s", strerror(-r));
         c->n_words = tdm_vocabulary_n_words(vocabulary);
+        r = begin_thought(c, family, tokenizer, err);
+        if (r != 0)
+                return r;
         r = tdm_constraint_mask(c, NULL, 0, TDM_CONSTRAINT_FULL, &words, err);
         return r == -ENODATA ? 0 : r; /* told when a token is due */
 }
@@ -267,6 +347,45 @@ static int too_much(struct tdm_error *err)
                              "counts and alternatives)");
 }
 
+/* The ids that the grammar binds: *ids [*n_ids] become those of the answer. */
+static void skip_thought(const struct tdm_constraint *c, const uint32_t **ids, size_t *n_ids)
+{
+        size_t skipped = c->thought.is_followed ? TDM_MIN((size_t)c->thought.answer_from, *n_ids) : 0;
+
+        *ids = skipped > 0 ? *ids + skipped : *ids;
+        *n_ids -= skipped;
+}
+
+/* The mask where the grammar alone does not say it: 1, or 0 where it does. */
+static int mask_thought(struct tdm_constraint *c)
+{
+        if (c->thought.phase == TDM_THOUGHT_ENDING) {
+                uint32_t id = tdm_thought_due(&c->thought);
+
+                memset(c->own, 0, c->n_words * sizeof(*c->own));
+                if (id / 64 < c->n_words)
+                        c->own[id / 64] = UINT64_C(1) << id % 64;
+                c->words = c->own;
+                return 1;
+        }
+        if (c->thought.phase != TDM_THOUGHT_OPEN || !c->thought.is_followed)
+                return 0;
+        c->words = c->thinking;
+        return 1;
+}
+
+/* A thought may still be opened in place of the answer. */
+static void allow_thought(struct tdm_constraint *c)
+{
+        int64_t open = c->thought.form.open;
+
+        if (c->thought.phase != TDM_THOUGHT_MAYBE || !c->thought.is_followed || open < 0 || open / 64 >= c->n_words)
+                return;
+        memcpy(c->own, c->words, c->n_words * sizeof(*c->own));
+        c->own[open / 64] |= UINT64_C(1) << open % 64;
+        c->words = c->own;
+}
+
 /* The matcher takes the tokens that it has not seen. */
 static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, struct tdm_error *err)
 {
@@ -288,19 +407,27 @@ static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids,
 int tdm_constraint_mask(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids, enum tdm_constraint_effort effort,
                         const uint64_t **ret_words, struct tdm_error *err)
 {
+        const uint32_t *answer = ids;
+        size_t n_answer = n_ids;
         int r;
 
         if (c->n_masked != n_ids + 1) {
                 if (effort == TDM_CONSTRAINT_LOOKUP)
                         return -EAGAIN;
-                tdm_matcher_set_max_steps(c->matcher, effort == TDM_CONSTRAINT_QUICK ? QUICK_STEPS : UINT64_MAX);
+                if (c->matcher)
+                        tdm_matcher_set_max_steps(c->matcher,
+                                                  effort == TDM_CONSTRAINT_QUICK ? QUICK_STEPS : UINT64_MAX);
                 c->n_masked = 0;
-                r = catch_up(c, ids, n_ids, err);
-                if (r != 0)
-                        return r;
-                r = tdm_matcher_mask(c->matcher, &c->words);
-                if (r != 0)
-                        return r == TDM_E_UNSUPPORTED ? too_much(err) : r;
+                if (mask_thought(c) == 0) {
+                        skip_thought(c, &answer, &n_answer);
+                        r = catch_up(c, answer, n_answer, err);
+                        if (r != 0)
+                                return r;
+                        r = tdm_matcher_mask(c->matcher, &c->words);
+                        if (r != 0)
+                                return r == TDM_E_UNSUPPORTED ? too_much(err) : r;
+                        allow_thought(c);
+                }
                 c->n_masked = n_ids + 1;
         }
         if (is_empty(c->words, c->n_words))
@@ -381,8 +508,11 @@ bool tdm_constraint_is_whole(struct tdm_constraint *c, const uint32_t *ids, size
 {
         struct tdm_error err;
 
-        if (!c->matcher)
+        if (c->kind == FREE)
+                return true;
+        if (!c->matcher || (c->thought.is_followed && c->thought.phase != TDM_THOUGHT_OVER))
                 return false;
+        skip_thought(c, &ids, &n_ids);
         if (c->n_accepted < n_ids)
                 c->n_masked = 0;
         tdm_matcher_set_max_steps(c->matcher, QUICK_STEPS);

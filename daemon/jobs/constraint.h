@@ -1,5 +1,5 @@
-/* What a job's text must follow: a JSON schema, a grammar, a regular expression or the form of its tools' calls; and
- * how far the text is in it.
+/* What a job's text must follow: a JSON schema, a grammar, a regular expression or the form of its tools' calls, and
+ * where the thought in front of it ends; and how far the text is in it.
  *
  * It belongs to one job. The source is compiled on a thread, with the vocabulary of the job's model. From then on it
  * gives the mask of the next token for the job's ids. It lives in the daemon and follows the tokens that were accepted.
@@ -17,15 +17,22 @@
 
 struct tdm_constraint;
 
-/* From the options of a job; *ret NULL where they constrain nothing. The source is copied. TDM_E_BAD_REQUEST: more than
- * one is given, or together with ignore-end. TDM_E_QUOTA, TDM_E_BUSY. */
-int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *options, struct tdm_account *account,
-                       struct tdm_error *err);
+/* From the options of a job, whose prompt is a chat or not; *ret NULL where they constrain nothing. The source is
+ * copied. TDM_E_BAD_REQUEST: more than one is given, or together with ignore-end. TDM_E_QUOTA, TDM_E_BUSY. */
+int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *options, bool is_chat,
+                       struct tdm_account *account, struct tdm_error *err);
 void tdm_constraint_destroy(struct tdm_constraint *constraint);
 void tdm_constraint_destroyp(struct tdm_constraint **constraint);
 
 /* The job's tools as JSON; empty: none. */
 struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *constraint);
+
+/* False: it ends a thought and has nothing to compile. */
+bool tdm_constraint_has_grammar(const struct tdm_constraint *constraint);
+/* Of one that has no grammar: what compile() does. TDM_E_UNSUPPORTED: the family has no thoughts, or none whose end is
+ * known. */
+int tdm_constraint_prepare(struct tdm_constraint *constraint, enum tdm_chat_family family,
+                           const struct tdm_tokenizer *tokenizer, uint32_t n_vocab, struct tdm_error *err);
 
 /* Compiles the source, and makes the first mask. Tools are compiled for the family's form. Any thread.
  * TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its place. */
@@ -40,6 +47,13 @@ void tdm_constraint_find(struct tdm_constraint *constraint, struct tdm_grammar_c
                          uint32_t model);
 void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uint64_t identity,
                          uint32_t model);
+
+/* Tells it of the token that was generated as number index, from 0; place: where the answer is behind it. Only of a job
+ * whose answer is taken apart. */
+void tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place);
+/* Whether the next token needs a mask, and how many tokens that may be guessed need none; UINT32_MAX: any number. */
+bool tdm_constraint_binds(const struct tdm_constraint *constraint);
+uint32_t tdm_constraint_n_free(const struct tdm_constraint *constraint);
 
 enum tdm_constraint_effort {
         TDM_CONSTRAINT_QUICK,  /* on the loop: some 100 µs at most */

@@ -3,8 +3,6 @@
  * logged. */
 #include "daemon/jobs/job.h"
 
-#include "engine/grammar/compose.h"
-
 #include <math.h>
 
 static const char *const state_names[] = {
@@ -177,6 +175,11 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
                                      "the last message is the assistant's; end with the user's");
         if (p->options.tools && p->n_messages == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "tools: a model is told of them in a chat; give messages");
+        if ((p->options.thinking || p->options.thinking_budget) && p->n_messages == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: a model thinks in a chat; give messages",
+                                     p->options.thinking ? "thinking" : "thinking-budget");
+        if (p->options.thinking == TDM_THINKING_OFF && p->options.thinking_budget > 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "thinking-budget is given, and thinking is off");
         if (p->n_top > TDM_MAX_TOP)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%u alternatives were asked for; at most %u are given",
                                      p->n_top, TDM_MAX_TOP);
@@ -228,7 +231,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->text.stop, o->stop, o->n_stop, err);
         if (r == 0 && p->kind == TDM_JOB_GENERATE)
-                r = tdm_constraint_new(&job->text.constraint, o, p->account, err);
+                r = tdm_constraint_new(&job->text.constraint, o, p->n_messages > 0, p->account, err);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
@@ -283,7 +286,7 @@ void tdm_job_unref(struct tdm_job *job)
         free(job->request.biases);
         tdm_stop_destroy(job->text.stop);
         tdm_constraint_destroy(job->text.constraint);
-        tdm_chat_parser_destroy(job->text.turn);
+        tdm_turn_destroy(job->text.turn);
         free(job->text.room);
         free(job->vector);
         free(job);
@@ -312,6 +315,32 @@ size_t tdm_job_text_to_encode(const struct tdm_job *job)
         return job->prompt.encoded ? 0 : job->prompt.text_size + frame;
 }
 
+/* What the job says of thinking, as the template's. TDM_E_UNSUPPORTED: the model cannot do it. */
+static int choose_thinking(enum tdm_thinking wanted, enum tdm_chat_family family, struct tdm_chat_options *chat,
+                           struct tdm_error *err)
+{
+        static const enum tdm_chat_effort efforts[] = { [TDM_THINKING_LOW] = TDM_CHAT_EFFORT_LOW,
+                                                        [TDM_THINKING_MEDIUM] = TDM_CHAT_EFFORT_MEDIUM,
+                                                        [TDM_THINKING_HIGH] = TDM_CHAT_EFFORT_HIGH };
+        enum tdm_chat_thoughts thoughts = tdm_chat_family_thoughts(family);
+        const char *name = tdm_chat_family_name(family);
+
+        if (wanted == TDM_THINKING_OFF && thoughts > TDM_CHAT_THOUGHTS_NONE && thoughts != TDM_CHAT_THOUGHTS_SWITCH)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "thinking: off is not possible, this model always thinks (%s)%s", name,
+                                     thoughts == TDM_CHAT_THOUGHTS_EFFORT ? "; ask for low" : "");
+        if (wanted > TDM_THINKING_OFF && thoughts == TDM_CHAT_THOUGHTS_NONE)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "thinking: the model's chat template (%s) has no form for thoughts", name);
+        if (wanted >= TDM_THINKING_LOW)
+                chat->effort = efforts[wanted];
+        if (wanted == TDM_THINKING_OFF && thoughts == TDM_CHAT_THOUGHTS_SWITCH)
+                chat->thinking = TDM_CHAT_THINK_OFF;
+        else if (wanted > TDM_THINKING_OFF)
+                chat->thinking = TDM_CHAT_THINK_ON;
+        return 0;
+}
+
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
                   const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
 {
@@ -325,6 +354,7 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
         struct tdm_chat_options chat = { .tools = tdm_constraint_tools(job->text.constraint) };
         struct tdm_error why = { 0 };
         ssize_t n;
+        int r;
 
         if (job->prompt.text_size > (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
                 return tdm_error_set(err, TDM_E_TOO_LONG,
@@ -338,6 +368,9 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
                 if (family == TDM_CHAT_NONE)
                         return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                              "the model has no chat template that is known here; send the prompt raw");
+                r = choose_thinking((enum tdm_thinking)job->request.options.thinking, family, &chat, err);
+                if (r != 0)
+                        return r;
                 n = tdm_chat_render(family, tokenizer, job->prompt.messages, job->prompt.n_messages, &chat, &budget,
                                     ids, capacity, &why);
                 if (n > (ssize_t)capacity && capacity <= hp->n_ctx)
@@ -423,14 +456,19 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         job->request.implicit_limit = job->max_tokens == 0;
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
         tdm_decoder_init(&job->text.decoder, tokenizer, false);
-        if (tdm_constraint_tools(job->text.constraint).size > 0) {
-                r = tdm_chat_parser_new(&job->text.turn, family, tokenizer);
+        if (job->prompt.is_chat) {
+                r = tdm_turn_new(&job->text.turn, family, tokenizer,
+                                 tdm_constraint_tools(job->text.constraint).size > 0);
                 if (r < 0)
-                        return tdm_error_set(err, r, "cannot read the model's calls: %s", strerror(-r));
+                        return tdm_error_set(err, r, "cannot take the model's answer apart: %s", strerror(-r));
+        }
+        if (job->text.constraint && !tdm_constraint_has_grammar(job->text.constraint)) {
+                r = tdm_constraint_prepare(job->text.constraint, family, tokenizer, hp->n_vocab, err);
+                if (r != 0)
+                        return r;
         }
         job->text.room_size = TDM_DECODER_ROOM(tokenizer) + TDM_MAX_STOP_BYTES;
-        /* A job with tools takes one token a step, because its constraint must see each before the next. */
-        job->text.n_rooms = job->text.turn ? 1 : 1 + TDM_MAX_GUESSES;
+        job->text.n_rooms = 1 + TDM_MAX_GUESSES;
         job->text.room = malloc(job->text.n_rooms * job->text.room_size);
         if (!job->text.room)
                 return tdm_error_set(err, -ENOMEM, "out of memory for a token's text");
@@ -486,45 +524,6 @@ int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm
         return 0;
 }
 
-/* A job with tools: what the bytes of a token add, in ret; its text goes to the job's only room. Returns the text's
- * size, or -ENOMEM. */
-static ssize_t take_turn(struct tdm_job *job, uint32_t id, size_t size, struct tdm_job_token *ret)
-{
-        char marker[1 + TDM_MARKER_MAX];
-        const char *piece, *data = job->text.room;
-        size_t n_parts, n_kept = 0, n_text = 0;
-        const struct tdm_chat_part *parts;
-
-        if (size == 0 && tdm_tokenizer_piece(job->text.tokenizer, id, false, &piece) == 0) {
-                size = tdm_vocabulary_marker(job->text.tokenizer, id, marker, sizeof(marker));
-                data = marker;
-        }
-        if (tdm_chat_parser_push(job->text.turn, data, size, &parts, &n_parts) < 0)
-                return -ENOMEM;
-        for (size_t i = 0; i < n_parts; i++)
-                n_text += parts[i].kind == TDM_CHAT_PART_TEXT ? parts[i].size : 0;
-        if (n_text + TDM_MAX_STOP_BYTES > job->text.room_size) {
-                char *room = realloc(job->text.room, n_text + TDM_MAX_STOP_BYTES);
-
-                if (!room)
-                        return -ENOMEM;
-                job->text.room = room;
-                job->text.room_size = n_text + TDM_MAX_STOP_BYTES;
-        }
-        n_text = 0;
-        for (size_t i = 0; i < n_parts; i++) {
-                if (parts[i].kind != TDM_CHAT_PART_TEXT) {
-                        n_kept++;
-                        continue;
-                }
-                memcpy(job->text.room + n_text, parts[i].data, parts[i].size);
-                n_text += parts[i].size;
-        }
-        ret->parts = n_kept > 0 ? parts : NULL;
-        ret->n_parts = n_kept > 0 ? n_parts : 0;
-        return (ssize_t)n_text;
-}
-
 static void finish_without_memory(struct tdm_job *job)
 {
         struct tdm_error err;
@@ -558,14 +557,14 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         *ret_token = (struct tdm_job_token){ .id = id, .logprob = logprob };
         size = tdm_decoder_push(&job->text.decoder, id, room, job->text.room_size - TDM_MAX_STOP_BYTES);
         if (job->text.turn) {
-                ssize_t n = take_turn(job, id, size, ret_token);
-
-                if (n < 0) {
+                if (tdm_turn_take(job->text.turn, id, room, size, ret_token) < 0) {
                         finish_without_memory(job);
                         return false;
                 }
-                size = (size_t)n;
-                room = job->text.room;
+                room = (char *)(uintptr_t)ret_token->text;
+                size = ret_token->size;
+                if (job->text.constraint)
+                        tdm_constraint_take(job->text.constraint, job->generated - 1, tdm_turn_place(job->text.turn));
         }
         if (job->text.stop)
                 size = tdm_stop_push(job->text.stop, room, size, room, &hit);
@@ -630,30 +629,10 @@ int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *reci
         return 0;
 }
 
-/* Only text is left to say: a call that was cut off stays so. */
-static size_t finish_turn(struct tdm_job *job, char *text, size_t size)
-{
-        const struct tdm_chat_part *parts;
-        size_t n_parts, n = 0;
-
-        for (unsigned i = 0; i < 2; i++) {
-                if ((i == 0 ? tdm_chat_parser_push(job->text.turn, text, size, &parts, &n_parts) :
-                              tdm_chat_parser_finish(job->text.turn, &parts, &n_parts)) < 0)
-                        return n;
-                for (size_t k = 0; k < n_parts; k++) {
-                        if (parts[k].kind != TDM_CHAT_PART_TEXT || n + parts[k].size > 2 * TDM_CHAT_HELD_MAX)
-                                continue;
-                        memcpy(text + n, parts[k].data, parts[k].size);
-                        n += parts[k].size;
-                }
-        }
-        return n;
-}
-
 /* The text that is still held is sent with the end, unless a stop string came before it. */
 static void finish_text(struct tdm_job *job)
 {
-        char text[32 + 2 * TDM_CHAT_HELD_MAX];
+        char text[32 + TDM_TURN_TAIL_BYTES];
         size_t size;
         bool hit = false;
 
@@ -661,7 +640,7 @@ static void finish_text(struct tdm_job *job)
                 return;
         size = tdm_decoder_finish(&job->text.decoder, text, 32);
         if (job->text.turn)
-                size = finish_turn(job, text, size);
+                size = tdm_turn_finish(job->text.turn, text, size);
         if (!job->text.stop) {
                 memcpy(job->text.tail, text, size);
                 job->text.tail_size = size;

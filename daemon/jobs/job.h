@@ -10,6 +10,7 @@
 #include "daemon/accounts/accounts.h"
 #include "daemon/jobs/constraint.h"
 #include "daemon/jobs/options.h"
+#include "daemon/jobs/turn.h"
 #include "daemon/placement/placement.h"
 #include "engine/chat/chat.h"
 
@@ -83,7 +84,7 @@ struct tdm_job_token {
         size_t size;
         const struct tdm_top *top; /* [n_top]: the likeliest tokens, where the job asks for them */
         uint32_t n_top;
-        const struct tdm_chat_part *parts; /* [n_parts] of a job with tools: what it adds beside the text */
+        const struct tdm_chat_part *parts; /* [n_parts] of a chat: thoughts and calls, which are no text */
         size_t n_parts;
 };
 
@@ -152,7 +153,7 @@ struct tdm_job_text {
         const struct tdm_tokenizer *tokenizer; /* after prepare; the model's */
         struct tdm_decoder decoder;
         struct tdm_stop *stop;             /* NULL: no stop strings */
-        struct tdm_chat_parser *turn;      /* of a job with tools */
+        struct tdm_turn *turn;             /* of a chat whose answer has thoughts or calls */
         struct tdm_constraint *constraint; /* what it must follow; NULL: nothing */
         bool masking;                      /* a thread has the constraint: the loop may not use it */
         bool slow_masks;                   /* the last mask took long: the next one is made before its step */
@@ -230,6 +231,11 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *params, struc
 struct tdm_job *tdm_job_ref(struct tdm_job *job);
 void tdm_job_unref(struct tdm_job *job);
 void tdm_job_unrefp(struct tdm_job **job);
+
+static inline bool tdm_job_has_grammar(const struct tdm_job *job)
+{
+        return job->text.constraint && tdm_constraint_has_grammar(job->text.constraint);
+}
 
 /* Bytes of text it holds until it is prepared. */
 size_t tdm_job_pending_bytes(const struct tdm_job *job);

@@ -20,6 +20,16 @@
         const struct tdm_stop_string *field;                                                                           \
         size_t n_##field;
 
+/* In the order of the table of options. */
+enum tdm_thinking {
+        TDM_THINKING_AUTO,
+        TDM_THINKING_OFF,
+        TDM_THINKING_ON,
+        TDM_THINKING_LOW,
+        TDM_THINKING_MEDIUM,
+        TDM_THINKING_HIGH,
+};
+
 struct tdm_job_options {
 #define OPTION(TYPE, message, field, ...) TDM_JOB_MEMBER_##TYPE(field)
 #include "common/job-options.def"

@@ -17,7 +17,7 @@ static void run_encoding(void *task)
         if (e->job->prompt.is_text || e->job->prompt.is_chat)
                 tdm_job_encode(e->job, e->model->metadata->tokenizer, e->model->metadata->chat,
                                tdm_model_hparams(e->model), &e->result);
-        if (e->result.r != 0 || !e->job->text.constraint)
+        if (e->result.r != 0 || !tdm_job_has_grammar(e->job))
                 return;
         e->result.r = tdm_model_make_vocabulary(e->model, &vocabulary);
         if (e->result.r == -E2BIG)
@@ -38,7 +38,7 @@ static void on_encoded(void *task, bool ran)
 
         tdm_job_end_encoding(e->job, ran ? &e->result : NULL);
         if (ran) {
-                if (e->job->text.constraint)
+                if (tdm_job_has_grammar(e->job))
                         tdm_model_made_vocabulary(e->model);
                 tdm_source_schedule(e->s->work);
         }

@@ -279,10 +279,10 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                 return; /* its file is still being read */
         if (r == 0)
                 r = tdm_model_check_file(model, &err);
-        if (r == 0 && !job->prompt.encoded && job->text.constraint)
+        if (r == 0 && !job->prompt.encoded && tdm_job_has_grammar(job))
                 r = tdm_scheduler_want_grammar(s, job, &err);
         if (r == 0 && !job->prompt.encoded &&
-            (job->text.constraint || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
+            (tdm_job_has_grammar(job) || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
                 if (tdm_scheduler_start_encoding(s, job))
                         return;
                 r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");

@@ -251,7 +251,7 @@ static void add_logits(struct build *b, const struct sequence *q, uint32_t row, 
                 l->target = job->ids[position + 1];
         if (job->kind == TDM_JOB_GENERATE)
                 add_past(b, q, position, l);
-        if (job->text.constraint) {
+        if (job->text.constraint && tdm_constraint_binds(job->text.constraint)) {
                 b->flight->seqs[b->flight->n_seqs].masked = MASK_WANTED;
                 l->mask = ++b->flight->n_masks;
         }
@@ -375,7 +375,7 @@ static uint32_t most_masks(const struct build *b, const struct sequence *q)
         const struct tdm_steps_limits *limits = &b->lane->model->layout.limits;
         uint32_t n = b->flight->n_masks + b->n_left;
 
-        return q->job->text.constraint ? limits->max_seqs - TDM_MIN(n, limits->max_seqs) : UINT32_MAX;
+        return tdm_job_has_grammar(q->job) ? limits->max_seqs - TDM_MIN(n, limits->max_seqs) : UINT32_MAX;
 }
 
 /* How many of its guesses the sequence has pages and masks for, behind its n_positions. */

@@ -87,7 +87,7 @@ enum tdm_unguessed tdm_guesses_keep_allowed(const struct tdm_guess_candidate *c,
         struct tdm_job *job = c->job;
         struct tdm_guesses *g = c->guesses;
 
-        if (!job->text.constraint || g->n_found == 0)
+        if (!tdm_job_has_grammar(job) || g->n_found == 0)
                 return TDM_UNGUESSED_NOT;
         if (tdm_now_ns() >= until_ns)
                 g->n_found = 0;
@@ -122,8 +122,13 @@ enum tdm_unguessed tdm_guesses_find(const struct tdm_speculate *sp, const struct
         g->n = g->n_found = g->n_tried = 0;
         if (sp->config.draft_max == 0 || mode == TDM_SPECULATION_OFF)
                 return TDM_UNGUESSED_OFF;
-        if (job->text.constraint && (job->text.turn || job->text.slow_masks))
+        if (tdm_job_has_grammar(job) && (job->text.turn || job->text.slow_masks))
                 return TDM_UNGUESSED_GRAMMAR;
+        if (job->text.constraint && !tdm_job_has_grammar(job)) {
+                most = TDM_MIN(most, tdm_constraint_n_free(job->text.constraint));
+                if (most == 0)
+                        return TDM_UNGUESSED_GRAMMAR;
+        }
         if (c->suspect)
                 return TDM_UNGUESSED_SUSPECT;
         if (most == 0)

@@ -32,6 +32,7 @@ static const char *const mark_texts[][N_MARKS] = {
 
 struct tdm_chat_parser {
         const struct tdm_chat_row *row;
+        bool with_calls; /* else what would be one is text */
         enum state state;
         struct {
                 char bytes[TDM_CHAT_MARK_MAX];
@@ -58,22 +59,23 @@ struct tdm_chat_parser {
 };
 
 int tdm_chat_parser_new(struct tdm_chat_parser **ret, enum tdm_chat_family family,
-                        const struct tdm_tokenizer *tokenizer)
+                        const struct tdm_tokenizer *tokenizer, bool with_calls)
 {
         const struct tdm_chat_row *row = tdm_chat_row_of(family);
         struct tdm_chat_parser *p;
 
-        if (!row || !row->tools)
+        if (!row || (with_calls ? !row->tools : !tdm_chat_row_thinks(row)))
                 return -EOPNOTSUPP;
         p = calloc(1, sizeof(*p));
         if (!p)
                 return -ENOMEM;
         p->row = row;
+        p->with_calls = with_calls;
         for (unsigned i = 0; i < N_MARKS; i++) {
                 const char *text = mark_texts[row->calls][i];
                 bool of_thoughts = i == OPEN_THOUGHT || i == CLOSE_THOUGHT;
 
-                if (text && (row->splits_thinking || !of_thoughts))
+                if (text && (of_thoughts ? row->splits_thinking : with_calls || i != OPEN_CALL))
                         p->marks[i].size =
                                 tdm_chat_mark_bytes(tokenizer, text, p->marks[i].bytes, sizeof(p->marks[i].bytes));
         }
@@ -100,6 +102,13 @@ void tdm_chat_parser_destroy(struct tdm_chat_parser *p)
 void tdm_chat_parser_destroyp(struct tdm_chat_parser **p)
 {
         tdm_chat_parser_destroy(*p);
+}
+
+enum tdm_chat_place tdm_chat_parser_place(const struct tdm_chat_parser *p)
+{
+        return p->state == IN_THOUGHT ? TDM_CHAT_IN_THOUGHT :
+               p->state == IN_HEADER  ? TDM_CHAT_BEFORE_ANSWER :
+                                        TDM_CHAT_IN_ANSWER;
 }
 
 /* ---- what goes out ---- */
@@ -361,7 +370,7 @@ static void take_header(struct tdm_chat_parser *p, char byte)
             memcmp(p->head.data + p->head.size - n, p->marks[MESSAGE].bytes, n) != 0)
                 return;
         p->head.size -= n;
-        name = memmem(p->head.data, p->head.size, to, sizeof(to) - 1);
+        name = p->with_calls ? memmem(p->head.data, p->head.size, to, sizeof(to) - 1) : NULL;
         if (name) {
                 name += sizeof(to) - 1;
                 for (end = name;

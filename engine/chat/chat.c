@@ -169,6 +169,18 @@ bool tdm_chat_family_can_think(enum tdm_chat_family family)
         return row && row->thinking;
 }
 
+enum tdm_chat_thoughts tdm_chat_family_thoughts(enum tdm_chat_family family)
+{
+        const struct tdm_chat_row *row = tdm_chat_row_of(family);
+
+        if (!row)
+                return TDM_CHAT_THOUGHTS_NONE;
+        return row->thinking                              ? TDM_CHAT_THOUGHTS_SWITCH :
+               row->calls == TDM_CHAT_CALLS_CHANNELLED    ? TDM_CHAT_THOUGHTS_EFFORT :
+               row->splits_thinking || row->always_thinks ? TDM_CHAT_THOUGHTS_ALWAYS :
+                                                            TDM_CHAT_THOUGHTS_NONE;
+}
+
 /* A line end in a template's string may be written as one or as backslash-n, as rows have it: Qwen 2 and SmolLM2 were
  * released with the former. */
 static bool template_has(struct tdm_gguf_string template, const char *text)

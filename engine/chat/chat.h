@@ -72,6 +72,14 @@ enum tdm_chat_family tdm_chat_family_by_name(const char *name);
 /* Whether tools can be rendered; whether thinking can be asked for or switched off. */
 bool tdm_chat_family_has_tools(enum tdm_chat_family family);
 bool tdm_chat_family_can_think(enum tdm_chat_family family);
+/* What thinking is, beside text, for a family. */
+enum tdm_chat_thoughts {
+        TDM_CHAT_THOUGHTS_NONE,   /* it has no form for them */
+        TDM_CHAT_THOUGHTS_ALWAYS, /* the model always thinks */
+        TDM_CHAT_THOUGHTS_SWITCH, /* they can be switched off and on */
+        TDM_CHAT_THOUGHTS_EFFORT, /* the model always thinks, with an effort that can be chosen */
+};
+enum tdm_chat_thoughts tdm_chat_family_thoughts(enum tdm_chat_family family);
 
 /* The prompt for the assistant's next turn: BOS, all messages in the family's form, the opening of the model's turn.
  * Same return as tdm_tokenizer_encode_within. -EINVAL where the messages do not fit the family, with err saying why: no

@@ -94,6 +94,11 @@ uint32_t tdm_chat_function(const struct tdm_chat_writer *w, uint32_t tool);
 
 /* NULL: none. */
 const struct tdm_chat_row *tdm_chat_row_of(enum tdm_chat_family family);
+/* Whether what it writes may begin with a thought that can be told from the answer. */
+static inline bool tdm_chat_row_thinks(const struct tdm_chat_row *row)
+{
+        return row->splits_thinking || row->calls == TDM_CHAT_CALLS_CHANNELLED;
+}
 
 int tdm_chat_render_gemma(struct tdm_chat_writer *w);
 int tdm_chat_render_gemma4(struct tdm_chat_writer *w);

@@ -77,7 +77,7 @@ static void assert_parts(const struct chat *c, const char *turn, const char *wan
                 size_t n;
 
                 *to = '\0';
-                assert_int_equal(tdm_chat_parser_new(&parser, c->family, c->tokenizer), 0);
+                assert_int_equal(tdm_chat_parser_new(&parser, c->family, c->tokenizer, true), 0);
                 for (size_t at = 0; at < size; at += step) {
                         assert_int_equal(tdm_chat_parser_push(parser, bytes + at, TDM_MIN(step, size - at), &parts, &n),
                                          0);

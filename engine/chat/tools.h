@@ -2,7 +2,8 @@
  *
  * Each family writes calls in its own form. The grammar allows a call only in that form, with the name of a tool and
  * arguments that satisfy the tool's schema, so the parser meets nothing else; a turn that was cut off may end
- * anywhere. Both are about bytes: the text of the pieces, and for control pieces what tdm_vocabulary_marker() gives. */
+ * anywhere. The parser tells thoughts from the answer too. Both are about bytes: the text of the pieces, and for
+ * control pieces what tdm_vocabulary_marker() gives. */
 #ifndef TDM_ENGINE_CHAT_TOOLS_H
 #define TDM_ENGINE_CHAT_TOOLS_H
 
@@ -41,6 +42,19 @@ enum tdm_chat_part_kind {
         TDM_CHAT_PART_ARGUMENTS, /* the next piece of its arguments, a JSON object in the end */
 };
 
+/* How the thought in front of an answer ends. */
+#define TDM_CHAT_THOUGHT_END_MAX 16u
+struct tdm_chat_thought {
+        bool is_begun;                          /* the prompt has opened it, or what leads to one */
+        int64_t open;                           /* the id that opens it, where the turn begins without; -1: none */
+        uint32_t end[TDM_CHAT_THOUGHT_END_MAX]; /* [n_end]: closes it, and leads to the answer */
+        uint32_t n_end;
+        uint32_t n_close; /* of these, what closes it; the rest is white space that templates write there */
+};
+/* 0. -EOPNOTSUPP: the family has none. -ENOENT: the vocabulary cannot write the end. */
+int tdm_chat_thought_of(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+                        struct tdm_chat_thought *ret);
+
 /* One piece of a turn. Text and thoughts lose the white space at their ends where a call or the answer follows. */
 struct tdm_chat_part {
         enum tdm_chat_part_kind kind;
@@ -52,14 +66,22 @@ struct tdm_chat_part {
 
 struct tdm_chat_parser;
 
-/* One turn. -EOPNOTSUPP: the family has no calls. */
+/* One turn. with_calls: it may call tools; else only thoughts are told from text. -EOPNOTSUPP: the family has no calls,
+ * or no thoughts. */
 int tdm_chat_parser_new(struct tdm_chat_parser **ret, enum tdm_chat_family family,
-                        const struct tdm_tokenizer *tokenizer);
+                        const struct tdm_tokenizer *tokenizer, bool with_calls);
 void tdm_chat_parser_destroy(struct tdm_chat_parser *parser);
 void tdm_chat_parser_destroyp(struct tdm_chat_parser **parser);
 /* Takes the next bytes; *ret_parts [*ret_n] are what they add, valid until the next call. 0 or -ENOMEM. */
 int tdm_chat_parser_push(struct tdm_chat_parser *parser, const char *data, size_t size,
                          const struct tdm_chat_part **ret_parts, size_t *ret_n);
+enum tdm_chat_place {
+        TDM_CHAT_IN_ANSWER,
+        TDM_CHAT_IN_THOUGHT,
+        TDM_CHAT_BEFORE_ANSWER, /* in what stands around messages: the next is a thought, an answer or a call */
+};
+/* Where the turn is, behind all that was pushed. */
+enum tdm_chat_place tdm_chat_parser_place(const struct tdm_chat_parser *parser);
 /* What is still held, where the turn is over. */
 int tdm_chat_parser_finish(struct tdm_chat_parser *parser, const struct tdm_chat_part **ret_parts, size_t *ret_n);
 

@@ -156,6 +156,7 @@ def alive(pid):
 class Result:
     def __init__(self):
         self.ids, self.logprobs, self.pieces, self.times, self.states = [], [], [], [], []
+        self.thoughts = []  # of each token
         self.job = self.reason = self.error = None
         self.done = {}
 
@@ -195,6 +196,7 @@ class Job:
                 r.ids.append(token.get("id", 0))
                 r.logprobs.append(token.get("logprob", 0.0))
                 r.pieces.append(token.get("text", b""))
+                r.thoughts.append(token.get("thinking", b""))
                 r.times.append(now)
         elif kind == "done":
             r.done, r.reason, r.error = m, m.get("reason", "DONE_STOP"), m.get("error")

@@ -1,0 +1,135 @@
+"""Thoughts before an answer, through real workers: told from the answer, switched, ended by a budget. Models have
+random weights: they think where their template has opened a thought, and end it where a budget makes them."""
+import json
+import re
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from tandem_test import *  # noqa: E402,F403
+
+AUTO, OFF, ON, LOW, MEDIUM, HIGH = range(6)
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"],
+          "additionalProperties": False}
+CLOSE = 265  # </think> in the vocabulary of qwen3-thinking
+HI = [("user", "Weather in Oslo?")]
+
+
+def model_of(chat):
+    return make_model("npu", "q8_0", arch="qwen3", chat=chat)
+
+
+def name_of(chat):
+    return os.path.basename(model_of(chat))[:-len(".gguf")]
+
+
+def daemon(*chats, **more):
+    return Daemon(models=tuple(model_of(c) for c in chats), placement=None, **more)
+
+
+def thinker(n=60, **more):
+    return dict(request(model=name_of("qwen3-thinking"), chat=HI, n=n, ignore_end=False, **more))
+
+
+def thought_of(r):
+    return b"".join(r.thoughts).decode()
+
+
+def prompt_tokens(d, chat, **more):
+    return Job(d, **request(model=name_of(chat), chat=HI, n=1, **more)).wait().done["prompt_tokens"]
+
+
+def refused(d, part, **fields):
+    try:
+        error = Job(d, **fields).wait().error
+    except Refused as e:
+        error = {"code": str(e).split(":")[0], "message": str(e)}
+    check(error and part in error["message"], f"{part!r} in the refusal", error)
+    return error["code"]
+
+
+@test
+def told_from_the_answer():
+    """In a chat without tools too. The budget ends the thought by its own mark, and what comes before is the same."""
+    with daemon("qwen3-thinking") as d:
+        free = Job(d, **thinker(temp=0.9, seed=3)).wait()
+        equal(free.text, "", "all of it is a thought")
+        check(len(thought_of(free)) > 20, "it thinks", free.thoughts)
+        equal(free.done["thinking_tokens"], 60, "tokens of the thought")
+        r = Job(d, **thinker(temp=0.9, seed=3, thinking_budget=12)).wait()
+        same_ids(r.ids[:12], free.ids[:12], "before the end")
+        equal(r.ids[12], CLOSE, "its end")
+        check(thought_of(free).startswith(thought_of(r)), "the thought", r.thoughts)
+        check(r.text and not any(r.thoughts[13:]), "an answer behind it", r.text)
+        equal(r.done["thinking_tokens"], 13, "tokens of the thought and of its end")
+
+
+@test
+def binds_the_answer():
+    """A schema, a grammar, a regular expression and stop texts are about the answer alone."""
+    with daemon("qwen3-thinking") as d:
+        for seed in range(times(2, 40)):
+            r = Job(d, **thinker(n=200, temp=1.2, seed=seed, thinking_budget=9, json_schema=json.dumps(SCHEMA))).wait()
+            equal((r.reason, r.ids[9]), ("DONE_STOP", CLOSE), f"seed {seed}")
+            check(len(json.loads(r.text)["city"]) <= 8, "valid by the schema", r.text)
+            check(len(thought_of(r)) > 8, "a thought that no schema binds", thought_of(r))
+            check(not r.done.get("incomplete"), "whole")
+        r = Job(d, **thinker(n=200, seed=5, thinking_budget=9, regex="[0-9]{6}")).wait()
+        check(re.fullmatch("[0-9]{6}", r.text), "a regular expression", r.text)
+        r = Job(d, **thinker(n=9, seed=5, regex="[0-9]{6}")).wait()
+        equal((r.reason, r.text, r.done.get("incomplete")), ("DONE_LENGTH", "", True), "cut in the thought")
+        thought = Job(d, **thinker(n=40)).wait()
+        letters = thought_of(thought)[8:11]
+        r = Job(d, **thinker(n=40, stop=[letters])).wait()
+        same_ids(r.ids, thought.ids, f"{letters!r} in a thought stops nothing")
+
+
+@test
+def same_ids_everywhere():
+    """A budget, alone and with a schema: after a killed worker, with guesses, in company, the ids that it has alone."""
+    cases = [dict(n=50, temp=1.0, seed=seed, thinking_budget=4 + 5 * seed, chunk=seed % 3,
+                  **({"json_schema": json.dumps(SCHEMA)} if seed % 2 else {})) for seed in range(times(4, 30))]
+    with daemon("qwen3-thinking") as d:
+        want = [Job(d, **thinker(speculation=1, **case)).wait() for case in cases]
+        for r, case in zip(want, cases):
+            equal(r.ids[case["thinking_budget"]], CLOSE, "where the budget ends")
+    guesses = kept_file("\n4294967295\n".join(" ".join(map(str, r.ids)) for r in want), ".ids")
+    drafted = 0
+    for env, kills in (({"TANDEM_GUESSES": guesses}, False), ({"TANDEM_GUESSES": guesses}, True), ({}, True)):
+        with daemon("qwen3-thinking", env=env) as d:
+            jobs = [Job(d, **thinker(**case)) for case in cases]
+            for job in jobs[:2] if kills else ():
+                job.until(3)
+                d.signal_worker("gpu")
+            for job, w, case in zip(jobs, want, cases):
+                r = job.wait()
+                same_ids(r.ids, w.ids, f"{case}, {'guesses, ' if env else ''}{'kills' if kills else 'no kill'}")
+                equal((r.text, thought_of(r)), (w.text, thought_of(w)), f"{case}: text and thought")
+                drafted += r.done.get("drafted", 0)
+    check(drafted > 0, "guesses were checked")
+
+
+@test
+def switched():
+    """Each switch reaches the template, and what a model cannot do is refused by name."""
+    with daemon("qwen3", "qwen3-thinking", "gpt-oss", "llama3.1") as d:
+        auto = prompt_tokens(d, "qwen3")
+        equal(prompt_tokens(d, "qwen3", thinking=ON), auto, "thinks by itself")
+        equal(prompt_tokens(d, "qwen3", thinking=HIGH), auto, "a level is on, where there are none")
+        check(prompt_tokens(d, "qwen3", thinking=OFF) > auto, "off is written in the prompt")
+        equal(prompt_tokens(d, "gpt-oss", thinking=MEDIUM), prompt_tokens(d, "gpt-oss"), "medium is the template's own")
+        check(prompt_tokens(d, "gpt-oss", thinking=LOW) != prompt_tokens(d, "gpt-oss"), "a level is in the prompt")
+        equal(prompt_tokens(d, "llama3.1", thinking=OFF), prompt_tokens(d, "llama3.1"), "it never thinks")
+        for chat, part, more in (("gpt-oss", "always thinks", {"thinking": OFF}),
+                                 ("qwen3-thinking", "always thinks", {"thinking": OFF}),
+                                 ("llama3.1", "no form for thoughts", {"thinking": LOW}),
+                                 ("llama3.1", "thinking-budget", {"thinking_budget": 5})):
+            equal(refused(d, part, **request(model=name_of(chat), chat=HI, **more)), "unsupported", chat)
+        for part, more in (("a model thinks in a chat", {"thinking": ON}),
+                           ("a model thinks in a chat", {"thinking_budget": 5}),
+                           ("thinking is off", {"chat": HI, "thinking": OFF, "thinking_budget": 5})):
+            equal(refused(d, part, **request(model=name_of("qwen3"), **more)), "bad-request", str(more))
+
+
+main()
