@@ -356,7 +356,7 @@ static void *map_ours(void *address, size_t len, int prot, int flags, int fd, of
                 errno = -result;
                 return MAP_FAILED;
         }
-        p = map(address, len, prot, flags, memory, 0);
+        p = map(address, len, prot, npk_locks() ? flags : flags & ~MAP_LOCKED, memory, 0);
         close(memory);
         if (p == MAP_FAILED)
                 return p;

@@ -27,6 +27,11 @@ bool npk_is_kernel(void)
         return false;
 }
 
+bool npk_locks(void)
+{
+        return true;
+}
+
 #define N_PAIRS 16u
 #ifndef SO_PEERNAME
 #define SO_PEERNAME 28

@@ -11,6 +11,8 @@ const char *npk_directory(void);
 bool npk_is_ours(int fd);
 /* This thread is in the emulated driver: what it maps and closes is its own. */
 bool npk_is_kernel(void);
+/* Whether a mapping that is asked for as locked is, and counts against RLIMIT_MEMLOCK as with a real device. */
+bool npk_locks(void);
 /* A file of the device, or -1 and errno. stand_in: what open() would open in the tree. */
 int npk_open(const char *stand_in, int flags);
 /* 0 or -errno. extra is read up to r->n_extra; what comes back goes to ret_extra [NPK_MAX_EXTRA], and the reply's arg
