@@ -484,7 +484,12 @@ class Lies(Case):
         """What cannot be compared or sent back is not: the file is fetched anew."""
         for etag in ('W/"old"', '"o"ld"', '"o\rX-Y: z"', '"' + "o" * 200 + '"'):
             self.serve(self.half(etag), self.rest(self.OLD, '"old"'))
-            self.pull()
+            r = self.run_tandem("pull", "--connections", "1", self.server.url + "m.gguf")
+            if "\r" in etag and r.returncode:  # a newer libcurl takes no part of such an answer
+                self.assertIn("Carriage return found in header", r.stderr)
+                self.pull()
+            else:
+                self.assertEqual(r.returncode, 0, r)
             self.assertEqual(self.got(), self.OLD)
             self.assertEqual(self.asked[1], {"Range": None, "If-Range": None}, etag)
             os.unlink(self.models + "/m.gguf")
