@@ -47,8 +47,9 @@ static void vulkan_memory(struct tdm_device *public, struct tdm_device_memory *r
 
         tdm_vk_memory_left(device, &left, &total);
         left -= TDM_MIN(TDM_MIN(TDM_MAX(left / 8, WORK_BYTES_MIN), WORK_BYTES_MAX), left / 2);
-        ret->holds_weights = !device->import;
-        ret->cache_bytes_max = TDM_MAX(device->import ? TDM_MAX(device->max_allocation, left) : left, UINT64_C(1));
+        ret->holds_weights = !device->memory.import;
+        ret->cache_bytes_max =
+                TDM_MAX(device->memory.import ? TDM_MAX(device->memory.max_allocation, left) : left, UINT64_C(1));
 }
 
 static const char *vulkan_numerics_id(const struct tdm_device *device)
@@ -89,15 +90,15 @@ static const char *vulkan_plan(const struct tdm_device_model *public)
                 m->layers[0].q.act == TDM_VK_ACT_I16 ? "of 15 bits" :
                                                        "of 8 and 15 bits",
                 m->attention.is_f16 ? few_rows : "", m->attention.is_f16 ? ")" : "",
-                m->cache.imported || (!m->cache.n_buffers && device->import) ?
+                m->cache.imported || (!m->cache.n_buffers && device->memory.import) ?
                         "imported in place" :
                         "on the device, written behind into its segment",
                 m->activations.dmabuf        ? "imported in place (dma-buf)" :
                 m->activations.buffer.buffer ? "imported in place (host pointer)" :
                                                "copied where another worker follows",
                 no_dmabuf, (double)m->memory_bytes / 0x1p20, (unsigned long long)device->counters.allocations,
-                (double)device->max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
-                device->loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
+                (double)device->memory.max_allocation / 0x1p20, (unsigned long long)device->counters.pipelines,
+                device->kept.loaded_bytes >> 10, device->chained ? "without barriers" : "by barriers", proven, tried);
         return m->plan;
 }
 

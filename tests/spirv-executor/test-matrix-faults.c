@@ -211,11 +211,11 @@ int main(int argc, char **argv)
                 return 1;
         }
         device = (struct tdm_vk_device *)opened;
-        if (device->emulates_units || !(device->any_units || (device->f16_units && device->matrix_units))) {
+        if (device->units.emulated || !(device->units.any || (device->units.f16 && device->units.int8))) {
                 fprintf(stderr, "%s is not the executor\n", device->description);
                 return 1;
         }
-        r = device->any_units ? cmocka_run_group_tests(amd, NULL, NULL) : cmocka_run_group_tests(nvidia, NULL, NULL);
+        r = device->units.any ? cmocka_run_group_tests(amd, NULL, NULL) : cmocka_run_group_tests(nvidia, NULL, NULL);
         tdm_vulkan_device_ops.close(opened);
         return r;
 }

@@ -15,7 +15,7 @@ FOLDERS = ("client-lib/", "common/", "daemon/", "engine/", "gpu-worker/", "http-
 # What a peer, a file or a command line lists one by one, and nothing else.
 PROTOCOLS = {"tdm_config"}  # a member for each setting of tandem.conf
 # Not made of parts yet.
-PENDING = {"tdm_host_model", "tdm_vk_device"}
+PENDING = {"tdm_host_model"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*$", re.M)

@@ -17,24 +17,25 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
                 .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT
         };
         VkPhysicalDeviceMemoryProperties2 properties = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
-                                                         .pNext = device->has_budget ? &budget : NULL };
+                                                         .pNext = device->memory.has_budget ? &budget : NULL };
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
-        *ret_total = *ret_left = tdm_vk_heaps_bytes(&properties.memoryProperties, device->heaps);
+        *ret_total = *ret_left = tdm_vk_heaps_bytes(&properties.memoryProperties, device->memory.heaps);
         /* What the driver would still give, or less where the admin says so (gpu-memory). */
-        if (device->has_budget)
-                *ret_left = tdm_vk_heaps_left(&budget, device->heaps);
-        if (device->memory_limit)
-                *ret_left =
-                        TDM_MIN(*ret_left, device->memory_limit - TDM_MIN(device->memory_used, device->memory_limit));
+        if (device->memory.has_budget)
+                *ret_left = tdm_vk_heaps_left(&budget, device->memory.heaps);
+        if (device->memory.limit_bytes)
+                *ret_left = TDM_MIN(*ret_left, device->memory.limit_bytes -
+                                                       TDM_MIN(device->memory.used_bytes, device->memory.limit_bytes));
 }
 
 /* Where the device shares the machine's memory, a full heap of its own is no reason to have no room. */
 static int own_type(const struct tdm_vk_device *device, uint32_t allowed, uint32_t without)
 {
-        return device->is_shared ?
-                       tdm_vk_memory_type(&device->memory, allowed, 0, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, without) :
-                       tdm_vk_memory_type(&device->memory, allowed, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, without);
+        return device->memory.is_shared ? tdm_vk_memory_type(&device->memory.properties, allowed, 0,
+                                                             VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, without) :
+                                          tdm_vk_memory_type(&device->memory.properties, allowed,
+                                                             VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, without);
 }
 
 static int choose_type(const struct tdm_vk_device *device, uint32_t allowed, enum tdm_vk_place place, uint32_t without)
@@ -45,11 +46,11 @@ static int choose_type(const struct tdm_vk_device *device, uint32_t allowed, enu
         case TDM_VK_DEVICE_MEMORY:
                 return own_type(device, allowed, without);
         case TDM_VK_SHARED_MEMORY:
-                return tdm_vk_memory_type(&device->memory, allowed, mapped, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
-                                          without);
+                return tdm_vk_memory_type(&device->memory.properties, allowed, mapped,
+                                          VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, without);
         default:
-                return tdm_vk_memory_type(&device->memory, allowed, mapped, VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
-                                          without);
+                return tdm_vk_memory_type(&device->memory.properties, allowed, mapped,
+                                          VK_MEMORY_PROPERTY_HOST_CACHED_BIT, without);
         }
 }
 
@@ -104,7 +105,7 @@ static VkResult allocate_memory(struct tdm_vk_device *device, struct tdm_vk_buff
                 r = device->vk.AllocateMemory(device->vk.device, &info, NULL, &buffer->memory);
                 if (r != VK_ERROR_OUT_OF_DEVICE_MEMORY)
                         break;
-                without |= 1u << device->memory.memoryTypes[type].heapIndex;
+                without |= 1u << device->memory.properties.memoryTypes[type].heapIndex;
         }
         if (r != VK_SUCCESS)
                 return r;
@@ -122,8 +123,8 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
         VkResult r;
 
         size_bytes = TDM_ALIGN_UP(TDM_MAX(size_bytes, UINT64_C(256)), UINT64_C(256));
-        r = size_bytes > device->max_allocation ? VK_ERROR_OUT_OF_DEVICE_MEMORY :
-                                                  create_buffer(device, &b, size_bytes, 0);
+        r = size_bytes > device->memory.max_allocation ? VK_ERROR_OUT_OF_DEVICE_MEMORY :
+                                                         create_buffer(device, &b, size_bytes, 0);
         if (r == VK_SUCCESS) {
                 r = allocate_memory(device, &b, place);
                 if (r != VK_SUCCESS)
@@ -131,7 +132,7 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
         }
         if (r == VK_SUCCESS) {
                 b.counted_bytes = place == TDM_VK_DEVICE_MEMORY ? size_bytes : 0;
-                device->memory_used += b.counted_bytes;
+                device->memory.used_bytes += b.counted_bytes;
                 *buffer = b;
                 return 0;
         }
@@ -142,7 +143,7 @@ int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffe
                 err, TDM_E_NO_MEMORY,
                 "cannot allocate %.1f MiB for %s: %s; %.1f of the GPU's %.1f MiB are free, one piece may have %.1f MiB",
                 (double)size_bytes / 0x1p20, what, tdm_vk_result_name(r), (double)left / 0x1p20, (double)total / 0x1p20,
-                (double)device->max_allocation / 0x1p20);
+                (double)device->memory.max_allocation / 0x1p20);
 }
 
 /* Memory for the buffer out of what `import`, a link of the allocation's chain, describes: of coherent types only,
@@ -160,8 +161,8 @@ static bool import_memory(struct tdm_vk_device *device, struct tdm_vk_buffer *bu
         int type;
 
         device->vk.GetBufferMemoryRequirements(device->vk.device, buffer->buffer, &need);
-        type = tdm_vk_memory_type(&device->memory, need.memoryTypeBits & types, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
-                                  nice, 0);
+        type = tdm_vk_memory_type(&device->memory.properties, need.memoryTypeBits & types,
+                                  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, nice, 0);
         info.memoryTypeIndex = (uint32_t)type;
         if (type >= 0 && need.size <= buffer->size_bytes &&
             device->vk.AllocateMemory(device->vk.device, &info, NULL, &buffer->memory) == VK_SUCCESS)
@@ -180,8 +181,8 @@ int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buf
         };
         struct tdm_vk_buffer b;
 
-        if (!device->import_align || (uintptr_t)base % device->import_align || size_bytes % device->import_align ||
-            size_bytes > device->max_allocation)
+        if (!device->memory.import_align || (uintptr_t)base % device->memory.import_align ||
+            size_bytes % device->memory.import_align || size_bytes > device->memory.max_allocation)
                 return -EOPNOTSUPP;
         if (device->vk.GetMemoryHostPointerPropertiesEXT(device->vk.device, import.handleType, base, &properties) !=
                     VK_SUCCESS ||
@@ -207,7 +208,7 @@ static bool may_import_dmabuf(const struct tdm_vk_device *device, bool *ret_dedi
         VkExternalBufferProperties properties = { .sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES };
         VkExternalMemoryFeatureFlags features;
 
-        if (!device->has_dmabuf || !device->vk.GetMemoryFdPropertiesKHR)
+        if (!device->memory.has_dmabuf || !device->vk.GetMemoryFdPropertiesKHR)
                 return false;
         device->vk.GetPhysicalDeviceExternalBufferProperties(device->physical, &info, &properties);
         features = properties.externalMemoryProperties.externalMemoryFeatures;
@@ -232,7 +233,7 @@ int tdm_vk_buffer_import_dmabuf(struct tdm_vk_device *device, struct tdm_vk_buff
         if (!may_import_dmabuf(device, &is_dedicated))
                 return -EOPNOTSUPP;
         *ret_why = "too large for one piece of the device's memory";
-        if (size_bytes > device->max_allocation)
+        if (size_bytes > device->memory.max_allocation)
                 return -EOPNOTSUPP;
         *ret_why = "the driver refuses it";
         if (device->vk.GetMemoryFdPropertiesKHR(device->vk.device, import.handleType, fd, &properties) != VK_SUCCESS ||
@@ -261,7 +262,7 @@ void tdm_vk_buffer_deinit(struct tdm_vk_device *device, struct tdm_vk_buffer *bu
                 device->vk.DestroyBuffer(device->vk.device, buffer->buffer, NULL);
         if (buffer->memory)
                 device->vk.FreeMemory(device->vk.device, buffer->memory, NULL);
-        device->memory_used -= buffer->counted_bytes;
+        device->memory.used_bytes -= buffer->counted_bytes;
         *buffer = (struct tdm_vk_buffer){};
 }
 

@@ -299,17 +299,17 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                                                   .pNext = &host };
 
                 device->vk.GetPhysicalDeviceProperties2(device->physical, &p);
-                device->import_align = host.minImportedHostPointerAlignment;
+                device->memory.import_align = host.minImportedHostPointerAlignment;
                 names[info.enabledExtensionCount++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
         }
         if (has_extension(extensions, n, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) &&
             has_extension(extensions, n, VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME)) {
-                device->has_dmabuf = true;
+                device->memory.has_dmabuf = true;
                 names[info.enabledExtensionCount++] = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME;
                 names[info.enabledExtensionCount++] = VK_EXT_EXTERNAL_MEMORY_DMA_BUF_EXTENSION_NAME;
         }
         if (has_extension(extensions, n, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)) {
-                device->has_budget = true;
+                device->memory.has_budget = true;
                 names[info.enabledExtensionCount++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
         }
 
@@ -341,21 +341,21 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
         f13 = (VkPhysicalDeviceVulkan13Features){ .sType = f13.sType,
                                                   .shaderIntegerDotProduct = VK_TRUE,
                                                   .maintenance4 = VK_TRUE };
-        device->matrix_units = has_matrices && is_fixed_at_32(device) && tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
-        device->any_units = device->matrix_units ? 0 : units;
-        device->f16_units = device->matrix_units && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
-        device->emulates_units = emulates && !device->f16_units;
-        if (device->emulates_units) {
-                device->f16_units = true;
-                device->any_units = TDM_VK_TILES_UNIT(16, 16, 16, ANY_SUBGROUP);
+        device->units.int8 = has_matrices && is_fixed_at_32(device) && tdm_vk_matrix_units(device, TDM_VK_UNITS_INT8);
+        device->units.any = device->units.int8 ? 0 : units;
+        device->units.f16 = device->units.int8 && has_f16 && tdm_vk_matrix_units(device, TDM_VK_UNITS_F16);
+        device->units.emulated = emulates && !device->units.f16;
+        if (device->units.emulated) {
+                device->units.f16 = true;
+                device->units.any = TDM_VK_TILES_UNIT(16, 16, 16, ANY_SUBGROUP);
                 f12.shaderFloat16 = VK_TRUE;
         }
-        if (device->any_units && !device->emulates_units)
+        if (device->units.any && !device->units.emulated)
                 f13.subgroupSizeControl = f13.computeFullSubgroups = VK_TRUE;
-        if (device->matrix_units || (device->any_units && !device->emulates_units)) {
+        if (device->units.int8 || (device->units.any && !device->units.emulated)) {
                 info.enabledExtensionCount++;
                 f13.pNext = &matrix_features;
-                f12.shaderFloat16 = device->f16_units;
+                f12.shaderFloat16 = device->units.f16;
                 f12.vulkanMemoryModel = f12.vulkanMemoryModelDeviceScope = VK_TRUE;
         }
         /* What draws the screen goes first. NVIDIA's GPUs are left as they were measured. */
@@ -418,19 +418,19 @@ static int look_at_memory(struct tdm_vk_device *device, VkPhysicalDeviceType typ
         const char *forced = tdm_vk_switch(TDM_VK_SWITCH_MEMORY);
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
-        device->memory = properties.memoryProperties;
-        device->unified = type == VK_PHYSICAL_DEVICE_TYPE_CPU || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
-        device->is_shared = device->unified;
-        device->heaps = tdm_vk_heaps_counted(&device->memory, device->is_shared);
-        device->import = device->import_align != 0 && device->unified;
+        device->memory.properties = properties.memoryProperties;
+        device->memory.unified = type == VK_PHYSICAL_DEVICE_TYPE_CPU || type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+        device->memory.is_shared = device->memory.unified;
+        device->memory.heaps = tdm_vk_heaps_counted(&device->memory.properties, device->memory.is_shared);
+        device->memory.import = device->memory.import_align != 0 && device->memory.unified;
         if (!forced || strcmp(forced, "auto") == 0)
                 return 0;
-        if (strcmp(forced, "copy") != 0 && (strcmp(forced, "import") != 0 || !device->import_align))
+        if (strcmp(forced, "copy") != 0 && (strcmp(forced, "import") != 0 || !device->memory.import_align))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "TANDEM_VULKAN_MEMORY=%s: known are auto, copy and, where the driver imports "
                                      "host memory, import",
                                      forced);
-        device->import = device->unified = forced[0] == 'i';
+        device->memory.import = device->memory.unified = forced[0] == 'i';
         return 0;
 }
 
@@ -462,7 +462,7 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         if (result != VK_SUCCESS)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "cannot open %s: %s", properties.deviceName,
                                      tdm_vk_result_name(result));
-        device->max_allocation = p11.maxMemoryAllocationSize;
+        device->memory.max_allocation = p11.maxMemoryAllocationSize;
         device->max_groups_x = properties.limits.maxComputeWorkGroupCount[0];
         device->ns_per_tick = properties.limits.timestampPeriod;
         device->is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
@@ -484,11 +484,12 @@ static int open_gpu(struct tdm_vk_device *device, const struct tdm_device_config
         tdm_vk_cache_save(device);
         snprintf(device->description, sizeof(device->description),
                  "%.60s, %s, memory %s, %.1f GiB, subgroups of %u%s, %.40s", properties.deviceName,
-                 type_name(properties.deviceType), device->import ? "imported" : "copied",
-                 (double)tdm_vk_heaps_bytes(&device->memory, device->heaps) / 0x1p30, p11.subgroupSize,
-                 device->f16_units                         ? ", int8 and f16 matrices" :
-                 device->matrix_units || device->any_units ? ", int8 matrices" :
-                                                             "",
+                 type_name(properties.deviceType), device->memory.import ? "imported" : "copied",
+                 (double)tdm_vk_heaps_bytes(&device->memory.properties, device->memory.heaps) / 0x1p30,
+                 p11.subgroupSize,
+                 device->units.f16                       ? ", int8 and f16 matrices" :
+                 device->units.int8 || device->units.any ? ", int8 matrices" :
+                                                           "",
                  p12.driverInfo);
         return 0;
 }
@@ -502,9 +503,9 @@ int tdm_vk_device_open(struct tdm_vk_device **ret, const struct tdm_device_confi
         if (!device)
                 return tdm_error_set(err, -ENOMEM, "vulkan device: no memory");
         device->next_stage = 1;
-        device->cache_fd = -1;
+        device->kept.fd = -1;
         device->heartbeat = config->heartbeat;
-        device->memory_limit = config->memory_bytes;
+        device->memory.limit_bytes = config->memory_bytes;
         r = tdm_pool_new(&device->threads, config->n_threads, config->heartbeat);
         if (r < 0)
                 tdm_error_set(err, r, "vulkan device: cannot start threads: %s", strerror(-r));

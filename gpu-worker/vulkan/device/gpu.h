@@ -37,15 +37,15 @@ struct tdm_vk_buffer {
         VkDeviceMemory memory;
         VkDeviceAddress address;
         uint64_t size_bytes;
-        uint64_t counted_bytes; /* in tdm_vk_device.memory_used */
+        uint64_t counted_bytes; /* in tdm_vk_device.memory.used_bytes */
         uint8_t *map;           /* NULL: not mapped */
 };
 
 /* what: for the message. TDM_E_NO_MEMORY with sizes. */
 int tdm_vk_buffer_init(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint64_t size_bytes,
                        enum tdm_vk_place place, const char *what, struct tdm_error *err);
-/* Uses host memory in place; base and size are multiples of device->import_align. -EOPNOTSUPP where the driver will
- * not. */
+/* Uses host memory in place; base and size are multiples of device->memory.import_align. -EOPNOTSUPP where the driver
+ * will not. */
 int tdm_vk_buffer_import(struct tdm_vk_device *device, struct tdm_vk_buffer *buffer, uint8_t *base,
                          uint64_t size_bytes);
 /* The same for a dma-buf of that size, which stays the caller's. -EOPNOTSUPP and what is in the way, a few words. */
@@ -214,40 +214,58 @@ struct tdm_vk_counters {
         uint64_t rows_spared;
 };
 
+/* What memory the device has, and how much of it is in use. */
+struct tdm_vk_memory {
+        VkPhysicalDeviceMemoryProperties properties;
+        uint32_t heaps; /* heaps.h: those that count */
+        bool is_shared; /* it has none of its own */
+        uint64_t max_allocation;
+        bool has_budget;
+        uint64_t limit_bytes;  /* of the configuration; 0: none */
+        uint64_t used_bytes;   /* of the device's memory */
+        bool unified;          /* it is the host's */
+        bool import;           /* and can be used in place: segments are */
+        uint64_t import_align; /* 0: cannot */
+        bool has_dmabuf;       /* VK_EXT_external_memory_dma_buf */
+};
+
+/* Kernels and shapes as they lie on disk (pipeline-cache.c). */
+struct tdm_vk_kept {
+        VkPipelineCache cache; /* NULL: none */
+        int fd;                /* of its file; -1: none */
+        size_t size_bytes;     /* that lie on disk */
+        size_t loaded_bytes;   /* that lay there at the beginning */
+        unsigned n_pipelines;  /* that the device had when it was last saved */
+        unsigned n_tuned;      /* the same */
+};
+
+/* Matrix units that kernels can use. */
+struct tdm_vk_usable_units {
+        bool int8;     /* MATMUL_INT8 and MATMUL_INT8_WIDE */
+        uint32_t any;  /* MATMUL_INT8_ANY: TDM_VK_TILES_UNIT; 0: none */
+        bool f16;      /* MATMUL_F16 and MATMUL_F16_WIDE */
+        bool emulated; /* f16, by tdm_vk_emulated_code */
+};
+
 struct tdm_vk_device {
         struct tdm_device public;
         struct tdm_vk vk;
         VkPhysicalDevice physical;
-        VkPhysicalDeviceMemoryProperties memory;
-        uint32_t heaps; /* heaps.h: those that count */
-        bool is_shared; /* has no memory of its own */
-        uint64_t max_allocation;
-        bool has_budget;
-        uint64_t memory_limit; /* of the configuration; 0: none */
-        uint64_t memory_used;  /* of the device's memory */
-        bool unified;          /* memory is the host's */
-        bool import;           /* and can be used in place: segments are */
-        bool is_cpu;           /* a CPU implementation: it needs the cores itself, and compiles slowly */
+        struct tdm_vk_memory memory;
+        bool is_cpu; /* a CPU implementation: it needs the cores itself, and compiles slowly */
         /* A CPU implementation does without the kernels that only make a GPU faster. Tests have them all with
          * TANDEM_VULKAN_KERNELS=all. */
         bool few_kernels;
         /* A thread has at most 128 of 32 bits: Intel's GPUs, in their smallest subgroups. Tests have the kernels for
          * that with TANDEM_VULKAN_KERNELS=few-registers. Only without a chain. */
         bool few_registers;
-        uint64_t import_align; /* 0: cannot */
-        bool has_dmabuf;       /* VK_EXT_external_memory_dma_buf */
         uint32_t max_groups_x;
         VkQueue queue;
         uint32_t queue_family;
         VkCommandPool pool;
         VkPipelineLayout layout;
         VkPhysicalDeviceProperties properties;
-        VkPipelineCache cache;    /* NULL: none */
-        int cache_fd;             /* of its file; -1: none */
-        size_t cached_bytes;      /* that lie on disk */
-        size_t loaded_bytes;      /* that lay there at the beginning */
-        unsigned cache_pipelines; /* n_pipelines when it was last saved */
-        unsigned cache_tuned;     /* n_tuned then */
+        struct tdm_vk_kept kept;
         struct tdm_vk_pipeline pipelines[TDM_VK_MAX_PIPELINES];
         unsigned n_pipelines;
         struct tdm_vk_pipeline missing; /* the last one that was asked for and is not there */
@@ -265,11 +283,8 @@ struct tdm_vk_device {
         VkQueryPool queries;
         float ns_per_tick;
         bool profiling;
-        bool chained;             /* kernels follow each other without barriers: chain.c */
-        bool matrix_units;        /* there are some that MATMUL_INT8 and MATMUL_INT8_WIDE can use */
-        uint32_t any_units;       /* that MATMUL_INT8_ANY can use: TDM_VK_TILES_UNIT; 0: none */
-        bool f16_units;           /* and MATMUL_F16 and MATMUL_F16_WIDE */
-        bool emulates_units;      /* f16_units, by tdm_vk_emulated_code */
+        bool chained; /* kernels follow each other without barriers: chain.c */
+        struct tdm_vk_usable_units units;
         struct tdm_pool *threads; /* copies and sampling */
         _Atomic uint64_t *heartbeat;
         struct tdm_vk_counters counters;

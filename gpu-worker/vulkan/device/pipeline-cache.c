@@ -124,14 +124,14 @@ void tdm_vk_cache_open(struct tdm_vk_device *device, bool (*sane)(const struct t
         size_t n = 0;
 
         if (path_of(device, path, sizeof(path))) {
-                device->cache_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-                if (device->cache_fd >= 0)
-                        data = load_file(device, device->cache_fd, &n);
+                device->kept.fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+                if (device->kept.fd >= 0)
+                        data = load_file(device, device->kept.fd, &n);
                 if (!data) { /* another process may hold the file open: it is not written to */
-                        _cleanup_(closep) int refused = device->cache_fd;
+                        _cleanup_(closep) int refused = device->kept.fd;
 
                         unlink(path);
-                        device->cache_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+                        device->kept.fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
                         (void)refused;
                 }
         }
@@ -141,13 +141,13 @@ void tdm_vk_cache_open(struct tdm_vk_device *device, bool (*sane)(const struct t
                 for (uint32_t i = 0; i < TDM_MIN(kept->n, TDM_VK_MAX_TUNED); i++)
                         if (sane(&kept->tuned[i]))
                                 device->tuned[device->n_tuned++] = kept->tuned[i];
-                device->cache_tuned = device->n_tuned;
+                device->kept.n_tuned = device->n_tuned;
                 info.initialDataSize = n - sizeof(*kept);
                 info.pInitialData = data + sizeof(*kept);
         }
-        if (device->vk.CreatePipelineCache(device->vk.device, &info, NULL, &device->cache) != VK_SUCCESS)
-                device->cache = VK_NULL_HANDLE;
-        device->cached_bytes = device->loaded_bytes = device->cache ? n : 0;
+        if (device->vk.CreatePipelineCache(device->vk.device, &info, NULL, &device->kept.cache) != VK_SUCCESS)
+                device->kept.cache = VK_NULL_HANDLE;
+        device->kept.size_bytes = device->kept.loaded_bytes = device->kept.cache ? n : 0;
 }
 
 void tdm_vk_cache_save(struct tdm_vk_device *device)
@@ -157,34 +157,34 @@ void tdm_vk_cache_save(struct tdm_vk_device *device)
         struct cache_tuned *kept;
         size_t n = 0;
 
-        if (!device->cache || device->cache_fd < 0 ||
-            (device->cache_pipelines == device->n_pipelines && device->cache_tuned == device->n_tuned))
+        if (!device->kept.cache || device->kept.fd < 0 ||
+            (device->kept.n_pipelines == device->n_pipelines && device->kept.n_tuned == device->n_tuned))
                 return;
-        device->cache_pipelines = device->n_pipelines;
-        if (device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, NULL) != VK_SUCCESS || n == 0 ||
-            (n + sizeof(*kept) == device->cached_bytes && device->cache_tuned == device->n_tuned) ||
+        device->kept.n_pipelines = device->n_pipelines;
+        if (device->vk.GetPipelineCacheData(device->vk.device, device->kept.cache, &n, NULL) != VK_SUCCESS || n == 0 ||
+            (n + sizeof(*kept) == device->kept.size_bytes && device->kept.n_tuned == device->n_tuned) ||
             n > BYTES_MAX - sizeof(header) - sizeof(*kept))
                 return;
         data = calloc(1, n + sizeof(*kept));
-        if (!data ||
-            device->vk.GetPipelineCacheData(device->vk.device, device->cache, &n, data + sizeof(*kept)) != VK_SUCCESS)
+        if (!data || device->vk.GetPipelineCacheData(device->vk.device, device->kept.cache, &n, data + sizeof(*kept)) !=
+                             VK_SUCCESS)
                 return;
         kept = (struct cache_tuned *)data;
-        kept->n = device->cache_tuned = device->n_tuned;
+        kept->n = device->kept.n_tuned = device->n_tuned;
         memcpy(kept->tuned, device->tuned, sizeof(kept->tuned));
         n += sizeof(*kept);
         header_init(device, &header, data, n);
-        if (ftruncate(device->cache_fd, 0) == 0 && write_all(device->cache_fd, data, n, sizeof(header)) &&
-            write_all(device->cache_fd, &header, sizeof(header), 0))
-                device->cached_bytes = n;
+        if (ftruncate(device->kept.fd, 0) == 0 && write_all(device->kept.fd, data, n, sizeof(header)) &&
+            write_all(device->kept.fd, &header, sizeof(header), 0))
+                device->kept.size_bytes = n;
 }
 
 void tdm_vk_cache_close(struct tdm_vk_device *device)
 {
-        if (device->cache)
-                device->vk.DestroyPipelineCache(device->vk.device, device->cache, NULL);
-        device->cache = VK_NULL_HANDLE;
-        if (device->cache_fd >= 0)
-                close(device->cache_fd);
-        device->cache_fd = -1;
+        if (device->kept.cache)
+                device->vk.DestroyPipelineCache(device->vk.device, device->kept.cache, NULL);
+        device->kept.cache = VK_NULL_HANDLE;
+        if (device->kept.fd >= 0)
+                close(device->kept.fd);
+        device->kept.fd = -1;
 }

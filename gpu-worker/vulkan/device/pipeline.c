@@ -173,7 +173,7 @@ static VkResult compile_pipeline(struct tdm_vk_device *device, enum tdm_vk_shade
                                  VkPipeline *ret)
 {
         const struct shader *own = shader_of(device, shader, constants);
-        bool emulated = device->emulates_units && subblock_shaders[shader].code;
+        bool emulated = device->units.emulated && subblock_shaders[shader].code;
         struct tdm_vk_code code =
                 emulated ? tdm_vk_emulated_code(shader, own == &subblock_shaders[shader] || own == &rows_shaders[1]) :
                            (struct tdm_vk_code){ own->code, (size_t)(own->end - own->code) * sizeof(*own->code) };
@@ -206,7 +206,7 @@ static VkResult compile_pipeline(struct tdm_vk_device *device, enum tdm_vk_shade
         r = device->vk.CreateShaderModule(device->vk.device, &module_info, NULL, &info.stage.module);
         if (r != VK_SUCCESS)
                 return r;
-        r = device->vk.CreateComputePipelines(device->vk.device, device->cache, 1, &info, NULL, ret);
+        r = device->vk.CreateComputePipelines(device->vk.device, device->kept.cache, 1, &info, NULL, ret);
         device->vk.DestroyShaderModule(device->vk.device, info.stage.module, NULL);
         return r;
 }

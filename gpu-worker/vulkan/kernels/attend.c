@@ -142,7 +142,7 @@ int tdm_vk_kernels_attend_f16(struct tdm_vk_model *m, struct tdm_error *err)
         struct tdm_vk_kernel single, many, rotating[2];
         int r;
 
-        if (m->device->emulates_units || m->kv.type != TDM_KV_F16 ||
+        if (m->device->units.emulated || m->kv.type != TDM_KV_F16 ||
             (m->hp.head_dim != 64 && m->hp.head_dim != 128 && m->hp.head_dim != 256))
                 return 0;
         m->attention.is_f16 = true;

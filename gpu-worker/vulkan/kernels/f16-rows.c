@@ -67,7 +67,7 @@ bool tdm_vk_f16_wanted(const struct tdm_vk_model *m)
                                                            TDM_TENSOR_DOWN_EXPS };
         bool pays = 3ull * m->hp.d_model * m->hp.d_ff >= FFN_WEIGHTS_MIN;
 
-        if (!m->device->f16_units || m->device->import || m->precision != TDM_PRECISION_DEFAULT ||
+        if (!m->device->units.f16 || m->device->memory.import || m->precision != TDM_PRECISION_DEFAULT ||
             tdm_recipe_features(&m->recipe, &m->hp) & NOT_F16)
                 return false;
         for (uint32_t i = 0; i < m->hp.n_layers; i++) {

@@ -191,7 +191,7 @@ static bool int8_takes(const struct tdm_vk_device *device, const struct tdm_vk_m
 {
         uint32_t type = a->type & ~TDM_VK_DEINTERLEAVED;
 
-        return device->matrix_units && (type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0) && a->act != TDM_ACT_F32 &&
+        return device->units.int8 && (type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0) && a->act != TDM_ACT_F32 &&
                !tdm_vk_is_f16(a);
 }
 
@@ -243,7 +243,7 @@ void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_ma
         bool halves = info.sub_values == 16;
         uint32_t most = info.has_min && a->act == TDM_ACT_I16 ? 3 : 4, tiles = n_rows <= 64 ? 2 : most,
                  row_groups = n_rows <= 32 ? 1 : 2, out_groups = 4,
-                 workgroups = TDM_DIV_UP(n_rows, row_groups * tiles * TDM_VK_TILES_M(device->any_units));
+                 workgroups = TDM_DIV_UP(n_rows, row_groups * tiles * TDM_VK_TILES_M(device->units.any));
 
         if (halves && !info.has_min && a->act == TDM_ACT_I8 && n_rows > 64 && workgroups % 2 == 0) {
                 row_groups = 4;
@@ -252,16 +252,16 @@ void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_ma
         /* Of types with two minima a block, each subgroup loads both blocks of a panel. */
         assert(!halves || !info.has_min ||
                (ANY_BLOCKS == 2 &&
-                2 * out_groups * TDM_VK_TILES_N(device->any_units) % (16 * row_groups * out_groups) == 0));
-        ret[0] = TDM_VK_TILES(tiles, 2u, row_groups, ANY_BLOCKS) | device->any_units;
-        ret[1] = row_groups * out_groups * TDM_VK_TILES_SUBGROUP(device->any_units);
+                2 * out_groups * TDM_VK_TILES_N(device->units.any) % (16 * row_groups * out_groups) == 0));
+        ret[0] = TDM_VK_TILES(tiles, 2u, row_groups, ANY_BLOCKS) | device->units.any;
+        ret[1] = row_groups * out_groups * TDM_VK_TILES_SUBGROUP(device->units.any);
 }
 
 static bool any_takes(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a)
 {
         uint32_t type = a->type & ~TDM_VK_DEINTERLEAVED;
 
-        return device->any_units && a->act != TDM_ACT_F32 && !tdm_vk_is_f16(a) &&
+        return device->units.any && a->act != TDM_ACT_F32 && !tdm_vk_is_f16(a) &&
                a->cols >= ANY_BLOCKS * TDM_BLOCK_VALUES &&
                (type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type));
 }

@@ -54,7 +54,7 @@ static void need_all(uint32_t type)
         need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(4, 2, 0), 64, 0);
         need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 0), 64, 0);
-        if (!device->emulates_units)
+        if (!device->units.emulated)
                 need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, 1), 64, 0);
         need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 0), 8 * 32, 4);
         need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 3), 8 * 32, 4);
@@ -79,7 +79,7 @@ static void need_few(uint32_t type)
         need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(2, 2, 7, 2, 1), 4 * 32, 4);
         need(TDM_VK_MATVEC_F16, type, TDM_VK_MATVEC_F16_SHAPE(1, 1, 4, 2, 0), 4 * 32, ROOM(4));
         need(TDM_VK_MATMUL_F16, type, TDM_VK_MATMUL_F16_SHAPE(4, 3, 7, 0), 2 * 32, 0);
-        need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, device->emulates_units ? 0 : 1), 64, 0);
+        need(TDM_VK_MATMUL_F16_WIDE, type, TDM_VK_MATMUL_F16_WIDE_SHAPE(8, 1, device->units.emulated ? 0 : 1), 64, 0);
         switch (turn++ % 3) {
         case 0:
                 need(TDM_VK_MATVEC_F16_EXPERTS, type, TDM_VK_MATVEC_F16_SHAPE(1, 2, 2, 2, 0), 8 * 32, 4);
@@ -113,7 +113,7 @@ static void prove_type(uint32_t type)
                 n_kernels++;
         }
         assert_int_equal(n_proven, n_kernels);
-        assert_int_equal(n_kernels, few ? 6 : device->emulates_units ? 17 : 18);
+        assert_int_equal(n_kernels, few ? 6 : device->units.emulated ? 17 : 18);
         tdm_vk_pipelines_forget(device, begin);
 }
 
@@ -149,11 +149,11 @@ int main(int argc, char **argv)
                 return 77;
         }
         device = (struct tdm_vk_device *)opened;
-        if (!device->f16_units && getenv("TANDEM_TEST_SHIPPED_KERNELS")) {
+        if (!device->units.f16 && getenv("TANDEM_TEST_SHIPPED_KERNELS")) {
                 fprintf(stderr, "the device has no matrix units that the kernels take\n");
                 return 1;
         }
-        if (!device->f16_units) {
+        if (!device->units.f16) {
                 fprintf(stderr, "skipped: the device has neither matrix units nor shaderFloat16\n");
                 return 77;
         }

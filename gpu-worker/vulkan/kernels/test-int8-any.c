@@ -31,7 +31,7 @@ static void need_all(uint32_t type, uint32_t act, unsigned *n)
         struct tdm_error err = {};
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(rows); i++) {
-                if (device->emulates_units &&
+                if (device->units.emulated &&
                     (rows[i] >= 128 || (quick && rows[i] == 32))) /* it compiles for seconds */
                         continue;
                 before = shape[0];
@@ -69,9 +69,9 @@ static void prove_all(void)
                 n_kernels++;
         }
         print_message("units of %u by %u by %u, subgroups of %u%s: %u of %u kernels are proven\n",
-                      TDM_VK_TILES_M(device->any_units), TDM_VK_TILES_N(device->any_units),
-                      TDM_VK_TILES_K(device->any_units), TDM_VK_TILES_SUBGROUP(device->any_units),
-                      device->emulates_units ? ", emulated" : "", n_proven, n_kernels);
+                      TDM_VK_TILES_M(device->units.any), TDM_VK_TILES_N(device->units.any),
+                      TDM_VK_TILES_K(device->units.any), TDM_VK_TILES_SUBGROUP(device->units.any),
+                      device->units.emulated ? ", emulated" : "", n_proven, n_kernels);
         assert_int_equal(n_proven, n_asked);
         assert_int_equal(n_kernels, n_asked);
 }
@@ -79,9 +79,9 @@ static void prove_all(void)
 static void proven(void **state)
 {
         prove_all();
-        if (!device->emulates_units)
+        if (!device->units.emulated)
                 return;
-        device->any_units = TDM_VK_TILES_UNIT(16u, 16u, 32u, 32u);
+        device->units.any = TDM_VK_TILES_UNIT(16u, 16u, 32u, 32u);
         prove_all();
 }
 
@@ -120,18 +120,18 @@ int main(int argc, char **argv)
                 types[n_types++] = TDM_TYPE_Q6_K;
         }
         r = open_device(&config, &opened);
-        if (r == 0 && !device->any_units) {
+        if (r == 0 && !device->units.any) {
                 tdm_vulkan_device_ops.close(opened);
                 emulate_units();
                 r = open_device(&config, &opened);
         }
         if (r != 0)
                 return r;
-        if (!device->any_units && getenv("TANDEM_TEST_SHIPPED_KERNELS")) {
+        if (!device->units.any && getenv("TANDEM_TEST_SHIPPED_KERNELS")) {
                 fprintf(stderr, "the device has no matrix units that the kernels take\n");
                 return 1;
         }
-        if (!device->any_units) {
+        if (!device->units.any) {
                 fprintf(stderr, "skipped: the device has neither matrix units nor shaderFloat16\n");
                 return 77;
         }

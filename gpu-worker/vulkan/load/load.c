@@ -160,7 +160,7 @@ static int begin_load(struct tdm_vk_model *m, const struct tdm_device_model_conf
         m->cache.clear = m->attention.is_f16;
         tdm_vk_step_layout(m, &layout);
         r = tdm_vk_buffers_init(m, layout.size_bytes, err);
-        if (r == 0 && !device->import)
+        if (r == 0 && !device->memory.import)
                 r = tdm_vk_weights_allocate(m, err);
         return r;
 }
@@ -213,7 +213,7 @@ int tdm_vk_model_weights(struct tdm_device_model *public, uint64_t n_bytes, stru
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
 
         /* What is imported is imported whole. */
-        return m->device->import ? 0 : tdm_vk_weights_upload(m, n_bytes, err);
+        return m->device->memory.import ? 0 : tdm_vk_weights_upload(m, n_bytes, err);
 }
 
 /* First the kernels for matrix units and the chain: shapes are measured in layers that use both. */
@@ -245,9 +245,9 @@ int tdm_vk_model_end(struct tdm_device_model *public, struct tdm_error *err)
         uint32_t angles[TDM_VK_KINDS];
         int r = 0;
 
-        if (device->import)
+        if (device->memory.import)
                 tdm_vk_weights_import(m);
-        if (device->import) { /* what was not imported */
+        if (device->memory.import) { /* what was not imported */
                 r = tdm_vk_weights_allocate(m, err);
                 if (r == 0)
                         r = tdm_vk_weights_upload(m, UINT64_MAX, err);

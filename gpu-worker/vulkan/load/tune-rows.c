@@ -227,7 +227,7 @@ static int tune_class(struct tdm_vk_model *m, uint32_t rows, struct work *works,
                 return r;
         /* As not used it is kept first: should a kernel hang here, the worker that comes next does not try it again. */
         tdm_vk_cache_save(device);
-        device->cache_tuned = 0;
+        device->kept.n_tuned = 0;
         for (uint64_t begin = tdm_now_ns(); r == 0 && !device->is_cpu && tdm_now_ns() - begin < WARM_NS;)
                 r = rows_run(&trial, &plain, err);
         if (r == 0)

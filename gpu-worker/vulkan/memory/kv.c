@@ -80,7 +80,7 @@ static int make_table(struct tdm_vk_kv *kv, uint32_t n_pieces, struct tdm_error 
 static uint32_t piece_shift(const struct tdm_vk_kv *kv, uint64_t page_bytes)
 {
         const char *kib = tdm_vk_switch(TDM_VK_SWITCH_PIECE_KIB); /* tests make many of a small cache */
-        uint64_t limit = TDM_MIN(kib ? strtoull(kib, NULL, 10) << 10 : PIECE_BYTES, kv->device->max_allocation);
+        uint64_t limit = TDM_MIN(kib ? strtoull(kib, NULL, 10) << 10 : PIECE_BYTES, kv->device->memory.max_allocation);
         uint32_t shift = 0;
 
         while (shift < 30 && page_bytes << (shift + 1) <= limit)
@@ -184,14 +184,14 @@ static int make_buffers(struct tdm_vk_kv *kv, struct tdm_error *err)
 static int import_segment(struct tdm_vk_kv *kv, uint8_t *base)
 {
         struct tdm_vk_device *device = kv->device;
-        int r = device->import ? make_table(kv, 1, NULL) : -EOPNOTSUPP;
+        int r = device->memory.import ? make_table(kv, 1, NULL) : -EOPNOTSUPP;
 
         for (int group = 0; group < TDM_KV_GROUPS; group++)
                 if (kv->geometry->page_bytes[group] > UINT32_MAX)
                         r = -EOPNOTSUPP;
         if (r == 0)
                 r = tdm_vk_buffer_import(device, &kv->buffers[0], base,
-                                         TDM_ALIGN_UP(kv->geometry->size_bytes, device->import_align));
+                                         TDM_ALIGN_UP(kv->geometry->size_bytes, device->memory.import_align));
         if (r != 0)
                 return r;
         kv->n_buffers = 1;

@@ -50,7 +50,7 @@ void tdm_vk_sizes_find(struct tdm_vk_model *m)
 
         /* Where rows see those behind them, all keys are stored before the first query: the step is one tile. */
         m->tile_rows = m->recipe.is_bidirectional ? m->limits.max_rows : TDM_MIN(m->limits.max_rows, TILE_ROWS);
-        m->rounded.sums_rows = m->device->matrix_units ? TDM_VK_INT8_ROWS_MAX : 0;
+        m->rounded.sums_rows = m->device->units.int8 ? TDM_VK_INT8_ROWS_MAX : 0;
         for (unsigned i = 0; i < TDM_VK_KINDS; i++)
                 if (m->kinds[i].used)
                         size_items(m, &m->kinds[i]);

@@ -55,7 +55,7 @@ static bool lies_otherwise(const struct tdm_weights_tensor *tensor)
  * otherwise is a region of its own. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *m, struct tdm_error *err)
 {
-        uint64_t align = m->device->import ? m->device->import_align : 64;
+        uint64_t align = m->device->memory.import ? m->device->memory.import_align : 64;
         const struct tdm_weights_header *header = tdm_weights_header(m->weights);
         const struct tdm_weights_tensor *tensors =
                 (const struct tdm_weights_tensor *)(m->weights + header->tensors_offset);

@@ -235,11 +235,11 @@ static int check_memory(struct tdm_vk_model *m, const struct need *needs, unsign
         uint64_t weights = 0, cache = 0, work = 0, left, total;
 
         for (unsigned i = 0; i < m->regions.n; i++)
-                if (!m->device->import || m->regions.tensors[i])
+                if (!m->device->memory.import || m->regions.tensors[i])
                         weights += m->regions.end[i] - m->regions.begin[i];
         for (unsigned i = 0; i < n; i++)
                 work += needs[i].place == TDM_VK_DEVICE_MEMORY ? needs[i].bytes : 0;
-        if (m->cache.base && !m->device->import)
+        if (m->cache.base && !m->device->memory.import)
                 cache = m->kv.size_bytes;
         tdm_vk_memory_left(m->device, &left, &total);
         if (weights + cache + work <= left)
@@ -297,7 +297,7 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *m, const struct tdm_d
 
         if (!config->activations)
                 return 0;
-        if (config->activations_dmabuf && (device->unified || config->dmabuf_only)) {
+        if (config->activations_dmabuf && (device->memory.unified || config->dmabuf_only)) {
                 imported = tdm_vk_buffer_import_dmabuf(device, &m->activations.buffer, config->activations_dmabuf,
                                                        config->activations_bytes, &m->activations.no_dmabuf) == 0;
                 m->activations.dmabuf = imported ? config->activations_dmabuf : 0;
@@ -307,9 +307,10 @@ int tdm_vk_buffers_import_activations(struct tdm_vk_model *m, const struct tdm_d
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "activations = dma-buf, but %s cannot take one: %s",
                                      device->properties.deviceName,
                                      m->activations.no_dmabuf ? m->activations.no_dmabuf : "none came");
-        if (!imported && device->import)
-                imported = tdm_vk_buffer_import(device, &m->activations.buffer, config->activations,
-                                                TDM_ALIGN_UP(config->activations_bytes, device->import_align)) == 0;
+        if (!imported && device->memory.import)
+                imported =
+                        tdm_vk_buffer_import(device, &m->activations.buffer, config->activations,
+                                             TDM_ALIGN_UP(config->activations_bytes, device->memory.import_align)) == 0;
         if (imported) {
                 m->activations.base = config->activations;
                 m->activations.size_bytes = config->activations_bytes;
