@@ -120,11 +120,11 @@ static struct tdm_matmul_out out(const struct tdm_host_weight *weight, float *y,
 static const float *rope_row(struct tdm_host_model *model, uint32_t rope, uint32_t row, uint32_t position)
 {
         uint32_t half = model->rope[rope].half;
-        float *cos_sin = model->rope_rows[rope] + (size_t)row * 2 * half;
+        float *cos_sin = model->angles.rows[rope] + (size_t)row * 2 * half;
 
-        if (model->rope_position[rope][row] != position) {
+        if (model->angles.position[rope][row] != position) {
                 tdm_rope_row(&model->rope[rope], position, cos_sin, cos_sin + half);
-                model->rope_position[rope][row] = position;
+                model->angles.position[rope][row] = position;
         }
         return cos_sin;
 }
@@ -153,7 +153,7 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
         const float *sin = cos ? cos + n_turned / 2 : NULL;
 
         for (uint32_t h = 0; h < n_heads; h++) {
-                float *q = model->q + ((size_t)row * n_heads + h) * head_dim;
+                float *q = model->heads.q + ((size_t)row * n_heads + h) * head_dim;
 
                 if (layer->q_norm)
                         kernels->rmsnorm(q, layer->q_norm, head_dim, model->recipe.norm_eps, q);
@@ -163,8 +163,8 @@ static void rotate_and_store_row(const struct pass *pass, uint32_t row, unsigned
                         q[i] *= query_scale;
         }
         for (uint32_t h = 0; h < n_kv_heads; h++) {
-                float *k = model->k + ((size_t)row * n_kv_heads + h) * head_dim;
-                float *v = model->v + ((size_t)row * n_kv_heads + h) * head_dim;
+                float *k = model->heads.k + ((size_t)row * n_kv_heads + h) * head_dim;
+                float *v = model->heads.v + ((size_t)row * n_kv_heads + h) * head_dim;
                 uint8_t *part = model->kv_base + tdm_kv_part_offset(&model->kv, pass->layer, page, h);
 
                 if (recipe->v_is_k)
@@ -190,7 +190,7 @@ void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, 
 
         pass_each_row(&pass, (sizes->n_heads + 2 * sizes->n_kv_heads) * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base, step,
-                          layer, first, n, model->q, model->layers[layer].sinks, model->attn);
+                          layer, first, n, model->heads.q, model->layers[layer].sinks, model->heads.attn);
 }
 
 /* The keys and values of all rows: where attention is not causal, the first row looks at the last one's. */
@@ -213,7 +213,8 @@ static void store_all(struct tdm_host_model *model, const struct tdm_step *step,
                 pass.n_rows = n = TDM_MIN(model->tile_rows, step->head.n_rows - first);
                 pass_each_row(&pass, model->hp.d_model, norm_row);
                 tdm_matmul(model->pool, model->kernels, pass.acts, n,
-                           (struct tdm_matmul_out[]){ out(&l->k, model->k, kv_width), out(&l->v, model->v, kv_width) },
+                           (struct tdm_matmul_out[]){ out(&l->k, model->heads.k, kv_width),
+                                                      out(&l->v, model->heads.v, kv_width) },
                            2);
                 pass_each_row(&pass, 2 * kv_width, rotate_and_store_row);
         }
@@ -228,8 +229,9 @@ static void attend_both(struct pass *pass)
         pass->no_keys = true;
         pass_each_row(pass, sizes->n_heads * sizes->head_dim, rotate_and_store_row);
         tdm_attention_run_both(model->attention, model->pool, model->kernels, &model->hp, &model->kv, model->kv_base,
-                               pass->step, pass->layer, pass->first_row, pass->n_rows, model->q,
-                               model->layers[pass->layer].sinks, model->recipe.layers[pass->layer].reach, model->attn);
+                               pass->step, pass->layer, pass->first_row, pass->n_rows, model->heads.q,
+                               model->layers[pass->layer].sinks, model->recipe.layers[pass->layer].reach,
+                               model->heads.attn);
 }
 
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden)
@@ -244,15 +246,15 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
         struct tdm_matmul_out outs[4];
         unsigned n_outs = 0;
 
-        outs[n_outs++] = out(&l->q, model->q, q_width);
+        outs[n_outs++] = out(&l->q, model->heads.q, q_width);
         if (is_both)
                 store_all(model, step, layer, hidden);
         if (sizes->kv_layer == layer && !is_both)
-                outs[n_outs++] = out(&l->k, model->k, kv_width);
+                outs[n_outs++] = out(&l->k, model->heads.k, kv_width);
         if (sizes->kv_layer == layer && !is_both && !model->recipe.layers[layer].v_is_k)
-                outs[n_outs++] = out(&l->v, model->v, kv_width);
+                outs[n_outs++] = out(&l->v, model->heads.v, kv_width);
         if (model->recipe.laurel_rank > 0)
-                outs[n_outs++] = out(&l->laurel_l, model->rank, model->recipe.laurel_rank);
+                outs[n_outs++] = out(&l->laurel_l, model->streams.rank, model->recipe.laurel_rank);
 
         for (uint32_t first = 0, n; first < step->head.n_rows; first += n) {
                 struct pass pass = { .model = model,
@@ -275,7 +277,8 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
                 else
                         tdm_host_attend(model, step, layer, first, n);
 
-                tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->attn, q_width, n, q_width);
+                tdm_acts_prepare(&model->acts[TDM_HOST_ATTN_OUT], kernels, pool, model->heads.attn, q_width, n,
+                                 q_width);
                 tdm_matmul(pool, kernels, &model->acts[TDM_HOST_ATTN_OUT], n,
                            (struct tdm_matmul_out[]){ out(&l->o, model->y, d) }, 1);
                 if (tdm_host_has_streams(model)) {
@@ -367,7 +370,7 @@ static void run_router(const struct pass *pass)
 
         tdm_matmul(model->pool, model->kernels, pass->acts, pass->n_rows,
                    (struct tdm_matmul_out[]){
-                           out(&model->layers[pass->layer].router, model->router, model->router_stride) },
+                           out(&model->layers[pass->layer].router, model->routed.router, model->routed.router_stride) },
                    1);
 }
 
@@ -375,14 +378,16 @@ static void run_experts(const struct pass *pass, float *y)
 {
         struct tdm_host_model *model = pass->model;
 
-        tdm_experts_run(model->experts, &model->layers[pass->layer].experts, model->pool, model->kernels, pass->acts,
-                        pass->n_rows, model->router, model->router_stride, y, model->hp.d_model);
+        tdm_experts_run(model->routed.experts, &model->layers[pass->layer].experts, model->pool, model->kernels,
+                        pass->acts, pass->n_rows, model->routed.router, model->routed.router_stride, y,
+                        model->hp.d_model);
 }
 
 static void scale_router_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *model = pass->model;
-        float *z = model->router + (size_t)row * model->router_stride, scale = 1.0f / sqrtf((float)model->hp.d_model);
+        float *z = model->routed.router + (size_t)row * model->routed.router_stride,
+              scale = 1.0f / sqrtf((float)model->hp.d_model);
 
         for (uint32_t i = 0; i < model->layers[pass->layer].experts.n_experts; i++)
                 z[i] *= scale;
@@ -396,7 +401,7 @@ static void add_experts_row(const struct pass *pass, uint32_t row, unsigned thre
         float *y = model->y + (size_t)row * d;
 
         model->kernels->rmsnorm(y, l->post_dense_norm, d, model->recipe.norm_eps, y);
-        model->kernels->rmsnorm_add(model->experts_y + (size_t)row * d, l->post_experts_norm, d, model->recipe.norm_eps,
+        model->kernels->rmsnorm_add(model->routed.y + (size_t)row * d, l->post_experts_norm, d, model->recipe.norm_eps,
                                     y);
 }
 
@@ -413,7 +418,7 @@ static void run_beside(struct pass *pass)
         pass_each_row(pass, l->experts.n_experts, scale_router_row);
         pass->gain = l->experts_norm;
         pass_each_row(pass, d, norm_row);
-        run_experts(pass, model->experts_y);
+        run_experts(pass, model->routed.y);
         run_dense(pass);
         pass_each_row(pass, d, add_experts_row);
 }
@@ -457,7 +462,7 @@ static void head_norm_row(const struct pass *pass, uint32_t row, unsigned thread
         struct tdm_host_model *model = pass->model;
         const float *h =
                 tdm_host_has_streams(model) ?
-                        model->folded + (size_t)row * model->hp.d_model :
+                        model->streams.folded + (size_t)row * model->hp.d_model :
                         pass->hidden + (size_t)pass->step->logits[pass->first_row + row].row * model->hp.residual_width;
         float *y = model->row + thread * model->row_stride;
 
@@ -518,7 +523,7 @@ struct scan {
 
 static uint8_t *scratch_of(const struct tdm_host_model *model, unsigned i)
 {
-        return model->sampler_scratch + i * model->sampler_stride;
+        return model->sampler.scratch + i * model->sampler.stride;
 }
 
 static const float *row_logits(const struct tdm_host_model *model, uint32_t row)

@@ -53,6 +53,45 @@ struct tdm_host_layer {
 
 struct tdm_host_early;
 
+/* What streams.c has of a model, and its rows. */
+struct tdm_host_streams {
+        struct tdm_host_weight altup_proj, altup_unembd, per_layer_proj;
+        const float *per_layer_norm;
+        uint32_t per_layer_type;   /* of the rows in the step's inputs */
+        struct tdm_acts embedded;  /* rows of the embedding, of the tokens in embedded_token */
+        uint32_t *embedded_token;  /* [tile_rows]; UINT32_MAX: none */
+        float *y;                  /* [tile_rows or logits_rows][d_model] */
+        float *folded;             /* [logits_rows][d_model] */
+        float *rank, *altup;       /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
+        float *input, *input_gate; /* [tile_rows][per_layer_width] */
+};
+
+/* Sines and cosines of a tile's rows, for each of the recipe's ropes. */
+struct tdm_host_angles {
+        uint32_t *position[TDM_MAX_ROPES]; /* [tile_rows]: whose angles rows holds; UINT32_MAX: nobody's */
+        float *rows[TDM_MAX_ROPES];        /* [tile_rows][2][n_dims / 2] */
+};
+
+/* Rows of an attention block's heads. */
+struct tdm_host_heads {
+        float *q, *attn; /* [tile_rows][n_heads * head_dim] */
+        float *k, *v;    /* [tile_rows][n_kv_heads * head_dim] */
+};
+
+/* Rows that go to experts. */
+struct tdm_host_routed {
+        struct tdm_experts *experts; /* NULL: no layer has any */
+        float *router;               /* [tile_rows][router_stride]: its numbers */
+        size_t router_stride;
+        float *y; /* [tile_rows][d_model]; NULL: no layer has a dense FFN beside its experts */
+};
+
+/* Each thread's scratch for sampling. */
+struct tdm_host_sampler {
+        uint8_t *scratch; /* [n_threads][stride] */
+        size_t stride;
+};
+
 struct tdm_host_model {
         struct tdm_pool *pool;             /* of the device; in a small step the one below */
         struct tdm_pool *alone;            /* of the device: the caller is its only thread */
@@ -67,43 +106,29 @@ struct tdm_host_model {
         struct tdm_host_weight output;
         const float *output_norm;
         struct tdm_host_layer *layers; /* [n_layers] */
-        struct tdm_host_weight altup_proj, altup_unembd, per_layer_proj;
-        const float *per_layer_norm;
-        uint32_t per_layer_type; /* of the rows in the step's inputs */
+        struct tdm_host_streams streams;
 
         /* Scratch, allocated at load. */
         uint32_t tile_rows, logits_rows, logits_stride;
         struct tdm_acts acts[TDM_HOST_N_INPUTS];
         struct tdm_attention *attention;
-        struct tdm_rope rope[TDM_MAX_ROPES];    /* of the recipe */
-        uint32_t *rope_position[TDM_MAX_ROPES]; /* [tile_rows]: whose angles rope_rows holds; UINT32_MAX: nobody's */
-        float *rope_rows[TDM_MAX_ROPES];        /* [tile_rows][2][n_dims / 2] */
-        float *q, *attn;                        /* [tile_rows][n_heads * head_dim] */
-        float *k, *v;                           /* [tile_rows][n_kv_heads * head_dim] */
-        float *y;                               /* [tile_rows][d_model]: a block's output before its norm */
-        float *gate, *up;                       /* [tile_rows][d_ff]; NULL: no layer is sparse */
-        struct tdm_sparse *sparse;              /* NULL: no layer is run sparsely */
-        struct tdm_panels panels;               /* memory NULL: all matrices lie in panels */
-        float *ones;                            /* [head_dim]: gains where there are none */
-        struct tdm_host_early *early;           /* NULL: every layer has keys of its own */
-        struct tdm_experts *experts;            /* NULL: no layer has any */
-        float *router;                          /* [tile_rows][router_stride]: its numbers */
-        size_t router_stride;
-        float *experts_y; /* [tile_rows][d_model]; NULL: no layer has a dense FFN beside its experts */
-        float *row;       /* [n_threads][row_stride]: a row on its way into acts */
+        struct tdm_rope rope[TDM_MAX_ROPES]; /* of the recipe */
+        struct tdm_host_angles angles;
+        struct tdm_host_heads heads;
+        float *y;                     /* [tile_rows][d_model]: a block's output before its norm */
+        float *gate, *up;             /* [tile_rows][d_ff]; NULL: no layer is sparse */
+        struct tdm_sparse *sparse;    /* NULL: no layer is run sparsely */
+        struct tdm_panels panels;     /* memory NULL: all matrices lie in panels */
+        float *ones;                  /* [head_dim]: gains where there are none */
+        struct tdm_host_early *early; /* NULL: every layer has keys of its own */
+        struct tdm_host_routed routed;
+        float *row; /* [n_threads][row_stride]: a row on its way into acts */
         size_t row_stride;
-        struct tdm_acts embedded;    /* rows of the embedding, of the tokens in embedded_token */
-        uint32_t *embedded_token;    /* [tile_rows]; UINT32_MAX: none */
-        float *side_y;               /* [tile_rows or logits_rows][d_model] */
-        float *folded;               /* [logits_rows][d_model] */
-        float *rank, *altup;         /* [tile_rows][laurel_rank], [tile_rows][TDM_MAX_STREAMS] */
-        float *input, *input_gate;   /* [tile_rows][per_layer_width] */
         float *logits;               /* [logits_rows][logits_stride] */
         uint64_t row_macs, key_macs; /* what a row needs, and with each position that it looks at */
         struct tdm_steps_limits limits;
         struct tdm_pooler *pooling; /* in place of head and sample; NULL: the model makes text */
-        uint8_t *sampler_scratch;   /* [n_threads][sampler_stride] */
-        size_t sampler_stride;
+        struct tdm_host_sampler sampler;
         size_t scratch_bytes;
         _Atomic uint64_t n_saturated;
 };
@@ -112,9 +137,9 @@ struct tdm_host_model {
  * it. */
 void tdm_host_embed(struct tdm_host_model *model, const struct tdm_step *step, float *hidden);
 void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
-/* The middle of an attention block, for a device that makes its matrix products elsewhere: model->q, k and v of rows
- * first … first + n - 1 (n <= tile_rows), as the products with their biases leave them, to model->attn; keys and values
- * go into the cache. */
+/* The middle of an attention block, for a device that makes its matrix products elsewhere: model->heads.q, k and v of
+ * rows first … first + n - 1 (n <= tile_rows), as the products with their biases leave them, to model->heads.attn; keys
+ * and values go into the cache. */
 void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                      uint32_t n);
 /* What ends a block: h += y, or its norm where the block has a gain. y, h [d_model]. */

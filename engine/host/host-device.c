@@ -122,16 +122,16 @@ static void host_unload(struct tdm_device_model *public)
                 tdm_acts_deinit(&model->acts[i]);
         for (unsigned i = 0; i < TDM_MAX_ROPES; i++) {
                 tdm_rope_deinit(&model->rope[i]);
-                free(model->rope_position[i]);
-                free(model->rope_rows[i]);
+                free(model->angles.position[i]);
+                free(model->angles.rows[i]);
         }
         tdm_attention_destroy(model->attention);
-        tdm_experts_destroy(model->experts);
+        tdm_experts_destroy(model->routed.experts);
         tdm_pooler_destroy(model->pooling);
-        free(model->q);
-        free(model->attn);
-        free(model->k);
-        free(model->v);
+        free(model->heads.q);
+        free(model->heads.attn);
+        free(model->heads.k);
+        free(model->heads.v);
         free(model->y);
         free(model->gate);
         free(model->up);
@@ -140,11 +140,11 @@ static void host_unload(struct tdm_device_model *public)
         free(model->panels.memory);
         tdm_host_streams_free(model);
         tdm_host_early_free(model->early);
-        free(model->router);
-        free(model->experts_y);
+        free(model->routed.router);
+        free(model->routed.y);
         free(model->row);
         free(model->logits);
-        free(model->sampler_scratch);
+        free(model->sampler.scratch);
         free(model->layers);
         free(model);
 }
@@ -330,10 +330,10 @@ static int ropes_init(struct tdm_host_model *model)
 
                 if (r < 0)
                         return r;
-                if (!scratch_take(model, (float **)&model->rope_position[i], model->tile_rows) ||
-                    !scratch_take(model, &model->rope_rows[i], (size_t)model->tile_rows * rope->n_dims))
+                if (!scratch_take(model, (float **)&model->angles.position[i], model->tile_rows) ||
+                    !scratch_take(model, &model->angles.rows[i], (size_t)model->tile_rows * rope->n_dims))
                         return -ENOMEM;
-                memset(model->rope_position[i], 0xff, model->tile_rows * sizeof(uint32_t));
+                memset(model->angles.position[i], 0xff, model->tile_rows * sizeof(uint32_t));
                 model->scratch_bytes += model->rope[i].memory_bytes;
         }
         return 0;
@@ -358,12 +358,12 @@ static bool experts_scratch_init(struct tdm_host_model *model)
         }
         if (most.n_experts == 0)
                 return true;
-        model->router_stride = TDM_ALIGN_UP(most.n_experts, 16u);
-        if (tdm_experts_new(&model->experts, &most) < 0 ||
-            !scratch_take(model, &model->router, model->tile_rows * model->router_stride) ||
-            (has_beside && !scratch_take(model, &model->experts_y, (size_t)model->tile_rows * model->hp.d_model)))
+        model->routed.router_stride = TDM_ALIGN_UP(most.n_experts, 16u);
+        if (tdm_experts_new(&model->routed.experts, &most) < 0 ||
+            !scratch_take(model, &model->routed.router, model->tile_rows * model->routed.router_stride) ||
+            (has_beside && !scratch_take(model, &model->routed.y, (size_t)model->tile_rows * model->hp.d_model)))
                 return false;
-        model->scratch_bytes += tdm_experts_scratch_bytes(model->experts);
+        model->scratch_bytes += tdm_experts_scratch_bytes(model->routed.experts);
         return true;
 }
 
@@ -429,7 +429,7 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
         model->logits_rows = (uint32_t)TDM_MIN(
                 TDM_MAX(TDM_HOST_LOGITS_BYTES_MAX / (model->logits_stride * sizeof(float)), 1u), limits->max_logits);
         model->row_stride = TDM_ALIGN_UP(TDM_MAX(hp->d_model, model->recipe.per_layer_width), 16u);
-        model->sampler_stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
+        model->sampler.stride = TDM_ALIGN_UP(tdm_sampler_scratch_bytes(hp->n_vocab), (size_t)64);
 
         if (!acts_take(model, TDM_HOST_QKV, forms[TDM_HOST_QKV], rows, hp->d_model) ||
             !acts_take(model, TDM_HOST_ATTN_OUT, forms[TDM_HOST_ATTN_OUT], rows, q_width) ||
@@ -437,15 +437,17 @@ static bool scratch_init(struct tdm_host_model *model, const struct tdm_steps_li
             (forms[TDM_HOST_DOWN] != 0 &&
              !acts_take(model, TDM_HOST_DOWN, forms[TDM_HOST_DOWN], rows, TDM_ALIGN_UP(hp->d_ff, 32u))) ||
             !acts_take(model, TDM_HOST_HEAD, 1u << model->output.act, model->logits_rows, hp->d_model) ||
-            !scratch_take(model, &model->q, rows * q_width) || !scratch_take(model, &model->attn, rows * q_width) ||
-            !scratch_take(model, &model->k, rows * kv_width) || !scratch_take(model, &model->v, rows * kv_width) ||
+            !scratch_take(model, &model->heads.q, rows * q_width) ||
+            !scratch_take(model, &model->heads.attn, rows * q_width) ||
+            !scratch_take(model, &model->heads.k, rows * kv_width) ||
+            !scratch_take(model, &model->heads.v, rows * kv_width) ||
             !scratch_take(model, &model->ones, hp->head_dim) ||
             (is_sparse && (!scratch_take(model, &model->gate, rows * hp->d_ff) ||
                            !scratch_take(model, &model->up, rows * hp->d_ff))) ||
             !scratch_take(model, &model->y, rows * hp->d_model) ||
             !scratch_take(model, &model->row, n_threads * model->row_stride) ||
             !scratch_take(model, &model->logits, (size_t)model->logits_rows * model->logits_stride) ||
-            !scratch_take(model, (float **)&model->sampler_scratch, n_threads * model->sampler_stride / sizeof(float)))
+            !scratch_take(model, (float **)&model->sampler.scratch, n_threads * model->sampler.stride / sizeof(float)))
                 return false;
         for (uint32_t i = 0; i < hp->head_dim; i++)
                 model->ones[i] = 1;

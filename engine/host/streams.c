@@ -85,13 +85,13 @@ static void embedded_row(const struct pass *pass, uint32_t row, unsigned thread)
         uint32_t token = pass->step->rows[pass->first + row].token, d = model->hp.d_model;
         float *y = scratch_of(pass, thread);
 
-        if (model->embedded_token[row] == token)
+        if (model->streams.embedded_token[row] == token)
                 return;
         tdm_weights_row(model->weights, model->embedding, token, y);
         for (uint32_t i = 0; i < d; i++)
                 y[i] *= model->recipe.embed_scale;
-        tdm_acts_prepare_row(&model->embedded, model->kernels, row, y, d);
-        model->embedded_token[row] = token;
+        tdm_acts_prepare_row(&model->streams.embedded, model->kernels, row, y, d);
+        model->streams.embedded_token[row] = token;
 }
 
 /* ---- streams ---- */
@@ -124,10 +124,10 @@ void tdm_host_streams_begin(struct tdm_host_model *model, const struct tdm_step 
 
         streams_each_row(&pass, embedded_row);
         for (uint32_t i = 0; i + 1 < model->recipe.n_streams; i++) {
-                struct tdm_matrix matrix = matrix_rows(&model->altup_proj.matrix, i * d, d);
+                struct tdm_matrix matrix = matrix_rows(&model->streams.altup_proj.matrix, i * d, d);
 
-                streams_multiply(&pass, &model->embedded, &matrix, model->altup_proj.act, hidden + (size_t)(i + 1) * d,
-                                 model->hp.residual_width);
+                streams_multiply(&pass, &model->streams.embedded, &matrix, model->streams.altup_proj.act,
+                                 hidden + (size_t)(i + 1) * d, model->hp.residual_width);
         }
         streams_each_row(&pass, begin_row);
 }
@@ -144,7 +144,7 @@ static void router_row(const struct pass *pass, uint32_t row, unsigned thread)
         tdm_acts_prepare_row(&model->acts[TDM_HOST_SIDE], model->kernels, row, y, d);
 }
 
-/* Of the rows' numbers at `at`, into model->altup: tanh(z) = 1 - 2 / (exp(2z) + 1). */
+/* Of the rows' numbers at `at`, into streams.altup: tanh(z) = 1 - 2 / (exp(2z) + 1). */
 static void route(struct pass *pass, uint32_t at)
 {
         struct tdm_host_model *model = pass->model;
@@ -152,9 +152,9 @@ static void route(struct pass *pass, uint32_t at)
         pass->at = at;
         streams_each_row(pass, router_row);
         streams_multiply(pass, &model->acts[TDM_HOST_SIDE], &pass->layer->altup_router.matrix,
-                         pass->layer->altup_router.act, model->altup, TDM_MAX_STREAMS);
+                         pass->layer->altup_router.act, model->streams.altup, TDM_MAX_STREAMS);
         for (uint32_t row = 0; row < pass->n; row++) {
-                float *r = model->altup + (size_t)row * TDM_MAX_STREAMS, e[TDM_MAX_STREAMS];
+                float *r = model->streams.altup + (size_t)row * TDM_MAX_STREAMS, e[TDM_MAX_STREAMS];
 
                 for (uint32_t i = 0; i < model->recipe.n_streams; i++)
                         e[i] = 2 * r[i];
@@ -168,7 +168,7 @@ static void route(struct pass *pass, uint32_t at)
 static void predict_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *model = pass->model;
-        const float *r = model->altup + (size_t)row * TDM_MAX_STREAMS;
+        const float *r = model->streams.altup + (size_t)row * TDM_MAX_STREAMS;
         uint32_t n = model->recipe.n_streams, d = model->hp.d_model;
         float *h = row_of(pass, row), c[TDM_MAX_STREAMS * TDM_MAX_STREAMS], was[TDM_MAX_STREAMS][CHUNK_VALUES];
 
@@ -212,7 +212,7 @@ static void join_row(const struct pass *pass, uint32_t row, unsigned thread)
         memcpy(middle, a, d * sizeof(float));
         kernels->rmsnorm_add(model->y + (size_t)row * d, pass->layer->post_attn_norm, d, eps, middle);
         kernels->rmsnorm(a, pass->layer->attn_norm, d, eps, z);
-        kernels->rmsnorm_add(model->side_y + (size_t)row * d, pass->layer->laurel_norm, d, eps, z);
+        kernels->rmsnorm_add(model->streams.y + (size_t)row * d, pass->layer->laurel_norm, d, eps, z);
         for (uint32_t i = 0; i < d; i++)
                 middle[i] = (middle[i] + z[i]) * SQRT_HALF;
 }
@@ -222,16 +222,16 @@ void tdm_host_streams_join(struct tdm_host_model *model, uint32_t layer, uint32_
         struct pass pass = make_pass(model, NULL, layer, 0, n, hidden);
         uint32_t rank = model->recipe.laurel_rank;
 
-        tdm_acts_prepare(&model->acts[TDM_HOST_SIDE], model->kernels, model->pool, model->rank, rank, n, rank);
+        tdm_acts_prepare(&model->acts[TDM_HOST_SIDE], model->kernels, model->pool, model->streams.rank, rank, n, rank);
         streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &pass.layer->laurel_r.matrix, pass.layer->laurel_r.act,
-                         model->side_y, model->hp.d_model);
+                         model->streams.y, model->hp.d_model);
         streams_each_row(&pass, join_row);
 }
 
 static void correct_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *model = pass->model;
-        const float *r = model->altup + (size_t)row * TDM_MAX_STREAMS;
+        const float *r = model->streams.altup + (size_t)row * TDM_MAX_STREAMS;
         uint32_t n = model->recipe.n_streams, d = model->hp.d_model;
         float *h = row_of(pass, row), *difference = scratch_of(pass, thread);
         const float *made = h + tdm_host_middle_at(model), *predicted = h + tdm_host_active_at(model);
@@ -258,18 +258,18 @@ void tdm_host_streams_correct(struct tdm_host_model *model, uint32_t layer, uint
 
 /* ---- inputs of layers ---- */
 
-/* Of the rows' projections in model->input: norm, and the token's row of the file beside it. */
+/* Of the rows' projections in streams.input: norm, and the token's row of the file beside it. */
 static void input_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         uint32_t width = model->recipe.per_layer_width, bytes = pass->step->input_bytes;
-        float *p = model->input + (size_t)row * width, *e = scratch_of(pass, thread);
+        float *p = model->streams.input + (size_t)row * width, *e = scratch_of(pass, thread);
         float scale = 1.0f / sqrtf((float)model->hp.d_model), e_scale = sqrtf((float)width);
 
         for (uint32_t i = 0; i < width; i++)
                 p[i] *= scale;
-        model->kernels->rmsnorm(p, model->per_layer_norm, width, model->recipe.norm_eps, p);
-        tdm_weights_file_row(model->per_layer_type, pass->step->inputs + (size_t)(pass->first + row) * bytes,
+        model->kernels->rmsnorm(p, model->streams.per_layer_norm, width, model->recipe.norm_eps, p);
+        tdm_weights_file_row(model->streams.per_layer_type, pass->step->inputs + (size_t)(pass->first + row) * bytes,
                              pass->layer_index * width, width, e);
         for (uint32_t i = 0; i < width; i++)
                 p[i] = (p[i] + e[i] * e_scale) * SQRT_HALF;
@@ -292,7 +292,7 @@ static void gated_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
         uint32_t width = model->recipe.per_layer_width;
-        float *p = model->input + (size_t)row * width, *gate = model->input_gate + (size_t)row * width;
+        float *p = model->streams.input + (size_t)row * width, *gate = model->streams.input_gate + (size_t)row * width;
 
         model->kernels->gelu_mul(gate, p, width, gate);
         tdm_acts_prepare_row(&model->acts[TDM_HOST_SIDE], model->kernels, row, gate, width);
@@ -305,7 +305,7 @@ static void add_input_row(const struct pass *pass, uint32_t row, unsigned thread
         uint32_t d = model->hp.d_model, n = model->recipe.n_streams;
 
         for (uint32_t i = n > 1; i < n; i++)
-                model->kernels->rmsnorm_add(model->side_y + (size_t)row * d, pass->layer->input_norm, d,
+                model->kernels->rmsnorm_add(model->streams.y + (size_t)row * d, pass->layer->input_norm, d,
                                             model->recipe.norm_eps, row_of(pass, row) + (size_t)i * d);
 }
 
@@ -327,17 +327,18 @@ void tdm_host_layer_end(struct tdm_host_model *model, const struct tdm_step *ste
         uint32_t width = model->recipe.per_layer_width;
 
         if (recipe->has_input) {
-                struct tdm_matrix matrix = matrix_rows(&model->per_layer_proj.matrix, layer * width, width);
+                struct tdm_matrix matrix = matrix_rows(&model->streams.per_layer_proj.matrix, layer * width, width);
 
                 streams_each_row(&pass, embedded_row);
-                streams_multiply(&pass, &model->embedded, &matrix, model->per_layer_proj.act, model->input, width);
+                streams_multiply(&pass, &model->streams.embedded, &matrix, model->streams.per_layer_proj.act,
+                                 model->streams.input, width);
                 streams_each_row(&pass, input_row);
                 streams_each_row(&pass, gate_row);
                 streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &l->input_gate.matrix, l->input_gate.act,
-                                 model->input_gate, width);
+                                 model->streams.input_gate, width);
                 streams_each_row(&pass, gated_row);
                 streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &l->input_proj.matrix, l->input_proj.act,
-                                 model->side_y, model->hp.d_model);
+                                 model->streams.y, model->hp.d_model);
                 streams_each_row(&pass, add_input_row);
         }
         if (recipe->has_output_scale)
@@ -361,7 +362,7 @@ static void fold_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *model = pass->model;
         uint32_t d = model->hp.d_model;
-        float *u = model->side_y + (size_t)row * d, *y = model->folded + (size_t)row * d;
+        float *u = model->streams.y + (size_t)row * d, *y = model->streams.folded + (size_t)row * d;
 
         take_length(pass, logits_row(pass, row), u);
         for (uint32_t i = 0; i < d; i++)
@@ -372,13 +373,13 @@ static void first_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         uint32_t d = pass->model->hp.d_model;
 
-        memcpy(pass->model->folded + (size_t)row * d, logits_row(pass, row), d * sizeof(float));
+        memcpy(pass->model->streams.folded + (size_t)row * d, logits_row(pass, row), d * sizeof(float));
 }
 
 static void average_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         uint32_t d = pass->model->hp.d_model;
-        float *y = pass->model->folded + (size_t)row * d, scale = 1.0f / (float)pass->model->recipe.n_streams;
+        float *y = pass->model->streams.folded + (size_t)row * d, scale = 1.0f / (float)pass->model->recipe.n_streams;
 
         for (uint32_t i = 0; i < d; i++)
                 y[i] *= scale;
@@ -392,12 +393,12 @@ void tdm_host_streams_fold(struct tdm_host_model *model, const struct tdm_step *
 
         streams_each_row(&pass, first_row);
         for (uint32_t i = 1; i < model->recipe.n_streams; i++) {
-                struct tdm_matrix matrix = matrix_rows(&model->altup_unembd.matrix, (i - 1) * d, d);
+                struct tdm_matrix matrix = matrix_rows(&model->streams.altup_unembd.matrix, (i - 1) * d, d);
 
                 pass.at = i * d;
                 streams_each_row(&pass, folded_input_row);
-                streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &matrix, model->altup_unembd.act, model->side_y,
-                                 d);
+                streams_multiply(&pass, &model->acts[TDM_HOST_SIDE], &matrix, model->streams.altup_unembd.act,
+                                 model->streams.y, d);
                 streams_each_row(&pass, fold_row);
         }
         streams_each_row(&pass, average_row);
@@ -432,11 +433,11 @@ void tdm_host_streams_weights(struct tdm_host_model *model, enum tdm_act qkv, en
 {
         const struct tdm_weights_tensor *rows = tdm_weights_find(model->weights, TDM_TENSOR_PER_LAYER_EMBD, 0);
 
-        model->per_layer_type = rows ? rows->type : 0;
-        take_matrix(model, TDM_TENSOR_PER_LAYER_PROJ, 0, side, &model->per_layer_proj);
-        model->per_layer_norm = take_vector(model, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
-        take_matrix(model, TDM_TENSOR_ALTUP_PROJ, 0, side, &model->altup_proj);
-        take_matrix(model, TDM_TENSOR_ALTUP_UNEMBD, 0, side, &model->altup_unembd);
+        model->streams.per_layer_type = rows ? rows->type : 0;
+        take_matrix(model, TDM_TENSOR_PER_LAYER_PROJ, 0, side, &model->streams.per_layer_proj);
+        model->streams.per_layer_norm = take_vector(model, TDM_TENSOR_PER_LAYER_PROJ_NORM, 0);
+        take_matrix(model, TDM_TENSOR_ALTUP_PROJ, 0, side, &model->streams.altup_proj);
+        take_matrix(model, TDM_TENSOR_ALTUP_UNEMBD, 0, side, &model->streams.altup_unembd);
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {
                 struct tdm_host_layer *l = &model->layers[i];
                 const float *scale = take_vector(model, TDM_TENSOR_OUTPUT_SCALE, i);
@@ -470,8 +471,8 @@ bool tdm_host_streams_scratch(struct tdm_host_model *model)
         const struct tdm_recipe *recipe = &model->recipe;
         uint32_t d = model->hp.d_model, width = recipe->per_layer_width;
         size_t rows = model->tile_rows, most = TDM_MAX(rows, model->logits_rows);
-        unsigned side = 1u << model->altup_unembd.act,
-                 embedded = 1u << model->altup_proj.act | 1u << model->per_layer_proj.act;
+        unsigned side = 1u << model->streams.altup_unembd.act,
+                 embedded = 1u << model->streams.altup_proj.act | 1u << model->streams.per_layer_proj.act;
 
         if (!has_side(model))
                 return true;
@@ -483,28 +484,28 @@ bool tdm_host_streams_scratch(struct tdm_host_model *model)
         }
         if (tdm_acts_init(&model->acts[TDM_HOST_SIDE], side, (uint32_t)most,
                           TDM_MAX(d, TDM_MAX(width, recipe->laurel_rank))) < 0 ||
-            tdm_acts_init(&model->embedded, embedded, (uint32_t)rows, d) < 0 ||
-            !streams_scratch_take(model, (float **)&model->embedded_token, rows) ||
-            !streams_scratch_take(model, &model->side_y, most * d) ||
-            !streams_scratch_take(model, &model->folded, (size_t)model->logits_rows * d) ||
-            !streams_scratch_take(model, &model->rank, rows * TDM_MAX(recipe->laurel_rank, 1u)) ||
-            !streams_scratch_take(model, &model->altup, rows * TDM_MAX_STREAMS) ||
-            !streams_scratch_take(model, &model->input, rows * TDM_MAX(width, 1u)) ||
-            !streams_scratch_take(model, &model->input_gate, rows * TDM_MAX(width, 1u)))
+            tdm_acts_init(&model->streams.embedded, embedded, (uint32_t)rows, d) < 0 ||
+            !streams_scratch_take(model, (float **)&model->streams.embedded_token, rows) ||
+            !streams_scratch_take(model, &model->streams.y, most * d) ||
+            !streams_scratch_take(model, &model->streams.folded, (size_t)model->logits_rows * d) ||
+            !streams_scratch_take(model, &model->streams.rank, rows * TDM_MAX(recipe->laurel_rank, 1u)) ||
+            !streams_scratch_take(model, &model->streams.altup, rows * TDM_MAX_STREAMS) ||
+            !streams_scratch_take(model, &model->streams.input, rows * TDM_MAX(width, 1u)) ||
+            !streams_scratch_take(model, &model->streams.input_gate, rows * TDM_MAX(width, 1u)))
                 return false;
-        memset(model->embedded_token, 0xff, rows * sizeof(uint32_t));
-        model->scratch_bytes += model->acts[TDM_HOST_SIDE].memory_bytes + model->embedded.memory_bytes;
+        memset(model->streams.embedded_token, 0xff, rows * sizeof(uint32_t));
+        model->scratch_bytes += model->acts[TDM_HOST_SIDE].memory_bytes + model->streams.embedded.memory_bytes;
         return true;
 }
 
 void tdm_host_streams_free(struct tdm_host_model *model)
 {
-        tdm_acts_deinit(&model->embedded);
-        free(model->embedded_token);
-        free(model->side_y);
-        free(model->folded);
-        free(model->rank);
-        free(model->altup);
-        free(model->input);
-        free(model->input_gate);
+        tdm_acts_deinit(&model->streams.embedded);
+        free(model->streams.embedded_token);
+        free(model->streams.y);
+        free(model->streams.folded);
+        free(model->streams.rank);
+        free(model->streams.altup);
+        free(model->streams.input);
+        free(model->streams.input_gate);
 }

@@ -257,7 +257,7 @@ static void test_sample_in_parts(void **unused)
                                         .logits = logits[0],
                                         .logits_stride = N_VOCAB,
                                         .logits_rows = N_ROWS,
-                                        .sampler_stride =
+                                        .sampler.stride =
                                                 TDM_ALIGN_UP(tdm_sampler_scratch_bytes(N_VOCAB), (size_t)64) };
         struct tdm_result want[N_ROWS], got[N_ROWS];
         struct tdm_error err = {};
@@ -277,8 +277,8 @@ static void test_sample_in_parts(void **unused)
         }
         for (unsigned t = 0; t < TDM_ARRAY_SIZE(threads); t++) {
                 assert_int_equal(tdm_pool_new(&model.pool, threads[t], NULL), 0);
-                model.sampler_scratch = aligned_alloc(64, threads[t] * model.sampler_stride);
-                assert_non_null(model.sampler_scratch);
+                model.sampler.scratch = aligned_alloc(64, threads[t] * model.sampler.stride);
+                assert_non_null(model.sampler.scratch);
                 for (uint32_t n = 1; n <= N_ROWS; n++) {
                         step.head.n_logits = n;
                         memset(got, 0, sizeof(got));
@@ -295,7 +295,7 @@ static void test_sample_in_parts(void **unused)
                                 logits[r][bad] = was;
                         }
                 }
-                free(model.sampler_scratch);
+                free(model.sampler.scratch);
                 tdm_pool_destroy(model.pool);
         }
 }

@@ -58,17 +58,19 @@ static void take_qkv_row(const struct pass *pass, uint32_t row, unsigned thread)
         const struct tdm_npu_product *qkv = pass->model->qkv;
         uint32_t q_width = host->hp.n_heads * host->hp.head_dim, kv_width = host->hp.n_kv_heads * host->hp.head_dim;
 
-        take(qkv, pass->weights->qkv, row, 0, q_width, pass->layer->q.bias, host->q + (size_t)row * q_width);
-        take(qkv, pass->weights->qkv, row, q_width, kv_width, pass->layer->k.bias, host->k + (size_t)row * kv_width);
+        take(qkv, pass->weights->qkv, row, 0, q_width, pass->layer->q.bias, host->heads.q + (size_t)row * q_width);
+        take(qkv, pass->weights->qkv, row, q_width, kv_width, pass->layer->k.bias,
+             host->heads.k + (size_t)row * kv_width);
         take(qkv, pass->weights->qkv, row, q_width + kv_width, kv_width, pass->layer->v.bias,
-             host->v + (size_t)row * kv_width);
+             host->heads.v + (size_t)row * kv_width);
 }
 
 static void put_attended_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *host = pass->model->host;
 
-        tdm_npu_product_put(pass->model->out, row, host->attn + (size_t)row * host->hp.n_heads * host->hp.head_dim);
+        tdm_npu_product_put(pass->model->out, row,
+                            host->heads.attn + (size_t)row * host->hp.n_heads * host->hp.head_dim);
 }
 
 static void add_row(const struct pass *pass, uint32_t row, unsigned thread)
