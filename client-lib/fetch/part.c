@@ -7,17 +7,6 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-static int part_failed(struct tdm_error *err, const char *what, const char *path)
-{
-        int e = errno;
-
-        return tdm_error_set(err,
-                             e == ENOSPC || e == EDQUOT              ? TDM_E_NO_MEMORY :
-                             e == EACCES || e == EPERM || e == EROFS ? TDM_E_DENIED :
-                                                                       TDM_E_INTERNAL,
-                             "cannot %s %s: %s", what, path, strerror(e));
-}
-
 #define INFO_MAGIC "tdmpart1"
 /* How many bytes may lie in memory alone. */
 #define SYNC_BYTES ((uint64_t)256 << 20)
@@ -35,7 +24,7 @@ static void read_boot_id(char *to, size_t size)
 static int write_info(struct part *p, size_t at, size_t size, struct tdm_error *err)
 {
         if (pwrite(p->info_fd, (const char *)p->info + at, size, (off_t)at) != (ssize_t)size)
-                return part_failed(err, "write", p->in.info);
+                return incoming_failed(err, "write", p->in.info);
         return 0;
 }
 
@@ -89,7 +78,7 @@ static int open_info(struct part *p, struct tdm_error *err)
         closep(&p->info_fd);
         if (unlinkat(p->in.folder_fd, p->in.info, 0) == 0)
                 p->info_fd = openat(p->in.folder_fd, p->in.info, flags | O_EXCL, 0600);
-        return p->info_fd < 0 ? part_failed(err, "write", p->in.info) : 0;
+        return p->info_fd < 0 ? incoming_failed(err, "write", p->in.info) : 0;
 }
 
 static int begin_info(struct part *p, const char *url, struct tdm_error *err)
@@ -100,7 +89,7 @@ static int begin_info(struct part *p, const char *url, struct tdm_error *err)
         if (r != 0)
                 return r;
         if (fstat(p->in.fd, &st) < 0)
-                return part_failed(err, "read", p->in.part);
+                return incoming_failed(err, "read", p->in.part);
         if (take_info(p, url, (uint64_t)st.st_size))
                 return write_info(p, 0, sizeof(*p->info), err);
         *p->info = (struct part_info){ 0 };
@@ -155,7 +144,7 @@ int part_reset(struct part *p, struct tdm_error *err)
         p->info->spans[0].end = PART_NO_END;
         p->in.keep_part = true;
         if (ftruncate(p->in.fd, 0) < 0)
-                return part_failed(err, "write", p->in.part);
+                return incoming_failed(err, "write", p->in.part);
         return write_info(p, 0, sizeof(*p->info), err);
 }
 
@@ -198,7 +187,7 @@ int part_check_room(const struct part *p, uint64_t total_bytes, struct tdm_error
 static int sync_bytes(struct part *p, struct tdm_error *err)
 {
         if (fdatasync(p->in.fd) < 0)
-                return part_failed(err, "write", p->in.part);
+                return incoming_failed(err, "write", p->in.part);
         p->unsynced = 0;
         for (uint32_t k = 0; k < p->info->n_spans; k++)
                 p->info->spans[k].synced = p->info->spans[k].here;
@@ -216,7 +205,7 @@ int part_add(struct part *p, unsigned span, const void *data, size_t size, struc
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0)
-                        return part_failed(err, "write", p->in.part);
+                        return incoming_failed(err, "write", p->in.part);
                 s->here += (uint64_t)n;
                 p->size += (uint64_t)n;
                 p->unsynced += (uint64_t)n;
@@ -248,7 +237,7 @@ int part_hash(int fd, const char *path, uint64_t size_bytes, char ret[static 65]
         ok = ok && EVP_DigestFinal_ex(context, digest, &n_digest) == 1;
         EVP_MD_CTX_free(context);
         if (!ok)
-                return part_failed(err, "read", path);
+                return incoming_failed(err, "read", path);
         for (unsigned i = 0; i < 32; i++)
                 snprintf(ret + 2 * i, 3, "%02x", digest[i]);
         return 0;

@@ -10,7 +10,7 @@
 #define SPARE_BYTES ((uint64_t)64 << 20)
 #define BLOCK_BYTES ((size_t)1 << 20)
 
-static int incoming_failed(struct tdm_error *err, const char *what, const char *path)
+int incoming_failed(struct tdm_error *err, const char *what, const char *path)
 {
         int e = errno;
 

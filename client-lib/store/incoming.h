@@ -23,6 +23,9 @@ struct incoming {
         bool keep_part; /* incoming_close() leaves the part file to a later run */
 };
 
+/* "cannot WHAT PATH" with errno's reason: TDM_E_NO_MEMORY, TDM_E_DENIED or TDM_E_INTERNAL. */
+int incoming_failed(struct tdm_error *err, const char *what, const char *path);
+
 #define INCOMING_NONE ((struct incoming){ .folder_fd = -1, .lock_fd = -1, .fd = -1 })
 
 /* Takes the lock of name (without .gguf). The folder's descriptor outlives it. TDM_E_BUSY: another process brings a
