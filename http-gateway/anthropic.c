@@ -4,6 +4,7 @@
 #include "http-gateway/format.h"
 #include "http-gateway/messages.h"
 #include "http-gateway/sse.h"
+#include "http-gateway/thinking.h"
 
 static const char *stop_reason(const struct choice *c)
 {
@@ -40,17 +41,40 @@ static json_t *message(struct exchange *x, json_t *content, json_t *reason, json
 /* The block that is open in a stream. */
 struct blocks {
         int index;
-        enum block { NO_BLOCK, TEXT_BLOCK, TOOL_BLOCK } open;
+        enum block { NO_BLOCK, TEXT_BLOCK, TOOL_BLOCK, THINKING_BLOCK } open;
+        struct signature signature; /* of the thought */
 };
 
 static void close_block(struct exchange *x, struct blocks *b)
 {
+        char signature[SIGNATURE_BYTES];
+
         if (b->open == NO_BLOCK)
                 return;
+        if (b->open == THINKING_BLOCK) {
+                signature_write(&b->signature, signature);
+                sse_add(&x->out, "content_block_delta",
+                        json_pack("{s:s, s:i, s:{s:s, s:s}}", "type", "content_block_delta", "index", b->index, "delta",
+                                  "type", "signature_delta", "signature", signature));
+        }
         sse_add(&x->out, "content_block_stop",
                 json_pack("{s:s, s:i}", "type", "content_block_stop", "index", b->index));
         b->index++;
         b->open = NO_BLOCK;
+}
+
+/* What a block is when it begins. */
+static json_t *new_block(enum block kind, const struct tandem_call_delta *call)
+{
+        switch (kind) {
+        case THINKING_BLOCK:
+                return json_pack("{s:s, s:s, s:s}", "type", "thinking", "thinking", "", "signature", "");
+        case TOOL_BLOCK:
+                return json_pack("{s:s, s:s, s:s, s:{}}", "type", "tool_use", "id", call ? call->id : "", "name",
+                                 call ? call->name : "", "input");
+        default:
+                return json_pack("{s:s, s:s}", "type", "text", "text", "");
+        }
 }
 
 /* Goes on with a block of this kind, or begins one: always for a call, whose first piece is given. NULL: no memory, and
@@ -69,12 +93,10 @@ static struct blocks *open_block(struct exchange *x, struct choice *c, enum bloc
                 return b;
         close_block(x, b);
         b->open = kind;
+        signature_init(&b->signature);
         sse_add(&x->out, "content_block_start",
                 json_pack("{s:s, s:i, s:o}", "type", "content_block_start", "index", b->index, "content_block",
-                          kind == TEXT_BLOCK ?
-                                  json_pack("{s:s, s:s}", "type", "text", "text", "") :
-                                  json_pack("{s:s, s:s, s:s, s:{}}", "type", "tool_use", "id", call ? call->id : "",
-                                            "name", call ? call->name : "", "input")));
+                          new_block(kind, call)));
         return b;
 }
 
@@ -86,7 +108,7 @@ static void messages_begin(struct exchange *x)
 
         json_object_set_new(json_object_get(start, "usage"), "output_tokens", json_integer(0));
         sse_add(&x->out, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", start));
-        if (!x->generation->request->options.tools)
+        if (!x->generation->request->options.tools && !x->generation->request->with_thinking)
                 open_block(x, &x->generation->choices[0], TEXT_BLOCK, NULL);
         sse_add(&x->out, "ping", json_pack("{s:s}", "type", "ping"));
 }
@@ -105,9 +127,25 @@ static void messages_text(struct exchange *x, struct choice *c, const struct tan
                                   "type", "text_delta", "text", json_text(text, size)));
 }
 
-/* Thoughts are not told: a block of them wants a signature. */
+/* Thoughts are told to those who asked for them: clients of this API expect none else. */
+static void messages_thinking(struct exchange *x, struct choice *c, const struct tandem_token *token)
+{
+        struct blocks *b;
+
+        if (token->thinking_size == 0 || !x->generation->request->with_thinking)
+                return;
+        b = open_block(x, c, THINKING_BLOCK, NULL);
+        if (!b)
+                return;
+        signature_add(&b->signature, token->thinking, token->thinking_size);
+        sse_add(&x->out, "content_block_delta",
+                json_pack("{s:s, s:i, s:{s:s, s:o}}", "type", "content_block_delta", "index", b->index, "delta", "type",
+                          "thinking_delta", "thinking", json_text(token->thinking, token->thinking_size)));
+}
+
 static void messages_calls(struct exchange *x, struct choice *c, const struct tandem_token *token)
 {
+        messages_thinking(x, c, token);
         for (size_t i = 0; i < token->n_calls; i++) {
                 const struct tandem_call_delta *d = token->calls[i];
                 struct blocks *b = open_block(x, c, TOOL_BLOCK, d->name[0] ? d : NULL);
@@ -129,6 +167,18 @@ static void messages_choice_end(struct exchange *x, struct choice *c)
                           "stop_sequence", stop_sequence(c), "usage", usage(x->generation)));
 }
 
+static json_t *thinking_block(const struct choice *c)
+{
+        char text[SIGNATURE_BYTES];
+        struct signature s;
+
+        signature_init(&s);
+        signature_add(&s, c->thinking.data, c->thinking.size);
+        signature_write(&s, text);
+        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking",
+                         json_text(c->thinking.data, c->thinking.size), "signature", text);
+}
+
 static void messages_end(struct exchange *x)
 {
         _cleanup_(exact_free) struct exact texts = { 0 };
@@ -140,7 +190,9 @@ static void messages_end(struct exchange *x)
                 return;
         }
         content = json_array();
-        if (c->text.size > 0 || c->calls.n == 0)
+        if (c->thinking.size > 0 && x->generation->request->with_thinking)
+                json_array_append_new(content, thinking_block(c));
+        if (c->text.size > 0 || (c->calls.n == 0 && json_array_size(content) == 0))
                 json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
                                                          json_text(c->text.data, c->text.size)));
         for (size_t i = 0; i < c->calls.n; i++) {
@@ -190,7 +242,8 @@ static int take_prompt(struct generation_request *r, struct failure *f)
             (system && request_add_message(r, "system", system, "\n\n", "system", f) != 0) ||
             request_take_anthropic_messages(r, json_get(r->json, "messages"), &params_anthropic_message, f) != 0 ||
             request_check_messages(r, "messages", f) != 0 || request_take_nested_format(r, "output_config", f) != 0 ||
-            request_take_flat_format(r, "output_format", f) != 0 || request_take_anthropic_tools(r, f) != 0)
+            request_take_flat_format(r, "output_format", f) != 0 || request_take_anthropic_tools(r, f) != 0 ||
+            request_take_anthropic_thinking(r, f) != 0)
                 return f->status;
         return 0;
 }
@@ -209,6 +262,9 @@ static int take_messages(struct generation_request *r, struct failure *f)
         r->options.top_k = 0;
         request_take_sampling(r, r->json);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", 0);
+        if (r->options.thinking_budget >= r->options.max_tokens && r->options.max_tokens > 0)
+                return failure_set(f, 400, "invalid_value", "thinking.budget_tokens",
+                                   "'thinking.budget_tokens' has to be less than 'max_tokens'");
         r->name_the_stop = r->n_stops > 0;
         return 0;
 }

@@ -10,6 +10,7 @@
 #include "http-gateway/backend.h"
 #include "http-gateway/handoff.h"
 #include "http-gateway/reading.h"
+#include "http-gateway/thinking.h"
 
 #define PAUSE_BYTES ((size_t)64 << 10) /* unread by the client: no more is taken from the daemon */
 #define RESUME_BYTES ((size_t)16 << 10)
@@ -68,6 +69,7 @@ static void note_failure(struct generation *g, const struct tandem_error *err)
                 return;
         g->failed = true;
         failure_from_tandem(&g->failure, err, json_get_string(g->request->json, "model", ""));
+        failure_name_thinking(&g->failure, g->request);
 }
 
 /* Whether a peer can make the rest of it. */
@@ -144,6 +146,15 @@ void generation_usage(const struct generation *g, uint64_t *ret_prompt, uint64_t
                 *ret_prompt += g->choices[i].prompt_tokens;
                 *ret_cached += g->choices[i].cached_tokens;
         }
+}
+
+uint64_t generation_thinking_tokens(const struct generation *g)
+{
+        uint64_t n = 0;
+
+        for (unsigned i = 0; i < g->n_choices; i++)
+                n += TDM_MIN(g->choices[i].thinking_tokens, g->choices[i].generated_tokens);
+        return n;
 }
 
 /* ---- what libtandem tells ---- */
@@ -360,6 +371,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
                 return;
         }
         c->cached_tokens = result->cached_tokens;
+        c->thinking_tokens = result->thinking_tokens;
         c->drafted = result->drafted;
         c->accepted_guesses = TDM_MIN(result->accepted, result->drafted);
         if (!c->cut) {

@@ -52,11 +52,13 @@ struct generation_request {
         unsigned n;             /* choices for each prompt */
         uint32_t context_limit; /* prompt and answer together; 0: none of ours */
         bool stream, with_usage, with_logprobs;
-        bool with_guesses;  /* it asked for them, so it is told how they were */
-        bool count_only;    /* only how many tokens the prompt has */
-        bool name_the_stop; /* which stop text it was matters */
-        bool unload;        /* Ollama's: without a prompt the model goes */
-        bool taken_over;    /* another gateway's: it sees to the rest if this daemon dies */
+        bool with_guesses;         /* it asked for them, so it is told how they were */
+        bool count_only;           /* only how many tokens the prompt has */
+        bool with_thinking;        /* it asked for thoughts, and its API tells them to those alone */
+        bool name_the_stop;        /* which stop text it was matters */
+        bool unload;               /* Ollama's: without a prompt the model goes */
+        const char *thinking_name; /* how the request names what it says of thinking; NULL: it says nothing */
+        bool taken_over;           /* another gateway's: it sees to the rest if this daemon dies */
 };
 
 struct handoff;
@@ -75,7 +77,7 @@ struct choice {
         bool cut;     /* by us: at reason */
         enum tandem_reason reason;
         int stop; /* index of the stop text that was found here; -1 */
-        uint32_t prompt_tokens, cached_tokens, generated_tokens;
+        uint32_t prompt_tokens, cached_tokens, generated_tokens, thinking_tokens;
         uint64_t drafted, accepted_guesses;
         double prefill_s, decode_s, load_s;
         uint64_t last_token_ns;
@@ -148,5 +150,6 @@ void generation_tick(struct generation *g, uint64_t now_ns);
 
 /* Sums over the choices: a prompt counts once, whatever n. */
 void generation_usage(const struct generation *g, uint64_t *ret_prompt, uint64_t *ret_cached, uint64_t *ret_generated);
+uint64_t generation_thinking_tokens(const struct generation *g); /* of the generated ones */
 
 #endif

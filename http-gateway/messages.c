@@ -79,43 +79,45 @@ int request_add_message(struct generation_request *r, const char *role, const js
         return 0;
 }
 
-int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
-                          const struct param_table *table, struct failure *f)
+int request_take_message(struct generation_request *r, const json_t *message, const char *name, size_t i,
+                         const struct param_table *table, struct failure *f)
 {
         static const char *const roles[][2] = { { "system", "system" },
                                                 { "developer", "system" },
                                                 { "user", "user" },
                                                 { "assistant", "assistant" },
                                                 { "tool", "tool" } };
+        const char *given, *role = NULL;
+        char where[64];
 
+        snprintf(where, sizeof(where), "%s[%zu]", name, i);
+        if (!json_is_object(message))
+                return failure_set(f, 400, "invalid_type", where, "'%s' has to be an object", where);
+        if (params_check(table, message, &r->warnings, f) != 0)
+                return f->status;
+        given = json_get_string(message, "role", "");
+        for (size_t k = 0; k < TDM_ARRAY_SIZE(roles); k++)
+                if (strcmp(roles[k][0], given) == 0)
+                        role = roles[k][1];
+        if (!role)
+                return failure_set(f, 400, "invalid_value", where,
+                                   "'%s.role' is '%.40s'; system, developer, user, assistant and tool are known", where,
+                                   given);
+        snprintf(where, sizeof(where), "%s[%zu].content", name, i);
+        if (request_add_message(r, role, json_object_get(message, "content"), "", where, f) != 0)
+                return f->status;
+        snprintf(where, sizeof(where), "%s[%zu]", name, i);
+        return request_take_message_tools(r, message, where, f);
+}
+
+int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
+                          const struct param_table *table, struct failure *f)
+{
         if (json_array_size(messages) > MAX_MESSAGES)
                 return failure_set(f, 400, "invalid_value", name, "'%s' has more than %u messages", name, MAX_MESSAGES);
-        for (size_t i = 0; i < json_array_size(messages); i++) {
-                const json_t *message = json_array_get(messages, i);
-                const char *given, *role = NULL;
-                char where[64];
-
-                snprintf(where, sizeof(where), "%s[%zu]", name, i);
-                if (!json_is_object(message))
-                        return failure_set(f, 400, "invalid_type", where, "'%s' has to be an object", where);
-                if (params_check(table, message, &r->warnings, f) != 0)
+        for (size_t i = 0; i < json_array_size(messages); i++)
+                if (request_take_message(r, json_array_get(messages, i), name, i, table, f) != 0)
                         return f->status;
-                given = json_get_string(message, "role", "");
-                for (size_t k = 0; k < TDM_ARRAY_SIZE(roles); k++)
-                        if (strcmp(roles[k][0], given) == 0)
-                                role = roles[k][1];
-                if (!role)
-                        return failure_set(
-                                f, 400, "invalid_value", where,
-                                "'%s.role' is '%.40s'; system, developer, user, assistant and tool are known", where,
-                                given);
-                snprintf(where, sizeof(where), "%s[%zu].content", name, i);
-                if (request_add_message(r, role, json_object_get(message, "content"), "", where, f) != 0)
-                        return f->status;
-                snprintf(where, sizeof(where), "%s[%zu]", name, i);
-                if (request_take_message_tools(r, message, where, f) != 0)
-                        return f->status;
-        }
         return 0;
 }
 

@@ -10,6 +10,9 @@ int request_take_model(struct generation_request *r, struct failure *f);
 /* Adds messages of an array; the last of all has to be the user's, which request_check_messages() sees to. */
 int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
                           const struct param_table *table, struct failure *f);
+/* The same of one, which is number i of the array. */
+int request_take_message(struct generation_request *r, const json_t *message, const char *name, size_t i,
+                         const struct param_table *table, struct failure *f);
 int request_check_messages(const struct generation_request *r, const char *name, struct failure *f);
 /* One message: a text, or an array of parts of text, with separator between them. */
 int request_add_message(struct generation_request *r, const char *role, const json_t *content, const char *separator,

@@ -4,6 +4,7 @@
 #include "http-gateway/ollama.h"
 
 #include "http-gateway/format.h"
+#include "http-gateway/thinking.h"
 
 #include <math.h>
 
@@ -283,7 +284,8 @@ static int take_rest(struct generation_request *r, struct failure *f)
 {
         double keep_s;
 
-        if (take_options(r, f) != 0 || (!r->options.json_schema && request_take_ollama_format(r, f) != 0) ||
+        if (request_take_think(r, f) != 0 || take_options(r, f) != 0 ||
+            (!r->options.json_schema && request_take_ollama_format(r, f) != 0) ||
             take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, f) != 0)
                 return f->status;
         /* The daemon counts whole seconds and has no "at once"; less than 0 means for ever to Ollama's clients. */

@@ -1,6 +1,7 @@
 /* POST /v1/chat/completions, and what the other endpoints of OpenAI take from here. */
 #include "http-gateway/format.h"
 #include "http-gateway/openai.h"
+#include "http-gateway/thinking.h"
 
 #include <math.h>
 
@@ -19,10 +20,10 @@ json_t *openai_usage(const struct generation *g)
                 drafted += g->choices[i].drafted;
                 accepted += g->choices[i].accepted_guesses;
         }
-        json = json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:i}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
+        json = json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
                          (json_int_t)generated, "total_tokens", (json_int_t)(prompt + generated),
                          "prompt_tokens_details", "cached_tokens", (json_int_t)cached, "completion_tokens_details",
-                         "reasoning_tokens", 0);
+                         "reasoning_tokens", (json_int_t)generation_thinking_tokens(g));
         details = json_object_get(json, "completion_tokens_details");
         if (g->request->with_guesses && drafted > 0) {
                 json_object_set_new(details, "accepted_prediction_tokens", json_integer((json_int_t)accepted));
@@ -257,7 +258,8 @@ static int take_chat_request(struct generation_request *r, struct failure *f)
             request_check_messages(r, "messages", f) != 0 || request_take_response_format(r, f) != 0 ||
             request_take_grammar(r, f) != 0 || request_take_logit_bias(r, f) != 0 ||
             request_take_speculation(r, r->json, "", f) != 0 || request_take_openai_tools(r, f) != 0 ||
-            request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0 || request_take_stream_options(r, f) != 0)
+            request_take_chat_thinking(r, f) != 0 || request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0 ||
+            request_take_stream_options(r, f) != 0)
                 return f->status;
         openai_take_sampling(r);
         r->with_logprobs = json_get_bool(r->json, "logprobs", false);

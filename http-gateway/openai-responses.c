@@ -1,18 +1,25 @@
-/* POST /v1/responses: one message of text as the output, nothing kept on the server. Every event carries a number. */
+/* POST /v1/responses: one message of text as the output, behind an item of thoughts where the model has them. Nothing
+ * is kept on the server. Every event carries a number. */
 #include "http-gateway/format.h"
 #include "http-gateway/openai.h"
+#include "http-gateway/thinking.h"
 
 struct response {
         unsigned n_events;
-        struct buffer text; /* of a stream, which repeats it whole at its end */
+        int index; /* of the item that is open, or comes next */
+        enum item { NO_ITEM, REASONING_ITEM, MESSAGE_ITEM } open;
+        bool has_thoughts;
+        struct buffer text, thinking; /* of a stream, which repeats both whole */
 };
 
 static void response_free(void *state)
 {
         struct response *r = state;
 
-        if (r)
+        if (r) {
                 buffer_free(&r->text);
+                buffer_free(&r->thinking);
+        }
         free(r);
 }
 
@@ -27,16 +34,28 @@ static void add_event(struct exchange *x, const char *type, json_t *event)
         sse_add_exact(&x->out, type, event, &x->generation->request->numbers);
 }
 
-static json_t *part(const char *text, size_t size)
+static json_t *part(enum item kind, const struct buffer *text)
 {
-        return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", json_text(text, size), "annotations",
-                         "logprobs");
+        json_t *value = json_text(text->data ? text->data : "", text->size);
+
+        if (kind == REASONING_ITEM)
+                return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", value);
+        return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", value, "annotations", "logprobs");
 }
 
-static json_t *item(struct exchange *x, const char *status, json_t *content)
+static const char *item_prefix(enum item kind)
 {
-        return json_pack("{s:s+, s:s, s:s, s:s, s:o}", "id", "msg_", x->id + 4, "type", "message", "status", status,
-                         "role", "assistant", "content", content);
+        return kind == REASONING_ITEM ? "rs_" : "msg_";
+}
+
+/* content is taken over. */
+static json_t *item(struct exchange *x, enum item kind, const char *status, json_t *content)
+{
+        if (kind == REASONING_ITEM)
+                return json_pack("{s:s+, s:s, s:s, s:[], s:o}", "id", item_prefix(kind), x->id + 4, "type", "reasoning",
+                                 "status", status, "summary", "content", content);
+        return json_pack("{s:s+, s:s, s:s, s:s, s:o}", "id", item_prefix(kind), x->id + 4, "type", "message", "status",
+                         status, "role", "assistant", "content", content);
 }
 
 static json_t *usage(const struct generation *g)
@@ -44,10 +63,10 @@ static json_t *usage(const struct generation *g)
         uint64_t prompt, cached, generated;
 
         generation_usage(g, &prompt, &cached, &generated);
-        return json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens", (json_int_t)prompt,
+        return json_pack("{s:I, s:{s:I}, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)prompt,
                          "input_tokens_details", "cached_tokens", (json_int_t)cached, "output_tokens",
-                         (json_int_t)generated, "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
-                         (json_int_t)(prompt + generated));
+                         (json_int_t)generated, "output_tokens_details", "reasoning_tokens",
+                         (json_int_t)generation_thinking_tokens(g), "total_tokens", (json_int_t)(prompt + generated));
 }
 
 /* What the request says, or what the API has where it says nothing. otherwise is taken over. */
@@ -68,7 +87,7 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
         const struct generation_request *r = g->request;
         json_t *metadata = json_get(r->json, "metadata"), *instructions = json_get(r->json, "instructions");
         json_t *most = json_get(r->json, "max_output_tokens"), *text = json_get(r->json, "text"), *json,
-               *details = json_null();
+               *details = json_null(), *reasoning = json_get(r->json, "reasoning");
 
         if (strcmp(status, "incomplete") == 0)
                 details = json_pack("{s:s}", "reason", "max_output_tokens");
@@ -90,6 +109,9 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
                             json_is_object(text) && json_get(text, "format") ?
                                     json_incref(text) :
                                     json_pack("{s:{s:s}}", "format", "type", "text"));
+        json_object_set_new(json, "reasoning",
+                            json_is_object(reasoning) ? json_incref(reasoning) :
+                                                        json_pack("{s:n, s:n}", "effort", "summary"));
         json_object_set_new(json, "metadata", metadata ? json_incref(metadata) : json_object());
         json_object_set_new(json, "instructions", instructions ? json_incref(instructions) : json_null());
         json_object_set_new(json, "max_output_tokens", most ? json_incref(most) : json_null());
@@ -102,11 +124,47 @@ static void response_begin(struct exchange *x)
                   json_pack("{s:o}", "response", response(x, "in_progress", json_array(), NULL)));
         add_event(x, "response.in_progress",
                   json_pack("{s:o}", "response", response(x, "in_progress", json_array(), NULL)));
-        add_event(x, "response.output_item.added",
-                  json_pack("{s:i, s:o}", "output_index", 0, "item", item(x, "in_progress", json_array())));
-        add_event(x, "response.content_part.added",
-                  json_pack("{s:s+, s:i, s:i, s:o}", "item_id", "msg_", x->id + 4, "output_index", 0, "content_index",
-                            0, "part", part("", 0)));
+}
+
+/* An event of the part of text in the item that is open. */
+static void add_part_event(struct exchange *x, const char *type, const char *key, json_t *value)
+{
+        struct response *r = x->state;
+        json_t *event = json_pack("{s:s+, s:i, s:i, s:o}", "item_id", item_prefix(r->open), x->id + 4, "output_index",
+                                  r->index, "content_index", 0, key, value);
+
+        if (event && r->open == MESSAGE_ITEM && strcmp(key, "part") != 0)
+                json_object_set_new(event, "logprobs", json_array());
+        add_event(x, type, event);
+}
+
+static void open_item(struct exchange *x, enum item kind)
+{
+        static const struct buffer nothing = { 0 };
+        struct response *r = x->state;
+
+        r->open = kind;
+        add_event(
+                x, "response.output_item.added",
+                json_pack("{s:i, s:o}", "output_index", r->index, "item", item(x, kind, "in_progress", json_array())));
+        add_part_event(x, "response.content_part.added", "part", part(kind, &nothing));
+}
+
+static void close_item(struct exchange *x, const char *status)
+{
+        struct response *r = x->state;
+        const struct buffer *text = r->open == REASONING_ITEM ? &r->thinking : &r->text;
+
+        if (r->open == NO_ITEM)
+                return;
+        add_part_event(x, r->open == REASONING_ITEM ? "response.reasoning_text.done" : "response.output_text.done",
+                       "text", json_text(text->data ? text->data : "", text->size));
+        add_part_event(x, "response.content_part.done", "part", part(r->open, text));
+        add_event(x, "response.output_item.done",
+                  json_pack("{s:i, s:o}", "output_index", r->index, "item",
+                            item(x, r->open, status, json_pack("[o]", part(r->open, text)))));
+        r->index++;
+        r->open = NO_ITEM;
 }
 
 static void response_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
@@ -116,11 +174,28 @@ static void response_text(struct exchange *x, struct choice *c, const struct tan
 
         if (!x->generation->request->stream || size == 0)
                 return;
+        if (r->open == REASONING_ITEM)
+                close_item(x, "completed");
+        if (r->open == NO_ITEM)
+                open_item(x, MESSAGE_ITEM);
         buffer_add(&r->text, text, size);
         c->kept_bytes += size;
-        add_event(x, "response.output_text.delta",
-                  json_pack("{s:s+, s:i, s:i, s:o, s:[]}", "item_id", "msg_", x->id + 4, "output_index", 0,
-                            "content_index", 0, "delta", json_text(text, size), "logprobs"));
+        add_part_event(x, "response.output_text.delta", "delta", json_text(text, size));
+}
+
+/* Thoughts in the midst of the answer are told as text of neither. */
+static void response_thinking(struct exchange *x, struct choice *c, const struct tandem_token *token)
+{
+        struct response *r = x->state;
+
+        if (token->thinking_size == 0 || r->open == MESSAGE_ITEM)
+                return;
+        if (r->open == NO_ITEM)
+                open_item(x, REASONING_ITEM);
+        r->has_thoughts = true;
+        buffer_add(&r->thinking, token->thinking, token->thinking_size);
+        c->kept_bytes += token->thinking_size;
+        add_part_event(x, "response.reasoning_text.delta", "delta", json_text(token->thinking, token->thinking_size));
 }
 
 static const char *status_of(const struct choice *c)
@@ -131,27 +206,34 @@ static const char *status_of(const struct choice *c)
 static void response_choice_end(struct exchange *x, struct choice *c)
 {
         struct response *r = x->state;
-        const char *text = r->text.data ? r->text.data : "";
 
-        add_event(x, "response.output_text.done",
-                  json_pack("{s:s+, s:i, s:i, s:o, s:[]}", "item_id", "msg_", x->id + 4, "output_index", 0,
-                            "content_index", 0, "text", json_text(text, r->text.size), "logprobs"));
-        add_event(x, "response.content_part.done",
-                  json_pack("{s:s+, s:i, s:i, s:o}", "item_id", "msg_", x->id + 4, "output_index", 0, "content_index",
-                            0, "part", part(text, r->text.size)));
-        add_event(x, "response.output_item.done",
-                  json_pack("{s:i, s:o}", "output_index", 0, "item",
-                            item(x, status_of(c), json_pack("[o]", part(text, r->text.size)))));
+        if (r->open == NO_ITEM && !r->has_thoughts)
+                open_item(x, MESSAGE_ITEM);
+        close_item(x, status_of(c));
+}
+
+/* An answer that ended in its thoughts has no message. */
+static json_t *output_of(struct exchange *x, const struct choice *c)
+{
+        const struct response *r = x->state;
+        bool stream = x->generation->request->stream;
+        const struct buffer *text = stream ? &r->text : &c->text, *thinking = stream ? &r->thinking : &c->thinking;
+        json_t *output = json_array();
+
+        if (thinking->size > 0)
+                json_array_append_new(output, item(x, REASONING_ITEM, text->size > 0 ? "completed" : status_of(c),
+                                                   json_pack("[o]", part(REASONING_ITEM, thinking))));
+        if (text->size > 0 || thinking->size == 0)
+                json_array_append_new(output,
+                                      item(x, MESSAGE_ITEM, status_of(c), json_pack("[o]", part(MESSAGE_ITEM, text))));
+        return output;
 }
 
 static void response_end(struct exchange *x)
 {
         struct generation *g = x->generation;
         struct choice *c = &g->choices[0];
-        struct response *r = x->state;
-        const struct buffer *text = g->request->stream ? &r->text : &c->text;
-        json_t *content = json_pack("[o]", part(text->data ? text->data : "", text->size));
-        json_t *json = response(x, status_of(c), json_pack("[o]", item(x, status_of(c), content)), usage(g));
+        json_t *json = response(x, status_of(c), output_of(x, c), usage(g));
 
         if (g->request->stream)
                 add_event(x, c->reason == TANDEM_REASON_LENGTH ? "response.incomplete" : "response.completed",
@@ -172,14 +254,35 @@ static void response_error(struct exchange *x, const struct failure *f)
 static const struct generation_ops response_ops = { .content_type = SSE_CONTENT_TYPE,
                                                     .begin = response_begin,
                                                     .text = response_text,
+                                                    .calls = response_thinking,
                                                     .choice_end = response_choice_end,
                                                     .end = response_end,
                                                     .error = response_error,
                                                     .ping = openai_ping };
 
+/* An item of thoughts belongs to the message behind it. */
+static int take_thoughts(struct generation_request *r, const json_t *thoughts, struct failure *f)
+{
+        const json_t *content = json_get(thoughts, "content");
+
+        if (params_check(&params_reasoning_item, thoughts, &r->warnings, f) != 0)
+                return f->status;
+        for (size_t i = 0; i < json_array_size(content); i++) {
+                const char *text = json_get_string(json_array_get(content, i), "text", NULL);
+
+                if (!text)
+                        return failure_set(f, 400, "invalid_value", "input",
+                                           "'input' has an item 'reasoning' with a part that has no text");
+                if (request_add_thinking(r, text, f) != 0)
+                        return f->status;
+        }
+        return 0;
+}
+
 static int take_input(struct generation_request *r, struct failure *f)
 {
         const json_t *input = json_get(r->json, "input"), *instructions = json_get(r->json, "instructions");
+        const json_t *thoughts = NULL;
 
         if (instructions && request_add_message(r, "system", instructions, "", "instructions", f) != 0)
                 return f->status;
@@ -188,22 +291,39 @@ static int take_input(struct generation_request *r, struct failure *f)
         if (!json_is_array(input))
                 return failure_set(f, 400, input ? "invalid_type" : "missing_required_parameter", "input",
                                    "'input' has to be a text or an array of messages");
+        if (json_array_size(input) > MAX_MESSAGES)
+                return failure_set(f, 400, "invalid_value", "input", "'input' has more than %u items", MAX_MESSAGES);
         for (size_t i = 0; i < json_array_size(input); i++) {
-                const char *type = json_get_string(json_array_get(input, i), "type", "message");
+                const json_t *given = json_array_get(input, i);
+                const char *type = json_get_string(given, "type", "message");
+                char where[64];
 
+                snprintf(where, sizeof(where), "input[%zu].type", i);
+                if (json_get(given, "type") && !json_is_string(json_get(given, "type")))
+                        return failure_set(f, 400, "invalid_type", where, "'%s' has to be a string", where);
+                if (strcmp(type, "reasoning") == 0) {
+                        thoughts = given;
+                        continue;
+                }
                 if (strcmp(type, "message") != 0)
                         return failure_set(f, 400, "unsupported_parameter", "input",
-                                           "'input[%zu]' is of type '%.40s'; only messages are taken", i, type);
+                                           "'input[%zu]' is of type '%.40s'; messages and reasoning are taken", i,
+                                           type);
+                if (request_take_message(r, given, "input", i, &params_message, f) != 0)
+                        return f->status;
+                if (thoughts && strcmp(json_get_string(given, "role", ""), "assistant") == 0 &&
+                    take_thoughts(r, thoughts, f) != 0)
+                        return f->status;
+                thoughts = NULL;
         }
-        if (request_take_messages(r, input, "input", &params_message, f) != 0)
-                return f->status;
         return request_check_messages(r, "input", f);
 }
 
 static int take_response(struct generation_request *r, struct failure *f)
 {
         if (request_take_model(r, f) != 0 || take_input(r, f) != 0 ||
-            request_take_speculation(r, r->json, "", f) != 0 || request_take_nested_format(r, "text", f) != 0)
+            request_take_speculation(r, r->json, "", f) != 0 || request_take_nested_format(r, "text", f) != 0 ||
+            request_take_reasoning(r, f) != 0)
                 return f->status;
         openai_take_sampling(r);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_output_tokens", 0);

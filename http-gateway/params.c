@@ -72,7 +72,8 @@ static const struct param chat_rows[] = {
         REFUSED("modalities", NEUTRAL_TEXT | NEUTRAL_EMPTY, ONE_MODALITY),
         REFUSED("audio", NEUTRAL_EMPTY, ONE_MODALITY),
         REFUSED("prediction", NEUTRAL_EMPTY, "a predicted output is not supported"),
-        IGNORED("reasoning_effort", "a model thinks as its template has it"),
+        HONOURED("reasoning_effort", PARAM_STRING, 0, 0, "as the template has it; none, minimal to xhigh"),
+        HONOURED("reasoning_budget", PARAM_INTEGER, -1, MAX_TOKENS, "an extension; thoughts end there; -1; 0: none"),
         REFUSED("verbosity", NEUTRAL_EMPTY | NEUTRAL_MEDIUM, "no model has this"),
         REFUSED("web_search_options", NEUTRAL_EMPTY, "nothing is searched"),
 };
@@ -133,7 +134,7 @@ static const struct param response_rows[] = {
         REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
         REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
         REFUSED("truncation", NEUTRAL_DISABLED, "a prompt is never shortened"),
-        REFUSED("reasoning", NEUTRAL_EMPTY | NEUTRAL_NONE, "reasoning models are not supported yet"),
+        HONOURED("reasoning", PARAM_OBJECT, 0, 0, "`effort`: none, minimal to xhigh"),
         REFUSED("include", NEUTRAL_EMPTY, "nothing more can be included"),
         REFUSED("background", NEUTRAL_FALSE, "an answer lives as long as its connection"),
         REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
@@ -146,7 +147,7 @@ TABLE(params_responses, "POST /v1/responses", "", response_rows);
                 HONOURED("system", PARAM_ANY, 0, 0, "a text, or blocks of text"),                                      \
                 HONOURED("tools", PARAM_ARRAY, 0, 0, "custom ones; not with a format"),                                \
                 HONOURED("tool_choice", PARAM_OBJECT, 0, 0, "auto, any, tool, none; disable_parallel_tool_use"),       \
-                REFUSED("thinking", NEUTRAL_DISABLED, "reasoning models are not supported yet"),                       \
+                HONOURED("thinking", PARAM_OBJECT, 0, 0, "enabled, adaptive, disabled; none: not told"),               \
                 REFUSED("mcp_servers", NEUTRAL_EMPTY, OWN_TOOLS),                                                      \
                 HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema"),                                \
                 HONOURED("output_format", PARAM_OBJECT, 0, 0, "the older form of output_config"),                      \
@@ -175,7 +176,7 @@ TABLE(params_count_tokens, "POST /v1/messages/count_tokens", "", count_rows);
 
 static const struct param anthropic_message_rows[] = {
         HONOURED("role", PARAM_STRING, 0, 0, "user, assistant"),
-        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks: text, tool_use, tool_result"),
+        HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks: text, thinking, tool_use, tool_result"),
 };
 TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", anthropic_message_rows);
 
@@ -185,7 +186,7 @@ TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", a
                 HONOURED("options", PARAM_OBJECT, 0, 0, "see below"),                                                  \
                 HONOURED("keep_alive", PARAM_ANY, 0, 0, "0 without a prompt unloads; else how long the model stays"),  \
                 HONOURED("format", PARAM_ANY, 0, 0, "`json`, or a JSON Schema"),                                       \
-                REFUSED("think", NEUTRAL_FALSE, "reasoning models are not supported yet"),                             \
+                HONOURED("think", PARAM_ANY, 0, 0, "as the template has it; true, false, low, medium, high"),          \
                 HARMLESS("truncate", "a prompt that is too long is refused"),                                          \
                 HARMLESS("shift", "an answer ends with the context"),                                                  \
                 REFUSED("logprobs", NEUTRAL_FALSE, "not reported here"),                                               \
@@ -372,6 +373,38 @@ static const struct param tool_result_rows[] = {
 };
 TABLE(params_tool_result, "A block tool_result", "content[].", tool_result_rows);
 
+static const struct param reasoning_rows[] = {
+        HONOURED("effort", PARAM_STRING, 0, 0, "as the template has it; none, minimal to xhigh"),
+        HARMLESS("summary", "thoughts are given whole"),
+        HARMLESS("generate_summary", "thoughts are given whole"),
+};
+TABLE(params_reasoning, "`reasoning` of /v1/responses", "reasoning.", reasoning_rows);
+
+static const struct param thinking_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "enabled, adaptive (as the template has it), disabled"),
+        HONOURED("budget_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "of type enabled: thoughts end there"),
+        REFUSED("display", NEUTRAL_SUMMARIZED, "thoughts are given whole"),
+};
+TABLE(params_thinking, "`thinking` of Anthropic's API", "thinking.", thinking_rows);
+
+static const struct param thinking_block_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "thinking"),
+        HONOURED("thinking", PARAM_STRING, 0, 0, "required"),
+        HONOURED("signature", PARAM_STRING, 0, 0, "required, as it came"),
+        HARMLESS("cache_control", "every prompt is cached"),
+};
+TABLE(params_thinking_block, "A block thinking", "content[].", thinking_block_rows);
+
+static const struct param reasoning_item_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "reasoning"),
+        HONOURED("content", PARAM_ARRAY, 0, 0, "parts reasoning_text, where the template keeps them"),
+        HARMLESS("id", "not used"),
+        HARMLESS("summary", "not part of the prompt"),
+        HARMLESS("status", "not used"),
+        HARMLESS("encrypted_content", "nothing is encrypted here"),
+};
+TABLE(params_reasoning_item, "An item reasoning", "input[].", reasoning_item_rows);
+
 static const struct param_table *const tables[] = {
         &params_chat,
         &params_completions,
@@ -397,6 +430,10 @@ static const struct param_table *const tables[] = {
         &params_call_function,
         &params_tool_use,
         &params_tool_result,
+        &params_reasoning,
+        &params_thinking,
+        &params_thinking_block,
+        &params_reasoning_item,
 };
 
 /* What other servers take at the top of a body, and what would be another answer without it. */
@@ -449,7 +486,6 @@ static const char *const meaningful[] = {
         "num_predict",
         "plugins",
         "prompt_logprobs",
-        "reasoning_budget",
         "regex",
         "repeat_penalty",
         "repetition_penalty",
@@ -515,11 +551,9 @@ static bool is_neutral(const struct param *p, const json_t *value)
         static const struct {
                 unsigned bit;
                 const char *word;
-        } words[] = { { NEUTRAL_TEXT, "text" },
-                      { NEUTRAL_NONE, "none" },
-                      { NEUTRAL_AUTO, "auto" },
-                      { NEUTRAL_DISABLED, "disabled" },
-                      { NEUTRAL_MEDIUM, "medium" } };
+        } words[] = { { NEUTRAL_TEXT, "text" },     { NEUTRAL_NONE, "none" },
+                      { NEUTRAL_AUTO, "auto" },     { NEUTRAL_DISABLED, "disabled" },
+                      { NEUTRAL_MEDIUM, "medium" }, { NEUTRAL_SUMMARIZED, "summarized" } };
 
         if ((p->neutral & NEUTRAL_FALSE && json_is_false(value)) || (p->neutral & NEUTRAL_TRUE && json_is_true(value)))
                 return true;
@@ -671,8 +705,8 @@ int params_check(const struct param_table *table, const json_t *object, struct p
 
 static void print_neutral(FILE *to, unsigned neutral)
 {
-        static const char *const words[] = { "false", "true", "0",    "1",        "empty",
-                                             "text",  "none", "auto", "disabled", "medium" };
+        static const char *const words[] = { "false", "true", "0",        "1",      "empty",     "text",
+                                             "none",  "auto", "disabled", "medium", "summarized" };
         const char *comma = "";
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(words); i++)

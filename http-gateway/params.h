@@ -17,12 +17,13 @@ enum param_type { PARAM_ANY, PARAM_BOOL, PARAM_INTEGER, PARAM_NUMBER, PARAM_STRI
 #define NEUTRAL_TRUE 2u
 #define NEUTRAL_ZERO 4u
 #define NEUTRAL_ONE 8u
-#define NEUTRAL_EMPTY 16u     /* "", [], {} */
-#define NEUTRAL_TEXT 32u      /* "text", {"type":"text"}, ["text"] */
-#define NEUTRAL_NONE 64u      /* "none", {"type":"none"} */
-#define NEUTRAL_AUTO 128u     /* "auto", {"type":"auto"} */
-#define NEUTRAL_DISABLED 256u /* "disabled", {"type":"disabled"} */
-#define NEUTRAL_MEDIUM 512u   /* "medium" */
+#define NEUTRAL_EMPTY 16u        /* "", [], {} */
+#define NEUTRAL_TEXT 32u         /* "text", {"type":"text"}, ["text"] */
+#define NEUTRAL_NONE 64u         /* "none", {"type":"none"} */
+#define NEUTRAL_AUTO 128u        /* "auto", {"type":"auto"} */
+#define NEUTRAL_DISABLED 256u    /* "disabled", {"type":"disabled"} */
+#define NEUTRAL_MEDIUM 512u      /* "medium" */
+#define NEUTRAL_SUMMARIZED 1024u /* "summarized" */
 
 /* Names of what is ignored, for the answer's head and the log. */
 #define PARAMS_NAME_BYTES 48u
@@ -52,7 +53,8 @@ extern const struct param_table params_chat, params_completions, params_message,
         params_anthropic_message, params_count_tokens, params_ollama_chat, params_ollama_generate,
         params_ollama_options, params_ollama_message, params_tokenize, params_embeddings, params_ollama_embed,
         params_stream_options, params_part, params_tool, params_function, params_anthropic_tool,
-        params_anthropic_choice, params_call, params_call_function, params_tool_use, params_tool_result;
+        params_anthropic_choice, params_call, params_call_function, params_tool_use, params_tool_result,
+        params_reasoning, params_thinking, params_thinking_block, params_reasoning_item;
 
 /* 0, or a failure that names the first member that cannot be taken. */
 int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,

@@ -316,9 +316,9 @@ static void takeover_text(struct exchange *x, struct choice *c, const struct tan
 
 static void takeover_choice_end(struct exchange *x, struct choice *c)
 {
-        add_line(x, json_pack("{s:s, s:i, s:i, s:i}", "done", tandem_reason_name((int)c->reason), "prompt_tokens",
+        add_line(x, json_pack("{s:s, s:i, s:i, s:i, s:i}", "done", tandem_reason_name((int)c->reason), "prompt_tokens",
                               (int)c->prompt_tokens, "cached_tokens", (int)c->cached_tokens, "generated_tokens",
-                              (int)c->generated_tokens));
+                              (int)c->generated_tokens, "thinking_tokens", (int)c->thinking_tokens));
 }
 
 static void takeover_end(struct exchange *x)
@@ -493,6 +493,7 @@ static bool read_done(struct takeover_line *line)
                                                .prompt_tokens = count_of(line->json, "prompt_tokens"),
                                                .cached_tokens = count_of(line->json, "cached_tokens"),
                                                .generated_tokens = count_of(line->json, "generated_tokens"),
+                                               .thinking_tokens = count_of(line->json, "thinking_tokens"),
                                                .tail = "" };
         if (strcmp(reason, tandem_reason_name(TANDEM_REASON_LENGTH)) == 0)
                 line->result.reason = TANDEM_REASON_LENGTH;

@@ -2,6 +2,7 @@
  * schema it refuses itself. */
 #include "http-gateway/generation.h"
 #include "http-gateway/messages.h"
+#include "http-gateway/thinking.h"
 
 #define MAX_CALLS 4096u /* of one answer */
 #define ID_BYTES 9u     /* letters and digits, which is what all chat templates take */
@@ -228,6 +229,20 @@ static const char *text_keep(struct generation_request *r, char *text)
         return text;
 }
 
+const char *request_keep_joined(struct generation_request *r, const char *a, const char *b)
+{
+        struct buffer text = { 0 };
+
+        buffer_add_text(&text, a);
+        buffer_add_text(&text, "\n");
+        buffer_add_text(&text, b);
+        if (text.failed) {
+                buffer_free(&text);
+                return NULL;
+        }
+        return text_keep(r, text.data);
+}
+
 /* Of a value, with its numbers as the request has them. */
 static const char *keep_json(struct generation_request *r, const json_t *value)
 {
@@ -333,12 +348,35 @@ int request_take_message_tools(struct generation_request *r, const json_t *messa
         return take_calls(r, calls, name, f);
 }
 
+/* The blocks of thoughts, which belong to the last message. */
+static int take_thoughts(struct generation_request *r, const char *role, const json_t *blocks, const char *where,
+                         struct failure *f)
+{
+        json_t *block;
+        size_t i;
+
+        if (strcmp(role, "assistant") != 0)
+                return failure_set(f, 400, "invalid_value", where, "'%s' has thoughts and is not the assistant's",
+                                   where);
+        json_array_foreach((json_t *)(uintptr_t)blocks, i, block)
+        {
+                const char *text;
+
+                if (strcmp(json_get_string(block, "type", ""), "thinking") != 0)
+                        continue;
+                if (request_take_thinking_block(r, block, where, &text, f) != 0 ||
+                    request_add_thinking(r, text, f) != 0)
+                        return f->status;
+        }
+        return 0;
+}
+
 /* A message's blocks: those of text are collected, answers become messages in front of them, calls belong to it. */
 static int take_blocks(struct generation_request *r, const char *role, const json_t *blocks, const char *where,
                        struct failure *f)
 {
         json_t *texts = json_array();
-        bool calls = false;
+        bool calls = false, thoughts = false;
         int status = texts ? 0 : no_memory(f);
         json_t *block;
         size_t i;
@@ -361,12 +399,16 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
                         calls = true;
                         if (status == 0)
                                 status = params_check(&params_tool_use, block, &r->warnings, f);
-                } else if (strcmp(type, "thinking") != 0 && strcmp(type, "redacted_thinking") != 0) {
+                } else if (strcmp(type, "thinking") == 0) {
+                        thoughts = true;
+                } else if (strcmp(type, "redacted_thinking") != 0) {
                         json_array_append(texts, block);
                 }
         }
-        if (status == 0 && (json_array_size(texts) > 0 || calls || json_array_size(blocks) == 0))
+        if (status == 0 && (json_array_size(texts) > 0 || calls || thoughts || json_array_size(blocks) == 0))
                 status = request_add_message(r, role, texts, "", where, f);
+        if (status == 0 && thoughts)
+                status = take_thoughts(r, role, blocks, where, f);
         json_array_foreach((json_t *)(uintptr_t)blocks, i, block)
         {
                 const char *input;

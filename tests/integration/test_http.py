@@ -443,7 +443,7 @@ def thoughts():
                 g.post("/api/chat", dict(body, think=False, stream=stream))]
             check(not any("thinking" in e["message"] for e in hidden), "not where they are not wanted", hidden)
         answer = g.post("/v1/messages", dict(body, max_tokens=9, tools=[{"name": "f", "input_schema": {}}]))
-        equal(answer["content"], [{"type": "text", "text": "Yes"}], "Anthropic's has no block for them")
+        equal(answer["content"], [{"type": "text", "text": "Yes"}], "Anthropic's: nobody asked for them")
 
 
 @test

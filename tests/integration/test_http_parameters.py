@@ -10,6 +10,14 @@ HI = [{"role": "user", "content": "Tell me of a king"}]
 GREEDY = {"model": "tale", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
 
 
+def signature(text):
+    """FNV-1a with 64 bits, from two beginnings: of the bytes, and of their complements."""
+    parts = [0xcbf29ce484222325, 0x84222325cbf29ce4]
+    for byte in text:
+        parts = [(h ^ byte ^ flip) * 0x100000001b3 % 2**64 for h, flip in zip(parts, (0, 255))]
+    return "tandem1-" + "".join(f"{h:016x}" for h in parts)
+
+
 @test
 def parameters():
     """Each row of each table: what is honoured has its type checked, what is harmless passes with anything, what would
@@ -25,9 +33,10 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 24 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 28 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
-               "auto": "auto", "disabled": "disabled", "medium": "medium"}
+               "auto": "auto", "disabled": "disabled", "medium": "medium",
+               "summarized": "summarized"}
     chat = {"model": "tale", "messages": HI, "max_tokens": 1}
     ollama = {"model": "tale", "stream": False, "options": {"num_predict": 1}}
     say = {"role": "user", "content": "x"}
@@ -61,6 +70,9 @@ def parameters():
     answer = {"role": "tool", "tool_call_id": "abcdefghi", "content": "x"}
     use = {"type": "tool_use", "id": "abcdefghi", "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "abcdefghi", "content": "x"}
+    thought = {"type": "thinking", "thinking": "x", "signature": signature(b"x")}
+    reasoning = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}]}
+    spoken = {"role": "assistant", "content": "x"}
     nested = {
         "`stream_options` of OpenAI's APIs": ("/v1/completions", dict(GREEDY, max_tokens=1),
                                               lambda b, p: b.update(stream_options=p)),
@@ -83,6 +95,14 @@ def parameters():
             messages=HI + [{"role": "assistant", "content": [dict(use, **p)]}, {"role": "user", "content": [result]}])),
         "A block tool_result": ("/v1/messages", called, lambda b, p: b.update(
             messages=HI + [{"role": "assistant", "content": [use]}, {"role": "user", "content": [dict(result, **p)]}])),
+        "`reasoning` of /v1/responses": ("/v1/responses", {"model": "tale", "input": "x", "max_output_tokens": 1},
+                                         lambda b, p: b.update(reasoning=p)),
+        "`thinking` of Anthropic's API": ("/v1/messages", chat, lambda b, p: b.update(
+            thinking=dict({"type": "adaptive"}, **p))),
+        "A block thinking": ("/v1/messages", called, lambda b, p: b.update(
+            messages=HI + [{"role": "assistant", "content": [dict(thought, **p)]}] + HI)),
+        "An item reasoning": ("/v1/responses", {"model": called["model"], "max_output_tokens": 1},
+                              lambda b, p: b.update(input=HI + [dict(reasoning, **p), spoken] + HI)),
     }
     inside = set(nested) | {"A message of OpenAI's APIs", "A message of Anthropic's API", "Ollama's `options`",
                             "A message of Ollama's API"}

@@ -295,7 +295,7 @@ def what_asks_for_nothing():
                                                  {"text": {"verbosity": "medium"}}, {"reasoning": {}})),
                               ("/v1/messages", ({"context_management": {"edits": []}},)),
                               ("/v1/chat/completions", ({"modalities": []}, {"modalities": ["text"]},
-                                                        {"reasoning_effort": "low"}, {"verbosity": "medium"}))):
+                                                        {"reasoning_effort": "none"}, {"verbosity": "medium"}))):
             for member in members:
                 body = {"model": "tale", "input": "x", "max_output_tokens": 2} if path == "/v1/responses" else say
                 g.post(path, dict(body, **member))

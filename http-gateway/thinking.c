@@ -1,0 +1,181 @@
+/* See thinking.h. Whether a model can do what is asked is the daemon's to say. */
+#include "http-gateway/thinking.h"
+
+#include <inttypes.h>
+
+static const struct level {
+        const char *word;
+        enum tandem_thinking thinking;
+} levels[] = {
+        { "none", TANDEM_THINKING_OFF },      { "minimal", TANDEM_THINKING_LOW }, { "low", TANDEM_THINKING_LOW },
+        { "medium", TANDEM_THINKING_MEDIUM }, { "high", TANDEM_THINKING_HIGH },   { "xhigh", TANDEM_THINKING_HIGH },
+};
+
+int request_take_effort(struct generation_request *r, const json_t *effort, const char *name, struct failure *f)
+{
+        if (!effort)
+                return 0;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(levels) && json_is_string(effort); i++) {
+                if (strcmp(levels[i].word, json_string_value(effort)) != 0)
+                        continue;
+                r->options.thinking = levels[i].thinking;
+                r->thinking_name = name;
+                return 0;
+        }
+        return failure_set(f, 400, "invalid_value", name, "'%s' has to be none, minimal, low, medium, high or xhigh",
+                           name);
+}
+
+int request_take_chat_thinking(struct generation_request *r, struct failure *f)
+{
+        json_int_t budget = json_get_integer(r->json, "reasoning_budget", -1);
+
+        if (request_take_effort(r, json_get(r->json, "reasoning_effort"), "reasoning_effort", f) != 0)
+                return f->status;
+        if (budget >= 0)
+                r->thinking_name = "reasoning_budget";
+        if (budget == 0)
+                r->options.thinking = TANDEM_THINKING_OFF;
+        else if (budget > 0)
+                r->options.thinking_budget = (uint32_t)budget;
+        return 0;
+}
+
+int request_take_reasoning(struct generation_request *r, struct failure *f)
+{
+        const json_t *reasoning = json_get(r->json, "reasoning");
+
+        if (!reasoning)
+                return 0;
+        if (params_check(&params_reasoning, reasoning, &r->warnings, f) != 0)
+                return f->status;
+        return request_take_effort(r, json_get(reasoning, "effort"), "reasoning.effort", f);
+}
+
+int request_take_anthropic_thinking(struct generation_request *r, struct failure *f)
+{
+        const json_t *thinking = json_get(r->json, "thinking");
+        const char *type = json_get_string(thinking, "type", "");
+        json_int_t budget = json_get_integer(thinking, "budget_tokens", 0);
+
+        if (!thinking)
+                return 0;
+        if (params_check(&params_thinking, thinking, &r->warnings, f) != 0)
+                return f->status;
+        r->thinking_name = "thinking";
+        if (strcmp(type, "disabled") == 0) {
+                r->options.thinking = TANDEM_THINKING_OFF;
+        } else if (strcmp(type, "adaptive") == 0) {
+                r->with_thinking = true;
+        } else if (strcmp(type, "enabled") == 0) {
+                if (budget < 1)
+                        return failure_set(f, 400, "missing_required_parameter", "thinking.budget_tokens",
+                                           "'thinking.budget_tokens' is missing: how many tokens the model may think");
+                r->with_thinking = true;
+                r->options.thinking = TANDEM_THINKING_ON;
+        } else {
+                return failure_set(f, 400, "invalid_value", "thinking",
+                                   "'thinking.type' has to be enabled, adaptive or disabled");
+        }
+        if (budget > 0 && !r->with_thinking)
+                return failure_set(f, 400, "invalid_value", "thinking.budget_tokens",
+                                   "'thinking.budget_tokens' is given, and thinking is disabled");
+        r->options.thinking_budget = (uint32_t)budget;
+        return 0;
+}
+
+int request_take_think(struct generation_request *r, struct failure *f)
+{
+        const json_t *think = json_get(r->json, "think");
+
+        if (!think)
+                return 0;
+        if (json_is_boolean(think)) {
+                r->thinking_name = "think";
+                if (json_is_true(think) || r->n_messages > 0) /* a raw prompt has nothing to switch off */
+                        r->options.thinking = json_is_true(think) ? TANDEM_THINKING_ON : TANDEM_THINKING_OFF;
+                return 0;
+        }
+        if (request_take_effort(r, think, "think", f) != 0)
+                return failure_set(f, 400, "invalid_value", "think",
+                                   "'think' has to be true, false, low, medium or high");
+        return 0;
+}
+
+/* ---- thoughts that come back ---- */
+
+int request_add_thinking(struct generation_request *r, const char *text, struct failure *f)
+{
+        struct tandem_message_details *d = request_last_details(r);
+
+        if (!*text)
+                return 0;
+        if (d && d->thinking)
+                text = request_keep_joined(r, d->thinking, text);
+        if (!d || !text)
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+        d->thinking = text;
+        return 0;
+}
+
+int request_take_thinking_block(struct generation_request *r, const json_t *block, const char *name,
+                                const char **ret_text, struct failure *f)
+{
+        const char *text = json_get_string(block, "thinking", NULL), *given = json_get_string(block, "signature", "");
+        char right[SIGNATURE_BYTES];
+        struct signature s;
+
+        if (params_check(&params_thinking_block, block, &r->warnings, f) != 0)
+                return f->status;
+        if (!text)
+                return failure_set(f, 400, "invalid_value", name, "'%s' has a block 'thinking' without its text", name);
+        signature_init(&s);
+        signature_add(&s, text, strlen(text));
+        signature_write(&s, right);
+        if (strcmp(given, right) != 0)
+                return failure_set(
+                        f, 400, "invalid_value", name,
+                        "'%s' has an invalid `signature` in a `thinking` block: send the block as it came, or "
+                        "leave it out",
+                        name);
+        *ret_text = text;
+        return 0;
+}
+
+void failure_name_thinking(struct failure *f, const struct generation_request *r)
+{
+        static const char *const options[] = { "thinking: ", "thinking-budget: " };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(options) && r->thinking_name; i++) {
+                size_t n = strlen(options[i]);
+                char message[sizeof(f->message)];
+
+                if (strncmp(f->message, options[i], n) != 0)
+                        continue;
+                snprintf(message, sizeof(message), "'%s': %s", r->thinking_name, f->message + n);
+                memcpy(f->message, message, sizeof(message));
+                snprintf(f->param, sizeof(f->param), "%s", r->thinking_name);
+                return;
+        }
+}
+
+/* ---- signatures ---- */
+
+/* FNV-1a with 64 bits, twice: from two beginnings and with other bytes. */
+void signature_init(struct signature *s)
+{
+        *s = (struct signature){ { UINT64_C(0xcbf29ce484222325), UINT64_C(0x84222325cbf29ce4) } };
+}
+
+void signature_add(struct signature *s, const char *text, size_t size)
+{
+        for (size_t i = 0; i < size; i++) {
+                s->parts[0] = (s->parts[0] ^ (uint8_t)text[i]) * UINT64_C(0x100000001b3);
+                s->parts[1] = (s->parts[1] ^ (uint8_t)~text[i]) * UINT64_C(0x100000001b3);
+        }
+}
+
+void signature_write(const struct signature *s, char text[SIGNATURE_BYTES])
+{
+        snprintf(text, SIGNATURE_BYTES, "tandem1-%016" PRIx64 "%016" PRIx64, s->parts[0], s->parts[1]);
+}

@@ -1,0 +1,168 @@
+"""Thinking through the HTTP doors: what asks for it, how thoughts are told, and how they come back. Shapes are
+seen with a daemon that plays its part; what thinks really is the random model whose template has opened a thought."""
+import json
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from http_test import FakeDaemon, Gateway  # noqa: E402
+from tandem_test import *  # noqa: E402,F403
+
+HI = [{"role": "user", "content": "Weather in Oslo?"}]
+THOUGHT, TEXT = "Hm, ä king.", "Yes"
+TOKENS = [{"text": b"", "thinking": "Hm, ä".encode()}, {"text": b"", "thinking": b" king."}, {"text": TEXT.encode()}]
+AUTO, OFF, ON, LOW, MEDIUM, HIGH = range(6)
+CHAT, RESPONSES, MESSAGES, OLLAMA = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"
+
+
+def body_of(path, **more):
+    return {"model": "tale", **({"input": HI} if path == RESPONSES else {"messages": HI}),
+            **({"max_tokens": 99} if path == MESSAGES else {"stream": False} if path == OLLAMA else {}), **more}
+
+
+def asked(fake, g, path, **more):
+    """What the daemon is asked: thinking and budget."""
+    g.post(path, body_of(path, **more))
+    return fake.asked[-1].get("thinking", "THINKING_AUTO"), fake.asked[-1].get("thinking_budget", 0)
+
+
+def refused(g, path, status=400, **more):
+    _, _, data = g.request("POST", path, body_of(path, **more))
+    error = json.loads(data)["error"]
+    return error if isinstance(error, str) else error["message"]
+
+
+@test
+def asked_for():
+    """Each API's switch becomes the job's option, and what is no such value is refused by name."""
+    with FakeDaemon(TOKENS) as fake, Gateway(fake) as g:
+        for word, want in (("none", "OFF"), ("minimal", "LOW"), ("low", "LOW"), ("medium", "MEDIUM"), ("high", "HIGH"),
+                           ("xhigh", "HIGH")):
+            equal(asked(fake, g, CHAT, reasoning_effort=word), ("THINKING_" + want, 0), f"chat, {word}")
+            equal(asked(fake, g, RESPONSES, reasoning={"effort": word}), ("THINKING_" + want, 0), f"responses, {word}")
+        for path in (CHAT, RESPONSES, MESSAGES, OLLAMA):
+            equal(asked(fake, g, path), ("THINKING_AUTO", 0), f"{path}: nothing is said")
+        equal(asked(fake, g, CHAT, reasoning_budget=7), ("THINKING_AUTO", 7), "a budget")
+        equal(asked(fake, g, CHAT, reasoning_budget=0), ("THINKING_OFF", 0), "a budget of nothing")
+        equal(asked(fake, g, CHAT, reasoning_budget=-1), ("THINKING_AUTO", 0), "no budget")
+        equal(asked(fake, g, RESPONSES, reasoning={"effort": None, "summary": "auto"}), ("THINKING_AUTO", 0), "null")
+        for think, want in ((True, "ON"), (False, "OFF"), ("low", "LOW"), ("high", "HIGH")):
+            equal(asked(fake, g, OLLAMA, think=think), ("THINKING_" + want, 0), f"think: {think}")
+        for thinking, want in (({"type": "enabled", "budget_tokens": 40}, ("THINKING_ON", 40)),
+                               ({"type": "adaptive"}, ("THINKING_AUTO", 0)),
+                               ({"type": "disabled"}, ("THINKING_OFF", 0))):
+            equal(asked(fake, g, MESSAGES, thinking=thinking), want, f"thinking: {thinking}")
+        for path, more, part in ((CHAT, {"reasoning_effort": "some"}, "'reasoning_effort' has to be"),
+                                 (RESPONSES, {"reasoning": {"effort": "some"}}, "'reasoning.effort' has to be"),
+                                 (RESPONSES, {"reasoning": {"depth": 1}}, "reasoning.depth"),
+                                 (OLLAMA, {"think": "some"}, "'think' has to be"),
+                                 (OLLAMA, {"think": 3}, "'think' has to be"),
+                                 (MESSAGES, {"thinking": {"type": "some"}}, "'thinking.type' has to be"),
+                                 (MESSAGES, {"thinking": {"type": "enabled"}}, "'thinking.budget_tokens' is missing"),
+                                 (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 99}}, "less than"),
+                                 (MESSAGES, {"thinking": {"type": "adaptive", "display": "omitted"}}, "display")):
+            check(part in refused(g, path, **more), f"{path} with {more}", refused(g, path, **more))
+
+
+@test
+def told():
+    """In whole answers and in streams, and counted."""
+    with FakeDaemon(TOKENS, thinking_tokens=2) as fake, Gateway(fake) as g:
+        answer = g.post(CHAT, body_of(CHAT))
+        message = answer["choices"][0]["message"]
+        equal((message["reasoning_content"], message["content"]), (THOUGHT, TEXT), "chat")
+        equal(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 2, "chat: tokens")
+        events = g.events(CHAT, body_of(CHAT, stream=True))
+        deltas = [e["choices"][0]["delta"] for _, e in events if isinstance(e, dict)]
+        equal(["".join(x.get(k) or "" for x in deltas) for k in ("reasoning_content", "content")], [THOUGHT, TEXT],
+              "chat, streamed")
+        answer = g.post(RESPONSES, body_of(RESPONSES))
+        equal([(i["type"], i["content"][0]["type"], i["content"][0]["text"]) for i in answer["output"]],
+              [("reasoning", "reasoning_text", THOUGHT), ("message", "output_text", TEXT)], "responses")
+        equal(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 2, "responses: tokens")
+        events = [e for _, e in g.events(RESPONSES, body_of(RESPONSES, stream=True))]
+        equal([(e["type"], e.get("output_index")) for e in events],
+              [("response.created", None), ("response.in_progress", None)] +
+              [("response." + name, i) for i, kind, n in ((0, "reasoning", 2), (1, "output", 1))
+               for name in ["output_item.added", "content_part.added"] + [kind + "_text.delta"] * n +
+               [kind + "_text.done", "content_part.done", "output_item.done"]] + [("response.completed", None)],
+              "responses, streamed")
+        equal(events[-1]["response"]["output"], [e["item"] for e in events if e["type"].endswith("item.done")],
+              "the end repeats the items")
+        equal("".join(e["delta"] for e in events if e["type"] == "response.reasoning_text.delta"), THOUGHT, "deltas")
+        message = g.post(OLLAMA, body_of(OLLAMA))["message"]
+        equal((message["thinking"], message["content"]), (THOUGHT, TEXT), "Ollama's")
+        lines = [e["message"] for e in g.lines(OLLAMA, body_of(OLLAMA, stream=True))]
+        equal(["".join(m.get(k) or "" for m in lines) for k in ("thinking", "content")], [THOUGHT, TEXT],
+              "Ollama's, streamed")
+
+
+@test
+def signed():
+    """Anthropic's blocks: with a signature, in streams too, taken back as they came and refused when changed."""
+    want = {"thinking": {"type": "enabled", "budget_tokens": 40}}
+    with FakeDaemon(TOKENS) as fake, Gateway(fake) as g:
+        equal([b["type"] for b in g.post(MESSAGES, body_of(MESSAGES))["content"]], ["text"], "nobody asked for them")
+        content = g.post(MESSAGES, body_of(MESSAGES, **want))["content"]
+        equal([(b["type"], b.get("thinking") or b.get("text")) for b in content],
+              [("thinking", THOUGHT), ("text", TEXT)], "blocks")
+        events = [e for _, e in g.events(MESSAGES, body_of(MESSAGES, stream=True, **want))]
+        blocks = [e for e in events if "index" in e]
+        equal([(e["type"], e["index"]) + ((e["delta"]["type"],) if "delta" in e else ()) for e in blocks],
+              [("content_block_start", 0)] + [("content_block_delta", 0, "thinking_delta")] * 2 +
+              [("content_block_delta", 0, "signature_delta"), ("content_block_stop", 0), ("content_block_start", 1),
+               ("content_block_delta", 1, "text_delta"), ("content_block_stop", 1)], "streamed")
+        deltas = [e["delta"] for e in events if "delta" in e]
+        equal("".join(d.get("thinking", "") for d in deltas), THOUGHT, "deltas")
+        equal("".join(d.get("signature", "") for d in deltas), content[0]["signature"], "the same signature")
+
+        def again(block):
+            return {"messages": HI + [{"role": "assistant", "content": [block, content[1]]}] + HI, **want}
+        g.post(MESSAGES, body_of(MESSAGES, **again(content[0])))
+        equal(fake.asked[-1]["chat"][1].get("thinking"), THOUGHT.encode(), "handed to the daemon")
+        for change in ({"thinking": THOUGHT + " "}, {"signature": ""}, {"signature": content[0]["signature"] + "0"}):
+            said = refused(g, MESSAGES, **again(dict(content[0], **change)))
+            check("invalid `signature`" in said and "messages[1].content" in said, f"changed: {change}", said)
+        g.post(CHAT, body_of(CHAT, messages=HI + [{"role": "assistant", "content": TEXT,
+                                                   "reasoning_content": THOUGHT}] + HI))
+        equal(fake.asked[-1]["chat"][1].get("thinking"), THOUGHT.encode(), "chat: comes back")
+        output = g.post(RESPONSES, body_of(RESPONSES))["output"]
+        g.post(RESPONSES, body_of(RESPONSES, input=HI + output + HI))
+        equal((len(fake.asked[-1]["chat"]), fake.asked[-1]["chat"][1].get("thinking")), (3, THOUGHT.encode()),
+              "responses: comes back")
+
+
+@test
+def real():
+    """Through workers: a budget, a schema behind it, a stop text; and what a model cannot do, by the API's own name."""
+    model = make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking")
+    name = os.path.basename(model)[:-len(".gguf")]
+    with Daemon(models=(TALE, model), placement=None) as d, Gateway(d) as g:
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+                  "required": ["n"], "additionalProperties": False}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        body = body_of(CHAT, model=name, max_tokens=120, temperature=1, seed=4, reasoning_budget=9)
+        answer = g.post(CHAT, dict(body, response_format=form))
+        message = answer["choices"][0]["message"]
+        check(json.loads(message["content"])["n"] in range(10), "a schema behind the thought", message)
+        check(len(message["reasoning_content"]) > 5, "a thought", message)
+        equal(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 10, "nine tokens and the end")
+        stop = message["reasoning_content"][2:4]
+        other = g.post(CHAT, dict(body, stop=[stop], max_tokens=9))["choices"][0]
+        equal((other["message"]["reasoning_content"][:9], other["finish_reason"]),
+              (message["reasoning_content"][:9], "length"), f"{stop!r} in a thought stops nothing")
+        content = g.post(MESSAGES, body_of(MESSAGES, model=name, thinking={"type": "enabled", "budget_tokens": 9}))
+        equal([b["type"] for b in content["content"]], ["thinking", "text"], "Anthropic's")
+        for path, more, part in ((CHAT, {"reasoning_effort": "high"}, "'reasoning_effort': "),
+                                 (RESPONSES, {"reasoning": {"effort": "high"}}, "'reasoning.effort': "),
+                                 (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 9}}, "'thinking': "),
+                                 (OLLAMA, {"think": True}, "'think': ")):
+            said = refused(g, path, **more)
+            check(part in said and "no form for thoughts" in said, f"{path}: tale does not think", said)
+            off = {CHAT: "none", RESPONSES: {"effort": "none"}, MESSAGES: {"type": "disabled"}, OLLAMA: False}[path]
+            said = refused(g, path, model=name, **{next(iter(more)): off})
+            check(part in said and "always thinks" in said, f"{path}: it always thinks", said)
+
+
+main()
