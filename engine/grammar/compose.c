@@ -2,6 +2,7 @@
 #include "engine/grammar/compose.h"
 #include "engine/grammar/chars.h"
 #include "engine/grammar/grammar-private.h"
+#include "engine/grammar/regex.h"
 
 struct tdm_composer {
         struct tdm_grammar *g;
@@ -115,6 +116,56 @@ int tdm_composer_object(struct tdm_composer *c, const char *source, size_t size,
                         struct tdm_error *err)
 {
         return tdm_grammar_add_schema(c->g, source, size, TDM_GRAMMAR_OBJECT, ret_part, err);
+}
+
+/* Texts that a reader takes for a number, a word or the beginning of an array or object. */
+static uint32_t json_looks(struct tdm_composer *c)
+{
+        static const char pattern[] =
+                "^\\s*([\\[{][\\s\\S]*|null|true|false|None|True|False|-?[0-9]+(\\.[0-9]+)?([eE][+-]?[0-9]+)?)\\s*$";
+        struct tdm_regex_info info;
+        struct tdm_error err;
+        uint32_t e = TDM_EXPR_NONE;
+
+        if (tdm_regex_expr(&c->g->arena, pattern, sizeof(pattern) - 1, TDM_TEXT_RAW, true, &e, &info, &err) != 0)
+                c->g->arena.failed = true;
+        return e;
+}
+
+int tdm_composer_value(struct tdm_composer *c, const char *source, size_t size, const struct tdm_composer_value *value,
+                       uint32_t *ret_part, struct tdm_error *err)
+{
+        struct tdm_grammar_value v = { .path = value->path,
+                                       .n_path = value->n_path,
+                                       .types = value->types,
+                                       .n_types = value->n_types,
+                                       .bare = value->bare };
+
+        if (value->bare) {
+                v.filter = tdm_composer_free_text(c, &value->without, value->without ? 1 : 0);
+                if (value->no_json)
+                        v.filter = tdm_expr_and(&c->g->arena, v.filter, tdm_expr_not(&c->g->arena, json_looks(c)));
+        }
+        return tdm_grammar_add_value(c->g, source, size, &v, ret_part, err);
+}
+
+int tdm_composer_schema(struct tdm_composer *c, const char *source, size_t size, uint32_t *ret_part,
+                        struct tdm_error *err)
+{
+        return tdm_grammar_add_schema(c->g, source, size, 0, ret_part, err);
+}
+
+int tdm_composer_regex(struct tdm_composer *c, const char *source, size_t size, uint32_t *ret_part,
+                       struct tdm_error *err)
+{
+        struct tdm_regex_info info;
+
+        return tdm_regex_expr(&c->g->arena, source, size, TDM_TEXT_RAW, false, ret_part, &info, err);
+}
+
+uint32_t tdm_composer_digits(struct tdm_composer *c, uint32_t n)
+{
+        return tdm_expr_rep(&c->g->arena, tdm_expr_range(&c->g->arena, '0', '9'), 1, n);
 }
 
 int tdm_composer_finish(struct tdm_composer *c, uint32_t root, struct tdm_grammar **ret, struct tdm_error *err)

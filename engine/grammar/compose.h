@@ -42,6 +42,26 @@ uint32_t tdm_composer_rep(struct tdm_composer *composer, uint32_t part, uint32_t
 /* A JSON object that satisfies the schema. Errors as of tdm_grammar_new_schema(). */
 int tdm_composer_object(struct tdm_composer *composer, const char *source, size_t size, uint32_t *ret_part,
                         struct tdm_error *err);
+/* A value of the schema that stands at the end of a path of members, of some types only: any JSON value, or a string
+ * without quotes and escapes in which none of the texts `without` stands. *ret_part is 0 where there is none. */
+struct tdm_composer_value {
+        const char *const *path;
+        unsigned n_path;
+        const char *const *types; /* "string", "null" … */
+        unsigned n_types;
+        bool bare;           /* types is "string" alone */
+        bool no_json;        /* bare: nor does it look like JSON of another type */
+        const char *without; /* bare: a text that it does not hold; or NULL */
+};
+int tdm_composer_value(struct tdm_composer *composer, const char *source, size_t size,
+                       const struct tdm_composer_value *value, uint32_t *ret_part, struct tdm_error *err);
+/* Any JSON value that satisfies the schema; a text that matches an expression. */
+int tdm_composer_schema(struct tdm_composer *composer, const char *source, size_t size, uint32_t *ret_part,
+                        struct tdm_error *err);
+int tdm_composer_regex(struct tdm_composer *composer, const char *source, size_t size, uint32_t *ret_part,
+                       struct tdm_error *err);
+/* n digits at most, one at least. */
+uint32_t tdm_composer_digits(struct tdm_composer *composer, uint32_t n);
 /* The grammar of root; the composer is empty then and can only be destroyed. */
 int tdm_composer_finish(struct tdm_composer *composer, uint32_t root, struct tdm_grammar **ret, struct tdm_error *err);
 

@@ -53,6 +53,18 @@ uint32_t tdm_grammar_space(struct tdm_grammar *grammar);
 /* Adds the rules of a schema; ret_expr calls the root's. Several schemas may share a grammar. */
 int tdm_grammar_add_schema(struct tdm_grammar *grammar, const char *source, size_t size, unsigned flags,
                            uint32_t *ret_expr, struct tdm_error *err);
+/* A value of one place in a schema. */
+struct tdm_grammar_value {
+        const char *const *path; /* names of members, from the root's schema to the place's */
+        unsigned n_path;
+        const char *const *types; /* that the value may have, whatever the schema says */
+        unsigned n_types;
+        bool bare;       /* a string, without quotes and escapes */
+        uint32_t filter; /* an expression without calls that it satisfies too, if bare */
+};
+/* Adds its rules. *ret_expr is TDM_EXPR_NONE where no value of these types satisfies the schema. */
+int tdm_grammar_add_value(struct tdm_grammar *grammar, const char *source, size_t size,
+                          const struct tdm_grammar_value *value, uint32_t *ret_expr, struct tdm_error *err);
 /* As tdm_grammar_new_schema(); *ret_nothing tells whether it failed because no value satisfies the schema. */
 int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,
                                const struct tdm_grammar_limits *limits, bool *ret_nothing, struct tdm_error *err);

@@ -244,6 +244,11 @@ static int compare_texts(const void *a, const void *b)
         return r ? r : x->size < y->size ? -1 : x->size > y->size;
 }
 
+static uint32_t literal(struct tdm_schema *s, const char *text, size_t size)
+{
+        return s->bare ? tdm_expr_literal(&s->g->arena, text, size) : tdm_chars_json_literal(&s->g->arena, text, size);
+}
+
 /* texts are sorted and share their first `done` bytes. */
 static uint32_t texts_from(struct tdm_schema *s, const struct tdm_schema_text *texts, size_t n, size_t done)
 {
@@ -252,13 +257,13 @@ static uint32_t texts_from(struct tdm_schema *s, const struct tdm_schema_text *t
         size_t end = n, common;
 
         if (n == 1)
-                return tdm_chars_json_literal(arena, texts[0].data + done, texts[0].size - done);
+                return literal(s, texts[0].data + done, texts[0].size - done);
         common = done;
         while (common < texts[0].size && common < texts[n - 1].size &&
                texts[0].data[common] == texts[n - 1].data[common])
                 common++;
         if (common > done)
-                return tdm_expr_cat(arena, tdm_chars_json_literal(arena, texts[0].data + done, common - done),
+                return tdm_expr_cat(arena, literal(s, texts[0].data + done, common - done),
                                     texts_from(s, texts, n, common));
         while (end > 0) { /* groups of the same next byte, from the last */
                 size_t start = end - 1;
@@ -341,23 +346,61 @@ static uint32_t any_object(struct tdm_schema *s)
         return tdm_schema_put(s, object, "type", tdm_schema_string(s, "object", 0));
 }
 
-static int compile(struct tdm_schema *s, unsigned flags, uint32_t *ret_expr)
+/* The same for any types. */
+static uint32_t types_only(struct tdm_schema *s, const struct tdm_grammar_value *value)
+{
+        uint32_t object = tdm_schema_object(s, 0), types = tdm_json_add(&s->json, TDM_JSON_ARRAY, 0);
+
+        for (unsigned i = 0; i < value->n_types; i++)
+                (void)tdm_json_append(&s->json, types, NULL, 0, tdm_schema_string(s, value->types[i], 0));
+        return tdm_schema_put(s, object, "type", types);
+}
+
+static uint32_t schema_place_of(const struct tdm_schema *s, const struct tdm_grammar_value *value)
+{
+        uint32_t node = s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE;
+
+        for (unsigned i = 0; value && i < value->n_path && node != TDM_JSON_NONE; i++)
+                node = tdm_json_get(&s->json, node)->type == TDM_JSON_OBJECT ?
+                               tdm_json_member(&s->json, node, value->path[i]) :
+                               TDM_JSON_NONE;
+        return node;
+}
+
+static void bare_init(struct tdm_schema *s, const struct tdm_grammar_value *value)
+{
+        struct tdm_chars all = { 0 };
+
+        s->bare = value && value->bare;
+        if (!s->bare)
+                return;
+        tdm_chars_add(&all, 0, 0x10ffff);
+        s->bare_char = tdm_chars_expr(&s->g->arena, &all, TDM_TEXT_RAW);
+        s->bare_filter = value->filter;
+        s->json.failed |= all.failed;
+        tdm_chars_deinit(&all);
+}
+
+static int compile(struct tdm_schema *s, unsigned flags, const struct tdm_grammar_value *value, uint32_t *ret_expr)
 {
         struct tdm_schema_nodes root = { 0 };
+        bool is_object = flags & TDM_GRAMMAR_OBJECT;
         uint32_t e = TDM_EXPR_NONE;
         int r;
 
         init_marks(s, flags);
         find_draft(s);
+        bare_init(s, value);
         r = tdm_schema_index(s);
         if (r)
                 return r;
         /* A first entry that no conjunction has, so that there is an array to point into. */
         if (tdm_schema_nodes_add(s, &s->conjunction_nodes, 0) &&
-            tdm_schema_nodes_add(s, &root, s->json.n_nodes > 0 ? 0 : TDM_JSON_NONE) &&
-            (!(flags & TDM_GRAMMAR_OBJECT) || tdm_schema_nodes_add(s, &root, any_object(s))))
+            tdm_schema_nodes_add(s, &root, schema_place_of(s, value)) &&
+            (!is_object || tdm_schema_nodes_add(s, &root, any_object(s))) &&
+            (!value || tdm_schema_nodes_add(s, &root, types_only(s, value))))
                 e = tdm_schema_call(s, &root);
-        if (flags & TDM_GRAMMAR_OBJECT && !s->error && tdm_schema_is_empty(s, &root))
+        if ((is_object || value) && !s->error && tdm_schema_is_empty(s, &root))
                 e = TDM_EXPR_NONE;
         free(root.items);
         if (!s->error && e == TDM_EXPR_NONE)
@@ -383,8 +426,8 @@ static int compile(struct tdm_schema *s, unsigned flags, uint32_t *ret_expr)
 }
 
 /* Schemas begin at node 0: the reader makes the root's node before its children. */
-int tdm_grammar_add_schema(struct tdm_grammar *g, const char *source, size_t size, unsigned flags, uint32_t *ret_expr,
-                           struct tdm_error *err)
+static int schema_add(struct tdm_grammar *g, const char *source, size_t size, unsigned flags,
+                      const struct tdm_grammar_value *value, uint32_t *ret_expr, struct tdm_error *err)
 {
         struct tdm_error ignored;
         struct tdm_schema s = { .err = err ? err : &ignored, .g = g };
@@ -399,7 +442,7 @@ int tdm_grammar_add_schema(struct tdm_grammar *g, const char *source, size_t siz
                         (void)tdm_error_prefix(s.err, "schema");
                 return r;
         }
-        r = compile(&s, flags, ret_expr);
+        r = compile(&s, flags, value, ret_expr);
         tdm_json_deinit(&s.json);
         tdm_schema_refs_deinit(&s);
         free(s.conjunctions);
@@ -408,6 +451,24 @@ int tdm_grammar_add_schema(struct tdm_grammar *g, const char *source, size_t siz
         free(s.choice_of);
         free(s.slots);
         return r;
+}
+
+int tdm_grammar_add_schema(struct tdm_grammar *g, const char *source, size_t size, unsigned flags, uint32_t *ret_expr,
+                           struct tdm_error *err)
+{
+        return schema_add(g, source, size, flags, NULL, ret_expr, err);
+}
+
+int tdm_grammar_add_value(struct tdm_grammar *g, const char *source, size_t size, const struct tdm_grammar_value *value,
+                          uint32_t *ret_expr, struct tdm_error *err)
+{
+        int r = schema_add(g, source, size, 0, value, ret_expr, err);
+
+        if (r <= 0 || !g->nothing)
+                return r;
+        g->nothing = false;
+        *ret_expr = TDM_EXPR_NONE;
+        return 0;
 }
 
 int tdm_grammar_compile_schema(struct tdm_grammar **ret, const char *source, size_t size, unsigned flags,

@@ -36,11 +36,21 @@ bool tdm_schema_count(struct tdm_schema *s, uint32_t node, uint32_t *ret)
 
 /* ---- strings ---- */
 
+static enum tdm_text_form text_form(const struct tdm_schema *s)
+{
+        return s->bare ? TDM_TEXT_RAW : TDM_TEXT_JSON;
+}
+
+static uint32_t any_char(const struct tdm_schema *s, unsigned form)
+{
+        return s->bare ? s->bare_char : s->g->any_char[form];
+}
+
 uint32_t tdm_schema_pattern(struct tdm_schema *s, uint32_t node, const char *pattern, size_t size)
 {
         struct tdm_error err;
         uint32_t e = TDM_EXPR_NONE;
-        int r = tdm_regex_expr(&s->g->arena, pattern, size, TDM_TEXT_JSON, true, &e, NULL, &err);
+        int r = tdm_regex_expr(&s->g->arena, pattern, size, text_form(s), true, &e, NULL, &err);
 
         if (r > 0)
                 (void)tdm_schema_fail(s, node, r, "%s", err.message);
@@ -73,7 +83,7 @@ static void meet_regex(struct tdm_schema *s, struct string_limits *l, uint32_t n
         struct tdm_regex_info info = { 0, TDM_EXPR_INF };
         struct tdm_error err;
         uint32_t e;
-        int r = tdm_regex_expr(&s->g->arena, pattern, size, TDM_TEXT_JSON, search, &e, &info, &err);
+        int r = tdm_regex_expr(&s->g->arena, pattern, size, text_form(s), search, &e, &info, &err);
 
         if (r > 0) {
                 (void)tdm_schema_fail(s, node, r, "%s", err.message);
@@ -82,7 +92,7 @@ static void meet_regex(struct tdm_schema *s, struct string_limits *l, uint32_t n
         } else if (negated) {
                 info = (struct tdm_regex_info){ 0, TDM_EXPR_INF };
                 e = tdm_expr_and(&s->g->arena, tdm_expr_not(&s->g->arena, e),
-                                 tdm_expr_rep(&s->g->arena, s->g->any_char[1], 0, TDM_EXPR_INF));
+                                 tdm_expr_rep(&s->g->arena, any_char(s, 1), 0, TDM_EXPR_INF));
                 meet(s, l, e, &info);
         } else {
                 meet(s, l, e, &info);
@@ -157,7 +167,7 @@ static uint32_t strings_of(struct tdm_schema *s, uint32_t list)
 static uint32_t content(struct tdm_schema *s, const struct tdm_schema_case *c, struct string_limits *l)
 {
         struct tdm_arena *arena = &s->g->arena;
-        uint32_t any = s->g->any_char[1], list, texts;
+        uint32_t any = any_char(s, 1), list, texts;
 
         *l = (struct string_limits){ 0, TDM_EXPR_INF, UINT32_MAX, { 0, TDM_EXPR_INF } };
         string_keywords(s, c, l);
@@ -188,13 +198,16 @@ uint32_t tdm_schema_string_content(struct tdm_schema *s, const struct tdm_schema
         struct string_limits l;
         uint32_t e = content(s, c, &l);
 
-        return e == UINT32_MAX ? tdm_expr_rep(&s->g->arena, s->g->any_char[1], l.min, l.max) : e;
+        return e == UINT32_MAX ? tdm_expr_rep(&s->g->arena, any_char(s, 1), l.min, l.max) : e;
 }
 
-static uint32_t quoted(struct tdm_arena *arena, uint32_t e)
+static uint32_t quoted(struct tdm_schema *s, uint32_t e)
 {
+        struct tdm_arena *arena = &s->g->arena;
         uint32_t quote = tdm_expr_text(arena, "\"");
 
+        if (s->bare)
+                return s->bare_filter == TDM_EXPR_NONE ? e : tdm_expr_and(arena, e, s->bare_filter);
         return tdm_expr_cat3(arena, quote, e, quote);
 }
 
@@ -204,8 +217,8 @@ static uint32_t strings(struct tdm_schema *s, const struct tdm_schema_case *c)
         uint32_t e = content(s, c, &l);
 
         if (e == UINT32_MAX)
-                e = tdm_expr_rep(&s->g->arena, s->g->any_char[0], l.min, l.max);
-        return e == TDM_EXPR_NONE ? e : quoted(&s->g->arena, e);
+                e = tdm_expr_rep(&s->g->arena, any_char(s, 0), l.min, l.max);
+        return e == TDM_EXPR_NONE ? e : quoted(s, e);
 }
 
 /* ---- numbers ---- */
@@ -450,8 +463,7 @@ static void add_constant(struct constants *x, uint32_t value)
                         struct tdm_schema_text text = { tdm_json_text(&s->json, value), n->text_size };
 
                         if (x->string_content == UINT32_MAX)
-                                x->string_content =
-                                        tdm_expr_rep(arena, s->g->any_char[1], x->limits.min, x->limits.max);
+                                x->string_content = tdm_expr_rep(arena, any_char(s, 1), x->limits.min, x->limits.max);
                         if (!takes(s, x->string_content, tdm_schema_texts(s, &text, 1)))
                                 return;
                 }
@@ -482,7 +494,7 @@ static uint32_t constants(struct tdm_schema *s, const struct tdm_schema_case *c,
                      i = tdm_json_get(&s->json, i)->next)
                         add_constant(&x, i);
         if (x.n_texts > 0 && !s->error)
-                x.e = tdm_expr_alt(&s->g->arena, quoted(&s->g->arena, tdm_schema_texts(s, x.texts, x.n_texts)), x.e);
+                x.e = tdm_expr_alt(&s->g->arena, quoted(s, tdm_schema_texts(s, x.texts, x.n_texts)), x.e);
         free(x.texts);
         return x.e;
 }
@@ -500,7 +512,7 @@ uint32_t tdm_schema_scalars(struct tdm_schema *s, const struct tdm_schema_case *
 
                         add_constant(&x, one);
                         if (x.n_texts > 0 && !s->error)
-                                x.e = quoted(arena, tdm_schema_texts(s, x.texts, x.n_texts));
+                                x.e = quoted(s, tdm_schema_texts(s, x.texts, x.n_texts));
                         free(x.texts);
                         return x.e;
                 }

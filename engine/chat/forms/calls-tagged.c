@@ -154,6 +154,15 @@ static int value_end_take(struct tdm_form_calls_probe *c)
         return tdm_form_set(&m->value_end, end);
 }
 
+/* The calls' numbers stand where they stand in front of a first key. */
+static void index_copy(const char *open, char *empty)
+{
+        size_t same = empty ? tdm_form_common_start(tdm_form_string(open), tdm_form_string(empty)) : 0;
+
+        if (empty && (uint8_t)open[same] == TDM_FORM_INDEX && (empty[same] == '0' || empty[same] == '1'))
+                empty[same] = (char)TDM_FORM_INDEX;
+}
+
 /* NULL values mean no gap; a call without arguments then ends as the template writes it, or cannot be written. */
 static int empty_take(struct tdm_form_calls_probe *c)
 {
@@ -187,6 +196,8 @@ int tdm_form_derive_tagged(struct tdm_form_calls_probe *c, const char *one)
                 r = empty_take(c);
         if (r == 0)
                 r = value_end_take(c);
+        index_copy(m->open, m->empty_gap);
+        index_copy(m->open, m->empty_after);
         if (r < 0 || c->form->why[0])
                 return r;
         if (m->before[0] == '\0' || m->open[0] == '\0')

@@ -199,6 +199,24 @@ int tdm_form_indexed(struct tdm_chat_form *form, struct tdm_form_text text, stru
         return fits;
 }
 
+/* A number in front of the name that the gap counts on. */
+static void index_find(struct tdm_chat_form *form)
+{
+        struct tdm_form_call_marks *m = &form->marks;
+        size_t same, before, gap;
+
+        if (!m->before || !m->gap)
+                return;
+        same = tdm_form_common_end(tdm_form_string(m->before), tdm_form_string(m->gap));
+        before = strlen(m->before) - same;
+        gap = strlen(m->gap) - same;
+        if (before == 0 || gap == 0 || (m->before[before - 1] != '0' && m->before[before - 1] != '1') ||
+            m->gap[gap - 1] != m->before[before - 1] + 1)
+                return;
+        form->first_index = (unsigned)(m->before[before - 1] - '0');
+        m->before[before - 1] = m->gap[gap - 1] = (char)TDM_FORM_INDEX;
+}
+
 static bool is_channelled(struct tdm_form_text one)
 {
         return tdm_form_find(one, "<|message|>", 0) != SIZE_MAX && tdm_form_find(one, "<|channel|>", 0) != SIZE_MAX &&
@@ -242,6 +260,15 @@ static bool is_quoted_twice(struct tdm_form_text one)
         return tdm_form_find(one, "\\\"\xfc", 0) != SIZE_MAX;
 }
 
+/* The prompt has all that stands in front of the first name. */
+static bool begins_in_prompt(struct tdm_form_calls_probe *c, struct tdm_form_text one)
+{
+        _cleanup_(freep) char *prompt = tdm_form_render_prompt(c->p, NULL, true);
+        struct tdm_form_text before = tdm_form_trim(tdm_form_cut(one, 0, tdm_form_find_slot(one, TDM_FORM_NAME, 0)));
+
+        return prompt && tdm_form_ends_with(tdm_form_trim(tdm_form_string(prompt)), before);
+}
+
 /* Whether these calls are shown in a way that a form can have. 1, 0, -ENOMEM. */
 static int way_try(struct tdm_form_calls_probe *c)
 {
@@ -265,13 +292,17 @@ static int way_try(struct tdm_form_calls_probe *c)
         if (!has_name || !(has_json || has_tags))
                 return 0;
         c->form->renders_calls = true;
+        if (begins_in_prompt(c, text))
+                return tdm_form_why(c->form, "a call begins in the prompt"), 1;
         c->form->arguments_as_object = !c->as_text;
+        c->form->null_content = !c->content || c->content[0] == 'n';
         if (is_channelled(text))
                 r = channelled_take(c->form);
         else if (has_json)
                 r = tdm_form_derive_json(c, one);
         else
                 r = tdm_form_derive_tagged(c, one);
+        index_find(c->form);
         if (r == 0 && c->form->calls != TDM_FORM_CALLS_GENERIC && c->form->marks.before)
                 r = start_take(c->form);
         return r < 0 ? r : 1;

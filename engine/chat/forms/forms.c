@@ -7,17 +7,20 @@ static void texts_free(char **texts, size_t n)
                 free(texts[i]);
 }
 
-void tdm_chat_form_destroy(struct tdm_chat_form *form)
+static void marks_free(struct tdm_form_call_marks *m)
 {
-        struct tdm_form_call_marks *m;
-
-        if (!form)
-                return;
-        m = &form->marks;
         texts_free((char *[]){ m->start, m->before, m->between, m->gap, m->after, m->open, m->next, m->value_end,
                                m->close_string, m->empty_gap, m->empty_after },
                    11);
         texts_free(m->as, TDM_FORM_N_TYPES);
+        *m = (struct tdm_form_call_marks){ 0 };
+}
+
+void tdm_chat_form_destroy(struct tdm_chat_form *form)
+{
+        if (!form)
+                return;
+        marks_free(&form->marks);
         texts_free((char *[]){ form->think_begin, form->think_end, form->text_begin, form->text_end, form->thinking_key,
                                form->switch_variable, form->effort_variable },
                    7);
@@ -30,14 +33,29 @@ void tdm_chat_form_destroyp(struct tdm_chat_form **form)
         tdm_chat_form_destroy(*form);
 }
 
+/* A fenced JSON object: a model that was trained on no form has seen such fences. */
+static int generic_set(struct tdm_chat_form *form)
+{
+        struct tdm_form_call_marks *m = &form->marks;
+
+        marks_free(m);
+        form->calls = TDM_FORM_CALLS_GENERIC;
+        m->start = strdup(TDM_FORM_FENCE);
+        m->before = strdup(TDM_FORM_FENCE "\n{\"name\": \"");
+        m->between = strdup("\", \"arguments\": ");
+        m->gap = strdup("}\n```\n" TDM_FORM_FENCE "\n{\"name\": \"");
+        m->after = strdup("}\n```");
+        return m->start && m->before && m->between && m->gap && m->after ? 0 : -ENOMEM;
+}
+
 int tdm_chat_form_new_generic(struct tdm_chat_form **ret, const char *why)
 {
-        struct tdm_chat_form *form = calloc(1, sizeof(*form));
+        _cleanup_(tdm_chat_form_destroyp) struct tdm_chat_form *form = calloc(1, sizeof(*form));
 
-        if (!form)
+        if (!form || generic_set(form) < 0)
                 return -ENOMEM;
         snprintf(form->why, sizeof(form->why), "%s", why);
-        *ret = form;
+        *ret = steal_ptr(&form);
         return 0;
 }
 
@@ -46,12 +64,14 @@ int tdm_chat_form_derive(struct tdm_chat_form **ret, const struct tdm_template *
 {
         struct tdm_form_probe p = { .template = template, .bos = bos, .eos = eos };
         _cleanup_(tdm_chat_form_destroyp) struct tdm_chat_form *form = NULL;
-        int r = tdm_chat_form_new_generic(&form, "");
+        int r;
 
-        if (r == 0)
-                r = tdm_form_derive_thinking(form, &p);
+        form = calloc(1, sizeof(*form));
+        r = form ? tdm_form_derive_thinking(form, &p) : -ENOMEM;
         if (r == 0)
                 r = tdm_form_derive_calls(form, &p);
+        if (r == 0 && form->calls == TDM_FORM_CALLS_GENERIC)
+                r = generic_set(form);
         if (r < 0 || p.failed)
                 return -ENOMEM;
         *ret = steal_ptr(&form);

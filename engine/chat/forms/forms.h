@@ -78,6 +78,7 @@ struct tdm_chat_form {
         bool renders_tools;       /* the template shows tools */
         bool renders_calls;       /* and calls of earlier turns */
         bool arguments_as_object; /* of earlier calls: the template takes an object, else JSON text */
+        bool null_content;        /* and a content of null beside them: it takes no empty text */
         bool python_words;        /* True, False and None may stand for JSON's */
         bool is_kimi_id;          /* calls are named by their ids: functions.NAME:INDEX */
 
@@ -96,6 +97,9 @@ struct tdm_chat_form {
  * is the last. -ENOMEM. */
 int tdm_chat_form_derive(struct tdm_chat_form **ret, const struct tdm_template *template, const char *bos,
                          const char *eos);
+/* How the generic form begins a call. */
+#define TDM_FORM_FENCE "```tool_call"
+
 /* Without a template. */
 int tdm_chat_form_new_generic(struct tdm_chat_form **ret, const char *why);
 void tdm_chat_form_destroy(struct tdm_chat_form *form);

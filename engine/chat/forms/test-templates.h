@@ -113,7 +113,8 @@ static const struct style styles[] = {
             "prompt on: open", "prompt off: closed", "think: <think>", "think end: </think>" } },
         { "gemma4",
           TOOLS_SHOWN
-          "{% for m in messages %}<|turn>{{ m.role }}\n{% if m.role == 'assistant' %}{% if m.reasoning %}"
+          "{% for m in messages %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{% if m.role == "
+          "'assistant' %}{% if m.reasoning %}"
           "<|channel>thought\n{{ m.reasoning }}<channel|>{% endif %}" CONTENT CALLS(
                   "<|tool_call>call:{{ f.name + '{' }}"
                   "{% for k, v in f.arguments.items() %}{{ k }}:{% if v is string %}<|\"|>{{ v }}<|\"|>{% else %}"
@@ -236,12 +237,14 @@ static const struct style styles[] = {
           { "calls: channelled", "think: <|channel|>analysis<|message|>", "think end: <|end|>",
             "text: <|channel|>final<|message|>", "effort: reasoning_effort", "end: <|return|>", "end: <|call|>" } },
         { "gemma3",
-          "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}"
+          "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content "
+          "}}<end_of_turn>\n{% endfor %}"
           "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
           { "calls: generic", "why: the template shows no calls of earlier turns", "tools: not shown", "!think",
             "end: <end_of_turn>" } },
         { "printed-parts",
-          "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+          "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: "
+          "{% endif %}",
           { "calls: generic", "!think", "!end" } },
         { "arguments-first",
           TURNS(CONTENT CALLS("<call>{{ f.arguments | tojson }}{{ f.name }}</call>"), ""),

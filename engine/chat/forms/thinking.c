@@ -236,8 +236,10 @@ static int effort_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
 /* What ends a turn: the first mark behind the words, and the file's own end. */
 static int ends_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
 {
-        for (unsigned followed = 0; followed < 2 && !form->ends[0]; followed++) {
-                const struct tdm_form_turn turn = { .content = "\"" TDM_FORM_WORDS "\"", .ends_with_user = followed };
+        for (unsigned i = 0; i < 4 && !form->ends[0]; i++) {
+                const struct tdm_form_turn turn = { .content = "\"" TDM_FORM_WORDS "\"",
+                                                    .ends_with_user = i & 1,
+                                                    .has_tools = i & 2 };
                 _cleanup_(freep) char *text = tdm_form_render(p, &turn);
                 struct tdm_form_text rest = tdm_form_string(text);
                 size_t at = tdm_form_find(rest, TDM_FORM_WORDS, 0);
@@ -257,6 +259,31 @@ static int ends_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
         return 0;
 }
 
+/* What stands between the prompt and the words, where it is no thought. */
+static int text_begin_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
+{
+        const struct tdm_form_turn turn = { .content = "\"" TDM_FORM_WORDS "\"" };
+        _cleanup_(freep) char *prompt = tdm_form_render_prompt(p, NULL, false), *text = NULL;
+        size_t size = prompt ? strlen(prompt) : 0, at;
+        struct tdm_form_text rest;
+
+        text = size > 0 ? tdm_form_render(p, &turn) : NULL;
+        if (!text || strncmp(text, prompt, size) != 0)
+                return 0;
+        at = tdm_form_find(tdm_form_string(text), TDM_FORM_WORDS, 0);
+        if (at == SIZE_MAX || at <= size ||
+            tdm_form_ends_with(tdm_form_string(prompt), tdm_form_string(TDM_FORM_ASKED)))
+                return 0;
+        rest = tdm_form_trim(tdm_form_cut(tdm_form_string(text), size, at));
+        if (rest.size == 0 || (form->think_begin && (tdm_form_find(rest, form->think_begin, 0) != SIZE_MAX ||
+                                                     tdm_form_find(rest, form->think_end, 0) != SIZE_MAX)))
+                return 0;
+        form->text_begin = tdm_form_copy(rest);
+        if (!form->text_begin)
+                return -ENOMEM;
+        return text_end_take(form, tdm_form_cut(tdm_form_string(text), at + strlen(TDM_FORM_WORDS), strlen(text)));
+}
+
 int tdm_form_derive_thinking(struct tdm_chat_form *form, struct tdm_form_probe *p)
 {
         int r = shown_find(form, p, false);
@@ -265,6 +292,8 @@ int tdm_form_derive_thinking(struct tdm_chat_form *form, struct tdm_form_probe *
                 r = shown_find(form, p, true);
         if (r == 0 && !form->think_begin)
                 r = common_try(form, p);
+        if (r == 0 && !form->text_begin)
+                r = text_begin_find(form, p);
         if (r == 0)
                 r = switch_find(form, p);
         if (r == 0)

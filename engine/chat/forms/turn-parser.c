@@ -1,0 +1,796 @@
+/* A model's turn, taken apart as it comes. See turn.h.
+ *
+ * A machine over bytes. In each state a few patterns may follow, which are the form's marks. Bytes that may be the
+ * beginning of one are held; bytes that are not go where the state says: to the text, the thought, a name, a value.
+ * Where two patterns fit, the longer one counts. */
+#include "engine/chat/forms/turn-private.h"
+#include "engine/grammar/compose.h"
+
+#include <sys/random.h>
+
+#define PATTERNS_MAX 10u
+#define HELD_MAX 512u
+#define WORD_MAX 256u /* bytes of an argument's name, or of a value whose type is not known yet */
+#define HEADER_MAX 1024u
+
+enum state {
+        IN_TEXT, /* that people read */
+        IN_THOUGHT,
+        IN_START, /* the turn may be a call as a whole: nothing was said yet */
+        IN_NAME,
+        BEHIND_NAME,
+        IN_ARGUMENTS, /* a JSON object */
+        BEHIND_ARGUMENTS,
+        IN_KEY,
+        IN_VALUE,
+        IN_HEADER,  /* gpt-oss: of a message */
+        IN_NOTHING, /* behind what was not understood */
+        N_STATES,
+};
+
+struct pattern {
+        const char *bytes;
+        enum state next;
+        char stop; /* of bytes, where not NUL */
+        bool ends_call;
+};
+
+struct tdm_form_parser {
+        const struct tdm_chat_form *form;
+        struct tdm_form_marks marks;
+        struct tdm_json tools;
+        bool has_tools;
+        enum state state;
+        struct pattern patterns[PATTERNS_MAX];
+        size_t n_patterns;
+        char held[HELD_MAX];        /* may be the beginning of a pattern */
+        uint8_t in_piece[HELD_MAX]; /* a control piece's byte */
+        size_t n_held;
+        char *no_id[2];                /* gap and after without the id that a call may leave out */
+        struct tdm_json_buffer blanks; /* white space that is not given out yet */
+        struct tdm_json_buffer head;   /* a header or a name, as far as it came */
+        bool said;                     /* this text or thought has begun */
+        bool any_text;                 /* a text has begun before */
+        bool in_string, escaped;
+        unsigned depth;
+        /* a call whose arguments have marks of their own */
+        unsigned n_arguments;
+        enum value { VALUE_UNKNOWN, VALUE_TEXT, VALUE_JSON, VALUE_MARKED } value;
+        enum tdm_form_values values;
+        bool value_began;
+        char word[WORD_MAX]; /* of a value of unknown type */
+        size_t n_word;
+        char name[TDM_FORM_NAME_MAX + 1];
+        uint32_t n_calls;
+        struct tdm_json_buffer out;
+        struct part {
+                enum tdm_form_part_kind kind;
+                uint32_t call;
+                size_t at, size;
+                char id[TDM_FORM_ID_BYTES + 1];
+        } * parts;
+        size_t n_parts, parts_capacity;
+        struct tdm_form_part *given; /* [parts_capacity] */
+        bool failed;
+};
+
+static void parser_enter(struct tdm_form_parser *p, enum state state);
+static void parser_take(struct tdm_form_parser *p, char byte, bool in_piece);
+
+/* ---- what goes out ---- */
+
+static struct part *part_add(struct tdm_form_parser *p, enum tdm_form_part_kind kind)
+{
+        if (p->n_parts == p->parts_capacity) {
+                size_t capacity = TDM_MAX(p->parts_capacity * 2, (size_t)8);
+                struct part *parts = reallocarray(p->parts, capacity, sizeof(*parts));
+                struct tdm_form_part *given;
+
+                if (parts)
+                        p->parts = parts;
+                given = parts ? reallocarray(p->given, capacity, sizeof(*given)) : NULL;
+                if (!given) {
+                        p->failed = true;
+                        return NULL;
+                }
+                p->given = given;
+                p->parts_capacity = capacity;
+        }
+        p->parts[p->n_parts] =
+                (struct part){ .kind = kind, .call = p->n_calls ? p->n_calls - 1 : 0, .at = p->out.size };
+        return &p->parts[p->n_parts++];
+}
+
+static void part_give(struct tdm_form_parser *p, enum tdm_form_part_kind kind, const char *data, size_t size)
+{
+        struct part *part = p->n_parts > 0 ? &p->parts[p->n_parts - 1] : NULL;
+
+        if (size == 0)
+                return;
+        if (!part || part->kind != kind || kind == TDM_FORM_PART_CALL)
+                part = part_add(p, kind);
+        if (!part)
+                return;
+        tdm_json_write(&p->out, data, size);
+        part->size += size;
+}
+
+static void arguments_give(struct tdm_form_parser *p, const char *text)
+{
+        part_give(p, TDM_FORM_PART_ARGUMENTS, text, strlen(text));
+}
+
+static void id_make(char *id)
+{
+        static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+        uint8_t bytes[TDM_FORM_ID_BYTES] = { 0 };
+
+        /* Of a few bytes it fails only before the kernel has entropy; then ids are less random, and calls still differ
+         * from what else is in the conversation by their names. */
+        (void)!getrandom(bytes, sizeof(bytes), GRND_NONBLOCK);
+        for (unsigned i = 0; i < TDM_FORM_ID_BYTES; i++)
+                id[i] = letters[bytes[i] % (sizeof(letters) - 1)];
+        id[TDM_FORM_ID_BYTES] = '\0';
+}
+
+static void call_give(struct tdm_form_parser *p, const char *name, size_t size)
+{
+        struct part *part;
+
+        p->n_calls++;
+        p->n_arguments = 0;
+        size = TDM_MIN(size, sizeof(p->name) - 1);
+        memcpy(p->name, name, size);
+        p->name[size] = '\0';
+        part = part_add(p, TDM_FORM_PART_CALL);
+        if (!part)
+                return;
+        id_make(part->id);
+        tdm_json_write(&p->out, name, size);
+        part->size = size;
+}
+
+/* A character of a string, as JSON writes it. */
+static void escaped_give(struct tdm_form_parser *p, char c)
+{
+        char text[8] = { c, '\0' };
+
+        if (c == '"' || c == '\\')
+                snprintf(text, sizeof(text), "\\%c", c);
+        else if (c == '\n')
+                snprintf(text, sizeof(text), "\\n");
+        else if (c == '\t')
+                snprintf(text, sizeof(text), "\\t");
+        else if ((uint8_t)c < 0x20)
+                snprintf(text, sizeof(text), "\\u%04x", (unsigned)c);
+        arguments_give(p, text);
+}
+
+static bool is_blank(char c)
+{
+        return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static bool is_name_byte(char c)
+{
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+               c == '.';
+}
+
+static bool front_is_trimmed(const struct tdm_form_parser *p)
+{
+        return p->state == IN_THOUGHT || p->any_text || p->form->think_begin;
+}
+
+/* A byte of a text or a thought. White space at the ends is held until it is known to stand between words. */
+static void word_say(struct tdm_form_parser *p, char byte)
+{
+        enum tdm_form_part_kind kind = p->state == IN_THOUGHT ? TDM_FORM_PART_THINKING : TDM_FORM_PART_TEXT;
+
+        if (is_blank(byte)) {
+                if (!p->said && (front_is_trimmed(p) || p->blanks.size >= TDM_FORM_HELD_MAX / 2))
+                        return; /* of white space in front, a little says enough */
+                tdm_json_write(&p->blanks, &byte, 1);
+                if (p->blanks.size >= TDM_FORM_HELD_MAX / 2 && p->said) {
+                        part_give(p, kind, p->blanks.data, p->blanks.size);
+                        p->blanks.size = 0;
+                }
+                return;
+        }
+        part_give(p, kind, p->blanks.data, p->blanks.size);
+        part_give(p, kind, &byte, 1);
+        p->blanks.size = 0;
+        p->said = true;
+}
+
+/* ---- patterns ---- */
+
+enum fit { FITS_NOT, FITS_SO_FAR, FITS };
+
+/* How the held bytes fit the pattern; *ret_size: of them. Around JSON, white space does not count. */
+static enum fit pattern_fit(const struct tdm_form_parser *p, const struct pattern *x, size_t *ret_size)
+{
+        bool loose = p->form->calls == TDM_FORM_CALLS_JSON || p->form->calls == TDM_FORM_CALLS_GENERIC;
+        size_t j = 0;
+
+        loose = loose && x->next != IN_TEXT && x->next != IN_THOUGHT;
+        for (const char *c = x->bytes; *c;) {
+                uint8_t slot = (uint8_t)*c;
+                bool wild =
+                        slot == TDM_FORM_ID || slot == TDM_FORM_INDEX || slot == TDM_FORM_NAME || slot == TDM_FORM_KEY;
+
+                if (loose && is_blank(*c)) {
+                        c++;
+                } else if (j == p->n_held) {
+                        return FITS_SO_FAR;
+                } else if (wild && is_name_byte(p->held[j])) {
+                        j++;
+                } else if (wild) {
+                        c++;
+                } else if (loose && is_blank(p->held[j])) {
+                        j++;
+                } else if (p->held[j] == *c) {
+                        j++;
+                        c++;
+                } else {
+                        return FITS_NOT;
+                }
+        }
+        *ret_size = j;
+        return FITS;
+}
+
+static const struct pattern *pattern_find(struct tdm_form_parser *p, bool is_over, size_t *ret_size, bool *ret_waits)
+{
+        const struct pattern *best = NULL;
+        size_t size;
+
+        *ret_size = 0;
+        *ret_waits = false;
+        for (size_t i = 0; i < p->n_patterns; i++) {
+                enum fit fit = pattern_fit(p, &p->patterns[i], &size);
+
+                if (fit == FITS_SO_FAR && p->n_held < HELD_MAX && !is_over)
+                        *ret_waits = true;
+                if (fit != FITS || (best && size <= *ret_size))
+                        continue;
+                best = &p->patterns[i];
+                *ret_size = size;
+        }
+        return best;
+}
+
+static void pattern_add(struct tdm_form_parser *p, const char *bytes, enum state next, bool ends_call)
+{
+        if (bytes && bytes[0] && p->n_patterns < PATTERNS_MAX)
+                p->patterns[p->n_patterns++] = (struct pattern){ .bytes = bytes, .next = next, .ends_call = ends_call };
+}
+
+/* ---- values of arguments with marks of their own ---- */
+
+static void value_begin(struct tdm_form_parser *p, enum value value)
+{
+        p->value = value;
+        if (value == VALUE_TEXT)
+                arguments_give(p, "\"");
+        p->value_began = true;
+}
+
+/* Python's words as JSON's. */
+static void word_give(struct tdm_form_parser *p, const char *data, size_t size)
+{
+        static const char *const words[][2] = { { "True", "true" }, { "False", "false" }, { "None", "null" } };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(words); i++)
+                if (size == strlen(words[i][0]) && memcmp(data, words[i][0], size) == 0) {
+                        arguments_give(p, words[i][1]);
+                        return;
+                }
+        part_give(p, TDM_FORM_PART_ARGUMENTS, data, size);
+}
+
+static bool is_json_number(const char *text, size_t size)
+{
+        size_t i = size > 0 && text[0] == '-', digits = i;
+
+        while (i < size && text[i] >= '0' && text[i] <= '9')
+                i++;
+        if (i == digits || (text[digits] == '0' && i > digits + 1))
+                return false;
+        if (i < size && text[i] == '.') {
+                digits = ++i;
+                while (i < size && text[i] >= '0' && text[i] <= '9')
+                        i++;
+                if (i == digits)
+                        return false;
+        }
+        if (i < size && (text[i] == 'e' || text[i] == 'E')) {
+                i += 1 + (i + 1 < size && (text[i + 1] == '+' || text[i + 1] == '-'));
+                digits = i;
+                while (i < size && text[i] >= '0' && text[i] <= '9')
+                        i++;
+                if (i == digits)
+                        return false;
+        }
+        return i == size;
+}
+
+static bool is_json_word(const char *text, size_t size)
+{
+        static const char *const words[] = { "true", "false", "null", "True", "False", "None" };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(words); i++)
+                if (size == strlen(words[i]) && memcmp(text, words[i], size) == 0)
+                        return true;
+        return is_json_number(text, size);
+}
+
+/* A value whose type was not known is over, or too long for a word. */
+static void unknown_settle(struct tdm_form_parser *p)
+{
+        size_t from = 0, end = p->n_word;
+
+        while (from < end && is_blank(p->word[from]))
+                from++;
+        while (end > from && is_blank(p->word[end - 1]))
+                end--;
+        if (is_json_word(p->word + from, end - from) || p->values == TDM_FORM_VALUES_OTHERS) {
+                value_begin(p, VALUE_JSON);
+                word_give(p, p->word + from, end - from);
+        } else {
+                value_begin(p, VALUE_TEXT);
+                for (size_t i = 0; i < p->n_word; i++)
+                        escaped_give(p, p->word[i]);
+        }
+        p->n_word = 0;
+}
+
+static void json_take(struct tdm_form_parser *p, char byte)
+{
+        part_give(p, TDM_FORM_PART_ARGUMENTS, &byte, 1);
+        if (p->in_string) {
+                p->in_string = p->escaped || byte != '"';
+                p->escaped = !p->escaped && byte == '\\';
+        } else if (byte == '"') {
+                p->in_string = true;
+        } else if (byte == '{' || byte == '[') {
+                p->depth++;
+        } else if ((byte == '}' || byte == ']') && p->depth > 0) {
+                p->depth--;
+        }
+}
+
+/* Gemma 4: keys are bare, strings stand between marks; the marks themselves are patterns. */
+static void marked_take(struct tdm_form_parser *p, char byte)
+{
+        if (p->in_string) {
+                escaped_give(p, byte);
+                return;
+        }
+        if (is_name_byte(byte) && p->n_word + 1 < WORD_MAX) {
+                p->word[p->n_word++] = byte;
+                return;
+        }
+        if (p->n_word > 0 && byte == ':') {
+                arguments_give(p, "\"");
+                part_give(p, TDM_FORM_PART_ARGUMENTS, p->word, p->n_word);
+                arguments_give(p, "\"");
+        } else {
+                word_give(p, p->word, p->n_word);
+        }
+        p->n_word = 0;
+        json_take(p, byte);
+}
+
+static void value_take(struct tdm_form_parser *p, char byte)
+{
+        if (p->value == VALUE_UNKNOWN) {
+                bool is_first = true;
+
+                for (size_t i = 0; i < p->n_word; i++)
+                        is_first = is_first && is_blank(p->word[i]);
+                if (is_first && (byte == '{' || byte == '[' || (byte == '"' && p->values == TDM_FORM_VALUES_OTHERS))) {
+                        p->n_word = 0;
+                        value_begin(p, VALUE_JSON);
+                } else if (p->n_word < 40) {
+                        p->word[p->n_word++] = byte;
+                        return;
+                } else {
+                        unknown_settle(p);
+                }
+        }
+        if (p->value == VALUE_TEXT)
+                escaped_give(p, byte);
+        else if (p->value == VALUE_MARKED)
+                marked_take(p, byte);
+        else
+                json_take(p, byte);
+}
+
+static void value_end(struct tdm_form_parser *p)
+{
+        if (p->value == VALUE_UNKNOWN)
+                unknown_settle(p);
+        if (p->value == VALUE_MARKED)
+                word_give(p, p->word, p->n_word);
+        if (p->value == VALUE_TEXT)
+                arguments_give(p, "\"");
+        p->n_word = 0;
+}
+
+/* What the tool's schema says of the argument. */
+static enum tdm_form_values values_find(const struct tdm_form_parser *p, const char *key, size_t size)
+{
+        for (uint32_t at = tdm_json_get(&p->tools, 0)->first; at != TDM_JSON_NONE;
+             at = tdm_json_get(&p->tools, at)->next) {
+                uint32_t function = tdm_form_function(&p->tools, at),
+                         name = tdm_form_member(&p->tools, function, "name");
+                uint32_t parameters = tdm_form_member(&p->tools, function, "parameters"), properties;
+                struct tdm_form_place place;
+
+                if (name == TDM_JSON_NONE || !tdm_json_text_is(&p->tools, name, p->name) || parameters == TDM_JSON_NONE)
+                        continue;
+                tdm_form_place_find(&p->tools, parameters, &place);
+                properties = tdm_form_member(&p->tools, place.node, "properties");
+                if (properties == TDM_JSON_NONE || tdm_json_get(&p->tools, properties)->type != TDM_JSON_OBJECT)
+                        break;
+                return tdm_form_values_of(&p->tools, parameters, tdm_json_find(&p->tools, properties, key, size));
+        }
+        return TDM_FORM_VALUES_MIXED;
+}
+
+/* The key is over: `as` stands behind it. */
+static void key_end(struct tdm_form_parser *p, const char *as)
+{
+        const struct tdm_form_call_marks *m = &p->marks.calls;
+        bool differ = strcmp(m->as[TDM_FORM_STRING], m->as[TDM_FORM_NUMBER]) != 0;
+
+        arguments_give(p, p->n_arguments++ > 0 ? ", \"" : "{\"");
+        for (size_t i = 0; i < p->head.size; i++)
+                escaped_give(p, p->head.data[i]);
+        arguments_give(p, "\": ");
+        p->values = values_find(p, p->head.data ? p->head.data : "", p->head.size);
+        parser_enter(p, IN_VALUE);
+        p->value = VALUE_UNKNOWN;
+        p->n_word = 0;
+        if (p->form->strings == TDM_FORM_STRINGS_MARKED) {
+                p->value = VALUE_MARKED;
+                p->values = TDM_FORM_VALUES_MIXED;
+        } else if (p->form->strings == TDM_FORM_STRINGS_JSON) {
+                p->values = TDM_FORM_VALUES_OTHERS; /* quoted strings are JSON as others are */
+        } else if (differ) {
+                p->values = strcmp(as, m->as[TDM_FORM_STRING]) == 0 ? TDM_FORM_VALUES_STRINGS : TDM_FORM_VALUES_OTHERS;
+        }
+        if (p->values == TDM_FORM_VALUES_STRINGS && p->value == VALUE_UNKNOWN)
+                value_begin(p, VALUE_TEXT);
+}
+
+/* ---- states ---- */
+
+static void patterns_of_text(struct tdm_form_parser *p, enum state state)
+{
+        if (p->form->calls == TDM_FORM_CALLS_CHANNELLED) {
+                pattern_add(p, p->marks.think_end, IN_HEADER, false);
+                return;
+        }
+        if (state == IN_THOUGHT) {
+                pattern_add(p, p->marks.think_begin, IN_THOUGHT, false);
+                pattern_add(p, p->marks.think_end, IN_TEXT, false);
+                return;
+        }
+        pattern_add(p, p->marks.think_begin, IN_THOUGHT, false);
+        pattern_add(p, p->marks.think_end, IN_TEXT, false);
+        pattern_add(p, p->marks.text_begin, IN_TEXT, false);
+        pattern_add(p, p->marks.text_end, IN_TEXT, false);
+        if (p->has_tools && (p->marks.calls.start || state == IN_START))
+                pattern_add(p, p->marks.calls.before, IN_NAME, false);
+}
+
+static void patterns_of_call(struct tdm_form_parser *p, enum state state)
+{
+        const struct tdm_form_call_marks *m = &p->marks.calls;
+
+        switch (state) {
+        case BEHIND_NAME:
+                if (p->form->calls != TDM_FORM_CALLS_TAGGED) {
+                        pattern_add(p, m->between, IN_ARGUMENTS, false);
+                        return;
+                }
+                pattern_add(p, m->open, IN_KEY, false);
+                pattern_add(p, m->empty_gap, IN_NAME, true);
+                pattern_add(p, m->empty_after, IN_TEXT, true);
+                return;
+        case BEHIND_ARGUMENTS:
+                pattern_add(p, m->gap, IN_NAME, false);
+                pattern_add(p, p->no_id[0], IN_NAME, false);
+                pattern_add(p, m->after, IN_TEXT, false);
+                pattern_add(p, p->no_id[1], IN_TEXT, false);
+                return;
+        case IN_KEY:
+                for (unsigned i = 0; i < TDM_FORM_N_TYPES; i++)
+                        if (i != TDM_FORM_STRING || p->form->strings != TDM_FORM_STRINGS_MARKED)
+                                pattern_add(p, m->as[i], IN_VALUE, false);
+                return;
+        case IN_VALUE:
+                if (p->value == VALUE_MARKED)
+                        pattern_add(p, m->close_string, IN_VALUE, false);
+                if (p->value == VALUE_MARKED && p->in_string)
+                        return;
+                if (p->depth > 0 || p->in_string)
+                        return;
+                pattern_add(p, m->next, IN_KEY, false);
+                pattern_add(p, m->gap, IN_NAME, true);
+                pattern_add(p, m->after, IN_TEXT, true);
+                return;
+        default:
+                return;
+        }
+}
+
+static void patterns_set(struct tdm_form_parser *p)
+{
+        p->n_patterns = 0;
+        if (p->state == IN_TEXT || p->state == IN_THOUGHT || p->state == IN_START)
+                patterns_of_text(p, p->state);
+        else if (p->state == IN_HEADER)
+                pattern_add(p, p->marks.message, IN_ARGUMENTS, false);
+        else
+                patterns_of_call(p, p->state);
+}
+
+static void parser_enter(struct tdm_form_parser *p, enum state state)
+{
+        p->state = state;
+        p->any_text |= p->said;
+        p->said = false;
+        p->blanks.size = p->head.size = 0;
+        p->depth = 0;
+        p->in_string = p->escaped = false;
+        patterns_set(p);
+}
+
+/* gpt-oss: a message begins; its header says what it is. */
+static void header_end(struct tdm_form_parser *p)
+{
+        static const char to[] = "to=functions.";
+        const char *data = p->head.data ? p->head.data : "", *name = memmem(data, p->head.size, to, sizeof(to) - 1);
+
+        if (name && p->has_tools) {
+                const char *end = name += sizeof(to) - 1;
+
+                while (end < data + p->head.size && is_name_byte(*end))
+                        end++;
+                call_give(p, name, (size_t)(end - name));
+                parser_enter(p, IN_ARGUMENTS);
+        } else {
+                parser_enter(p, memmem(data, p->head.size, "analysis", 8) ? IN_THOUGHT : IN_TEXT);
+        }
+}
+
+static void pattern_take(struct tdm_form_parser *p, const struct pattern *x)
+{
+        enum state from = p->state, next = x->next;
+        const char *bytes = x->bytes;
+
+        if (from == IN_HEADER) {
+                header_end(p);
+                return;
+        }
+        if (from == IN_KEY) {
+                key_end(p, bytes);
+                patterns_set(p);
+                return;
+        }
+        if (from == IN_VALUE && next == IN_VALUE) { /* a string's mark */
+                arguments_give(p, "\"");
+                p->in_string = !p->in_string;
+                patterns_set(p);
+                return;
+        }
+        if (from == IN_VALUE)
+                value_end(p);
+        if (x->ends_call)
+                arguments_give(p, p->n_arguments > 0 ? "}" : "{}");
+        if (from == IN_THOUGHT && next == IN_THOUGHT && p->said) {
+                for (const char *c = bytes; *c; c++)
+                        word_say(p, *c); /* in the midst of a thought, its own beginning is a word */
+                return;
+        }
+        if (next == IN_TEXT && from == IN_THOUGHT && p->has_tools && !p->marks.calls.start)
+                next = IN_START;
+        parser_enter(p, next);
+}
+
+/* A byte that begins no mark. */
+static void byte_take(struct tdm_form_parser *p, char byte, bool in_piece)
+{
+        if (in_piece && p->state != IN_HEADER)
+                return; /* a control piece that means nothing here */
+        switch (p->state) {
+        case IN_START:
+                if (is_blank(byte))
+                        return;
+                p->state = IN_TEXT;
+                patterns_set(p);
+                word_say(p, byte);
+                break;
+        case IN_TEXT:
+        case IN_THOUGHT:
+                word_say(p, byte);
+                break;
+        case IN_KEY:
+        case IN_HEADER:
+                if (p->head.size < (p->state == IN_KEY ? WORD_MAX : HEADER_MAX))
+                        tdm_json_write(&p->head, &byte, 1);
+                break;
+        case IN_VALUE:
+                value_take(p, byte);
+                patterns_set(p);
+                break;
+        default:
+                if (!is_blank(byte))
+                        parser_enter(p, IN_NOTHING);
+                break;
+        }
+}
+
+static void held_drop(struct tdm_form_parser *p, size_t n)
+{
+        memmove(p->held, p->held + n, p->n_held - n);
+        memmove(p->in_piece, p->in_piece + n, p->n_held - n);
+        p->n_held -= n;
+}
+
+/* What is held cannot wait any longer, or is over. */
+static void held_settle(struct tdm_form_parser *p, bool is_over)
+{
+        while (p->n_held > 0) {
+                size_t size, n;
+                bool waits;
+                const struct pattern *x = pattern_find(p, is_over, &size, &waits);
+                char rest[HELD_MAX];
+                uint8_t in_piece[HELD_MAX];
+
+                if (waits)
+                        return;
+                n = x ? size : 1;
+                memcpy(rest, p->held, p->n_held);
+                memcpy(in_piece, p->in_piece, p->n_held);
+                size = p->n_held;
+                held_drop(p, p->n_held);
+                if (x)
+                        pattern_take(p, x);
+                else
+                        byte_take(p, rest[0], in_piece[0]);
+                for (size_t i = n; i < size; i++)
+                        parser_take(p, rest[i], in_piece[i]);
+        }
+}
+
+static void parser_take(struct tdm_form_parser *p, char byte, bool in_piece)
+{
+        if (p->state == IN_NAME) {
+                if (is_name_byte(byte) && p->head.size < TDM_FORM_NAME_MAX) {
+                        tdm_json_write(&p->head, &byte, 1);
+                        return;
+                }
+                if (p->head.size == 0) {
+                        parser_enter(p, IN_NOTHING);
+                        return;
+                }
+                call_give(p, p->head.data, p->head.size);
+                parser_enter(p, BEHIND_NAME);
+        }
+        if (p->state == IN_ARGUMENTS) {
+                if (p->depth == 0 && byte != '{')
+                        return;
+                json_take(p, byte);
+                if (p->depth == 0)
+                        parser_enter(p, p->form->calls == TDM_FORM_CALLS_CHANNELLED ? IN_NOTHING : BEHIND_ARGUMENTS);
+                return;
+        }
+        if (p->n_held == HELD_MAX)
+                held_settle(p, true);
+        p->held[p->n_held] = byte;
+        p->in_piece[p->n_held++] = in_piece;
+        held_settle(p, false);
+}
+
+/* ---- the turn ---- */
+
+static int parts_hand_out(struct tdm_form_parser *p, const struct tdm_form_part **ret_parts, size_t *ret_n)
+{
+        if (p->failed || p->out.failed || p->blanks.failed || p->head.failed)
+                return -ENOMEM;
+        for (size_t i = 0; i < p->n_parts; i++) {
+                const struct part *part = &p->parts[i];
+
+                p->given[i] = (struct tdm_form_part){ part->kind, part->call, p->out.data + part->at, part->size, "" };
+                memcpy(p->given[i].id, part->id, sizeof(part->id));
+        }
+        *ret_parts = p->given;
+        *ret_n = p->n_parts;
+        return 0;
+}
+
+int tdm_form_parser_push(struct tdm_form_parser *p, const char *data, size_t size,
+                         const struct tdm_form_part **ret_parts, size_t *ret_n)
+{
+        bool in_piece = size > 0 && (uint8_t)data[0] == TDM_MARKER_BYTE;
+
+        p->n_parts = p->out.size = 0;
+        for (size_t i = 0; i < size; i++)
+                parser_take(p, data[i], in_piece);
+        return parts_hand_out(p, ret_parts, ret_n);
+}
+
+int tdm_form_parser_finish(struct tdm_form_parser *p, const struct tdm_form_part **ret_parts, size_t *ret_n)
+{
+        p->n_parts = p->out.size = 0;
+        held_settle(p, true);
+        if (p->state == IN_TEXT && p->said)
+                part_give(p, TDM_FORM_PART_TEXT, p->blanks.data, p->blanks.size);
+        p->n_held = p->blanks.size = p->head.size = 0;
+        return parts_hand_out(p, ret_parts, ret_n);
+}
+
+bool tdm_form_parser_is_thinking(const struct tdm_form_parser *p)
+{
+        return p->state == IN_THOUGHT;
+}
+
+static int parser_init(struct tdm_form_parser *p, const struct tdm_tokenizer *tokenizer, const struct tdm_form_use *use)
+{
+        struct tdm_error err;
+        int r = tdm_form_marks_init(&p->marks, p->form, tokenizer);
+
+        if (r == 0 && use->tools) {
+                r = tdm_json_parse(&p->tools, use->tools, use->tools_size, 64, &err);
+                p->has_tools = r == 0 && tdm_json_get(&p->tools, 0)->type == TDM_JSON_ARRAY;
+                r = TDM_MIN(r, 0); /* the grammar has refused what is no JSON */
+        }
+        if (r == 0)
+                r = tdm_form_without_id(p->marks.calls.gap, &p->no_id[0]);
+        return r == 0 ? tdm_form_without_id(p->marks.calls.after, &p->no_id[1]) : r;
+}
+
+int tdm_form_parser_new(struct tdm_form_parser **ret, const struct tdm_chat_form *form,
+                        const struct tdm_tokenizer *tokenizer, const struct tdm_form_use *use)
+{
+        _cleanup_(tdm_form_parser_destroyp) struct tdm_form_parser *p = calloc(1, sizeof(*p));
+        int r;
+
+        if (!p)
+                return -ENOMEM;
+        p->form = form;
+        r = parser_init(p, tokenizer, use);
+        if (r < 0)
+                return r;
+        parser_enter(p, form->calls == TDM_FORM_CALLS_CHANNELLED ? IN_HEADER :
+                        use->prompt == TDM_FORM_PROMPT_OPEN      ? IN_THOUGHT :
+                        p->has_tools && !p->marks.calls.start    ? IN_START :
+                                                                   IN_TEXT);
+        *ret = steal_ptr(&p);
+        return 0;
+}
+
+void tdm_form_parser_destroy(struct tdm_form_parser *p)
+{
+        if (!p)
+                return;
+        tdm_form_marks_deinit(&p->marks);
+        tdm_json_deinit(&p->tools);
+        free(p->no_id[0]);
+        free(p->no_id[1]);
+        free(p->blanks.data);
+        free(p->head.data);
+        free(p->out.data);
+        free(p->parts);
+        free(p->given);
+        free(p);
+}
+
+void tdm_form_parser_destroyp(struct tdm_form_parser **p)
+{
+        tdm_form_parser_destroy(*p);
+}
