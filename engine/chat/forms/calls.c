@@ -266,7 +266,7 @@ static bool begins_in_prompt(struct tdm_form_calls_probe *c, struct tdm_form_tex
         _cleanup_(freep) char *prompt = tdm_form_render_prompt(c->p, NULL, true);
         struct tdm_form_text before = tdm_form_trim(tdm_form_cut(one, 0, tdm_form_find_slot(one, TDM_FORM_NAME, 0)));
 
-        return prompt && tdm_form_ends_with(tdm_form_trim(tdm_form_string(prompt)), before);
+        return prompt && before.size > 0 && tdm_form_ends_with(tdm_form_trim(tdm_form_string(prompt)), before);
 }
 
 /* Whether these calls are shown in a way that a form can have. 1, 0, -ENOMEM. */

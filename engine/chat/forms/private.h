@@ -11,6 +11,10 @@ struct tdm_form_text {
 
 /* ---- texts (text.c) ---- */
 
+static inline bool tdm_form_is_blank(char c)
+{
+        return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
 /* The part of text from at to end. */
 struct tdm_form_text tdm_form_cut(struct tdm_form_text text, size_t at, size_t end);
 /* Where the needle is in text from `from` on, or SIZE_MAX. */

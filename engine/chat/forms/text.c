@@ -20,18 +20,13 @@ size_t tdm_form_find_slot(struct tdm_form_text text, enum tdm_form_slot slot, si
         return at ? (size_t)(at - text.data) : SIZE_MAX;
 }
 
-static bool is_blank(char c)
-{
-        return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 struct tdm_form_text tdm_form_trim(struct tdm_form_text text)
 {
-        while (text.size > 0 && is_blank(text.data[0])) {
+        while (text.size > 0 && tdm_form_is_blank(text.data[0])) {
                 text.data++;
                 text.size--;
         }
-        while (text.size > 0 && is_blank(text.data[text.size - 1]))
+        while (text.size > 0 && tdm_form_is_blank(text.data[text.size - 1]))
                 text.size--;
         return text;
 }
@@ -74,7 +69,7 @@ size_t tdm_form_first_mark(struct tdm_form_text text)
 
                 return end ? (size_t)(end + 1 - text.data) : text.size;
         }
-        while (n < text.size && text.data[n] != '<' && text.data[n] != '[' && !is_blank(text.data[n]))
+        while (n < text.size && text.data[n] != '<' && text.data[n] != '[' && !tdm_form_is_blank(text.data[n]))
                 n++;
         return n;
 }
@@ -103,7 +98,7 @@ size_t tdm_form_snap(struct tdm_form_text text, size_t at)
                         return at;
                 if (closing)
                         return at < text.size && memchr(text.data + at, closing, text.size - at) ? i - 1 : at;
-                if (is_blank(c))
+                if (tdm_form_is_blank(c))
                         return at;
         }
         return at;

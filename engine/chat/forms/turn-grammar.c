@@ -22,11 +22,6 @@ static uint32_t part_nothing(struct tdm_form_builder *b)
         return tdm_composer_text(b->c, "", 0);
 }
 
-static bool is_blank(char c)
-{
-        return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 static uint32_t slot_part(struct tdm_form_builder *b, uint8_t slot, const char *name, const char *key)
 {
         switch (slot) {
@@ -48,7 +43,7 @@ static bool is_json_space(const char *mark, const char *at)
 
         if (at == mark || !memchr("{[,:", at[-1], 4))
                 return false;
-        while (is_blank(*next))
+        while (tdm_form_is_blank(*next))
                 next++;
         return *next == '"' || *next == '{' || *next == '[' || *next == '\0';
 }
@@ -64,7 +59,7 @@ uint32_t tdm_form_literal(struct tdm_form_builder *b, const char *mark, const ch
 
                 if (has_json && is_json_space(mark, at)) {
                         all = part_cat(b, all, tdm_composer_space(b->c));
-                        while (is_blank(*at))
+                        while (tdm_form_is_blank(*at))
                                 at++;
                         from = at;
                 } else if (has_json && at > mark && memchr("]>", at[-1], 2) &&
@@ -264,7 +259,7 @@ static uint32_t text_not_a_call(struct tdm_form_builder *b)
         while (n < TDM_ARRAY_SIZE(words) && *at) {
                 size_t size = 1;
 
-                if (is_blank(*at)) {
+                if (tdm_form_is_blank(*at)) {
                         at++;
                         continue;
                 }

@@ -166,11 +166,6 @@ static void escaped_give(struct tdm_form_parser *p, char c)
         arguments_give(p, text);
 }
 
-static bool is_blank(char c)
-{
-        return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 static bool is_name_byte(char c)
 {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
@@ -187,7 +182,7 @@ static void word_say(struct tdm_form_parser *p, char byte)
 {
         enum tdm_form_part_kind kind = p->state == IN_THOUGHT ? TDM_FORM_PART_THINKING : TDM_FORM_PART_TEXT;
 
-        if (is_blank(byte)) {
+        if (tdm_form_is_blank(byte)) {
                 if (!p->said && (front_is_trimmed(p) || p->blanks.size >= TDM_FORM_HELD_MAX / 2))
                         return; /* of white space in front, a little says enough */
                 tdm_json_write(&p->blanks, &byte, 1);
@@ -219,7 +214,7 @@ static enum fit pattern_fit(const struct tdm_form_parser *p, const struct patter
                 bool wild =
                         slot == TDM_FORM_ID || slot == TDM_FORM_INDEX || slot == TDM_FORM_NAME || slot == TDM_FORM_KEY;
 
-                if (loose && is_blank(*c)) {
+                if (loose && tdm_form_is_blank(*c)) {
                         c++;
                 } else if (j == p->n_held) {
                         return FITS_SO_FAR;
@@ -227,7 +222,7 @@ static enum fit pattern_fit(const struct tdm_form_parser *p, const struct patter
                         j++;
                 } else if (wild) {
                         c++;
-                } else if (loose && is_blank(p->held[j])) {
+                } else if (loose && tdm_form_is_blank(p->held[j])) {
                         j++;
                 } else if (p->held[j] == *c) {
                         j++;
@@ -330,9 +325,9 @@ static void unknown_settle(struct tdm_form_parser *p)
 {
         size_t from = 0, end = p->n_word;
 
-        while (from < end && is_blank(p->word[from]))
+        while (from < end && tdm_form_is_blank(p->word[from]))
                 from++;
-        while (end > from && is_blank(p->word[end - 1]))
+        while (end > from && tdm_form_is_blank(p->word[end - 1]))
                 end--;
         if (is_json_word(p->word + from, end - from) || p->values == TDM_FORM_VALUES_OTHERS) {
                 value_begin(p, VALUE_JSON);
@@ -388,7 +383,7 @@ static void value_take(struct tdm_form_parser *p, char byte)
                 bool is_first = true;
 
                 for (size_t i = 0; i < p->n_word; i++)
-                        is_first = is_first && is_blank(p->word[i]);
+                        is_first = is_first && tdm_form_is_blank(p->word[i]);
                 if (is_first && (byte == '{' || byte == '[' || (byte == '"' && p->values == TDM_FORM_VALUES_OTHERS))) {
                         p->n_word = 0;
                         value_begin(p, VALUE_JSON);
@@ -608,7 +603,7 @@ static void byte_take(struct tdm_form_parser *p, char byte, bool in_piece)
                 return; /* a control piece that means nothing here */
         switch (p->state) {
         case IN_START:
-                if (is_blank(byte))
+                if (tdm_form_is_blank(byte))
                         return;
                 p->state = IN_TEXT;
                 patterns_set(p);
@@ -628,7 +623,7 @@ static void byte_take(struct tdm_form_parser *p, char byte, bool in_piece)
                 patterns_set(p);
                 break;
         default:
-                if (!is_blank(byte))
+                if (!tdm_form_is_blank(byte))
                         parser_enter(p, IN_NOTHING);
                 break;
         }

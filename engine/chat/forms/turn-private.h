@@ -2,6 +2,7 @@
 #ifndef TDM_ENGINE_CHAT_FORMS_TURN_PRIVATE_H
 #define TDM_ENGINE_CHAT_FORMS_TURN_PRIVATE_H
 
+#include "engine/chat/forms/private.h"
 #include "engine/chat/forms/turn.h"
 
 /* Marks where special pieces of the kind "control" are the bytes that a vocabulary gives them. */
