@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include "engine/file/test-gguf-builder.h"
-#include "engine/chat/chat.h"
 #include "engine/text/tokenizer-private.h"
 
 /* n pieces of this type, "<prefix><number>", in front of the byte pieces. */
@@ -161,41 +160,43 @@ static void test_budget(void **state)
         }
 }
 
-static void test_chat_budget(void **state)
+/* A text in spans, of which some hold special pieces. */
+static void test_spans_budget(void **state)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
         _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *t = NULL;
         _cleanup_(closep) int fd = -1;
-        static char text[20000];
-        const struct tdm_chat_message messages[] = { { TDM_CHAT_USER, text, sizeof(text) },
-                                                     { TDM_CHAT_ASSISTANT, text, sizeof(text) },
-                                                     { TDM_CHAT_USER, text, sizeof(text) } };
-        struct tdm_encode_budget budget = { .steps = TDM_ENCODE_STEPS(sizeof(text) + 64) * 3 };
+        static char text[60000];
+        static struct tdm_text_span spans[sizeof(text) / 30];
+        struct tdm_encode_budget budget = { .steps = TDM_ENCODE_SPANS_STEPS(sizeof(text)) };
         atomic_bool cancelled = true;
         struct gguf_builder b = { 0 };
         ssize_t n;
 
-        memset(text, 'a', sizeof(text));
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(spans); i++) {
+                memcpy(text + 30 * i, "<end_of_turn>aa<end_of_turn>aa", 30);
+                spans[i] = (struct tdm_text_span){ 30 * (i + 1), i % 2 };
+        }
         build_model(&b, &build_smallest, TDM_TYPE_Q4_0);
         fd = build_fd(b.data, b.size);
         build_reset(&b);
         assert_int_equal(tdm_gguf_open(&g, fd, "chat", NULL), 0);
         assert_int_equal(tdm_tokenizer_new(&t, g, NULL), 0);
-        n = tdm_chat_encode_within(TDM_CHAT_GEMMA, t, messages, 3, &budget, NULL, 0);
+#define ENCODE tdm_tokenizer_encode_spans(t, text, sizeof(text), spans, TDM_ARRAY_SIZE(spans), &budget, NULL, 0)
+        n = ENCODE;
         assert_true(n > 0);
-        assert_int_equal(tdm_chat_encode(TDM_CHAT_GEMMA, t, messages, 3, NULL, 0), n);
-        budget.steps = 2 * sizeof(text); /* the second content is in */
-        assert_int_equal(tdm_chat_encode_within(TDM_CHAT_GEMMA, t, messages, 3, &budget, NULL, 0), -ETIME);
+        budget.steps = sizeof(text) / 2;
+        assert_int_equal(ENCODE, -ETIME);
         budget = (struct tdm_encode_budget){ UINT64_MAX, &cancelled };
-        assert_int_equal(tdm_chat_encode_within(TDM_CHAT_GEMMA, t, messages, 3, &budget, NULL, 0), -ECANCELED);
+        assert_int_equal(ENCODE, -ECANCELED);
 }
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_memory),      cmocka_unit_test(test_too_many_specials),
-                cmocka_unit_test(test_cancelled),   cmocka_unit_test(test_budget),
-                cmocka_unit_test(test_chat_budget),
+                cmocka_unit_test(test_memory),       cmocka_unit_test(test_too_many_specials),
+                cmocka_unit_test(test_cancelled),    cmocka_unit_test(test_budget),
+                cmocka_unit_test(test_spans_budget),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

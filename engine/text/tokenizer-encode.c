@@ -64,11 +64,18 @@ static int encode_run(struct tdm_encoder *e, const uint8_t *text, size_t size, b
                                                  tdm_bpe_encode_run(e, text, size);
 }
 
-/* matches has room for min(size, WINDOW_BYTES) ids. */
-static int encode_text(struct tdm_encoder *e, const uint8_t *text, size_t size, bool controls, uint32_t *matches)
+/* Whether SentencePiece's space goes in front of what follows: at the start, and behind control pieces. */
+static bool wants_prefix(const struct tdm_tokenizer *t, uint32_t behind)
+{
+        return t->add_space_prefix && (behind == TDM_NO_PIECE || t->pieces[behind].type != TDM_PIECE_USER_DEFINED);
+}
+
+/* matches has room for min(size, WINDOW_BYTES) ids. behind: the special piece before the text, or TDM_NO_PIECE. */
+static int encode_text(struct tdm_encoder *e, const uint8_t *text, size_t size, bool controls, uint32_t behind,
+                       uint32_t *matches)
 {
         const struct tdm_tokenizer *t = e->t;
-        bool prefix = t->add_space_prefix; /* at the start and behind control pieces */
+        bool prefix = wants_prefix(t, behind);
         size_t start = 0, at = 0, window = 0, window_end = 0;
         int r, length;
 
@@ -78,7 +85,7 @@ static int encode_text(struct tdm_encoder *e, const uint8_t *text, size_t size, 
                 if (at >= window_end) {
                         window = at;
                         window_end = at + TDM_MIN(size - at, (size_t)WINDOW_BYTES);
-                        r = tdm_encoder_spend(e, window_end - window + t->specials.max_bytes);
+                        r = tdm_encoder_spend(e, TDM_MIN(window_end - window + t->specials.max_bytes, size - at));
                         if (r < 0)
                                 return r;
                         tdm_tokenizer_match_specials(t, text + at, size - at, window_end - window, controls, matches);
@@ -93,33 +100,122 @@ static int encode_text(struct tdm_encoder *e, const uint8_t *text, size_t size, 
                 if (r < 0)
                         return r;
                 tdm_encoder_emit(e, id);
-                prefix = t->add_space_prefix && t->pieces[id].type != TDM_PIECE_USER_DEFINED;
+                prefix = wants_prefix(t, id);
                 at += t->pieces[id].size;
                 start = at;
         }
         return encode_run(e, text + start, size - start, prefix);
 }
 
-static int encode(struct tdm_encoder *e, const uint8_t *text, size_t size, bool controls)
+static int encode(struct tdm_encoder *e, const uint8_t *text, size_t size, bool controls, uint32_t behind)
 {
         _cleanup_(freep) uint32_t *many = NULL;
         uint32_t few[SMALL_BYTES], *matches = few;
 
         if (controls ? e->t->specials.max_bytes == 0 : !e->t->specials.has_user_defined)
-                return encode_run(e, text, size, e->t->add_space_prefix);
+                return encode_run(e, text, size, wants_prefix(e->t, behind));
         if (size > SMALL_BYTES) {
                 matches = many = malloc(TDM_MIN(size, (size_t)WINDOW_BYTES) * sizeof(*many));
                 if (!many)
                         return -ENOMEM;
         }
-        return encode_text(e, text, size, controls, matches);
+        return encode_text(e, text, size, controls, behind, matches);
+}
+
+/* A text in spans, as far as it is encoded. */
+struct spans_walk {
+        const uint8_t *text;
+        size_t start;      /* of what waits to be encoded */
+        uint32_t behind;   /* the special piece before it, or TDM_NO_PIECE */
+        uint32_t *matches; /* [WINDOW_BYTES] */
+};
+
+static int walk_flush(struct tdm_encoder *e, struct spans_walk *w, size_t end)
+{
+        return end > w->start ? encode(e, w->text + w->start, end - w->start, false, w->behind) : 0;
+}
+
+/* Pieces that any text may form do not cut the text: they may reach over the end of the span, or begin before it. */
+static int walk_trusted(struct tdm_encoder *e, struct spans_walk *w, size_t at, size_t end)
+{
+        const struct tdm_tokenizer *t = e->t;
+        size_t window = at, window_end = at;
+        int r, length;
+
+        while (at < end) {
+                uint32_t id;
+
+                if (at >= window_end) {
+                        window = at;
+                        window_end = at + TDM_MIN(end - at, (size_t)WINDOW_BYTES);
+                        r = tdm_encoder_spend(e, TDM_MIN(window_end - window + t->specials.max_bytes, end - at));
+                        if (r < 0)
+                                return r;
+                        tdm_tokenizer_match_specials(t, w->text + at, end - at, window_end - window, true, w->matches);
+                }
+                id = w->matches[at - window];
+                if (id == TDM_NO_PIECE) {
+                        length = tdm_character_length(w->text + at, end - at);
+                        at += length > 0 ? (size_t)length : 1;
+                        continue;
+                }
+                at += t->pieces[id].size;
+                if (tdm_tokenizer_may_form(t, id))
+                        continue;
+                r = walk_flush(e, w, at - t->pieces[id].size);
+                if (r < 0)
+                        return r;
+                tdm_encoder_emit(e, id);
+                w->behind = id;
+                w->start = at;
+        }
+        return 0;
+}
+
+static int encode_spans(struct tdm_encoder *e, const uint8_t *text, size_t size, const struct tdm_text_span *spans,
+                        size_t n_spans)
+{
+        _cleanup_(freep) uint32_t *matches = malloc(TDM_MIN(size + 1, (size_t)WINDOW_BYTES) * sizeof(*matches));
+        struct spans_walk w = { .text = text, .behind = TDM_NO_PIECE, .matches = matches };
+        size_t at = 0;
+        int r = matches ? 0 : -ENOMEM;
+
+        for (size_t i = 0; i < n_spans && r == 0; at = spans[i++].end)
+                if (spans[i].is_trusted && e->t->specials.max_bytes > 0)
+                        r = walk_trusted(e, &w, at, spans[i].end);
+        return r == 0 ? walk_flush(e, &w, size) : r;
+}
+
+/* r is what encoding returned. */
+static ssize_t encoder_finish(struct tdm_encoder *e, int r)
+{
+        int settled = tdm_encoder_settle(e);
+
+        free(e->spm.symbols);
+        free(e->spm.pairs);
+        free(e->bpe.symbols);
+        free(e->bpe.pairs);
+        if (r == 0)
+                r = settled;
+        return r < 0 ? r : (ssize_t)e->n_ids;
+}
+
+ssize_t tdm_tokenizer_encode_spans(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
+                                   const struct tdm_text_span *spans, size_t n_spans, struct tdm_encode_budget *budget,
+                                   uint32_t *ids, size_t capacity)
+{
+        struct tdm_encoder e = { .t = tokenizer, .ids = ids, .capacity = capacity, .budget = budget };
+
+        if (size > TEXT_MAX_BYTES)
+                return -E2BIG;
+        return encoder_finish(&e, encode_spans(&e, (const uint8_t *)text, size, spans, n_spans));
 }
 
 ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
                                     unsigned flags, struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity)
 {
         struct tdm_encoder e = { .t = tokenizer, .ids = ids, .capacity = capacity, .budget = budget };
-        int r = 0, settled;
+        int r = 0;
 
         if (flags & ~(unsigned)(TDM_TOKENIZE_BOS | TDM_TOKENIZE_EOS | TDM_TOKENIZE_SPECIAL))
                 return -EINVAL;
@@ -128,19 +224,10 @@ ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const
         if (flags & TDM_TOKENIZE_BOS && tokenizer->add_bos && tokenizer->bos >= 0)
                 tdm_encoder_emit(&e, (uint32_t)tokenizer->bos);
         if (size > 0) /* text may be NULL otherwise */
-                r = encode(&e, (const uint8_t *)text, size, flags & TDM_TOKENIZE_SPECIAL);
-        settled = tdm_encoder_settle(&e);
-        if (r == 0 && settled == 0 && flags & TDM_TOKENIZE_EOS && tokenizer->add_eos && tokenizer->eos >= 0) {
+                r = encode(&e, (const uint8_t *)text, size, flags & TDM_TOKENIZE_SPECIAL, TDM_NO_PIECE);
+        if (r == 0 && flags & TDM_TOKENIZE_EOS && tokenizer->add_eos && tokenizer->eos >= 0)
                 tdm_encoder_emit(&e, (uint32_t)tokenizer->eos);
-                settled = tdm_encoder_settle(&e);
-        }
-        free(e.spm.symbols);
-        free(e.spm.pairs);
-        free(e.bpe.symbols);
-        free(e.bpe.pairs);
-        if (r == 0)
-                r = settled;
-        return r < 0 ? r : (ssize_t)e.n_ids;
+        return encoder_finish(&e, r);
 }
 
 ssize_t tdm_tokenizer_encode(const struct tdm_tokenizer *tokenizer, const char *text, size_t size, unsigned flags,

@@ -65,9 +65,23 @@ struct tdm_encode_budget {
 };
 /* A text of n bytes takes at most this many steps. One takes some nanoseconds, up to 300 for hostile vocabularies. */
 #define TDM_ENCODE_STEPS(n) (16 * (uint64_t)(n) + 4096)
+#define TDM_ENCODE_SPANS_STEPS(n) (18 * (uint64_t)(n) + 4096) /* tdm_tokenizer_encode_spans() */
 /* Also -ECANCELED, and -ETIME when the steps are spent. budget may be NULL. */
 ssize_t tdm_tokenizer_encode_within(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
                                     unsigned flags, struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity);
+
+/* Text up to end, from the end of the span before it. */
+struct tdm_text_span {
+        size_t end;
+        bool is_trusted; /* its special pieces become their tokens */
+};
+/* A text of which only some is trusted, as a prompt is that a template made around what people wrote. Special pieces
+ * that lie within a trusted span become their tokens. What is between two of them is encoded as one text, whoever wrote
+ * it, with no special pieces but those that any text may form. The spans cover the text; spans side by side differ.
+ * Otherwise as tdm_tokenizer_encode_within(). */
+ssize_t tdm_tokenizer_encode_spans(const struct tdm_tokenizer *tokenizer, const char *text, size_t size,
+                                   const struct tdm_text_span *spans, size_t n_spans, struct tdm_encode_budget *budget,
+                                   uint32_t *ids, size_t capacity);
 
 /* The bytes of one token as they stand in running text (U+2581 is a space; byte pieces are their byte; control pieces
  * are empty unless special). Returns the size; data is valid as long as the tokenizer. */
