@@ -10,9 +10,10 @@ are f32, as converters write them.
 
 Weights are honest random draws: gains near 1, matrices N(0, s/sqrt(fan_in)), queries and keys sharpened so that
 positions and masks matter. The vocabulary is SentencePiece bytes and made-up pieces, whatever the model's own is: what
-is scored are ids. The models know no chat template: generate with --raw. Needs numpy.
+is scored are ids. Without --chat the models have no chat template: generate with --raw. Needs numpy.
 """
 import argparse
+import os
 import sys
 import numpy as np
 sys.dont_write_bytecode = True  # nothing of a run stays in the tree
@@ -93,29 +94,29 @@ def rope_freqs(head_dim, base, factor, n_ctx):
                     np.where(wavelength < high, 1.0, 1 / ((1 - share) / factor + share)))
 
 
-# The markers of a chat template (and their types), and texts that it is recognised by.
+# The markers of a chat template, and their types. The template is tests/golden/chat/templates/NAME.jinja.
 CHATS = {
-    "qwen3": ([("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4), ("<tool_response>", 4),
-               ("</tool_response>", 4), ("<think>", 4), ("</think>", 4)],
-              "<|im_start|><tool_call></think>enable_thinking"),
-    "qwen3-thinking": ([("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4), ("<think>", 4),
-                        ("</think>", 4)],
-                       "{#<tool_call></think>#}{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + "
-                       "'<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n<think>\\n' }}"),
-    "llama3.1": ([("<|start_header_id|>", 3), ("<|end_header_id|>", 3), ("<|eot_id|>", 3)],
-                 "<|start_header_id|>Cutting Knowledge Date: December 2023 26 Jul 2024"),
-    "mistral": ([("[INST]", 3), ("[/INST]", 3), ("[AVAILABLE_TOOLS]", 3), ("[/AVAILABLE_TOOLS]", 3),
-                 ("[TOOL_CALLS]", 3), ("[TOOL_RESULTS]", 3), ("[/TOOL_RESULTS]", 3), ("</s>", 3)],
-                "[INST][AVAILABLE_TOOLS][[TOOL_CALLS]["),
-    "gpt-oss": ([("<|start|>", 4), ("<|message|>", 4), ("<|end|>", 4), ("<|channel|>", 4), ("<|constrain|>", 4),
-                 ("<|call|>", 3), ("<|return|>", 3)],
-                "<|start|><|channel|><|message|>"),
+    "qwen3": [("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4), ("<tool_response>", 4),
+              ("</tool_response>", 4), ("<think>", 4), ("</think>", 4)],
+    "qwen3-thinking": [("<|im_start|>", 3), ("<|im_end|>", 3), ("<tool_call>", 4), ("</tool_call>", 4),
+                       ("<think>", 4), ("</think>", 4)],
+    "llama3.1": [("<|start_header_id|>", 3), ("<|end_header_id|>", 3), ("<|eot_id|>", 3)],
+    "mistral": [("[INST]", 3), ("[/INST]", 3), ("[AVAILABLE_TOOLS]", 3), ("[/AVAILABLE_TOOLS]", 3),
+                ("[TOOL_CALLS]", 3), ("[TOOL_RESULTS]", 3), ("[/TOOL_RESULTS]", 3), ("</s>", 3)],
+    "gpt-oss": [("<|start|>", 4), ("<|message|>", 4), ("<|end|>", 4), ("<|channel|>", 4), ("<|constrain|>", 4),
+                ("<|call|>", 3), ("<|return|>", 3)],
 }
 
 
+def template(chat):
+    path = os.path.join(os.path.dirname(__file__), "..", "tests", "golden", "chat", "templates", chat + ".jinja")
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
 def vocabulary(n, chat=None):
-    markers, template = CHATS[chat] if chat else ([], "")
-    return letters_vocabulary(n, markers) + ([kv("tokenizer.chat_template", "str", template)] if chat else [])
+    return letters_vocabulary(n, CHATS[chat] if chat else []) + (
+        [kv("tokenizer.chat_template", "str", template(chat))] if chat else [])
 
 
 def metadata(arch, size, name, n_layers, n_vocab, chat):
@@ -217,7 +218,7 @@ def main():
     ap.add_argument("--layers", type=int)
     ap.add_argument("--vocab", type=int)
     ap.add_argument("--pooling", type=int, help="a model of vectors: 1 mean, 2 first row, 3 last row")
-    ap.add_argument("--chat", choices=sorted(CHATS), help="pieces and a template, by which the family is recognised")
+    ap.add_argument("--chat", choices=sorted(CHATS), help="pieces and the template of that form")
     ap.add_argument("--fast", action="store_true", help="reuse random blocks: for large files whose speed is measured")
     a = ap.parse_args()
     if (a.arch, a.size) not in SIZES:

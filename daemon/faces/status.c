@@ -111,7 +111,7 @@ static const char *capabilities(const struct tdm_model *model, const struct tdm_
 {
         if (tdm_model_recipe(model)->pooling != TDM_POOLING_NONE)
                 return "embedding";
-        return tdm_chat_family_has_tools(metadata->chat) ? "completion tools" : "completion";
+        return tdm_chat_has_tools(metadata->chat) ? "completion tools" : "completion";
 }
 
 /* Pages in use tell how long others' texts are: to eighths of all. */
@@ -164,7 +164,7 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .placement = metadata ? placement_text(source, model, ret->placement, sizeof(ret->placement)) : "",
                 .precision = tdm_precision_name(model->precision),
                 .kv_type = tdm_kv_type_name(model->kv_type),
-                .chat = metadata ? tdm_chat_family_name(metadata->chat) : "",
+                .chat = metadata ? tdm_chat_state(metadata->chat) : "",
                 .capabilities = metadata ? capabilities(model, metadata) : "",
                 .load_ms = model->way.load_ms,
                 .progress = model_progress(model),

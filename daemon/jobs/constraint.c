@@ -32,6 +32,7 @@ struct tdm_constraint {
         struct tdm_thought thought;
         uint32_t budget;
         bool is_chat, thinks;
+        enum tdm_chat_thinking mode;
         struct tdm_account *account;
         uint64_t charged_bytes;
 };
@@ -139,6 +140,9 @@ int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options
                 return 0;
         c->is_chat = is_chat;
         c->thinks = o->thinking != TDM_THINKING_OFF;
+        c->mode = o->thinking == TDM_THINKING_AUTO ? TDM_CHAT_THINK_AS_TRAINED :
+                  c->thinks                        ? TDM_CHAT_THINK_ON :
+                                                     TDM_CHAT_THINK_OFF;
         c->budget = o->thinking_budget;
         if (o->ignore_end && c->kind != FREE)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
@@ -182,8 +186,13 @@ struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *c)
                                        (struct tdm_chat_text){ NULL, 0 };
 }
 
-static int compile_source(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                          struct tdm_error *err)
+/* Whether the prompt ends with the start of a thought. */
+static bool thought_is_open(const struct tdm_constraint *c, const struct tdm_chat *chat)
+{
+        return c->is_chat && tdm_chat_opens_thought(chat, c->use.tools.size > 0, c->mode);
+}
+
+static int compile_source(struct tdm_constraint *c, const struct tdm_chat *chat, struct tdm_error *err)
 {
         struct tdm_grammar_limits limits;
 
@@ -199,7 +208,8 @@ static int compile_source(struct tdm_constraint *c, enum tdm_chat_family family,
                 return tdm_grammar_new_regex(&c->grammar, c->source, c->source_size, &limits, err);
         case TOOLS:
                 c->use.tools = tdm_constraint_tools(c);
-                return tdm_chat_tools_grammar(&c->grammar, family, tokenizer, &c->use, &limits, err);
+                c->use.thought_is_open = thought_is_open(c, chat);
+                return tdm_chat_tools_grammar(&c->grammar, chat, &c->use, &limits, err);
         case FREE:
                 break;
         }
@@ -212,17 +222,16 @@ bool tdm_constraint_has_grammar(const struct tdm_constraint *c)
 }
 
 /* The thought in front of the answer, if the model has such. The grammar of tools has it in itself. */
-static int begin_thought(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+static int begin_thought(struct tdm_constraint *c, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
                          struct tdm_error *err)
 {
         bool is_followed = c->kind != FREE && c->kind != TOOLS;
         struct tdm_chat_thought form;
-        int r = c->is_chat && c->thinks ? tdm_chat_thought_of(family, tokenizer, &form) : -EOPNOTSUPP;
+        int r = c->is_chat && c->thinks ? tdm_chat_thought_of(chat, thought_is_open(c, chat), &form) : -EOPNOTSUPP;
 
         if (r < 0 && c->budget > 0)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "thinking-budget: nothing is known of how this model ends a thought (%s)",
-                                     tdm_chat_family_name(family));
+                                     "thinking-budget: nothing is known of how this model ends a thought");
         if (r < 0 || (c->budget == 0 && !is_followed))
                 return 0;
         c->own = calloc(c->n_words, sizeof(*c->own));
@@ -236,11 +245,11 @@ static int begin_thought(struct tdm_constraint *c, enum tdm_chat_family family, 
         return 0;
 }
 
-int tdm_constraint_prepare(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+int tdm_constraint_prepare(struct tdm_constraint *c, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
                            uint32_t n_vocab, struct tdm_error *err)
 {
         c->n_words = (n_vocab + 63) / 64;
-        return begin_thought(c, family, tokenizer, err);
+        return begin_thought(c, chat, tokenizer, err);
 }
 
 void tdm_constraint_take(struct tdm_constraint *c, uint32_t index, enum tdm_chat_place place)
@@ -264,11 +273,13 @@ uint32_t tdm_constraint_n_free(const struct tdm_constraint *c)
 static struct tdm_grammar_key key_of(const struct tdm_constraint *c, uint64_t identity, uint32_t model)
 {
         bool tools = c->kind == TOOLS;
+        uint32_t flags = (uint32_t)c->mode << 4 | (uint32_t)c->is_chat << 3 | (uint32_t)c->use.choice << 1 |
+                         (uint32_t)c->use.one_call;
 
         return (struct tdm_grammar_key){ .identity = identity,
                                          .kind = c->kind,
                                          .model = tools ? model : 0,
-                                         .flags = tools ? (uint32_t)c->use.choice << 1 | c->use.one_call : 0,
+                                         .flags = tools ? flags : 0,
                                          .name = c->choice ? c->choice : "",
                                          .source = c->source,
                                          .source_size = c->source_size };
@@ -307,11 +318,11 @@ static int name_option(const struct tdm_constraint *c, int code, struct tdm_erro
         return tdm_error_set(err, code, "%s: %s", names[c->kind], why.message);
 }
 
-int tdm_constraint_compile(struct tdm_constraint *c, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
+int tdm_constraint_compile(struct tdm_constraint *c, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
                            struct tdm_vocabulary *vocabulary, struct tdm_error *err)
 {
         const uint64_t *words;
-        int r = c->grammar ? 0 : compile_source(c, family, tokenizer, err);
+        int r = c->grammar ? 0 : compile_source(c, chat, err);
 
         if (r != 0)
                 return name_option(c, r, err);
@@ -319,7 +330,7 @@ int tdm_constraint_compile(struct tdm_constraint *c, enum tdm_chat_family family
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the grammar: %s", strerror(-r));
         c->n_words = tdm_vocabulary_n_words(vocabulary);
-        r = begin_thought(c, family, tokenizer, err);
+        r = begin_thought(c, chat, tokenizer, err);
         if (r != 0)
                 return r;
         r = tdm_constraint_mask(c, NULL, 0, TDM_CONSTRAINT_FULL, &words, err);

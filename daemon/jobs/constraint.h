@@ -17,8 +17,9 @@
 
 struct tdm_constraint;
 
-/* From the options of a job, whose prompt is a chat or not; *ret NULL where they constrain nothing. The source is
- * copied. TDM_E_BAD_REQUEST: more than one is given, or together with ignore-end. TDM_E_QUOTA, TDM_E_BUSY. */
+/* From the options of a job; *ret NULL where they constrain nothing. is_chat: its prompt is a chat, and the model
+ * begins the answer. The source is copied. TDM_E_BAD_REQUEST: more than one is given, or together with ignore-end.
+ * TDM_E_QUOTA, TDM_E_BUSY. */
 int tdm_constraint_new(struct tdm_constraint **ret, const struct tdm_job_options *options, bool is_chat,
                        struct tdm_account *account, struct tdm_error *err);
 void tdm_constraint_destroy(struct tdm_constraint *constraint);
@@ -29,14 +30,15 @@ struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *constrain
 
 /* False: it ends a thought and has nothing to compile. */
 bool tdm_constraint_has_grammar(const struct tdm_constraint *constraint);
-/* Of one that has no grammar: what compile() does. TDM_E_UNSUPPORTED: the family has no thoughts, or none whose end is
+/* Of one that has no grammar: what compile() does. TDM_E_UNSUPPORTED: the model has no thoughts, or none whose end is
  * known. */
-int tdm_constraint_prepare(struct tdm_constraint *constraint, enum tdm_chat_family family,
+int tdm_constraint_prepare(struct tdm_constraint *constraint, const struct tdm_chat *chat,
                            const struct tdm_tokenizer *tokenizer, uint32_t n_vocab, struct tdm_error *err);
 
-/* Compiles the source, and makes the first mask. Tools are compiled for the family's form. Any thread.
- * TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its place. */
-int tdm_constraint_compile(struct tdm_constraint *constraint, enum tdm_chat_family family,
+/* Compiles the source, and makes the first mask. Tools are compiled for the form of calls that the model's template
+ * has. Any thread. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: what the source holds that is wrong or not held, with its
+ * place. */
+int tdm_constraint_compile(struct tdm_constraint *constraint, const struct tdm_chat *chat,
                            const struct tdm_tokenizer *tokenizer, struct tdm_vocabulary *vocabulary,
                            struct tdm_error *err);
 

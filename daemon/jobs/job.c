@@ -46,10 +46,6 @@ const char *tdm_job_state_name(enum tdm_job_state state)
         return state_names[state];
 }
 
-/* What templates write around tools at most, and how much longer a tool may be there. Where it is more, the prompt is
- * refused for the time that it takes. */
-#define TOOLS_FRAME_BYTES 2048u
-#define TOOLS_FACTOR 16u
 /* What a job costs beside its text. */
 #define JOB_BYTES 2048u
 
@@ -123,6 +119,7 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
         job->prompt.n_messages = n;
         job->prompt.n_calls = n_calls;
         job->prompt.is_chat = true;
+        job->prompt.goes_on = messages[n - 1].role == TDM_CHAT_ASSISTANT;
         return 0;
 }
 
@@ -170,9 +167,6 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if (p->n_ids > TDM_CTX_MAX)
                 return tdm_error_set(err, TDM_E_TOO_LONG, "the prompt has %zu tokens; no model takes more than %u",
                                      p->n_ids, TDM_CTX_MAX);
-        if (p->n_messages > 0 && p->messages[p->n_messages - 1].role == TDM_CHAT_ASSISTANT)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "the last message is the assistant's; end with the user's");
         if (p->options.tools && p->n_messages == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "tools: a model is told of them in a chat; give messages");
         if ((p->options.thinking || p->options.thinking_budget) && p->n_messages == 0)
@@ -231,7 +225,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->text.stop, o->stop, o->n_stop, err);
         if (r == 0 && p->kind == TDM_JOB_GENERATE)
-                r = tdm_constraint_new(&job->text.constraint, o, p->n_messages > 0, p->account, err);
+                r = tdm_constraint_new(&job->text.constraint, o, p->n_messages > 0 && !job->prompt.goes_on, p->account,
+                                       err);
         if (r < 0)
                 return tdm_error_set(err, r, "cannot hold the prompt: %s", strerror(-r));
         if (r > 0)
@@ -306,85 +301,89 @@ size_t tdm_job_pending_bytes(const struct tdm_job *job)
 
 size_t tdm_job_text_to_encode(const struct tdm_job *job)
 {
-        size_t tools = tdm_constraint_tools(job->text.constraint).size;
-        size_t frame = job->prompt.is_chat ? TDM_CHAT_FRAME_BYTES + TDM_CHAT_MESSAGE_BYTES * job->prompt.n_messages : 0;
-
-        /* Templates write calls in a frame, and tools with indentation or as another language. */
-        frame += TDM_CHAT_MESSAGE_BYTES * job->prompt.n_calls + (tools ? TOOLS_FRAME_BYTES + TOOLS_FACTOR * tools : 0);
-
-        return job->prompt.encoded ? 0 : job->prompt.text_size + frame;
+        return job->prompt.encoded ? 0 : job->prompt.text_size;
 }
 
 /* What the job says of thinking, as the template's. TDM_E_UNSUPPORTED: the model cannot do it. */
-static int choose_thinking(enum tdm_thinking wanted, enum tdm_chat_family family, struct tdm_chat_options *chat,
+static int choose_thinking(enum tdm_thinking wanted, const struct tdm_chat *chat, struct tdm_chat_options *options,
                            struct tdm_error *err)
 {
         static const enum tdm_chat_effort efforts[] = { [TDM_THINKING_LOW] = TDM_CHAT_EFFORT_LOW,
                                                         [TDM_THINKING_MEDIUM] = TDM_CHAT_EFFORT_MEDIUM,
                                                         [TDM_THINKING_HIGH] = TDM_CHAT_EFFORT_HIGH };
-        enum tdm_chat_thoughts thoughts = tdm_chat_family_thoughts(family);
-        const char *name = tdm_chat_family_name(family);
+        enum tdm_chat_thoughts thoughts = tdm_chat_thoughts_of(chat);
 
         if (wanted == TDM_THINKING_OFF && thoughts > TDM_CHAT_THOUGHTS_NONE && thoughts != TDM_CHAT_THOUGHTS_SWITCH)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "thinking: off is not possible, this model always thinks (%s)%s", name,
+                                     "thinking: off is not possible, this model always thinks%s",
                                      thoughts == TDM_CHAT_THOUGHTS_EFFORT ? "; ask for low" : "");
         if (wanted > TDM_THINKING_OFF && thoughts == TDM_CHAT_THOUGHTS_NONE)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "thinking: the model's chat template (%s) has no form for thoughts", name);
-        if (wanted >= TDM_THINKING_LOW)
-                chat->effort = efforts[wanted];
-        if (wanted == TDM_THINKING_OFF && thoughts == TDM_CHAT_THOUGHTS_SWITCH)
-                chat->thinking = TDM_CHAT_THINK_OFF;
-        else if (wanted > TDM_THINKING_OFF)
-                chat->thinking = TDM_CHAT_THINK_ON;
+                                     "thinking: the model's chat template has no form for thoughts");
+        if (wanted >= TDM_THINKING_LOW && tdm_chat_reads(chat, "reasoning_effort"))
+                options->effort = efforts[wanted];
+        if (wanted != TDM_THINKING_AUTO && thoughts == TDM_CHAT_THOUGHTS_SWITCH)
+                options->thinking = wanted == TDM_THINKING_OFF ? TDM_CHAT_THINK_OFF : TDM_CHAT_THINK_ON;
         return 0;
 }
 
-static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+/* Ids of the prompt; n, which may be more than there is room for, or an error of the tokenizer. */
+static ssize_t encode_text(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer,
+                           struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity)
+{
+        unsigned flags = job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
+                         job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
+                                                         0;
+
+        budget->steps = TDM_ENCODE_STEPS(job->prompt.text_size);
+        return tdm_tokenizer_encode_within(tokenizer, job->prompt.text, job->prompt.text_size, TDM_TOKENIZE_BOS | flags,
+                                           budget, ids, capacity);
+}
+
+static int check_size(size_t size, const char *what, const struct tdm_hparams *hp, struct tdm_error *err)
+{
+        if (size <= (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
+                return 0;
+        return tdm_error_set(err, TDM_E_TOO_LONG,
+                             "%s has %zu bytes; a model with a context of %u tokens takes at most %llu", what, size,
+                             hp->n_ctx, (unsigned long long)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx);
+}
+
+static int render(const struct tdm_job *job, const struct tdm_chat *chat, const struct tdm_hparams *hp,
+                  struct tdm_chat_prompt *ret, struct tdm_error *err)
+{
+        struct tdm_chat_options options = { .tools = tdm_constraint_tools(job->text.constraint) };
+        int r;
+
+        r = choose_thinking((enum tdm_thinking)job->request.options.thinking, chat, &options, err);
+        if (r == 0)
+                r = tdm_chat_render(chat, job->prompt.messages, job->prompt.n_messages, &options, ret, err);
+        return r != 0 ? r : check_size(ret->size, "the prompt that the chat template makes", hp, err);
+}
+
+/* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a context. */
+static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                   const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
 {
-        /* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a
-         * context. */
-        size_t capacity = TDM_MIN(tdm_job_text_to_encode(job) + 16, (size_t)hp->n_ctx + 1);
-        struct tdm_encode_budget budget = { TDM_ENCODE_STEPS(tdm_job_text_to_encode(job)) +
-                                                    TDM_ENCODE_STEPS(0) * job->prompt.n_messages,
-                                            &job->prompt.cancel_encoding };
+        struct tdm_encode_budget budget = { .cancelled = &job->prompt.cancel_encoding };
+        _cleanup_(tdm_chat_prompt_deinit) struct tdm_chat_prompt prompt = { .size = job->prompt.text_size };
         _cleanup_(freep) uint32_t *ids = NULL;
-        struct tdm_chat_options chat = { .tools = tdm_constraint_tools(job->text.constraint) };
-        struct tdm_error why = { 0 };
+        size_t capacity;
         ssize_t n;
         int r;
 
-        if (job->prompt.text_size > (uint64_t)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx)
-                return tdm_error_set(err, TDM_E_TOO_LONG,
-                                     "the prompt has %zu bytes; a model with a context of %u tokens takes at most %llu",
-                                     job->prompt.text_size, hp->n_ctx,
-                                     (unsigned long long)TDM_PROMPT_BYTES_PER_TOKEN * hp->n_ctx);
+        r = check_size(job->prompt.text_size, "the prompt", hp, err);
+        if (r == 0 && job->prompt.is_chat)
+                r = render(job, chat, hp, &prompt, err);
+        if (r != 0)
+                return r;
+        capacity = TDM_MIN(prompt.size + 16, (size_t)hp->n_ctx + 1);
         ids = malloc(capacity * sizeof(*ids));
         if (!ids)
                 return tdm_error_set(err, -ENOMEM, "out of memory for the prompt's tokens");
-        if (job->prompt.is_chat) {
-                if (family == TDM_CHAT_NONE)
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                             "the model has no chat template that is known here; send the prompt raw");
-                r = choose_thinking((enum tdm_thinking)job->request.options.thinking, family, &chat, err);
-                if (r != 0)
-                        return r;
-                n = tdm_chat_render(family, tokenizer, job->prompt.messages, job->prompt.n_messages, &chat, &budget,
-                                    ids, capacity, &why);
-                if (n > (ssize_t)capacity && capacity <= hp->n_ctx)
-                        n = -ETIME;
-        } else
-                n = tdm_tokenizer_encode_within(tokenizer, job->prompt.text, job->prompt.text_size,
-                                                TDM_TOKENIZE_BOS |
-                                                        (job->kind == TDM_JOB_GENERATE ? TDM_TOKENIZE_SPECIAL :
-                                                         job->kind == TDM_JOB_EMBED    ? TDM_TOKENIZE_EOS :
-                                                                                         0),
-                                                &budget, ids, capacity);
-        if (n == -EINVAL)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "the messages do not fit the model's chat template%s%s",
-                                     why.message[0] ? ": " : "", why.message);
+        budget.steps = TDM_ENCODE_SPANS_STEPS(prompt.size);
+        n = job->prompt.is_chat ? tdm_chat_encode(chat, &prompt, &budget, ids, capacity) :
+                                  encode_text(job, tokenizer, &budget, ids, capacity);
         if (n < 0)
                 return tdm_error_set(err, (int)n, "cannot tokenize the prompt: %s", strerror((int)-n));
         if ((uint64_t)n > hp->n_ctx)
@@ -396,14 +395,24 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
         return 0;
 }
 
-void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret)
 {
         *ret = (struct tdm_job_encoded){ 0 };
-        ret->r = encode(job, tokenizer, family, hp, ret, &ret->error);
+        ret->r = encode(job, tokenizer, chat, hp, ret, &ret->error);
 }
 
-int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+/* As the template sees it, where it has a switch. */
+static enum tdm_chat_thinking thinking_mode(const struct tdm_job *job)
+{
+        enum tdm_thinking wanted = (enum tdm_thinking)job->request.options.thinking;
+
+        return wanted == TDM_THINKING_AUTO ? TDM_CHAT_THINK_AS_TRAINED :
+               wanted == TDM_THINKING_OFF  ? TDM_CHAT_THINK_OFF :
+                                             TDM_CHAT_THINK_ON;
+}
+
+int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                     const struct tdm_hparams *hp, struct tdm_error *err)
 {
         uint32_t left;
@@ -415,7 +424,7 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         }
         if (job->prompt.is_text || job->prompt.is_chat) {
                 if (!job->prompt.encoded)
-                        tdm_job_encode(job, tokenizer, family, hp, &job->prompt.from_text);
+                        tdm_job_encode(job, tokenizer, chat, hp, &job->prompt.from_text);
                 r = job->prompt.from_text.r;
                 if (r != 0) {
                         *err = job->prompt.from_text.error;
@@ -457,13 +466,15 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
         tdm_decoder_init(&job->text.decoder, tokenizer, false);
         if (job->prompt.is_chat) {
-                r = tdm_turn_new(&job->text.turn, family, tokenizer,
-                                 tdm_constraint_tools(job->text.constraint).size > 0);
+                bool tools = tdm_constraint_tools(job->text.constraint).size > 0;
+
+                r = tdm_turn_new(&job->text.turn, chat, tokenizer, tools,
+                                 !job->prompt.goes_on && tdm_chat_opens_thought(chat, tools, thinking_mode(job)));
                 if (r < 0)
                         return tdm_error_set(err, r, "cannot take the model's answer apart: %s", strerror(-r));
         }
         if (job->text.constraint && !tdm_constraint_has_grammar(job->text.constraint)) {
-                r = tdm_constraint_prepare(job->text.constraint, family, tokenizer, hp->n_vocab, err);
+                r = tdm_constraint_prepare(job->text.constraint, chat, tokenizer, hp->n_vocab, err);
                 if (r != 0)
                         return r;
         }

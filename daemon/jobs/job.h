@@ -142,6 +142,7 @@ struct tdm_job_prompt {
         struct tdm_chat_call *calls; /* of all messages */
         size_t n_calls;
         bool is_text, is_chat;
+        bool goes_on;  /* a chat whose last message is the assistant's: the model goes on with it */
         bool encoding; /* a thread reads the text: the loop may not */
         bool encoded;
         atomic_bool cancel_encoding; /* the job has ended: no thread need go on with its text */
@@ -239,14 +240,14 @@ static inline bool tdm_job_has_grammar(const struct tdm_job *job)
 
 /* Bytes of text it holds until it is prepared. */
 size_t tdm_job_pending_bytes(const struct tdm_job *job);
-/* Bytes that the tokenizer would read at most, a chat template's included; 0: it is encoded or came as ids. */
+/* Bytes of text that are still to be encoded; 0: it is encoded or came as ids. */
 size_t tdm_job_text_to_encode(const struct tdm_job *job);
 /* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
-void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret);
 /* Makes the ids (or takes from_text's when the text is encoded already), checks them against the model, fixes
  * max_tokens, drops the text. TDM_E_BAD_REQUEST, TDM_E_TOO_LONG. */
-int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, enum tdm_chat_family family,
+int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                     const struct tdm_hparams *hp, struct tdm_error *err);
 
 /* Appends a chosen token: decodes, looks for ends. *ret_token is what the client is to see (its text lies in the job's

@@ -20,11 +20,11 @@ struct tdm_turn {
         uint32_t room_at;
 };
 
-int tdm_turn_new(struct tdm_turn **ret, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                 bool with_calls)
+int tdm_turn_new(struct tdm_turn **ret, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
+                 bool with_calls, bool thought_is_open)
 {
         struct tdm_turn *turn = calloc(1, sizeof(*turn));
-        int r = turn ? tdm_chat_parser_new(&turn->parser, family, tokenizer, with_calls) : -ENOMEM;
+        int r = turn ? tdm_chat_parser_new(&turn->parser, chat, with_calls, thought_is_open) : -ENOMEM;
 
         if (r == 0) {
                 turn->tokenizer = tokenizer;

@@ -56,6 +56,7 @@ void tdm_model_metadata_free(struct tdm_model_metadata *m)
         if (!m)
                 return;
         tdm_model_metadata_trim(m);
+        tdm_chat_destroy(m->chat);
         tdm_tokenizer_destroy(m->tokenizer);
         tdm_model_parts_free(m->parts);
         tdm_vocabulary_unref(m->vocabulary);
@@ -71,6 +72,8 @@ uint64_t tdm_model_metadata_bytes(const struct tdm_model_metadata *m)
                 bytes += tdm_gguf_memory(m->gguf);
         if (m->tokenizer)
                 bytes += tdm_tokenizer_memory(m->tokenizer);
+        if (m->chat)
+                bytes += tdm_chat_memory(m->chat);
         return bytes;
 }
 
@@ -200,7 +203,9 @@ static int read_metadata(struct tdm_model_load *l)
                 return r;
         m->weights_bytes = tdm_weights_plan_size(m->plan);
         find_inputs(&m->description, &m->inputs);
-        m->chat = tdm_chat_family_of(m->gguf, m->tokenizer);
+        r = tdm_chat_new(&m->chat, m->gguf, m->tokenizer);
+        if (r < 0)
+                return tdm_error_set(&l->err, r, "out of memory for the chat template");
         if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)
                 snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),
                          architecture.data);

@@ -57,7 +57,7 @@ struct tdm_model_metadata {
         struct tdm_model_inputs inputs;
         struct tdm_model_parts *parts; /* the other files of a model that was split; NULL: it is one file */
         struct tdm_tokenizer *tokenizer;
-        enum tdm_chat_family chat;
+        struct tdm_chat *chat;
         char architecture[32];
         uint64_t n_parameters; /* weights of all tensors */
         char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */

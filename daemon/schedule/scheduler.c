@@ -282,7 +282,8 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
         if (r == 0 && !job->prompt.encoded && tdm_job_has_grammar(job))
                 r = tdm_scheduler_want_grammar(s, job, &err);
         if (r == 0 && !job->prompt.encoded &&
-            (tdm_job_has_grammar(job) || !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
+            (tdm_job_has_grammar(job) || job->prompt.is_chat ||
+             !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
                 if (tdm_scheduler_start_encoding(s, job))
                         return;
                 r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");

@@ -22,6 +22,7 @@ enum mark { OPEN_CALL, OPEN_THOUGHT, CLOSE_THOUGHT, END_MESSAGE, MESSAGE, N_MARK
 
 /* Of the form of calls; NULL: none. */
 static const char *const mark_texts[][N_MARKS] = {
+        [TDM_CHAT_CALLS_NONE] = { [OPEN_THOUGHT] = "<think>", [CLOSE_THOUGHT] = "</think>" },
         [TDM_CHAT_CALLS_TAGGED] = { [OPEN_CALL] = "<tool_call>",
                                     [OPEN_THOUGHT] = "<think>",
                                     [CLOSE_THOUGHT] = "</think>" },
@@ -31,7 +32,8 @@ static const char *const mark_texts[][N_MARKS] = {
 };
 
 struct tdm_chat_parser {
-        const struct tdm_chat_row *row;
+        enum tdm_chat_call_form calls;
+        bool splits_thinking;
         bool with_calls; /* else what would be one is text */
         enum state state;
         struct {
@@ -58,31 +60,35 @@ struct tdm_chat_parser {
         bool failed;
 };
 
-int tdm_chat_parser_new(struct tdm_chat_parser **ret, enum tdm_chat_family family,
-                        const struct tdm_tokenizer *tokenizer, bool with_calls)
+int tdm_chat_parser_new(struct tdm_chat_parser **ret, const struct tdm_chat *chat, bool with_calls,
+                        bool thought_is_open)
 {
-        const struct tdm_chat_row *row = tdm_chat_row_of(family);
+        const struct tdm_chat_template *t = tdm_chat_template_for(chat, with_calls);
+        /* Messages in channels are taken apart for thoughts too. */
+        bool has_form = with_calls || t->calls == TDM_CHAT_CALLS_CHANNELLED;
+        enum tdm_chat_call_form form = has_form ? t->calls : TDM_CHAT_CALLS_NONE;
         struct tdm_chat_parser *p;
 
-        if (!row || (with_calls ? !row->tools : !tdm_chat_row_thinks(row)))
+        if (with_calls ? form == TDM_CHAT_CALLS_NONE : !tdm_chat_template_thinks(t))
                 return -EOPNOTSUPP;
         p = calloc(1, sizeof(*p));
         if (!p)
                 return -ENOMEM;
-        p->row = row;
+        p->calls = form;
         p->with_calls = with_calls;
+        p->splits_thinking = t->splits_thinking;
         for (unsigned i = 0; i < N_MARKS; i++) {
-                const char *text = mark_texts[row->calls][i];
+                const char *text = mark_texts[form][i];
                 bool of_thoughts = i == OPEN_THOUGHT || i == CLOSE_THOUGHT;
 
-                if (text && (of_thoughts ? row->splits_thinking : with_calls || i != OPEN_CALL))
-                        p->marks[i].size =
-                                tdm_chat_mark_bytes(tokenizer, text, p->marks[i].bytes, sizeof(p->marks[i].bytes));
+                if (text && (t->splits_thinking || !of_thoughts))
+                        p->marks[i].size = tdm_chat_mark_bytes(chat->tokenizer, text, p->marks[i].bytes,
+                                                               sizeof(p->marks[i].bytes));
         }
-        p->state = row->calls == TDM_CHAT_CALLS_WHOLE      ? IN_START :
-                   row->calls == TDM_CHAT_CALLS_CHANNELLED ? IN_HEADER :
-                   row->always_thinks                      ? IN_THOUGHT :
-                                                             IN_TEXT;
+        p->state = form == TDM_CHAT_CALLS_WHOLE      ? IN_START :
+                   form == TDM_CHAT_CALLS_CHANNELLED ? IN_HEADER :
+                   thought_is_open                   ? IN_THOUGHT :
+                                                       IN_TEXT;
         *ret = p;
         return 0;
 }
@@ -257,7 +263,7 @@ static unsigned text_byte(struct tdm_chat_parser *p, char byte, bool trims_front
 
 static void calls_take_text(struct tdm_chat_parser *p, char byte)
 {
-        bool trims_front = p->state == IN_THOUGHT || p->row->splits_thinking;
+        bool trims_front = p->state == IN_THOUGHT || p->splits_thinking;
 
         switch (text_byte(p, byte, trims_front)) {
         case OPEN_CALL:
@@ -315,7 +321,7 @@ static void take_object(struct tdm_chat_parser *p, char byte)
 /* A list's next object begins with its brace, a tagged one with its mark. */
 static void take_behind(struct tdm_chat_parser *p, char byte)
 {
-        if (p->row->calls == TDM_CHAT_CALLS_TAGGED) {
+        if (p->calls == TDM_CHAT_CALLS_TAGGED) {
                 bool begins;
 
                 p->held[p->n_held++] = byte;
@@ -329,7 +335,7 @@ static void take_behind(struct tdm_chat_parser *p, char byte)
                                 return;
                         memmove(p->held, p->held + 1, --p->n_held);
                 }
-        } else if (p->row->calls == TDM_CHAT_CALLS_LISTED && byte == '{')
+        } else if (p->calls == TDM_CHAT_CALLS_LISTED && byte == '{')
                 calls_enter_part(p, IN_OBJECT);
 }
 

@@ -1,342 +1,287 @@
-/* The table of families, how one is recognised, and what all renderers share the start and the end of. */
+/* A model's templates: finding them in its file, and rendering conversations with them. */
 #include "engine/chat/private.h"
 
-/* From the most particular to the least: the first row that fits is taken. */
-static const struct row {
-        enum tdm_chat_family family;
-        struct tdm_chat_row row;
-} rows[] = {
-        { TDM_CHAT_GPT_OSS,
-          { .name = "gpt-oss",
-            .with = { "<|start|>", "<|channel|>", "<|message|>" },
-            .markers = { "<|start|>", "<|message|>", "<|end|>", "<|channel|>", "<|call|>" },
-            .tools = true,
-            .calls = TDM_CHAT_CALLS_CHANNELLED,
-            .render = tdm_chat_render_gpt_oss } },
-        { TDM_CHAT_GEMMA4_LARGE,
-          { .name = "gemma4-large",
-            .with = { "<|turn>", "<turn|>", "<|channel>thought\\n<channel|>" },
-            .markers = { "<|turn>", "<turn|>" },
-            .thinking = true,
-            .empty_thought = true,
-            .starts_with_bos = true,
-            .render = tdm_chat_render_gemma4 } },
-        { TDM_CHAT_GEMMA4,
-          { .name = "gemma4",
-            .with = { "<|turn>", "<turn|>" },
-            .markers = { "<|turn>", "<turn|>" },
-            .thinking = true,
-            .starts_with_bos = true,
-            .render = tdm_chat_render_gemma4 } },
-        { TDM_CHAT_GEMMA,
-          { .name = "gemma",
-            .with = { "<start_of_turn>" },
-            .markers = { "<start_of_turn>", "<end_of_turn>" },
-            .render = tdm_chat_render_gemma } },
-        { TDM_CHAT_LLAMA32,
-          { .name = "llama3.2",
-            .with = { "<|start_header_id|>", "Cutting Knowledge Date", "strftime_now" },
-            .markers = { "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>" },
-            .says_today = true,
-            .tools = true,
-            .calls = TDM_CHAT_CALLS_WHOLE,
-            .starts_with_bos = true,
-            .render = tdm_chat_render_llama31 } },
-        { TDM_CHAT_LLAMA31,
-          { .name = "llama3.1",
-            .with = { "<|start_header_id|>", "Cutting Knowledge Date", "26 Jul 2024" },
-            .markers = { "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>" },
-            .tools = true,
-            .calls = TDM_CHAT_CALLS_WHOLE,
-            .starts_with_bos = true,
-            .render = tdm_chat_render_llama31 } },
-        { TDM_CHAT_LLAMA3,
-          { .name = "llama3",
-            .with = { "<|start_header_id|>" },
-            .without = { "Cutting Knowledge Date" },
-            .markers = { "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>" },
-            .starts_with_bos = true,
-            .render = tdm_chat_render_llama3 } },
-        { TDM_CHAT_QWEN25,
-          { .name = "qwen2.5",
-            .with = { "<|im_start|>", "You are Qwen, created by Alibaba Cloud", "<tool_call>" },
-            .without = { "think>", "<function=" },
-            .markers = { "<|im_start|>", "<|im_end|>" },
-            .system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-            .tools = true,
-            .render = tdm_chat_render_qwen25 } },
-        { TDM_CHAT_QWEN3,
-          { .name = "qwen3",
-            .with = { "<|im_start|>", "<tool_call>", "</think>", "enable_thinking" },
-            .without = { "<function=" },
-            .markers = { "<|im_start|>", "<|im_end|>" },
-            .tools = true,
-            .thinking = true,
-            .splits_thinking = true,
-            .render = tdm_chat_render_qwen3 } },
-        { TDM_CHAT_QWEN3_THINKING,
-          { .name = "qwen3-thinking",
-            .with = { "<|im_start|>", "<tool_call>", "</think>", "assistant\\n<think>\\n" },
-            .without = { "<function=", "enable_thinking" },
-            .markers = { "<|im_start|>", "<|im_end|>" },
-            .tools = true,
-            .splits_thinking = true,
-            .always_thinks = true,
-            .render = tdm_chat_render_qwen3 } },
-        { TDM_CHAT_QWEN3_INSTRUCT,
-          { .name = "qwen3-instruct",
-            .with = { "<|im_start|>", "<tool_call>", "<tools>" },
-            .without = { "think>", "<function=", "You are " },
-            .markers = { "<|im_start|>", "<|im_end|>" },
-            .tools = true,
-            .render = tdm_chat_render_qwen3 } },
-        { TDM_CHAT_QWEN2,
-          { .name = "qwen2",
-            .with = { "<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n" },
-            .without = { "<tool_call>", "think>" },
-            .markers = { "<|im_start|>", "<|im_end|>" },
-            .system = "You are a helpful assistant.",
-            .render = tdm_chat_render_chatml } },
-        { TDM_CHAT_SMOLLM2,
-          { .name = "smollm2",
-            .with = { "<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
-                      "Face<|im_end|>\\n" },
-            .without = { "<tool_call>", "think>" },
-            .markers = { "<|im_start|>", "<|im_end|>" },
-            .system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-            .render = tdm_chat_render_chatml } },
-        { TDM_CHAT_CHATML,
-          { .name = "chatml",
-            .with = { "<|im_start|>" },
-            .without = { "think>", "You are " }, /* says more than is known here */
-            .markers = { "<|im_start|>", "<|im_end|>" },
-            .render = tdm_chat_render_chatml } },
-        { TDM_CHAT_MISTRAL_V7,
-          { .name = "mistral-v7",
-            .with = { "[INST]", "[SYSTEM_PROMPT]" },
-            .without = { "[THINK]", "[ARGS]" },
-            .markers = { "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "</s>" },
-            .system_turn = true,
-            .starts_with_bos = true,
-            .render = tdm_chat_render_mistral } },
-        { TDM_CHAT_MISTRAL,
-          { .name = "mistral",
-            .with = { "[INST]", "[AVAILABLE_TOOLS][", "[TOOL_CALLS][" },
-            .without = { "[SYSTEM_PROMPT]", "[INST] ", "[ARGS]" },
-            .markers = { "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]" },
-            .tools = true,
-            .calls = TDM_CHAT_CALLS_LISTED,
-            .starts_with_bos = true,
-            .render = tdm_chat_render_mistral } },
-};
+/* How deep the input nests: tools and arguments, within their messages. */
+#define INPUT_DEPTH 72u
 
-const struct tdm_chat_row *tdm_chat_row_of(enum tdm_chat_family family)
+/* ---- the object ---- */
+
+const struct tdm_chat_template *tdm_chat_template_for(const struct tdm_chat *chat, bool with_tools)
 {
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(rows); i++) {
-                if (rows[i].family == family)
-                        return &rows[i].row;
-        }
-        return NULL;
+        return with_tools && (chat->tools.template || chat->tools.why.message[0]) ? &chat->tools : &chat->plain;
 }
 
-const char *tdm_chat_family_name(enum tdm_chat_family family)
+/* A piece's text with a NUL behind it; "" where there is no such piece. */
+static char *piece_text(const struct tdm_tokenizer *tokenizer, int32_t id)
 {
-        const struct tdm_chat_row *row = tdm_chat_row_of(family);
+        const char *data = "";
+        size_t size = id >= 0 ? tdm_tokenizer_piece(tokenizer, (uint32_t)id, true, &data) : 0;
 
-        return row ? row->name : "none";
+        return strndup(data, size);
 }
 
-enum tdm_chat_family tdm_chat_family_by_name(const char *name)
+static int template_read(struct tdm_chat *chat, struct tdm_chat_template *t, const struct tdm_gguf *gguf,
+                         const char *key)
 {
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(rows); i++) {
-                if (strcmp(rows[i].row.name, name) == 0)
-                        return rows[i].family;
-        }
-        return TDM_CHAT_NONE;
-}
-
-bool tdm_chat_family_has_tools(enum tdm_chat_family family)
-{
-        const struct tdm_chat_row *row = tdm_chat_row_of(family);
-
-        return row && row->tools;
-}
-
-bool tdm_chat_family_can_think(enum tdm_chat_family family)
-{
-        const struct tdm_chat_row *row = tdm_chat_row_of(family);
-
-        return row && row->thinking;
-}
-
-enum tdm_chat_thoughts tdm_chat_family_thoughts(enum tdm_chat_family family)
-{
-        const struct tdm_chat_row *row = tdm_chat_row_of(family);
-
-        if (!row)
-                return TDM_CHAT_THOUGHTS_NONE;
-        return row->thinking                              ? TDM_CHAT_THOUGHTS_SWITCH :
-               row->calls == TDM_CHAT_CALLS_CHANNELLED    ? TDM_CHAT_THOUGHTS_EFFORT :
-               row->splits_thinking || row->always_thinks ? TDM_CHAT_THOUGHTS_ALWAYS :
-                                                            TDM_CHAT_THOUGHTS_NONE;
-}
-
-/* A line end in a template's string may be written as one or as backslash-n, as rows have it: Qwen 2 and SmolLM2 were
- * released with the former. */
-static bool template_has(struct tdm_gguf_string template, const char *text)
-{
-        char ended[128];
-        size_t n = 0;
-
-        if (memmem(template.data, template.size, text, strlen(text)))
-                return true;
-        for (const char *from = text; *from && n < sizeof(ended); from++, n++) {
-                ended[n] = *from;
-                if (from[0] == '\\' && from[1] == 'n') {
-                        ended[n] = '\n';
-                        from++;
-                }
-        }
-        return memmem(template.data, template.size, ended, n);
-}
-
-static bool chat_fits(const struct tdm_chat_row *row, struct tdm_gguf_string template,
-                      const struct tdm_tokenizer *tokenizer)
-{
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(row->with) && row->with[i]; i++) {
-                if (!template_has(template, row->with[i]))
-                        return false;
-        }
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(row->without) && row->without[i]; i++) {
-                if (template_has(template, row->without[i]))
-                        return false;
-        }
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(row->markers) && row->markers[i]; i++) {
-                uint32_t id;
-
-                if (tdm_tokenizer_find_marker(tokenizer, row->markers[i], &id) < 0 ||
-                    tdm_tokenizer_may_form(tokenizer, id))
-                        return false;
-        }
-        return true;
-}
-
-enum tdm_chat_family tdm_chat_family_of(const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer)
-{
-        struct tdm_gguf_string template;
-
-        if (tdm_gguf_get_string(gguf, "tokenizer.chat_template", &template) < 0)
-                return TDM_CHAT_NONE;
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(rows); i++) {
-                if (chat_fits(&rows[i].row, template, tokenizer))
-                        return rows[i].family;
-        }
-        return TDM_CHAT_NONE;
-}
-
-static int check_messages(struct tdm_chat_writer *w)
-{
-        if (w->n_messages == 0)
-                return tdm_chat_refuse(w, "there are no messages");
-        for (size_t i = 0; i < w->n_messages; i++) {
-                const struct tdm_chat_message *m = &w->messages[i];
-
-                if ((unsigned)m->role > TDM_CHAT_TOOL)
-                        return tdm_chat_refuse(w, "message %zu has no role", i + 1);
-                if (!w->row->tools && (m->role == TDM_CHAT_TOOL || m->n_calls > 0))
-                        return tdm_chat_refuse(w, "tool calls have no form in the model's chat template (%s)",
-                                               w->row->name);
-                if (m->n_calls > 0 && m->role != TDM_CHAT_ASSISTANT)
-                        return tdm_chat_refuse(w, "message %zu has tool calls and is not the assistant's", i + 1);
-        }
-        if (w->messages[w->n_messages - 1].role == TDM_CHAT_ASSISTANT)
-                return tdm_chat_refuse(w, "the last message is the assistant's own");
-        if (w->options.thinking == TDM_CHAT_THINK_OFF && w->row->render == tdm_chat_render_gpt_oss)
-                return tdm_chat_refuse(w, "gpt-oss cannot be told not to think; ask for low effort");
-        return 0;
-}
-
-static int read_tools(struct tdm_chat_writer *w)
-{
-        struct tdm_error err;
-
-        if (w->options.tools.size == 0)
-                return 0;
-        if (!w->row->tools)
-                return tdm_chat_refuse(w, "tools have no form in the model's chat template (%s)", w->row->name);
-        if (tdm_json_parse(&w->tools, w->options.tools.data, w->options.tools.size, 64, &err) != 0)
-                return tdm_chat_refuse(w, "the tools: %s", err.message);
-        if (w->tools.nodes[0].type != TDM_JSON_ARRAY)
-                return tdm_chat_refuse(w, "the tools are not a JSON array");
-        for (uint32_t tool = w->tools.nodes[0].first; tool != TDM_JSON_NONE; tool = w->tools.nodes[tool].next) {
-                uint32_t function = tdm_chat_function(w, tool), name = TDM_JSON_NONE;
-
-                if (w->tools.nodes[function].type == TDM_JSON_OBJECT)
-                        name = tdm_json_member(&w->tools, function, "name");
-                if (name == TDM_JSON_NONE || w->tools.nodes[name].type != TDM_JSON_STRING)
-                        return tdm_chat_refuse(w,
-                                               "a tool is not {\"type\": \"function\", \"function\": {\"name\": …}}");
-        }
-        return 0;
-}
-
-static int put_bos(struct tdm_chat_writer *w)
-{
-        int32_t bos = tdm_tokenizer_bos(w->tokenizer);
-
-        if (!w->row->starts_with_bos)
-                return tdm_chat_flush(w, TDM_TOKENIZE_BOS); /* no text yet: BOS alone, where the file says so */
-        if (bos < 0)
-                return 0;
-        if (w->n_ids < w->capacity)
-                w->ids[w->n_ids] = (uint32_t)bos;
-        w->n_ids++;
-        return 0;
-}
-
-ssize_t tdm_chat_render(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                        const struct tdm_chat_message *messages, size_t n_messages,
-                        const struct tdm_chat_options *options, struct tdm_encode_budget *budget, uint32_t *ids,
-                        size_t capacity, struct tdm_error *err)
-{
-        struct tdm_error local;
-        struct tdm_chat_writer w = { .row = tdm_chat_row_of(family),
-                                     .tokenizer = tokenizer,
-                                     .messages = messages,
-                                     .n_messages = n_messages,
-                                     .ids = ids,
-                                     .capacity = capacity,
-                                     .budget = budget,
-                                     .err = err ? err : &local };
+        struct tdm_gguf_string source;
         int r;
 
-        if (options)
-                w.options = *options;
-        if (!w.row)
-                return tdm_chat_refuse(&w, "the model has no chat template that is known here");
-        r = check_messages(&w);
-        if (r == 0)
-                r = read_tools(&w);
-        if (r == 0)
-                r = put_bos(&w);
-        if (r == 0)
-                r = w.row->render(&w);
-        if (r == 0)
-                r = tdm_chat_flush(&w, 0);
-        free(w.run.data);
-        tdm_json_deinit(&w.tools);
-        return r < 0 ? r : (ssize_t)w.n_ids;
+        if (tdm_gguf_get_string(gguf, key, &source) < 0)
+                return 0;
+        r = tdm_template_new(&t->template, source.data, source.size, &t->why);
+        if (r > 0) /* t->why says so */
+                return 0;
+        return r < 0 ? r : tdm_chat_probe(chat, t, source.data, source.size);
 }
 
-ssize_t tdm_chat_encode_within(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                               const struct tdm_chat_message *messages, size_t n_messages,
-                               struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity)
+static void refusal_make(struct tdm_chat *chat)
 {
-        return tdm_chat_render(family, tokenizer, messages, n_messages, NULL, budget, ids, capacity, NULL);
+        if (chat->plain.template)
+                return;
+        chat->is_missing = !chat->plain.why.message[0];
+        if (chat->is_missing)
+                snprintf(chat->refusal, sizeof(chat->refusal), "the model has no chat template; send the prompt raw");
+        else
+                snprintf(chat->refusal, sizeof(chat->refusal), "%s; send the prompt raw", chat->plain.why.message);
 }
 
-ssize_t tdm_chat_encode(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                        const struct tdm_chat_message *messages, size_t n_messages, uint32_t *ids, size_t capacity)
+int tdm_chat_new(struct tdm_chat **ret, const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer)
 {
-        return tdm_chat_encode_within(family, tokenizer, messages, n_messages, NULL, ids, capacity);
+        _cleanup_(tdm_chat_destroyp) struct tdm_chat *chat = calloc(1, sizeof(*chat));
+        int r;
+
+        if (!chat)
+                return -ENOMEM;
+        chat->tokenizer = tokenizer;
+        chat->bos = piece_text(tokenizer, tdm_tokenizer_bos(tokenizer));
+        chat->eos = piece_text(tokenizer, tdm_tokenizer_eos(tokenizer));
+        if (!chat->bos || !chat->eos)
+                return -ENOMEM;
+        r = template_read(chat, &chat->plain, gguf, "tokenizer.chat_template");
+        if (r == 0)
+                r = template_read(chat, &chat->tools, gguf, "tokenizer.chat_template.tool_use");
+        if (r < 0)
+                return r;
+        refusal_make(chat);
+        *ret = steal_ptr(&chat);
+        return 0;
+}
+
+void tdm_chat_destroy(struct tdm_chat *chat)
+{
+        if (!chat)
+                return;
+        tdm_template_destroy(chat->plain.template);
+        tdm_template_destroy(chat->tools.template);
+        free(chat->bos);
+        free(chat->eos);
+        free(chat);
+}
+
+void tdm_chat_destroyp(struct tdm_chat **chat)
+{
+        tdm_chat_destroy(*chat);
+}
+
+uint64_t tdm_chat_memory(const struct tdm_chat *chat)
+{
+        uint64_t bytes = sizeof(*chat) + strlen(chat->bos) + strlen(chat->eos) + 2;
+
+        if (chat->plain.template)
+                bytes += tdm_template_memory(chat->plain.template);
+        if (chat->tools.template)
+                bytes += tdm_template_memory(chat->tools.template);
+        return bytes;
+}
+
+const char *tdm_chat_refusal(const struct tdm_chat *chat)
+{
+        return chat->refusal[0] ? chat->refusal : NULL;
+}
+
+const char *tdm_chat_state(const struct tdm_chat *chat)
+{
+        return chat->plain.template ? "jinja" : chat->is_missing ? "none" : chat->plain.why.message;
+}
+
+bool tdm_chat_reads(const struct tdm_chat *chat, const char *name)
+{
+        return (chat->plain.template && tdm_template_reads(chat->plain.template, name)) ||
+               (chat->tools.template && tdm_template_reads(chat->tools.template, name));
+}
+
+enum tdm_chat_thoughts tdm_chat_thoughts_of(const struct tdm_chat *chat)
+{
+        const struct tdm_chat_template *t = &chat->plain;
+
+        return t->switches_thinking                  ? TDM_CHAT_THOUGHTS_SWITCH :
+               t->calls == TDM_CHAT_CALLS_CHANNELLED ? TDM_CHAT_THOUGHTS_EFFORT :
+               tdm_chat_template_thinks(t)           ? TDM_CHAT_THOUGHTS_ALWAYS :
+                                                       TDM_CHAT_THOUGHTS_NONE;
+}
+
+bool tdm_chat_opens_thought(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking)
+{
+        return tdm_chat_template_for(chat, with_tools)->opens_thought[thinking];
+}
+
+bool tdm_chat_has_tools(const struct tdm_chat *chat)
+{
+        return tdm_chat_template_for(chat, true)->calls != TDM_CHAT_CALLS_NONE;
+}
+
+/* ---- rendering ---- */
+
+static int message_check(const struct tdm_chat_template *t, const struct tdm_chat_message *m, size_t i,
+                         struct tdm_error *err)
+{
+        if ((unsigned)m->role > TDM_CHAT_TOOL)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "message %zu has no role", i + 1);
+        if (m->n_calls > 0 && m->role != TDM_CHAT_ASSISTANT)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "message %zu has tool calls and is not the assistant's",
+                                     i + 1);
+        if ((m->role == TDM_CHAT_TOOL || m->n_calls > 0) && t->arguments == TDM_CHAT_ARGUMENTS_NONE)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "message %zu: tool calls have no form in the model's chat template", i + 1);
+        return 0;
+}
+
+static int conversation_check(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
+                              const struct tdm_chat_options *options, struct tdm_error *err)
+{
+        int r = 0;
+
+        if (n == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "there are no messages");
+        for (size_t i = 0; i < n && r == 0; i++)
+                r = message_check(t, &messages[i], i, err);
+        if (r != 0)
+                return r;
+        if (messages[n - 1].n_calls > 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "the last message is the assistant's own and calls tools, so there is no text to "
+                                     "go on with; answer its calls");
+        if (options->tools.size > 0 && !tdm_template_reads(t->template, "tools"))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "tools have no form in the model's chat template");
+        if (options->thinking != TDM_CHAT_THINK_AS_TRAINED && !t->switches_thinking)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the model's chat template has no switch for thinking");
+        if (options->effort != TDM_CHAT_EFFORT_AS_TRAINED && !tdm_template_reads(t->template, "reasoning_effort"))
+                return tdm_error_set(err, TDM_E_UNSUPPORTED,
+                                     "the model's chat template does not read how much to think (reasoning_effort)");
+        return 0;
+}
+
+int tdm_chat_render_input(const struct tdm_chat *chat, const struct tdm_chat_template *t, const char *input,
+                          size_t size, const struct tdm_template_limits *limits, const struct tm *now,
+                          bool continue_final, struct tdm_template_result *ret, struct tdm_error *err)
+{
+        struct tdm_template_input in = {
+                .bos = chat->bos, .eos = chat->eos, .now = now, .continue_final = continue_final
+        };
+        struct tdm_json json = { 0 };
+        int r;
+
+        *ret = (struct tdm_template_result){ 0 };
+        r = tdm_json_parse(&json, input, size, INPUT_DEPTH, err);
+        in.json = &json;
+        if (r == 0)
+                r = tdm_template_render(t->template, &in, limits, ret, err);
+        tdm_json_deinit(&json);
+        return r;
+}
+
+/* Says whose error it is. */
+static int error_explain(int r, const struct tdm_template_result *result, struct tdm_error *err)
+{
+        struct tdm_error why = *err;
+
+        if (r == TDM_E_BAD_REQUEST && result->refusal)
+                return tdm_error_set(err, r, "the model's chat template refuses the conversation: %s", result->refusal);
+        if (r == TDM_E_BAD_REQUEST)
+                return tdm_error_set(err, r, "the model's chat template fails on the conversation: %s", why.message);
+        if (r == TDM_E_TOO_LONG)
+                return tdm_error_set(err, r, "the model's chat template is at fault, not the conversation: %s",
+                                     why.message);
+        return r;
+}
+
+static int prompt_take(const struct tdm_chat *chat, struct tdm_template_result *result, struct tdm_chat_prompt *ret)
+{
+        struct tdm_chat_prompt p = { .size = result->size, .n_spans = result->n_spans };
+        size_t n_bos = strlen(chat->bos);
+
+        p.spans = malloc((p.n_spans + 1) * sizeof(*p.spans));
+        if (!p.spans)
+                return -ENOMEM;
+        for (size_t i = 0; i < p.n_spans; i++)
+                p.spans[i] = (struct tdm_text_span){ result->spans[i].end, result->spans[i].is_template };
+        p.text = steal_ptr(&result->text);
+        p.lacks_bos = n_bos == 0 || p.n_spans == 0 || !p.spans[0].is_trusted || p.spans[0].end < n_bos ||
+                      memcmp(p.text, chat->bos, n_bos) != 0;
+        *ret = p;
+        return 0;
+}
+
+static int input_render(const struct tdm_chat *chat, const struct tdm_chat_template *t,
+                        const struct tdm_json_buffer *input, time_t at, bool continues, struct tdm_chat_prompt *ret,
+                        struct tdm_error *err)
+{
+        struct tdm_template_limits limits = tdm_template_limits_for(input->size);
+        struct tdm_template_result result;
+        struct tm now;
+        int r;
+
+        if (at == 0)
+                at = time(NULL);
+        r = tdm_chat_render_input(chat, t, input->data, input->size, &limits, localtime_r(&at, &now), continues,
+                                  &result, err);
+        r = r == 0 ? prompt_take(chat, &result, ret) : error_explain(r, &result, err);
+        tdm_template_result_deinit(&result);
+        return r;
+}
+
+int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *messages, size_t n_messages,
+                    const struct tdm_chat_options *options, struct tdm_chat_prompt *ret, struct tdm_error *err)
+{
+        static const struct tdm_chat_options none = { 0 };
+        const struct tdm_chat_options *o = options ? options : &none;
+        const struct tdm_chat_template *t = tdm_chat_template_for(chat, o->tools.size > 0);
+        struct tdm_json_buffer input = { 0 };
+        int r;
+
+        if (chat->refusal[0])
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s", chat->refusal);
+        if (!t->template)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "the model's template for tools: %s", t->why.message);
+        r = conversation_check(t, messages, n_messages, o, err);
+        if (r == 0)
+                r = tdm_chat_write_input(t, messages, n_messages, o, &input, err);
+        if (r == 0)
+                r = input_render(chat, t, &input, o->now, messages[n_messages - 1].role == TDM_CHAT_ASSISTANT, ret,
+                                 err);
+        free(input.data);
+        return r < 0 ? tdm_error_set(err, r, "cannot render the conversation: %s", strerror(-r)) : r;
+}
+
+void tdm_chat_prompt_deinit(struct tdm_chat_prompt *prompt)
+{
+        free(prompt->text);
+        free(prompt->spans);
+        *prompt = (struct tdm_chat_prompt){ 0 };
+}
+
+ssize_t tdm_chat_encode(const struct tdm_chat *chat, const struct tdm_chat_prompt *prompt,
+                        struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity)
+{
+        int32_t bos = tdm_tokenizer_bos(chat->tokenizer);
+        bool adds_bos = prompt->lacks_bos && bos >= 0 && tdm_tokenizer_add_bos(chat->tokenizer);
+        ssize_t n;
+
+        if (adds_bos && capacity > 0) {
+                *ids++ = (uint32_t)bos;
+                capacity--;
+        }
+        n = tdm_tokenizer_encode_spans(chat->tokenizer, prompt->text, prompt->size, prompt->spans, prompt->n_spans,
+                                       budget, ids, capacity);
+        return n < 0 ? n : n + adds_bos;
 }

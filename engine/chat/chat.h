@@ -1,34 +1,19 @@
-/* Chat templates: conversations as ids, in the form that a model was trained on.
+/* A model's chat template: conversations as text, and as ids.
  *
- * A family is recognised from the file's own template by its text. No Jinja is run: a template that no row of the table
- * in chat.c fits is TDM_CHAT_NONE, and raw prompts still work. Markers become their pieces; contents are encoded
- * without control pieces, so a user's text never becomes a marker (see tdm_tokenizer_may_form for the few that text may
- * spell). Any thread. */
+ * Made when the model is loaded, of the template in its file (template/: Jinja) and its tokenizer. A file without a
+ * template, or with one that cannot be used, gives an object too: it says why, and refuses conversations. What a
+ * template takes (arguments as objects or as text, a switch for thinking) is found by rendering short conversations.
+ *
+ * A prompt knows for each byte whether the template wrote it. Only the template's own text becomes control pieces, so a
+ * message that spells a marker stays text (see tdm_tokenizer_may_form for the few that text may spell). Immutable, any
+ * thread. */
 #ifndef TDM_ENGINE_CHAT_H
 #define TDM_ENGINE_CHAT_H
 
 #include <time.h>
 #include "engine/text/tokenizer.h"
 
-enum tdm_chat_family {
-        TDM_CHAT_NONE,
-        TDM_CHAT_GEMMA,  /* 2, 3 and 3n */
-        TDM_CHAT_CHATML, /* without tools */
-        TDM_CHAT_LLAMA3,
-        TDM_CHAT_LLAMA31, /* and 3.3: with tools and a fixed date */
-        TDM_CHAT_LLAMA32, /* with today's date */
-        TDM_CHAT_QWEN25,
-        TDM_CHAT_QWEN3,          /* thinks unless told not to */
-        TDM_CHAT_QWEN3_THINKING, /* always thinks */
-        TDM_CHAT_QWEN3_INSTRUCT, /* never thinks */
-        TDM_CHAT_GPT_OSS,
-        TDM_CHAT_MISTRAL,    /* v3 tekken: Nemo */
-        TDM_CHAT_MISTRAL_V7, /* Small 2501 */
-        TDM_CHAT_GEMMA4,
-        TDM_CHAT_GEMMA4_LARGE, /* without thinking, starts with an empty thought */
-        TDM_CHAT_QWEN2,        /* ChatML that says something where the system says nothing */
-        TDM_CHAT_SMOLLM2,
-};
+struct tdm_chat;
 
 enum tdm_chat_role { TDM_CHAT_SYSTEM, TDM_CHAT_USER, TDM_CHAT_ASSISTANT, TDM_CHAT_TOOL };
 
@@ -43,6 +28,7 @@ struct tdm_chat_call {
         struct tdm_chat_text arguments; /* a JSON object */
 };
 
+/* Bytes that are not UTF-8 become U+FFFD. */
 struct tdm_chat_message {
         enum tdm_chat_role role;
         const char *text; /* UTF-8 */
@@ -55,49 +41,60 @@ struct tdm_chat_message {
 };
 
 enum tdm_chat_thinking { TDM_CHAT_THINK_AS_TRAINED, TDM_CHAT_THINK_OFF, TDM_CHAT_THINK_ON };
-enum tdm_chat_effort { TDM_CHAT_EFFORT_MEDIUM, TDM_CHAT_EFFORT_LOW, TDM_CHAT_EFFORT_HIGH };
+enum tdm_chat_effort { TDM_CHAT_EFFORT_AS_TRAINED, TDM_CHAT_EFFORT_LOW, TDM_CHAT_EFFORT_MEDIUM, TDM_CHAT_EFFORT_HIGH };
 
 struct tdm_chat_options {
-        struct tdm_chat_text tools; /* a JSON array of {"type": "function", "function": {…}}, or empty */
-        bool tools_in_system;       /* Llama: not in the first user message */
-        enum tdm_chat_thinking thinking;
-        enum tdm_chat_effort effort; /* gpt-oss */
-        time_t now;                  /* for templates that say the date, in local time; 0: the clock's */
+        struct tdm_chat_text tools;      /* a JSON array of {"type": "function", "function": {…}}, or empty */
+        bool tools_in_system;            /* Llama: not in the first user message */
+        enum tdm_chat_thinking thinking; /* the variables enable_thinking and thinking */
+        enum tdm_chat_effort effort;     /* the variable reasoning_effort */
+        time_t now;                      /* for templates that say the date, in local time; 0: the clock's */
 };
 
-enum tdm_chat_family tdm_chat_family_of(const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer);
-const char *tdm_chat_family_name(enum tdm_chat_family family);
-/* TDM_CHAT_NONE: no such name. */
-enum tdm_chat_family tdm_chat_family_by_name(const char *name);
-/* Whether tools can be rendered; whether thinking can be asked for or switched off. */
-bool tdm_chat_family_has_tools(enum tdm_chat_family family);
-bool tdm_chat_family_can_think(enum tdm_chat_family family);
-/* What thinking is, beside text, for a family. */
+/* -ENOMEM. Borrows the tokenizer; the gguf may be closed afterwards. */
+int tdm_chat_new(struct tdm_chat **ret, const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer);
+void tdm_chat_destroy(struct tdm_chat *chat);
+void tdm_chat_destroyp(struct tdm_chat **chat);
+/* Private memory that it holds. */
+uint64_t tdm_chat_memory(const struct tdm_chat *chat);
+/* Why it refuses all conversations; NULL: it does not. chat may be NULL. */
+const char *tdm_chat_refusal(const struct tdm_chat *chat);
+/* In a word or a sentence, for status: "jinja", "none", or why the template cannot be used. */
+const char *tdm_chat_state(const struct tdm_chat *chat);
+/* Whether a template reads a variable, or a member of something, of this name: a name that it does not read has no
+ * effect. */
+bool tdm_chat_reads(const struct tdm_chat *chat, const char *name);
+/* What thinking is, beside text, for a model. */
 enum tdm_chat_thoughts {
-        TDM_CHAT_THOUGHTS_NONE,   /* it has no form for them */
-        TDM_CHAT_THOUGHTS_ALWAYS, /* the model always thinks */
-        TDM_CHAT_THOUGHTS_SWITCH, /* they can be switched off and on */
-        TDM_CHAT_THOUGHTS_EFFORT, /* the model always thinks, with an effort that can be chosen */
+        TDM_CHAT_THOUGHTS_NONE,   /* its template has no form for them */
+        TDM_CHAT_THOUGHTS_ALWAYS, /* it thinks as it likes, and cannot be told */
+        TDM_CHAT_THOUGHTS_SWITCH, /* they can be switched off and on: the prompt differs */
+        TDM_CHAT_THOUGHTS_EFFORT, /* it always thinks, with an effort that can be chosen */
 };
-enum tdm_chat_thoughts tdm_chat_family_thoughts(enum tdm_chat_family family);
+enum tdm_chat_thoughts tdm_chat_thoughts_of(const struct tdm_chat *chat);
+/* Whether the prompt ends with the start of a thought, where the model begins its answer. */
+bool tdm_chat_opens_thought(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking);
+/* Whether tools can be given, and their calls read (tools.h). */
+bool tdm_chat_has_tools(const struct tdm_chat *chat);
 
-/* The prompt for the assistant's next turn: BOS, all messages in the family's form, the opening of the model's turn.
- * Same return as tdm_tokenizer_encode_within. -EINVAL where the messages do not fit the family, with err saying why: no
- * messages, the last is the assistant's, JSON that is none, tools that the family has no form for, an option that it
- * does not have. options and budget may be NULL. */
-ssize_t tdm_chat_render(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                        const struct tdm_chat_message *messages, size_t n_messages,
-                        const struct tdm_chat_options *options, struct tdm_encode_budget *budget, uint32_t *ids,
-                        size_t capacity, struct tdm_error *err);
-/* A template adds at most this to a conversation, tools not counted, and this to each message. */
-#define TDM_CHAT_FRAME_BYTES 512u
-#define TDM_CHAT_MESSAGE_BYTES 128u
+struct tdm_chat_prompt {
+        char *text; /* with a NUL behind it; it may hold others */
+        size_t size;
+        struct tdm_text_span *spans; /* trusted: the template's own */
+        size_t n_spans;
+        bool lacks_bos; /* the template writes none at the start, so the file's add_bos_token counts */
+};
 
-/* The same without options. */
-ssize_t tdm_chat_encode(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                        const struct tdm_chat_message *messages, size_t n_messages, uint32_t *ids, size_t capacity);
-ssize_t tdm_chat_encode_within(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                               const struct tdm_chat_message *messages, size_t n_messages,
-                               struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity);
+/* The prompt for the assistant's next turn. Where the last message is the assistant's, the prompt ends with its text,
+ * and the model goes on with it. options may be NULL. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: the conversation is
+ * malformed, the template refuses it or has no place for what is in it. TDM_E_TOO_LONG: the template does too much.
+ * -ENOMEM. err says which and why. ret is written on success only. */
+int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *messages, size_t n_messages,
+                    const struct tdm_chat_options *options, struct tdm_chat_prompt *ret, struct tdm_error *err);
+void tdm_chat_prompt_deinit(struct tdm_chat_prompt *prompt);
+
+/* Same return as tdm_tokenizer_encode_within. budget may be NULL; TDM_ENCODE_SPANS_STEPS(prompt->size) is enough. */
+ssize_t tdm_chat_encode(const struct tdm_chat *chat, const struct tdm_chat_prompt *prompt,
+                        struct tdm_encode_budget *budget, uint32_t *ids, size_t capacity);
 
 #endif

@@ -1,4 +1,5 @@
-/* Rendered conversations against tests/golden/chat/rendered.chats, and what is refused. */
+/* Rendered conversations against tests/golden/chat/rendered.chats, what else templates of that form write, and what is
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,19 +18,22 @@ static size_t count(const char *text, const char *what)
         return n;
 }
 
-/* The ids read like text, and each marker in it is one piece. */
+/* The prompt is this text, and its ids read like it, each marker in it one piece. */
 static void assert_reads(const struct vocabulary *v, const struct chat *c, const struct tdm_chat_message *messages,
                          size_t n_messages, const struct tdm_chat_options *options, const char *text)
 {
         static uint32_t ids[16384];
         static char read[16384];
         size_t size = 0, found = 0, wanted = 0;
+        struct tdm_chat_prompt prompt;
         struct tdm_error err = { 0 };
-        ssize_t n = tdm_chat_render(c->family, c->tokenizer, messages, n_messages, options, NULL, ids,
-                                    TDM_ARRAY_SIZE(ids), &err);
+        ssize_t n;
 
-        if (n < 0)
+        if (tdm_chat_render(c->chat, messages, n_messages, options, &prompt, &err))
                 fail_msg("%s: %s", v->family, err.message);
+        n = tdm_chat_encode(c->chat, &prompt, NULL, ids, TDM_ARRAY_SIZE(ids));
+        assert_true(n >= 0 && (size_t)n <= TDM_ARRAY_SIZE(ids));
+        assert_int_equal(tdm_chat_encode(c->chat, &prompt, NULL, NULL, 0), n);
         for (ssize_t i = 0; i < n; i++) {
                 const char *data;
                 size_t piece = tdm_tokenizer_piece(c->tokenizer, ids[i], true, &data);
@@ -43,6 +47,7 @@ static void assert_reads(const struct vocabulary *v, const struct chat *c, const
         for (uint32_t i = 0; i < v->n; i++)
                 wanted += count(text, v->markers[i].text);
         assert_int_equal(found, wanted);
+        tdm_chat_prompt_deinit(&prompt);
 }
 
 /* ---- the golden file ---- */
@@ -197,10 +202,10 @@ static void assert_call(const struct chat *c, const struct conversation *convers
         assert_true(n >= 1 && (size_t)n <= TDM_ARRAY_SIZE(ids));
         assert_int_equal(tdm_vocabulary_new_tokenizer(&vocabulary, c->tokenizer, tdm_tokenizer_n_vocab(c->tokenizer)),
                          0);
-        if (tdm_chat_tools_grammar(&grammar, c->family, c->tokenizer, &use, NULL, &err))
+        if (tdm_chat_tools_grammar(&grammar, c->chat, &use, NULL, &err))
                 fail_msg("%s", err.message);
         assert_int_equal(tdm_matcher_new(&matcher, grammar, vocabulary), 0);
-        assert_int_equal(tdm_chat_parser_new(&parser, c->family, c->tokenizer, true), 0);
+        assert_int_equal(tdm_chat_parser_new(&parser, c->chat, true, false), 0);
         for (ssize_t i = 0; i < n; i++) {
                 const struct tdm_chat_part *parts;
                 const char *data;
@@ -249,10 +254,10 @@ static void test_golden(void **state)
                 rest = strchr(line, ' ');
                 *rest++ = 0;
                 if (strcmp(line, "family") == 0) {
-                        tdm_tokenizer_destroy(chat.tokenizer);
+                        close_chat(&chat);
                         v = find(rest);
-                        chat = open_chat(v, v->template);
-                        assert_string_equal(tdm_chat_family_name(chat.family), rest);
+                        chat = open_chat(v);
+                        assert_string_equal(tdm_chat_state(chat.chat), "jinja");
                         continue;
                 }
                 if (strcmp(line, "case") == 0) {
@@ -283,11 +288,11 @@ static void test_golden(void **state)
         assert_int_equal(n_cases, 33);
         assert_true(n_calls >= 7);
         free(lines[0]);
-        tdm_tokenizer_destroy(chat.tokenizer);
+        close_chat(&chat);
         fclose(f);
 }
 
-/* ---- families without a golden, and what is refused ---- */
+/* ---- forms without a golden, and what is refused ---- */
 
 #define M(who, words)                                                                                                  \
         {                                                                                                              \
@@ -298,15 +303,13 @@ static void reads(const char *family, const struct tdm_chat_message *messages, s
                   const struct tdm_chat_options *options, const char *text)
 {
         const struct vocabulary *v = find(family);
-        struct chat c = open_chat(v, v->template);
+        struct chat c = open_chat(v);
 
-        assert_string_equal(tdm_chat_family_name(c.family), family);
-        assert_int_equal(tdm_chat_family_by_name(family), c.family);
         assert_reads(v, &c, messages, n, options, text);
-        tdm_tokenizer_destroy(c.tokenizer);
+        close_chat(&c);
 }
 
-static void test_other_families(void **state)
+static void test_other_forms(void **state)
 {
         const struct tdm_chat_message chat[] = { M(SYSTEM, "Be brief."), M(USER, " Hi "), M(ASSISTANT, "Hello."),
                                                  M(USER, "2+2?") };
@@ -321,24 +324,11 @@ static void test_other_families(void **state)
               "\n\nHello.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|>"
               "<|start_header_id|>assistant<|end_header_id|>\n\n");
         reads("chatml", chat + 1, 1, NULL, "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n");
-        reads("qwen2", chat + 1, 1, NULL,
-              "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
-              "<|im_start|>assistant\n");
         reads("qwen3-thinking", chat + 1, 1, NULL,
               "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n<think>\n");
-        reads("qwen3-instruct", chat, 2, NULL,
-              "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n");
-        reads("mistral-v7", chat, 4, NULL,
-              "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST] Hi [/INST]Hello.</s>[INST]2+2?[/INST]");
-        reads("gemma4", chat, 4, NULL,
-              "<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\nHello.<turn|>\n"
-              "<|turn>user\n2+2?<turn|>\n<|turn>model\n");
         reads("gemma4", chat + 1, 1, &think,
-              "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\nHi<turn|>\n"
-              "<|turn>model\n");
-        reads("gemma4-large", chat + 1, 1, &think,
               "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
-        reads("gemma4-large", thought, 3, NULL,
+        reads("gemma4", thought, 3, NULL,
               "<bos><|turn>user\nHi<turn|>\n<|turn>model\nHello.<turn|>\n<|turn>user\n2+2?<turn|>\n<|turn>model\n"
               "<|channel>thought\n<channel|>");
 }
@@ -348,9 +338,10 @@ static void test_thinking(void **state)
 {
         const struct tdm_chat_call call = { { "1", 1 }, { "f", 1 }, { "{}", 2 } };
         struct tdm_chat_message messages[] = { M(USER, "A"), M(ASSISTANT, "<think>\nearly\n</think>\n\nB"),
-                                               M(USER, "C"), M(ASSISTANT, "<think>\nlate\n</think>\n\nD"),
+                                               M(USER, "C"), M(ASSISTANT, "D"),
                                                M(TOOL, "1"), M(TOOL, "2") };
 
+        messages[3].thinking = (struct tdm_chat_text){ "late", 4 };
         messages[3].calls = &call;
         messages[3].n_calls = 1;
         reads("qwen3", messages, 6, NULL,
@@ -358,63 +349,80 @@ static void test_thinking(void **state)
               "<|im_start|>assistant\n<think>\nlate\n</think>\n\nD\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n"
               "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n"
               "</tool_response><|im_end|>\n<|im_start|>assistant\n");
+        /* gpt-oss reads thoughts under another name. */
+        messages[3] = (struct tdm_chat_message)M(ASSISTANT, "");
+        messages[3].thinking = (struct tdm_chat_text){ "late", 4 };
+        messages[3].calls = &call;
+        messages[3].n_calls = 1;
+        reads("gpt-oss", messages + 2, 3, &(struct tdm_chat_options){ .now = 1795435200 },
+              "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
+              "Knowledge cutoff: 2024-06\nCurrent date: 2026-11-23\n\nReasoning: medium\n\n# Valid channels: analysis, "
+              "commentary, final. Channel must be included for every message.<|end|><|start|>user<|message|>C<|end|>"
+              "<|start|>assistant<|channel|>analysis<|message|>late<|end|><|start|>assistant to=functions.f<|channel|>"
+              "commentary json<|message|>{}<|call|><|start|>functions.f to=assistant<|channel|>commentary<|message|>"
+              "\"1\"<|end|><|start|>assistant");
 }
 
-/* Types of parameters, as gpt-oss's template writes them. */
-static void test_typescript(void **state)
+/* Digits that no float holds, and a tool without its frame. */
+static void test_digits(void **state)
 {
-        static const char tools[] =
-                "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"F.\",\"parameters\":{"
-                "\"properties\":{"
-                "\"a\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"nullable\":true},\"b\":{\"type\":["
-                "\"string\","
-                "\"null\"]},\"c\":{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"boolean\",\"default\":true}],"
-                "\"default\":\"x\"},"
-                "\"d\":{\"type\":\"object\",\"properties\":{\"e\":{\"type\":\"number\"},\"g\":{}},\"required\":[\"g\"]}"
-                ","
-                "\"h\":{\"type\":\"string\",\"enum\":[\"u\",\"v\"],\"default\":\"u\"},\"i\":{\"type\":\"string\","
-                "\"nullable\":true},\"j\":{\"type\":\"array\"}}}}},{\"function\":{\"name\":\"g\",\"description\":\"G."
-                "\"}}]";
-        const struct tdm_chat_message hi = M(USER, "Hi");
-        const struct tdm_chat_options options = { .tools = { tools, sizeof(tools) - 1 },
-                                                  .effort = TDM_CHAT_EFFORT_LOW,
-                                                  .now = 1795435200 };
+        static const char arguments[] = "{\"n\":12345678901234567890123,\"x\":[1e400,-0.10]}";
+        const struct tdm_chat_call call = { { "1", 1 }, { "f", 1 }, { arguments, sizeof(arguments) - 1 } };
+        struct tdm_chat_message messages[] = { M(USER, "A"), M(ASSISTANT, ""), M(TOOL, "1") };
+        const struct tdm_chat_options options = { .tools = { "[{\"name\":\"f\"}]", 14 } };
 
-        reads("gpt-oss", &hi, 1, &options,
-              "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
-              "Knowledge cutoff: 2024-06\nCurrent date: 2026-11-23\n\nReasoning: low\n\n# Valid channels: analysis, "
-              "commentary, final. Channel must be included for every message.\nCalls to these tools must go to the "
-              "commentary channel: 'functions'.<|end|><|start|>developer<|message|># Tools\n\n## functions\n\n"
-              "namespace functions {\n\n// F.\ntype f = (_: {\na?: number[] | null,\nb?: string | null,\n"
-              "c?: string | boolean// default: true// default: x,\nd?: {\ne?: number, g: any},\n"
-              "h?: \"u\" | \"v\", // default: u,\ni?: string | null,\nj?: any[],\n}) => any;\n\n"
-              "// G.\ntype g = () => any;\n\n} // namespace functions<|end|><|start|>user<|message|>Hi<|end|>"
-              "<|start|>assistant");
+        messages[1].calls = &call;
+        messages[1].n_calls = 1;
+        reads("qwen2.5", messages, 3, &options,
+              "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.\n\n# Tools\n\n"
+              "You may call one or more functions to assist with the user query.\n\nYou are provided with function "
+              "signatures within <tools></tools> XML tags:\n<tools>\n{\"type\": \"function\", \"function\": {\"name\": "
+              "\"f\"}}\n</tools>\n\nFor each function call, return a json object with function name and arguments "
+              "within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+              "<args-json-object>}\n</tool_call><|im_end|>\n<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n"
+              "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 12345678901234567890123, \"x\": [Infinity, -0.1]}}"
+              "\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n1\n</tool_response><|im_end|>\n"
+              "<|im_start|>assistant\n");
+}
+
+/* The model goes on with the last message. */
+static void test_prefill(void **state)
+{
+        const struct tdm_chat_message messages[] = { M(USER, "Hi"), M(ASSISTANT, "Hel") };
+        const struct tdm_chat_message blank[] = { M(USER, "Hi"), M(ASSISTANT, "Sure: ") };
+
+        reads("chatml", messages, 2, NULL, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHel");
+        reads("chatml", blank, 2, NULL, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nSure: ");
+        reads("llama3", messages, 2, NULL,
+              "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\nHel");
 }
 
 static void refused(const char *family, const struct tdm_chat_message *messages, size_t n,
                     const struct tdm_chat_options *options, const char *why)
 {
         const struct vocabulary *v = find(family);
-        struct chat c = open_chat(v, v->template);
+        struct chat c = open_chat(v);
+        struct tdm_chat_prompt prompt;
         struct tdm_error err = { 0 };
+        int r = tdm_chat_render(c.chat, messages, n, options, &prompt, &err);
 
-        assert_int_equal(tdm_chat_render(c.family, c.tokenizer, messages, n, options, NULL, NULL, 0, &err), -EINVAL);
+        assert_true(r == TDM_E_BAD_REQUEST || r == TDM_E_UNSUPPORTED);
         if (!strstr(err.message, why))
                 fail_msg("wanted \"%s\", got \"%s\"", why, err.message);
-        tdm_tokenizer_destroy(c.tokenizer);
+        close_chat(&c);
 }
 
 static void test_refused(void **state)
 {
-        const struct tdm_chat_call calls[2] = { { { "1", 1 }, { "f", 1 }, { "{}", 2 } },
-                                                { { "2", 1 }, { "f", 1 }, { "[1]", 3 } } };
+        struct tdm_chat_call calls[2] = { { { "1", 1 }, { "f", 1 }, { "{}", 2 } },
+                                          { { "2", 1 }, { "f", 1 }, { "{}", 2 } } };
         struct tdm_chat_message turn[] = { M(USER, "A"), M(ASSISTANT, ""), M(TOOL, "1") };
         const struct tdm_chat_message two_users[] = { M(USER, "A"), M(USER, "B") };
         struct tdm_chat_options options = { .tools = { "[{\"function\":{\"name\":\"f\"}}]", 28 } };
 
         options.tools.size = strlen(options.tools.data);
-        refused("llama3", turn, 1, &options, "tools have no form in the model's chat template (llama3)");
+        refused("llama3", turn, 1, &options, "tools have no form in the model's chat template");
         refused("gemma4", turn, 1, &options, "tools have no form");
         options.tools = (struct tdm_chat_text){ "[{}]", 4 };
         refused("qwen3", turn, 1, &options, "a tool is not {");
@@ -423,118 +431,221 @@ static void test_refused(void **state)
         options.tools = (struct tdm_chat_text){ "[", 1 };
         refused("qwen3", turn, 1, &options, "the tools: not JSON");
         refused("qwen3", turn, 0, NULL, "there are no messages");
-        refused("qwen3", turn, 2, NULL, "the last message is the assistant's own");
-        refused("chatml", turn, 3, NULL, "tool calls have no form");
+        refused("chatml", turn, 3, NULL, "message 3: tool calls have no form");
         turn[1].calls = calls;
         turn[1].n_calls = 2;
-        refused("llama3.1", turn, 3, NULL, "takes one tool call in a message, not 2");
-        refused("gpt-oss", turn, 3, NULL, "takes one tool call in a message, not 2");
-        refused("mistral", turn, 3, NULL, "to have 9 letters or digits, this one has 1");
-        refused("qwen2.5", turn, 3, NULL, "a call's arguments: not a JSON object");
-        refused("mistral", two_users, 2, NULL, "message 2: behind the first system message");
+        refused("qwen3", turn, 2, NULL, "answer its calls");
+        refused("llama3.1", turn, 3, NULL, "refuses the conversation: This model takes one tool call at once");
+        refused("gpt-oss", turn, 3, NULL, "refuses the conversation: one tool call in a message");
+        calls[1].arguments = (struct tdm_chat_text){ "[1]", 3 };
+        refused("qwen2.5", turn, 3, NULL, "a call's arguments are not a JSON object");
+        turn[1].n_calls = 1;
+        refused("mistral", turn, 3, NULL, "the id of a tool call has 9 letters or digits");
+        refused("mistral", two_users, 2, NULL, "user and assistant take turns");
         turn[1].n_calls = 0;
-        refused("gpt-oss", turn, 3, NULL, "message 3 answers a tool's call, and there is none before it");
+        refused("gpt-oss", turn, 3, NULL, "a tool answers, and there is no call before it");
         options = (struct tdm_chat_options){ .thinking = TDM_CHAT_THINK_OFF };
-        refused("gpt-oss", turn, 1, &options, "cannot be told not to think");
+        refused("gpt-oss", turn, 1, &options, "no switch for thinking");
+        options = (struct tdm_chat_options){ .effort = TDM_CHAT_EFFORT_LOW };
+        refused("qwen3", turn, 1, &options, "does not read how much to think (reasoning_effort)");
 }
 
-/* As released: line ends in the template's strings are line ends, not backslash-n. */
-static void test_real_line_ends(void **state)
+/* What a template takes is found by rendering. */
+static void test_probes(void **state)
 {
-#define TURNS                                                                                                          \
-        "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"           \
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
         static const struct {
-                const char *family, *system, *template;
+                const char *family;
+                bool tools;
+                enum tdm_chat_thoughts thoughts;
         } cases[] = {
-                { "qwen2", "You are a helpful assistant.",
-                  "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-                  "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}" TURNS },
-                { "smollm2", "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-                  "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-                  "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
-                  "<|im_end|>\n' }}{% endif %}" TURNS },
+                { "qwen3", true, TDM_CHAT_THOUGHTS_SWITCH },   { "qwen3-thinking", true, TDM_CHAT_THOUGHTS_ALWAYS },
+                { "qwen2.5", true, TDM_CHAT_THOUGHTS_NONE },   { "chatml", false, TDM_CHAT_THOUGHTS_NONE },
+                { "gemma4", false, TDM_CHAT_THOUGHTS_SWITCH }, { "gpt-oss", true, TDM_CHAT_THOUGHTS_EFFORT },
+                { "llama3.1", true, TDM_CHAT_THOUGHTS_NONE },  { "mistral", true, TDM_CHAT_THOUGHTS_NONE }
         };
-        const struct tdm_chat_message chat[] = { M(USER, "Hi") };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
-                struct chat c = open_chat(find("qwen2"), cases[i].template);
-                char text[256];
+                struct chat c = open_chat(find(cases[i].family));
 
-                assert_string_equal(tdm_chat_family_name(c.family), cases[i].family);
-                snprintf(text, sizeof(text),
-                         "<|im_start|>system\n%s<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
-                         cases[i].system);
-                assert_reads(find("qwen2"), &c, chat, 1, NULL, text);
-                tdm_tokenizer_destroy(c.tokenizer);
+                assert_int_equal(tdm_chat_has_tools(c.chat), cases[i].tools);
+                assert_int_equal(tdm_chat_thoughts_of(c.chat), cases[i].thoughts);
+                for (int k = 0; k < 3; k++)
+                        assert_int_equal(tdm_chat_opens_thought(c.chat, false, (enum tdm_chat_thinking)k),
+                                         strcmp(cases[i].family, "qwen3-thinking") == 0);
+                assert_null(tdm_chat_refusal(c.chat));
+                assert_true(tdm_chat_reads(c.chat, "messages") && !tdm_chat_reads(c.chat, "thinking_budget"));
+                close_chat(&c);
         }
 }
 
-/* A template that says more than is known is not taken for its nearest relative. */
-static void test_unknown(void **state)
+/* Arguments are text for a template that joins them to others. */
+static void test_text_arguments(void **state)
 {
-        static const char *const templates[] = {
-                "<|im_start|>system\\nYou are Hermes, created by Nous<|im_end|>",
-                "{{'<|im_start|>'}}<think>{{'\\n</think>'}}",
-                "{{'<|im_start|>'}}<tool_call>\\n<function=f>You are Qwen, created by Alibaba Cloud",
-                "[INST] {{ prompt }} [/INST]",
-                "<\xef\xbd\x9cUser\xef\xbd\x9c>",
-                "",
-        };
+        static const char template[] =
+                "{% for m in messages %}{% if m.tool_calls %}{{ '<tool_call>' + m.tool_calls[0].function.arguments }}"
+                "{% else %}{{ m.content }}{% endif %}{% endfor %}";
+        const struct tdm_chat_call call = { { "1", 1 }, { "f", 1 }, { "{\"a\":  \"b\"}", 11 } };
+        struct tdm_chat_message messages[] = { M(USER, "A"), M(ASSISTANT, ""), M(TOOL, "1") };
+        struct chat c = open_chat_with(find("qwen3"), template, NULL);
 
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(templates); i++) {
-                struct chat c = open_chat(find("qwen3"), templates[i]);
-
-                assert_int_equal(c.family, TDM_CHAT_NONE);
-                tdm_tokenizer_destroy(c.tokenizer);
-        }
-        /* The markers of the template are not in the vocabulary. */
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(vocabularies); i++) {
-                struct chat c = open_chat(find(i < 3 ? "gpt-oss" : "llama3"), vocabularies[i].template);
-
-                assert_int_equal(c.family, TDM_CHAT_NONE);
-                tdm_tokenizer_destroy(c.tokenizer);
-        }
+        messages[1].calls = &call;
+        messages[1].n_calls = 1;
+        assert_reads(find("qwen3"), &c, messages, 3, NULL, "A<tool_call>{\"a\":  \"b\"}1");
+        close_chat(&c);
 }
 
-/* What a user writes stays text, whatever it spells: no turn, no channel, no call comes of it. */
+/* A template for tools beside the other one, as transformers takes them. */
+static void test_named(void **state)
+{
+        const struct tdm_chat_message hi = M(USER, "Hi");
+        const struct tdm_chat_options options = { .tools = { "[{\"name\":\"f\"}]", 14 } };
+        const struct named_template named = { "tokenizer.chat_template.tool_use",
+                                              "{{ tools[0].function.name }}: {{ messages[0].content }}" };
+        const struct named_template broken = { "tokenizer.chat_template.tool_use", "{% if %}" };
+        struct chat c = open_chat_with(find("qwen3"), "{{ messages[0].content }}", &named);
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+
+        assert_reads(find("qwen3"), &c, &hi, 1, NULL, "Hi");
+        assert_reads(find("qwen3"), &c, &hi, 1, &options, "f: Hi");
+        close_chat(&c);
+        c = open_chat_with(find("qwen3"), "{{ messages[0].content }}", &broken);
+        assert_reads(find("qwen3"), &c, &hi, 1, NULL, "Hi");
+        assert_int_equal(tdm_chat_render(c.chat, &hi, 1, &options, &prompt, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "the model's template for tools: line 1 of the chat template: "));
+        close_chat(&c);
+}
+
+static void unusable(const char *template, const char *state, const char *why)
+{
+        const struct tdm_chat_message hi = M(USER, "Hi");
+        struct chat c = open_chat_with(find("qwen3"), template, NULL);
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+
+        assert_int_equal(tdm_chat_render(c.chat, &hi, 1, NULL, &prompt, &err), TDM_E_UNSUPPORTED);
+        assert_string_equal(err.message, tdm_chat_refusal(c.chat));
+        if (!strstr(err.message, why) || !strstr(tdm_chat_state(c.chat), state))
+                fail_msg("%s: %s", tdm_chat_state(c.chat), err.message);
+        assert_false(tdm_chat_has_tools(c.chat));
+        assert_int_equal(tdm_chat_thoughts_of(c.chat), TDM_CHAT_THOUGHTS_NONE);
+        close_chat(&c);
+}
+
+static void test_unusable(void **state)
+{
+        unusable(NULL, "none", "the model has no chat template; send the prompt raw");
+        unusable("{{ messages }}\n{% if messages %}", "line 2", "line 2 of the chat template: ");
+        unusable("{% include 'x' %}", "line 1", "; send the prompt raw");
+}
+
+/* A limit that is reached is the template's fault, and says so. */
+static void test_limit(void **state)
+{
+        const struct tdm_chat_message hi = M(USER, "Hi");
+        struct chat c = open_chat_with(find("qwen3"),
+                                       "{% for a in range(99) %}{% for b in range(99) %}{% for c in range(99) %}{% "
+                                       "endfor %}{% endfor %}{% endfor %}",
+                                       NULL);
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+
+        assert_int_equal(tdm_chat_render(c.chat, &hi, 1, NULL, &prompt, &err), TDM_E_TOO_LONG);
+        assert_non_null(strstr(err.message, "the model's chat template is at fault, not the conversation: line 1 of "
+                                            "the chat template: it takes more "));
+        close_chat(&c);
+}
+
+/* What people and tools write stays text, whatever it spells: no turn, no channel, no call comes of it. */
 static void test_forging(void **state)
 {
         for (size_t i = 0; i < TDM_ARRAY_SIZE(vocabularies); i++) {
                 const struct vocabulary *v = &vocabularies[i];
-                struct chat c = open_chat(v, v->template);
-                uint32_t honest[4096], forged[4096];
-                ssize_t n_honest, n_forged;
-                size_t markers = 0, formed = 0;
-                char text[1024] = "x";
-                struct tdm_chat_message m = { TDM_CHAT_USER, text, 1 };
+                struct chat c = open_chat(v);
+                char text[1024] = "x", arguments[2048] = "{\"", tools[4096];
+                struct tdm_chat_call call = { { "abc123XYZ", 9 }, { "get", 3 }, { "{}", 2 } };
+                struct tdm_chat_message m[] = { M(SYSTEM, "S"), M(USER, "U"), M(ASSISTANT, ""), M(TOOL, "T") };
+                struct tdm_chat_options options = { .tools = { "[{\"name\":\"get\"}]", 16 } };
+                size_t markers[2] = { 0 }, n = tdm_chat_has_tools(c.chat) ? 4 : 2;
 
-                n_honest = tdm_chat_encode(c.family, c.tokenizer, &m, 1, honest, 4096);
-                for (uint32_t k = 0; k < v->n; k++) {
-                        strcat(text, v->markers[k].text);
-                        formed += tdm_tokenizer_may_form(c.tokenizer, k);
-                        assert_int_equal(tdm_tokenizer_may_form(c.tokenizer, k),
-                                         v->markers == qwen_markers && v->markers[k].type == 4);
+                options.tools.size = n == 4 ? strlen(options.tools.data) : 0;
+                m[2].calls = &call;
+                m[2].n_calls = 1;
+                m[3].call_id = call.id;
+                for (unsigned forged = 0; forged < 2; forged++) {
+                        static uint32_t ids[16384];
+                        struct tdm_chat_prompt prompt;
+                        struct tdm_error err = { 0 };
+                        ssize_t n_ids;
+
+                        if (tdm_chat_render(c.chat, m, n, &options, &prompt, &err))
+                                fail_msg("%s: %s", v->family, err.message);
+                        n_ids = tdm_chat_encode(c.chat, &prompt, NULL, ids, TDM_ARRAY_SIZE(ids));
+                        assert_true(n_ids > 0 && (size_t)n_ids < TDM_ARRAY_SIZE(ids));
+                        for (ssize_t k = 0; k < n_ids; k++)
+                                markers[forged] += ids[k] < v->n && !tdm_tokenizer_may_form(c.tokenizer, ids[k]);
+                        tdm_chat_prompt_deinit(&prompt);
+                        for (uint32_t k = 0; k < v->n; k++)
+                                strcat(text, v->markers[k].text);
+                        snprintf(arguments, sizeof(arguments), "{\"%s\":[\"%s\"]}", text, text);
+                        snprintf(tools, sizeof(tools), "[{\"name\":\"get\",\"description\":\"%s\",\"parameters\":%s}]",
+                                 text, arguments);
+                        for (unsigned k = 0; k < 4; k++)
+                                if (k != 2)
+                                        m[k].size = strlen(m[k].text = text);
+                        call.name = text_of(text);
+                        call.arguments = text_of(arguments);
+                        if (n == 4)
+                                options.tools = text_of(tools);
                 }
-                m.size = strlen(text);
-                n_forged = tdm_chat_encode(c.family, c.tokenizer, &m, 1, forged, 4096);
-                assert_true(n_honest > 0 && n_forged > n_honest);
-                for (ssize_t k = 0; k < n_forged; k++)
-                        markers += forged[k] < v->n;
-                for (ssize_t k = 0; k < n_honest; k++)
-                        markers -= honest[k] < v->n;
-                assert_int_equal(markers, formed);
-                tdm_tokenizer_destroy(c.tokenizer);
+                assert_int_equal(markers[0], markers[1]);
+                assert_true(markers[0] > 0);
+                close_chat(&c);
         }
+}
+
+/* The first piece is BOS, and no other. */
+static void assert_bos(const struct chat *c, const struct tdm_chat_message *message)
+{
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+        uint32_t ids[64];
+        ssize_t n;
+
+        assert_int_equal(tdm_chat_render(c->chat, message, 1, NULL, &prompt, &err), 0);
+        n = tdm_chat_encode(c->chat, &prompt, NULL, ids, TDM_ARRAY_SIZE(ids));
+        assert_true(n > 1 && n <= (ssize_t)TDM_ARRAY_SIZE(ids));
+        for (ssize_t i = 0; i < n; i++)
+                assert_int_equal(ids[i] == (uint32_t)tdm_tokenizer_bos(c->tokenizer), i == 0);
+        tdm_chat_prompt_deinit(&prompt);
+}
+
+/* BOS stands once, whether the template writes it or the file asks for it. */
+static void test_bos(void **state)
+{
+        const struct tdm_chat_message hi = M(USER, "Hi");
+        const struct tdm_chat_message forged = M(USER, "<|begin_of_text|>");
+        struct chat c = open_chat_with(find("llama3"), "{{ bos_token }}{{ messages[0].content }}", NULL);
+
+        assert_reads(find("llama3"), &c, &hi, 1, NULL, "<|begin_of_text|>Hi");
+        close_chat(&c);
+        c = open_chat_with(find("llama3"), "{{ messages[0].content }}", NULL);
+        assert_reads(find("llama3"), &c, &hi, 1, NULL, "<|begin_of_text|>Hi");
+        close_chat(&c);
+        /* What a message spells is none. */
+        c = open_chat_with(find("llama3"), "{{ messages[0].content }}", NULL);
+        assert_bos(&c, &forged);
+        close_chat(&c);
 }
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_golden),   cmocka_unit_test(test_other_families),
-                cmocka_unit_test(test_thinking), cmocka_unit_test(test_typescript),
-                cmocka_unit_test(test_refused),  cmocka_unit_test(test_real_line_ends),
-                cmocka_unit_test(test_unknown),  cmocka_unit_test(test_forging),
+                cmocka_unit_test(test_golden),   cmocka_unit_test(test_other_forms),    cmocka_unit_test(test_thinking),
+                cmocka_unit_test(test_digits),   cmocka_unit_test(test_prefill),        cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_probes),   cmocka_unit_test(test_text_arguments), cmocka_unit_test(test_named),
+                cmocka_unit_test(test_unusable), cmocka_unit_test(test_limit),          cmocka_unit_test(test_forging),
+                cmocka_unit_test(test_bos),
         };
 
         if (tdm_sigbus_init() < 0)

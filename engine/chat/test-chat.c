@@ -1,4 +1,4 @@
-/* Conversations as ids: the golden prompt, the three families, and user text that tries to be a marker. */
+/* Conversations as ids: the golden prompt, three forms of templates, and user text that tries to be a marker. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 struct chat {
         struct tdm_gguf *gguf;
         struct tdm_tokenizer *tokenizer;
-        enum tdm_chat_family family;
+        struct tdm_chat *chat;
 };
 
 static struct chat chat_open(int fd)
@@ -21,7 +21,7 @@ static struct chat chat_open(int fd)
         assert_true(fd >= 0);
         assert_int_equal(tdm_gguf_open(&c.gguf, fd, "test.gguf", NULL), 0);
         assert_int_equal(tdm_tokenizer_new(&c.tokenizer, c.gguf, NULL), 0);
-        c.family = tdm_chat_family_of(c.gguf, c.tokenizer);
+        assert_int_equal(tdm_chat_new(&c.chat, c.gguf, c.tokenizer), 0);
         close(fd);
         return c;
 }
@@ -29,6 +29,7 @@ static struct chat chat_open(int fd)
 static void chat_close(struct chat *c)
 {
         tdm_gguf_close(c->gguf);
+        tdm_chat_destroy(c->chat);
         tdm_tokenizer_destroy(c->tokenizer);
 }
 
@@ -68,6 +69,20 @@ static struct chat chat_with(const char *const *markers, uint32_t n_markers, con
                 TDM_CHAT_##who, words, sizeof(words) - 1                                                               \
         }
 
+static ssize_t encode(const struct chat *c, const struct tdm_chat_message *messages, size_t n, uint32_t *ids,
+                      size_t capacity)
+{
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+        ssize_t n_ids;
+
+        if (tdm_chat_render(c->chat, messages, n, NULL, &prompt, &err))
+                fail_msg("%s", err.message);
+        n_ids = tdm_chat_encode(c->chat, &prompt, NULL, ids, capacity);
+        tdm_chat_prompt_deinit(&prompt);
+        return n_ids;
+}
+
 /* What the ids read like; markers in text form, but as markers in *ret_n_markers. */
 static void assert_reads(const struct chat *c, const struct tdm_chat_message *messages, size_t n, const char *wanted,
                          unsigned n_markers)
@@ -76,7 +91,7 @@ static void assert_reads(const struct chat *c, const struct tdm_chat_message *me
         char text[2048];
         size_t size = 0;
         unsigned found = 0;
-        ssize_t n_ids = tdm_chat_encode(c->family, c->tokenizer, messages, n, ids, 1024);
+        ssize_t n_ids = encode(c, messages, n, ids, 1024);
 
         assert_true(n_ids > 0 && n_ids <= 1024);
         for (ssize_t i = 0; i < n_ids; i++) {
@@ -104,24 +119,30 @@ static void test_golden(void **state)
         struct chat c = chat_open(open("models/tale.gguf", O_RDONLY | O_CLOEXEC));
         uint32_t ids[32];
 
-        assert_int_equal(c.family, TDM_CHAT_GEMMA);
-        assert_int_equal(tdm_chat_encode(c.family, c.tokenizer, &message, 1, ids, 32), TDM_ARRAY_SIZE(wanted));
+        assert_int_equal(encode(&c, &message, 1, ids, 32), TDM_ARRAY_SIZE(wanted));
         assert_memory_equal(ids, wanted, sizeof(wanted));
-        assert_int_equal(tdm_chat_encode(c.family, c.tokenizer, &message, 1, NULL, 0), TDM_ARRAY_SIZE(wanted));
+        assert_int_equal(encode(&c, &message, 1, NULL, 0), TDM_ARRAY_SIZE(wanted));
         memset(ids, 0x77, sizeof(ids));
-        assert_int_equal(tdm_chat_encode(c.family, c.tokenizer, &message, 1, ids, 6), TDM_ARRAY_SIZE(wanted));
+        assert_int_equal(encode(&c, &message, 1, ids, 6), TDM_ARRAY_SIZE(wanted));
         assert_memory_equal(ids, wanted, 6 * sizeof(*ids));
         assert_int_equal(ids[6], 0x77777777);
         chat_close(&c);
 }
 
+/* Gemma 3's form: a system's text goes in front of the next user's. */
+static const char gemma[] =
+        "{{ bos_token }}{% set ns = namespace(waits='') %}{% for m in messages %}{% if m.role == 'system' and not "
+        "loop.last %}{% set ns.waits = ns.waits + m.content + '\n\n' %}{% else %}{{ '<start_of_turn>' + ('model' if "
+        "m.role == 'assistant' else 'user') + '\n' }}{% if m.role != 'assistant' %}{{ ns.waits }}{% set ns.waits = '' "
+        "%}"
+        "{% endif %}{{ m.content | trim + '<end_of_turn>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}"
+        "{{ '<start_of_turn>model\n' }}{% endif %}";
+
 static void test_gemma(void **state)
 {
         static const char *const markers[] = { "<bos>", "<start_of_turn>", "<end_of_turn>" };
-        struct chat c = chat_with(markers, 3, "... '<start_of_turn>' + role ...");
+        struct chat c = chat_with(markers, 3, gemma);
 
-        assert_int_equal(c.family, TDM_CHAT_GEMMA);
-        assert_string_equal(tdm_chat_family_name(c.family), "gemma");
         ASSERT_READS(&c, "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n", 4, M(USER, " \n Hi\t\n"));
         ASSERT_READS(&c,
                      "<bos><start_of_turn>user\nBe kind.\n\nHi<end_of_turn>\n<start_of_turn>model\nHo<end_of_turn>\n"
@@ -148,10 +169,11 @@ static void test_gemma(void **state)
 static void test_chatml(void **state)
 {
         static const char *const markers[] = { "<s>", "<|im_start|>", "<|im_end|>" };
-        struct chat c = chat_with(markers, 3, "{{'<|im_start|>' + message['role']}}");
+        struct chat c = chat_with(markers, 3,
+                                  "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + "
+                                  "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}"
+                                  "{{ '<|im_start|>assistant\\n' }}{% endif %}");
 
-        assert_int_equal(c.family, TDM_CHAT_CHATML);
-        assert_string_equal(tdm_chat_family_name(c.family), "chatml");
         ASSERT_READS(
                 &c,
                 "<s><|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n",
@@ -165,10 +187,11 @@ static void test_llama3(void **state)
 {
         static const char *const markers[] = { "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
                                                "<|eot_id|>" };
-        struct chat c = chat_with(markers, 4, "<|start_header_id|>");
+        struct chat c = chat_with(markers, 4,
+                                  "{% for m in messages %}{{ (bos_token if loop.first else '') + '<|start_header_id|>'"
+                                  " + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}"
+                                  "{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}");
 
-        assert_int_equal(c.family, TDM_CHAT_LLAMA3);
-        assert_string_equal(tdm_chat_family_name(c.family), "llama3");
         ASSERT_READS(&c,
                      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
                      "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
@@ -177,38 +200,59 @@ static void test_llama3(void **state)
         chat_close(&c);
 }
 
+/* The vocabulary has no such pieces: the template's text is text. */
+static void test_no_pieces(void **state)
+{
+        static const char *const markers[] = { "<bos>", "<start_of_turn>" };
+        struct chat c = chat_with(markers, 2, gemma);
+
+        ASSERT_READS(&c, "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n", 3, M(USER, "Hi"));
+        chat_close(&c);
+}
+
 static void test_none(void **state)
 {
         static const char *const markers[] = { "<bos>", "<start_of_turn>", "<end_of_turn>" };
-        static const struct tdm_chat_message messages[] = { M(USER, "Hi"), M(ASSISTANT, "Ho") };
+        static const struct tdm_chat_message messages[] = { M(USER, "Hi"), M(USER, "Ho") };
         static const struct tdm_chat_message odd = { (enum tdm_chat_role)9, "x", 1 };
-        struct chat c = chat_with(markers, 3, "[INST] {{ prompt }} [/INST]");
-        uint32_t ids[8];
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+        struct chat c = chat_with(markers, 3, gemma);
 
-        assert_int_equal(c.family, TDM_CHAT_NONE);
-        assert_string_equal(tdm_chat_family_name(TDM_CHAT_NONE), "none");
-        assert_string_equal(tdm_chat_family_name((enum tdm_chat_family)99), "none");
-        assert_int_equal(tdm_chat_encode(c.family, c.tokenizer, messages, 1, ids, 8), -EINVAL);
-        assert_int_equal(tdm_chat_encode((enum tdm_chat_family)99, c.tokenizer, messages, 1, ids, 8), -EINVAL);
-        assert_int_equal(tdm_chat_encode(TDM_CHAT_GEMMA, c.tokenizer, messages, 0, ids, 8), -EINVAL);
-        assert_int_equal(tdm_chat_encode(TDM_CHAT_GEMMA, c.tokenizer, messages, 2, ids, 8), -EINVAL);
-        assert_int_equal(tdm_chat_encode(TDM_CHAT_GEMMA, c.tokenizer, &odd, 1, ids, 8), -EINVAL);
-        assert_int_equal(tdm_chat_encode(TDM_CHAT_CHATML, c.tokenizer, messages, 1, ids, 8),
-                         -EINVAL); /* no such pieces */
+        assert_int_equal(tdm_chat_render(c.chat, messages, 0, NULL, &prompt, &err), TDM_E_BAD_REQUEST);
+        assert_int_equal(tdm_chat_render(c.chat, &odd, 1, NULL, &prompt, &err), TDM_E_BAD_REQUEST);
+        assert_int_equal(tdm_chat_render(c.chat, messages, 2, NULL, &prompt, &err), 0);
+        tdm_chat_prompt_deinit(&prompt);
         chat_close(&c);
-        c = chat_with(markers, 3, NULL); /* no template */
-        assert_int_equal(c.family, TDM_CHAT_NONE);
+        c = chat_with(markers, 3, NULL);
+        assert_int_equal(tdm_chat_render(c.chat, messages, 1, NULL, &prompt, &err), TDM_E_UNSUPPORTED);
         chat_close(&c);
-        c = chat_with(markers, 2, "<start_of_turn>"); /* a template whose markers the vocabulary lacks */
-        assert_int_equal(c.family, TDM_CHAT_NONE);
+}
+
+/* Bytes that are no UTF-8 become U+FFFD, and NUL stays. */
+static void test_bytes(void **state)
+{
+        static const char *const markers[] = { "<bos>", "<start_of_turn>", "<end_of_turn>" };
+        static const struct tdm_chat_message message = M(USER, "a\xff\xc3\0\"b");
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+        struct chat c = chat_with(markers, 3, "{{ messages[0].content }}");
+
+        assert_int_equal(tdm_chat_render(c.chat, &message, 1, NULL, &prompt, &err), 0);
+        assert_int_equal(prompt.size, 10);
+        assert_memory_equal(prompt.text, "a\xef\xbf\xbd\xef\xbf\xbd\0\"b", 11);
+        assert_int_equal(prompt.n_spans, 1);
+        assert_false(prompt.spans[0].is_trusted);
+        tdm_chat_prompt_deinit(&prompt);
         chat_close(&c);
 }
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_golden), cmocka_unit_test(test_gemma), cmocka_unit_test(test_chatml),
-                cmocka_unit_test(test_llama3), cmocka_unit_test(test_none),
+                cmocka_unit_test(test_golden),    cmocka_unit_test(test_gemma), cmocka_unit_test(test_chatml),
+                cmocka_unit_test(test_llama3),    cmocka_unit_test(test_none),  cmocka_unit_test(test_bytes),
+                cmocka_unit_test(test_no_pieces),
         };
 
         if (tdm_sigbus_init() < 0)

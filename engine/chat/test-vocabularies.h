@@ -1,4 +1,4 @@
-/* Vocabularies with the pieces that each family's template is made of, for tests. */
+/* Vocabularies with the pieces that templates of a form are made of, and those templates, for tests. */
 #ifndef TDM_ENGINE_CHAT_TEST_VOCABULARIES_H
 #define TDM_ENGINE_CHAT_TEST_VOCABULARIES_H
 
@@ -32,54 +32,46 @@ static const struct marker {
   gemma4_markers[] = { { "<bos>", 3 },      { "<|turn>", 3 },   { "<turn|>", 3 },     { "<|channel>", 4 },
                        { "<channel|>", 4 }, { "<|think|>", 4 }, { "<|tool_call>", 4 } };
 
+/* The template of a family is tests/golden/chat/templates/FAMILY.jinja. */
 static const struct vocabulary {
         const char *family;
         const struct marker *markers;
         uint32_t n;
         bool add_bos;
-        const char *template; /* what the family is recognised by, in the middle of other things */
+        int32_t eos; /* -1: none */
 } vocabularies[] = {
-        { "llama3.1", llama_markers, TDM_ARRAY_SIZE(llama_markers), true,
-          "{{- \"<|start_header_id|>system<|end_header_id|>\\n\\n\" }}{{- \"Cutting Knowledge Date: December 2023\\n\" "
-          "}}"
-          "{%- set date_string = \"26 Jul 2024\" %}" },
-        { "llama3.2", llama_markers, TDM_ARRAY_SIZE(llama_markers), true,
-          "{%- if strftime_now is defined %}{%- set date_string = strftime_now(\"%d %b %Y\") %}{%- else %}"
-          "{%- set date_string = \"26 Jul 2024\" %}<|start_header_id|>Cutting Knowledge Date: December 2023\\n" },
-        { "llama3", llama_markers, TDM_ARRAY_SIZE(llama_markers), true,
-          "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | "
-          "trim" },
-        { "qwen2.5", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false,
-          "{{- '<|im_start|>system\\n' }}You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-          "<tools></tools>\\n<tool_call>\\n" },
-        { "qwen3", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false,
-          "{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content + '\\n</think>\\n\\n' }}<tool_call>"
-          "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}" },
-        { "qwen3-thinking", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false,
-          "{{- '<|im_start|>' }}'\\n</think>\\n\\n'<tool_call>{{- '<|im_start|>assistant\\n<think>\\n' }}" },
-        { "qwen3-instruct", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false,
-          "{{- '<|im_start|>system\\n' }}<tools></tools>\\n<tool_call>\\n" },
-        { "qwen2", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false,
-          "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}" },
-        { "chatml", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false, "{{'<|im_start|>' + message['role'] + '\\n'}}" },
-        { "gpt-oss", oss_markers, TDM_ARRAY_SIZE(oss_markers), false,
-          "{{- \"<|start|>system<|message|>\" }}<|channel|>analysis" },
-        { "mistral", mistral_markers, TDM_ARRAY_SIZE(mistral_markers), true,
-          "{{- \"[AVAILABLE_TOOLS][\" }}{{- \"[INST]\" + system_message }}{{- \"[TOOL_CALLS][\" }}" },
-        { "mistral-v7", mistral_markers, TDM_ARRAY_SIZE(mistral_markers), true,
-          "{{- '[SYSTEM_PROMPT]' + system_message + '[/SYSTEM_PROMPT]' }}{{- '[INST]' + content + '[/INST]' }}" },
-        { "gemma4", gemma4_markers, TDM_ARRAY_SIZE(gemma4_markers), true,
-          "{{- '<|turn>system\\n' }}{{- '<turn|>\\n' }}" },
-        { "gemma4-large", gemma4_markers, TDM_ARRAY_SIZE(gemma4_markers), true,
-          "{{- '<|turn>system\\n' }}{{- '<turn|>\\n' }}{{- '<|channel>thought\\n<channel|>' }}" },
+        { "llama3.1", llama_markers, TDM_ARRAY_SIZE(llama_markers), true, -1 },
+        { "llama3.2", llama_markers, TDM_ARRAY_SIZE(llama_markers), true, -1 },
+        { "llama3", llama_markers, TDM_ARRAY_SIZE(llama_markers), true, -1 },
+        { "qwen2.5", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false, 2 },
+        { "qwen3", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false, 2 },
+        { "qwen3-thinking", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false, 2 },
+        { "chatml", qwen_markers, TDM_ARRAY_SIZE(qwen_markers), false, 2 },
+        { "gpt-oss", oss_markers, TDM_ARRAY_SIZE(oss_markers), false, 6 },
+        { "mistral", mistral_markers, TDM_ARRAY_SIZE(mistral_markers), true, 1 },
+        { "gemma4", gemma4_markers, TDM_ARRAY_SIZE(gemma4_markers), true, 2 },
 };
 
 struct chat {
         struct tdm_tokenizer *tokenizer;
-        enum tdm_chat_family family;
+        struct tdm_chat *chat;
 };
 
-static inline struct chat open_chat(const struct vocabulary *v, const char *template)
+static inline void close_chat(struct chat *c)
+{
+        tdm_chat_destroy(c->chat);
+        tdm_tokenizer_destroy(c->tokenizer);
+        *c = (struct chat){ 0 };
+}
+
+/* A named template of the file beside the first one. */
+struct named_template {
+        const char *key, *source;
+};
+
+/* template may be NULL. */
+static inline struct chat open_chat_with(const struct vocabulary *v, const char *template,
+                                         const struct named_template *named)
 {
         struct gguf_builder b = { 0 };
         struct tdm_gguf *g = NULL;
@@ -88,7 +80,7 @@ static inline struct chat open_chat(const struct vocabulary *v, const char *temp
         char byte[8];
         int fd;
 
-        build_header(&b, 0, 8);
+        build_header(&b, 0, 7u + (v->eos >= 0) + (template != NULL) + (named != NULL));
         build_key_string(&b, "tokenizer.ggml.model", "llama");
         build_array(&b, "tokenizer.ggml.tokens", VALUE_STRING, v->n + 256);
         for (uint32_t i = 0; i < v->n; i++)
@@ -106,15 +98,44 @@ static inline struct chat open_chat(const struct vocabulary *v, const char *temp
         build_key_bool(&b, "tokenizer.ggml.add_space_prefix", false);
         build_key_bool(&b, "tokenizer.ggml.add_bos_token", v->add_bos);
         build_key_u32(&b, "tokenizer.ggml.bos_token_id", 0);
-        build_key_string(&b, "tokenizer.chat_template", template);
+        if (v->eos >= 0)
+                build_key_u32(&b, "tokenizer.ggml.eos_token_id", (uint32_t)v->eos);
+        if (template)
+                build_key_string(&b, "tokenizer.chat_template", template);
+        if (named)
+                build_key_string(&b, named->key, named->source);
         fd = build_fd(b.data, b.size);
         build_reset(&b);
         assert_int_equal(tdm_gguf_open(&g, fd, "chat", &err), 0);
         close(fd);
         if (tdm_tokenizer_new(&c.tokenizer, g, &err))
                 fail_msg("%s", err.message);
-        c.family = tdm_chat_family_of(g, c.tokenizer);
+        assert_int_equal(tdm_chat_new(&c.chat, g, c.tokenizer), 0);
         tdm_gguf_close(g);
+        return c;
+}
+
+static inline char *read_template(const char *family)
+{
+        char path[128], *text = malloc(16384);
+        size_t size;
+        FILE *f;
+
+        snprintf(path, sizeof(path), "tests/golden/chat/templates/%s.jinja", family);
+        f = fopen(path, "re");
+        assert_non_null(f);
+        size = fread(text, 1, 16383, f);
+        text[size] = '\0';
+        fclose(f);
+        return text;
+}
+
+static inline struct chat open_chat(const struct vocabulary *v)
+{
+        char *template = read_template(v->family);
+        struct chat c = open_chat_with(v, template, NULL);
+
+        free(template);
         return c;
 }
 

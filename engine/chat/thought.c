@@ -37,25 +37,25 @@ static void append_gap(const struct tdm_tokenizer *tokenizer, const char *gap, s
                 thought->n_end = from;
 }
 
-int tdm_chat_thought_of(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                        struct tdm_chat_thought *ret)
+int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_chat_thought *ret)
 {
         static const char *const to_answer[] = { "<|end|>",     "<|start|>", "assistant",
                                                  "<|channel|>", "final",     "<|message|>" };
-        const struct tdm_chat_row *row = tdm_chat_row_of(family);
+        const struct tdm_tokenizer *tokenizer = chat->tokenizer;
+        const struct tdm_chat_template *t = &chat->plain;
         struct tdm_chat_thought thought = { .open = -1 };
         uint32_t id;
         int r = 0;
 
-        if (!row || !tdm_chat_row_thinks(row))
+        if (!tdm_chat_template_thinks(t))
                 return -EOPNOTSUPP;
-        if (row->calls == TDM_CHAT_CALLS_CHANNELLED) {
+        if (t->calls == TDM_CHAT_CALLS_CHANNELLED) {
                 thought.is_begun = true;
                 for (size_t i = 0; i < TDM_ARRAY_SIZE(to_answer) && r == 0; i++)
                         r = append(tokenizer, to_answer[i], &thought);
                 thought.n_close = thought.n_end;
         } else {
-                thought.is_begun = row->always_thinks;
+                thought.is_begun = is_open;
                 if (!thought.is_begun && tdm_tokenizer_find_marker(tokenizer, "<think>", &id) == 0)
                         thought.open = id;
                 r = append(tokenizer, "</think>", &thought);

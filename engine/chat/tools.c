@@ -20,7 +20,7 @@ size_t tdm_chat_mark_bytes(const struct tdm_tokenizer *tokenizer, const char *ma
 struct builder {
         struct tdm_composer *c;
         const struct tdm_tokenizer *tokenizer;
-        const struct tdm_chat_row *row;
+        const struct tdm_chat_template *template;
         const struct tdm_chat_tool_use *use;
         struct tdm_json tools;
         struct tool {
@@ -201,9 +201,9 @@ static uint32_t tagged(struct builder *b)
         calls = b->use->one_call ? call :
                                    cat(b, call, tdm_composer_rep(b->c, cat(b, text(b, "\n"), call), 0, UINT32_MAX));
         if (must)
-                return b->row->always_thinks ? cat(b, mark(b, "</think>"), cat(b, text(b, "\n\n"), calls)) : calls;
+                return b->use->thought_is_open ? cat(b, mark(b, "</think>"), cat(b, text(b, "\n\n"), calls)) : calls;
         /* Where these are plain pieces, the free text has them as any other. */
-        if (b->row->splits_thinking && is_control(b, "</think>"))
+        if (b->template->splits_thinking && is_control(b, "</think>"))
                 before = cat(b, cat(b, cat(b, opt(b, mark(b, "<think>")), free_text), opt(b, mark(b, "</think>"))),
                              free_text);
         return b->use->choice == TDM_CHAT_CHOICE_NONE ? before : cat(b, before, opt(b, calls));
@@ -277,28 +277,27 @@ static uint32_t channelled(struct builder *b)
         return cat(b, tdm_composer_rep(b->c, before, 0, UINT32_MAX), last);
 }
 
-int tdm_chat_tools_grammar(struct tdm_grammar **ret, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                           const struct tdm_chat_tool_use *use, const struct tdm_grammar_limits *limits,
-                           struct tdm_error *err)
+int tdm_chat_tools_grammar(struct tdm_grammar **ret, const struct tdm_chat *chat, const struct tdm_chat_tool_use *use,
+                           const struct tdm_grammar_limits *limits, struct tdm_error *err)
 {
         static uint32_t (*const forms[])(struct builder * b) = { [TDM_CHAT_CALLS_TAGGED] = tagged,
                                                                  [TDM_CHAT_CALLS_WHOLE] = whole,
                                                                  [TDM_CHAT_CALLS_LISTED] = listed,
                                                                  [TDM_CHAT_CALLS_CHANNELLED] = channelled };
-        struct builder b = { .row = tdm_chat_row_of(family), .tokenizer = tokenizer, .use = use, .err = err };
+        struct builder b = {
+                .template = tdm_chat_template_for(chat, true), .tokenizer = chat->tokenizer, .use = use, .err = err
+        };
         int r;
 
-        if (!b.row)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED,
-                                     "tools: the model has no chat template that is known here");
-        if (!b.row->tools)
-                return tdm_error_set(err, TDM_E_UNSUPPORTED, "tools have no form in the model's chat template (%s)",
-                                     b.row->name);
+        if (chat->refusal[0])
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "tools: %s", chat->refusal);
+        if (b.template->calls == TDM_CHAT_CALLS_NONE)
+                return tdm_error_set(err, TDM_E_UNSUPPORTED, "tools have no form in the model's chat template");
         r = tdm_composer_new(&b.c, limits);
         if (r == 0)
                 r = read_tools(&b);
         if (r == 0)
-                r = tdm_composer_finish(b.c, forms[b.row->calls](&b), ret, err);
+                r = tdm_composer_finish(b.c, forms[b.template->calls](&b), ret, err);
         tdm_composer_destroy(b.c);
         tdm_json_deinit(&b.tools);
         free(b.wanted);

@@ -1,9 +1,9 @@
 /* Calls of tools in what a model writes: the grammar that a turn must follow, and the parser that takes it apart.
  *
- * Each family writes calls in its own form. The grammar allows a call only in that form, with the name of a tool and
- * arguments that satisfy the tool's schema, so the parser meets nothing else; a turn that was cut off may end
- * anywhere. The parser tells thoughts from the answer too. Both are about bytes: the text of the pieces, and for
- * control pieces what tdm_vocabulary_marker() gives. */
+ * Models write calls in several forms. The grammar allows a call only in the form of the model's template, with the
+ * name of a tool and arguments that satisfy the tool's schema, so the parser meets nothing else; a turn that was cut
+ * off may end anywhere. The parser tells thoughts from the answer too. Both are about bytes: the text of the pieces,
+ * and for control pieces what tdm_vocabulary_marker() gives. */
 #ifndef TDM_ENGINE_CHAT_TOOLS_H
 #define TDM_ENGINE_CHAT_TOOLS_H
 
@@ -21,7 +21,8 @@ struct tdm_chat_tool_use {
         struct tdm_chat_text tools; /* as in struct tdm_chat_options */
         enum tdm_chat_choice choice;
         struct tdm_chat_text name; /* of TDM_CHAT_CHOICE_NAMED */
-        bool one_call;             /* at most one in a turn; for some families there are never more */
+        bool thought_is_open;      /* the prompt ends with the start of a thought */
+        bool one_call;             /* at most one in a turn; in some forms there are never more */
 };
 
 #define TDM_CHAT_TOOL_NAME_MAX 64u
@@ -30,10 +31,9 @@ struct tdm_chat_tool_use {
 
 /* The grammar of the model's turn behind a prompt of tdm_chat_render(). REQUIRED and NAMED begin with the call: no text
  * and no thought comes before it. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: the tools are malformed, hold something that is
- * not held, or the family has no form for calls. */
-int tdm_chat_tools_grammar(struct tdm_grammar **ret, enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                           const struct tdm_chat_tool_use *use, const struct tdm_grammar_limits *limits,
-                           struct tdm_error *err);
+ * not held, or the model's template has no form for calls. */
+int tdm_chat_tools_grammar(struct tdm_grammar **ret, const struct tdm_chat *chat, const struct tdm_chat_tool_use *use,
+                           const struct tdm_grammar_limits *limits, struct tdm_error *err);
 
 enum tdm_chat_part_kind {
         TDM_CHAT_PART_TEXT,      /* what people read */
@@ -51,9 +51,9 @@ struct tdm_chat_thought {
         uint32_t n_end;
         uint32_t n_close; /* of these, what closes it; the rest is white space that templates write there */
 };
-/* 0. -EOPNOTSUPP: the family has none. -ENOENT: the vocabulary cannot write the end. */
-int tdm_chat_thought_of(enum tdm_chat_family family, const struct tdm_tokenizer *tokenizer,
-                        struct tdm_chat_thought *ret);
+/* 0. is_open: the prompt ends with the start of one. -EOPNOTSUPP: the model has none. -ENOENT: the vocabulary cannot
+ * write the end. */
+int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_chat_thought *ret);
 
 /* One piece of a turn. Text and thoughts lose the white space at their ends where a call or the answer follows. */
 struct tdm_chat_part {
@@ -66,10 +66,10 @@ struct tdm_chat_part {
 
 struct tdm_chat_parser;
 
-/* One turn. with_calls: it may call tools; else only thoughts are told from text. -EOPNOTSUPP: the family has no calls,
- * or no thoughts. */
-int tdm_chat_parser_new(struct tdm_chat_parser **ret, enum tdm_chat_family family,
-                        const struct tdm_tokenizer *tokenizer, bool with_calls);
+/* One turn. with_calls: it may call tools; else only thoughts are told from text. thought_is_open: the prompt ends with
+ * the start of one. -EOPNOTSUPP: the model's template has no form for calls, or none for thoughts. */
+int tdm_chat_parser_new(struct tdm_chat_parser **ret, const struct tdm_chat *chat, bool with_calls,
+                        bool thought_is_open);
 void tdm_chat_parser_destroy(struct tdm_chat_parser *parser);
 void tdm_chat_parser_destroyp(struct tdm_chat_parser **parser);
 /* Takes the next bytes; *ret_parts [*ret_n] are what they add, valid until the next call. 0 or -ENOMEM. */

@@ -44,12 +44,19 @@ static void talk(const struct tdm_gguf *g, const struct tdm_tokenizer *t)
                 { TDM_CHAT_SYSTEM, text, 3 },
                 { TDM_CHAT_USER, text, sizeof(text) - 1 },
         };
+        struct tdm_chat_prompt prompt;
         struct tdm_decoder decoder;
+        struct tdm_chat *chat;
+        struct tdm_error err;
         uint32_t ids[64];
         ssize_t n;
 
-        n = tdm_chat_encode(tdm_chat_family_of(g, t), t, messages, 2, ids, 64);
-        assert(n != 0);
+        assert(tdm_chat_new(&chat, g, t) == 0);
+        if (tdm_chat_render(chat, messages, 2, NULL, &prompt, &err) == 0) {
+                assert(tdm_chat_encode(chat, &prompt, NULL, ids, 64) >= 0);
+                tdm_chat_prompt_deinit(&prompt);
+        }
+        tdm_chat_destroy(chat);
         n = tdm_tokenizer_encode(t, text, sizeof(text) - 1, TDM_TOKENIZE_SPECIAL, ids, 64);
         assert(n > 0);
         tdm_decoder_init(&decoder, t, true);

@@ -189,7 +189,7 @@ def chat_and_options():
         equal(refused("", {}), ERROR + "BadRequest", "no prompt")
         equal(refused(PROMPT, {"model": "nonesuch"}), ERROR + "NoModel", "no such model")
         equal(refused(PROMPT, {"model": "../x"}), ERROR + "NoModel", "a model's path")
-        for messages in ([], [("user", "hi"), ("assistant", "yes")], [("robot", "hi")]):
+        for messages in ([], [("robot", "hi")]):
             equal(refused(D.Array(messages, signature="(ss)"), {}, "Chat", "a(ss)a{sv}"), ERROR + "BadRequest",
                   f"chat {messages}")
         # What is asked for asynchronously fails asynchronously, and says so.

@@ -315,9 +315,13 @@ static void introduce_model(struct chat *chat)
                 out_printf("%s answers. ", term_safe(m->name));
         out_puts("/help lists commands, /bye or Ctrl-D leaves.\n");
         if (m && (strcmp(m->chat, "none") == 0))
-                complain("%s has no chat template that is known, so it cannot answer messages: /model NAME takes "
-                         "another model, /models lists them, and `tandem generate -m %s` continues raw text",
+                complain("%s has no chat template, so it cannot answer messages: /model NAME takes another model, "
+                         "/models lists them, and `tandem generate -m %s` continues raw text",
                          m->name, m->name);
+        else if (m && *m->chat && strcmp(m->chat, "jinja") != 0)
+                complain("%s cannot answer messages, because of %s: /model NAME takes another model, /models lists "
+                         "them, and `tandem generate -m %s` continues raw text",
+                         m->name, m->chat, m->name);
         tandem_model_list_free(list);
 }
 
