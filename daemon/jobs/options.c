@@ -5,8 +5,6 @@
 #include <assert.h>
 #include <math.h>
 
-#define MAX_BIAS 100.0
-
 static_assert(TDM_JOB_MAX_TEXTS == TDM_MAX_STOPS, "the table and the matcher take as many stop strings");
 
 const size_t tdm_job_option_offsets[TDM_N_JOB_OPTIONS] = {
@@ -157,10 +155,12 @@ static int take_bias(const char **at, struct tdm_logit_bias *ret, struct tdm_err
                 if (errno == 0 && id <= UINT32_MAX && *end == ':' && end[1] != 0 && strchr("+-.0123456789", end[1]))
                         bias = strtod(end + 1, &end);
         }
-        if (!(fabs(bias) <= MAX_BIAS) || (*end && *end != ','))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "logit-bias: '%.*s' is not ID:BIAS with a token id and a number from -100 to 100",
-                                     TDM_UTF8_CUT(start, strcspn(start, ",") < 60 ? strcspn(start, ",") : 60));
+        if (!(fabs(bias) <= (double)TDM_MAX_BIAS) || (*end && *end != ','))
+                return tdm_error_set(
+                        err, TDM_E_BAD_REQUEST,
+                        "logit-bias: '%.*s' is not ID:BIAS with a token id and a number from -%.0f to %.0f",
+                        TDM_UTF8_CUT(start, strcspn(start, ",") < 60 ? strcspn(start, ",") : 60), (double)TDM_MAX_BIAS,
+                        (double)TDM_MAX_BIAS);
         *ret = (struct tdm_logit_bias){ (uint32_t)id, (float)bias };
         *at = *end ? end + 1 : end;
         return 0;

@@ -15,7 +15,7 @@
 #define TDM_MAX_TOP_K 1024u  /* candidates that top-p and min-p choose among where top_k is 0 */
 #define TDM_HISTORY_MAX 256u /* tokens the repetition penalty looks back on */
 #define TDM_MAX_BIASES 512u  /* of a row */
-#define TDM_MAX_BIAS 1000.0f /* and the least is its negative */
+#define TDM_MAX_BIAS 100.0f  /* as OpenAI's API has it; and the least is its negative */
 #define TDM_MAX_MOVED (TDM_HISTORY_MAX + TDM_MAX_BIASES)
 #define TDM_NO_TOKEN UINT32_MAX /* as a result's token: none was drawn, because the row's mask did not come */
 

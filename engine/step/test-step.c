@@ -148,6 +148,8 @@ static const struct lie {
         { "token of a bias", BIAS, 2, offsetof(struct tdm_logit_bias, id), 50 },
         { "bias NaN", BIAS, 0, offsetof(struct tdm_logit_bias, bias), 0x7fc00000 },
         { "bias without end", BIAS, 0, offsetof(struct tdm_logit_bias, bias), 0x7f800000 },
+        { "bias above 100", BIAS, 0, offsetof(struct tdm_logit_bias, bias), 0x42c80001 },
+        { "bias below -100", BIAS, 0, offsetof(struct tdm_logit_bias, bias), 0xc2c80001 },
         { "temperature NaN", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.temperature), 0x7fc00000 },
         { "mask past the last", LOGITS, 0, offsetof(struct tdm_step_logits, mask), 7 },
         { "alternatives", LOGITS, 1, offsetof(struct tdm_step_logits, sampling.n_top), TDM_MAX_TOP + 1 },
