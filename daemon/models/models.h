@@ -79,7 +79,7 @@ struct tdm_model_said {
         uint64_t at; /* a later one is larger; 0: free */
 };
 
-/* What users are charged for a model (charges.c, places.c). */
+/* What users are charged for a model (charges.c, users.c). */
 struct tdm_model_charges {
         bool reads, has_place;                /* LOADS of account, MODELS of holder */
         uint64_t metadata;                    /* METADATA_BYTES of … */
@@ -130,7 +130,7 @@ struct tdm_model {
         struct tdm_account *account; /* who asked for it first; may be NULL */
         struct tdm_account *holder;  /* who wanted the weights: has its place in the fleet … */
         struct tdm_model_charges charges;
-        struct tdm_list users; /* those with jobs on it: one of them may get the place (places.c) */
+        struct tdm_list users; /* those with jobs on it: one of them may get the place (users.c, places.c) */
         bool fetching;         /* a thread brings rows of the file into memory; no step can be made meanwhile … */
         struct fetch *fetched; /* … and what it brought last, until a step has it (inputs.c) */
         struct tdm_model_way way;
