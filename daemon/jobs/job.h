@@ -233,6 +233,12 @@ struct tdm_job *tdm_job_ref(struct tdm_job *job);
 void tdm_job_unref(struct tdm_job *job);
 void tdm_job_unrefp(struct tdm_job **job);
 
+/* Of the generated tokens: thoughts, and the marks around them. */
+static inline uint32_t tdm_job_thinking_tokens(const struct tdm_job *job)
+{
+        return job->text.turn ? tdm_turn_thinking_tokens(job->text.turn) : 0;
+}
+
 static inline bool tdm_job_has_grammar(const struct tdm_job *job)
 {
         return job->text.constraint && tdm_constraint_has_grammar(job->text.constraint);

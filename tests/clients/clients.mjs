@@ -14,6 +14,7 @@ const anthropic = new Anthropic({ baseURL: url, apiKey: "not used", maxRetries: 
 const ollama = new Ollama({ host: url });
 const compatible = createOpenAICompatible({ name: "tandem", baseURL: `${url}/v1`, includeUsage: true });
 const chat = { model: "tale", messages: [{ role: "user", content: want.question }], max_tokens: 40, seed: 7 };
+const thinks = { model: want.thinker, messages: [{ role: "user", content: want.question }], max_tokens: 40, seed: 7 };
 const prompt = { model: "tale", prompt: want.prompt, max_tokens: 40, seed: 7 };
 
 async function text(stream, of) {
@@ -108,7 +109,7 @@ const cases = {
                                         (e) => e.type === "response.output_text.delta" ? e.delta : ""), want.chat);
         },
         async openai_refusals() {
-                for (const bad of [{ temperature: 3 }, { n: 0 }, { max_tokens: -1 }, { no_such: 1 }, { stop: [1] }])
+                for (const bad of [{ temperature: 3 }, { n: 0 }, { max_tokens: -1 }, { min_tokens: 1 }, { stop: [1] }])
                         await assert.rejects(openai.chat.completions.create({ ...chat, ...bad }),
                                              (e) => e instanceof OpenAI.BadRequestError &&
                                                      e.param === Object.keys(bad)[0]);
@@ -162,6 +163,59 @@ const cases = {
                 assert.notEqual((await ollama.generate({ model: "tale", prompt: want.prompt, raw: true,
                                                          options: moved })).response, want.text);
                 await assert.rejects(ollama.chat({ model: "no-such", messages }), (e) => e.status_code === 404);
+        },
+        async openai_thinks() {
+                const request = { ...thinks, reasoning_effort: "high", reasoning_budget: 9 };
+                const whole = await openai.chat.completions.create(request), { message } = whole.choices[0];
+                const chunks = await openai.chat.completions.create({ ...request, stream: true });
+
+                assert.ok(message.reasoning_content.length > 5 && message.content.length > 5);
+                assert.equal(whole.usage.completion_tokens_details.reasoning_tokens, 10);
+                assert.equal(await text(chunks, (c) => c.choices[0]?.delta.reasoning_content),
+                             message.reasoning_content);
+                await openai.chat.completions.create({ ...request, messages: [...thinks.messages, message,
+                                                                              ...thinks.messages] });
+                await assert.rejects(openai.chat.completions.create({ ...chat, reasoning_effort: "high" }),
+                                     (e) => e.status === 400 && e.param === "reasoning_effort");
+        },
+        async openai_responses_think() {
+                const request = { model: want.thinker, input: want.question, max_output_tokens: 20, seed: 7,
+                                  reasoning: { effort: "high" } };
+                const whole = await openai.responses.create(request);
+                const streamed = await openai.responses.stream(request).finalResponse();
+
+                assert.deepEqual(whole.output.map((i) => [i.type, i.content[0].type]),
+                                 [["reasoning", "reasoning_text"]]);
+                assert.equal(whole.usage.output_tokens_details.reasoning_tokens, 20);
+                assert.equal(streamed.output[0].content[0].text, whole.output[0].content[0].text);
+                await openai.responses.create({ ...request, input: [
+                        { role: "user", content: "Hi" }, ...whole.output, { role: "assistant", content: "Yes" },
+                        { role: "user", content: "Hi" }] });
+        },
+        async anthropic_thinks() {
+                const request = { model: want.thinker, messages: thinks.messages, max_tokens: 40, seed: 7,
+                                  thinking: { type: "enabled", budget_tokens: 9 } };
+                const whole = await anthropic.messages.create(request);
+                const streamed = await anthropic.messages.stream(request).finalMessage();
+                const again = (content) => anthropic.messages.create({ ...request, messages: [
+                        ...thinks.messages, { role: "assistant", content }, ...thinks.messages] });
+
+                assert.deepEqual(whole.content.map((b) => b.type), ["thinking", "text"]);
+                assert.deepEqual(streamed.content, whole.content);
+                assert.equal((await again(whole.content)).type, "message");
+                await assert.rejects(again([{ ...whole.content[0], thinking: "Another." }, whole.content[1]]),
+                                     Anthropic.BadRequestError);
+        },
+        async ollama_thinks() {
+                const request = { model: want.thinker, messages: thinks.messages, think: true,
+                                  options: { num_predict: 20, seed: 7 } };
+                const whole = await ollama.chat(request);
+
+                assert.ok(whole.message.thinking.length > 5);
+                assert.equal(await text(await ollama.chat({ ...request, stream: true }), (c) => c.message.thinking),
+                             whole.message.thinking);
+                await assert.rejects(ollama.chat({ ...request, model: "tale" }),
+                                     (e) => /no form for thoughts/.test(e.message));
         },
         async anthropic_client() {
                 const request = { model: "tale", max_tokens: 40, messages: chat.messages, temperature: 1 };

@@ -124,6 +124,36 @@ def calls():
 
 
 @test
+def thoughts():
+    """What a model thinks comes as events of its own, is counted, and is no part of the text."""
+    name = name_of("qwen3-thinking")
+    with Bus() as bus, bus.daemon(models=(model_of("qwen3-thinking"), model_of("llama3.1")), placement=None) as d:
+        c = Client(bus).wait()
+        D = c.dbus
+        options = {"model": name, "max_tokens": D.UInt32(40), "temperature": 1.0, "thinking_budget": D.UInt32(9)}
+        events = chat(c, [("user", "Weather in Oslo?")], seed=4, **options)
+        want = Job(d, **request(model=name, chat=[("user", "Weather in Oslo?")], n=40, temp=1.0, seed=4,
+                                ignore_end=False), thinking_budget=9).wait()
+        same_ids([e["id"] for e in events if e["event"] == "token"], want.ids, "ids by bus and socket")
+        thought = "".join(e["text"] for e in events if e["event"] == "thinking")
+        equal(thought, b"".join(want.thoughts).decode(), "thought")
+        equal("".join(e["text"] for e in events if e["event"] in ("token", "done")), want.text, "text")
+        equal((events[-1]["thinking_tokens"], want.done["thinking_tokens"]), (10, 10), "tokens of the thought")
+        messages = D.Array([("user", "Weather in Oslo?")], signature="(ss)")
+        path, fd = c.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", messages,
+                          c.options({"output": "text", "seed": 4, **options}))
+        equal(read_all(fd.take()).decode(), want.text, "the pipe of text has the answer alone")
+        try:
+            path, fd = c.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", messages,
+                              c.options({"model": name_of("llama3.1"), "thinking": "high"}))
+            os.close(fd.take())
+            message = str(c.until_done(str(path))["ErrorMessage"])
+        except D.DBusException as e:
+            message = e.get_dbus_message()
+        check("thinking" in message, "what a model cannot do", message)
+
+
+@test
 def refusals():
     with Bus() as bus, bus.daemon(models=(TALE, model_of("qwen3")), placement=None) as d:
         c = Client(bus).wait()
@@ -135,7 +165,7 @@ def refusals():
                 (user, {"tool_choice": "function:fly"}, "fly"),
                 (user, {"tools": "[7]"}, "a tool is not"),
                 (user, {"regex": "a"}, "not several"),
-                (user, {"model": "tale"}, "gemma"),
+                (user, {"model": "tale"}, "no form"),
                 (user, {"tool_calls": D.Array([(D.UInt32(4), "a", "b", "{}")], signature="(usss)")}, "tool-calls"),
                 (user, {"tool_answers": D.Array([(D.UInt32(0), "a", "b")], signature="(uss)")}, "tool-answers"),
                 (user, {"tool_answers": D.Array(["a"], signature="s")}, "tool-answers")):

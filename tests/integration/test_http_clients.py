@@ -62,9 +62,11 @@ def by_hand(d, *more, prompt):
 @test
 def official_clients():
     path = folder()
-    with Daemon(placement=None) as d, Gateway(d) as g:
+    thinker = make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking")
+    with Daemon(models=(TALE, thinker), placement=None) as d, Gateway(d) as g:
         banned = d.tokenize(by_hand(d, "--raw", prompt=PROMPT))[3]
-        want = {"prompt": PROMPT, "question": QUESTION, "bias": {str(banned): -100, "300": 2.5},
+        want = {"thinker": os.path.basename(thinker)[:-len(".gguf")], "prompt": PROMPT,
+                "question": QUESTION, "bias": {str(banned): -100, "300": 2.5},
                 "text": by_hand(d, "--raw", prompt=PROMPT),
                 "chat": by_hand(d, "--chat", prompt=QUESTION),
                 "moved": by_hand(d, "--raw", "--frequency-penalty", "0.7", "--presence-penalty", "-0.4", "--logit-bias",
@@ -74,7 +76,7 @@ def official_clients():
                            env=dict(os.environ, TANDEM_URL=f"http://127.0.0.1:{g.port}", TANDEM_WANT=json.dumps(want)))
         print(r.stdout, end="")
         equal(r.returncode, 0, f"the clients' cases: {r.stdout[-4000:]}")
-        equal(len(re.findall("^ok   ", r.stdout, re.M)), 15, "cases")
+        equal(len(re.findall("^ok   ", r.stdout, re.M)), 19, "cases")
 
 
 main()

@@ -33,6 +33,14 @@ def refused(g, path, status=400, **more):
     return error if isinstance(error, str) else error["message"]
 
 
+def prompt_tokens(g, path, **more):
+    limit = {OLLAMA: {"options": {"num_predict": 1}}, RESPONSES: {"max_output_tokens": 1}}
+    answer = g.post(path, body_of(path, **limit.get(path, {"max_tokens": 1}), **more) if path != MESSAGES else
+                    dict(body_of(path, **more), max_tokens=1))
+    usage = answer.get("usage", answer)
+    return next(usage[k] for k in ("prompt_tokens", "input_tokens", "prompt_eval_count") if k in usage)
+
+
 @test
 def asked_for():
     """Each API's switch becomes the job's option, and what is no such value is refused by name."""
@@ -137,8 +145,9 @@ def signed():
 def real():
     """Through workers: a budget, a schema behind it, a stop text; and what a model cannot do, by the API's own name."""
     model = make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking")
-    name = os.path.basename(model)[:-len(".gguf")]
-    with Daemon(models=(TALE, model), placement=None) as d, Gateway(d) as g:
+    switched = make_model("npu", "q8_0", arch="qwen3", chat="qwen3")
+    name, switch = (os.path.basename(m)[:-len(".gguf")] for m in (model, switched))
+    with Daemon(models=(TALE, model, switched), placement=None) as d, Gateway(d) as g:
         schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
                   "required": ["n"], "additionalProperties": False}
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -154,6 +163,10 @@ def real():
               (message["reasoning_content"][:9], "length"), f"{stop!r} in a thought stops nothing")
         content = g.post(MESSAGES, body_of(MESSAGES, model=name, thinking={"type": "enabled", "budget_tokens": 9}))
         equal([b["type"] for b in content["content"]], ["thinking", "text"], "Anthropic's")
+        for path, off in ((CHAT, {"reasoning_effort": "none"}), (MESSAGES, {"thinking": {"type": "disabled"}}),
+                          (RESPONSES, {"reasoning": {"effort": "none"}}), (OLLAMA, {"think": False})):
+            n = [prompt_tokens(g, path, model=switch, **more) for more in ({}, off)]
+            check(n[1] > n[0], f"{path}: off is written in the prompt", n)
         for path, more, part in ((CHAT, {"reasoning_effort": "high"}, "'reasoning_effort': "),
                                  (RESPONSES, {"reasoning": {"effort": "high"}}, "'reasoning.effort': "),
                                  (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 9}}, "'thinking': "),

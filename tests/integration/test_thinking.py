@@ -1,7 +1,9 @@
 """Thoughts before an answer, through real workers: told from the answer, switched, ended by a budget. Models have
 random weights: they think where their template has opened a thought, and end it where a budget makes them."""
 import json
+import pty
 import re
+import subprocess
 
 import os
 import sys
@@ -130,6 +132,51 @@ def switched():
                            ("a model thinks in a chat", {"thinking_budget": 5}),
                            ("thinking is off", {"chat": HI, "thinking": OFF, "thinking_budget": 5})):
             equal(refused(d, part, **request(model=name_of("qwen3"), **more)), "bad-request", str(more))
+
+
+def on_terminal(d, *args):
+    """What the command writes to a terminal."""
+    master, slave = pty.openpty()
+    env = dict(d.environment(), TANDEM_SOCKET=d.socket, TERM="xterm", HOME=d.dir, XDG_STATE_HOME=d.dir)
+    p = subprocess.Popen([os.path.join(BIN, "tandem"), *args], stdin=slave, stdout=slave, stderr=slave, env=env,
+                         start_new_session=True)
+    os.close(slave)
+    out = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        out += piece
+    p.wait(30)
+    os.close(master)
+    return out.decode(errors="replace")
+
+
+@test
+def command():
+    """A pipe gets the answer alone, a terminal the thought too, dimmed, and --json has both."""
+    args = ("generate", "-m", name_of("qwen3-thinking"), "--think-budget", "9", "-n", "30", "--seed", "3", HI[0][1])
+    with daemon("qwen3-thinking", "llama3.1") as d:
+        lines = [json.loads(line) for line in d.cli(*args, "--json").stdout.splitlines()]
+        thought = "".join(e.get("thinking", "") for e in lines)
+        text = "".join(e["text"] for e in lines if e["event"] == "token") + lines[-1]["tail"]
+        equal((lines[-1]["thinking_tokens"], lines[-1]["ids"][9]), (10, CLOSE), "--json")
+        check(thought and text, "both", lines)
+        equal(d.cli(*args).stdout.decode(), text, "a pipe gets the answer alone")
+        shown = on_terminal(d, *args)
+        dimmed = "".join(re.findall("\x1b\\[0?;?2m(.*?)\x1b\\[", shown, re.S))
+        word = max(thought.split(), key=len)
+        check(word in dimmed, f"{word!r} is dimmed", shown)
+        check(max(text.split(), key=len) in shown.replace("\r\n", ""), "the answer", shown)
+        said = d.cli("chat", *args[1:-1], input=HI[0][1].encode() + b"\n").stdout.decode()
+        equal(said.rstrip("\n"), text.rstrip("\n"), "chat, from a pipe")
+        said = d.cli("chat", "-m", name_of("llama3.1"), input=b"/set think high\nHi\n")
+        check(said.returncode != 0 and "no form for thoughts" in said.stderr.decode(), "/set think", said.stderr)
+        r = d.cli("generate", "--raw", "--think", "on", "Hi")
+        check(r.returncode == 2 and "--raw excludes" in r.stderr.decode(), "raw text", r.stderr)
 
 
 main()

@@ -7,6 +7,7 @@
 #include "client-lib/cli/conversation.h"
 #include "client-lib/cli/line-reader.h"
 #include "client-lib/cli/markdown.h"
+#include "client-lib/cli/thought.h"
 #include "common/suggest.h"
 
 #include <inttypes.h>
@@ -21,6 +22,7 @@ struct chat {
         struct chat_options given;
         struct conversation said;
         struct markdown markdown;
+        struct thought_view thought;
         bool stats;            /* a line about each answer */
         bool heard;            /* that there was any line */
         bool warned;           /* that one more Ctrl-C leaves */
@@ -89,6 +91,9 @@ static void on_chat_token(struct tandem_job *job, const struct tandem_token *tok
         struct chat *chat = userdata;
 
         progress_clear();
+        thought_write(&chat->thought, token->thinking, token->thinking_size);
+        if (token->size > 0)
+                thought_end(&chat->thought);
         if (term_stdout_tty)
                 markdown_write(&chat->markdown, token->text, token->size);
         else
@@ -242,6 +247,9 @@ static int answer_message(struct chat *chat)
         }
 
         markdown_end(&chat->markdown);
+        if (result->tail_size > 0)
+                thought_end(&chat->thought);
+        chat->thought.open = false;
         out_text(result->tail, result->tail_size);
         if (out_mid_line() || result->generated_tokens == 0 || outcome == RUN_INTERRUPTED) /* behind the ^C */
                 out_puts("\n");
@@ -708,7 +716,9 @@ const struct command command_chat = {
                  "\"\"\" begins and ends a message of several lines. A backslash at the end of a line goes on "
                  "with the next one. Ctrl-C stops an answer; at the prompt it drops what was typed, and at an "
                  "empty prompt it warns once and then exits with 130, Ctrl-D with 0. When the model's context is "
-                 "full, the oldest turns are forgotten, and this is said. From a pipe, each line is one message, "
+                 "full, the oldest turns are forgotten, and this is said. What the model thinks before it answers is "
+                 "shown dimmed on a terminal and is left out elsewhere; /set think off (or on, low, medium, high) "
+                 "changes whether it does. From a pipe, each line is one message, "
                  "and the first failure ends it.",
         COMMAND_ARGS(args),
         .job_args = JOB_ARGS_ALL,

@@ -1,6 +1,7 @@
 /* tandem generate: one prompt, one text. */
 #include "client-lib/cli/cli.h"
 #include "client-lib/cli/talk.h"
+#include "client-lib/cli/thought.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -25,6 +26,7 @@ struct generate {
         const char *echo;       /* shown before the first token; NULL: nothing is */
         size_t echo_size;
         size_t n_tokens; /* that came */
+        struct thought_view thought;
         bool asked_again;
         struct tandem_error refusal; /* why it is asked again */
 };
@@ -66,6 +68,9 @@ static void on_text_token(struct tandem_job *job, const struct tandem_token *tok
         progress_clear();
         if (!g->json) {
                 echo_prompt(g);
+                thought_write(&g->thought, token->thinking, token->thinking_size);
+                if (token->size > 0)
+                        thought_end(&g->thought);
                 out_text(token->text, token->size);
                 out_flush();
                 return;
@@ -76,6 +81,10 @@ static void on_text_token(struct tandem_job *job, const struct tandem_token *tok
         json_key(&line, "text");
         json_text(&line, token->text, token->size);
         json_field_number(&line, "logprob", token->logprob);
+        if (token->thinking_size > 0) {
+                json_key(&line, "thinking");
+                json_text(&line, token->thinking, token->thinking_size);
+        }
         if (token->n_top > 0) {
                 json_key(&line, "top");
                 for (size_t i = 0; i < token->n_top; i++) {
@@ -110,6 +119,8 @@ static void print_done(const struct generate *g, const uint32_t *ids, size_t n_i
         json_field_u64(&line, "prompt_tokens", result->prompt_tokens);
         json_field_u64(&line, "cached_tokens", result->cached_tokens);
         json_field_u64(&line, "generated_tokens", result->generated_tokens);
+        if (result->thinking_tokens > 0)
+                json_field_u64(&line, "thinking_tokens", result->thinking_tokens);
         json_key(&line, "ids");
         json_ids(&line, ids, n_ids);
         json_field_number(&line, "ttft_ms", result->ttft_ms);
@@ -240,8 +251,10 @@ static int report_end(struct generate *g, const struct tandem_job *job, enum run
         if (outcome == RUN_OUTPUT_GONE)
                 return out_finish();
         if (result && !g->json) {
-                if (result->tail_size > 0)
+                if (result->tail_size > 0) {
                         echo_prompt(g);
+                        thought_end(&g->thought);
+                }
                 out_text(result->tail, result->tail_size);
         }
         if (result && !g->json && term_stdout_tty && result->reason == TANDEM_REASON_LENGTH) {
@@ -443,9 +456,12 @@ void generate_options_deinit(struct generate_options *given)
 
 static int check_usage(struct generate_options *given, const char *command, const char *prompt)
 {
-        given->chat = given->chat || given->job.given.tools; /* which only a chat template tells the model of */
+        /* Which only a chat template tells the model of. */
+        given->chat =
+                given->chat || given->job.given.tools || given->job.given.thinking || given->job.given.thinking_budget;
         if (given->raw && given->chat)
-                return args_usage_error(command, "--raw and --chat exclude each other");
+                return args_usage_error(
+                        command, "--raw excludes --chat, and what goes with it (--tools, --think, --think-budget)");
         if (given->system && !given->chat)
                 return args_usage_error(command, "--system needs --chat: raw text has no system message");
         if (!prompt && given->files.n == 0 && term_stdin_tty)
@@ -518,6 +534,10 @@ const struct command command_generate = {
                  "off, control characters are "
                  "shown as \\x1b and the like, and a summary follows on standard error. Elsewhere only the new "
                  "text is printed. Ctrl-C cancels the job and exits with 130.\n"
+                 "\n"
+                 "What a model thinks before it answers is shown dimmed on a terminal and is left out elsewhere. "
+                 "--json has it in the tokens' \"thinking\". --think and --think-budget take PROMPT as a message, as "
+                 "--chat does.\n"
                  "\n"
                  "A text that was cut off before it satisfied its schema, grammar or pattern is printed as far as "
                  "it came, and the exit status is 1. With --json it is 0, and the last line has \"incomplete\": true.",

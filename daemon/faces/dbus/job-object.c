@@ -186,6 +186,7 @@ void bus_job_write_end(struct bus_writer *w, const struct bus_job *job)
         bus_entry_u32(w, "prompt-tokens", j->prompt_tokens);
         bus_entry_u32(w, "cached-tokens", j->stats.cached_tokens);
         bus_entry_u32(w, "generated-tokens", j->generated);
+        bus_entry_u32(w, "thinking-tokens", tdm_job_thinking_tokens(j));
         bus_entry_u32(w, "recoveries", j->stats.recoveries);
         bus_entry_u32(w, "evictions", j->stats.evictions);
         bus_entry_u32(w, "reread-tokens", j->stats.reread_tokens);

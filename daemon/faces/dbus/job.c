@@ -282,7 +282,7 @@ static size_t bus_job_take_text(struct bus_job *job, const char *text, size_t si
         return size;
 }
 
-/* What a token of a job with tools adds beside its text: the model's thoughts, and pieces of its calls. */
+/* What a token of a chat adds beside its text: the model's thoughts, and pieces of its calls. */
 static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
 {
         static const char *const events[] = { [TDM_CHAT_PART_THINKING] = "thinking",
@@ -375,8 +375,8 @@ static void put_done(struct bus_job *job, const char *tail, size_t tail_size)
             tdm_job_prefill_tps(j), tdm_job_decode_tps(j));
         add(&l, ",\"recoveries\":%u,\"degraded\":%s,\"incomplete\":%s", j->stats.recoveries,
             j->stats.degraded ? "true" : "false", j->text.incomplete ? "true" : "false");
-        add(&l, ",\"drafted\":%llu,\"accepted\":%llu", (unsigned long long)j->stats.n_drafted,
-            (unsigned long long)j->stats.n_accepted);
+        add(&l, ",\"drafted\":%llu,\"accepted\":%llu,\"thinking_tokens\":%u", (unsigned long long)j->stats.n_drafted,
+            (unsigned long long)j->stats.n_accepted, tdm_job_thinking_tokens(j));
         put_event(job, &l);
 }
 
