@@ -5,6 +5,7 @@
 #include "client-lib/cli/roofline.h"
 #include "client-lib/store/folder.h"
 #include "common/suggest.h"
+#include "engine/chat/template/template.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -35,6 +36,7 @@ struct shown {
         bool runs;
         struct tdm_hparams hparams;
         struct tdm_error refusal;
+        char template_fault[TDM_ERROR_MESSAGE_MAX]; /* why the chat template cannot be used */
         struct roofline machine;
 };
 
@@ -150,6 +152,15 @@ static int by_bytes(const void *a, const void *b)
         return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : 0;
 }
 
+static void take_template_fault(struct shown *s, struct tdm_gguf_string source)
+{
+        _cleanup_(tdm_template_destroyp) struct tdm_template *template = NULL;
+        struct tdm_error why;
+
+        if (tdm_template_new(&template, source.data, source.size, &why) > 0)
+                snprintf(s->template_fault, sizeof(s->template_fault), "%s", why.message);
+}
+
 static void take_model_text(char *to, size_t size, const struct tdm_gguf *gguf, const char *key)
 {
         struct tdm_gguf_string s;
@@ -220,8 +231,10 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
         take_model_text(s->tokenizer, sizeof(s->tokenizer), gguf, "tokenizer.ggml.model");
         take_model_text(s->pre, sizeof(s->pre), gguf, "tokenizer.ggml.pre");
         (void)tdm_gguf_get_array_size(gguf, "tokenizer.ggml.tokens", &s->n_pieces);
-        if (tdm_gguf_get_string(gguf, "tokenizer.chat_template", &text) == 0)
+        if (tdm_gguf_get_string(gguf, "tokenizer.chat_template", &text) == 0) {
                 s->n_template_bytes = text.size;
+                take_template_fault(s, text);
+        }
         s->runs = tdm_model_describe(gguf, &d, &s->refusal) == 0;
         if (s->runs) {
                 s->hparams = d.hparams;
@@ -321,7 +334,8 @@ static void print_shown(const struct shown *s)
         out_printf("%-14s%s%s%s%s, %" PRIu64 " pieces\n", "tokenizer",
                    s->tokenizer[0] ? term_safe(s->tokenizer) : "none", s->pre[0] ? " (" : "", term_safe(s->pre),
                    s->pre[0] ? ")" : "", s->n_pieces);
-        out_printf("%-14s%s\n", "template", s->n_template_bytes ? human_bytes(s->n_template_bytes) : "none: no --chat");
+        out_printf("%-14s%s", "template", s->n_template_bytes ? human_bytes(s->n_template_bytes) : "none: no --chat");
+        out_printf("%s%s\n", s->template_fault[0] ? ", no --chat: " : "", term_safe(s->template_fault));
         print_sets("not used", s->ignored, s->n_ignored);
         if (!s->runs) {
                 out_printf("%-14sno: %s\n", "runs", term_safe(s->refusal.message));
@@ -365,6 +379,8 @@ static int print_as_json(const struct shown *s)
         json_field_string(&b, "tokenizer", s->tokenizer);
         json_field_u64(&b, "pieces", s->n_pieces);
         json_field_u64(&b, "template_bytes", s->n_template_bytes);
+        if (s->template_fault[0])
+                json_field_string(&b, "template_fault", s->template_fault);
         json_field_bool(&b, "runs", s->runs);
         if (s->runs) {
                 json_field_u64(&b, "layers", s->hparams.n_layers);

@@ -91,13 +91,26 @@ void tdm_jinja_spend(struct jinja_core *core, uint64_t steps)
         core->steps_left -= steps;
 }
 
+/* In characters, from 1. */
+static unsigned core_column(const struct jinja_core *core)
+{
+        unsigned column = 1;
+
+        for (size_t at = core->at; at > 0 && core->source[at - 1] != '\n'; at--)
+                column += ((uint8_t)core->source[at - 1] & 0xc0) != 0x80;
+        return column;
+}
+
 static _Noreturn _printf_(3, 0) void core_leave(struct jinja_core *core, int code, const char *fmt, va_list args)
 {
         char message[TDM_ERROR_MESSAGE_MAX];
 
         vsnprintf(message, sizeof(message), fmt, args);
         message[tdm_utf8_cut(message, strlen(message))] = '\0';
-        if (core->line > 0)
+        if (core->line > 0 && core->source)
+                core->code = tdm_error_set(core->err, code, "line %u, column %u of the chat template: %s", core->line,
+                                           core_column(core), message);
+        else if (core->line > 0)
                 core->code = tdm_error_set(core->err, code, "line %u of the chat template: %s", core->line, message);
         else
                 core->code = tdm_error_set(core->err, code, "the chat template: %s", message);

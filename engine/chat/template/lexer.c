@@ -75,6 +75,7 @@ static void lexer_move(struct lexer *l, size_t to)
 static _Noreturn void lexer_fail(struct lexer *l, const char *what)
 {
         l->core->line = l->line;
+        l->core->at = l->at;
         tdm_jinja_fail_code(l->core, TDM_E_UNSUPPORTED, "%s", what);
 }
 
@@ -368,7 +369,7 @@ void tdm_jinja_lex(struct jinja_core *core, const char *source, size_t size, str
         if (!tdm_utf8_is_valid(source, size))
                 tdm_jinja_fail_code(core, TDM_E_UNSUPPORTED, "it is not UTF-8");
         source_take(&l, source, size);
-        ret->source = l.source;
+        core->source = ret->source = l.source;
         ret->source_size = l.size;
         while (l.at < l.size)
                 text_take(&l);

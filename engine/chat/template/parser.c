@@ -26,12 +26,19 @@ const struct jinja_token *tdm_jinja_peek(const struct jinja_parser *p, size_t ah
         return &p->tokens.tokens[TDM_MIN(p->at + ahead, p->tokens.n - 1)];
 }
 
+/* Errors are at this token. */
+static void parser_stand(struct jinja_parser *p, const struct jinja_token *token)
+{
+        p->core->line = token->line;
+        p->core->at = token->at;
+}
+
 const struct jinja_token *tdm_jinja_next(struct jinja_parser *p)
 {
         const struct jinja_token *token = tdm_jinja_peek(p, 0);
 
         p->at += token->kind != JINJA_TOKEN_END;
-        p->core->line = token->line;
+        parser_stand(p, token);
         return token;
 }
 
@@ -76,7 +83,7 @@ void tdm_jinja_unexpected(struct jinja_parser *p, const char *wanted)
         const struct jinja_token *token = tdm_jinja_peek(p, 0);
         const char *what = p->tokens.source + token->at;
 
-        p->core->line = token->line;
+        parser_stand(p, token);
         switch (token->kind) {
         case JINJA_TOKEN_END:
                 tdm_jinja_fail_code(p->core, TDM_E_UNSUPPORTED, "%s is missing: the template ends", wanted);
@@ -111,7 +118,7 @@ const struct jinja_string *tdm_jinja_expect_name(struct jinja_parser *p, const c
 void tdm_jinja_enter(struct jinja_parser *p)
 {
         if (++p->nesting > JINJA_MAX_NESTING) {
-                p->core->line = tdm_jinja_peek(p, 0)->line;
+                parser_stand(p, tdm_jinja_peek(p, 0));
                 tdm_jinja_fail_code(p->core, TDM_E_UNSUPPORTED, "it is nested too deeply");
         }
 }

@@ -29,7 +29,9 @@ struct jinja_core {
         struct jinja_block *blocks;
         size_t bytes_left, bytes_used;
         uint64_t steps_left;
-        unsigned line; /* of the node that is evaluated; 0: none */
+        unsigned line;      /* of the node that is evaluated; 0: none */
+        const char *source; /* while it is parsed; NULL */
+        size_t at;          /* of the token that is parsed, in the source */
         const struct jinja_string *refusal;
         struct tdm_json json; /* of from_json, while it is read */
 };

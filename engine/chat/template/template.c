@@ -102,6 +102,7 @@ static void template_parse(struct tdm_template *template, const char *source, si
 
         tdm_jinja_lex(&template->core, source, size, &p.tokens);
         template->body = tdm_jinja_parse(&p);
+        template->core.source = NULL;
         template->has_word_content = memmem(source, size, "content", 7) != NULL;
         filters_check(template, template->body, false);
         template->core.line = 0;

@@ -17,7 +17,7 @@
 
 struct tdm_template;
 
-/* Parses UTF-8 text. TDM_E_UNSUPPORTED: it cannot be used, err says the line and why. -ENOMEM. */
+/* Parses UTF-8 text. TDM_E_UNSUPPORTED: it cannot be used, err says the line, the column and why. -ENOMEM. */
 int tdm_template_new(struct tdm_template **ret, const char *source, size_t size, struct tdm_error *err);
 void tdm_template_destroy(struct tdm_template *template);
 void tdm_template_destroyp(struct tdm_template **template);

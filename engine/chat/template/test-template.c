@@ -151,7 +151,8 @@ static void test_refusals(void **state)
         fails_with("a\n{{ missing.x }}", "{}", TDM_E_BAD_REQUEST,
                    "line 2 of the chat template: \"missing\" is undefined");
         fails_with("{% for x in y %}", "{}", TDM_E_UNSUPPORTED, "endfor");
-        fails_with("\n{% include 'x' %}", "{}", TDM_E_UNSUPPORTED, "line 2 of the chat template: the tag \"include\"");
+        fails_with("\n{% include 'x' %}", "{}", TDM_E_UNSUPPORTED,
+                   "line 2, column 4 of the chat template: the tag \"include\"");
         fails_with("{{ x|nonsense }}", "{}", TDM_E_UNSUPPORTED, "there is no filter \"nonsense\"");
         text_is("{% if false %}{{ x|nonsense }}{% endif %}", "{}", "");
         fails_with("{% if true %}{{ x|nonsense }}{% endif %}", "{}", TDM_E_BAD_REQUEST, "there is no filter");
