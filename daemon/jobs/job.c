@@ -119,7 +119,7 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
         job->prompt.n_messages = n;
         job->prompt.n_calls = n_calls;
         job->prompt.is_chat = true;
-        job->prompt.goes_on = messages[n - 1].role == TDM_CHAT_ASSISTANT;
+        job->prompt.goes_on = tdm_chat_goes_on(messages, n);
         return 0;
 }
 

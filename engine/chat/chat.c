@@ -240,6 +240,12 @@ static int input_render(const struct tdm_chat *chat, const struct tdm_chat_templ
         return r;
 }
 
+bool tdm_chat_goes_on(const struct tdm_chat_message *messages, size_t n_messages)
+{
+        return n_messages > 0 && messages[n_messages - 1].role == TDM_CHAT_ASSISTANT &&
+               messages[n_messages - 1].size > 0;
+}
+
 int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *messages, size_t n_messages,
                     const struct tdm_chat_options *options, struct tdm_chat_prompt *ret, struct tdm_error *err)
 {
@@ -253,12 +259,14 @@ int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "%s", chat->refusal);
         if (!t->template)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the model's template for tools: %s", t->why.message);
+        if (n_messages > 0 && messages[n_messages - 1].role == TDM_CHAT_ASSISTANT &&
+            messages[n_messages - 1].size == 0 && messages[n_messages - 1].n_calls == 0)
+                n_messages--;
         r = conversation_check(t, messages, n_messages, o, err);
         if (r == 0)
                 r = tdm_chat_write_input(t, messages, n_messages, o, &input, err);
         if (r == 0)
-                r = input_render(chat, t, &input, o->now, messages[n_messages - 1].role == TDM_CHAT_ASSISTANT, ret,
-                                 err);
+                r = input_render(chat, t, &input, o->now, tdm_chat_goes_on(messages, n_messages), ret, err);
         free(input.data);
         return r < 0 ? tdm_error_set(err, r, "cannot render the conversation: %s", strerror(-r)) : r;
 }

@@ -85,8 +85,10 @@ struct tdm_chat_prompt {
         bool lacks_bos; /* the template writes none at the start, so the file's add_bos_token counts */
 };
 
-/* The prompt for the assistant's next turn. Where the last message is the assistant's, the prompt ends with its text,
- * and the model goes on with it. options may be NULL. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: the conversation is
+/* Whether the last message is the assistant's and has a text, with which the model goes on. */
+bool tdm_chat_goes_on(const struct tdm_chat_message *messages, size_t n_messages);
+/* The prompt for the assistant's next turn. Where the model goes on with the last message, the prompt ends with its
+ * text; an empty one is left out. options may be NULL. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: the conversation is
  * malformed, the template refuses it or has no place for what is in it. TDM_E_TOO_LONG: the template does too much.
  * -ENOMEM. err says which and why. ret is written on success only. */
 int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *messages, size_t n_messages,

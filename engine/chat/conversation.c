@@ -183,7 +183,7 @@ static void put_options(const struct tdm_chat_options *options, struct tdm_json_
 int tdm_chat_write_input(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n_messages,
                          const struct tdm_chat_options *options, struct tdm_json_buffer *to, struct tdm_error *err)
 {
-        bool continues = messages[n_messages - 1].role == TDM_CHAT_ASSISTANT;
+        bool continues = tdm_chat_goes_on(messages, n_messages);
         int r = 0;
 
         put(to, "{\"messages\":[");

@@ -512,7 +512,7 @@ static void test_named(void **state)
         c = open_chat_with(find("qwen3"), "{{ messages[0].content }}", &broken);
         assert_reads(find("qwen3"), &c, &hi, 1, NULL, "Hi");
         assert_int_equal(tdm_chat_render(c.chat, &hi, 1, &options, &prompt, &err), TDM_E_UNSUPPORTED);
-        assert_non_null(strstr(err.message, "the model's template for tools: line 1 of the chat template: "));
+        assert_non_null(strstr(err.message, "the model's template for tools: line 1, column "));
         close_chat(&c);
 }
 
@@ -535,7 +535,7 @@ static void unusable(const char *template, const char *state, const char *why)
 static void test_unusable(void **state)
 {
         unusable(NULL, "none", "the model has no chat template; send the prompt raw");
-        unusable("{{ messages }}\n{% if messages %}", "line 2", "line 2 of the chat template: ");
+        unusable("{{ messages }}\n{% if messages %}", "line 2", "line 2, column ");
         unusable("{% include 'x' %}", "line 1", "; send the prompt raw");
 }
 
