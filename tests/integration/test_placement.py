@@ -160,7 +160,7 @@ def killed_in_a_prompt():
     hits = 0
     with pinned() as d:
         d.wait_ready()
-        for i in range(times(12, 80, 5)):
+        for i in range(times(8, 80, 5)):
             wait_for(lambda: all(w.get("state") == "ready" for w in d.workers().values()), "both workers", 60)
             k = rng.randrange(len(jobs))
             others = [d.start_job(**q) for q in rng.sample(jobs, rng.choice((0, 0, 2)))]

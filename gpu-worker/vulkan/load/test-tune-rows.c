@@ -4,11 +4,13 @@
  * And a model of a file is measured: a kernel that a step of a few rows needs, and that is not there so early, is an
  * error of the load.
  *
- * usage: test-tune-rows [FILE.gguf], with what tests/spirv-executor/CMakeLists.txt gives it */
+ * usage: test-tune-rows [FILE.gguf [ROWS]], with what tests/spirv-executor/CMakeLists.txt gives it
+ * ROWS: the most rows of a step, 2 to 8; without it 8 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -90,11 +92,12 @@ static void others_shapes_stay(void **state)
 }
 
 static const char *path;
+static uint32_t most_rows = 8;
 
 static void a_file_is_measured(void **state)
 {
         const struct tdm_device_config config = { .n_threads = 2, .heartbeat = &heartbeat };
-        struct tdm_device_model_config model_config = { .limits = { 8, 2, 2, 8, 8 } };
+        struct tdm_device_model_config model_config = { .limits = { most_rows, 2, 2, 8, 8 } };
         struct tdm_device_model *model;
         struct tdm_error err = {};
         struct runner_model file;
@@ -106,7 +109,7 @@ static void a_file_is_measured(void **state)
         assert_int_equal(tdm_kv_geometry_init(&model_config.kv, file.hp, TDM_KV_F16, 4, 4), 0);
         assert_int_equal(tdm_vulkan_device_ops.open(&device, &config, &err), 0);
         model = load(device, &model_config);
-        for (uint32_t rows = 2; rows <= 8; rows *= 2)
+        for (uint32_t rows = 2; rows <= most_rows; rows *= 2)
                 assert_true(tdm_vk_few_rows_known((struct tdm_vk_model *)model, rows));
         tdm_vulkan_device_ops.model_unload(model);
         tdm_vulkan_device_ops.close(device);
@@ -119,5 +122,7 @@ int main(int argc, char **argv)
         const struct CMUnitTest of_file[] = { cmocka_unit_test(a_file_is_measured) };
 
         path = argc > 1 ? argv[1] : NULL;
+        if (argc > 2)
+                most_rows = TDM_MAX(2u, TDM_MIN(8u, (uint32_t)strtoul(argv[2], NULL, 10)));
         return path ? cmocka_run_group_tests(of_file, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }
