@@ -199,14 +199,14 @@ def bodies():
             refused(BODY[:-1] + f",\"{key}\":{value}}}".encode() if f'"{key}"'.encode() not in BODY else
                     re.sub(rb'"' + key.encode() + rb'": [^,}]+', f'"{key}": {value}'.encode(), BODY), f"{key} {value}")
         equal(g.request("POST", "/v1/completions", b"x" * (9 << 20))[0], 413, "9 MiB")
-        begin = time.monotonic()
+        watch = Stopwatch()
         for size in (9 << 20, 100 << 20, 1 << 60):
             data = g.raw(head("POST", "/v1/completions", f"Content-Length: {size}", "Expect: 100-continue"),
                          timeout=5 * SLOW)
             equal(statuses(data), [413], "told before it is sent")
         equal(statuses(g.raw(head("POST", "/v1/completions", f"Content-Length: {1 << 60}"), timeout=5 * SLOW)), [413],
               "at once")
-        check(time.monotonic() - begin < 4 * SLOW, "without waiting", time.monotonic() - begin)
+        check(watch.seconds() < 4 * SLOW, "without waiting", watch.seconds())
         chunks = b"".join(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n" for _ in range(9)) + b"0\r\n\r\n"
         with g.connect() as s:
             s.sendall(head("POST", "/v1/completions", "Transfer-Encoding: chunked", "Connection: close") + chunks)
@@ -329,11 +329,11 @@ def slow_questions():
             alice[-1].sendall(what)
         wait_for(lambda: d.heard >= 3, "alice's wait", 5)
         g.key = "sk-bob-12"
-        begin = time.monotonic()
+        watch = Stopwatch()
         g.post("/v1/completions", json.loads(BODY))
         g.get("/v1/models")
         g.post("/api/generate", json.loads(LOAD))
-        check(time.monotonic() - begin < 3 * SLOW, "bob's are answered at once", time.monotonic() - begin)
+        check(watch.seconds() < 3 * SLOW, "bob's are answered at once", watch.seconds())
         equal(d.heard, 3, "one of alice's at a time of each kind")
         for s in alice:
             s.close()
@@ -613,10 +613,10 @@ def leaving_a_load():
                 if n == 0:
                     s.close()
                     time.sleep(0.5 * SLOW)
-                begin = time.monotonic()
+                watch = Stopwatch()
                 g.process.send_signal(signal.SIGTERM)
-                equal(g.process.wait(20 * SLOW), 0, "status")
-                check(time.monotonic() - begin < limit * SLOW, "it leaves in time", time.monotonic() - begin)
+                equal(g.process.wait(60 * SLOW), 0, "status")
+                check(watch.seconds() < limit * SLOW, "it leaves in time", watch.seconds())
             g.expect_exit = None
 
 
