@@ -13,7 +13,7 @@
 
 #define MAX_JOBS 64
 #define TEXT_TOKENS 5u   /* of a text that ends by itself */
-#define MOST_TOKENS 200u /* as many as asked for, up to so many */
+#define MOST_TOKENS 200u /* as many as asked for, up to this many */
 
 struct fake_job {
         bool used;

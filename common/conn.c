@@ -4,9 +4,9 @@
  * the loop (a deferred source): so the user is never called back from inside tdm_conn_send(). Because a callback may
  * destroy the connection it was called for, the struct lives until the last function on the stack has left it (busy).
  *
- * It does not interpret frames and does not retry. One connection reads only so often in one turn of the loop. How much
- * time many connections of one user get is the owner's matter: it is asked before each read, and a connection that may
- * not read waits until it is told to go on. No frame is left in the reader then, since a read completes at most one
+ * It does not interpret frames and does not retry. One connection reads only this often in one turn of the loop. How
+ * much time many connections of one user get is the owner's matter: it is asked before each read, and a connection that
+ * may not read waits until it is told to go on. No frame is left in the reader then, since a read completes at most one
  * frame and an empty one, and both are delivered at once. */
 #include "common/frame.h"
 

@@ -41,7 +41,7 @@
  * and a busy one is not late. */
 #define NAP_MIN_NS (50 * UINT64_C(1000))
 #define NAP_MAX_NS (2 * TDM_NSEC_PER_MSEC)
-/* Spinning looks at the clock only so often. */
+/* Spinning looks at the clock only this often. */
 #define SPINS_PER_CLOCK 32u
 
 /* struct futex_waitv of linux/futex.h (5.16), under a name of our own: old headers lack it. */

@@ -224,7 +224,7 @@ static void test_conn_stall(void **state)
         while (tdm_now_ns() < start + 250 * MS)
                 assert_int_equal(tdm_loop_turn(loop, 10 * MS), 0);
         assert_int_equal(s.closed, 0);
-        /* nor is a slow frame whose bytes keep coming */
+        /* a slow frame whose bytes keep coming is not too late, either */
         send_raw(peer, "\5\0", 2, NULL, 0);
         for (int i = 0; i < 6; i++) {
                 start = tdm_now_ns();

@@ -133,8 +133,8 @@ static void test_close_is_seen(void **state)
         close(fds[1]);
 }
 
-/* A destroyed source is never called, even if a completion for it was in flight. Nor is the next source in the same
- * slot called for that completion. */
+/* A destroyed source is never called, even if a completion for it was in flight. The next source in the same slot
+ * is not called for it, either. */
 static void test_stale_readiness(void **state)
 {
         struct tdm_source *s;

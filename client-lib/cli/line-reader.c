@@ -34,7 +34,7 @@ struct line_reader {
         char *history_path;
         const char *prompt;
         bool in_paste, pasted, begun;
-        size_t ahead; /* so many of the bytes were typed before the prompt came */
+        size_t ahead; /* this many of the bytes were typed before the prompt came */
 };
 
 /* What the terminal was like before: a signal that ends the process puts it back. */

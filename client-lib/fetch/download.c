@@ -7,11 +7,11 @@
 #include <strings.h>
 
 #define CONNECT_TIMEOUT_S 30L
-/* A transfer slower than this for so long is broken off and taken up again. */
+/* A transfer slower than this for this long is broken off and taken up again. */
 #define STALL_BYTES_PER_S 1L
 #define STALL_S 30L
 
-/* A span is cut in two for another connection if each half has so many bytes. */
+/* A span is cut in two for another connection if each half has this many bytes. */
 #define MIN_SPAN_BYTES ((uint64_t)8 << 20)
 #define MAX_CONNECTIONS 8u
 

@@ -288,7 +288,7 @@ static void survivor(void **state)
         assert_true(npu.done[TDM_BLOCK_FFN].blocks > 0);
         assert_int_equal(npu.restarts, 0);
 
-        /* A step for one that is away is not taken, nor does its death void anything: it had no part in this epoch. */
+        /* A step for a worker that is away is not taken. Its death voids nothing: it had no part in this epoch. */
         start_jobs(rig, TDM_PLACEMENT_SPLIT);
         rig->hold = false;
         jobs_submit(rig);

@@ -98,7 +98,7 @@ static void *cry(void *arg)
                         kill(c->pid, SIGSTOP);
                         stopped_ns = tdm_now_ns();
                 }
-                /* Not so long that it is taken for one that hangs, where this thread waits for a CPU. */
+                /* Ends the stop before it looks like a hang, also where this thread waits for a CPU. */
                 if (stopped_ns && (i >= 350 || tdm_now_ns() - stopped_ns > HANG_NS / 4)) {
                         kill(c->pid, SIGCONT);
                         stopped_ns = 0;

@@ -11,7 +11,7 @@
 #include "daemon/fleet/private.h"
 
 #define HANG_P99_FACTOR 20u
-/* A worker reads messages between its steps. For so long in all it may be in steps that move, before its silence
+/* A worker reads messages between its steps. For this long in all it may be in steps that move, before its silence
  * counts: what moves is its own word. */
 #define CONTROL_BUSY_NS (60 * TDM_NSEC_PER_SEC)
 #define CONTROL_BYTES_PER_SEC (UINT64_C(256) << 20)

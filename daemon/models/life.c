@@ -75,7 +75,7 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
         *ret = (struct tdm_steps_limits){
                 .max_rows = tdm_model_max_rows(model),
                 .max_seqs = m->max_sequences,
-                /* Of each sequence more than one, for its guesses (daemon/speculate). */
+                /* More than one for each sequence, as guesses need them (daemon/speculate). */
                 .max_logits = TDM_MIN(TDM_MIN(TDM_MAX(8 * m->max_sequences, 64u), m->max_rows), TDM_MAX_STEP_LOGITS),
                 .n_tables = m->max_sequences + TDM_PROBE_TABLES,
                 .table_entries = TDM_DIV_UP(tdm_model_hparams(model)->n_ctx, TDM_KV_PAGE_TOKENS),

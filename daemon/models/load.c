@@ -232,7 +232,7 @@ static int on_load_progress(const struct tdm_weights_progress *progress, void *u
         l->seal_error = tdm_segment_seal_until(l->segment, n);
         if (l->seal_error < 0)
                 return l->seal_error;
-        /* Release: pairs with the loop's acquire. A reader of this number finds so many chunks sealed. */
+        /* Release: pairs with the loop's acquire. A reader of this number finds this many chunks sealed. */
         atomic_store_explicit(&l->n_sealed, n, memory_order_release);
         tdm_loop_wake(l->wake);
         return 0;

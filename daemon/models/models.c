@@ -173,7 +173,7 @@ static struct tdm_model *model_find_file(struct tdm_models *m, const struct tdm_
         return NULL;
 }
 
-/* A failed model makes room for the next try. So does an older version of a file, when no job uses it. The same file is
+/* A failed model makes room for the next try, and an older version of a file does when no job uses it. The same file is
  * the same inode. A name means one file of the daemon's own. A path that a client said means one file to that user. */
 static void forget_older(struct tdm_models *m, const struct tdm_account *account, const char *path, const char *name,
                          const struct tdm_file_identity *identity)

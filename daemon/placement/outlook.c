@@ -171,7 +171,7 @@ static bool is_worth_it(struct tdm_outlook *o, unsigned i, bool many, bool idle)
         return true;
 }
 
-/* It was probed so often, as things are now, that one of the times was hardly disturbed. */
+/* It was probed often enough, as things are now, for one of the times to be hardly disturbed. */
 static bool is_sure(const struct tdm_outlook *o, unsigned i)
 {
         return pace_is_known(o, i) && !o->of[i].old[0] && o->of[i].took_ns[0][SURE - 1] > 0;

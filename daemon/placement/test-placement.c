@@ -242,7 +242,7 @@ static void test_outlook(void **state)
         look(&o, &d, TDM_PLACEMENT_GPU, 400000 * MS);
         assert_true(d.probes_ns < 360000 * MS / 45);
 
-        /* Nor does noise: steps that often take up to twice their time, and all the alarms that follow from it. */
+        /* Noise does not, either: steps that often take up to twice their time, with the alarms that follow from it. */
         for (unsigned seed = 0; seed < 10; seed++) {
                 struct tdm_outlook noisy_outlook = o;
                 struct devices noisy_devices = d;

@@ -1,7 +1,7 @@
 /* Companions: the sequences of draft models. A small model guesses at what a large one will say.
  *
  * A sequence with a draft model has a companion: a sequence of that model, with pages and steps of its own. The
- * companion reads what the sequence has. Behind that it draws one token after the other, as its model would go on, with
+ * companion reads what the sequence has. Then it draws one token after the other, as its model would go on, with
  * the random numbers of the same positions. These tokens are guesses for the sequence's next step (guess.c). When
  * that step is done, the companion goes back to the last position at which its tokens are the sequence's.
  *

@@ -205,7 +205,7 @@ static void make_ahead(struct tdm_scheduler *s, struct lane *lane, struct flight
         }
 }
 
-/* Of all steps that want masks: those of first rows, then those of guesses. */
+/* Makes the masks that steps want: of first rows, or of guesses. */
 static void make_all(struct tdm_scheduler *s, bool of_guesses, uint64_t until_ns)
 {
         struct lane *lane;

@@ -132,7 +132,8 @@ void tdm_scheduler_on_reset(const char *reason, uint32_t guilty_model, uint32_t 
         tdm_list_for_each(lane, &s->lanes, struct lane, node) {
                 tdm_list_for_each(q, &lane->active, struct sequence, active) {
                         q->draft.waits = false;
-                        /* Of all admitted jobs, in flight or not: none gets rows until the fleet is ready again. */
+                        /* All admitted jobs, in flight or not, count it: none gets rows until the fleet is ready
+                         * again. */
                         tdm_job_count_recovery(q->job);
                         if (!q->job->finished)
                                 tdm_job_set_state(q->job, TDM_JOB_RECOVERING);

@@ -77,7 +77,7 @@ static const struct tdm_step_seq *seq_of(const struct lane *lane, const struct f
         return &tdm_steps_seqs(lane->model->steps->base, &lane->model->layout, slot)[fs - f->seqs];
 }
 
-/* Those of a burst, up to where it has ended. Behind that the first one becomes TDM_NO_TOKEN, here. */
+/* Takes the tokens of a burst up to its end, and writes TDM_NO_TOKEN behind the last one. */
 static int take_burst(struct tdm_scheduler *s, const struct lane *lane, const struct flight *f, uint32_t slot,
                       const struct flight_seq *fs)
 {

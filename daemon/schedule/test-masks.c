@@ -41,7 +41,7 @@ static void add(struct world *w, const char *schema, const char *regex, uint32_t
         submit(w, c, 0, 1, TDM_JOB_INTERACTIVE, TDM_PLACEMENT_ANY, 0);
 }
 
-/* resets: after so many steps the workers are lost, about. */
+/* resets: after this many steps the workers are lost, about. */
 static void drive(struct world *w, unsigned resets)
 {
         w->n_jobs = w->n_arrived;
@@ -384,7 +384,8 @@ static void spoil_none(struct tdm_result *r, uint32_t n_vocab)
         r->token = TDM_NO_TOKEN;
 }
 
-/* A token that the mask does not allow is no result, nor is none where the mask was there before the step. */
+/* A worker that reports a token that the mask forbids, or no token although the mask was there before the step,
+ * lies. */
 static void test_liars(void **state)
 {
         static void (*const spoils[])(struct tdm_result *, uint32_t) = { spoil_token, spoil_none };

@@ -130,7 +130,7 @@ void tdm_draft_records_doubts(const struct tdm_draft_records *r, const float *go
 void tdm_draft_records_outlook(const struct tdm_draft_records *r, const float *least, const float *go_on, uint32_t n,
                                float *ret_drawn, float *ret_checked, float *ret_right)
 {
-        /* Of all bursts, those whose guesses so far are all checked, by the chance that these are all right. */
+        /* The share of bursts whose guesses so far are all checked, by the chance that these are all right. */
         float bursts[N_CHANCES] = { 1 }, next[N_CHANCES], chances[N_CHANCES];
         float share[TDM_CERTAINTIES];
         uint32_t steps[TDM_CERTAINTIES], surest, top = 0; /* of the places in bursts that are not 0 */

@@ -2,8 +2,9 @@
  * gives (daemon/schedule/results.c).
  *
  * The number is chosen for the most tokens a second. Each next guess goes to the sequence where it is likeliest to be
- * right. Of all numbers, the one is taken whose tokens exceed by the most what its time is worth at the rate of the
- * last steps. Sequences without guesses wait for those that have some, so a step with both may hardly become longer.
+ * right. Each number brings tokens and takes time. What that time is worth follows from the rate of the last steps. The
+ * number with the largest gain over that is taken. Sequences without guesses wait for those that have some, so a step
+ * with both may hardly become longer.
  *
  * Both are measured: how likely a guess is right (guesses.c, draft-records.c), and how long a step takes (step-cost.c).
  * A time is measured again when it is old: without guesses by leaving them out once, with guesses by trusting the steps
@@ -104,7 +105,7 @@ float tdm_target_costs_gain(const struct tdm_target_costs *c)
         return TDM_MAX(c->gain, 1.0f);
 }
 
-/* For tests: all are checked. Of those that stand for lookup's only as many are checked as pay. */
+/* For tests: all guesses are checked, but of those that stand for lookup's only as many as pay. */
 static bool checks_all(const struct tdm_speculate *sp)
 {
         return sp->config.all_guesses || (sp->config.guess && !tdm_speculate_copies(sp));

@@ -59,7 +59,7 @@ static void test_costs_on_a_busy_machine(void **state)
 static void test_costs_in_company(void **state)
 {
         static const struct {
-                uint32_t n, n_known, n_forgotten; /* sequences; so many steps later */
+                uint32_t n, n_known, n_forgotten; /* sequences; this many steps later */
         } cases[] = { { 1, 10, 30 }, { 8, 500, 1100 } };
 
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {

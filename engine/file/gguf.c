@@ -53,7 +53,7 @@ static int too_much(struct cursor *c)
                              c->at, TDM_GGUF_METADATA_MAX);
 }
 
-/* n elements of at least so many bytes each follow; they are neither walked nor allocated for before this. */
+/* n elements of at least this many bytes each follow; they are neither walked nor allocated for before this. */
 static int check_room(struct cursor *c, const struct entry *e, unsigned bytes, const char *what)
 {
         uint64_t in_file = (c->size - c->at) / bytes;

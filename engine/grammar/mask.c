@@ -15,7 +15,7 @@ struct walk {
         uint32_t n_visited;
 };
 
-/* Nodes are looked at quickly, and so many count as a step of the parser. */
+/* Nodes are looked at quickly, and this many count as a step of the parser. */
 #define NODES_PER_STEP 16u
 #define NODES_PER_CHECK 256u
 

@@ -388,7 +388,7 @@ static bool fails(struct tdm_schema *s, uint32_t owner, uint32_t node, uint32_t 
         bool found;
 
         if (n->key_size >= sizeof(name))
-                return true; /* no keyword that counts has so long a name */
+                return true; /* no keyword that counts has a name this long */
         memcpy(name, tdm_json_key(&s->json, node), n->key_size);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(unsupported); i++)
                 if (strcmp(name, unsupported[i]) == 0)

@@ -399,7 +399,7 @@ static void test_hostile(void **state)
         hostile("multiples", &b);
 }
 
-/* Pieces of so many letters, all of them different ones. */
+/* Pieces of this many letters, all of them different ones. */
 struct long_pieces {
         uint32_t size;
         char text[4096];

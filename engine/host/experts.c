@@ -15,7 +15,7 @@
 #define CHUNK_WORK_MIN (UINT64_C(64) << 10)
 #define CHUNK_ROWS_MAX 96u
 #define VALUES_MAX (128u * CHUNK_ROWS_MAX) /* outputs of a chunk, on the stack */
-#define READ_ROWS 4u                       /* reading a group's weights takes as long as multiplying so many rows */
+#define READ_ROWS 4u                       /* reading a group's weights takes as long as multiplying this many rows */
 #define SUM_VALUES 8192u                   /* of a chunk of the sum over experts */
 #define ALONE_PANELS 32u                   /* of a chunk where there is one row */
 #define FEW_ROWS 3u                        /* of which kernels wait for memory */

@@ -6,8 +6,8 @@
  * block's, acc = fmaf((float)isum_s, scale_s * x_scale, acc); where the type has a minimum: acc = fmaf(min_s, x_scale *
  * (float)xsum_s, acc); isum_s is the exact sum of (q - offset) * x over the sub-block's columns and xsum_s that of x
  * (I16: x = 256 hi + lo). F32 activations: acc = 0; for each column k in order, acc = fmaf(w_k, x_k, acc), where w_k is
- * (float)(q - offset) * scale (exact) or fmaf((float)q, scale, min). Neither depends on the number of rows or panels of
- * a call.
+ * (float)(q - offset) * scale (exact) or fmaf((float)q, scale, min). The number of rows or panels of a call changes
+ * neither.
  *
  * No table flushes subnormal numbers. The product of the scales is an f32: where it is subnormal, as MXFP4's least
  * exponents make it, it is off by up to 2^-150 and the sum by isum_s times that. Such sums are below 1e-35. */

@@ -3,8 +3,8 @@
  *
  * ORDER, for each output (a lane): quantised activations: acc = 0; for each block b in order,
  * acc = fmaf((float)isum_b, w_scale_b * x_scale_b, acc), where isum_b is exact. F32 activations: acc = 0; for each
- * column k in order, acc = fmaf(w_k, x_k, acc), where w_k is exact. Neither depends on the number of rows or panels of
- * a call. */
+ * column k in order, acc = fmaf(w_k, x_k, acc), where w_k is exact. The number of rows or panels of a call changes
+ * neither. */
 #include <float.h>
 #include <math.h>
 #include "common/f16.h"

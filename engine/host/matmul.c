@@ -9,14 +9,14 @@
 
 #define ALIGNMENT 64u
 #define CHUNKS_PER_THREAD 16u
-#define ROWS_OF_LONG_CHUNKS 6u              /* up to so many rows wait for memory */
+#define ROWS_OF_LONG_CHUNKS 6u              /* up to this many rows wait for memory */
 #define CHUNKS_PER_THREAD_OF_LONG 6u        /* of these: memory is read faster in long pieces */
 #define CHUNKS_PER_THREAD_OF_MANY_ROWS 8u   /* they wait for no memory, and the kernels like long chunks */
 #define CHUNKS_PER_THREAD_LEAST 4u          /* of a matrix that lies by rows or columns */
 #define CHUNK_MACS_MAX (UINT64_C(32) << 20) /* some ten milliseconds in plain C */
 #define CHUNK_MACS_MIN (UINT64_C(64) << 10)
 #define CHUNK_BYTES_MAX (UINT64_C(1) << 20) /* of weights: some 50 us of memory, so that threads end together */
-#define FEW_ROWS 3u                         /* of which kernels take so many panels at once */
+#define FEW_ROWS 3u                         /* of which kernels take this many panels at once */
 #define FEW_ROWS_PANELS 4u
 #define CHUNK_ROWS_MAX 96u /* a multiple of every kernel's row tile */
 #define MAX_OUTS 4u

@@ -31,7 +31,7 @@ struct selection {
         /* that are kept at once: the fewer, the sooner a floor is known, and the more often it is sought */
         size_t most;
         uint64_t floor;    /* keys up to this one are not among the best */
-        float floor_logit; /* nor are logits below this one */
+        float floor_logit; /* logits below this one are not, either */
 };
 
 /* A token whose logit the past moves. */
@@ -644,7 +644,7 @@ static uint32_t n_top_of(const struct tdm_sampling *s, uint32_t n_vocab)
         return TDM_MIN(TDM_MIN(s->n_top, TDM_MAX_TOP), n_vocab);
 }
 
-/* Of all logits, how many of the greatest are looked at. */
+/* How many of the greatest logits are looked at. */
 static size_t n_wanted(const struct tdm_sampling *s, uint32_t n_vocab, uint32_t n_moved)
 {
         if (is_unfiltered(s))

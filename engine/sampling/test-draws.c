@@ -133,8 +133,7 @@ static double chi_limit(double degrees)
         return degrees * v * v * v;
 }
 
-/* Draws that follow each other, over positions and over seeds, know nothing of each other; nor do those of one seed and
- * the next at one position. */
+/* Draws are independent: at one seed from position to position, at one position from seed to seed. */
 static void test_independent(void **state)
 {
         static const float logits[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };

@@ -512,7 +512,7 @@ static void test_mask_seen(void **state)
         assert_int_equal(got.token, want.token);
 }
 
-/* As tdm_sample(), with logits looked at in parts of so many, the last parts first. */
+/* As tdm_sample(), with logits looked at in parts of this many, the last parts first. */
 static int sample_in_parts(const float *logits, uint32_t n, const struct tdm_sampling *s, uint32_t part, void *scratch,
                            struct tdm_result *ret)
 {

@@ -4,8 +4,8 @@
  * first, the leftmost of equals. Cutting into words changes nothing (a merge across such a border would need a piece
  * that does not exist), but keeps the heap small. A word without borders costs O(n log n).
  *
- * What has no piece is written byte by byte. So are bytes that are not UTF-8, and U+2581 itself: SentencePiece would
- * take it for a space, here it comes back as what it was. */
+ * Three things are written byte by byte: what has no piece, bytes that are not UTF-8, and U+2581. SentencePiece would
+ * take that for a space. Here it comes back as what it was. */
 #include "engine/text/encode-private.h"
 
 static bool pair_before(const struct tdm_spm_pair *a, const struct tdm_spm_pair *b)

@@ -90,7 +90,7 @@ static void test_comes_back(void **state)
         }
 }
 
-/* Of this thread: what else the machine does must not count. */
+/* The processor time of this thread: what else the machine does must not count. */
 static uint64_t processor_ns(void)
 {
         struct timespec t;

@@ -5,7 +5,7 @@
 #include "engine/text/encode-private.h"
 
 #define TEXT_MAX_BYTES ((size_t)INT32_MAX)
-#define WINDOW_BYTES 16384u /* special pieces are looked for in so many bytes at a time */
+#define WINDOW_BYTES 16384u /* special pieces are looked for in this many bytes at a time */
 #define SMALL_BYTES 256u    /* a text for which nothing is allocated */
 
 int tdm_encoder_settle(struct tdm_encoder *e)

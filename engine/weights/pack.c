@@ -133,7 +133,7 @@ static bool pack_panel_blocks(uint8_t *dst, const uint8_t *src, uint64_t row_byt
                                 transpose_4x4(quants + 4 * row, block + row * stride + 2 + 16 * part, stride, flip);
                 for (uint32_t row = 0; row < TDM_PANEL_ROWS; row++, block += stride, scales += 2) {
                         store_u16(scales, tdm_load_u16(block));
-                        /* so many rows at once are too much for the processor to foresee */
+                        /* this many rows at once are too much for the processor to foresee */
                         __builtin_prefetch(block + 256);
                 }
         }

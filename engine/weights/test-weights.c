@@ -79,7 +79,7 @@ static struct tdm_hparams hparams = {
 
 /* Whether few of a layer's neurons live: its ffn_up and ffn_down then lie otherwise. */
 static bool is_sparse, wants_panels;
-/* Not 0: RoPE turns so many neighbouring dimensions of a head. */
+/* Not 0: RoPE turns this many neighbouring dimensions of a head. */
 static uint32_t n_neighbours;
 
 static const struct {

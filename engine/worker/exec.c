@@ -14,7 +14,7 @@
 #include <malloc.h>
 #include "common/log.h"
 
-/* A full ring gives no notice when it has room again, so it is tried so often. */
+/* A full ring gives no notice when it has room again, so it is tried this often. */
 #define UNSENT_NS TDM_NSEC_PER_MSEC
 
 /* Blocks of one step that this worker runs one after the other. */
@@ -193,7 +193,7 @@ static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc 
         return 0;
 }
 
-/* The number of blocks that one run() of so many rows gets. run_blocks() adapts it (run-length.h). */
+/* The number of blocks that one run() of this many rows gets. run_blocks() adapts it (run-length.h). */
 static uint32_t *blocks_at_once(struct tdm_worker_model *m, uint32_t n_rows)
 {
         unsigned size = tdm_run_size_of(n_rows);

@@ -1,6 +1,6 @@
 /* A worker as a unit of its own: the service manager owns the listening socket and starts us when tandemd connects. One
  * connection is one life, as with a worker that tandemd starts: it is taken from the manager's socket, nothing else is,
- * and afterwards the process cannot make, bind or connect a socket (sandbox.c), nor does it ever need to.
+ * and afterwards the process cannot make, bind or connect a socket (sandbox.c). It needs none.
  *
  * The socket's mode (0600, tandemd's user) says who may connect, so nothing is asked here. The first byte is ours. The
  * kernel adds to it who sent it, and that is the only way for tandemd to learn which process it talks to: the peer of a

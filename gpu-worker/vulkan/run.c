@@ -194,15 +194,15 @@ static int sample_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const s
 /* A submission begins with kernels that lie in no cache, which takes 50 to 80 µs. So many rows of a sequence are
  * written behind while the last two blocks are computed. */
 #define SUBMISSION_ROWS_APART 6u
-#define SUBMISSION_ROWS_FEW 32u     /* up to so many rows use the same kernels, */
+#define SUBMISSION_ROWS_FEW 32u     /* up to this many rows use the same kernels, */
 #define SUBMISSION_ROWS_AS 24u      /* and so count as no more than these */
 #define SUBMISSION_BLOCKS_LAST 2u   /* of the last submission */
-#define SUBMISSION_BLOCKS_SHORT 16u /* so few before the last submission are not cut again */
-#define SUBMISSION_BLOCKS_WHOLE 12u /* a run of so few blocks is one submission */
+#define SUBMISSION_BLOCKS_SHORT 16u /* this few before the last submission are not cut again */
+#define SUBMISSION_BLOCKS_WHOLE 12u /* a run of this few blocks is one submission */
 /* Between a step's last write-behind and its sampling the device computes an FFN and the head. The pool's threads stay
- * awake for so long meanwhile, since waking them takes as long as sampling does. */
+ * awake for this long meanwhile, since waking them takes as long as sampling does. */
 #define STAY_AWAKE_NS (UINT64_C(2) * TDM_NSEC_PER_MSEC)
-#define STAY_AWAKE_LOGITS 8u /* only where so many rows or more are sampled */
+#define STAY_AWAKE_LOGITS 8u /* only where this many rows or more are sampled */
 
 /* In flight: its blocks, and the layers whose new rows it leaves in its half of the log. */
 struct submission {

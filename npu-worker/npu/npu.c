@@ -11,9 +11,9 @@
 #ifndef TDM_NPU_PROGRAMS_DIR
 #define TDM_NPU_PROGRAMS_DIR "/usr/share/tandem/npu"
 #endif
-#define BUDGET_SHARE 4u /* of the machine's memory, one part in so many */
+#define BUDGET_SHARE 4u /* of the machine's memory, one part in this many */
 #define SLICE_MS 50u    /* of waiting, between two beats of the heart */
-#define LIMIT_MS 5000u  /* the driver's watchdog speaks after 2 s: who is silent so long will not speak */
+#define LIMIT_MS 5000u  /* the driver's watchdog speaks after 2 s: who is silent this long will not speak */
 #define MAX_TRIES 4u
 #define EMULATED_PROGRAMS "../lib/npu-emulated/programs"
 

@@ -108,7 +108,7 @@ struct times {
         size_t n, capacity;
 };
 
-/* Of this thread, so that other work on the machine does not count. */
+/* The processor time of this thread: other work on the machine does not count. */
 static uint64_t cpu_ns(void)
 {
         struct timespec ts;

@@ -6,7 +6,7 @@
  *   sizes 1b, 4b, 12b, 27b; types q4_0 (without any), q8_0, f16, … The output matrix has the same, or HEAD: files of
  * Q4_0 often have one of Q8_0, those of K-quants one of Q6_K.
  *   -q: without the profile; -b: blocks of a run() (0: all at once; else as a worker that looks up from its work every
- * so often); -c: decode alone behind so many tokens too;
+ * this often); -c: decode alone behind this many tokens too;
  * -r: steps of a few rows of one sequence, as guesses are checked, and nothing else: first whether they draw what
  * single rows do, then how long they take
  *

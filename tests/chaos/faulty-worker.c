@@ -6,10 +6,10 @@
  *   poison=TOKEN    aborts when a row of a step holds this token
  *   hang=TOKEN      loops for ever on it
  *   long=TOKEN      works on it for 3 s, and its heartbeat tells
- *   slow=PERCENT    blocks take so much of their time (200: twice)
- *   slow-after=MS   … from so long after the start on
+ *   slow=PERCENT    blocks take this much of their time (200: twice)
+ *   slow-after=MS   … from this long after the start on
  *   slow-file=PATH  … or as many as the file's first four bytes say at the moment
- *   accuse=MS       from so long after the start on, accuses its peer once in every epoch; at once when it has joined
+ *   accuse=MS       from this long after the start on, accuses its peer once in every epoch; at once when it has joined
  *   cry=MS          the same, again and again in every epoch
  *   results=KIND    says of every token something that cannot be: nan, inf, minus-inf, positive, id, top, top-nan,
  *                   target-nan, n-top

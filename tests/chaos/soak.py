@@ -24,7 +24,7 @@ from tandem_test import (SANITIZER, SPROUT, TALE, Closed, Daemon, Refused, check
 WORDS = "the king his daughter a fox and an old mill in the wood once upon time said rode away golden apple sea".split()
 CLIENTS = 6
 DAEMON_THREADS = 14  # the event loop, the server's own, and pools of 4: prompts, requests, files to close
-GROWTH_BYTES = 6 << 20  # malloc's arenas and the pages of the trace rings may still grow by so much in the last third
+GROWTH_BYTES = 6 << 20  # malloc's arenas and the pages of the trace rings may still grow by this much in the last third
 
 
 def random_request(rng):

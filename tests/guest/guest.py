@@ -175,7 +175,7 @@ class Tools:
 
 def boot(init, files, timeout, memory_mib=3072):
     """Runs the script `init` as the guest's first process, with files {name in the guest: path here}; what its serial
-    line said. The guest has to power itself off within so many seconds."""
+    line said. The guest has to power itself off within this many seconds."""
     base, tools = userland(), Tools()
     with tempfile.TemporaryDirectory(prefix="tandem-guest-") as d:
         initrd, log = os.path.join(d, "initrd"), os.path.join(d, "serial")

@@ -20,7 +20,7 @@ static struct context *lookup(struct client *client, uint32_t id)
         return NULL;
 }
 
-/* Partitions start at multiples of their width (Strix). Of those the one whose columns the fewest contexts share. */
+/* Partitions start at multiples of their width (Strix). The one whose columns the fewest contexts share. */
 static uint32_t place(uint32_t width)
 {
         uint32_t best = 0;

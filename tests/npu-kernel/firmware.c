@@ -252,7 +252,7 @@ static uint32_t chain(struct client *client, struct context *context, struct job
         return state;
 }
 
-/* Waits for at most so long; ends early when the context goes. */
+/* Waits for at most this long; ends early when the context goes. */
 static void pause_for(const struct context *context, unsigned ms)
 {
         struct timespec end;

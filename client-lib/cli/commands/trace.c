@@ -55,7 +55,7 @@ struct turn {
         uint64_t posted, taken, drawing, drawn, done;
 };
 #define TURNS_KEPT 1024u               /* the newest steps */
-#define TURN_IDLE_NS TDM_NSEC_PER_MSEC /* posted so much later: there was nothing to do */
+#define TURN_IDLE_NS TDM_NSEC_PER_MSEC /* posted this much later: there was nothing to do */
 
 struct recording {
         const char *path;

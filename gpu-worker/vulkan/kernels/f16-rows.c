@@ -9,22 +9,21 @@
  * - The FFN's hidden values are at most |gate| |up|, and attention's result is at most the largest value. Each of these
  *   products is at most sqrt(d) sqrt(sum (w gain)²) (Cauchy and Schwarz; shaders/weights/bound.comp).
  *
- * Typical values are below these bounds: by the root of d for one product, by d for the hidden values, which are two.
- * f16 keeps its 11 bits down to 2^29 below a bound, so that is enough for most models. It is not for hidden values
- * where gains undo large residuals, as those of Gemma 3 do: the bound came out 2^31 above the largest value that
- * occurs, and most values became zero in f16. So the bound of hidden values is HIDDEN_MOST at most. A value above twice
- * that is clamped to it (some past 10^5 are known), and the smallest step is 2^-13. A scale for each row, computed from
- * the row, would need neither bound nor clamp.
+ * Typical values are far below these bounds: by the root of d for one product, by d for the hidden values, which are
+ * two products. f16 keeps its 11 bits down to 2^29 below a bound. That is enough for most models. It is too little for
+ * hidden values where gains undo large residuals, as in Gemma 3: the bound is 2^31 above the largest value that occurs,
+ * and most values become zero in f16. So the bound of hidden values is at most HIDDEN_MOST. A value above twice that is
+ * clamped (some past 10^5 are known), and the smallest step is 2^-13. With a scale for each row, computed from the row,
+ * bound and clamp would not be needed.
  *
  * Weights have a range too. Q4_0's scales are stored times up to 2^24 (shaders/common/f16.glsl). So larger ones are
- * divided, by one power of two for the matrices that one input goes into. What is left of a scale below 2^-14 is a
- * multiple of 2^-24. MXFP4's are whole exponents: scales below 2^-28 become 0. Weights of F16 stay what they are. BF16
- * has a range that f16 lacks, so a matrix of it is multiplied with a power of two that brings its largest weight to
- * 2^14 or more. Then weights down to 2^-31 of that are exact in f16, and what is lost of smaller ones is below 2^-39 of
- * it.
+ * divided by one power of two for the matrices that one input goes into. A scale that is below 2^-14 then is rounded to
+ * a multiple of 2^-24. MXFP4's are whole exponents: scales below 2^-28 become 0. Weights of F16 stay what they are.
+ * BF16 has a range that f16 lacks. So a matrix of BF16 is multiplied with a power of two that brings its largest weight
+ * to 2^14 or more. Weights down to 2^-31 of the largest are exact in f16 then. Smaller ones lose less than 2^-39 of it.
  *
- * Small models of Q4_0 and Q8_0 keep rows of 8 and 15 bits. One row of theirs spends its time between kernels, and
- * there the kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix of
+ * Small models of Q4_0 and Q8_0 keep rows of 8 and 15 bits. One row of them spends its time between kernels, where the
+ * kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix of
  * a type of engine/weights/subblock.h, F16 or BF16, or with experts, has rows of F16 at any size, since its other
  * kernel is far slower. The choice follows from the model's sizes and types alone, so a restart changes nothing.
  * TANDEM_VULKAN_HALVES=on|off overrides it in tests. */

@@ -4,12 +4,12 @@
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define WIDE_F16_PANELS_MIN 1500u            /* with which MATMUL_F16_WIDE is faster for 17 to 32 rows too */
-#define WIDE_F16_SUBGROUPS_MAX 11u           /* of a workgroup for so many rows: what its registers leave room for */
+#define WIDE_F16_SUBGROUPS_MAX 11u           /* of a workgroup for this many rows: what its registers leave room for */
 #define WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX 8u /* with which types of engine/weights/subblock.h have two on their way */
 
 #define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
 
-/* That have segments of K, if each takes so many. */
+/* That have segments of K, if each takes this many. */
 static uint32_t f16_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
 {
         uint32_t n_segments = TDM_DIV_UP(a->cols / TDM_VK_CHUNK_COLS, TDM_VK_SEGMENT_CHUNKS(a->cols));
@@ -67,7 +67,7 @@ bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm
                        F16_SHARED_BYTES;
 }
 
-/* Of each matrix, that a workgroup makes. */
+/* The panels of each matrix that a workgroup computes. */
 static uint32_t panels_of(const struct tdm_vk_shape *shape, uint32_t gelu)
 {
         return (uint32_t)shape->groups * shape->panels / (gelu ? 2 : 1);

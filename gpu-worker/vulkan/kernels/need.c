@@ -3,7 +3,7 @@
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define CLASSES_MAX 128u
-#define FEW_CLASSES 8u /* of so few rows: with flagged words and without */
+#define FEW_CLASSES 8u /* of this few rows: with flagged words and without */
 #define SEEN 512u
 
 /* ---- classes of rows ---- */

@@ -68,7 +68,7 @@ static void random_panels(enum place place, uint32_t type)
         }
 }
 
-/* Every value of rows of so many columns as embed.comp reads it. */
+/* Every value of rows of this many columns as embed.comp reads it. */
 static void values_of(enum place weights, uint32_t form, uint32_t cols, enum place to)
 {
         struct tdm_vk_row *rows = (struct tdm_vk_row *)at(D);

@@ -12,7 +12,7 @@ static unsigned rows_shapes_of(const struct tdm_vk_device *device, const struct 
         return device->is_cpu ? TDM_MIN(n, 2u) : n;
 }
 
-/* The kernels whose shapes are chosen for so many rows; flags: of those that leave flagged words, and `down`. */
+/* The kernels whose shapes are chosen for this many rows; flags: of those that leave flagged words, and `down`. */
 static unsigned list_rows_works(const struct tdm_vk_model *m, uint32_t rows, bool flags, struct work *works)
 {
         const uint32_t tile = TDM_VK_TUNED_ROWS(TDM_VK_MATMUL_F16, rows), vec = TDM_VK_TUNED_ROWS(TDM_VK_MATVEC, rows),

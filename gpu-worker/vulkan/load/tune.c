@@ -5,9 +5,9 @@
  * First each kernel is measured by itself, over the weights of several layers, so that they do not lie in the GPU's
  * cache. Then, where kernels follow each other without barriers (device/chain.c), some layers are measured as they are
  * run, by the device's clock. There a kernel's workgroups share the device with those of the next ones, and the shape
- * that is fastest by itself may leave these no room to start (up to a tenth of a token's time on an H200). Of those
- * that are nearly as fast, the one is taken with which all layers are fastest: there a kernel's code lies in fewer
- * caches, and two that are alike in eight layers differ by 3%.
+ * that is fastest by itself may leave these no room to start (up to a tenth of a token's time on an H200). Among shapes
+ * that are nearly as fast, all layers decide: there a kernel's code lies in fewer caches, and two shapes that are alike
+ * in eight layers differ by 3%.
  *
  * Last, how steps of two to eight rows run (kernels/few-rows.c): as they do anyway, and in the other ways, in shapes
  * that are measured in layers alone. What is not faster is kept as not used.

@@ -3,8 +3,8 @@
  * it, and the one for many rows must give its bits. What they are given: a sequence in pages that do not lie in order,
  * rows that look back over two spans, with a window and without, and more rows than one workgroup takes. The one that
  * rotates rows itself must give what rotate.comp and the one for single rows do: the same result, the same key and
- * value in the cache and in the log. So must the one for several rows of a sequence: over the end of a span, of which
- * an item has each, or all. */
+ * value in the cache and in the log. The kernel for several rows of a sequence must give them too, also
+ * over the end of a span, where an item has one row or all. */
 #include <math.h>
 
 #include "common/f16.h"

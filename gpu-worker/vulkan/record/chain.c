@@ -75,7 +75,7 @@ static void begin_dispatch(struct chain *c, const struct tdm_vk_pipeline *pipeli
         c->before = flags & LEAVES_FLAGS ? WAITING_FLAGGED : chain.chain ? WAITING_CHAINED : WAITING_UNDER_WAY;
 }
 
-/* After a dispatch of so many workgroups. */
+/* After a dispatch of this many workgroups. */
 static void end_dispatch(struct chain *c, struct tdm_vk_pipeline *pipeline, uint32_t groups)
 {
         struct tdm_vk_recording *recording = c->recording;

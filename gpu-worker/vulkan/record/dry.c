@@ -35,7 +35,7 @@ static int record_blocks(struct tdm_vk_model *m, struct tdm_vk_slot *slot, uint3
         return r;
 }
 
-/* In every way in which step.c cuts attention for so many rows. */
+/* In every way in which step.c cuts attention for this many rows. */
 static int record_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, uint32_t n_rows, struct tdm_error *err)
 {
         const enum tdm_vk_few few = tdm_vk_few_rows(m, n_rows);

@@ -8,7 +8,7 @@
 #include "gpu-worker/vulkan/tests/random-model.h"
 
 #define N_PANELS 61u                   /* different ones */
-#define ALL_BYTES (UINT64_C(32) << 20) /* a matrix of so many is random from end to end */
+#define ALL_BYTES (UINT64_C(32) << 20) /* a matrix of this many is random from end to end */
 
 bool random_model_hparams(const char *size, struct tdm_hparams *ret)
 {

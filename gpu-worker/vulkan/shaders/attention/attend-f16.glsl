@@ -7,7 +7,7 @@
 // dimensions from zero on; m, after each block, is the largest so far; l is, of a block, for each of four threads 16
 // sums in order, then two and two of them; o[d] is, of a block, one chain of the units' sums over 16 keys from zero on,
 // probabilities in f16; from block to block what was there is multiplied with what the new m makes of it, and the
-// block's added, in one rounding. Keys that the query does not see count nothing, nor do blocks: they change no bit. An
+// block's added, in one rounding. Keys and blocks that the query does not see change no bit. An
 // element of a unit's result depends neither on the other queries nor on which of its factors is A (prove-attend.c).
 //
 // Of a block q = 0 … 3 stands for the keys 16 q … 16 q + 15 that l adds up in order, and of which the q-th thread of

@@ -47,8 +47,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer RowItems { 
 #define TDM_AT(type, bytes, base, index, further) type(base).v[(index) + (further)]
 #endif
 
-// Zero, of any number of things, which the driver's compiler does not know: it unrolls loops of a known length,
-// whatever it is asked for, and puts known constants where they cost an instruction.
+// Zero for any number of things, but the driver's compiler does not know that. It unrolls loops of a known length
+// whatever the shader says, and it puts known constants where they cost an instruction.
 #define NOTHING(n) ((n) >> 31)
 
 float tdm_f16(uint f16_bits)
@@ -149,7 +149,7 @@ void tdm_chain_done_all(uint64_t chain, uint index)
 // Flagged words (chain.c): 32 bits, and in the upper half the index of the dispatch that wrote them. A row of them has
 // the layout of the row that it stands for, each word twice as wide.
 
-// Of what a dispatch leaves, of what it reads; 0: not flagged.
+// The flags of what a dispatch leaves, and of what it reads; 0: not flagged.
 #ifdef UNCHAINED
 #define tdm_flag_left(chain_index) 0
 #define tdm_flag_read(chain_index, chain_wait) 0

@@ -77,7 +77,7 @@ const uint LOADS = PLAIN ? 4 : WORDS / 4; // times 16 bytes: a thread's weights 
                 scales[k] = U32x2s(at).v[(c) * 8 + own]; \
         [[unroll]] for (uint l = 0; l < LOADS; l++) \
                 w[(k) * LOADS + l] = U32x4s(at + quants).v[(c) * (32 * LOADS) + l * 32 + lane]; }
-// Of it the j-th 16 columns.
+// The j-th 16 columns of that chunk.
 #define FRAGMENT(a, w, scales, high, k, j) FRAGMENT_AT(a, w, (k) * LOADS, scales[k], j)
 #define FRAGMENT_AT(a, w, at, scales, j) { \
         f16vec2 g_ = F16X2((scales).x), g8_ = F16X2((scales).y); \
