@@ -466,10 +466,11 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
         tdm_decoder_init(&job->text.decoder, tokenizer, false);
         if (job->prompt.is_chat) {
-                bool tools = tdm_constraint_tools(job->text.constraint).size > 0;
+                struct tdm_chat_text tools = tdm_constraint_tools(job->text.constraint);
 
                 r = tdm_turn_new(&job->text.turn, chat, tokenizer, tools,
-                                 !job->prompt.goes_on && tdm_chat_opens_thought(chat, tools, thinking_mode(job)));
+                                 !job->prompt.goes_on &&
+                                         tdm_chat_opens_thought(chat, tools.size > 0, thinking_mode(job)));
                 if (r < 0)
                         return tdm_error_set(err, r, "cannot take the model's answer apart: %s", strerror(-r));
         }

@@ -21,10 +21,10 @@ struct tdm_turn {
 };
 
 int tdm_turn_new(struct tdm_turn **ret, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
-                 bool with_calls, bool thought_is_open)
+                 struct tdm_chat_text tools, bool thought_is_open)
 {
         struct tdm_turn *turn = calloc(1, sizeof(*turn));
-        int r = turn ? tdm_chat_parser_new(&turn->parser, chat, with_calls, thought_is_open) : -ENOMEM;
+        int r = turn ? tdm_chat_parser_new(&turn->parser, chat, tools, thought_is_open) : -ENOMEM;
 
         if (r == 0) {
                 turn->tokenizer = tokenizer;
@@ -33,7 +33,7 @@ int tdm_turn_new(struct tdm_turn **ret, const struct tdm_chat *chat, const struc
         }
         free(turn);
         *ret = NULL;
-        return r == -EOPNOTSUPP && !with_calls ? 0 : r;
+        return r == -EOPNOTSUPP && tools.size == 0 ? 0 : r;
 }
 
 void tdm_turn_destroy(struct tdm_turn *turn)

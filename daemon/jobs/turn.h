@@ -10,10 +10,10 @@
 struct tdm_job_token;
 struct tdm_turn;
 
-/* *ret NULL: the model has no thoughts, and no calls are wanted. with_calls: the job has tools. thought_is_open: the
+/* *ret NULL: the model has no thoughts, and no calls are wanted. tools: the job's, or empty. thought_is_open: the
  * prompt ends with the start of a thought. */
 int tdm_turn_new(struct tdm_turn **ret, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
-                 bool with_calls, bool thought_is_open);
+                 struct tdm_chat_text tools, bool thought_is_open);
 void tdm_turn_destroy(struct tdm_turn *turn);
 
 /* Takes token id, whose text is data [size]; none: it may be a control piece. Sets the parts of token, and its text,

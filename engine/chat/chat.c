@@ -31,7 +31,7 @@ static int template_read(struct tdm_chat *chat, struct tdm_chat_template *t, con
         r = tdm_template_new(&t->template, source.data, source.size, &t->why);
         if (r > 0) /* t->why says so */
                 return 0;
-        return r < 0 ? r : tdm_chat_probe(chat, t, source.data, source.size);
+        return r < 0 ? r : tdm_chat_probe(chat, t);
 }
 
 static void refusal_make(struct tdm_chat *chat)
@@ -73,6 +73,8 @@ void tdm_chat_destroy(struct tdm_chat *chat)
                 return;
         tdm_template_destroy(chat->plain.template);
         tdm_template_destroy(chat->tools.template);
+        tdm_chat_form_destroy(chat->plain.form);
+        tdm_chat_form_destroy(chat->tools.form);
         free(chat->bos);
         free(chat->eos);
         free(chat);
@@ -114,20 +116,29 @@ enum tdm_chat_thoughts tdm_chat_thoughts_of(const struct tdm_chat *chat)
 {
         const struct tdm_chat_template *t = &chat->plain;
 
-        return t->switches_thinking                  ? TDM_CHAT_THOUGHTS_SWITCH :
-               t->calls == TDM_CHAT_CALLS_CHANNELLED ? TDM_CHAT_THOUGHTS_EFFORT :
-               tdm_chat_template_thinks(t)           ? TDM_CHAT_THOUGHTS_ALWAYS :
-                                                       TDM_CHAT_THOUGHTS_NONE;
+        return !t->form                                    ? TDM_CHAT_THOUGHTS_NONE :
+               t->form->switch_variable                    ? TDM_CHAT_THOUGHTS_SWITCH :
+               t->form->calls == TDM_FORM_CALLS_CHANNELLED ? TDM_CHAT_THOUGHTS_EFFORT :
+               tdm_chat_template_thinks(t)                 ? TDM_CHAT_THOUGHTS_ALWAYS :
+                                                             TDM_CHAT_THOUGHTS_NONE;
 }
 
 bool tdm_chat_opens_thought(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking)
 {
-        return tdm_chat_template_for(chat, with_tools)->opens_thought[thinking];
+        const struct tdm_chat_form *form = tdm_chat_template_for(chat, with_tools)->form;
+
+        if (!form)
+                return false;
+        return (thinking == TDM_CHAT_THINK_ON  ? form->prompt_on :
+                thinking == TDM_CHAT_THINK_OFF ? form->prompt_off :
+                                                 form->prompt_default) == TDM_FORM_PROMPT_OPEN;
 }
 
 bool tdm_chat_has_tools(const struct tdm_chat *chat)
 {
-        return tdm_chat_template_for(chat, true)->calls != TDM_CHAT_CALLS_NONE;
+        const struct tdm_chat_form *form = tdm_chat_template_for(chat, true)->form;
+
+        return form && form->calls != TDM_FORM_CALLS_GENERIC;
 }
 
 /* ---- rendering ---- */
@@ -140,7 +151,7 @@ static int message_check(const struct tdm_chat_template *t, const struct tdm_cha
         if (m->n_calls > 0 && m->role != TDM_CHAT_ASSISTANT)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "message %zu has tool calls and is not the assistant's",
                                      i + 1);
-        if ((m->role == TDM_CHAT_TOOL || m->n_calls > 0) && t->arguments == TDM_CHAT_ARGUMENTS_NONE)
+        if ((m->role == TDM_CHAT_TOOL || m->n_calls > 0) && (!t->form || !t->form->renders_calls))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "message %zu: tool calls have no form in the model's chat template", i + 1);
         return 0;
@@ -163,7 +174,7 @@ static int conversation_check(const struct tdm_chat_template *t, const struct td
                                      "go on with; answer its calls");
         if (options->tools.size > 0 && !tdm_template_reads(t->template, "tools"))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "tools have no form in the model's chat template");
-        if (options->thinking != TDM_CHAT_THINK_AS_TRAINED && !t->switches_thinking)
+        if (options->thinking != TDM_CHAT_THINK_AS_TRAINED && (!t->form || !t->form->switch_variable))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the model's chat template has no switch for thinking");
         if (options->effort != TDM_CHAT_EFFORT_AS_TRAINED && !tdm_template_reads(t->template, "reasoning_effort"))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,

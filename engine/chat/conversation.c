@@ -115,7 +115,7 @@ static int put_arguments(const struct tdm_chat_template *t, struct tdm_chat_text
         if (r != 0)
                 return r;
         put(to, ",\"arguments\":");
-        if (t->arguments == TDM_CHAT_ARGUMENTS_TEXT)
+        if (t->form && t->form->renders_calls && !t->form->arguments_as_object)
                 tdm_json_write_string(to, arguments.data, arguments.size);
         else
                 tdm_json_write(to, arguments.data, arguments.size);
@@ -142,19 +142,42 @@ static int put_calls(const struct tdm_chat_template *t, const struct tdm_chat_me
         return r;
 }
 
-static int put_message(const struct tdm_chat_template *t, const struct tdm_chat_message *m, struct tdm_json_buffer *to,
-                       struct tdm_error *err)
+/* A template that takes thoughts as a part of the content gets them so, but where the model goes on with the text. */
+static void put_content(const struct tdm_chat_template *t, const struct tdm_chat_message *m, bool is_last,
+                        struct tdm_json_buffer *to)
 {
+        const char *key = t->form ? t->form->thinking_key : NULL;
+        bool in_parts = m->role == TDM_CHAT_ASSISTANT && m->thinking.size > 0 && key && strcmp(key, "content") == 0;
+
+        if (m->n_calls > 0 && m->size == 0 && t->form && t->form->null_content) {
+                put(to, "null");
+        } else if (in_parts && !is_last) {
+                put(to, "[{\"type\":\"thinking\"");
+                put_member(to, ",", "\"thinking\":", m->thinking);
+                put(to, "},{\"type\":\"text\",\"text\":");
+                put_text(to, m->text ? m->text : "", m->size);
+                put(to, "}]");
+        } else {
+                put_text(to, m->text ? m->text : "", m->size);
+        }
+}
+
+static int put_message(const struct tdm_chat_template *t, const struct tdm_chat_message *m, bool is_last,
+                       struct tdm_json_buffer *to, struct tdm_error *err)
+{
+        const char *key = t->form ? t->form->thinking_key : NULL;
         int r = 0;
 
         put(to, "{\"role\":\"");
         put(to, roles[m->role]);
         put(to, "\",\"content\":");
-        put_text(to, m->text ? m->text : "", m->size);
+        put_content(t, m, is_last, to);
         if (m->role == TDM_CHAT_ASSISTANT) {
                 /* Which of these a template reads differs; the other one does nothing. */
                 put_member(to, ",", "\"reasoning_content\":", m->thinking);
                 put_member(to, ",", "\"thinking\":", m->thinking);
+                if (key && strcmp(key, "reasoning") == 0)
+                        put_member(to, ",", "\"reasoning\":", m->thinking);
         }
         if (m->n_calls > 0)
                 r = put_calls(t, m, to, err);
@@ -190,7 +213,7 @@ int tdm_chat_write_input(const struct tdm_chat_template *t, const struct tdm_cha
         for (size_t i = 0; i < n_messages && r == 0; i++) {
                 if (i > 0)
                         put(to, ",");
-                r = put_message(t, &messages[i], to, err);
+                r = put_message(t, &messages[i], i + 1 == n_messages, to, err);
         }
         put(to, "]");
         if (r == 0 && options->tools.size > 0)

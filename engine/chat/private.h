@@ -4,40 +4,21 @@
 #define TDM_ENGINE_CHAT_PRIVATE_H
 
 #include "engine/chat/chat.h"
+#include "engine/chat/forms/turn.h"
 #include "engine/chat/template/template.h"
 #include "engine/grammar/json.h"
-
-/* How a model writes calls of tools. */
-enum tdm_chat_call_form {
-        TDM_CHAT_CALLS_NONE,
-        TDM_CHAT_CALLS_TAGGED,     /* <tool_call>, an object, </tool_call> */
-        TDM_CHAT_CALLS_WHOLE,      /* an object that is the whole turn */
-        TDM_CHAT_CALLS_LISTED,     /* [TOOL_CALLS] and an array of objects */
-        TDM_CHAT_CALLS_CHANNELLED, /* a message to the tool, in a channel */
-};
-
-/* How a template takes a call's arguments. */
-enum tdm_chat_arguments {
-        TDM_CHAT_ARGUMENTS_NONE, /* it writes no calls */
-        TDM_CHAT_ARGUMENTS_OBJECT,
-        TDM_CHAT_ARGUMENTS_TEXT,
-};
 
 /* One of a file's templates, and what rendering with it showed. */
 struct tdm_chat_template {
         struct tdm_template *template; /* NULL: it has none, or it cannot be parsed */
         struct tdm_error why;          /* which */
-        enum tdm_chat_arguments arguments;
-        enum tdm_chat_call_form calls;
-        bool splits_thinking;  /* it knows the end of a thought */
-        bool opens_thought[3]; /* by enum tdm_chat_thinking: the prompt ends with the start of one */
-        bool switches_thinking;
+        struct tdm_chat_form *form;    /* NULL: it has none that works */
 };
 
 /* Whether what the model writes may begin with a thought that can be told from the answer. */
 static inline bool tdm_chat_template_thinks(const struct tdm_chat_template *t)
 {
-        return t->splits_thinking || t->calls == TDM_CHAT_CALLS_CHANNELLED;
+        return t->form && t->form->think_begin;
 }
 
 struct tdm_chat {
@@ -61,7 +42,7 @@ int tdm_chat_render_input(const struct tdm_chat *chat, const struct tdm_chat_tem
                           size_t size, const struct tdm_template_limits *limits, const struct tm *now,
                           bool continue_final, struct tdm_template_result *ret, struct tdm_error *err);
 
-/* Fills in what rendering shows. source: the template's text. -ENOMEM. */
-int tdm_chat_probe(const struct tdm_chat *chat, struct tdm_chat_template *t, const char *source, size_t size);
+/* Finds the form. -ENOMEM. */
+int tdm_chat_probe(const struct tdm_chat *chat, struct tdm_chat_template *t);
 
 #endif

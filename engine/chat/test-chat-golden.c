@@ -205,7 +205,7 @@ static void assert_call(const struct chat *c, const struct conversation *convers
         if (tdm_chat_tools_grammar(&grammar, c->chat, &use, NULL, &err))
                 fail_msg("%s", err.message);
         assert_int_equal(tdm_matcher_new(&matcher, grammar, vocabulary), 0);
-        assert_int_equal(tdm_chat_parser_new(&parser, c->chat, true, false), 0);
+        assert_int_equal(tdm_chat_parser_new(&parser, c->chat, use.tools, false), 0);
         for (ssize_t i = 0; i < n; i++) {
                 const struct tdm_chat_part *parts;
                 const char *data;
@@ -482,7 +482,8 @@ static void test_probes(void **state)
 static void test_text_arguments(void **state)
 {
         static const char template[] =
-                "{% for m in messages %}{% if m.tool_calls %}{{ '<tool_call>' + m.tool_calls[0].function.arguments }}"
+                "{% for m in messages %}{% if m.tool_calls %}{{ '<tool_call>' + m.tool_calls[0].function.name + ':' + "
+                "m.tool_calls[0].function.arguments }}"
                 "{% else %}{{ m.content }}{% endif %}{% endfor %}";
         const struct tdm_chat_call call = { { "1", 1 }, { "f", 1 }, { "{\"a\":  \"b\"}", 11 } };
         struct tdm_chat_message messages[] = { M(USER, "A"), M(ASSISTANT, ""), M(TOOL, "1") };
@@ -490,7 +491,7 @@ static void test_text_arguments(void **state)
 
         messages[1].calls = &call;
         messages[1].n_calls = 1;
-        assert_reads(find("qwen3"), &c, messages, 3, NULL, "A<tool_call>{\"a\":  \"b\"}1");
+        assert_reads(find("qwen3"), &c, messages, 3, NULL, "A<tool_call>f:{\"a\":  \"b\"}1");
         close_chat(&c);
 }
 

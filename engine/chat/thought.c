@@ -49,16 +49,16 @@ int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_ch
 
         if (!tdm_chat_template_thinks(t))
                 return -EOPNOTSUPP;
-        if (t->calls == TDM_CHAT_CALLS_CHANNELLED) {
+        if (t->form->calls == TDM_FORM_CALLS_CHANNELLED) {
                 thought.is_begun = true;
                 for (size_t i = 0; i < TDM_ARRAY_SIZE(to_answer) && r == 0; i++)
                         r = append(tokenizer, to_answer[i], &thought);
                 thought.n_close = thought.n_end;
         } else {
                 thought.is_begun = is_open;
-                if (!thought.is_begun && tdm_tokenizer_find_marker(tokenizer, "<think>", &id) == 0)
+                if (!thought.is_begun && tdm_tokenizer_find_marker(tokenizer, t->form->think_begin, &id) == 0)
                         thought.open = id;
-                r = append(tokenizer, "</think>", &thought);
+                r = append(tokenizer, t->form->think_end, &thought);
                 thought.n_close = thought.n_end;
                 if (r == 0)
                         append_gap(tokenizer, "\n\n", &thought);

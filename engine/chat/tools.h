@@ -66,9 +66,9 @@ struct tdm_chat_part {
 
 struct tdm_chat_parser;
 
-/* One turn. with_calls: it may call tools; else only thoughts are told from text. thought_is_open: the prompt ends with
- * the start of one. -EOPNOTSUPP: the model's template has no form for calls, or none for thoughts. */
-int tdm_chat_parser_new(struct tdm_chat_parser **ret, const struct tdm_chat *chat, bool with_calls,
+/* One turn. tools: as in struct tdm_chat_options; without any, only thoughts are told from text. thought_is_open: the
+ * prompt ends with the start of one. -EOPNOTSUPP: the model's template has no form for calls, or none for thoughts. */
+int tdm_chat_parser_new(struct tdm_chat_parser **ret, const struct tdm_chat *chat, struct tdm_chat_text tools,
                         bool thought_is_open);
 void tdm_chat_parser_destroy(struct tdm_chat_parser *parser);
 void tdm_chat_parser_destroyp(struct tdm_chat_parser **parser);

@@ -105,6 +105,44 @@ int tdm_form_without_id(const char *mark, char **ret)
         return asprintf(ret, "%.*s%s", (int)(comma - mark), mark, slot + 2) < 0 ? -ENOMEM : 0;
 }
 
+/* ---- values ---- */
+
+static bool is_json_number(const char *text, size_t size)
+{
+        size_t i = size > 0 && text[0] == '-', digits = i;
+
+        while (i < size && text[i] >= '0' && text[i] <= '9')
+                i++;
+        if (i == digits || (text[digits] == '0' && i > digits + 1))
+                return false;
+        if (i < size && text[i] == '.') {
+                digits = ++i;
+                while (i < size && text[i] >= '0' && text[i] <= '9')
+                        i++;
+                if (i == digits)
+                        return false;
+        }
+        if (i < size && (text[i] == 'e' || text[i] == 'E')) {
+                i += 1 + (i + 1 < size && (text[i + 1] == '+' || text[i + 1] == '-'));
+                digits = i;
+                while (i < size && text[i] >= '0' && text[i] <= '9')
+                        i++;
+                if (i == digits)
+                        return false;
+        }
+        return i == size;
+}
+
+bool tdm_form_is_json_word(const char *text, size_t size)
+{
+        static const char *const words[] = { "true", "false", "null", "True", "False", "None" };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(words); i++)
+                if (size == strlen(words[i]) && memcmp(text, words[i], size) == 0)
+                        return true;
+        return is_json_number(text, size);
+}
+
 /* ---- tools ---- */
 
 uint32_t tdm_form_member(const struct tdm_json *json, uint32_t object, const char *name)

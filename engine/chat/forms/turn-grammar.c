@@ -36,12 +36,15 @@ static uint32_t slot_part(struct tdm_form_builder *b, uint8_t slot, const char *
         }
 }
 
-/* Where JSON may have white space: behind {, [, comma and colon, where a value or a name follows. */
+/* Where JSON may have white space: behind {, [, comma and colon, where a value or a name follows, and in front of what
+ * closes the call. */
 static bool is_json_space(const char *mark, const char *at)
 {
         const char *next = at;
 
-        if (at == mark || !memchr("{[,:", at[-1], 4))
+        if (at == mark)
+                return *at == '}' || *at == ']'; /* behind the arguments */
+        if (!memchr("{[,:", at[-1], 4))
                 return false;
         while (tdm_form_is_blank(*next))
                 next++;
@@ -52,7 +55,8 @@ uint32_t tdm_form_literal(struct tdm_form_builder *b, const char *mark, const ch
 {
         uint32_t all = part_nothing(b);
         const char *at = mark ? mark : "";
-        bool has_json = b->form->calls != TDM_FORM_CALLS_TAGGED && strchr(at, '"');
+        bool has_json = b->form->calls != TDM_FORM_CALLS_TAGGED && b->form->marks.between &&
+                        strchr(b->form->marks.between, '"');
 
         while (*at) {
                 const char *from = at;
@@ -237,11 +241,15 @@ static uint32_t blanks_part(struct tdm_form_builder *b)
 static uint32_t thinking_part(struct tdm_form_builder *b)
 {
         const char *const without[] = { b->form->think_end };
+        bool must = b->use->choice >= TDM_FORM_CHOICE_REQUIRED;
         uint32_t body, end;
 
-        if (!b->marks.think_end || b->use->prompt == TDM_FORM_PROMPT_CLOSED)
+        if (!b->marks.think_end || b->use->prompt == TDM_FORM_PROMPT_CLOSED ||
+            (must && b->use->prompt == TDM_FORM_PROMPT_SILENT))
                 return part_nothing(b);
         end = part_cat(b, tdm_form_literal(b, b->marks.think_end, NULL, NULL), blanks_part(b));
+        if (must)
+                return end;
         body = part_cat(b, tdm_composer_free_text(b->c, without, 1), end);
         if (b->use->prompt == TDM_FORM_PROMPT_OPEN)
                 return body;
@@ -378,7 +386,7 @@ static int channelled_part(struct tdm_form_builder *b, uint32_t *ret)
         analysis = tdm_composer_rep(b->c, analysis, 0, UINT32_MAX);
         last = part_cat(b, bound_part(b, "<|channel|>final<|message|>"), text);
         if (b->use->choice >= TDM_FORM_CHOICE_REQUIRED)
-                *ret = part_cat(b, analysis, channel_calls(b));
+                *ret = channel_calls(b);
         else if (b->n_wanted > 0)
                 *ret = part_cat(b, b->use->schema ? analysis : before, tdm_composer_alt(b->c, last, channel_calls(b)));
         else

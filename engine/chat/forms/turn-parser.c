@@ -284,42 +284,6 @@ static void word_give(struct tdm_form_parser *p, const char *data, size_t size)
         part_give(p, TDM_FORM_PART_ARGUMENTS, data, size);
 }
 
-static bool is_json_number(const char *text, size_t size)
-{
-        size_t i = size > 0 && text[0] == '-', digits = i;
-
-        while (i < size && text[i] >= '0' && text[i] <= '9')
-                i++;
-        if (i == digits || (text[digits] == '0' && i > digits + 1))
-                return false;
-        if (i < size && text[i] == '.') {
-                digits = ++i;
-                while (i < size && text[i] >= '0' && text[i] <= '9')
-                        i++;
-                if (i == digits)
-                        return false;
-        }
-        if (i < size && (text[i] == 'e' || text[i] == 'E')) {
-                i += 1 + (i + 1 < size && (text[i + 1] == '+' || text[i + 1] == '-'));
-                digits = i;
-                while (i < size && text[i] >= '0' && text[i] <= '9')
-                        i++;
-                if (i == digits)
-                        return false;
-        }
-        return i == size;
-}
-
-static bool is_json_word(const char *text, size_t size)
-{
-        static const char *const words[] = { "true", "false", "null", "True", "False", "None" };
-
-        for (unsigned i = 0; i < TDM_ARRAY_SIZE(words); i++)
-                if (size == strlen(words[i]) && memcmp(text, words[i], size) == 0)
-                        return true;
-        return is_json_number(text, size);
-}
-
 /* A value whose type was not known is over, or too long for a word. */
 static void unknown_settle(struct tdm_form_parser *p)
 {
@@ -329,7 +293,7 @@ static void unknown_settle(struct tdm_form_parser *p)
                 from++;
         while (end > from && tdm_form_is_blank(p->word[end - 1]))
                 end--;
-        if (is_json_word(p->word + from, end - from) || p->values == TDM_FORM_VALUES_OTHERS) {
+        if (tdm_form_is_json_word(p->word + from, end - from) || p->values == TDM_FORM_VALUES_OTHERS) {
                 value_begin(p, VALUE_JSON);
                 word_give(p, p->word + from, end - from);
         } else {
@@ -711,11 +675,14 @@ static int parts_hand_out(struct tdm_form_parser *p, const struct tdm_form_part 
 int tdm_form_parser_push(struct tdm_form_parser *p, const char *data, size_t size,
                          const struct tdm_form_part **ret_parts, size_t *ret_n)
 {
-        bool in_piece = size > 0 && (uint8_t)data[0] == TDM_MARKER_BYTE;
+        bool in_piece = false;
 
         p->n_parts = p->out.size = 0;
-        for (size_t i = 0; i < size; i++)
+        for (size_t i = 0; i < size; i++) {
+                in_piece = in_piece || (uint8_t)data[i] == TDM_MARKER_BYTE;
                 parser_take(p, data[i], in_piece);
+                in_piece = in_piece && data[i] != '>' && data[i] != ']';
+        }
         return parts_hand_out(p, ret_parts, ret_n);
 }
 
@@ -727,6 +694,11 @@ int tdm_form_parser_finish(struct tdm_form_parser *p, const struct tdm_form_part
                 part_give(p, TDM_FORM_PART_TEXT, p->blanks.data, p->blanks.size);
         p->n_held = p->blanks.size = p->head.size = 0;
         return parts_hand_out(p, ret_parts, ret_n);
+}
+
+bool tdm_form_parser_is_in_header(const struct tdm_form_parser *p)
+{
+        return p->state == IN_HEADER;
 }
 
 bool tdm_form_parser_is_thinking(const struct tdm_form_parser *p)

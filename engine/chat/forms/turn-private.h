@@ -23,6 +23,9 @@ enum tdm_form_values {
         TDM_FORM_VALUES_OTHERS,  /* no strings */
 };
 
+/* Whether it is a number, or true, false or null, also as Python writes them. */
+bool tdm_form_is_json_word(const char *text, size_t size);
+
 #define TDM_FORM_PATH_MAX 8u
 /* Where the schema of a tool's arguments says its properties: behind local references. */
 struct tdm_form_place {

@@ -34,8 +34,9 @@ struct tdm_form_use {
         enum tdm_form_prompt prompt; /* how the prompt leaves thinking */
 };
 
-/* REQUIRED and NAMED: behind the thinking, the call follows at once. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: the tools
- * are malformed, or hold something that is not held. tokenizer may be NULL: no mark is a control piece. */
+/* REQUIRED and NAMED begin with the call: no text and no thought comes before it. TDM_E_BAD_REQUEST,
+ * TDM_E_UNSUPPORTED: the tools are malformed, or hold something that is not held. tokenizer may be NULL: no mark is a
+ * control piece. */
 int tdm_form_grammar(struct tdm_grammar **ret, const struct tdm_chat_form *form, const struct tdm_tokenizer *tokenizer,
                      const struct tdm_form_use *use, const struct tdm_grammar_limits *limits, struct tdm_error *err);
 
@@ -63,12 +64,14 @@ int tdm_form_parser_new(struct tdm_form_parser **ret, const struct tdm_chat_form
 void tdm_form_parser_destroy(struct tdm_form_parser *parser);
 void tdm_form_parser_destroyp(struct tdm_form_parser **parser);
 /* Takes the bytes of the next token; *ret_parts [*ret_n] are what they add, valid until the next call. A control
- * piece, which begins with TDM_MARKER_BYTE, is a push of its own; one that is no mark says nothing. 0 or -ENOMEM. */
+ * piece, from TDM_MARKER_BYTE to its bracket or the end of the push, says nothing where it is no mark. 0 or -ENOMEM. */
 int tdm_form_parser_push(struct tdm_form_parser *parser, const char *data, size_t size,
                          const struct tdm_form_part **ret_parts, size_t *ret_n);
 /* What is still held, where the turn is over. */
 int tdm_form_parser_finish(struct tdm_form_parser *parser, const struct tdm_form_part **ret_parts, size_t *ret_n);
 /* Whether the model is thinking now. */
 bool tdm_form_parser_is_thinking(const struct tdm_form_parser *parser);
+/* Whether it is in what stands around messages (gpt-oss): the next is a thought, a text or a call. */
+bool tdm_form_parser_is_in_header(const struct tdm_form_parser *parser);
 
 #endif
