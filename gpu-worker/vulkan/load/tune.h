@@ -12,6 +12,7 @@
 #define LAYERS_ALL 64u
 #define GAIN 0.995 /* and less is another shape's time, or it is noise */
 
+/* A product whose shapes are measured. Blocks to record are another thing: struct tdm_vk_work. */
 struct work {
         struct tdm_vk_tuned key;
         struct tdm_vk_matrix matrix;

@@ -13,20 +13,20 @@
 #include "gpu-worker/vulkan/model/model.h"
 
 enum tdm_vk_op_kind {
-        TDM_VK_OP_EMBED,           /* rows of the embedding: y */
-        TDM_VK_OP_NORM,            /* the norm of hidden rows, rounded for each matrix */
-        TDM_VK_OP_ADD,             /* hidden rows += the norm of what lies in Y, or that with a bias */
-        TDM_VK_OP_SIDE,            /* of shaders/norm/side.comp, which one `variant` says */
-        TDM_VK_OP_STREAMS,         /* of shaders/norm/streams.comp, the same */
-        TDM_VK_OP_MULTIPLY,        /* rounded rows with matrices of one input: y */
-        TDM_VK_OP_DOWN,            /* the same of the FFN's hidden values */
-        TDM_VK_OP_ATTEND,          /* what lies in Y is rotated and stored; attention leaves rows for the matrix */
+        TDM_VK_OP_EMBED,           /* y = the tokens' rows of the embedding */
+        TDM_VK_OP_NORM,            /* the norm of the hidden rows, rounded for each of the matrices */
+        TDM_VK_OP_ADD,             /* hidden rows += TDM_VK_Y with its bias, or the norm of that */
+        TDM_VK_OP_SIDE,            /* one of those in shaders/norm/side.comp: `variant` says which */
+        TDM_VK_OP_STREAMS,         /* the same in shaders/norm/streams.comp */
+        TDM_VK_OP_MULTIPLY,        /* y = rounded rows times matrices, all with the same input */
+        TDM_VK_OP_DOWN,            /* y = the FFN's hidden values times a matrix */
+        TDM_VK_OP_ATTEND,          /* rotates and stores heads in TDM_VK_Y; attention leaves rows for the matrix */
         TDM_VK_OP_GATE_UP,         /* gate, up and the activation leave rows for the third matrix */
-        TDM_VK_OP_ACTIVATE,        /* of gate and up in x: rows for the matrix */
+        TDM_VK_OP_ACTIVATE,        /* the activation of gate and up in x leaves rows for the matrix */
         TDM_VK_OP_ROUTE,           /* the router's numbers, each row's experts, and lists of rows by expert */
         TDM_VK_OP_EXPERTS_GATE_UP, /* as GATE_UP, for each slot */
-        TDM_VK_OP_EXPERTS_DOWN,    /* for each slot: y */
-        TDM_VK_OP_EXPERTS_SUM,     /* the slots of a row added up: y */
+        TDM_VK_OP_EXPERTS_DOWN,    /* as DOWN, for each slot */
+        TDM_VK_OP_EXPERTS_SUM,     /* y = the sum of a row's slots */
         TDM_VK_OP_HEAD_NORM,       /* as NORM, of the rows that want logits */
         TDM_VK_OP_LOGITS,          /* what the sampler looks at comes to the host */
 };
@@ -35,7 +35,7 @@ enum tdm_vk_op_kind {
 enum tdm_vk_op_rows {
         TDM_VK_ROWS_TILE,   /* the tile's */
         TDM_VK_ROWS_STEP,   /* all of the step's, with its first tile */
-        TDM_VK_ROWS_SLOTS,  /* one for each of a row's experts */
+        TDM_VK_ROWS_SLOTS,  /* a slot: one row with one of its experts */
         TDM_VK_ROWS_LOGITS, /* those that want logits */
 };
 
