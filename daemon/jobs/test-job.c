@@ -266,7 +266,7 @@ static int no_chat_make(void)
         if (tdm_gguf_open(&gguf, fd, "small", NULL) != 0)
                 return -1;
         close(fd);
-        r = tdm_chat_new(&no_chat, gguf, tokenizer);
+        r = tdm_chat_new(&no_chat, gguf, tokenizer, 0);
         tdm_gguf_close(gguf);
         return r;
 }
@@ -281,7 +281,7 @@ static int set_up(void **state)
         close(fd);
         if (tdm_tokenizer_new(&tokenizer, gguf, NULL) != 0)
                 return -1;
-        if (tdm_chat_new(&chat, gguf, tokenizer) < 0 || no_chat_make() < 0)
+        if (tdm_chat_new(&chat, gguf, tokenizer, 0) < 0 || no_chat_make() < 0)
                 return -1;
         tdm_gguf_close(gguf);
         hp.n_vocab = tdm_tokenizer_n_vocab(tokenizer);

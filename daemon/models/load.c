@@ -203,7 +203,9 @@ static int read_metadata(struct tdm_model_load *l)
                 return r;
         m->weights_bytes = tdm_weights_plan_size(m->plan);
         find_inputs(&m->description, &m->inputs);
-        r = tdm_chat_new(&m->chat, m->gguf, m->tokenizer);
+        if (limits.max_bytes > 0)
+                limits.max_bytes -= TDM_MIN(tdm_tokenizer_memory(m->tokenizer), limits.max_bytes - 1);
+        r = tdm_chat_new(&m->chat, m->gguf, m->tokenizer, limits.max_bytes);
         if (r < 0)
                 return tdm_error_set(&l->err, r, "out of memory for the chat template");
         if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)

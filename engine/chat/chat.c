@@ -1,6 +1,8 @@
 /* A model's templates: finding them in its file, and rendering conversations with them. */
 #include "engine/chat/private.h"
 
+#include <inttypes.h>
+
 /* How deep the input nests: tools and arguments, within their messages. */
 #define INPUT_DEPTH 72u
 
@@ -21,17 +23,26 @@ static char *piece_text(const struct tdm_tokenizer *tokenizer, int32_t id)
 }
 
 static int template_read(struct tdm_chat *chat, struct tdm_chat_template *t, const struct tdm_gguf *gguf,
-                         const char *key)
+                         const char *key, uint64_t max_bytes)
 {
         struct tdm_gguf_string source;
+        uint64_t bytes;
         int r;
 
         if (tdm_gguf_get_string(gguf, key, &source) < 0)
                 return 0;
         r = tdm_template_new(&t->template, source.data, source.size, &t->why);
-        if (r > 0) /* t->why says so */
-                return 0;
-        return r < 0 ? r : tdm_chat_probe(chat, t);
+        if (r != 0) /* t->why says so, where it is the template's fault */
+                return TDM_MIN(r, 0);
+        bytes = tdm_template_memory(t->template);
+        if (max_bytes == 0 || bytes <= max_bytes)
+                return tdm_chat_probe(chat, t);
+        tdm_template_destroy(steal_ptr(&t->template));
+        tdm_error_set(&t->why, TDM_E_UNSUPPORTED,
+                      "the chat template: it takes %" PRIu64 " bytes when it is parsed, and %" PRIu64
+                      " are left for what is known of the model",
+                      bytes, max_bytes);
+        return 0;
 }
 
 static void refusal_make(struct tdm_chat *chat)
@@ -45,7 +56,8 @@ static void refusal_make(struct tdm_chat *chat)
                 snprintf(chat->refusal, sizeof(chat->refusal), "%s; send the prompt raw", chat->plain.why.message);
 }
 
-int tdm_chat_new(struct tdm_chat **ret, const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer)
+int tdm_chat_new(struct tdm_chat **ret, const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer,
+                 uint64_t max_bytes)
 {
         _cleanup_(tdm_chat_destroyp) struct tdm_chat *chat = calloc(1, sizeof(*chat));
         int r;
@@ -57,9 +69,11 @@ int tdm_chat_new(struct tdm_chat **ret, const struct tdm_gguf *gguf, const struc
         chat->eos = piece_text(tokenizer, tdm_tokenizer_eos(tokenizer));
         if (!chat->bos || !chat->eos)
                 return -ENOMEM;
-        r = template_read(chat, &chat->plain, gguf, "tokenizer.chat_template");
+        r = template_read(chat, &chat->plain, gguf, "tokenizer.chat_template", max_bytes);
+        if (max_bytes > 0) /* at least 1: 0 is no limit */
+                max_bytes -= TDM_MIN(tdm_chat_memory(chat), max_bytes - 1);
         if (r == 0)
-                r = template_read(chat, &chat->tools, gguf, "tokenizer.chat_template.tool_use");
+                r = template_read(chat, &chat->tools, gguf, "tokenizer.chat_template.tool_use", max_bytes);
         if (r < 0)
                 return r;
         refusal_make(chat);

@@ -51,8 +51,10 @@ struct tdm_chat_options {
         time_t now;                      /* for templates that say the date, in local time; 0: the clock's */
 };
 
-/* -ENOMEM. Borrows the tokenizer; the gguf may be closed afterwards. */
-int tdm_chat_new(struct tdm_chat **ret, const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer);
+/* -ENOMEM. Borrows the tokenizer; the gguf may be closed afterwards. A template that takes more than max_bytes (0: any
+ * number) when it is parsed cannot be used. */
+int tdm_chat_new(struct tdm_chat **ret, const struct tdm_gguf *gguf, const struct tdm_tokenizer *tokenizer,
+                 uint64_t max_bytes);
 void tdm_chat_destroy(struct tdm_chat *chat);
 void tdm_chat_destroyp(struct tdm_chat **chat);
 /* Private memory that it holds. */
@@ -61,8 +63,7 @@ uint64_t tdm_chat_memory(const struct tdm_chat *chat);
 const char *tdm_chat_refusal(const struct tdm_chat *chat);
 /* In a word or a sentence, for status: "jinja", "none", or why the template cannot be used. */
 const char *tdm_chat_state(const struct tdm_chat *chat);
-/* Whether a template reads a variable, or a member of something, of this name: a name that it does not read has no
- * effect. */
+/* Whether a template reads a variable of this name: one that it does not read has no effect. */
 bool tdm_chat_reads(const struct tdm_chat *chat, const char *name);
 /* What thinking is, beside text, for a model. */
 enum tdm_chat_thoughts {

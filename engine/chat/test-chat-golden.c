@@ -482,8 +482,8 @@ static void test_probes(void **state)
 static void test_text_arguments(void **state)
 {
         static const char template[] =
-                "{% for m in messages %}{% if m.tool_calls %}{{ '<tool_call>' + m.tool_calls[0].function.name + ':' + "
-                "m.tool_calls[0].function.arguments }}"
+                "{% for m in messages %}{% if m['tool_calls'] %}{{ '<tool_call>' + "
+                "m['tool_calls'][0]['function']['name'] + ':' + m['tool_calls'][0]['function']['arguments'] }}"
                 "{% else %}{{ m.content }}{% endif %}{% endfor %}";
         const struct tdm_chat_call call = { { "1", 1 }, { "f", 1 }, { "{\"a\":  \"b\"}", 11 } };
         struct tdm_chat_message messages[] = { M(USER, "A"), M(ASSISTANT, ""), M(TOOL, "1") };

@@ -21,7 +21,7 @@ static struct chat chat_open(int fd)
         assert_true(fd >= 0);
         assert_int_equal(tdm_gguf_open(&c.gguf, fd, "test.gguf", NULL), 0);
         assert_int_equal(tdm_tokenizer_new(&c.tokenizer, c.gguf, NULL), 0);
-        assert_int_equal(tdm_chat_new(&c.chat, c.gguf, c.tokenizer), 0);
+        assert_int_equal(tdm_chat_new(&c.chat, c.gguf, c.tokenizer, 0), 0);
         close(fd);
         return c;
 }
@@ -247,12 +247,34 @@ static void test_bytes(void **state)
         chat_close(&c);
 }
 
+/* What it takes is counted, and a template that takes more than is left is not used. */
+static void test_memory(void **state)
+{
+        static const char *const markers[] = { "<bos>", "<start_of_turn>", "<end_of_turn>" };
+        static const struct tdm_chat_message message = M(USER, "Hi");
+        struct chat c = chat_with(markers, 3, gemma);
+        uint64_t bytes = tdm_chat_memory(c.chat);
+        struct tdm_chat_prompt prompt;
+        struct tdm_chat *less, *enough;
+        struct tdm_error err;
+
+        assert_int_equal(tdm_chat_new(&enough, c.gguf, c.tokenizer, bytes), 0);
+        assert_null(tdm_chat_refusal(enough));
+        assert_int_equal(tdm_chat_new(&less, c.gguf, c.tokenizer, bytes / 4), 0);
+        assert_true(tdm_chat_memory(less) < bytes / 4);
+        assert_int_equal(tdm_chat_render(less, &message, 1, NULL, &prompt, &err), TDM_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "bytes when it is parsed, and "));
+        tdm_chat_destroy(less);
+        tdm_chat_destroy(enough);
+        chat_close(&c);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_golden),    cmocka_unit_test(test_gemma), cmocka_unit_test(test_chatml),
-                cmocka_unit_test(test_llama3),    cmocka_unit_test(test_none),  cmocka_unit_test(test_bytes),
-                cmocka_unit_test(test_no_pieces),
+                cmocka_unit_test(test_golden),    cmocka_unit_test(test_gemma),  cmocka_unit_test(test_chatml),
+                cmocka_unit_test(test_llama3),    cmocka_unit_test(test_none),   cmocka_unit_test(test_bytes),
+                cmocka_unit_test(test_no_pieces), cmocka_unit_test(test_memory),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -110,7 +110,7 @@ static inline struct chat open_chat_with(const struct vocabulary *v, const char 
         close(fd);
         if (tdm_tokenizer_new(&c.tokenizer, g, &err))
                 fail_msg("%s", err.message);
-        assert_int_equal(tdm_chat_new(&c.chat, g, c.tokenizer), 0);
+        assert_int_equal(tdm_chat_new(&c.chat, g, c.tokenizer, 0), 0);
         tdm_gguf_close(g);
         return c;
 }

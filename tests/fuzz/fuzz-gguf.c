@@ -51,7 +51,7 @@ static void talk(const struct tdm_gguf *g, const struct tdm_tokenizer *t)
         uint32_t ids[64];
         ssize_t n;
 
-        assert(tdm_chat_new(&chat, g, t) == 0);
+        assert(tdm_chat_new(&chat, g, t, 0) == 0);
         if (tdm_chat_render(chat, messages, 2, NULL, &prompt, &err) == 0) {
                 assert(tdm_chat_encode(chat, &prompt, NULL, ids, 64) >= 0);
                 tdm_chat_prompt_deinit(&prompt);
