@@ -111,6 +111,8 @@ static const char *capabilities(const struct tdm_model *model, const struct tdm_
 {
         if (tdm_model_recipe(model)->pooling != TDM_POOLING_NONE)
                 return "embedding";
+        if (tdm_chat_thoughts_of(metadata->chat) != TDM_CHAT_THOUGHTS_NONE)
+                return tdm_chat_has_tools(metadata->chat) ? "completion tools thinking" : "completion thinking";
         return tdm_chat_has_tools(metadata->chat) ? "completion tools" : "completion";
 }
 

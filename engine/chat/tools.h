@@ -43,7 +43,7 @@ enum tdm_chat_part_kind {
 };
 
 /* How the thought in front of an answer ends. */
-#define TDM_CHAT_THOUGHT_END_MAX 16u
+#define TDM_CHAT_THOUGHT_END_MAX 32u
 struct tdm_chat_thought {
         bool is_begun;                          /* the prompt has opened it, or what leads to one */
         int64_t open;                           /* the id that opens it, where the turn begins without; -1: none */

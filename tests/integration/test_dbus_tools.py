@@ -127,7 +127,8 @@ def calls():
 def thoughts():
     """What a model thinks comes as events of its own, is counted, and is no part of the text."""
     name = name_of("qwen3-thinking")
-    with Bus() as bus, bus.daemon(models=(model_of("qwen3-thinking"), model_of("llama3.1")), placement=None) as d:
+    with Bus() as bus, bus.daemon(models=tuple(model_of(f) for f in ("qwen3", "qwen3-thinking", "llama3.1")),
+                                    placement=None) as d:
         c = Client(bus).wait()
         D = c.dbus
         options = {"model": name, "max_tokens": D.UInt32(40), "temperature": 1.0, "thinking_budget": D.UInt32(9)}
@@ -143,6 +144,16 @@ def thoughts():
         path, fd = c.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", messages,
                           c.options({"output": "text", "seed": 4, **options}))
         equal(read_all(fd.take()).decode(), want.text, "the pipe of text has the answer alone")
+        # Thoughts go back with the call that they led to: templates show them between calls alone.
+        call = D.Array([(D.UInt32(1), "abcdefghi", "now", "{}")], signature="(usss)")
+        turns = [("user", "Hi"), ("assistant", ""), ("tool", "7")]
+        n = []
+        for thoughts in ("", "I have to look at my watch first."):
+            thoughts = D.Array([(D.UInt32(1), thoughts)], signature="(us)")
+            events = chat(c, turns, tool_calls=call, thoughts=thoughts, model=name_of("qwen3"), max_tokens=D.UInt32(1),
+                          tool_answers=D.Array([(D.UInt32(2), "abcdefghi", "now")], signature="(uss)"))
+            n.append(next(e["prompt_tokens"] for e in events if e["event"] == "accepted"))
+        check(n[1] > n[0], "the prompt has the thought", n)
         try:
             path, fd = c.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", messages,
                               c.options({"model": name_of("llama3.1"), "thinking": "high"}))
@@ -168,7 +179,9 @@ def refusals():
                 (user, {"model": "tale"}, "no form"),
                 (user, {"tool_calls": D.Array([(D.UInt32(4), "a", "b", "{}")], signature="(usss)")}, "tool-calls"),
                 (user, {"tool_answers": D.Array([(D.UInt32(0), "a", "b")], signature="(uss)")}, "tool-answers"),
-                (user, {"tool_answers": D.Array(["a"], signature="s")}, "tool-answers")):
+                (user, {"tool_answers": D.Array(["a"], signature="s")}, "tool-answers"),
+                (user, {"thoughts": D.Array([(D.UInt32(0), "a")], signature="(us)")}, "thoughts"),
+                (user, {"thoughts": D.Array(["a"], signature="s")}, "thoughts")):
             options = c.options({**right, **change})
             try:
                 path, fd = c.call(ROOT, MANAGER, "Chat", "a(ss)a{sv}", D.Array(messages, signature="(ss)"), options)

@@ -2,6 +2,7 @@
 random weights: they think where their template has opened a thought, and end it where a budget makes them."""
 import json
 import pty
+import random
 import re
 import subprocess
 
@@ -14,6 +15,7 @@ from tandem_test import *  # noqa: E402,F403
 AUTO, OFF, ON, LOW, MEDIUM, HIGH = range(6)
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"],
           "additionalProperties": False}
+TOOLS = json.dumps([{"type": "function", "function": {"name": "look", "description": "A tool.", "parameters": SCHEMA}}])
 CLOSE = 265  # </think> in the vocabulary of qwen3-thinking
 HI = [("user", "Weather in Oslo?")]
 
@@ -110,6 +112,54 @@ def same_ids_everywhere():
                 equal((r.text, thought_of(r)), (w.text, thought_of(w)), f"{case}: text and thought")
                 drafted += r.done.get("drafted", 0)
     check(drafted > 0, "guesses were checked")
+
+
+def combination(rng):
+    """A chat with any of thinking, budget, schema, tools, stop text, that its model can do."""
+    chat = rng.choice(("qwen3", "qwen3-thinking", "qwen3-thinking", "gpt-oss"))
+    job = {"model": name_of(chat), "chat": HI, "n": rng.choice((5, 30, 60)), "temp": rng.choice((0.0, 0.7, 1.2)),
+           "seed": rng.randrange(1000), "chunk": rng.choice((0, 0, 1, 5)), "ignore_end": False,
+           "thinking": rng.choice({"qwen3": (AUTO, OFF, ON, LOW), "gpt-oss": (AUTO, LOW, HIGH)}.get(chat, (AUTO, ON)))}
+    if job["thinking"] != OFF and rng.randrange(3):
+        job["thinking_budget"] = rng.choice((1, 2, 7, 20, 100))
+    if rng.randrange(3) == 0:
+        job["stop"] = [rng.choice(("a", " b", "e"))]
+    form = rng.randrange(4)
+    if form == 0:
+        job["json_schema"] = json.dumps(SCHEMA)
+    elif form == 1:
+        job.update(tools=TOOLS, tool_choice=rng.choice(("auto", "none", "required")))
+    elif form == 2:
+        job["regex"] = "[a-f]{4,9}"
+    return job
+
+
+@test
+def combinations():
+    """Thinking with formats, tools, stop texts, guesses and killed workers: valid, and the ids of the job alone."""
+    rng, met, thought = random.Random(54), 0, 0
+    jobs = [combination(rng) for _ in range(times(24, 500))]
+    with daemon("qwen3", "qwen3-thinking", "gpt-oss") as d:
+        want = [Job(d, **request(**job, speculation=1)).wait() for job in jobs]
+    for r, job in zip(want, jobs):
+        thought += bool(any(r.thoughts))
+        if r.reason == "DONE_STOP" and not r.done.get("incomplete") and "stop" not in job:
+            check("json_schema" not in job or "city" in json.loads(r.text), f"{job}: valid", r.text)
+            check("regex" not in job or re.fullmatch("[a-f]{4,9}", r.text), f"{job}: valid", r.text)
+    guesses = kept_file("\n4294967295\n".join(" ".join(map(str, r.ids)) for r in want), ".ids")
+    with daemon("qwen3", "qwen3-thinking", "gpt-oss", env={"TANDEM_GUESSES": guesses}) as d:
+        for i in range(0, len(jobs), 12):
+            running = [Job(d, **request(**job)) for job in jobs[i:i + 12]]
+            if running[3].until(2):
+                d.signal_worker(rng.choice(("npu", "gpu")))
+            for job, w, fields in zip(running, want[i:], jobs[i:]):
+                r = job.wait()
+                met += r.recoveries > 0
+                same_ids(r.ids, w.ids, f"{fields}")
+                equal((r.text, thought_of(r), r.reason), (w.text, thought_of(w), w.reason), f"{fields}")
+            d.wait_ready(60)
+    check(met > 0 and thought > len(jobs) // 4, "jobs met a kill, and jobs thought", met, thought)
+    print(f"FIGURE {len(jobs)} combinations, {thought} with thoughts, {met} met a kill: the ids of each job alone")
 
 
 @test

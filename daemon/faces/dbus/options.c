@@ -9,11 +9,12 @@
 
 #include "daemon/jobs/request.h"
 
-enum bus_option { MODEL, MODEL_FD, PROMPT_IDS, TOKEN, LINGER, OUTPUT, CALLS, ANSWERS, N_BUS_OPTIONS };
+enum bus_option { MODEL, MODEL_FD, PROMPT_IDS, TOKEN, LINGER, OUTPUT, CALLS, ANSWERS, THOUGHTS, N_BUS_OPTIONS };
 
 static const char *const bus_options[N_BUS_OPTIONS] = {
-        [MODEL] = "model",   [MODEL_FD] = "model-fd", [PROMPT_IDS] = "prompt-ids", [TOKEN] = "token",
-        [LINGER] = "linger", [OUTPUT] = "output",     [CALLS] = "tool-calls",      [ANSWERS] = "tool-answers",
+        [MODEL] = "model",      [MODEL_FD] = "model-fd",    [PROMPT_IDS] = "prompt-ids",
+        [TOKEN] = "token",      [LINGER] = "linger",        [OUTPUT] = "output",
+        [CALLS] = "tool-calls", [ANSWERS] = "tool-answers", [THOUGHTS] = "thoughts",
 };
 
 /* ---- single values ---- */
@@ -290,6 +291,27 @@ static int read_answers(DBusMessageIter *at, struct bus_request *request, struct
         return 0;
 }
 
+/* a(us): the index of a message of the assistant's, and what it thought before the text. */
+static int read_thoughts(DBusMessageIter *at, struct bus_request *request, struct tdm_error *err)
+{
+        _cleanup_(dbus_freep) char *signature = dbus_message_iter_get_signature(at);
+        struct tdm_chat_message *message;
+        struct tdm_chat_text text;
+        DBusMessageIter entries;
+
+        if (!signature || strcmp(signature, "a(us)") != 0)
+                return bad_type(err, bus_options[THOUGHTS], "an array of (us): message, thought");
+        for (dbus_message_iter_recurse(at, &entries); dbus_message_iter_get_arg_type(&entries) == DBUS_TYPE_STRUCT;
+             dbus_message_iter_next(&entries)) {
+                if (!read_strings(&entries, request, &message, &text, 1) || message->role != TDM_CHAT_ASSISTANT)
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                             "%s: an entry is of no message with the role assistant",
+                                             bus_options[THOUGHTS]);
+                message->thinking = text;
+        }
+        return 0;
+}
+
 static int read_output(DBusMessageIter *at, enum bus_output *ret, struct tdm_error *err)
 {
         static const char *const outputs[] = {
@@ -350,6 +372,8 @@ static int read_bus_option(DBusMessageIter *at, enum bus_option which, struct bu
                 return read_calls(at, request, err);
         case ANSWERS:
                 return read_answers(at, request, err);
+        case THOUGHTS:
+                return read_thoughts(at, request, err);
         case N_BUS_OPTIONS:
                 break;
         }
