@@ -16,6 +16,7 @@ AUTO, OFF, ON, LOW, MEDIUM, HIGH = range(6)
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"],
           "additionalProperties": False}
 TOOLS = json.dumps([{"type": "function", "function": {"name": "look", "description": "A tool.", "parameters": SCHEMA}}])
+CONTROL = 260  # <|im_start|>
 CLOSE = 265  # </think> in the vocabulary of qwen3-thinking
 HI = [("user", "Weather in Oslo?")]
 
@@ -67,6 +68,8 @@ def told_from_the_answer():
         check(thought_of(free).startswith(thought_of(r)), "the thought", r.thoughts)
         check(r.text and not any(r.thoughts[13:]), "an answer behind it", r.text)
         equal(r.done["thinking_tokens"], 13, "tokens of the thought and of its end")
+        r = Job(d, **thinker(n=12, thinking_budget=4, logit_bias=f"{CONTROL}:100")).wait()
+        equal((r.ids[0], r.text, thought_of(r)), (CONTROL, "", ""), "a control piece is no text")
 
 
 @test
