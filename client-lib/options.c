@@ -4,6 +4,7 @@
 
 #include "common/job-options.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <sys/random.h>
 
@@ -148,10 +149,40 @@ int lib_check_options(const struct tandem_generate_options *o, struct tandem_err
         (m)->n_##field = (o)->n_##field;                                                                               \
         (m)->field = stops
 
+static_assert(TANDEM_SAMPLING_TEMPERATURE == TDM_OPEN_TEMPERATURE && TANDEM_SAMPLING_TOP_K == TDM_OPEN_TOP_K &&
+                      TANDEM_SAMPLING_TOP_P == TDM_OPEN_TOP_P && TANDEM_SAMPLING_MIN_P == TDM_OPEN_MIN_P &&
+                      TANDEM_SAMPLING_REPEAT_PENALTY == TDM_OPEN_REPEAT_PENALTY &&
+                      TANDEM_SAMPLING_REPEAT_LAST == TDM_OPEN_REPEAT_LAST,
+              "the library's bits are the wire's");
+
+/* Whether an option has its default, bit for bit. */
+#define IS_DEFAULT_BOOL(o, field, value) false
+#define IS_DEFAULT_U32(o, field, value) ((o)->field == (uint32_t)(value))
+#define IS_DEFAULT_U64(o, field, value) ((o)->field == (uint64_t)(value))
+#define IS_DEFAULT_REAL(o, field, value) ((o)->field == (float)(value))
+#define IS_DEFAULT_CHOICE(o, field, value) false
+#define IS_DEFAULT_NAME(o, field, value) false
+#define IS_DEFAULT_TEXT(o, field, value) false
+#define IS_DEFAULT_TEXTS(o, field, value) false
+
+static uint32_t left_open(const struct tandem_generate_options *o)
+{
+        uint32_t open = 0;
+
+#define OPTION(TYPE, message, field, ...)                                                                              \
+        if (IS_DEFAULT_##TYPE(o, field, tdm_job_options[TDM_JOB_OPTION_##field].default_value))                        \
+                open |= tdm_job_options[TDM_JOB_OPTION_##field].open_bit;
+#include "common/job-options.def"
+#undef OPTION
+        return (open & ~o->meant) | (o->left_open & TDM_OPEN_ALL);
+}
+
 void lib_put_options(Tandem__Generate *generate, Tandem__Sampling *sampling, ProtobufCBinaryData *stops,
                      const struct tandem_generate_options *o)
 {
 #define OPTION(TYPE, message, field, ...) PUT_##TYPE(message, o, field);
 #include "common/job-options.def"
 #undef OPTION
+        if (o->struct_size >= offsetof(struct tandem_generate_options, left_open) + sizeof(o->left_open))
+                sampling->left_open = left_open(o);
 }

@@ -12,6 +12,16 @@
 
 #define TDM_JOB_MAX_TEXTS 16u /* of an option that takes several */
 
+/* Options for which a model's file may recommend a value (general.sampling.*). A request says of which of them it holds
+ * but a default: these are bits of Sampling.left_open on the wire. */
+#define TDM_OPEN_TEMPERATURE 0x01u
+#define TDM_OPEN_TOP_K 0x02u
+#define TDM_OPEN_TOP_P 0x04u
+#define TDM_OPEN_MIN_P 0x08u
+#define TDM_OPEN_REPEAT_PENALTY 0x10u
+#define TDM_OPEN_REPEAT_LAST 0x20u
+#define TDM_OPEN_ALL 0x3fu
+
 struct tdm_job_option {
         const char *name;       /* on D-Bus, and in messages */
         const char *flag;       /* of the command; NULL: as name */
@@ -23,6 +33,7 @@ struct tdm_job_option {
         bool bench;             /* `tandem bench` takes it too */
         bool is_model, is_file; /* a text that names one: shells offer them */
         bool from_file;         /* the command takes the name of a file that holds the text */
+        uint32_t open_bit;      /* TDM_OPEN_*, where a model's file may recommend a value; 0: it may not */
         const char *minus_one;  /* of the command: see struct arg */
         double default_value;   /* libtandem's and the command's; on the wires, what is not given is 0 */
         struct tdm_range range;

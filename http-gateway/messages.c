@@ -3,6 +3,7 @@
 #include "http-gateway/messages.h"
 
 #include <math.h>
+#include "common/job-options.h"
 
 #define MAX_LOGIT_BIASES 512
 #define MAX_LOGIT_BIAS 100.0
@@ -160,8 +161,24 @@ int request_take_stops(struct generation_request *r, const json_t *stops, const 
 
 void request_take_sampling(struct generation_request *r, const json_t *from)
 {
+        static const struct {
+                const char *name;
+                uint32_t bit;
+        } open[] = { { "temperature", TANDEM_SAMPLING_TEMPERATURE },
+                     { "top_k", TANDEM_SAMPLING_TOP_K },
+                     { "top_p", TANDEM_SAMPLING_TOP_P },
+                     { "min_p", TANDEM_SAMPLING_MIN_P },
+                     { "repeat_penalty", TANDEM_SAMPLING_REPEAT_PENALTY },
+                     { "repetition_penalty", TANDEM_SAMPLING_REPEAT_PENALTY },
+                     { "repeat_last_n", TANDEM_SAMPLING_REPEAT_LAST } };
         struct tandem_generate_options *o = &r->options;
 
+        /* An API's default is nobody's wish: what the model's file recommends goes before it. */
+        o->meant = 0;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(open); i++)
+                if (json_get(from, open[i].name))
+                        o->meant |= open[i].bit;
+        o->left_open = TDM_OPEN_ALL & ~o->meant;
         o->temperature = (float)json_get_number(from, "temperature", o->temperature);
         o->top_p = (float)json_get_number(from, "top_p", o->top_p);
         o->top_k = (uint32_t)TDM_MAX(json_get_integer(from, "top_k", o->top_k), (json_int_t)0); /* -1: off, too */

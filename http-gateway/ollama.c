@@ -190,8 +190,11 @@ static int take_options(struct generation_request *r, struct failure *f)
                 params_warn(&r->warnings, "options.repeat_last_n -1 counts the last 256 tokens");
         }
         o->repeat_last = (uint32_t)last;
-        if (last == 0) /* which is 64 to libtandem */
+        if (last == 0) { /* which is 64 to libtandem */
                 o->repeat_penalty = 1;
+                o->meant |= TANDEM_SAMPLING_REPEAT_PENALTY;
+                o->left_open &= ~(uint32_t)TANDEM_SAMPLING_REPEAT_PENALTY;
+        }
         predict = json_get_integer(given, "num_predict", -1);
         o->max_tokens = predict > 0 ? (uint32_t)predict : 0;
         r->context_limit = (uint32_t)TDM_MAX(json_get_integer(given, "num_ctx", 0), (json_int_t)0);

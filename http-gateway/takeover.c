@@ -94,6 +94,8 @@ static int put_options(json_t *json, const struct tandem_generate_options *o)
                 failed |= PUT_##TYPE(field);
 #include "common/job-options.def"
 #undef OPTION
+        failed |= member_set(json, "meant", json_integer(o->meant)) |
+                  member_set(json, "left_open", json_integer(o->left_open));
         return failed;
 }
 
@@ -244,6 +246,8 @@ static void take_options(struct generation_request *r)
                 TAKE_##TYPE(field);
 #include "common/job-options.def"
 #undef OPTION
+        o->meant = json_get(json, "meant") ? count_of(json, "meant") : TDM_OPEN_ALL;
+        o->left_open = count_of(json, "left_open");
         r->context_limit = count_of(json, "num_ctx");
         r->stream = true;
 }

@@ -117,9 +117,13 @@ bool job_args_finish(struct job_args *args)
                 tandem_generate_options_init(&fresh);
                 args->options.seed = fresh.seed;
         }
-        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
+        args->options.meant = 0;
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++) {
+                if (*(const bool *)((const char *)args + places[i].given_at))
+                        args->options.meant |= tdm_job_options[i].open_bit;
                 if (!read_option_file(args, i))
                         return false;
+        }
         return true;
 }
 

@@ -199,6 +199,16 @@ struct tandem_message_details {
  * tandem_list_models() knows, or by a path (it contains '/', or ends in .gguf and such a file exists): the library then
  * opens the file and hands it over, so the daemon needs no right to read it. Everything is copied before the call
  * returns. */
+/* For which a model's file may recommend a value. */
+enum tandem_sampling_option {
+        TANDEM_SAMPLING_TEMPERATURE = 1,
+        TANDEM_SAMPLING_TOP_K = 2,
+        TANDEM_SAMPLING_TOP_P = 4,
+        TANDEM_SAMPLING_MIN_P = 8,
+        TANDEM_SAMPLING_REPEAT_PENALTY = 16,
+        TANDEM_SAMPLING_REPEAT_LAST = 32
+};
+
 struct tandem_generate_options {
         size_t struct_size;
         const char *model;
@@ -249,6 +259,10 @@ struct tandem_generate_options {
          * in the text; stop texts, json_schema, grammar and regex are about the answer behind them. */
         enum tandem_thinking thinking;
         uint32_t thinking_budget; /* its thoughts end after so many tokens; 0: when the model ends them */
+        /* A model's file may recommend how to draw: its value goes before that of _init(). Sums of enum
+         * tandem_sampling_option: options that are meant though they have the value of _init(), and options that are
+         * open though they have another one, as where a program has defaults of its own. */
+        uint32_t meant, left_open;
 };
 
 struct tandem_score_options {

@@ -184,6 +184,24 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         return tdm_sampling_check(&sampling, err);
 }
 
+static void take_sampling(struct tdm_job *job)
+{
+        const struct tdm_job_options *o = &job->request.options;
+        uint32_t n_top = job->request.sampling.n_top;
+
+        job->request.sampling = tdm_job_options_sampling(o);
+        job->request.sampling.n_top = n_top;
+        job->request.repeat_last = o->repeat_last ? o->repeat_last : 64;
+}
+
+void tdm_job_take_recommended(struct tdm_job *job, const struct tdm_recommended *recommended)
+{
+        if (job->kind != TDM_JOB_GENERATE)
+                return;
+        tdm_job_options_take_recommended(&job->request.options, recommended);
+        take_sampling(job);
+}
+
 int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm_error *err)
 {
         _cleanup_(tdm_job_unrefp) struct tdm_job *job = NULL;
@@ -204,10 +222,9 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         job->request.priority = (enum tdm_job_priority)o->priority;
         job->request.placement = (enum tdm_placement)o->placement;
         job->max_tokens = o->max_tokens;
-        job->request.sampling = tdm_job_options_sampling(o);
+        take_sampling(job);
         job->request.sampling.n_top = p->kind == TDM_JOB_GENERATE ? o->top_logprobs : p->n_top;
         job->request.dimensions = p->dimensions;
-        job->request.repeat_last = o->repeat_last ? o->repeat_last : 64;
         job->request.prefill_chunk = o->prefill_chunk;
         job->request.ignore_end = o->ignore_end;
         job->stats.created_ns = tdm_now_ns();

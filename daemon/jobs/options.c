@@ -127,6 +127,27 @@ struct tdm_job_options tdm_job_options_without_texts(const struct tdm_job_option
         return copy;
 }
 
+void tdm_job_options_take_recommended(struct tdm_job_options *o, const struct tdm_recommended *r)
+{
+        uint32_t take = o->left_open & r->has;
+
+        if (take & TDM_OPEN_TEMPERATURE)
+                o->temperature = r->temperature;
+        if (take & TDM_OPEN_TOP_K)
+                o->top_k = r->top_k;
+        if (take & TDM_OPEN_TOP_P)
+                o->top_p = r->top_p;
+        if (take & TDM_OPEN_MIN_P)
+                o->min_p = r->min_p;
+        if (take & TDM_OPEN_REPEAT_PENALTY)
+                o->repeat_penalty = r->repeat_penalty;
+        if (!(take & TDM_OPEN_REPEAT_LAST))
+                return;
+        o->repeat_last = r->repeat_last;
+        if (r->repeat_last == 0 && o->left_open & TDM_OPEN_REPEAT_PENALTY)
+                o->repeat_penalty = 1; /* 0 stands for 64 among the options */
+}
+
 struct tdm_sampling tdm_job_options_sampling(const struct tdm_job_options *options)
 {
         return (struct tdm_sampling){

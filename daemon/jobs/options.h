@@ -6,6 +6,7 @@
 #include "common/error.h"
 #include "common/job-options.h"
 #include "daemon/jobs/stop.h"
+#include "engine/sampling/recommended.h"
 #include "engine/sampling/sampler.h"
 
 /* The member that an option of a type has. A name is kept as 1 + its index among the choices; 0: none was given. */
@@ -34,6 +35,7 @@ struct tdm_job_options {
 #define OPTION(TYPE, message, field, ...) TDM_JOB_MEMBER_##TYPE(field)
 #include "common/job-options.def"
 #undef OPTION
+        uint32_t left_open; /* TDM_OPEN_*: what the model's file recommends goes before these */
 };
 
 /* TDM_E_BAD_REQUEST in the words of value-range.h: `NAME: 'VALUE' is not …`. */
@@ -44,6 +46,8 @@ int tdm_job_option_choose(const struct tdm_job_option *option, const char *name,
 int tdm_job_options_check(const struct tdm_job_options *options, struct tdm_error *err);
 /* A copy without the texts, which the options only point to. */
 struct tdm_job_options tdm_job_options_without_texts(const struct tdm_job_options *options);
+/* Takes what the model's file recommends for the options that were left open. */
+void tdm_job_options_take_recommended(struct tdm_job_options *options, const struct tdm_recommended *recommended);
 /* For the sampler, to which some options are off at another number than 0. */
 struct tdm_sampling tdm_job_options_sampling(const struct tdm_job_options *options);
 

@@ -211,6 +211,7 @@ static int read_metadata(struct tdm_model_load *l)
         if (tdm_gguf_get_string(m->gguf, "general.architecture", &architecture) == 0)
                 snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),
                          architecture.data);
+        tdm_recommended_read(m->gguf, &m->recommended, &m->description.notes);
         m->n_parameters = count_parameters(m->gguf);
         describe_quantisation(&m->description, m->quantisation, sizeof(m->quantisation));
         l->made = steal_ptr(&m);

@@ -18,6 +18,7 @@
 #include "daemon/fleet/fleet.h"
 #include "engine/chat/chat.h"
 #include "engine/grammar/grammar.h"
+#include "engine/sampling/recommended.h"
 #include "engine/weights/weights.h"
 
 #include <pthread.h>
@@ -58,6 +59,7 @@ struct tdm_model_metadata {
         struct tdm_model_parts *parts; /* the other files of a model that was split; NULL: it is one file */
         struct tdm_tokenizer *tokenizer;
         struct tdm_chat *chat;
+        struct tdm_recommended recommended;
         char architecture[32];
         uint64_t n_parameters; /* weights of all tensors */
         char quantisation[64]; /* "Q8_0", "mixed Q4_0/F16" */

@@ -289,9 +289,11 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
                 r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
         }
         begin = tdm_model_encode_begin();
-        if (r == 0)
+        if (r == 0) {
+                tdm_job_take_recommended(job, &model->metadata->recommended);
                 r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model),
                                     &err);
+        }
         if (here)
                 tdm_model_encode_end(model, begin);
         if (r == 0)

@@ -1,6 +1,7 @@
 """Model files as other converters write them, and files with something that is passed over: what the daemon makes of
 them, and what it says."""
 import os
+import re
 import sys
 import tempfile
 
@@ -8,6 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 
 from gguf_edit import GgufEdit  # noqa: E402
+from http_test import Gateway  # noqa: E402
 
 IDS = [2, 300, 301, 302, 303, 304]
 
@@ -111,6 +113,96 @@ def refused_by_name():
             r = subprocess.run([os.path.join(BIN, "tandem"), "add", "--to", folder, "--name", "x", path],
                                capture_output=True, text=True)
             equal((r.returncode != 0, words in r.stderr), (True, True), f"add says {words}: {r.stderr}")
+
+
+def draws_greedily(gguf):
+    return gguf.set("general.sampling.temp", "f32", 0.0).set("general.sampling.top_k", "i32", 3)
+
+
+def http_texts(gateway, model, n=6, **sampling):
+    """The text of a short answer by each of the first n doors of HTTP."""
+    message = [{"role": "user", "content": "Once"}]
+    requests = [("/v1/completions", {"prompt": "Once", "max_tokens": 12, **sampling}),
+                ("/v1/chat/completions", {"messages": message, "max_tokens": 12, **sampling}),
+                ("/v1/responses", {"input": "Once", "max_output_tokens": 16, **sampling}),
+                ("/v1/messages", {"messages": message, "max_tokens": 12, **sampling}),
+                ("/api/generate", {"prompt": "Once", "stream": False, "options": {"num_predict": 12, **sampling}}),
+                ("/api/chat", {"messages": message, "stream": False, "options": {"num_predict": 12, **sampling}})]
+    out = []
+    for path, body in requests[:n]:
+        status, _, data = gateway.request("POST", path, dict(body, model=model))
+        equal(status, 200, f"{path}: {data[:300]}")
+        texts = re.findall(rb'"(?:text|content|response)":\s*"((?:[^"\\]|\\.)*)"', data)
+        out.append((path, max(texts, key=len)))
+    return out
+
+
+@test
+def recommended_drawing():
+    """What a file recommends goes before the defaults of each way in, and what a request says goes before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = edited(folder, TALE, "greedy", draws_greedily)
+        with Daemon(models=[TALE, path]) as d, Gateway(d) as gateway:
+            said = d.cli("show", path, check_exit=0).stdout.decode()
+            check("recommends    temp 0, top-k 3: what a request leaves open" in said, "show", said)
+            equal(d.cli_json("show", "--json", path)[0]["recommends"], {"temperature": 0, "top_k": 3}, "show --json")
+            check("recommends" not in d.cli("show", "tale", check_exit=0).stdout.decode(), "a file without")
+
+            def text(model, *args):
+                return d.cli("generate", "-m", model, "-n", "12", *args, "Once", check_exit=0).stdout
+
+            greedy, chosen = text("tale", "--temp", "0"), ("--temp", "0.8", "--seed", "7")
+            equal([text("greedy"), text("greedy", "--seed", "7")], [greedy] * 2, "the command")
+            check(text("tale", *chosen) != greedy, "that draws otherwise")
+            equal(text("greedy", "--top-k", "40", *chosen), text("tale", *chosen), "what was given, as the default is")
+
+            fields = {"prompt": b"Once", "max_tokens": 12}
+            want = d.generate(model="tale", prompt="Once", n=12).ids
+            for left_open, sampling in ((63, {"seed": 7}), (1, {"seed": 7, "temperature": 2.0}),
+                                        (62, {"seed": 7, "temperature": 0.0})):
+                ids = Job(d, **fields, model={"name": "greedy"}, sampling={**sampling, "left_open": left_open},
+                          ignore_end=True).wait().ids
+                same_ids(ids, want, f"the socket, {left_open} open")
+            old = {"seed": 7, "temperature": 0.8, "top_k": 40}
+            equal(*(Job(d, **fields, model={"name": m}, sampling=old, ignore_end=True).wait().ids
+                    for m in ("greedy", "tale")), "a client that knows nothing of it")
+
+            equal(http_texts(gateway, "greedy"), http_texts(gateway, "tale", temperature=0), "HTTP")
+            given = {"temperature": 1, "seed": 7, "top_k": 40, "top_p": 0.9}
+            equal(http_texts(gateway, "greedy", 2, **given), http_texts(gateway, "tale", 2, **given), "what HTTP says")
+
+
+@test
+def recommended_drawing_that_is_none():
+    def change(gguf):
+        gguf.set("general.sampling.temp", "f32", -3.0).set("general.sampling.top_k", "str", "many")
+        gguf.set("general.sampling.top_p", "f32", float("nan")).set("general.sampling.min_p", "f32", 1.0)
+        gguf.set("general.sampling.penalty_last_n", "i32", -1).set("general.sampling.mirostat", "i32", 2)
+        return gguf.set("general.sampling.penalty_repeat", "f32", float("inf"))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = edited(folder, TALE, "odd", change)
+        with Daemon(models=[path]) as d:
+            equal(d.cli_json("show", "--json", path)[0]["recommends"], {"repeat_last": 256}, "what is left")
+            equal(len(d.generate(model="odd", n=8).ids), 8, "tokens")
+            for key in ("temp is -3", "top_k is no number", "top_p is", "min_p is 1", "penalty_repeat is inf",
+                        "mirostat is 2"):
+                check(f"general.sampling.{key}" in d.log(), key, d.log())
+
+
+@test
+def flags_as_numbers():
+    """0 and 1 are taken for false and true."""
+    key = "tokenizer.ggml.add_bos_token"
+    with tempfile.TemporaryDirectory() as folder:
+        values = {"no": ("bool", False), "zero": ("u32", 0), "one": ("i32", 1), "two": ("u32", 2)}
+        files = [edited(folder, TALE, name, lambda g, v=value: g.set(key, *v)) for name, value in values.items()]
+        with Daemon(models=[TALE, *files]) as d:
+            ids = {m: d.tokenize("Once", model=m) for m in ("tale", "no", "zero", "one")}
+            equal((ids["zero"], ids["one"]), (ids["no"], ids["tale"]), "ids")
+            check(ids["no"] != ids["tale"], "that they differ", ids)
+            said = d.cli("tokenize", "-m", "two", "Once", check_exit=1).stderr.decode()
+            check(f"the key {key} is not a boolean, nor 0 or 1" in said, "2", said)
 
 
 main()

@@ -13,7 +13,7 @@ import tree  # noqa: E402
 MOST = 40
 FOLDERS = ("client-lib/", "common/", "daemon/", "engine/", "gpu-worker/", "http-gateway/", "npu-worker/")
 # What a peer, a file or a command line lists one by one, and nothing else.
-PROTOCOLS = {"tdm_config"}  # a member for each setting of tandem.conf
+PROTOCOLS = {"tdm_config", "tandem_generate_options"}  # for each setting of tandem.conf, each option of a job
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*$", re.M)

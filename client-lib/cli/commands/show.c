@@ -6,6 +6,7 @@
 #include "client-lib/store/folder.h"
 #include "common/suggest.h"
 #include "engine/chat/template/template.h"
+#include "engine/sampling/recommended.h"
 
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -35,6 +36,7 @@ struct shown {
         size_t n_types, n_ignored;
         bool runs;
         struct tdm_hparams hparams;
+        struct tdm_recommended recommended;
         struct tdm_error refusal;
         char template_fault[TDM_ERROR_MESSAGE_MAX]; /* why the chat template cannot be used */
         struct roofline machine;
@@ -224,6 +226,7 @@ static void count_cache(struct shown *s)
 static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
 {
         struct tdm_model_description d = { 0 };
+        struct tdm_notes passed_over = { 0 }; /* which the daemon tells of */
         struct tdm_gguf_string text;
 
         take_model_text(s->architecture, sizeof(s->architecture), gguf, "general.architecture");
@@ -235,6 +238,7 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
                 s->n_template_bytes = text.size;
                 take_template_fault(s, text);
         }
+        tdm_recommended_read(gguf, &s->recommended, &passed_over);
         s->runs = tdm_model_describe(gguf, &d, &s->refusal) == 0;
         if (s->runs) {
                 s->hparams = d.hparams;
@@ -280,6 +284,59 @@ static double tokens_per_second(const struct shown *s)
 }
 
 /* ---- telling it ---- */
+
+struct recommended_value {
+        const char *name; /* of the command's option */
+        const char *json;
+        double value;
+};
+
+#define MAX_RECOMMENDED 6u
+
+static size_t list_recommended(const struct tdm_recommended *r, struct recommended_value ret[MAX_RECOMMENDED])
+{
+        const struct {
+                uint32_t bit;
+                struct recommended_value value;
+        } all[MAX_RECOMMENDED] = {
+                { TDM_OPEN_TEMPERATURE, { "temp", "temperature", (double)r->temperature } },
+                { TDM_OPEN_TOP_K, { "top-k", "top_k", r->top_k } },
+                { TDM_OPEN_TOP_P, { "top-p", "top_p", (double)r->top_p } },
+                { TDM_OPEN_MIN_P, { "min-p", "min_p", (double)r->min_p } },
+                { TDM_OPEN_REPEAT_PENALTY, { "repeat-penalty", "repeat_penalty", (double)r->repeat_penalty } },
+                { TDM_OPEN_REPEAT_LAST, { "repeat-last", "repeat_last", r->repeat_last } },
+        };
+        size_t n = 0;
+
+        for (size_t i = 0; i < MAX_RECOMMENDED; i++)
+                if (r->has & all[i].bit)
+                        ret[n++] = all[i].value;
+        return n;
+}
+
+static void print_recommended(const struct tdm_recommended *r)
+{
+        struct recommended_value values[MAX_RECOMMENDED];
+        size_t n = list_recommended(r, values);
+
+        for (size_t i = 0; i < n; i++)
+                out_printf(i == 0 ? "%-14s%s %g" : "%s%s %g", i == 0 ? "recommends" : ", ", values[i].name,
+                           values[i].value);
+        if (n > 0)
+                out_puts(": what a request leaves open\n");
+}
+
+static void json_recommended(struct buf *b, const struct tdm_recommended *r)
+{
+        struct recommended_value values[MAX_RECOMMENDED];
+        size_t n = list_recommended(r, values);
+
+        json_key(b, "recommends");
+        buf_puts(b, "{");
+        for (size_t i = 0; i < n; i++)
+                json_field_number(b, values[i].json, values[i].value);
+        buf_puts(b, "}");
+}
 
 static void print_sets(const char *title, const struct tensor_set *sets, size_t n)
 {
@@ -336,6 +393,7 @@ static void print_shown(const struct shown *s)
                    s->pre[0] ? ")" : "", s->n_pieces);
         out_printf("%-14s%s", "template", s->n_template_bytes ? human_bytes(s->n_template_bytes) : "none: no --chat");
         out_printf("%s%s\n", s->template_fault[0] ? ", no --chat: " : "", term_safe(s->template_fault));
+        print_recommended(&s->recommended);
         print_sets("not used", s->ignored, s->n_ignored);
         if (!s->runs) {
                 out_printf("%-14sno: %s\n", "runs", term_safe(s->refusal.message));
@@ -381,6 +439,7 @@ static int print_as_json(const struct shown *s)
         json_field_u64(&b, "template_bytes", s->n_template_bytes);
         if (s->template_fault[0])
                 json_field_string(&b, "template_fault", s->template_fault);
+        json_recommended(&b, &s->recommended);
         json_field_bool(&b, "runs", s->runs);
         if (s->runs) {
                 json_field_u64(&b, "layers", s->hparams.n_layers);
@@ -458,8 +517,9 @@ const struct command command_show = {
         .name = "show",
         .summary = "what a model is, and what this machine can do with it",
         .usage = "[--json] MODEL",
-        .about = "Reads a model's file: architecture, weight types, tokenizer, template, context, and tensors that are "
-                 "not used. Says whether it fits this machine's memory, and how many tokens per second the memory "
+        .about = "Reads a model's file: architecture, weight types, tokenizer, template, context, what it recommends "
+                 "for drawing, and tensors that are not used. Says whether it fits this machine's memory, and how many "
+                 "tokens per second the memory "
                  "allows: each token reads all weights that it uses, so the speed of memory is the limit for one job, "
                  "unless they fit the CPU's caches. The memory is measured for a fifth of a second. No daemon is "
                  "needed.\n"

@@ -542,6 +542,9 @@ int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, 
         dbus_message_iter_recurse(args, &entries);
         while (r == 0 && next_entry(&entries, &name, &value))
                 r = read_option(name, &value, ret, &seen, err);
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
+                if (!(seen & UINT64_C(1) << i))
+                        ret->params.options.left_open |= tdm_job_options[i].open_bit;
         return r;
 }
 

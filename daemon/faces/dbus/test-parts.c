@@ -268,6 +268,8 @@ static void test_options(void **state)
         assert_true(request.params.options.temperature == 1 && request.params.options.top_p == 0);
         assert_true(tdm_job_options_sampling(&request.params.options).top_p == 1);
         assert_true(request.params.options.seed == UINT64_MAX);
+        assert_int_equal(request.params.options.left_open,
+                         TDM_OPEN_ALL & ~(TDM_OPEN_TEMPERATURE | TDM_OPEN_TOP_P)); /* the model's file may say these */
         assert_int_equal(request.output, BUS_OUTPUT_EVENTS);
         assert_int_equal(request.params.options.priority, TDM_JOB_BACKGROUND);
         assert_true(request.linger);

@@ -207,6 +207,7 @@ static int take_generate_options(const Tandem__Generate *generate, struct tdm_st
                 r = TAKE_##TYPE(&tdm_job_options[TDM_JOB_OPTION_##field], message, field);
 #include "common/job-options.def"
 #undef OPTION
+        ret->left_open = sampling->left_open;
         return r;
 }
 
