@@ -257,13 +257,19 @@ int tdm_gguf_get_f64(const struct tdm_gguf *g, const char *key, double *ret)
 int tdm_gguf_get_bool(const struct tdm_gguf *g, const char *key, bool *ret)
 {
         const struct entry *e;
+        uint64_t number;
         int r = find_scalar(g, key, &e);
 
         if (r < 0)
                 return r;
-        if (e->type != VALUE_BOOL)
+        if (e->type == VALUE_BOOL) {
+                *ret = e->data[0];
+                return 0;
+        }
+        r = load_u64(e->type, e->data, &number);
+        if (r < 0 || number > 1)
                 return -EINVAL;
-        *ret = e->data[0];
+        *ret = number;
         return 0;
 }
 

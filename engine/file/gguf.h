@@ -102,6 +102,7 @@ const uint8_t *tdm_gguf_tensor_data(const struct tdm_gguf *gguf, const struct td
 int tdm_gguf_get_u64(const struct tdm_gguf *gguf, const char *key, uint64_t *ret);
 int tdm_gguf_get_i64(const struct tdm_gguf *gguf, const char *key, int64_t *ret);
 int tdm_gguf_get_f64(const struct tdm_gguf *gguf, const char *key, double *ret);
+/* Some converters write 0 and 1 for what is true or false. */
 int tdm_gguf_get_bool(const struct tdm_gguf *gguf, const char *key, bool *ret);
 int tdm_gguf_get_string(const struct tdm_gguf *gguf, const char *key, struct tdm_gguf_string *ret);
 int tdm_gguf_get_array_size(const struct tdm_gguf *gguf, const char *key, uint64_t *ret);

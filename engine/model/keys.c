@@ -154,7 +154,7 @@ static int get_number(const struct tdm_gguf *g, const char *key, enum key_type t
                 r = tdm_gguf_get_bool(g, key, &truth);
                 value = truth;
                 if (r == -EINVAL)
-                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a boolean", key);
+                        return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a boolean, nor 0 or 1", key);
         } else {
                 r = tdm_gguf_get_u64(g, key, &whole);
                 if (r < 0 && r != -ENOENT && tdm_gguf_get_array_size(g, key, &n) == 0) {

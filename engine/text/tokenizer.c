@@ -378,7 +378,7 @@ static int get_id(struct tdm_tokenizer *t, const struct tdm_gguf *g, const char 
 static int get_flag(const struct tdm_gguf *g, const char *key, bool *v, struct tdm_error *err)
 {
         if (tdm_gguf_get_bool(g, key, v) == -EINVAL)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a boolean", key);
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a boolean, nor 0 or 1", key);
         return 0;
 }
 
