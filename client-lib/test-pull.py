@@ -539,6 +539,27 @@ class Lies(Case):
         self.assertIn("truncated download?", self.pull(status=1))
         self.assertEqual(self.files(), [])
 
+    def test_lengths_that_are_none(self):
+        """A cut would go unseen where the length overflows, or where there are two."""
+        def answer(*lengths):
+            def send(handler):
+                handler.send_response(200)
+                for length in lengths:
+                    handler.send_header("Content-Length", str(length))
+                handler.end_headers()
+                handler.wfile.write(MODEL)
+                handler.close_connection = True
+            return send
+
+        n = len(MODEL)
+        for lengths in ((1 << 63,), ((1 << 64) + n,), (n, n - 5), (n - 5, n), ("0x10",), ("",), (f"{n}, {n - 5}",)):
+            self.serve(answer(*lengths))
+            self.assertRegex(self.pull(status=1), "a length that no file has|Invalid Content-Length", lengths)
+            self.assertEqual(self.files(), [], lengths)
+        self.serve(answer(n, n))
+        self.pull()
+        self.assertEqual(self.got(), MODEL)
+
     def test_no_end(self):
         """Headers, pages of errors and of redirections, and files without an end: each is ended, and nothing stays."""
         def write(handler, text, n):

@@ -39,8 +39,8 @@ struct connection {
         /* Of the response at hand. */
         long status;
         char etag[128];
-        uint64_t total, range_begin;
-        bool has_range, takes_ranges;
+        uint64_t total, range_begin, length;
+        bool has_range, has_length, takes_ranges;
 };
 
 struct transfer {
@@ -158,6 +158,25 @@ static bool read_range(struct connection *c, const char *value, size_t size)
         return true;
 }
 
+/* libcurl takes the last of several lengths, and one that overflows for none: a file that is cut would go unseen. */
+static bool take_length(struct connection *c, const char *value, size_t size)
+{
+        uint64_t length = 0;
+
+        if (size == 0)
+                return false;
+        for (size_t i = 0; i < size; i++) {
+                if (value[i] < '0' || value[i] > '9' || length > ((uint64_t)INT64_MAX - 9) / 10)
+                        return false;
+                length = length * 10 + (uint64_t)(value[i] - '0');
+        }
+        if (c->has_length && c->length != length)
+                return false;
+        c->has_length = true;
+        c->length = length;
+        return true;
+}
+
 static size_t on_header(char *line, size_t one, size_t size, void *userdata)
 {
         struct connection *c = userdata;
@@ -171,7 +190,7 @@ static size_t on_header(char *line, size_t one, size_t size, void *userdata)
         }
         if (size >= 5 && strncmp(line, "HTTP/", 5) == 0) { /* a new response: of a redirection, or the last */
                 c->etag[0] = '\0';
-                c->has_range = c->takes_ranges = false;
+                c->has_range = c->has_length = c->takes_ranges = false;
                 return size;
         }
         if (header_is(line, size, "etag", &value, &n)) {
@@ -188,6 +207,9 @@ static size_t on_header(char *line, size_t one, size_t size, void *userdata)
                 c->takes_ranges = n == 5 && strncasecmp(value, "bytes", 5) == 0;
         } else if (header_is(line, size, "content-range", &value, &n)) {
                 c->has_range = read_range(c, value, n);
+        } else if (header_is(line, size, "content-length", &value, &n) && !take_length(c, value, n)) {
+                (void)refuse_response(c, "the server gives a length that no file has, or two that differ", false);
+                return 0;
         }
         return size;
 }
