@@ -426,7 +426,7 @@ static bool read_hex(struct takeover_line *line, const char *digits, const char 
         }
         *ret = start;
         *ret_size = (size_t)(line->bytes + line->n_bytes - start);
-        return true;
+        return !digits[0];
 }
 
 static bool read_top(struct takeover_line *line, const json_t *top)
@@ -435,12 +435,14 @@ static bool read_top(struct takeover_line *line, const json_t *top)
 
         if (n == 0)
                 return true;
-        line->top = calloc(n, sizeof(*line->top));
+        line->top = n <= tdm_job_options[TDM_JOB_OPTION_top_logprobs].range.max ? calloc(n, sizeof(*line->top)) : NULL;
         if (!line->top)
                 return false;
         for (size_t i = 0; i < n; i++) {
                 const json_t *one = json_array_get(top, i);
 
+                if (!is_count(json_object_get(one, "id")) || !is_count(json_object_get(one, "logprob")))
+                        return false;
                 line->top[i].id = count_of(one, "id");
                 line->top[i].logprob = logprob_of(one);
                 if (!read_hex(line, json_get_string(one, "hex", ""), &line->top[i].text, &line->top[i].size))
@@ -468,7 +470,7 @@ static bool read_token(struct takeover_line *line, size_t size)
         for (size_t i = 0; i < TDM_ARRAY_SIZE(kinds); i++) {
                 const json_t *value = json_object_get(line->json, kinds[i].name);
 
-                if (value && json_typeof(value) != kinds[i].type)
+                if (value && (json_typeof(value) != kinds[i].type || (json_is_integer(value) && !is_count(value))))
                         return false;
         }
         line->bytes = malloc(size);
@@ -490,8 +492,15 @@ static bool read_token(struct takeover_line *line, size_t size)
 
 static bool read_done(struct takeover_line *line)
 {
+        static const char *const counts[] = { "prompt_tokens", "cached_tokens", "generated_tokens", "thinking_tokens" };
         const char *reason = json_get_string(line->json, "done", "");
 
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(counts); i++) {
+                const json_t *value = json_object_get(line->json, counts[i]);
+
+                if (value && !is_count(value))
+                        return false;
+        }
         line->kind = TAKEOVER_DONE;
         line->result = (struct tandem_result){ .reason = TANDEM_REASON_STOP,
                                                .prompt_tokens = count_of(line->json, "prompt_tokens"),
@@ -519,6 +528,7 @@ void takeover_read(struct takeover_line *line, const char *data, size_t size)
         if (!line->json) {
                 right = false;
         } else if (json_object_get(line->json, "accepted")) {
+                right = is_count(json_object_get(line->json, "accepted"));
                 line->kind = TAKEOVER_ACCEPTED;
                 line->prompt_tokens = count_of(line->json, "accepted");
         } else if (json_object_get(line->json, "done")) {

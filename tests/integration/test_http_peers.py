@@ -373,6 +373,13 @@ def hostile_peers():
             [{"accepted": 3}, token(5, "", piece="0g")],
             [token(5, "", calls={"a": 1}, top=5, piece=[1], thinking={})],
             [{"accepted": 3}, {"done": "nonsense"}]]
+    bad += [[{"accepted": n}, token(5, "x"), done(1)] for n in (-1, 1e300, "3", 1 << 32)]
+    bad += [[{"accepted": 3}, dict(done(0), **{name: n})] for name, n in
+            (("prompt_tokens", -3), ("cached_tokens", 1 << 53), ("generated_tokens", 1.5))]
+    one = {"id": 1, "logprob": 0, "hex": "41"}
+    bad += [[{"accepted": 3}, token(5, "", top=top)] for top in
+            ([one] * 21, [None], [dict(one, id=-1)], [dict(one, logprob=1 << 33)], [dict(one, hex="414")])]
+    bad += [[{"accepted": 3}, dict(token(5, ""), logprob=1 << 33)], [{"accepted": 3}, token(5, "", piece="414")]]
     for lines in bad:
         with left_to(lines, good) as g:
             for stream in (False, True):
