@@ -148,11 +148,18 @@ bool tdm_chat_opens_thought(const struct tdm_chat *chat, bool with_tools, enum t
                                                  form->prompt_default) == TDM_FORM_PROMPT_OPEN;
 }
 
+/* The template shows tools, or its calls can be explained in a text. */
+static bool form_has_tools(const struct tdm_chat_form *form)
+{
+        return form &&
+               (form->renders_tools || form->calls == TDM_FORM_CALLS_GENERIC || form->calls == TDM_FORM_CALLS_JSON);
+}
+
 bool tdm_chat_has_tools(const struct tdm_chat *chat)
 {
         const struct tdm_chat_form *form = tdm_chat_template_for(chat, true)->form;
 
-        return form && form->calls != TDM_FORM_CALLS_GENERIC;
+        return form_has_tools(form);
 }
 
 /* ---- rendering ---- */
@@ -165,7 +172,7 @@ static int message_check(const struct tdm_chat_template *t, const struct tdm_cha
         if (m->n_calls > 0 && m->role != TDM_CHAT_ASSISTANT)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "message %zu has tool calls and is not the assistant's",
                                      i + 1);
-        if ((m->role == TDM_CHAT_TOOL || m->n_calls > 0) && (!t->form || !t->form->renders_calls))
+        if ((m->role == TDM_CHAT_TOOL || m->n_calls > 0) && !t->form)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "message %zu: tool calls have no form in the model's chat template", i + 1);
         return 0;
@@ -174,19 +181,26 @@ static int message_check(const struct tdm_chat_template *t, const struct tdm_cha
 static int conversation_check(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
                               const struct tdm_chat_options *options, struct tdm_error *err)
 {
+        size_t calls = 0;
         int r = 0;
 
         if (n == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "there are no messages");
-        for (size_t i = 0; i < n && r == 0; i++)
+        for (size_t i = 0; i < n && r == 0; i++) {
                 r = message_check(t, &messages[i], i, err);
+                calls += messages[i].n_calls;
+                if (r == 0 && messages[i].role == TDM_CHAT_TOOL && calls == 0 && !t->form->renders_calls)
+                        r = tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                          "message %zu is a tool's result, and no call of a tool stands before it",
+                                          i + 1);
+        }
         if (r != 0)
                 return r;
         if (messages[n - 1].n_calls > 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                      "the last message is the assistant's own and calls tools, so there is no text to "
                                      "go on with; answer its calls");
-        if (options->tools.size > 0 && !tdm_template_reads(t->template, "tools"))
+        if (options->tools.size > 0 && !form_has_tools(t->form))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "tools have no form in the model's chat template");
         if (options->thinking != TDM_CHAT_THINK_AS_TRAINED && (!t->form || !t->form->switch_variable))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED, "the model's chat template has no switch for thinking");
@@ -277,6 +291,7 @@ int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *
         static const struct tdm_chat_options none = { 0 };
         const struct tdm_chat_options *o = options ? options : &none;
         const struct tdm_chat_template *t = tdm_chat_template_for(chat, o->tools.size > 0);
+        struct tdm_chat_flat flat = { 0 };
         struct tdm_json_buffer input = { 0 };
         int r;
 
@@ -288,11 +303,17 @@ int tdm_chat_render(const struct tdm_chat *chat, const struct tdm_chat_message *
             messages[n_messages - 1].size == 0 && messages[n_messages - 1].n_calls == 0)
                 n_messages--;
         r = conversation_check(t, messages, n_messages, o, err);
+        if (r == 0 && tdm_chat_is_flat(t, messages, n_messages, o)) {
+                r = tdm_chat_flatten(t, messages, n_messages, o, &flat, err);
+                messages = flat.messages;
+                n_messages = flat.n;
+        }
         if (r == 0)
                 r = tdm_chat_write_input(t, messages, n_messages, o, &input, err);
         if (r == 0)
                 r = input_render(chat, t, &input, o->now, tdm_chat_goes_on(messages, n_messages), ret, err);
         free(input.data);
+        tdm_chat_flat_deinit(&flat);
         return r < 0 ? tdm_error_set(err, r, "cannot render the conversation: %s", strerror(-r)) : r;
 }
 

@@ -37,6 +37,22 @@ const struct tdm_chat_template *tdm_chat_template_for(const struct tdm_chat *cha
 int tdm_chat_write_input(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n_messages,
                          const struct tdm_chat_options *options, struct tdm_json_buffer *to, struct tdm_error *err);
 
+/* flat.c: a conversation as the template can show it, with tools, calls and results in texts. */
+struct tdm_chat_flat {
+        struct tdm_chat_message *messages; /* [n] */
+        struct tdm_json_buffer *texts;     /* [n] */
+        size_t n;
+};
+/* Whether the template shows no tools, though there are some. */
+bool tdm_chat_explains_tools(const struct tdm_chat_template *t, const struct tdm_chat_options *options);
+/* Whether the conversation has what the template does not show. */
+bool tdm_chat_is_flat(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
+                      const struct tdm_chat_options *options);
+/* ret, which is zeroed, borrows from messages; it wants tdm_chat_flat_deinit() in any case. */
+int tdm_chat_flatten(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
+                     const struct tdm_chat_options *options, struct tdm_chat_flat *ret, struct tdm_error *err);
+void tdm_chat_flat_deinit(struct tdm_chat_flat *flat);
+
 /* Renders such an object. now may be NULL: the clock's. ret wants tdm_template_result_deinit() in any case. */
 int tdm_chat_render_input(const struct tdm_chat *chat, const struct tdm_chat_template *t, const char *input,
                           size_t size, const struct tdm_template_limits *limits, const struct tm *now,

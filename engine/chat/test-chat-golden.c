@@ -419,19 +419,15 @@ static void test_refused(void **state)
                                           { { "2", 1 }, { "f", 1 }, { "{}", 2 } } };
         struct tdm_chat_message turn[] = { M(USER, "A"), M(ASSISTANT, ""), M(TOOL, "1") };
         const struct tdm_chat_message two_users[] = { M(USER, "A"), M(USER, "B") };
-        struct tdm_chat_options options = { .tools = { "[{\"function\":{\"name\":\"f\"}}]", 28 } };
+        struct tdm_chat_options options = { .tools = { "[{}]", 4 } };
 
-        options.tools.size = strlen(options.tools.data);
-        refused("llama3", turn, 1, &options, "tools have no form in the model's chat template");
-        refused("gemma4", turn, 1, &options, "tools have no form");
-        options.tools = (struct tdm_chat_text){ "[{}]", 4 };
         refused("qwen3", turn, 1, &options, "a tool is not {");
         options.tools = (struct tdm_chat_text){ "{}", 2 };
         refused("qwen3", turn, 1, &options, "the tools are not a JSON array");
         options.tools = (struct tdm_chat_text){ "[", 1 };
         refused("qwen3", turn, 1, &options, "the tools: not JSON");
         refused("qwen3", turn, 0, NULL, "there are no messages");
-        refused("chatml", turn, 3, NULL, "message 3: tool calls have no form");
+        refused("chatml", turn, 3, NULL, "message 3 is a tool's result, and no call");
         turn[1].calls = calls;
         turn[1].n_calls = 2;
         refused("qwen3", turn, 2, NULL, "answer its calls");
@@ -450,6 +446,47 @@ static void test_refused(void **state)
         refused("qwen3", turn, 1, &options, "does not read how much to think (reasoning_effort)");
 }
 
+/* A template that shows no tools, calls or results gets them as text. */
+static void test_flat(void **state)
+{
+        static const char explained[] =
+                "You can call tools. A call is written so, with the tool's name and its arguments as JSON:\n"
+                "```tool_call\n{\"name\": \"NAME\", \"arguments\": {\"ARGUMENT\": VALUE}}\n```\n"
+                "Several calls may follow one another.\n"
+                "Write nothing behind a call: its result comes in the next message. Call a tool only where it helps; "
+                "else answer in words.\nThe tools, each with a JSON Schema of its arguments:\n{\"name\":\"f\"}";
+        static const char without_system[] = "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ "
+                                             "raise_exception('no') }}{% endif %}"
+                                             "<{{ m.role }}>{{ m.content }}{% endfor %}";
+        static const char calls_text[] = "```tool_call\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n```\n"
+                                         "```tool_call\n{\"name\": \"f\", \"arguments\": {}}\n```";
+        static const char results[] = "```tool_output f\n21\n```\n\n```tool_output\n22\n```";
+        struct tdm_chat_call calls[2] = { { { "1", 1 }, { "f", 1 }, { "{\"a\": 1}", 8 } },
+                                          { { "2", 1 }, { "f", 1 }, { "", 0 } } };
+        struct tdm_chat_message messages[] = { M(SYSTEM, "Be brief."), M(USER, "A"),  M(ASSISTANT, "I look."),
+                                               M(TOOL, "21"),          M(TOOL, "22"), M(USER, "B") };
+        const struct tdm_chat_options options = { .tools = { "[{\"function\":{\"name\":\"f\"}}]", 27 } };
+        struct chat c = open_chat_with(find("chatml"), without_system, NULL);
+        char want[4096];
+
+        messages[2].calls = calls;
+        messages[2].n_calls = 2;
+        messages[3].name = (struct tdm_chat_text){ "f", 1 };
+        snprintf(want, sizeof(want),
+                 "<|im_start|>system\nBe brief.\n\n%s<|im_end|>\n<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n"
+                 "I look.\n%s<|im_end|>\n<|im_start|>user\n%s\n\nB<|im_end|>\n<|im_start|>assistant\n",
+                 explained, calls_text, results);
+        reads("chatml", messages, 6, &options, want);
+        snprintf(want, sizeof(want),
+                 "<|im_start|>system\n%s<|im_end|>\n<|im_start|>user\nA<|im_end|>\n"
+                 "<|im_start|>assistant\n",
+                 explained);
+        reads("chatml", messages + 1, 1, &options, want);
+        snprintf(want, sizeof(want), "<user>%s\n\nA<assistant>I look.\n%s<user>%s", explained, calls_text, results);
+        assert_reads(find("chatml"), &c, messages + 1, 4, &options, want);
+        close_chat(&c);
+}
+
 /* What a template takes is found by rendering. */
 static void test_probes(void **state)
 {
@@ -458,10 +495,10 @@ static void test_probes(void **state)
                 bool tools;
                 enum tdm_chat_thoughts thoughts;
         } cases[] = {
-                { "qwen3", true, TDM_CHAT_THOUGHTS_SWITCH },   { "qwen3-thinking", true, TDM_CHAT_THOUGHTS_ALWAYS },
-                { "qwen2.5", true, TDM_CHAT_THOUGHTS_NONE },   { "chatml", false, TDM_CHAT_THOUGHTS_NONE },
-                { "gemma4", false, TDM_CHAT_THOUGHTS_SWITCH }, { "gpt-oss", true, TDM_CHAT_THOUGHTS_EFFORT },
-                { "llama3.1", true, TDM_CHAT_THOUGHTS_NONE },  { "mistral", true, TDM_CHAT_THOUGHTS_NONE }
+                { "qwen3", true, TDM_CHAT_THOUGHTS_SWITCH },  { "qwen3-thinking", true, TDM_CHAT_THOUGHTS_ALWAYS },
+                { "qwen2.5", true, TDM_CHAT_THOUGHTS_NONE },  { "chatml", true, TDM_CHAT_THOUGHTS_NONE },
+                { "gemma4", true, TDM_CHAT_THOUGHTS_SWITCH }, { "gpt-oss", true, TDM_CHAT_THOUGHTS_EFFORT },
+                { "llama3.1", true, TDM_CHAT_THOUGHTS_NONE }, { "mistral", true, TDM_CHAT_THOUGHTS_NONE }
         };
 
         for (size_t i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
@@ -642,11 +679,13 @@ static void test_bos(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_golden),   cmocka_unit_test(test_other_forms),    cmocka_unit_test(test_thinking),
-                cmocka_unit_test(test_digits),   cmocka_unit_test(test_prefill),        cmocka_unit_test(test_refused),
-                cmocka_unit_test(test_probes),   cmocka_unit_test(test_text_arguments), cmocka_unit_test(test_named),
-                cmocka_unit_test(test_unusable), cmocka_unit_test(test_limit),          cmocka_unit_test(test_forging),
-                cmocka_unit_test(test_bos),
+                cmocka_unit_test(test_golden),         cmocka_unit_test(test_other_forms),
+                cmocka_unit_test(test_thinking),       cmocka_unit_test(test_digits),
+                cmocka_unit_test(test_prefill),        cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_probes),         cmocka_unit_test(test_flat),
+                cmocka_unit_test(test_text_arguments), cmocka_unit_test(test_named),
+                cmocka_unit_test(test_unusable),       cmocka_unit_test(test_limit),
+                cmocka_unit_test(test_forging),        cmocka_unit_test(test_bos),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -210,7 +210,7 @@ static size_t template_check(const char *name, const char *source)
                 struct tdm_chat_prompt prompt;
                 struct tdm_error err = { 0 };
 
-                talk_make(&talk, &f, i & 1, i & 2 && tdm_chat_reads(c.chat, "tools"));
+                talk_make(&talk, &f, i & 1, i & 2 && tdm_chat_has_tools(c.chat));
                 if (tdm_chat_render(c.chat, talk.messages, talk.n, &talk.options, &prompt, &err) != 0)
                         continue; /* without a system's message, or tools, more take it */
                 prompt_check(name, &c, &f, &prompt);

@@ -176,7 +176,6 @@ def refusals():
                 (user, {"tool_choice": "function:fly"}, "fly"),
                 (user, {"tools": "[7]"}, "a tool is not"),
                 (user, {"regex": "a"}, "not several"),
-                (user, {"model": "tale"}, "no form"),
                 (user, {"tool_calls": D.Array([(D.UInt32(4), "a", "b", "{}")], signature="(usss)")}, "tool-calls"),
                 (user, {"tool_answers": D.Array([(D.UInt32(0), "a", "b")], signature="(uss)")}, "tool-answers"),
                 (user, {"tool_answers": D.Array(["a"], signature="s")}, "tool-answers"),

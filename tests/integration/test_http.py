@@ -50,7 +50,8 @@ def lists():
         equal([(m["model"], m["digest"]) for m in loaded], [("tale:latest", tags[0]["digest"])], "the loaded one")
         equal(loaded[0]["size"], loaded[0]["size_vram"], "one memory")
         show = g.post("/api/show", {"model": "tale"})
-        equal((show["model_info"]["gemma3.context_length"], show["capabilities"]), (4096, ["completion"]), "show")
+        equal((show["model_info"]["gemma3.context_length"], show["capabilities"]), (4096, ["completion", "tools"]),
+              "show")
         equal(g.post("/api/show", {"name": "nope"}, 404)["error"][:17], "the model 'nope' ", "show of none")
         equal(g.request("GET", "/")[2], b"Tandem is running\n", "root")
         status, headers, data = g.request("HEAD", "/v1/models")

@@ -46,7 +46,7 @@ def several_names():
                 equal({n: listed[n] for n in names}, {n: "loaded" for n in names}, "states")
                 shows = [g.post("/api/show", {"model": n}) for n in sorted(names)]
                 for show in shows:
-                    equal(show["capabilities"], ["completion"], "capabilities")
+                    equal(show["capabilities"], ["completion", "tools"], "capabilities")
                     equal(show["details"], shows[0]["details"], "details")
                 check(names <= {m["name"].split(":")[0] for m in g.get("/api/ps")["models"]}, "ps")
                 last = "one" if first == "two" else "two"

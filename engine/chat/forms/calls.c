@@ -354,6 +354,7 @@ int tdm_form_derive_calls(struct tdm_chat_form *form, struct tdm_form_probe *p)
         int r;
 
         form->renders_tools = with && strstr(with, "zqfa");
+        form->takes_system = tdm_form_shows_system(p);
         if (plain_take(&c))
                 r = ways_try(&c);
         else if (c.plain)

@@ -77,6 +77,7 @@ struct tdm_chat_form {
         unsigned first_index;     /* where marks have TDM_FORM_INDEX */
         bool renders_tools;       /* the template shows tools */
         bool renders_calls;       /* and calls of earlier turns */
+        bool takes_system;        /* it shows a system's message */
         bool arguments_as_object; /* of earlier calls: the template takes an object, else JSON text */
         bool null_content;        /* and a content of null beside them: it takes no empty text */
         bool python_words;        /* True, False and None may stand for JSON's */

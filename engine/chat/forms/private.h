@@ -57,17 +57,21 @@ struct tdm_form_turn {
         bool ends_with_user;       /* a user's message follows */
         const char *variables;     /* more members: "\"enable_thinking\":true," */
         bool has_tools, opens;     /* tools are given; the prompt for the next turn follows */
+        bool has_system;           /* a system's message is in front */
 };
 
 /* Words that stand in no template. */
 #define TDM_FORM_WORDS "Zqwords"
 #define TDM_FORM_THOUGHT "Zqthought"
 #define TDM_FORM_ASKED "Zqasked"
+#define TDM_FORM_SYSTEM "Zqsystem"
 
 /* The text, to be freed; NULL where the template fails. */
 char *tdm_form_render(struct tdm_form_probe *p, const struct tdm_form_turn *turn);
 /* Only the user's message, and what the template adds for the next turn. */
 char *tdm_form_render_prompt(struct tdm_form_probe *p, const char *variables, bool with_tools);
+/* Whether a system's message is shown. */
+bool tdm_form_shows_system(struct tdm_form_probe *p);
 
 /* ---- what is derived ---- */
 

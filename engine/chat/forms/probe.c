@@ -75,7 +75,10 @@ static char *probe_render(struct tdm_form_probe *p, const struct tdm_form_turn *
         input_put(&to, turn->has_tools ? tools : "");
         input_put(&to, ",\"documents\":null,\"add_generation_prompt\":");
         input_put(&to, turn->opens ? "true" : "false");
-        input_put(&to, ",\"messages\":[{\"role\":\"user\",\"content\":\"" TDM_FORM_ASKED "\"}");
+        input_put(&to, ",\"messages\":[");
+        if (turn->has_system)
+                input_put(&to, "{\"role\":\"system\",\"content\":\"" TDM_FORM_SYSTEM "\"},");
+        input_put(&to, "{\"role\":\"user\",\"content\":\"" TDM_FORM_ASKED "\"}");
         if (has_turn)
                 turn_put(&to, turn);
         if (turn->ends_with_user)
@@ -99,4 +102,12 @@ char *tdm_form_render_prompt(struct tdm_form_probe *p, const char *variables, bo
         const struct tdm_form_turn turn = { .variables = variables, .has_tools = with_tools, .opens = true };
 
         return probe_render(p, &turn, false);
+}
+
+bool tdm_form_shows_system(struct tdm_form_probe *p)
+{
+        const struct tdm_form_turn turn = { .has_system = true, .opens = true };
+        _cleanup_(freep) char *text = probe_render(p, &turn, false);
+
+        return text && strstr(text, TDM_FORM_SYSTEM);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <ftw.h>
+#include "engine/chat/forms/generic.h"
 #include "engine/chat/forms/test-templates.h"
 #include "engine/chat/forms/turn.h"
 
@@ -375,6 +376,96 @@ static void test_round_trip(void **state)
         assert_int_equal(n_wrong, 0);
 }
 
+/* ---- the generic form ---- */
+
+static void test_generic(void **state)
+{
+        static const struct tdm_form_call calls[] = { { "book", "{\"who\": \"a ``` b\"}", 4, 18 },
+                                                      { "now", "{}", 3, 2 } };
+        _cleanup_(tdm_chat_form_destroyp) struct tdm_chat_form *form = NULL;
+        _cleanup_(freep) char *text = NULL;
+        struct tdm_json_buffer to = { 0 };
+        struct tdm_error err;
+        static struct parsed got;
+
+        assert_int_equal(tdm_chat_form_new_generic(&form, "no template"), 0);
+        assert_int_equal(tdm_form_instruct(form, tools, sizeof(tools) - 1, &text, &err), 0);
+        assert_non_null(
+                strstr(text, "```tool_call\n{\"name\": \"NAME\", \"arguments\": {\"ARGUMENT\": VALUE}}\n```\n"));
+        assert_non_null(strstr(text, "\n{\"name\":\"book\","));
+        assert_non_null(strstr(text, "\n{\"name\":\"now\","));
+        tdm_json_write(&to, "I look.\n", 8);
+        tdm_form_write_calls(form, calls, 2, &to);
+        tdm_json_write(&to, "", 1);
+        for (size_t step = 1; step < 40; step += 6) {
+                turn_parse(form, to.data, step, TDM_FORM_PROMPT_SILENT, &got);
+                assert_string_equal(got.text, "I look.");
+                assert_int_equal(got.n_calls, 2);
+                assert_string_equal(got.calls[0].arguments, calls[0].arguments);
+                assert_string_equal(got.calls[1].name, "now");
+        }
+        assert_true(grammar_takes(form, to.data, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_AUTO));
+        assert_false(grammar_takes(form, to.data, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_NONE));
+        assert_true(grammar_takes(form, to.data + 8, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_REQUIRED));
+        to.size = 0;
+        tdm_form_write_result("now", 3, "12:00", 5, &to);
+        tdm_json_write(&to, "", 1);
+        assert_string_equal(to.data, "```tool_output now\n12:00\n```");
+        free(to.data);
+        assert_int_equal(tdm_form_instruct(form, "{}", 2, &text, &err), TDM_E_BAD_REQUEST);
+}
+
+/* Arguments that the schema does not take, a tool that there is not, a call that is cut off; and what a schema for the
+ * text binds. */
+static void test_grammar(void **state)
+{
+        static const struct {
+                const char *style, *turn;
+                bool is_taken;
+        } cases[] = {
+                { "qwen3-coder",
+                  "<tool_call>\n<function=book>\n<parameter=who>\nx\n</parameter>\n<parameter=big>\n"
+                  "12\n</parameter>\n</function>\n</tool_call>",
+                  true },
+                { "qwen3-coder",
+                  "<tool_call>\n<function=book>\n<parameter=who>\nx\n</parameter>\n<parameter=big>\n"
+                  "1.5\n</parameter>\n</function>\n</tool_call>",
+                  false },
+                { "qwen3-coder",
+                  "<tool_call>\n<function=book>\n<parameter=big>\n12\n</parameter>\n</function>\n"
+                  "</tool_call>",
+                  false },
+                { "qwen3-coder", "<tool_call>\n<function=book>\n</function>\n</tool_call>", false },
+                { "qwen3-coder", "<tool_call>\n<function=fly>\n</function>\n</tool_call>", false },
+                { "qwen3-coder", "<tool_call>\n<function=now>\n", false },
+                { "qwen3-coder",
+                  "<tool_call>\n<function=book>\n<parameter=who>\na</parameter>b\n</parameter>\n"
+                  "</function>\n</tool_call>",
+                  false },
+                { "gemma4", "<|tool_call>call:book{who:<|\"|>x<|\"|>,legs:[1,2]}<tool_call|>", true },
+                { "gemma4", "<|tool_call>call:book{who:x}<tool_call|>", false },
+                { "gemma4", "<|tool_call>call:book{who:<|\"|>x<|\"|>,legs:[1,<|\"|>2<|\"|>]}<tool_call|>", false },
+                { "kimi-k3",
+                  "<|open|>call tool=\"book\" index=\"1\"<|sep|><|open|>argument key=\"who\" type=\"number\""
+                  "<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|>",
+                  false },
+                { "qwen3", "<tool_call>\n{\"name\": \"book\", \"arguments\": {\"who\": 1}}\n</tool_call>", false },
+        };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                unsigned k = 0;
+                struct model m;
+
+                while (strcmp(styles[k].name, cases[i].style) != 0)
+                        k++;
+                (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+                if (grammar_takes(m.form, cases[i].turn, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_AUTO) !=
+                    cases[i].is_taken)
+                        fail_msg("%s", cases[i].turn);
+                model_deinit(&m);
+        }
+}
+
 /* ---- a folder of templates ---- */
 
 static unsigned n_templates, n_calls_shown, n_derived, n_wrong_templates;
@@ -422,7 +513,8 @@ static void test_folder(void **state)
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_round_trip), cmocka_unit_test(test_folder) };
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_round_trip), cmocka_unit_test(test_generic),
+                                            cmocka_unit_test(test_grammar), cmocka_unit_test(test_folder) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
