@@ -36,7 +36,7 @@ char *tdm_form_copy(struct tdm_form_text text);
 int tdm_form_set(char **to, struct tdm_form_text text);
 static inline struct tdm_form_text tdm_form_string(const char *text)
 {
-        return (struct tdm_form_text){ text, text ? strlen(text) : 0 };
+        return (struct tdm_form_text){ text ? text : "", text ? strlen(text) : 0 };
 }
 
 /* ---- probes (probe.c) ---- */

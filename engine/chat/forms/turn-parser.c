@@ -202,7 +202,7 @@ static void word_say(struct tdm_form_parser *p, char byte)
 
 enum fit { FITS_NOT, FITS_SO_FAR, FITS };
 
-/* How the held bytes fit the pattern; *ret_size: of them. Around JSON, white space does not count. */
+/* How the held bytes fit the pattern; *ret_size: of them. Around JSON, white space does not count but in front. */
 static enum fit pattern_fit(const struct tdm_form_parser *p, const struct pattern *x, size_t *ret_size)
 {
         bool loose = p->form->calls == TDM_FORM_CALLS_JSON || p->form->calls == TDM_FORM_CALLS_GENERIC;
@@ -222,7 +222,7 @@ static enum fit pattern_fit(const struct tdm_form_parser *p, const struct patter
                         j++;
                 } else if (wild) {
                         c++;
-                } else if (loose && tdm_form_is_blank(p->held[j])) {
+                } else if (loose && j > 0 && tdm_form_is_blank(p->held[j])) {
                         j++;
                 } else if (p->held[j] == *c) {
                         j++;
