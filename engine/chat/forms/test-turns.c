@@ -466,6 +466,50 @@ static void test_grammar(void **state)
         }
 }
 
+/* A bare value whose type the schema leaves open is JSON where it reads as such. Control pieces that are no mark say
+ * nothing. */
+static void test_values(void **state)
+{
+        static const char open_tools[] = "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{}}}}]";
+        static const char *const values[][2] = {
+                { "12", "12" },
+                { "12 apples", "\"12 apples\"" },
+                { "True", "true" },
+                { "{\"b\": [1]}", "{\"b\": [1]}" },
+                { "a text of more than forty bytes, \"quoted\", and so on",
+                  "\"a text of more than forty bytes, \\\"quoted\\\", and so on\"" },
+        };
+        struct model m;
+        unsigned k = 0;
+
+        while (strcmp(styles[k].name, "qwen3-coder") != 0)
+                k++;
+        (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(values); i++) {
+                const struct tdm_form_use use = { .tools = open_tools, .tools_size = sizeof(open_tools) - 1 };
+                _cleanup_(tdm_form_parser_destroyp) struct tdm_form_parser *parser = NULL;
+                const struct tdm_form_part *parts;
+                static struct parsed got;
+                char turn[256], want[256];
+                size_t n;
+
+                memset(&got, 0, sizeof(got));
+                snprintf(turn, sizeof(turn),
+                         "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>",
+                         values[i][0]);
+                snprintf(want, sizeof(want), "{\"a\": %s}", values[i][1]);
+                assert_int_equal(tdm_form_parser_new(&parser, m.form, NULL, &use), 0);
+                assert_int_equal(tdm_form_parser_push(parser, "\xff<|x|>", 6, &parts, &n), 0);
+                parsed_add(&got, parts, n);
+                assert_int_equal(tdm_form_parser_push(parser, turn, strlen(turn), &parts, &n), 0);
+                parsed_add(&got, parts, n);
+                assert_string_equal(got.text, "");
+                assert_int_equal(got.n_calls, 1);
+                assert_string_equal(got.calls[0].arguments, want);
+        }
+        model_deinit(&m);
+}
+
 /* ---- a folder of templates ---- */
 
 static unsigned n_templates, n_calls_shown, n_derived, n_wrong_templates;
@@ -514,7 +558,8 @@ static void test_folder(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = { cmocka_unit_test(test_round_trip), cmocka_unit_test(test_generic),
-                                            cmocka_unit_test(test_grammar), cmocka_unit_test(test_folder) };
+                                            cmocka_unit_test(test_grammar), cmocka_unit_test(test_values),
+                                            cmocka_unit_test(test_folder) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,7 @@ struct tdm_form_parser {
         enum value { VALUE_UNKNOWN, VALUE_TEXT, VALUE_JSON, VALUE_MARKED } value;
         enum tdm_form_values values;
         bool value_began;
+        bool call_is_over;   /* though a longer mark may still follow */
         char word[WORD_MAX]; /* of a value of unknown type */
         size_t n_word;
         char name[TDM_FORM_NAME_MAX + 1];
@@ -500,6 +501,7 @@ static void patterns_set(struct tdm_form_parser *p)
 static void parser_enter(struct tdm_form_parser *p, enum state state)
 {
         p->state = state;
+        p->call_is_over = false;
         p->any_text |= p->said;
         p->said = false;
         p->blanks.size = p->head.size = 0;
@@ -526,6 +528,27 @@ static void header_end(struct tdm_form_parser *p)
         }
 }
 
+static void call_end(struct tdm_form_parser *p)
+{
+        if (p->state == IN_VALUE)
+                value_end(p);
+        arguments_give(p, p->n_arguments > 0 ? "}" : "{}");
+        p->call_is_over = true;
+}
+
+/* Whatever follows ends the call: its arguments need not wait for what comes behind them. */
+static void call_end_early(struct tdm_form_parser *p, const struct pattern *x)
+{
+        size_t size;
+
+        if (!x || !x->ends_call || p->call_is_over)
+                return;
+        for (size_t i = 0; i < p->n_patterns; i++)
+                if (!p->patterns[i].ends_call && pattern_fit(p, &p->patterns[i], &size) != FITS_NOT)
+                        return;
+        call_end(p);
+}
+
 static void pattern_take(struct tdm_form_parser *p, const struct pattern *x)
 {
         enum state from = p->state, next = x->next;
@@ -546,10 +569,10 @@ static void pattern_take(struct tdm_form_parser *p, const struct pattern *x)
                 patterns_set(p);
                 return;
         }
-        if (from == IN_VALUE)
+        if (from == IN_VALUE && !x->ends_call)
                 value_end(p);
-        if (x->ends_call)
-                arguments_give(p, p->n_arguments > 0 ? "}" : "{}");
+        if (x->ends_call && !p->call_is_over)
+                call_end(p);
         if (from == IN_THOUGHT && next == IN_THOUGHT && p->said) {
                 for (const char *c = bytes; *c; c++)
                         word_say(p, *c); /* in the midst of a thought, its own beginning is a word */
@@ -610,8 +633,10 @@ static void held_settle(struct tdm_form_parser *p, bool is_over)
                 char rest[HELD_MAX];
                 uint8_t in_piece[HELD_MAX];
 
-                if (waits)
+                if (waits) {
+                        call_end_early(p, x);
                         return;
+                }
                 n = x ? size : 1;
                 memcpy(rest, p->held, p->n_held);
                 memcpy(in_piece, p->in_piece, p->n_held);
