@@ -30,7 +30,7 @@ struct tdm_conn_limits {
         /* NULL, or asked before each read whether this connection's turn has come. Nothing is read after a no, until
          * tdm_conn_go_on(); the time until then is not the peer's delay. May not call back. */
         bool (*may_read)(void *userdata);
-        void (*took)(uint64_t ns, void *userdata); /* with may_read: so long a read and its on_frame took */
+        void (*took)(uint64_t ns, void *userdata); /* with may_read: this long a read and its on_frame took */
 };
 
 /* data and fds are valid during the call; take an fd by setting its entry to -1, the rest is closed afterwards.

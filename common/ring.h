@@ -62,7 +62,7 @@ int tdm_ring_eventfd(const struct tdm_ring *ring);
 int tdm_ring_push(struct tdm_ring *ring, const struct tdm_desc *desc);
 /* Producer: wakes a sleeping consumer before there is a descriptor, because one will come soon. The consumer may spin
  * for it. */
-#define TDM_RING_EARLY_WAKE_NS UINT64_C(500000) /* at most so long before */
+#define TDM_RING_EARLY_WAKE_NS UINT64_C(500000) /* at most this long before the event */
 void tdm_ring_wake_early(struct tdm_ring *ring);
 /* Consumer. 1 and *ret filled; 0 when empty; -EPROTO when the producer's index is impossible or epoch/kind is wrong. */
 int tdm_ring_pop(struct tdm_ring *ring, struct tdm_desc *ret);

@@ -18,7 +18,7 @@ struct tdm_segment {
         uint64_t size_bytes;  /* a multiple of the page size */
         uint64_t chunk_bytes; /* every chunk but the last has this size */
         unsigned n_chunks;
-        unsigned n_sealed; /* the creator's: the first so many are */
+        unsigned n_sealed; /* the creator's: this many of the first ones are */
         unsigned n_mapped; /* an importer's may come one after the other */
         int *fds;          /* [n_chunks], owned */
         bool writable;

@@ -1,14 +1,14 @@
 /* How long to spin before sleeping. Spinning pays if the peer runs on a core of its own and answers soon. If it has no
  * core, the spin takes the very core that it needs. Which of the two is true changes with the load of the machine, so
  * it is learned: a spin that was answered restores the full length, a spin that was not halves it, down to none. After
- * that, one spin is tried every so often. */
+ * that, one spin is tried now and then. */
 #ifndef TDM_COMMON_SPIN_H
 #define TDM_COMMON_SPIN_H
 
 #include <sched.h>
 #include "common/util.h"
 
-/* Of so many CPUs one may spin while others work. */
+/* Of this many CPUs one may spin while others work. */
 #define TDM_SPIN_CPUS 4
 #define TDM_SPIN_MIN_NS UINT64_C(2000)
 #define TDM_SPIN_TRY_EVERY 64u

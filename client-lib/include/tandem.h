@@ -232,7 +232,7 @@ struct tandem_generate_options {
         bool ignore_end;        /* benchmarks: end tokens do not end the job */
         uint32_t prefill_chunk; /* tests: prompt tokens in one step; 0: the daemon decides */
         const char *placement;  /* tests: "split", "npu", "gpu"; NULL: the daemon decides */
-        uint32_t deadline_ms;   /* after so long the job ends with TANDEM_E_DEADLINE, wherever it is; 0: never */
+        uint32_t deadline_ms;   /* after this long the job ends with TANDEM_E_DEADLINE, wherever it is; 0: never */
         /* What the text must follow; at most one of the three. NULL: nothing. See tandem_result.incomplete. */
         const char *json_schema; /* a JSON Schema: the text is JSON that satisfies it */
         const char *grammar;     /* in GBNF, with a rule `root` */
@@ -280,7 +280,7 @@ struct tandem_embed_options {
         const char *model;
         const char *text;    /* control pieces are not recognised; may be empty */
         size_t text_size;    /* SIZE_MAX (as set by _init): up to the NUL */
-        uint32_t dimensions; /* the first so many numbers, made a vector of length 1; 0: all that the model has */
+        uint32_t dimensions; /* numbers of the vector, from its begin, made length 1; 0: all */
         enum tandem_priority priority;
         uint32_t deadline_ms; /* as of a job that generates; 0: never */
 };

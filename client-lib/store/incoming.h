@@ -35,7 +35,7 @@ void incoming_close(struct incoming *in); /* without a link before, nothing of i
 
 /* Chooses where the bytes go. named: the part file, which keeps what it has. */
 int incoming_begin(struct incoming *in, bool named, struct tdm_error *err);
-/* TDM_E_NO_MEMORY: the disk has no room for so many bytes more, with a message that says what to do. */
+/* TDM_E_NO_MEMORY: the disk has no room for this many bytes more, with a message that says what to do. */
 int incoming_check_room(const struct incoming *in, uint64_t missing_bytes, struct tdm_error *err);
 /* Copies size_bytes from another descriptor. TDM_E_MODEL_CHANGED: it has fewer or more. TDM_E_CANCELLED: on_progress
  * returned false. */

@@ -101,7 +101,7 @@ char *tdm_model_name_of_path(const char *path); /* the file's name without .gguf
 /* parts.c */
 /* Whether a file's name without .gguf ends as those of parts do: in -00001-of-00003. */
 bool tdm_part_of_name(const char *base, size_t size, size_t *ret_name_bytes, uint32_t *ret_no, uint32_t *ret_n);
-/* Of those that the name of the first one tells of, as far as they are there. 0: it is one file. */
+/* Bytes of the other parts that the first one's name tells of, as far as they are there. 0: it is one file. */
 uint64_t tdm_size_of_other_parts(const char *first_path);
 /* An fd on the first of the files that the model `name` was split into; -ENOENT: there are none in dir. */
 int tdm_open_first_part(const char *dir, const char *name, char *ret_path, size_t path_bytes);

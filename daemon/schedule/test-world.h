@@ -61,12 +61,12 @@ struct tdm_fleet {
         uint32_t n_submitted, n_max_seqs, n_passes[N_WORLD_MODELS];
         bool down[TDM_N_WORKERS], away[TDM_N_WORKERS];
         enum tdm_placement measured;
-        /* The devices differ in bits; then this is what was found, and a step takes by world_clock so many ns for each
-         * of its blocks, and for each row of these. */
+        /* The devices differ in bits; then this is what was found, and a step takes by world_clock this many ns for
+         * each of its blocks, and for each row of these. */
         bool differ;
         enum tdm_placement found;
         uint64_t block_ns[TDM_N_WORKERS], block_row_ns[TDM_N_WORKERS];
-        /* A worker that computed nothing for a millisecond takes so much longer for its next step. */
+        /* A worker that computed nothing for a millisecond takes this much longer for its next step. */
         uint64_t wake_ns[TDM_N_WORKERS], awake_ns[TDM_N_WORKERS];
         uint32_t n_probes;
         uint8_t probes_kill; /* 1 + the worker whose probes kill it; 0: none */
@@ -83,7 +83,7 @@ struct tdm_fleet {
         uint64_t took_ns[N_WORLD_MODELS], longest_ns;
         uint64_t pass_ns;              /* of the step that was run last */
         uint32_t n_bad[TDM_N_WORKERS]; /* calls of tdm_fleet_bad_results() */
-        unsigned late;                 /* of so many rows with a mask one finds that it has not come; 0: all find it */
+        unsigned late; /* of this many rows with a mask one finds that it has not come; 0: all find it */
         uint32_t n_late, n_masked;
         enum fault fault;
         uint32_t fault_model;                  /* the double does it there only */

@@ -17,7 +17,7 @@
  *             kv-type = f16|f32|q8_0     (precision f32 has f32 always)
  *             prefix-cache = on|off      (beginnings that were read before are not read again)
  *             activations = auto|dma-buf|memfd  (how hidden rows get to a GPU)
- *             idle-unload = off|N[s|min|h]  (models that were not used for so long leave memory)
+ *             idle-unload = off|N[s|min|h]  (models that were not used for this long leave memory)
  *             npu-cpus, gpu-cpus = LIST of CPUs for that worker, like 0,2-5 (none: all)
  * An unknown key or section is warned of, a value out of range is an error; both name file and line. A key that is
  * given again replaces what it had, lists included. */

@@ -104,8 +104,8 @@ struct tdm_draft_records {
 struct tdm_guesses {
         struct tdm_lookup *lookup; /* NULL: not needed yet */
         uint32_t ids[TDM_MAX_GUESSES];
-        /* How many ids there are. Of them n go into the next step. The others are compared with the tokens that come,
-         * too: that shows how good guesses are while none is worth a row. */
+        /* How many ids there are, and how many of them go into the next step. The others are compared with the tokens
+         * that come, too: that shows how good guesses are while none is worth a row. */
         uint32_t n_found, n;
         struct tdm_lookup_match match;      /* of guesses of lookup */
         bool drafted;                       /* the ids come from a draft model */

@@ -34,7 +34,7 @@ struct entry {
         uint32_t *marks;     /* of arrays of strings: where every TDM_GGUF_MARK_EVERY-th one stands, from data; owned */
 };
 
-/* A look-up by index walks at most so many strings. A table of all would double what an array of empty ones takes. */
+/* A look-up by index walks at most this many strings. A table of all would double what an array of empty ones takes. */
 #define TDM_GGUF_MARK_EVERY 64u
 
 struct tdm_gguf {

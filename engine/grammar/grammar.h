@@ -72,7 +72,7 @@ void tdm_vocabulary_unref(struct tdm_vocabulary *vocabulary);
 void tdm_vocabulary_unrefp(struct tdm_vocabulary **vocabulary);
 uint32_t tdm_vocabulary_n_words(const struct tdm_vocabulary *vocabulary); /* of a mask */
 size_t tdm_vocabulary_bytes(const struct tdm_vocabulary *vocabulary);
-/* The most that it takes: so much, and so much for each piece. */
+/* The most that it takes: this much, and this much for each piece. */
 #define TDM_VOCABULARY_BYTES (UINT64_C(1) << 20)
 #define TDM_VOCABULARY_BYTES_PER_PIECE 128u
 
@@ -86,8 +86,9 @@ void tdm_matcher_destroyp(struct tdm_matcher **matcher);
 /* Back to the empty text; caches stay. */
 void tdm_matcher_reset(struct tdm_matcher *matcher);
 
-/* From now on, at most so many steps for one mask or one accepted text; UINT64_MAX: what the grammar's limits say. What
- * needs more returns -EAGAIN, and nothing has changed but the caches: to go on later costs what is left of the work. */
+/* From now on, at most this many steps for one mask or one accepted text; UINT64_MAX: what the grammar's limits say.
+ * What needs more returns -EAGAIN, and nothing has changed but the caches: to go on later costs what is left of the
+ * work. */
 void tdm_matcher_set_max_steps(struct tdm_matcher *matcher, uint64_t max_steps);
 /* Gives memory back: the caches are emptied. */
 int tdm_matcher_trim(struct tdm_matcher *matcher);

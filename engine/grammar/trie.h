@@ -40,7 +40,7 @@ struct tdm_group {
         uint32_t max_chars;
 };
 
-/* Pieces of at most so many plain characters have a slice each. */
+/* Pieces of at most this many plain characters have a slice each. */
 #define TDM_SLICES 24u
 
 struct tdm_vocabulary {

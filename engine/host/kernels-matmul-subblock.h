@@ -25,7 +25,7 @@
 #define PANELS 2u      /* unpacked at a time */
 #define GROUP_ROWS 96u /* that pass over them */
 #define FEW_ROWS 2u    /* that are multiplied while unpacking instead, where an ISA has a way of its own for them */
-#define SOME_ROWS 8u   /* that are multiplied from registers, a group of at most so many at a time */
+#define SOME_ROWS 8u   /* that are multiplied from registers, a group of at most this many at a time */
 #define PREFETCH_BYTES 4608
 #define V_LANES (V_BYTES / 4)
 

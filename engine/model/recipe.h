@@ -95,8 +95,8 @@ struct tdm_rope_recipe {
         float factor;    /* 1: none */
         float magnitude; /* cos and sin are multiplied by it; 1: not */
         /* YaRN; all zero where scaling is linear. A pair's turns are counted over yarn_n_ctx positions. */
-        float yarn_beta_fast; /* a pair with at least so many turns is not scaled */
-        float yarn_beta_slow; /* a pair with at most so many turns is scaled in full */
+        float yarn_beta_fast; /* a pair with at least this many turns is not scaled */
+        float yarn_beta_slow; /* a pair with at most this many turns is scaled in full */
         uint32_t yarn_n_ctx;  /* context of the model's first training */
         /* The pairs between which it is scaled in part are whole numbers, rounded outward. */
         uint32_t yarn_is_rounded;
@@ -201,7 +201,7 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
 /* Memory that a device of this processor takes for the model's steps of max_rows rows beside the segments, at most, but
  * for what is bounded whatever the sizes are (64 MiB of logits, 16 MiB of partial sums). Both have passed their checks.
  */
-#define TDM_TILE_ROWS 256u /* so many rows of a step are computed at once */
+#define TDM_TILE_ROWS 256u /* this many rows of a step are computed at once */
 uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t max_rows);
 
 /* What a model may ask of a device beyond what every device does, which is Gemma 3: norms before and after attention

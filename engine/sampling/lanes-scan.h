@@ -51,7 +51,7 @@ inline_always float sum_lanes(const lanes_f sum[VECTORS])
         return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
 }
 
-/* Of each block of 256, the sum of e^(logit - max). */
+/* The sum of e^(logit - max) over each block of 256. */
 static void sum_exp(const float *logits, uint32_t n, float max, float *block_sum)
 {
         for (uint32_t at = 0; at < n; at += SUM_BLOCK) {
@@ -105,7 +105,7 @@ static float find_maxima(const float *logits, uint32_t n, float *block_max)
         return max;
 }
 
-/* The greatest of maxima that were found elsewhere, where NAN stands for a block with such a logit. Of them too. */
+/* The greatest of maxima that were found elsewhere. NAN stands for a block with such a logit, and is returned then. */
 static float greatest_of(const float *block_max, uint32_t n_blocks)
 {
         lanes_f greatest, v;

@@ -6,7 +6,7 @@
 #include "engine/sampling/noise.h"
 
 struct tdm_lanes_table {
-        /* Of each block of TDM_SAMPLE_SUM_BLOCK, the sum of e^(logit - max). */
+        /* The sum of e^(logit - max) over each block of TDM_SAMPLE_SUM_BLOCK. */
         void (*sum_exp)(const float *logits, uint32_t n, float max, float *block_sum);
         /* Fills in the greatest of each block of TDM_SAMPLE_MAX_BLOCK. Returns the greatest of all, -inf where none is
          * finite, NAN when a logit is NaN or +inf. */

@@ -196,7 +196,7 @@ struct tdm_step {
         /* [n_seqs][table_entries], of this step's seqs in order; copied as far as needed */
         uint32_t *tables[TDM_KV_GROUPS];
         uint32_t table_entries;
-        /* Of each sequence: tokens still to be drawn behind that of this pass, and where its next result goes. */
+        /* For each sequence: tokens still to be drawn behind that of this pass, and where its next result goes. */
         struct tdm_step_burst {
                 uint32_t n_left, at, doubt;
         } * bursts;        /* [max_seqs] */

@@ -12,11 +12,11 @@
 #include "common/util.h"
 
 #define TDM_EARLY_WAKE_MIN_NS UINT64_C(30000)
-#define TDM_EARLY_WAKE_BATCH_NS UINT64_C(10000) /* blocks told within so long are one batch */
+#define TDM_EARLY_WAKE_BATCH_NS UINT64_C(10000) /* blocks told within this long are one batch */
 
 /* All zero: nothing is learned yet. */
 struct tdm_early_wake {
-        /* learned: of a step of so many rows, the first of the batch to say it with; n_rows 0: none */
+        /* learned: of a step of this many rows, the first of the batch to say it with; n_rows 0: none */
         uint32_t n_rows, block;
         struct {
                 uint32_t block;

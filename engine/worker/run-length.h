@@ -3,8 +3,8 @@
  * A long run is cut here and there, so that a step that is void already is dropped soon: one layer of a prefill takes
  * tens of milliseconds, all layers of a few decode rows take as much together. A device that is faster than that gets
  * more at once, since each run() costs it a submission and a wait: how many is learned for each size of step, in powers
- * of two far enough apart that it settles (a device may keep what it recorded for a run of so many blocks). A slow GPU
- * that also draws a screen gets a block at a time, half a layer. */
+ * of two far enough apart that it settles (a device may keep what it recorded for a run of this many blocks). A slow
+ * GPU that also draws a screen gets a block at a time, half a layer. */
 #ifndef TDM_WORKER_RUN_LENGTH_H
 #define TDM_WORKER_RUN_LENGTH_H
 
@@ -29,7 +29,7 @@ static inline uint32_t tdm_run_first_guess(unsigned size)
         return size == 0 ? TDM_RUN_BLOCKS_OF_FEW : TDM_RUN_BLOCKS_OF_MANY;
 }
 
-/* After a run() of *n blocks, of n_blocks that a model has, took so long. */
+/* After a run() of *n blocks, of n_blocks that a model has, took this long. */
 static inline void tdm_run_learn(uint32_t *n, uint64_t ns, uint32_t n_blocks)
 {
         if (ns < TDM_RUN_SHORT_NS && *n < n_blocks)

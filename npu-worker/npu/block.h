@@ -20,7 +20,7 @@ struct tdm_npu_part {
         uint64_t offset, size_bytes;
 };
 
-/* TDM_E_NO_MEMORY: no room for it or for a cache of so many bytes, which is set aside in either case. */
+/* TDM_E_NO_MEMORY: no room for it or for a cache of this many bytes, which is set aside in either case. */
 int tdm_npu_block_new(struct tdm_npu *npu, const struct tdm_npu_block_plan *plan, uint32_t max_rows,
                       uint64_t cache_bytes, struct tdm_npu_block **ret, struct tdm_error *err);
 void tdm_npu_block_destroy(struct tdm_npu_block *block);
@@ -35,7 +35,7 @@ void tdm_npu_block_weights_fill(struct tdm_npu_block_weights *weights, bool out,
 int tdm_npu_block_weights_finish(struct tdm_npu_block_weights *weights, struct tdm_error *err);
 void tdm_npu_block_weights_destroy(struct tdm_npu_block_weights *weights);
 
-/* Where the next command's table is written: the layout is the program's for so many rows. */
+/* Where the next command's table is written: the layout is the program's for this many rows. */
 struct tdm_npu_block_table {
         struct tdm_npu_attention_head *head;
         float *gains;        /* [2][head_dim] */

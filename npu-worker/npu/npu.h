@@ -6,9 +6,9 @@
  *
  * Faults. A command that ends with an error is sent again; a context that is lost (the watchdog killed a command, or
  * all commands are aborted) is made anew and the product repeated, which changes no bit since inputs are still there.
- * Where that does not help, or a command neither ends nor is killed, or the device is gone, the process leaves: XRT
- * aborts it anyway when an unfinished run is freed, and a new process is the only thing that starts with a clean
- * device. tandemd sees a worker that died, and the jobs go on.
+ * The process leaves where that does not help, where a command goes on after it was killed, or where the device is
+ * gone. XRT aborts it anyway when an unfinished run is freed, and only a new process starts with a clean device.
+ * tandemd sees a worker that died, and the jobs go on.
  *
  * One thread calls, but for put and get, which the pool's threads call for different rows. */
 #ifndef TDM_NPU_NPU_H
@@ -49,7 +49,7 @@ uint64_t tdm_npu_budget(const struct tdm_npu *npu);
 /* Ends this process, for what only a new one can mend. */
 _Noreturn void tdm_npu_leave(const struct tdm_npu *npu, const char *what);
 
-/* max_rows at a time; fewer where no program takes so many: tdm_npu_product_rows(). */
+/* max_rows at a time; fewer where no program takes this many: tdm_npu_product_rows(). */
 int tdm_npu_product_new(struct tdm_npu *npu, const struct tdm_npu_plan *plan, uint32_t max_rows,
                         struct tdm_npu_product **ret, struct tdm_error *err);
 void tdm_npu_product_destroy(struct tdm_npu_product *product);

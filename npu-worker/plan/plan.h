@@ -38,7 +38,7 @@ static inline uint64_t tdm_npu_plan_tile_bytes(const struct tdm_npu_plan *plan)
 {
         return tdm_npu_weights_bytes(plan->type, plan->k, plan->n);
 }
-/* The smallest variant for so many rows (at most max_rows). */
+/* The smallest variant for this many rows (at most max_rows). */
 uint32_t tdm_npu_plan_variant(const struct tdm_npu_plan *plan, uint32_t n_rows);
 
 /* The cheapest way: few commands, little padding. TDM_E_UNSUPPORTED: the set has nothing for it. The manifest must

@@ -29,7 +29,7 @@ struct runner_options {
         enum tdm_kv_type kv_type; /* 0: the precision's own */
         const char *cpu;          /* TANDEM_CPU; NULL: the best */
         unsigned n_threads;
-        unsigned split_threads; /* not 0: attention runs on a second device with so many threads */
+        unsigned split_threads; /* not 0: attention runs on a second device with this many threads */
         uint32_t max_rows;      /* of a step; 0: 256 */
         uint32_t logits_rows;   /* fewer than the device would hold at once; 0: its own number */
         uint32_t max_positions; /* of a sequence, 0: the model's context */
@@ -51,7 +51,7 @@ struct runner_part {
         uint32_t table;
         const uint32_t *ids; /* [n_ids] */
         uint32_t n_ids, first, n;
-        uint32_t n_logits; /* of the last so many rows, scored against the next id where there is one */
+        uint32_t n_logits; /* of the last rows, this many, scored against the next id where there is one */
         bool whole;        /* and of the first row, so that no row behind it stops before the last layer */
         struct tdm_sampling sampling;
 };

@@ -6,7 +6,7 @@
 
 #include "common/f16.h"
 
-/* Of each f16 what it is. */
+/* The value of each f16. */
 extern float half_values[65536];
 
 /* To nearest, ties to even. */

@@ -2,8 +2,8 @@
  *
  * A value is a run of slots; a slot has 32 bits of each lane of a subgroup. A scalar of 32 bits or fewer is one slot
  * (upper bits 0), one of 64 and a physical address two: of the lower and the upper words. Vectors, arrays and structs
- * are their scalars one behind the other, and a cooperative matrix is what one lane has of it. So is a variable of a
- * function. Slots of values that are the same in each run of a pipeline are constants.
+ * are their scalars one behind the other, and a cooperative matrix is what one lane has of it. A variable of a
+ * function is laid out so, too. Slots of values that are the same in each run of a pipeline are constants.
  *
  * What is not known, and what breaks a rule of SPIR-V that is easily seen, is refused when a pipeline is made. */
 #ifndef TDM_TESTS_SPIRV_EXECUTOR_PROGRAM_H

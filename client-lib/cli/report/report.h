@@ -56,7 +56,7 @@ void report_gpu_memory(struct buf *to);
 
 /* ---- load.c ---- */
 
-/* Keeps n_jobs jobs running for so long. An exit status. */
+/* Keeps n_jobs jobs running for this long. An exit status. */
 int report_load(struct buf *to, struct tandem *tandem, const char *model, double seconds, unsigned n_jobs,
                 const char *root);
 

@@ -21,7 +21,7 @@ enum tdm_vk_units {
 };
 bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units units);
 /* Of the device's own list the units of bytes with the largest product, of a shape that matmul-int8-any.comp takes, in
- * subgroups of so many: TDM_VK_TILES_UNIT; 0: there are none. */
+ * subgroups of this many: TDM_VK_TILES_UNIT; 0: there are none. */
 uint32_t tdm_vk_matrix_units_any(const struct tdm_vk_device *device, uint32_t subgroup);
 /* What to enable with the extension whose name it returns. */
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);

@@ -186,9 +186,10 @@ struct tdm_vk_shape {
 };
 
 /* A kernel of a single row and the shape that was found best for matrices of these sizes; as it lies on disk. shader:
- * MATVEC or MATVEC_GELU; where act says that rows are F16 it is MATVEC_F16 that does the same, with so many groups,
- * panels, rounds (ahead) and sets. With TDM_VK_TUNED_ROWS: of so many rows; also MATMUL_F16, with panels and rounds, or
- * with TDM_VK_TUNED_GELU the same of gate and up. ATTEND_F16: whether a few rows are items of their own (panels 1). */
+ * MATVEC or MATVEC_GELU; where act says that rows are F16 it is MATVEC_F16 that does the same, with this many groups,
+ * panels, rounds (ahead) and sets. With TDM_VK_TUNED_ROWS: of this many rows; also MATMUL_F16, with panels and rounds,
+ * or with TDM_VK_TUNED_GELU the same of gate and up. ATTEND_F16: whether a few rows are items of their own (panels
+ * 1). */
 #define TDM_VK_TUNED_ROWS(shader, rows) ((uint32_t)(shader) | ((rows)-1u) << 16)
 #define TDM_VK_TUNED_SHADER(shader) ((shader)&0xffffu)
 #define TDM_VK_TUNED_GELU (1u << 31)

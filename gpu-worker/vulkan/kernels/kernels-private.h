@@ -17,12 +17,12 @@ struct tdm_vk_kernel {
 
 /* ---- kernels.c ---- */
 
-/* Of so many rows: of a product with n_panels, and of a layer's gate, up and activation as one kernel. */
+/* Of this many rows: of a product with n_panels, and of a layer's gate, up and activation as one kernel. */
 unsigned tdm_vk_matrix_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
                                uint32_t n_rows, struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
 unsigned tdm_vk_gelu_kernels(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
                              struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
-/* Whether router.comp multiplies it, and so many rows in a workgroup. */
+/* Whether router.comp multiplies it, and this many rows in a workgroup. */
 bool tdm_vk_router_takes(const struct tdm_vk_matrix *router);
 uint32_t tdm_vk_router_rows(const struct tdm_vk_device *device, uint32_t n_rows);
 /* SHAPE and THREADS of matmul-int8-any.comp, of 32, 64 or up to 128 rows. */
@@ -38,13 +38,13 @@ unsigned tdm_vk_f16_kernels(const struct tdm_vk_device *device, const struct tdm
 unsigned tdm_vk_f16_rows_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
                                  uint32_t n_panels, uint32_t n_rows, uint32_t gelu,
                                  struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
-/* Of items of so many slots. gelu: of a layer's gate, with up beside it. */
+/* Of items of this many slots. gelu: of a layer's gate, with up beside it. */
 struct tdm_vk_kernel tdm_vk_expert_kernel(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix,
                                           uint32_t item_rows, uint32_t gelu);
 
 /* ---- attend.c ---- */
 
-/* Attention of items of one row, or many, and so many heads each; out_act: what goes into the matrix behind it, if it
+/* Attention of items of one row, or many, and this many heads each; out_act: what goes into the matrix behind it, if it
  * merges. */
 struct tdm_vk_kernel tdm_vk_attend_kernel(const struct tdm_vk_model *model, uint32_t kind, bool many,
                                           uint32_t item_heads, uint32_t out_act);

@@ -19,7 +19,7 @@
 /* SHAPE of matvec.glsl. stage: the row goes through shared memory. */
 uint32_t tdm_vk_shape_with(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t panels,
                            uint32_t ahead, uint32_t sets, bool stage);
-/* Whether a thread of a matvec.comp of this shape has registers for so many rows. */
+/* Whether a thread of a matvec.comp of this shape has registers for this many rows. */
 bool tdm_vk_fits_registers(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix, uint32_t rows,
                            const struct tdm_vk_shape *shape);
 /* Whether a kernel of this shape reads flagged rows (device/chain.c). */
@@ -29,7 +29,7 @@ bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_v
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
 /* How many of the matrices, at most three, one dispatch can multiply: of one type and rounding, beside each other. */
 unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels);
-/* Whether gate, up and GELU of so many rows are one kernel. */
+/* Whether gate, up and GELU of this many rows are one kernel. */
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
 /* HEADS of rotate.comp. */
 uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *layer);
@@ -70,7 +70,8 @@ struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *model, const
                                          const struct tdm_vk_class *class, uint32_t *ret_panels, uint32_t *ret_rows);
 /* Whether a part of an operation reads and leaves flagged words where the recording does. */
 bool tdm_vk_op_is_flagged(const struct tdm_vk_op *op, const struct tdm_vk_class *class);
-/* Whether all operations of the model's layers do, in steps of so many rows: of one row as far as attention merges. */
+/* Whether all operations of the model's layers do, in steps of this many rows: of one row as far as attention
+ * merges. */
 bool tdm_vk_program_flags(const struct tdm_vk_model *model, uint32_t n_rows);
 
 /* ---- need.c ---- */
@@ -91,7 +92,7 @@ void tdm_vk_kernels_probe(const struct tdm_vk_model *model, uint32_t ret[TDM_VK_
 
 /* ---- kernels-f16.c ---- */
 
-/* Constants of MATVEC_F16 for so many rows; gelu: 0, or 1 and enum tdm_activation. false: it has no room for this
+/* Constants of MATVEC_F16 for this many rows; gelu: 0, or 1 and enum tdm_activation. false: it has no room for this
  * shape. */
 bool tdm_vk_f16_shaped(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a,
                        const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
@@ -128,7 +129,7 @@ int tdm_vk_f16_scales(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- few-rows.c ---- */
 
-/* Steps of so many rows are treated alike; 0: there is nothing else for them than for more rows. */
+/* Steps of this many rows are treated alike; 0: there is nothing else for them than for more rows. */
 #define TDM_VK_FEW_ROWS_MAX 8u
 uint32_t tdm_vk_rows_class(uint32_t n_rows);
 /* Whether a step of a few rows may do without what many rows have. Where nothing was measured it may not. */

@@ -82,7 +82,7 @@ struct tdm_vk_slot {
         bool many;                         /* attention with several rows an item */
         bool several;                      /* a sequence has several rows, with an item each */
         bool flags;                        /* its kernels may leave flagged words (record/) */
-        uint32_t item_heads[TDM_VK_KINDS]; /* and so many heads */
+        uint32_t item_heads[TDM_VK_KINDS]; /* and this many heads */
         uint32_t attention_layers;         /* done of this step, and written behind */
 };
 

@@ -37,7 +37,7 @@ double tdm_vk_prove_subblock_weight(const uint8_t *panel, uint32_t type, uint32_
 
 /* ---- prove-attend.c ---- */
 
-/* Attention of a single row with so many heads an item, and of many_rows; NULL: it could not be compiled. */
+/* Attention of a single row with this many heads an item, and of many_rows; NULL: it could not be compiled. */
 int tdm_vk_prove_attend(struct tdm_vk_device *device, struct tdm_vk_pipeline *single, struct tdm_vk_pipeline *many,
                         uint32_t heads, uint32_t many_rows, struct tdm_error *err);
 /* And the one that rotates rows itself, against `rotate` and `single`, which leaves rows of F16. */

@@ -38,7 +38,7 @@ struct drive_part {
         uint32_t table;
         const uint32_t *ids; /* [n_ids] */
         uint32_t n_ids, first, n;
-        uint32_t n_logits; /* of the last so many rows, scored against the next id where there is one */
+        uint32_t n_logits; /* of the last rows, this many, scored against the next id where there is one */
         struct tdm_sampling sampling;
 };
 

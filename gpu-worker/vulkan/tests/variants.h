@@ -36,7 +36,7 @@ struct variant {
         bool greedy;                         /* and nothing else is reported */
         const struct tdm_sampling *sampling; /* NULL: that of all others */
         uint32_t single_from;                /* from here on each sequence has one row in a step; 0: never */
-        uint32_t few;                        /* or so many; 0: one */
+        uint32_t few;                        /* or this many; 0: one */
         const char *rows;                    /* TANDEM_VULKAN_ROWS; NULL: as it is */
 };
 
