@@ -212,9 +212,11 @@ enum tandem_sampling_option {
 struct tandem_generate_options {
         size_t struct_size;
         const char *model;
-        const char *prompt;                /* raw text to go on from; control pieces of the vocabulary are recognised */
-        size_t prompt_size;                /* SIZE_MAX (as set by _init): up to the NUL */
-        const struct tandem_message *chat; /* [n_chat], the last is the user's; the model's own template is applied */
+        const char *prompt; /* raw text to go on from; control pieces of the vocabulary are recognised */
+        size_t prompt_size; /* SIZE_MAX (as set by _init): up to the NUL */
+        /* [n_chat]; the model's own template is applied. The model answers the last message, or goes on with its text
+         * where that message is the assistant's. */
+        const struct tandem_message *chat;
         size_t n_chat;
         const uint32_t *prompt_ids; /* [n_prompt_ids] token ids, as they are (no BOS is added) */
         size_t n_prompt_ids;
