@@ -184,7 +184,7 @@ static void start_show(struct exchange *x, struct generation_request *request)
                 exchange_ask(x, ASK_MODELS | ASK_TOKENIZE, steal_ptr(&r->model), strdup(""), 0, 0, answer_show);
 }
 
-const struct reader ollama_show_reader = { NULL, take_show, start_show };
+const struct reader ollama_show_reader = { &params_ollama_show, take_show, start_show };
 
 void ollama_show(struct exchange *x)
 {

@@ -3,19 +3,23 @@
 
 #define HONOURED(name, type, low, high, note)                                                                          \
         {                                                                                                              \
-                name, PARAM_HONOURED, type, low, high, 0, note                                                         \
+                name, PARAM_HONOURED, type, low, high, 0, note, NULL                                                   \
         }
 #define HARMLESS(name, note)                                                                                           \
         {                                                                                                              \
-                name, PARAM_HARMLESS, PARAM_ANY, 0, 0, 0, note                                                         \
+                name, PARAM_HARMLESS, PARAM_ANY, 0, 0, 0, note, NULL                                                   \
+        }
+#define OBJECT(name, class, table, note)                                                                               \
+        {                                                                                                              \
+                name, class, PARAM_OBJECT, 0, 0, 0, note, table                                                        \
         }
 #define IGNORED(name, note)                                                                                            \
         {                                                                                                              \
-                name, PARAM_IGNORED, PARAM_ANY, 0, 0, 0, note                                                          \
+                name, PARAM_IGNORED, PARAM_ANY, 0, 0, 0, note, NULL                                                    \
         }
 #define REFUSED(name, neutral, note)                                                                                   \
         {                                                                                                              \
-                name, PARAM_REFUSED, PARAM_ANY, 0, 0, neutral, note                                                    \
+                name, PARAM_REFUSED, PARAM_ANY, 0, 0, neutral, note, NULL                                              \
         }
 #define TABLE(symbol, title, context, rows)                                                                            \
         const struct param_table symbol = { title, context, rows, TDM_ARRAY_SIZE(rows) }
@@ -117,7 +121,7 @@ static const struct param response_rows[] = {
         HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
         HONOURED("seed", PARAM_INTEGER, SEED_LOW, SEED_HIGH, "an extension; random"),
         SPECULATION,
-        HARMLESS("stream_options", "nothing is obfuscated"),
+        OBJECT("stream_options", PARAM_HONOURED, &params_stream_options, "usage always comes, nothing is obfuscated"),
         HARMLESS("store", "nothing is kept"),
         HARMLESS("metadata", "repeated in the answer"),
         HARMLESS("user", "not used"),
@@ -152,7 +156,7 @@ TABLE(params_responses, "POST /v1/responses", "", response_rows);
                 HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema"),                                \
                 HONOURED("output_format", PARAM_OBJECT, 0, 0, "the older form of output_config"),                      \
                 REFUSED("context_management", NEUTRAL_EMPTY, "a prompt is never shortened"),                           \
-                HARMLESS("cache_control", "every prompt is cached")
+                OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached")
 
 static const struct param anthropic_rows[] = {
         ANTHROPIC_PROMPT,
@@ -165,7 +169,7 @@ static const struct param anthropic_rows[] = {
         HONOURED("stop_sequences", PARAM_ARRAY, 0, 0, "up to 16"),
         HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),
         REFUSED("container", NEUTRAL_EMPTY, OWN_TOOLS),
-        HARMLESS("metadata", "not kept"),
+        OBJECT("metadata", PARAM_HARMLESS, &params_anthropic_metadata, "not kept"),
         HARMLESS("service_tier", "there is one tier"),
         HARMLESS("inference_geo", "it runs here"),
 };
@@ -258,6 +262,17 @@ static const struct param ollama_message_rows[] = {
 };
 TABLE(params_ollama_message, "A message of Ollama's API", "messages[].", ollama_message_rows);
 
+static const struct param ollama_show_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, "required; `:latest` is left out"),
+        HONOURED("name", PARAM_STRING, 0, 0, "the older form of model"),
+        { "verbose", PARAM_IGNORED, PARAM_ANY, 0, 0, NEUTRAL_FALSE, "there is no longer answer; false: no warning",
+          NULL },
+        REFUSED("system", NEUTRAL_EMPTY, "no Modelfile is shown"),
+        REFUSED("template", NEUTRAL_EMPTY, "no Modelfile is shown"),
+        REFUSED("options", NEUTRAL_EMPTY, "no Modelfile is shown"),
+};
+TABLE(params_ollama_show, "POST /api/show", "", ollama_show_rows);
+
 static const struct param tokenize_rows[] = {
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
         HONOURED("content", PARAM_STRING, 0, 0, "the text (or `prompt`)"),
@@ -286,7 +301,7 @@ static const struct param ollama_embed_rows[] = {
         HONOURED("dimensions", PARAM_INTEGER, 1, 65536, "that number of first values, made a vector of length 1"),
         HARMLESS("truncate", "a text that is too long is refused, never cut"),
         HARMLESS("keep_alive", "the daemon decides"),
-        HARMLESS("options", "none of them has to do with vectors"),
+        OBJECT("options", PARAM_HARMLESS, &params_ollama_options, "none of them has to do with vectors"),
 };
 TABLE(params_ollama_embed, "POST /api/embed, POST /api/embeddings", "", ollama_embed_rows);
 
@@ -297,12 +312,24 @@ static const struct param stream_option_rows[] = {
 };
 TABLE(params_stream_options, "`stream_options` of OpenAI's APIs", "stream_options.", stream_option_rows);
 
+static const struct param cache_control_rows[] = {
+        HARMLESS("type", "ephemeral"),
+        HARMLESS("ttl", "the cache decides itself"),
+        HARMLESS("scope", "each owner has a cache of its own"),
+};
+TABLE(params_cache_control, "`cache_control` of Anthropic's API", "cache_control.", cache_control_rows);
+
+static const struct param anthropic_metadata_rows[] = {
+        HARMLESS("user_id", "who asks; not used"),
+};
+TABLE(params_anthropic_metadata, "`metadata` of Anthropic's API", "metadata.", anthropic_metadata_rows);
+
 static const struct param part_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "text, input_text, output_text"),
         HONOURED("text", PARAM_STRING, 0, 0, "required"),
         HARMLESS("annotations", "not part of the prompt"),
         HARMLESS("logprobs", "not part of the prompt"),
-        HARMLESS("cache_control", "every prompt is cached"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
         REFUSED("citations", NEUTRAL_EMPTY | NEUTRAL_FALSE, "nothing is cited"),
 };
 TABLE(params_part, "A part or block of text", "content[].", part_rows);
@@ -310,7 +337,7 @@ TABLE(params_part, "A part or block of text", "content[].", part_rows);
 static const struct param tool_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "function"),
         HONOURED("function", PARAM_OBJECT, 0, 0, "required"),
-        HARMLESS("cache_control", "every prompt is cached"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
 };
 TABLE(params_tool, "A tool of OpenAI's and Ollama's APIs", "tools[].", tool_rows);
 
@@ -328,7 +355,7 @@ static const struct param anthropic_tool_rows[] = {
         HONOURED("description", PARAM_STRING, 0, 0, "part of the prompt"),
         HONOURED("input_schema", PARAM_OBJECT, 0, 0, "required: a JSON Schema"),
         HARMLESS("strict", "arguments always follow the schema"),
-        HARMLESS("cache_control", "every prompt is cached"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
         HARMLESS("eager_input_streaming", "pieces of a call come as they are made"),
         IGNORED("input_examples", "not part of the prompt"),
         REFUSED("defer_loading", NEUTRAL_FALSE, "all tools are in the prompt"),
@@ -358,9 +385,11 @@ static const struct param call_function_rows[] = {
 TABLE(params_call_function, "A call's function", "messages[].tool_calls[].function.", call_function_rows);
 
 static const struct param tool_use_rows[] = {
-        HONOURED("type", PARAM_STRING, 0, 0, "tool_use"),    HONOURED("id", PARAM_STRING, 0, 0, "required"),
-        HONOURED("name", PARAM_STRING, 0, 0, "required"),    HONOURED("input", PARAM_OBJECT, 0, 0, "required"),
-        HARMLESS("cache_control", "every prompt is cached"),
+        HONOURED("type", PARAM_STRING, 0, 0, "tool_use"),
+        HONOURED("id", PARAM_STRING, 0, 0, "required"),
+        HONOURED("name", PARAM_STRING, 0, 0, "required"),
+        HONOURED("input", PARAM_OBJECT, 0, 0, "required"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
 };
 TABLE(params_tool_use, "A block tool_use", "content[].", tool_use_rows);
 
@@ -369,7 +398,7 @@ static const struct param tool_result_rows[] = {
         HONOURED("tool_use_id", PARAM_STRING, 0, 0, "required"),
         HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks of text"),
         IGNORED("is_error", "templates have no errors; the content says it"),
-        HARMLESS("cache_control", "every prompt is cached"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
 };
 TABLE(params_tool_result, "A block tool_result", "content[].", tool_result_rows);
 
@@ -391,7 +420,7 @@ static const struct param thinking_block_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "thinking"),
         HONOURED("thinking", PARAM_STRING, 0, 0, "required"),
         HONOURED("signature", PARAM_STRING, 0, 0, "required, as it came"),
-        HARMLESS("cache_control", "every prompt is cached"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
 };
 TABLE(params_thinking_block, "A block thinking", "content[].", thinking_block_rows);
 
@@ -417,10 +446,13 @@ static const struct param_table *const tables[] = {
         &params_ollama_generate,
         &params_ollama_options,
         &params_ollama_message,
+        &params_ollama_show,
         &params_tokenize,
         &params_embeddings,
         &params_ollama_embed,
         &params_stream_options,
+        &params_cache_control,
+        &params_anthropic_metadata,
         &params_part,
         &params_tool,
         &params_function,
@@ -598,26 +630,6 @@ static bool is_of_type(enum param_type type, const json_t *value)
         }
 }
 
-static int check_one(const struct param_table *table, const struct param *p, const json_t *value, struct failure *f)
-{
-        char name[96];
-
-        snprintf(name, sizeof(name), "%s%s", table->context, p->name);
-        if (p->class == PARAM_HARMLESS || p->class == PARAM_IGNORED)
-                return 0;
-        if (p->class == PARAM_REFUSED)
-                return is_neutral(p, value) ? 0 :
-                                              failure_set(f, 400, "unsupported_parameter", name,
-                                                          "'%s' cannot be taken with this value: %s", name, p->note);
-        if (!is_of_type(p->type, value))
-                return failure_set(f, 400, "invalid_type", name, "'%s' has to be %s", name, type_names[p->type]);
-        if ((p->low != 0 || p->high != 0) && json_is_number(value) &&
-            (json_number_value(value) < p->low || json_number_value(value) > p->high))
-                return failure_set(f, 400, "invalid_value", name, "'%s' has to be from %.10g to %.10g", name, p->low,
-                                   p->high);
-        return 0;
-}
-
 /* One more thing that is ignored. The head of an answer holds printing ASCII, and has an end. */
 static void add_warning(struct params_warnings *w, const char *context, const char *name)
 {
@@ -678,6 +690,52 @@ static int check_unknown(const struct param_table *table, const char *key, const
         return 0;
 }
 
+static const struct param *find_param(const struct param_table *table, const char *key)
+{
+        for (size_t i = 0; i < table->n; i++)
+                if (strcmp(table->params[i].name, key) == 0)
+                        return &table->params[i];
+        return NULL;
+}
+
+/* What a harmless object holds has to be known, and its values change nothing. */
+static int check_members(const struct param *p, const json_t *object, struct params_warnings *warnings,
+                         struct failure *f)
+{
+        const char *key;
+        json_t *value;
+
+        if (p->class == PARAM_HONOURED)
+                return params_check(p->members, object, warnings, f);
+        json_object_foreach((json_t *)(uintptr_t)object, key, value)
+        {
+                if (!find_param(p->members, key) && check_unknown(p->members, key, value, warnings, f) != 0)
+                        return f->status;
+        }
+        return 0;
+}
+
+static int check_one(const struct param_table *table, const struct param *p, const json_t *value,
+                     struct params_warnings *warnings, struct failure *f)
+{
+        char name[96];
+
+        snprintf(name, sizeof(name), "%s%s", table->context, p->name);
+        if (p->class == PARAM_HARMLESS && !p->members)
+                return 0;
+        if (p->class == PARAM_REFUSED)
+                return is_neutral(p, value) ? 0 :
+                                              failure_set(f, 400, "unsupported_parameter", name,
+                                                          "'%s' cannot be taken with this value: %s", name, p->note);
+        if (!is_of_type(p->type, value))
+                return failure_set(f, 400, "invalid_type", name, "'%s' has to be %s", name, type_names[p->type]);
+        if ((p->low != 0 || p->high != 0) && json_is_number(value) &&
+            (json_number_value(value) < p->low || json_number_value(value) > p->high))
+                return failure_set(f, 400, "invalid_value", name, "'%s' has to be from %.10g to %.10g", name, p->low,
+                                   p->high);
+        return p->members ? check_members(p, value, warnings, f) : 0;
+}
+
 int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,
                  struct failure *f)
 {
@@ -686,19 +744,16 @@ int params_check(const struct param_table *table, const json_t *object, struct p
 
         json_object_foreach((json_t *)(uintptr_t)object, key, value)
         {
-                const struct param *p = NULL;
+                const struct param *p = find_param(table, key);
 
-                for (size_t i = 0; !p && i < table->n; i++)
-                        if (strcmp(table->params[i].name, key) == 0)
-                                p = &table->params[i];
                 if (!p && check_unknown(table, key, value, warnings, f) != 0)
                         return f->status;
                 if (!p || json_is_null(value))
                         continue;
-                if (p->class == PARAM_IGNORED)
-                        add_warning(warnings, table->context, p->name);
-                else if (check_one(table, p, value, f) != 0)
+                if (p->class != PARAM_IGNORED && check_one(table, p, value, warnings, f) != 0)
                         return f->status;
+                if (p->class == PARAM_IGNORED && !is_neutral(p, value))
+                        add_warning(warnings, table->context, p->name);
         }
         return 0;
 }
@@ -728,7 +783,7 @@ void params_print(FILE *to)
                         fprintf(to, "| `%s` | %s | ", p->name, classes[p->class]);
                         if (p->class == PARAM_REFUSED)
                                 print_neutral(to, p->neutral);
-                        else if (p->class == PARAM_HARMLESS || p->class == PARAM_IGNORED)
+                        else if (p->class != PARAM_HONOURED && !p->members)
                                 fputs("anything", to);
                         else if (p->high == SEED_HIGH)
                                 fputs("a whole number of 64 bits", to);

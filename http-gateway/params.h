@@ -12,7 +12,7 @@
 enum param_class { PARAM_HONOURED, PARAM_HARMLESS, PARAM_IGNORED, PARAM_REFUSED };
 enum param_type { PARAM_ANY, PARAM_BOOL, PARAM_INTEGER, PARAM_NUMBER, PARAM_STRING, PARAM_ARRAY, PARAM_OBJECT };
 
-/* Values of a refused parameter that ask for nothing. null always does. */
+/* Values of a refused or ignored parameter that ask for nothing. null always does. */
 #define NEUTRAL_FALSE 1u
 #define NEUTRAL_TRUE 2u
 #define NEUTRAL_ZERO 4u
@@ -40,6 +40,8 @@ struct param {
         double low, high; /* of a number; both 0: any */
         unsigned neutral;
         const char *note; /* for the documentation and the refusal */
+        /* Of an object that is checked with the rest; of a harmless one only the names count. NULL: none. */
+        const struct param_table *members;
 };
 
 struct param_table {
@@ -51,10 +53,11 @@ struct param_table {
 
 extern const struct param_table params_chat, params_completions, params_message, params_responses, params_anthropic,
         params_anthropic_message, params_count_tokens, params_ollama_chat, params_ollama_generate,
-        params_ollama_options, params_ollama_message, params_tokenize, params_embeddings, params_ollama_embed,
-        params_stream_options, params_part, params_tool, params_function, params_anthropic_tool,
-        params_anthropic_choice, params_call, params_call_function, params_tool_use, params_tool_result,
-        params_reasoning, params_thinking, params_thinking_block, params_reasoning_item;
+        params_ollama_options, params_ollama_message, params_ollama_show, params_tokenize, params_embeddings,
+        params_ollama_embed, params_stream_options, params_cache_control, params_anthropic_metadata, params_part,
+        params_tool, params_function, params_anthropic_tool, params_anthropic_choice, params_call, params_call_function,
+        params_tool_use, params_tool_result, params_reasoning, params_thinking, params_thinking_block,
+        params_reasoning_item;
 
 /* 0, or a failure that names the first member that cannot be taken. */
 int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,

@@ -288,6 +288,86 @@ def nested_members():
 
 
 @test
+def members_of_what_is_harmless():
+    """An object that changes nothing here has its members checked all the same, in each place. What clients send in it
+    passes without a warning."""
+    block, function = {"type": "text", "text": "x"}, {"type": "function", "function": {"name": "f", "parameters": {}}}
+    use = {"type": "tool_use", "id": "abcdefghi", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "abcdefghi", "content": "x"}
+
+    def turn(**of):
+        return {"messages": HI + [{"role": "assistant", "content": [dict(use, **of.get("use", {}))]},
+                                  {"role": "user", "content": [dict(result, **of.get("result", {}))]}]}
+    with Daemon(models=[QWEN], placement=None) as d, Gateway(d) as g:
+        def refused(path, member, name, said):
+            body = {"model": QWEN_NAME, "max_tokens": 1, "messages": HI}
+            if path == "/v1/responses":
+                body = {"model": QWEN_NAME, "input": "x", "max_output_tokens": 1}
+            if path == "/v1/messages/count_tokens":
+                del body["max_tokens"]
+            status, headers, data = g.request("POST", path, dict(body, **member))
+            equal(status, 400 if said else 200, f"{path} with {member}: {data[:300]}")
+            check(not said or f"'{name}' {said}" in data.decode(), f"{path}: {name} {said}", data)
+            equal(headers.get("x-tandem-warning"), None, "warning")
+        for cache, name, said in (
+                ({"type": "ephemeral"}, "", ""), ({"type": "ephemeral", "ttl": "1h", "scope": "global"}, "", ""),
+                (None, "", ""), ({"type": "ephemeral", "tll": "1h"}, "cache_control.tll", "is not known")):
+            held = {"cache_control": cache}
+            for path, member in (("/v1/messages", held), ("/v1/messages/count_tokens", held),
+                                 ("/v1/messages", {"system": [dict(block, **held)]}),
+                                 ("/v1/messages", {"tools": [dict(name="f", input_schema={"type": "object"}, **held)]}),
+                                 ("/v1/chat/completions", {"tools": [dict(function, **held)]}),
+                                 ("/v1/messages", turn(use=held)), ("/v1/messages", turn(result=held))):
+                refused(path, member, name, said)
+        refused("/v1/messages", {"tools": [dict(name="f", input_schema={}, cache_control="x")]},
+                "tools[].cache_control", "has to be an object")
+        refused("/v1/messages", {"metadata": {"user_id": "u"}}, "", "")
+        refused("/v1/messages", {"metadata": {"user": "u"}}, "metadata.user", "is not known")
+        refused("/v1/messages", {"metadata": ["u"]}, "metadata", "has to be an object")
+        refused("/v1/chat/completions", {"metadata": {"any": "name"}}, "", "")  # the client's own names
+        for options in ({}, {"include_obfuscation": False}, {"include_usage": True}):
+            refused("/v1/responses", {"stream_options": options}, "", "")
+        refused("/v1/responses", {"stream_options": {"obfuscate": 1}}, "stream_options.obfuscate", "is not known")
+        refused("/v1/responses", {"stream_options": {"include_usage": 5}}, "stream_options.include_usage",
+                "has to be true or false")
+        refused("/v1/responses", {"stream_options": 5}, "stream_options", "has to be an object")
+
+
+@test
+def options_of_vectors():
+    """Ollama's options pass, whatever their values, since none of them changes a vector. Other names are refused."""
+    path = make_model("a", "q8_0", arch="gemma-embedding", seed=1)
+    with Daemon(models=[path], placement=None) as d, Gateway(d) as g:
+        for url, text in (("/api/embed", "input"), ("/api/embeddings", "prompt")):
+            body = {"model": os.path.basename(path)[:-len(".gguf")], text: "x"}
+            want = g.post(url, body)
+            for options in ({"num_ctx": 2048, "temperature": 0, "mirostat": 2}, {"typical_p": 0.5}, {}, None):
+                got = g.post(url, dict(body, options=options))
+                equal({k: got[k] for k in got if k.startswith("embedding")},
+                      {k: want[k] for k in want if k.startswith("embedding")}, options)
+            error = g.post(url, dict(body, options={"num_ctxt": 1}), 400)["error"]
+            check(error.startswith("'options.num_ctxt' is not known; there are: num_predict"), url, error)
+            equal(g.post(url, dict(body, options="x"), 400)["error"], "'options' has to be an object", url)
+
+
+@test
+def members_of_show():
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        def show(status, **members):
+            got, headers, data = g.request("POST", "/api/show", members)
+            equal(got, status, f"{members}: {data[:300]}")
+            return headers.get("x-tandem-warning") if status == 200 else json.loads(data)["error"]
+        # As Ollama's own program asks, and by the older name.
+        equal(show(200, model="tale", system="", template="", verbose=False, options=None, name=""), None, "nothing")
+        equal(show(200, name="tale"), None, "the older name")
+        equal(show(200, model="tale", verbose=True), "not used here: verbose", "a longer answer")
+        equal(show(200, model="tale", modle="x"), "not used here: modle", "what is not known")
+        for member in ({"system": "x"}, {"template": "x"}, {"options": {"num_ctx": 1}}):
+            check(f"'{list(member)[0]}' cannot be taken" in show(400, model="tale", **member), "refused", member)
+        equal(show(400, model=5), "'model' has to be a string", "type")
+
+
+@test
 def what_asks_for_nothing():
     say = {"model": "tale", "messages": HI, "max_tokens": 2}
     with Daemon(placement=None) as d, Gateway(d) as g:
