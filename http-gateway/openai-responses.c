@@ -97,8 +97,9 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
         if (!json)
                 return NULL;
         json_object_set_new(json, "usage", used ? used : json_null());
-        json_object_set_new(json, "temperature", said(r, "temperature", json_integer(1)));
-        json_object_set_new(json, "top_p", said(r, "top_p", json_integer(1)));
+        /* What the request leaves open, the model's file may decide in the daemon, which does not tell. */
+        json_object_set_new(json, "temperature", said(r, "temperature", json_null()));
+        json_object_set_new(json, "top_p", said(r, "top_p", json_null()));
         json_object_set_new(json, "tool_choice", said(r, "tool_choice", json_string("auto")));
         json_object_set_new(json, "parallel_tool_calls", said(r, "parallel_tool_calls", json_true()));
         json_object_set_new(json, "tools", json_array());

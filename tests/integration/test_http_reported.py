@@ -368,6 +368,20 @@ def members_of_show():
 
 
 @test
+def sampling_that_is_left_open():
+    """A response repeats how it was asked to draw, and names no value for what the request leaves open."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        body = {"model": "tale", "input": "x", "max_output_tokens": 1}
+        for given, want in (({}, (None, None)), ({"temperature": 0}, (0, None)), ({"top_p": 0.25}, (None, 0.25)),
+                            ({"temperature": 1, "top_p": 1}, (1, 1))):
+            whole = g.post("/v1/responses", dict(body, **given))
+            equal((whole["temperature"], whole["top_p"]), want, given)
+            for _, event in g.events("/v1/responses", dict(body, **given)):
+                if "response" in event:
+                    equal((event["response"]["temperature"], event["response"]["top_p"]), want, event["type"])
+
+
+@test
 def what_asks_for_nothing():
     say = {"model": "tale", "messages": HI, "max_tokens": 2}
     with Daemon(placement=None) as d, Gateway(d) as g:
