@@ -147,7 +147,7 @@ static int pool_vectors(struct tdm_vk_model *m, const struct tdm_step *step, con
         return tdm_pooler_run(m->pooling, step, hidden, tdm_steps_vectors(results, &m->limits), err);
 }
 
-/* The first logits_rows rows of logits are there already where `made` says so. */
+/* The first logits.rows rows of logits are there already where `made` says so. */
 static int sample_rows(struct tdm_vk_model *m, struct tdm_vk_slot *slot, const struct tdm_step *step, bool made,
                        struct tdm_result *results, struct tdm_error *err)
 {

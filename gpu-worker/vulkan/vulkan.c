@@ -1,6 +1,7 @@
 /* The vulkan device's table of functions, and what it says about itself. The work is done in the folders below: device/
- * (a GPU), memory/ (the cache), model/ (weights and buffers), proof/ and kernels/ (which kernels), step/ (loading and
- * running). Each may include those before it. */
+ * (a GPU), memory/ (the cache), model/ (weights and what all share), program/ (what layers compute, and its buffers),
+ * proof/ and kernels/ (which kernels), step/ (a step as shaders see it), record/ (command buffers), load/ (loading and
+ * measuring). Each may include those before it. run.c runs blocks. */
 #include "gpu-worker/vulkan/vulkan.h"
 
 #include "gpu-worker/vulkan/kernels/kernels.h"

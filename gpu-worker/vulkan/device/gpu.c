@@ -1,5 +1,4 @@
-/* The vulkan device: finds a GPU, makes a logical device with one queue, submits and waits with limits, and says what
- * it is.
+/* The vulkan device: finds a GPU, makes a logical device with one queue, and says what it is.
  *
  * Which GPU: gpu-device (an index or a part of the name; for programs without a configuration TANDEM_VULKAN_DEVICE),
  * else a discrete one, then integrated, then virtual, then a CPU implementation, the one with the most memory first:
@@ -228,7 +227,7 @@ static bool is_fixed_at_32(const struct tdm_vk_device *device)
                p.properties.limits.maxComputeSharedMemorySize >= 48 << 10;
 }
 
-/* F16 below 2^-14 stays what it is: weights for f16 units are made of such (shaders/f16.glsl). */
+/* F16 below 2^-14 stays what it is: weights for f16 units are made of such (shaders/common/f16.glsl). */
 static bool keeps_small_f16(const struct tdm_vk_device *device)
 {
         VkPhysicalDeviceVulkan12Properties p12 = { .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES };

@@ -141,7 +141,7 @@ static unsigned route_kernels(const struct tdm_vk_model *m, const struct tdm_vk_
         return 1;
 }
 
-/* One product: n_matrices 2 with what follows them. */
+/* The product with matrices[part]; is_fused: with gate, up and the activation behind them. */
 static unsigned expert_kernels(const struct tdm_vk_model *m, const struct tdm_vk_op *op, unsigned part, bool is_fused,
                                const struct tdm_vk_class *class, struct tdm_vk_kernel *ret)
 {

@@ -23,8 +23,8 @@
  * to 2^14 or more. Weights down to 2^-31 of the largest are exact in f16 then. Smaller ones lose less than 2^-39 of it.
  *
  * Small models of Q4_0 and Q8_0 keep rows of 8 and 15 bits. One row of them spends its time between kernels, where the
- * kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix of
- * a type of engine/weights/subblock.h, F16 or BF16, or with experts, has rows of F16 at any size, since its other
+ * kernels of matvec.glsl are faster (docs/notes/gpu-throughput.md has the figures). A model with a matrix
+ * of a type of engine/weights/subblock.h, F16 or BF16, or with experts, has rows of F16 at any size, since its other
  * kernel is far slower. The choice follows from the model's sizes and types alone, so a restart changes nothing.
  * TANDEM_VULKAN_HALVES=on|off overrides it in tests. */
 #include <math.h>
@@ -146,8 +146,9 @@ static float scale_most(uint32_t type)
         }
 }
 
-/* Words of a layer's bounds, two each: how large products can be, and the largest scale. Products are asked for of V
- * and the FFN alone; the rest have a place for theirs. */
+/* Words of a layer's bounds, two each: how large products can be, and the largest scale. Products are asked for of V,
+ * of the FFN and, where queries have no norm, of Q; the rest have a place for theirs. Q and K share one: the larger
+ * counts. */
 enum { VALUES, HIDDEN = 2, QUERIES = 4, KEYS = 4, OUTPUT = 6, DOWN = 8, WORDS = 10 };
 
 static const struct tdm_vk_matrix *gate_of(const struct tdm_vk_layer *l)

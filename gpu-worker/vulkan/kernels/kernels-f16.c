@@ -7,7 +7,7 @@
 #define WIDE_F16_SUBGROUPS_MAX 11u           /* of a workgroup for this many rows: what its registers leave room for */
 #define WIDE_F16_SUBGROUPS_TWO_CHUNKS_MAX 8u /* with which types of engine/weights/subblock.h have two on their way */
 
-#define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device.c */
+#define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device/gpu.c */
 
 /* That have segments of K, if each takes this many. */
 static uint32_t f16_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)

@@ -1,7 +1,6 @@
 /* Which kernels compute an operation (program/). choose.c says it for each class of rows; compiling, measuring and
- * recording all ask there. All are compiled when the model is loaded, so that none
- * is later; choosing one never fails after that. Kernels of one matrix differ in speed and in the number of rows that
- * they take, never in bits.
+ * recording all ask there. All are compiled when the model is loaded, and none later; choosing one never fails after
+ * that. Kernels of one matrix differ in speed and in the number of rows that they take, never in bits.
  *
  * Panels are 16 outputs of a matrix; n_panels counts those of all matrices that one dispatch multiplies. ret_panels and
  * ret_rows: what one workgroup makes. Pipelines belong to the device. */
@@ -37,6 +36,7 @@ uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *layer);
 uint32_t tdm_vk_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows);
 /* PER of norm.comp. */
 uint32_t tdm_vk_norm_per(const struct tdm_vk_model *model);
+
 /* ---- choose.c ---- */
 
 /* A class of rows: what a kernel depends on besides the operation. */
@@ -115,8 +115,8 @@ bool tdm_vk_attend_rotates(const struct tdm_vk_model *model);
 /* Once tensors' addresses are known: what it wants to know of a layer. angles: of each kind, in bytes from a step's
  * rows on. */
 void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_VK_KINDS]);
-/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attend_f16, and how
- * items are cut, where they can be used. */
+/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attention.is_f16, and
+ * how items are cut, where they can be used. */
 int tdm_vk_kernels_attend_f16(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- f16-rows.c ---- */

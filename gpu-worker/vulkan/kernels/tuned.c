@@ -1,7 +1,8 @@
-/* Shapes of the kernels of a single row: how many panels a workgroup takes, how many blocks are on their way at once
- * (shaders/matvec.glsl); with rows of F16 how many segments each of its subgroups takes, how many chunks are on their
- * way, and how many groups of subgroups there are (matvec-f16.comp; only shapes that are proven, proof/prove-f16.c).
- * No shape changes a bit, so the fastest is taken: load/tune.c measures them. */
+/* Shapes of the kernels of a single row, and with rows of F16 of a few: how many panels a workgroup takes, how many
+ * blocks are on their way at once (shaders/matmul/matvec.glsl); with rows of F16 how many segments each of its
+ * subgroups takes, how many chunks are on their way, and how many groups of subgroups there are (matvec-f16.comp; only
+ * shapes that are proven, proof/prove-f16.c). No shape changes a bit, so the fastest is taken: load/tune.c and
+ * load/tune-rows.c measure them. */
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels.h"
 
@@ -53,7 +54,7 @@ static_assert(TDM_ARRAY_SIZE(subblock_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(tile_gelu_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(rows_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(rows_gelu_shapes) <= TDM_VK_MAX_SHAPES,
-              "and for these");
+              "there is room for those of sub-blocks and of a few rows");
 static_assert(TDM_ARRAY_SIZE(matvec_shapes) <= TDM_VK_MAX_SHAPES && TDM_ARRAY_SIZE(gelu_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(f16_shapes) <= TDM_VK_MAX_SHAPES &&
                       TDM_ARRAY_SIZE(f16_gelu_shapes) <= TDM_VK_MAX_SHAPES,

@@ -5,7 +5,7 @@
 #include "gpu-worker/vulkan/load/load.h"
 
 #define SUBMISSION_ROW_BLOCKS 2048u
-#define D_MODEL_MAX 14336u /* what norm.comp keeps of a row in 32 KiB of shared memory */
+#define D_MODEL_MAX 14336u /* for the rounding of so many values norm.comp has room in 32 KiB of shared memory */
 
 /* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
 static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)

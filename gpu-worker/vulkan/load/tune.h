@@ -44,7 +44,7 @@ bool tdm_vk_work_is_tile(const struct work *w);
 /* NULL: it may not be used here. */
 struct tdm_vk_pipeline *tdm_vk_work_kernel(struct tdm_vk_device *device, const struct work *w,
                                            const struct tdm_vk_shape *shape);
-/* Also after a trial_init() that failed. */
+/* Also after a tdm_vk_trial_init() that failed. */
 void tdm_vk_trial_deinit(struct trial *t);
 int tdm_vk_trial_init(struct trial *t, struct tdm_vk_model *m, uint32_t n_rows, uint32_t most_layers);
 /* By the device's clock. */

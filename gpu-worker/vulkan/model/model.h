@@ -329,7 +329,8 @@ bool tdm_vk_type_plain(uint32_t type);
 enum tdm_act tdm_vk_weights_side_act(enum tdm_precision precision);
 /* Cuts the segment into regions of whole tensors. */
 int tdm_vk_weights_find_regions(struct tdm_vk_model *model, struct tdm_error *err);
-/* Uses weights where they lie, if they are in panels and the driver takes all of them so: sets weights_imported. */
+/* Uses weights where they lie, if they are in panels and the driver takes all of them so: sets
+ * regions.are_imported. */
 void tdm_vk_weights_import(struct tdm_vk_model *model);
 /* Memory of the device for all weights that are not imported. */
 int tdm_vk_weights_allocate(struct tdm_vk_model *model, struct tdm_error *err);

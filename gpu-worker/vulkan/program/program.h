@@ -106,7 +106,7 @@ int tdm_vk_buffers_init(struct tdm_vk_model *model, uint64_t step_bytes, struct 
 int tdm_vk_buffers_angles(struct tdm_vk_model *model, struct tdm_error *err);
 /* The device uses none of them any more. */
 void tdm_vk_buffers_deinit(struct tdm_vk_model *model);
-/* Where the lists of a tile with this many slots lie, and the bytes of all of them. */
+/* Where the lists of a tile's experts lie in model->choices, and the bytes of all of them. */
 struct tdm_vk_experts_lists {
         uint64_t ids, weights, slots, slot_rows, items, size_bytes;
 };

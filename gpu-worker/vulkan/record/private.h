@@ -65,7 +65,7 @@ uint64_t emit_flagged_y(const struct emitter *e);
 uint64_t emit_address(const struct emitter *e, const struct tdm_vk_rows *rows);
 void emit_dispatch(struct emitter *e, struct tdm_vk_pipeline *pipeline, const void *push, uint32_t push_bytes,
                    uint32_t x, uint32_t y);
-/* A product of matrices[first …] that may be cut into several dispatches. */
+/* A product with the first n_matrices of the operation's, which may be cut into several dispatches. */
 void emit_product(struct emitter *e, const struct tdm_vk_op *op, unsigned n_matrices, const struct tdm_vk_class *class);
 
 /* ---- emit-layers.c ---- */

@@ -2,9 +2,10 @@
  * for a step, into memory that the device reads where it is; command buffers are recorded without any of it, so that
  * they can be used again.
  *
- *   rows, gather [max_logits], wanted [max_logits], dispatch arguments [tile][kind], then for each group: page tables
- * [max_seqs][table_entries], then for each kind of layers: angles [max_rows][head_dim], items [tile][max_items], row
- * items [max_rows]; then inputs of layers [max_rows][n_layers][per_layer_width] */
+ *   rows [max_rows], gather [max_logits], wanted [max_logits], dispatch arguments [tile][kind];
+ *   for each group: page tables [max_seqs][table_entries];
+ *   for each kind of layers: angles [max_rows][head_dim], items [tile][max_items], row items [max_rows];
+ *   inputs of layers [max_rows][n_layers][per_layer_width] */
 #include "engine/host/kernels.h"
 #include "gpu-worker/vulkan/step/step.h"
 

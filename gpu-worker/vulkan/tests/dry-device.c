@@ -244,7 +244,7 @@ static VKAPI_ATTR void VKAPI_CALL timestamp(VkCommandBuffer commands, VkPipeline
         (void)stage, (void)pool, (void)query, (void)commands;
 }
 
-/* What chain_try() of device/chain.c looks for: that each dispatch counted its workgroups. */
+/* What tdm_vk_chain_try() of device/chain.c looks for: that each dispatch counted its workgroups. */
 static void count_probe(const struct recording *r)
 {
         uint32_t *words = (uint32_t *)device->stages[0].map;

@@ -1,5 +1,5 @@
 #version 460
-// gelu_tanh(gate) * up, rounded for the down projection.
+// The activation of gate and up (activate.glsl), rounded for the down projection.
 #define WORKERS 256
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
 layout(local_size_x = WORKERS) in;

@@ -1,8 +1,7 @@
 #version 460
 // The end of a block and the beginning of the next: residual += rmsnorm(y), or y with a bias, and rmsnorm(residual)
-// rounded for a matrix.
-// Either half can be left out; what is computed is the same bits, fused or not. One workgroup is one row, which stays
-// in registers.
+// rounded for a matrix. Either half can be left out; what is computed is the same bits, fused or not. One workgroup is
+// one row, which stays in registers.
 #define WORKERS 512
 #define COPIES PER
 #include "gpu-worker/vulkan/shaders/common/common.glsl"
