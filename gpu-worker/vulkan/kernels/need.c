@@ -3,7 +3,6 @@
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
 #define CLASSES_MAX 128u
-#define FEW_CLASSES 8u /* of this few rows: with flagged words and without */
 #define SEEN 512u
 
 /* ---- classes of rows ---- */
@@ -171,7 +170,8 @@ static int need_f16(struct pass *pass, const struct tdm_vk_kernel *kernels, unsi
         return r;
 }
 
-static int is_proven(struct pass *pass, const struct tdm_vk_kernel *kernels, unsigned n, struct tdm_error *err)
+/* 1, which ends the pass: one is not proven and has nothing that takes its work. */
+static int check_proven(struct pass *pass, const struct tdm_vk_kernel *kernels, unsigned n, struct tdm_error *err)
 {
         const struct tdm_vk_kernel *k = &kernels[n - 1];
 
@@ -220,7 +220,7 @@ int tdm_vk_kernels_need_f16(struct tdm_vk_model *m, struct tdm_error *err)
 
 bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *m)
 {
-        struct pass pass = { .m = m, .each = is_proven };
+        struct pass pass = { .m = m, .each = check_proven };
 
         return pass_run(&pass, NULL) == 0;
 }

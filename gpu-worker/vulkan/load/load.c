@@ -7,8 +7,9 @@
 #define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* for the rounding of so many values norm.comp has room in 32 KiB of shared memory */
 
-/* Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate and up have none. */
-static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+/* What each layer has by itself. Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate
+ * and up have none. */
+static int check_layers(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         const uint32_t qkv = TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V, qk_norms = TDM_NORM_Q | TDM_NORM_K;
 
@@ -40,8 +41,8 @@ static int check_biases(const struct tdm_recipe *recipe, const struct tdm_hparam
         return 0;
 }
 
-/* What goes together here. */
-static int check_streams(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
+/* Whether what a recipe asks for goes together here: the message says what does. */
+static int check_combinations(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         bool has_streams = recipe->residual == TDM_RESIDUAL_ALTUP, fits = (recipe->laurel_rank > 0) == has_streams;
 
@@ -73,9 +74,9 @@ static int check_model(const struct tdm_device_model_config *config, const struc
 
         r = tdm_device_check_model(config, 0, "vulkan", err);
         if (r == 0)
-                r = check_biases(&header->recipe, hp, err);
+                r = check_layers(&header->recipe, hp, err);
         if (r == 0)
-                r = check_streams(&header->recipe, hp, err);
+                r = check_combinations(&header->recipe, hp, err);
         if (r)
                 return r;
         for (uint32_t i = 0; i < hp->n_layers; i++) {

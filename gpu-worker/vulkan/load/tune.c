@@ -133,7 +133,7 @@ static bool fits_registers(const struct tdm_vk_device *device, const struct work
                 (uint32_t)shape->panels * shape->ahead <= Q8_BLOCKS_MOST);
 }
 
-static bool tdm_vk_work_is_gelu(const struct work *w)
+static bool work_is_gelu(const struct work *w)
 {
         return TDM_VK_TUNED_SHADER(w->key.shader) == TDM_VK_MATVEC_GELU || w->key.shader & TDM_VK_TUNED_GELU;
 }
@@ -153,7 +153,7 @@ static uint32_t rows_of(const struct work *w)
 static bool constants_of(const struct tdm_vk_device *device, const struct work *w, const struct tdm_vk_shape *shape,
                          uint32_t constants[TDM_VK_N_CONSTANTS])
 {
-        uint32_t gelu = tdm_vk_work_is_gelu(w) ? 1 + TDM_VK_GELU_OUT_ACTIVATION(w->out) : 0;
+        uint32_t gelu = work_is_gelu(w) ? 1 + TDM_VK_GELU_OUT_ACTIVATION(w->out) : 0;
 
         if (tdm_vk_work_is_tile(w))
                 return tdm_vk_f16_tile_shaped(device, &w->matrix, shape, gelu, rows_of(w), constants);

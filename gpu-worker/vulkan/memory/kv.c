@@ -248,7 +248,7 @@ void tdm_vk_kv_set(struct tdm_vk_kv *kv, uint8_t *base)
 
 /* ---- the twin's way to the device ---- */
 
-/* Pieces collect in a staging buffer until it is full. */
+/* Pages collect in a staging buffer until it is full. */
 struct restore {
         struct tdm_vk_kv *kv;
         VkCommandBuffer commands;
@@ -271,7 +271,7 @@ static int restore_flush(struct restore *restore, struct tdm_error *err)
         return tdm_vk_once_end(device, restoring, err);
 }
 
-static int restore_piece(struct restore *restore, uint32_t layer, uint32_t page, struct tdm_error *err)
+static int restore_page(struct restore *restore, uint32_t layer, uint32_t page, struct tdm_error *err)
 {
         struct tdm_vk_kv *kv = restore->kv;
         struct tdm_vk_device *device = kv->device;
@@ -390,7 +390,7 @@ int tdm_vk_kv_begin(struct tdm_vk_kv *kv, const struct tdm_step *step, struct td
                                 continue;
                         look_back(kv, group, position, &first, &end);
                         for (uint32_t i = first; i < end; i++) {
-                                int r = restore_piece(&restore, layer, table_of(step, group, seq)[i], err);
+                                int r = restore_page(&restore, layer, table_of(step, group, seq)[i], err);
 
                                 if (r != 0)
                                         return r;
