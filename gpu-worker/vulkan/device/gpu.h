@@ -1,13 +1,13 @@
 /* One GPU: opening it, its memory, its compiled kernels, submissions. Everything that needs no model.
  *
  * gpu.c finds and opens it, submit.c submits and waits, buffer.c allocates and uploads, pipeline.c compiles kernels,
- * pipeline-cache.c keeps them on disk, matrix-units.c asks for cooperative matrices, chain.c lets kernels follow each
- * other without barriers. vk.c loads libvulkan.
+ * pipeline-cache.c keeps them on disk, matrix-units.c asks for cooperative matrices, heaps.c says which memory counts,
+ * switches.c reads the environment, chain.c lets kernels follow each other without barriers. vk.c loads libvulkan.
  *
  * Not thread-safe: one thread opens, uses and closes a device; the device's own pool of threads copies and compiles.
  * Functions that return int return 0, a TDM_E_* outcome or -errno, and fill err then (NULL: the caller does not need
- * it). A fault of the device is TDM_E_DEVICE_FAULT and sets `lost`: the worker must be restarted. Sizes are in bytes,
- * times in ns. */
+ * it). A fault of the device is TDM_E_DEVICE_FAULT and sets `lost`: the worker must be restarted. A kernel that cannot
+ * be compiled, or was not, is TDM_E_DEVICE_FAULT alone. Sizes are in bytes, times in ns. */
 #ifndef TDM_GPU_WORKER_VULKAN_DEVICE_GPU_H
 #define TDM_GPU_WORKER_VULKAN_DEVICE_GPU_H
 
@@ -90,13 +90,13 @@ enum tdm_vk_shader {
         TDM_VK_REPACK_SUBBLOCK, /* of the types of engine/weights/subblock.h */
         TDM_VK_NORM,
         TDM_VK_MATVEC,
-        TDM_VK_MATVEC_GELU,      /* a single row's gate and up, and GELU after them */
+        TDM_VK_MATVEC_GELU,      /* a single row's gate and up, and the activation */
         TDM_VK_MATVEC_SUBBLOCK,  /* of the types of engine/weights/subblock.h */
         TDM_VK_MATMUL_INT8,      /* the same bits for some rows at once, where the device has integer matrix units */
         TDM_VK_MATMUL_INT8_WIDE, /* and for hundreds */
         TDM_VK_MATMUL_INT8_ANY,  /* the same on units of a shape that the device names, of other types too */
         TDM_VK_BOUND,
-        TDM_VK_MATVEC_F16,         /* a single row of f16, where the device has f16 matrix units */
+        TDM_VK_MATVEC_F16,         /* up to four rows of f16, where the device has f16 matrix units */
         TDM_VK_MATMUL_F16,         /* up to 32 */
         TDM_VK_MATMUL_F16_WIDE,    /* and hundreds */
         TDM_VK_MATVEC_F16_EXPERTS, /* the same three for experts */
@@ -179,8 +179,8 @@ void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
 
 /* ---- pipeline-cache.c ---- */
 
-/* Of a kernel of a single row: kernels/tuned.c says what the numbers are. groups 0: of no kernel for rows of F16. All
- * 0: it is not used. */
+/* Of a kernel of a single row, or of a few: kernels/tuned.c says what the numbers are. groups 0: of no kernel for rows
+ * of F16. All 0: it is not used. */
 struct tdm_vk_shape {
         uint8_t panels, ahead, sets, groups;
 };
@@ -244,7 +244,7 @@ struct tdm_vk_kept {
 struct tdm_vk_usable_units {
         bool int8;     /* MATMUL_INT8 and MATMUL_INT8_WIDE */
         uint32_t any;  /* MATMUL_INT8_ANY: TDM_VK_TILES_UNIT; 0: none */
-        bool f16;      /* MATMUL_F16 and MATMUL_F16_WIDE */
+        bool f16;      /* kernels for rows of F16 */
         bool emulated; /* f16, by tdm_vk_emulated_code */
 };
 

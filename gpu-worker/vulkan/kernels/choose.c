@@ -1,6 +1,6 @@
 /* Which kernels compute an operation of a program for a class of rows. This is the only place that knows it: need.c
- * compiles what it says, load/tune.c measures it, and record/emit.c dispatches it. A kernel for matrix units is taken
- * where it is proven; the last one of a list always can be. */
+ * compiles what it says, load/tune.c measures it, and record/ dispatches it. A kernel for matrix units is taken where
+ * it is proven. The last one of a list always can be taken, but not of a few flagged rows. */
 #include "engine/weights/subblock.h"
 #include "gpu-worker/vulkan/kernels/kernels-private.h"
 
@@ -264,6 +264,7 @@ static bool products_flag(const struct tdm_vk_model *m, const struct tdm_vk_op *
         return true;
 }
 
+/* A kind that is missing here keeps all steps of its model from flagged words. */
 static bool op_flags(const struct tdm_vk_model *m, const struct tdm_vk_op *op, const struct tdm_vk_class *class)
 {
         const struct tdm_vk_layer *l = tdm_vk_op_layer(m, op);

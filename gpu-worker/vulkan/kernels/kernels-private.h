@@ -12,7 +12,8 @@ struct tdm_vk_kernel {
         bool spare;            /* it is used where it is proven; else what follows is */
         bool fits;             /* there is room for it */
 };
-/* At most, for one dispatch: the best first. Those before the last one are spare. */
+/* At most, for one dispatch: the best first. Those before the last one are spare. Of a few flagged rows the last
+ * one is too, since steps do without flags. */
 #define TDM_VK_CANDIDATES 6u
 
 /* ---- kernels.c ---- */

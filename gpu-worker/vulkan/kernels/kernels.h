@@ -28,7 +28,7 @@ bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_v
 bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
 /* How many of the matrices, at most three, one dispatch can multiply: of one type and rounding, beside each other. */
 unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels);
-/* Whether gate, up and GELU of this many rows are one kernel. */
+/* Whether gate, up and the activation of this many rows are one kernel. In names gelu stands for any activation. */
 bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
 /* HEADS of rotate.comp. */
 uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *layer);
@@ -50,7 +50,8 @@ struct tdm_vk_class {
         uint32_t item_heads;
 };
 /* The dispatches of an operation. Products have one for each group of matrices of one type, from the first on; norms
- * one for each form of rows that they leave (TDM_VK_ACT_*, TDM_VK_ACT_NONE). */
+ * one for each form of rows that they leave (TDM_VK_ACT_*, TDM_VK_ACT_NONE); LOGITS both phases of logits.comp, then
+ * gather.comp. */
 enum tdm_vk_part {
         TDM_VK_PART_FIRST = 0,
         TDM_VK_PART_ROTATE = 0, /* of ATTEND */
@@ -65,10 +66,11 @@ enum tdm_vk_part {
         TDM_VK_N_PARTS = 6,
 };
 /* The kernel that a part of an operation takes, and what one workgroup makes (may be NULL). NULL: it has no such part
- * in this class. All are compiled when a model is loaded, and then this cannot fail. */
+ * in this class. All are compiled when a model is loaded, and then this cannot fail: one that was not has no pipeline,
+ * and tdm_vk_pipelines_check() names it. */
 struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *model, const struct tdm_vk_op *op, unsigned part,
                                          const struct tdm_vk_class *class, uint32_t *ret_panels, uint32_t *ret_rows);
-/* Whether a part of an operation reads and leaves flagged words where the recording does. */
+/* Whether a product reads and leaves flagged words where the recording does. */
 bool tdm_vk_op_is_flagged(const struct tdm_vk_op *op, const struct tdm_vk_class *class);
 /* Whether all operations of the model's layers do, in steps of this many rows: of one row as far as attention
  * merges. */
@@ -76,7 +78,8 @@ bool tdm_vk_program_flags(const struct tdm_vk_model *model, uint32_t n_rows);
 
 /* ---- need.c ---- */
 
-/* Compiles and proves kernels for matrix units, and compiles all that are not for matrices. */
+/* Compiles and proves kernels for integer matrix units, and compiles all that are not for matrices. Those for rows of
+ * F16 are there already: tdm_vk_kernels_need_f16(), tdm_vk_kernels_attend_f16(). */
 int tdm_vk_kernels_prepare_units(struct tdm_vk_model *model, struct tdm_error *err);
 /* After that and after tuning: the rest of what is recorded. */
 int tdm_vk_kernels_prepare_rest(struct tdm_vk_model *model, struct tdm_error *err);
@@ -108,12 +111,13 @@ bool tdm_vk_experts_fuse(const struct tdm_vk_experts *experts);
 
 /* ---- attend.c ---- */
 
-/* Whether attend.comp is its own merge: where an item is one row, whose last item to come merges all. */
+/* Whether attend.comp, or attend-f16.comp, is its own merge: where an item is one row, whose last item to come merges
+ * all. */
 bool tdm_vk_attend_merges(const struct tdm_vk_model *model, uint32_t kind, bool many, uint32_t item_heads);
-/* Whether all layers' rows are such that it can rotate them. */
+/* Whether attend-f16.comp can rotate the rows of all layers. */
 bool tdm_vk_attend_rotates(const struct tdm_vk_model *model);
-/* Once tensors' addresses are known: what it wants to know of a layer. angles: of each kind, in bytes from a step's
- * rows on. */
+/* Once tensors' addresses are known: what that kernel wants to know of a layer. angles: of each kind, in bytes from a
+ * step's rows on. */
 void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_VK_KINDS]);
 /* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attention.is_f16, and
  * how items are cut, where they can be used. */
@@ -129,7 +133,8 @@ int tdm_vk_f16_scales(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- few-rows.c ---- */
 
-/* Steps of this many rows are treated alike; 0: there is nothing else for them than for more rows. */
+/* The class of a step of a few rows: 1, 2, 4 or 8, the most rows of it; 0: there are more. A struct tdm_vk_class is
+ * another thing. */
 #define TDM_VK_FEW_ROWS_MAX 8u
 uint32_t tdm_vk_rows_class(uint32_t n_rows);
 /* Whether a step of a few rows may do without what many rows have. Where nothing was measured it may not. */
@@ -147,7 +152,8 @@ enum tdm_vk_rows_forced {
 enum tdm_vk_rows_forced tdm_vk_few_rows_forced(void);
 /* For the plan: "; up to 2 flagged, 4 flagged, 8 apart", or "". */
 void tdm_vk_few_rows_describe(const struct tdm_vk_model *model, char *ret, size_t size);
-/* What says of a class whether its rows have an item each. */
+/* Of such a class: under which key it is kept whether its rows have an item each, and what was found; NULL: it was not
+ * measured. */
 struct tdm_vk_tuned tdm_vk_few_rows_key(const struct tdm_vk_model *model, uint32_t rows);
 const struct tdm_vk_tuned *tdm_vk_few_rows_known(const struct tdm_vk_model *model, uint32_t rows);
 

@@ -7,7 +7,8 @@
 
 /* ---- classes of rows ---- */
 
-/* Numbers of rows with kernels of their own, at most `most`. */
+/* Numbers of rows, at most `most`: whatever choose.c says of any number it says of one of these too. record/dry.c tries
+ * the first numbers behind them. */
 static unsigned list_rows(uint32_t most, uint32_t ret[CLASSES_MAX])
 {
         static const uint32_t firsts[] = { 1, 2, 4, 8, 16, 32, 64 };
@@ -50,6 +51,7 @@ static unsigned list_norms(const struct tdm_vk_model *m, const struct tdm_vk_op 
         return n;
 }
 
+/* The kernel that rotates rows too (TDM_VK_PART_ALL) is compiled and proven with attention's others: attend.c. */
 static unsigned list_attention(const struct tdm_vk_model *m, const struct tdm_vk_op *op,
                                struct tdm_vk_class ret[CLASSES_MAX])
 {
@@ -61,7 +63,7 @@ static unsigned list_attention(const struct tdm_vk_model *m, const struct tdm_vk
         return m->attention.is_f16 ? 2 : 3;
 }
 
-/* All that choose.c tells apart for this operation. */
+/* All that choose.c tells apart for this operation and that are compiled here. */
 static unsigned list_classes(const struct tdm_vk_model *m, const struct tdm_vk_op *op,
                              struct tdm_vk_class ret[CLASSES_MAX])
 {
@@ -225,8 +227,8 @@ bool tdm_vk_kernels_f16_proven(struct tdm_vk_model *m)
         return pass_run(&pass, NULL) == 0;
 }
 
-/* Kernels for matrix units first, together with all that has nothing to do with them: what they are proven for needs no
- * other. */
+/* Kernels for integer matrix units first, together with all that has nothing to do with them: what they are proven for
+ * needs no other. */
 int tdm_vk_kernels_prepare_units(struct tdm_vk_model *m, struct tdm_error *err)
 {
         struct pass pass = { .m = m, .each = need_units };

@@ -5,7 +5,7 @@
 #include "gpu-worker/vulkan/load/load.h"
 
 #define SUBMISSION_ROW_BLOCKS 2048u
-#define D_MODEL_MAX 14336u /* for the rounding of so many values norm.comp has room in 32 KiB of shared memory */
+#define D_MODEL_MAX 14336u /* for the rounding of this many values norm.comp has room in 32 KiB of shared memory */
 
 /* What each layer has by itself. Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate
  * and up have none. */

@@ -9,8 +9,7 @@
  * that are nearly as fast, all layers decide: there a kernel's code lies in fewer caches, and two shapes that are alike
  * in eight layers differ by 3%.
  *
- * Last, how steps of two to eight rows run (kernels/few-rows.c): as they do anyway, and in the other ways, in shapes
- * that are measured in layers alone. What is not faster is kept as not used.
+ * Last, tune-rows.c measures how steps of two to eight rows run.
  *
  * A CPU implementation keeps to the rules of kernels.c, since it would compile each kernel for seconds.
  * TANDEM_VULKAN_TUNE=on|off overrides that in tests. */
@@ -138,7 +137,6 @@ static bool work_is_gelu(const struct work *w)
         return TDM_VK_TUNED_SHADER(w->key.shader) == TDM_VK_MATVEC_GELU || w->key.shader & TDM_VK_TUNED_GELU;
 }
 
-/* Of a few rows, by MATMUL_F16: where no shape was found best it has one anyway. */
 bool tdm_vk_work_is_tile(const struct work *w)
 {
         return TDM_VK_TUNED_SHADER(w->key.shader) == TDM_VK_MATMUL_F16;
@@ -175,7 +173,6 @@ static enum tdm_vk_shader shader_of(const struct work *w, const struct tdm_vk_sh
                                            (enum tdm_vk_shader)w->key.shader;
 }
 
-/* NULL: it may not be used here. */
 struct tdm_vk_pipeline *tdm_vk_work_kernel(struct tdm_vk_device *device, const struct work *w,
                                            const struct tdm_vk_shape *shape)
 {
@@ -480,7 +477,6 @@ static int tune_chained(struct tdm_vk_model *m, const struct work *works, unsign
         return r == 0 && m->hp.n_layers > LAYERS && !device->is_cpu ? choose_near(m, works, n, first, near, err) : r;
 }
 
-/* Compiles the kernels of all shapes that are tried, as many as there is room for. */
 int tdm_vk_compile_shapes(struct tdm_vk_device *device, const struct work *works, unsigned n,
                           unsigned (*list)(const struct tdm_vk_device *device, const struct work *w,
                                            const struct tdm_vk_shape **ret),

@@ -1,4 +1,4 @@
-/* What tune.c and tune-rows.c share. */
+/* What tune.c and tune-rows.c share. Errors are as in load.h. */
 #ifndef TDM_GPU_WORKER_VULKAN_LOAD_TUNE_H
 #define TDM_GPU_WORKER_VULKAN_LOAD_TUNE_H
 
@@ -40,12 +40,14 @@ struct trial {
 /* The work of such matrices, made where there is none yet. NULL: no room. */
 struct work *tdm_vk_work_of(struct work *works, unsigned *n, uint32_t shader, const struct tdm_vk_matrix *matrix,
                             uint32_t n_panels, uint32_t out, uint32_t layer);
+/* Of a few rows, by MATMUL_F16: where no shape was found best it has one anyway. */
 bool tdm_vk_work_is_tile(const struct work *w);
 /* NULL: it may not be used here. */
 struct tdm_vk_pipeline *tdm_vk_work_kernel(struct tdm_vk_device *device, const struct work *w,
                                            const struct tdm_vk_shape *shape);
 /* Also after a tdm_vk_trial_init() that failed. */
 void tdm_vk_trial_deinit(struct trial *t);
+/* 0, or an error that is no fault: there is no memory to spare. */
 int tdm_vk_trial_init(struct trial *t, struct tdm_vk_model *m, uint32_t n_rows, uint32_t most_layers);
 /* By the device's clock. */
 int tdm_vk_trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err);
@@ -57,6 +59,7 @@ int tdm_vk_compile_shapes(struct tdm_vk_device *device, const struct work *works
 
 /* ---- tune-rows.c ---- */
 
+/* works: room for MAX_KEYS. After tune.c's own measuring. */
 int tdm_vk_tune_few_rows(struct tdm_vk_model *m, struct work *works, struct tdm_error *err);
 
 #endif

@@ -1,9 +1,9 @@
 /* A model on a device: its weights, its cache, and every buffer that a step needs. What its layers compute is said in
  * program/, by which kernels in kernels/, and it is recorded in record/. Here is what they share.
  *
- * weights.c brings the weights onto the device, or imports them, and finds each matrix. program/buffers.c allocates the
- * rest. load/load.c calls both and owns the model. One thread uses a model. Functions that return int return 0, a
- * TDM_E_* outcome or -errno, and fill err then. */
+ * weights.c brings the weights onto the device, or imports them, and finds each matrix. sizes.c finds the kinds of
+ * layers, tiles and strides. program/buffers.c allocates the rest. load/load.c calls them and owns the model. One
+ * thread uses a model. Functions that return int return 0, a TDM_E_* outcome or -errno, and fill err then. */
 #ifndef TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
 #define TDM_GPU_WORKER_VULKAN_MODEL_MODEL_H
 
@@ -15,9 +15,10 @@
 struct tdm_vk_matrix {
         uint64_t address;
         uint32_t type, act; /* type: with TDM_VK_DEINTERLEAVED or TDM_VK_FRAGMENTS where it is */
-        float x_scale,
-                y_scale; /* of rows of F16 (kernels/f16-rows.c): what they, and what comes out, are multiplied with */
-        float divisor;   /* and what its weights were divided by, a power of two */
+        /* Of rows of F16 (kernels/f16-rows.c): what they, and what comes out, are multiplied with; and what its weights
+         * were divided by. Powers of two. */
+        float x_scale, y_scale;
+        float divisor;
         uint32_t rows, cols;
         uint32_t n_panels, panel_bytes;
 };

@@ -35,7 +35,8 @@ static uint64_t input_rows(const struct tdm_vk_model *m, const struct tdm_vk_op 
         return op->kind == TDM_VK_OP_EXPERTS_GATE_UP ? m->tile_rows : rows_most(m, op);
 }
 
-/* Matrices whose rounded rows an operation reads; their scales and sums are for those without experts. */
+/* Matrices whose rounded rows an operation reads: a kind that is missing here may have no room for them. Their scales
+ * and sums are for those without experts. */
 static unsigned n_inputs(const struct tdm_vk_op *op, bool *ret_has_sums)
 {
         *ret_has_sums = false;

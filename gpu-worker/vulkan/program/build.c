@@ -20,7 +20,7 @@ static struct tdm_vk_rows rows_in(enum tdm_vk_array array, uint32_t at, uint32_t
         return (struct tdm_vk_rows){ .array = array, .at = at, .stride = stride };
 }
 
-/* Returns the operation, for what only some have. */
+/* Returns the operation, for what only some have: it may move when the next one is added. */
 static struct tdm_vk_op *add_op(struct builder *b, const struct tdm_vk_op *op)
 {
         static struct tdm_vk_op dropped;

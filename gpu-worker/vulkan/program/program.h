@@ -20,7 +20,7 @@ enum tdm_vk_op_kind {
         TDM_VK_OP_STREAMS,         /* the same in shaders/norm/streams.comp */
         TDM_VK_OP_MULTIPLY,        /* y = rounded rows times matrices, all with the same input */
         TDM_VK_OP_DOWN,            /* y = the FFN's hidden values times a matrix */
-        TDM_VK_OP_ATTEND,          /* rotates and stores heads in TDM_VK_Y; attention leaves rows for the matrix */
+        TDM_VK_OP_ATTEND,          /* rotates heads in TDM_VK_Y, caches keys and values; leaves rows for the matrix */
         TDM_VK_OP_GATE_UP,         /* gate, up and the activation leave rows for the third matrix */
         TDM_VK_OP_ACTIVATE,        /* the activation of gate and up in x leaves rows for the matrix */
         TDM_VK_OP_ROUTE,           /* the router's numbers, each row's experts, and lists of rows by expert */
@@ -31,7 +31,8 @@ enum tdm_vk_op_kind {
         TDM_VK_OP_LOGITS,          /* what the sampler looks at comes to the host */
 };
 
-/* How many rows an operation has. */
+/* How many rows an operation has. A tile is tdm_vk_model.tile_rows rows of a step, or what is left: they go through a
+ * block together. */
 enum tdm_vk_op_rows {
         TDM_VK_ROWS_TILE,   /* the tile's */
         TDM_VK_ROWS_STEP,   /* all of the step's, with its first tile */
@@ -52,8 +53,8 @@ struct tdm_vk_op {
         enum tdm_vk_op_rows rows;
         uint32_t variant;
         uint32_t layer; /* UINT32_MAX: of none */
-        /* What is multiplied with, or what rows are rounded for. x: where there is none, the rounded rows of the
-         * matrix' form. */
+        /* What is multiplied with, or what rows are rounded for. x: a product without one reads the rounded rows of
+         * the matrix' form; NORM, ADD and ATTEND read what is said beside their kind. */
         const struct tdm_vk_matrix *matrices[TDM_VK_OP_MATRICES];
         unsigned n_matrices;
         struct tdm_vk_rows x, y, other;
@@ -63,7 +64,7 @@ struct tdm_vk_op {
         uint32_t n;                  /* columns, where no matrix says how many */
         float factors[2];
         bool begins;         /* the norm that a block begins with: the block before may have made it */
-        bool is_measured;    /* a layer's main product: its kernels' shapes are measured, and it may be flagged */
+        bool is_measured;    /* a main product: its kernels' shapes are measured, and a layer's may be flagged */
         uint32_t fused_with; /* of ADD: the next block's NORM, with which it can be one kernel; TDM_VK_NO_OP: none */
 };
 

@@ -8,6 +8,7 @@ bool tdm_vk_record_flags(const struct tdm_vk_model *m, const struct tdm_vk_work 
 {
         const struct tdm_vk_slot *slot = work->slot;
 
+        /* Each dispatch has a word. Two blocks, attention and an FFN, have at most twelve that are flagged. */
         if (!m->device->chained || m->device->profiling || !slot->flags || (work->n + 1) * 6 >= TDM_VK_CHAIN_WORDS)
                 return false;
         if (slot->n_rows > 1) /* the slot says whether they can: kernels/few-rows.c */

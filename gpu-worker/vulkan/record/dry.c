@@ -4,7 +4,8 @@
 
 #define ROWS_MAX 20u
 
-/* Numbers of rows that are recorded alike with all numbers up to the next one: by their kernels, or as one tile. */
+/* Numbers of rows that are recorded alike with all numbers up to the next one: by their kernels (list_rows() in
+ * kernels/need.c), or as one tile. */
 static unsigned list_rows(const struct tdm_vk_model *m, uint32_t ret[ROWS_MAX])
 {
         static const uint32_t firsts[] = { 1, 2, 3, 5, 9, 17, 33, 65, 129, 257 };

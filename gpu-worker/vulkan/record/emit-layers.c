@@ -1,4 +1,4 @@
-/* Dispatches what a layer's attention and its experts are. */
+/* Dispatches the kernels of attention and of experts; emit.c has those of all other operations. */
 #include <assert.h>
 
 #include "gpu-worker/vulkan/record/private.h"

@@ -1,5 +1,5 @@
-/* Dispatches the kernels of each operation. Where a block follows another in one run, the end of the one and the
- * beginning of the next are one kernel (norm.comp). */
+/* Dispatches the kernels of each operation; those of attention and of experts are in emit-layers.c. Where a block
+ * follows another in one run, the end of the one and the beginning of the next are one kernel (norm.comp). */
 #include "gpu-worker/vulkan/record/private.h"
 
 /* ---- addresses ---- */

@@ -51,14 +51,16 @@ struct emitter {
         uint32_t first_row, n_rows; /* of the tile */
         bool is_flagged;            /* what kernels of a single row, or of a few, leave for the next one is flagged */
         bool is_begun;              /* the next block's input was rounded by the end of the last one */
-        uint32_t hidden_index, hidden_groups; /* of the dispatch that last wrote hidden rows; 0: it is done */
+        /* Of the norm that came last, or of what wrote hidden rows after it; 0: it is done. An operation that writes
+         * some between a norm and the sum behind it sets both. */
+        uint32_t hidden_index, hidden_groups;
 };
 
 void emit_blocks(struct emitter *e);
 /* Where a norm leaves the scales and sums of the rows that it rounds. Only matmul-int8.comp reads them, which takes few
  * rows; 0: there are more. */
 uint64_t emit_scale_sums(const struct emitter *e, uint32_t act, uint32_t n_rows);
-/* Where flagged kernels leave rounded rows for the next one: of the first row. */
+/* Where flagged kernels leave rounded rows, or products, for the next one: of the first row. */
 uint64_t emit_flagged_acts(const struct emitter *e, uint32_t act);
 uint64_t emit_flagged_y(const struct emitter *e);
 /* The address of an operation's rows, from the tile's first on. */

@@ -2,8 +2,8 @@
  * addresses only: which slot, which blocks, how many rows and logits. It never depends on tokens, positions or pages,
  * so it is used again for the next step of its shape.
  *
- * emit.c dispatches an operation's kernels, chain.c says what each waits for, cache.c keeps recordings. One thread uses
- * a model. */
+ * emit.c and emit-layers.c dispatch an operation's kernels, chain.c says what each waits for, cache.c keeps recordings,
+ * dry.c tries all at the end of a load. One thread uses a model. */
 #ifndef TDM_GPU_WORKER_VULKAN_RECORD_RECORD_H
 #define TDM_GPU_WORKER_VULKAN_RECORD_RECORD_H
 

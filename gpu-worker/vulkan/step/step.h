@@ -18,6 +18,8 @@ struct tdm_vk_step_layout {
 void tdm_vk_step_layout(const struct tdm_vk_model *model, struct tdm_vk_step_layout *ret);
 /* The slot of these hidden rows, free or not; NULL: they lie outside of the activations. */
 struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *model, const float *hidden);
+/* Writes what shaders read of a step, which the slot holds then, and takes the next serial. Who runs steps clears
+ * partial results before serials begin again: tdm_vk_partial_clear(). */
 void tdm_vk_step_fill(struct tdm_vk_model *model, struct tdm_vk_slot *slot, const struct tdm_step *step);
 /* What gather.comp reads of a row of logits: how many, how many named, which. */
 #define TDM_VK_WANTED_HEAD 8u /* words before the blocks that a row names (shared.h, tdm_vk_gather_push) */
