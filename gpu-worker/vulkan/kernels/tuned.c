@@ -91,7 +91,7 @@ unsigned tdm_vk_tuned_shapes(const struct tdm_vk_tuned *key, const struct tdm_vk
                 *ret = gelu ? tile_gelu_shapes : tile_shapes;
                 return gelu ? TDM_ARRAY_SIZE(tile_gelu_shapes) : TDM_ARRAY_SIZE(tile_shapes);
         }
-        if (key->shader > 0xffff) {
+        if (key->shader > 0xffff) { /* TDM_VK_TUNED_ROWS of more than one */
                 bool gelu = TDM_VK_TUNED_SHADER(key->shader) == TDM_VK_MATVEC_GELU;
 
                 *ret = gelu ? rows_gelu_shapes : rows_shapes;

@@ -227,6 +227,7 @@ static void multiply_f16(struct emitter *e, const struct tdm_vk_op *op, unsigned
                       single ? x->n_used : most_items(e, x));
 }
 
+/* The same cases as experts_gate_up_kernels() in kernels/choose.c. */
 void emit_experts_gate_up(struct emitter *e, const struct tdm_vk_op *op)
 {
         const struct tdm_vk_model *m = e->m;

@@ -85,7 +85,7 @@ struct tdm_vk_slot *tdm_vk_slot_of(struct tdm_vk_model *m, const float *hidden)
 }
 
 /* Rows of one sequence that an item takes, from `row` on. */
-static uint32_t block_rows(const struct tdm_step *step, uint32_t row, uint32_t end, uint32_t most)
+static uint32_t item_rows(const struct tdm_step *step, uint32_t row, uint32_t end, uint32_t most)
 {
         uint32_t n = 1;
 
@@ -94,7 +94,7 @@ static uint32_t block_rows(const struct tdm_step *step, uint32_t row, uint32_t e
         return n;
 }
 
-/* The first key that a row sees, and what is behind the last one. */
+/* The first key that a row sees; below, what is behind the last one. */
 static uint32_t seen_first(const struct tdm_vk_kind *kind, uint32_t position)
 {
         return kind->window && position + 1 > kind->window ? position + 1 - kind->window : 0;
@@ -108,8 +108,9 @@ static uint32_t seen_end(const struct tdm_vk_kind *kind, const struct tdm_step *
         return position + (!kind->both ? 1 : kind->window ? TDM_MIN(kind->window, left) : left);
 }
 
-static void block_spans(const struct tdm_vk_kind *kind, const struct tdm_step *step, uint32_t row, uint32_t n,
-                        uint32_t *first, uint32_t *last)
+/* The spans of keys that an item of rows row … row + n - 1 sees. */
+static void item_spans(const struct tdm_vk_kind *kind, const struct tdm_step *step, uint32_t row, uint32_t n,
+                       uint32_t *first, uint32_t *last)
 {
         *first = seen_first(kind, step->rows[row].position) / TDM_ATTENTION_SPAN;
         *last = (seen_end(kind, step, row + n - 1) - 1) / TDM_ATTENTION_SPAN;
@@ -126,7 +127,7 @@ static uint32_t item_heads(const struct tdm_vk_model *m, const struct tdm_step *
         for (uint32_t row = 0; row < step->head.n_rows && kind->used; row++) {
                 uint32_t first, last;
 
-                block_spans(kind, step, row, 1, &first, &last);
+                item_spans(kind, step, row, 1, &first, &last);
                 n += last - first + 1;
         }
         return n * kind->n_heads <= ONE_HEAD_GROUPS ? 1 : kind->queries_heads;
@@ -144,7 +145,7 @@ static bool has_few_items(const struct tdm_vk_model *m, const struct tdm_step *s
                 for (uint32_t row = 0; row < step->head.n_rows && kind->used; row++) {
                         uint32_t first, last;
 
-                        block_spans(kind, step, row, 1, &first, &last);
+                        item_spans(kind, step, row, 1, &first, &last);
                         n += last - first + 1;
                 }
                 if (kind->used && (n > m->attention.max_items || n * kind->n_heads > m->attention.max_slots ||
@@ -174,8 +175,8 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
         for (uint32_t row = first_row, n; row < end; row += n) {
                 uint32_t first, last;
 
-                n = block_rows(step, row, end, most);
-                block_spans(kind, step, row, n, &first, &last);
+                n = item_rows(step, row, end, most);
+                item_spans(kind, step, row, n, &first, &last);
                 all_items += last - first + 1;
                 all_slots += (uint64_t)(last - first + 1) * n * n_heads;
         }
@@ -185,8 +186,8 @@ static void cut_tile(const struct tdm_vk_model *m, struct tdm_vk_slot *slot, con
                 /* nothing here is read back: it may be far away */
                 uint32_t first, last, step_slots, n_parts, first_slot = slots;
 
-                n = block_rows(step, row, end, most);
-                block_spans(kind, step, row, n, &first, &last);
+                n = item_rows(step, row, end, most);
+                item_spans(kind, step, row, n, &first, &last);
                 step_slots = n * n_heads;
                 n_parts = apart ? last - first + 1 : 1;
                 for (uint32_t i = 0; i < n; i++)
