@@ -6,7 +6,7 @@
 /* What all devices that run whole models compute beyond Gemma 3. */
 #define FEATURES                                                                                                       \
         (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_STILL) | BIT(ROPE_DIVISORS) |    \
-         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(SINKS) |    \
+         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | TDM_ACTIVATION_FEATURES | BIT(SINKS) |            \
          BIT(EXPERTS) | BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |               \
          BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) |           \
          BIT(STREAMS) | BIT(LAUREL) | BIT(DENSE_BESIDE))

@@ -4,6 +4,7 @@
 
 #define SPARSITY_SCALE_MAX 10.0 /* deviations: the share of a normal distribution beyond it is 1e-23 */
 
+#define FEATURE_NAME(name, number, words, largest) [TDM_FEATURE_##name] = (words),
 static const char *const feature_names[TDM_N_FEATURES] = {
         [TDM_FEATURE_NO_NORM_BEFORE] = "layers without a norm before attention or FFN",
         [TDM_FEATURE_NO_NORM_AFTER] = "layers without a norm after attention or FFN",
@@ -25,8 +26,6 @@ static const char *const feature_names[TDM_N_FEATURES] = {
         [TDM_FEATURE_HEADS_BY_LAYER] = "heads that differ between layers",
         [TDM_FEATURE_FF_BY_LAYER] = "FFN widths that differ between layers",
         [TDM_FEATURE_WINDOW_BY_LAYER] = "attention windows that differ between layers",
-        [TDM_FEATURE_SILU] = "SiLU",
-        [TDM_FEATURE_SWIGLU_CLAMPED] = "clamped SwiGLU",
         [TDM_FEATURE_SPARSITY] = "sparse activations",
         [TDM_FEATURE_EXPERTS] = "experts",
         [TDM_FEATURE_DENSE_BESIDE] = "experts beside a dense FFN",
@@ -36,7 +35,30 @@ static const char *const feature_names[TDM_N_FEATURES] = {
         [TDM_FEATURE_OUTPUT_SCALE] = "scaled outputs of layers",
         [TDM_FEATURE_POOLING] = "vectors of texts",
         [TDM_FEATURE_BIDIRECTIONAL] = "attention that is not causal",
+        TDM_ACTIVATIONS(FEATURE_NAME) /* ends with a comma */
 };
+
+/* ---- activations ---- */
+
+#define FEATURE_OF(name, number, words, largest) [TDM_ACTIVATION_##name] = TDM_FEATURE_BIT(TDM_FEATURE_##name),
+
+/* 0: GELU, or no known one. */
+static uint64_t activation_features(uint32_t activation)
+{
+        static const uint64_t features[] = { TDM_ACTIVATIONS(FEATURE_OF) };
+
+        return activation < TDM_ARRAY_SIZE(features) ? features[activation] : 0;
+}
+
+#define LARGEST_OF(name, number, words, largest) [TDM_ACTIVATION_##name] = (largest),
+
+float tdm_activation_largest(enum tdm_activation activation, float product)
+{
+        static const float largest_of[] = { TDM_ACTIVATIONS(LARGEST_OF) };
+        float largest = activation < TDM_ARRAY_SIZE(largest_of) ? largest_of[activation] : 0;
+
+        return largest > 0 ? largest : product;
+}
 
 /* ---- checking ---- */
 
@@ -115,7 +137,7 @@ static int check_layer(const struct tdm_recipe *recipe, const struct tdm_hparams
                 return bad(err, "values that are keys turned by neighbours");
         if (hp->layers[i].kv_layer != i && (l->v_is_k || l->biases & (TDM_BIAS_K | TDM_BIAS_V)))
                 return bad(err, "a way to make keys and values that it reads from another layer");
-        if (l->activation < TDM_ACTIVATION_GELU_TANH || l->activation > TDM_ACTIVATION_SWIGLU_CLAMPED)
+        if (l->activation != TDM_ACTIVATION_GELU_TANH && !activation_features(l->activation))
                 return bad(err, "no known activation");
         if (l->is_sparse ? !(fabsf(l->sparsity_scale) <= (float)SPARSITY_SCALE_MAX) : l->sparsity_scale != 0)
                 return bad(err, "an impossible sparsity");
@@ -290,9 +312,7 @@ static uint64_t layer_features(const struct tdm_layer_recipe *l)
                ((l->norms & after) != after ? BIT(NO_NORM_AFTER) : 0) | ((l->norms & qk) != qk ? BIT(NO_QK_NORM) : 0) |
                (l->norms & TDM_NORM_V ? BIT(V_NORM) : 0) | (l->biases ? BIT(BIASES) : 0) |
                (l->rope == TDM_ROPE_NONE ? BIT(NO_ROPE) : 0) | (l->attention_softcap > 0 ? BIT(ATTENTION_SOFTCAP) : 0) |
-               (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) |
-               (l->activation == TDM_ACTIVATION_SILU ? BIT(SILU) : 0) |
-               (l->activation == TDM_ACTIVATION_SWIGLU_CLAMPED ? BIT(SWIGLU_CLAMPED) : 0) |
+               (l->has_sinks ? BIT(SINKS) : 0) | (l->v_is_k ? BIT(V_IS_K) : 0) | activation_features(l->activation) |
                (l->is_sparse ? BIT(SPARSITY) : 0) | (l->n_experts && !l->has_dense_beside ? BIT(EXPERTS) : 0) |
                (l->has_dense_beside ? BIT(DENSE_BESIDE) : 0) | (l->has_input ? BIT(PER_LAYER_INPUT) : 0) |
                (l->has_output_scale ? BIT(OUTPUT_SCALE) : 0);

@@ -105,11 +105,16 @@ struct tdm_rope_recipe {
         uint32_t n_still;
 };
 
-enum tdm_activation {
-        TDM_ACTIVATION_GELU_TANH = 1,
-        TDM_ACTIVATION_SILU = 2,
-        TDM_ACTIVATION_SWIGLU_CLAMPED = 3 /* gpt-oss: g = min(g, 7), u = clamp(u, ±7): g sigmoid(1.702 g) (u + 1) */
-};
+/* The one list of activations beside GELU. Each is a feature that all devices have; its words name it in messages.
+ * X(name, number, words, largest): what the activation leaves of gate g and up u is at most `largest`. 0: it is at most
+ * |g| |u|. INFINITY: it may be more than that.
+ * Clamped SwiGLU (gpt-oss): g = min(g, 7), u = clamp(u, ±7): g sigmoid(1.702 g) (u + 1). */
+#define TDM_ACTIVATIONS(X)                                                                                             \
+        X(SILU, 2, "SiLU", 0)                                                                                          \
+        X(SWIGLU_CLAMPED, 3, "clamped SwiGLU", 56)
+
+#define TDM_ACTIVATION_VALUE(name, number, words, largest) TDM_ACTIVATION_##name = (number),
+enum tdm_activation { TDM_ACTIVATIONS(TDM_ACTIVATION_VALUE) TDM_ACTIVATION_GELU_TANH = 1 };
 
 /* From a router's numbers z to the weights of the experts that are used. */
 enum tdm_router {
@@ -204,6 +209,7 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
 #define TDM_TILE_ROWS 256u /* this many rows of a step are computed at once */
 uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t max_rows);
 
+#define TDM_ACTIVATION_FEATURE(name, number, words, largest) TDM_FEATURE_##name,
 /* What a model may ask of a device beyond what every device does, which is Gemma 3: norms before and after attention
  * and FFN and of queries and keys, GELU, a plain residual, RoPE by halves of whole heads, layers of the same sizes with
  * one window or none. */
@@ -228,9 +234,7 @@ enum tdm_feature {
         TDM_FEATURE_HEADS_BY_LAYER, /* numbers or sizes of heads */
         TDM_FEATURE_FF_BY_LAYER,
         TDM_FEATURE_WINDOW_BY_LAYER, /* two different windows */
-        TDM_FEATURE_SILU,
-        TDM_FEATURE_SWIGLU_CLAMPED,
-        TDM_FEATURE_SPARSITY,
+        TDM_ACTIVATIONS(TDM_ACTIVATION_FEATURE) TDM_FEATURE_SPARSITY,
         TDM_FEATURE_EXPERTS,
         TDM_FEATURE_DENSE_BESIDE, /* and experts */
         TDM_FEATURE_STREAMS,
@@ -242,6 +246,12 @@ enum tdm_feature {
         TDM_N_FEATURES
 };
 #define TDM_FEATURE_BIT(feature) (UINT64_C(1) << (feature))
+/* The features of all activations. */
+#define TDM_ACTIVATION_FEATURE_BIT(name, number, words, largest) | TDM_FEATURE_BIT(TDM_FEATURE_##name)
+#define TDM_ACTIVATION_FEATURES (UINT64_C(0) TDM_ACTIVATIONS(TDM_ACTIVATION_FEATURE_BIT))
+
+/* A bound of what the activation leaves where |g| |u| is at most `product`. INFINITY: none is known. */
+float tdm_activation_largest(enum tdm_activation activation, float product);
 
 const char *tdm_feature_name(enum tdm_feature feature); /* "attention sinks"; never NULL */
 /* Bits of enum tdm_feature. Both have passed their checks. */

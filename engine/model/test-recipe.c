@@ -155,6 +155,11 @@ static void hostile_layers(void **state)
                 seen |= TDM_FEATURE_BIT(feature);                                                                      \
         } while (0)
 
+#define ASKS_ACTIVATION(name, number, words, largest)                                                                  \
+        ASKS(TDM_FEATURE_##name, r.layers[2].activation = (number));                                                   \
+        assert_string_equal(tdm_feature_name(TDM_FEATURE_##name), words);                                              \
+        all_activations &= ~TDM_FEATURE_BIT(TDM_FEATURE_##name);
+
 static void no_windows(struct tdm_hparams *sizes, struct tdm_recipe *r)
 {
         for (uint32_t i = 0; i < sizes->n_layers; i++)
@@ -163,7 +168,7 @@ static void no_windows(struct tdm_hparams *sizes, struct tdm_recipe *r)
 
 static void features(void **state)
 {
-        uint64_t seen = 0;
+        uint64_t seen = 0, all_activations = TDM_ACTIVATION_FEATURES;
 
         assert_int_equal(tdm_recipe_features(&good, &hp), 0);
         assert_int_equal(tdm_recipe_check_device(&good, &hp, 0, "test", NULL), 0);
@@ -191,8 +196,8 @@ static void features(void **state)
         ASKS(TDM_FEATURE_HEADS_BY_LAYER, sizes.layers[2].n_kv_heads = 1);
         ASKS(TDM_FEATURE_FF_BY_LAYER, sizes.layers[2].d_ff = 64);
         ASKS(TDM_FEATURE_WINDOW_BY_LAYER, sizes.layers[2].window = 32);
-        ASKS(TDM_FEATURE_SILU, r.layers[2].activation = TDM_ACTIVATION_SILU);
-        ASKS(TDM_FEATURE_SWIGLU_CLAMPED, r.layers[2].activation = TDM_ACTIVATION_SWIGLU_CLAMPED);
+        TDM_ACTIVATIONS(ASKS_ACTIVATION)
+        assert_int_equal(all_activations, 0);
         ASKS(TDM_FEATURE_SPARSITY, (r.layers[0].is_sparse = 1, r.layers[0].sparsity_scale = 1.64f));
         ASKS(TDM_FEATURE_EXPERTS, (r.layers[1].n_experts = 8, r.layers[1].n_experts_used = 2, r.layers[1].d_expert = 32,
                                    r.layers[1].router = TDM_ROUTER_SOFTMAX_CHOSEN));
@@ -207,6 +212,15 @@ static void features(void **state)
         ASKS(TDM_FEATURE_BIDIRECTIONAL, (r.pooling = TDM_POOLING_MEAN, r.is_bidirectional = 1, no_windows(&sizes, &r)));
         assert_int_equal(seen, TDM_FEATURE_BIT(TDM_N_FEATURES) - 1); /* none was forgotten */
         assert_string_equal(tdm_feature_name(TDM_N_FEATURES), "an unknown feature");
+}
+
+/* Largest values of rows in f16 follow from these bounds. 7 sigmoid(11.9) (7 + 1) is the clamped SwiGLU's. */
+static void activations(void **state)
+{
+        assert_true(tdm_activation_largest(TDM_ACTIVATION_GELU_TANH, 1000) == 1000);
+        assert_true(tdm_activation_largest(TDM_ACTIVATION_SILU, 0x1p30f) == 0x1p30f);
+        assert_true(tdm_activation_largest(TDM_ACTIVATION_SWIGLU_CLAMPED, 1000) == 56);
+        assert_true(tdm_activation_largest(TDM_ACTIVATION_SWIGLU_CLAMPED, 1) == 56); /* u + 1, not u */
 }
 
 /* The tensors that a layer has follow from its recipe. */
@@ -304,8 +318,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup(hostile_numbers, setup), cmocka_unit_test_setup(hostile_layers, setup),
-                cmocka_unit_test_setup(features, setup),        cmocka_unit_test_setup(presence, setup),
-                cmocka_unit_test_setup(share_read, setup),
+                cmocka_unit_test_setup(features, setup),        cmocka_unit_test(activations),
+                cmocka_unit_test_setup(presence, setup),        cmocka_unit_test_setup(share_read, setup),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

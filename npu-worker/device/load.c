@@ -12,8 +12,8 @@
  * heads, angles that they are handed, and a window. FFNs are the host device's. */
 #define BLOCK_FEATURES                                                                                                 \
         (BIT(NO_NORM_AFTER) | BIT(ROPE_STILL) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) |            \
-         BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | BIT(SILU) | BIT(SWIGLU_CLAMPED) | BIT(FF_BY_LAYER) |              \
-         BIT(SPARSITY) | BIT(EXPERTS))
+         BIT(ROPE_BY_LAYER) | BIT(WINDOW_BY_LAYER) | TDM_ACTIVATION_FEATURES | BIT(FF_BY_LAYER) | BIT(SPARSITY) |      \
+         BIT(EXPERTS))
 /* The same where the products alone do: what lies between them is the host device's code. */
 #define PRODUCT_FEATURES                                                                                               \
         (BLOCK_FEATURES | BIT(NO_QK_NORM) | BIT(V_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_PARTIAL) |             \

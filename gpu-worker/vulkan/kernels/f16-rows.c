@@ -41,7 +41,6 @@
 #define MOST 32768.0f /* half of what f16 holds: sums of squares are rounded too */
 #define F16_MOST 65504.0f
 #define HIDDEN_MOST 0x1p26f
-#define SWIGLU_MOST 56.0f                   /* of TDM_ACTIVATION_SWIGLU_CLAMPED: 7 times 8 */
 #define ROTATION_MOST 2.0f                  /* the root of two, by YaRN's factor, which is below 1.4 */
 #define FFN_WEIGHTS_MIN (UINT64_C(1) << 26) /* of a layer: more than a 1B has, fewer than a 4B */
 
@@ -304,8 +303,7 @@ int tdm_vk_f16_scales(struct tdm_vk_model *m, struct tdm_error *err)
                 float values = root * largest_weight(l->v.type) * b[VALUES] + largest_gain(m, TDM_TENSOR_V_BIAS, i),
                       hidden = root * largest_weight(gate->type) * (root * largest_weight(up->type)) * b[HIDDEN];
 
-                if (l->activation == TDM_ACTIVATION_SWIGLU_CLAMPED)
-                        hidden = SWIGLU_MOST;
+                hidden = tdm_activation_largest((enum tdm_activation)l->activation, hidden);
                 /* A head's norm leaves at most sqrt(head_dim) times its gain, rotation the root of two more. */
                 l->query_scale = scale_for(sqrtf(2 * (float)m->hp.head_dim) * largest_gain(m, TDM_TENSOR_Q_NORM, i) *
                                            m->recipe.layers[i].query_scale);
