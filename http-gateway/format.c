@@ -23,25 +23,6 @@ static int take_schema(struct generation_request *r, const json_t *schema, const
         return 0;
 }
 
-/* Every member of an object is one of the names. */
-static int check_members(const json_t *object, const char *name, const char *const *names, struct failure *f)
-{
-        const char *key;
-        json_t *value;
-
-        json_object_foreach((json_t *)(uintptr_t)object, key, value)
-        {
-                bool known = json_is_null(value);
-
-                for (size_t i = 0; names[i] && !known; i++)
-                        known = strcmp(key, names[i]) == 0;
-                if (!known)
-                        return failure_set(f, 400, "unknown_parameter", name, "'%s.%.60s' is not known there", name,
-                                           key);
-        }
-        return 0;
-}
-
 /* A format by its type. inside: the member of it that holds the schema of "json_schema"; NULL: the format itself does.
  * llama.cpp's clients give "json_object" a schema too. */
 static int take_typed(struct generation_request *r, const json_t *format, const char *name, const char *inside,
@@ -58,10 +39,10 @@ static int take_typed(struct generation_request *r, const json_t *format, const 
         if (!json_is_object(format) || !type)
                 return failure_set(f, 400, "invalid_value", name, "'%s' has to be an object with a \"type\"", name);
         if (strcmp(type, "text") == 0)
-                return check_members(format, name, of_text, f);
+                return json_check_members(format, name, of_text, f);
         snprintf(path, sizeof(path), "%s.schema", name);
         if (strcmp(type, "json_object") == 0) {
-                if (check_members(format, name, of_object, f) != 0)
+                if (json_check_members(format, name, of_object, f) != 0)
                         return f->status;
                 if (json_get(format, "schema"))
                         return take_schema(r, json_get(format, "schema"), path, f);
@@ -72,13 +53,13 @@ static int take_typed(struct generation_request *r, const json_t *format, const 
                 return failure_set(f, 400, "invalid_value", name,
                                    "'%s.type' has to be text, json_object or json_schema, not '%.40s'", name, type);
         snprintf(path, sizeof(path), "%s%s%s", name, inside ? "." : "", inside ? inside : "");
-        if (inside && check_members(format, name, of_holder, f) != 0)
+        if (inside && json_check_members(format, name, of_holder, f) != 0)
                 return f->status;
         if (inside)
                 holder = json_get(format, inside);
         if (!json_is_object(holder))
                 return failure_set(f, 400, "missing_required_parameter", path, "'%s' is missing", path);
-        if (check_members(holder, path, inside ? of_schema : of_flat, f) != 0)
+        if (json_check_members(holder, path, inside ? of_schema : of_flat, f) != 0)
                 return f->status;
         snprintf(path + strlen(path), sizeof(path) - strlen(path), ".schema");
         return take_schema(r, json_get(holder, "schema"), path, f);

@@ -269,3 +269,21 @@ const char *json_get_string(const json_t *object, const char *key, const char *o
 
         return json_is_string(value) ? json_string_value(value) : otherwise;
 }
+
+int json_check_members(const json_t *object, const char *name, const char *const *names, struct failure *f)
+{
+        const char *key;
+        json_t *value;
+
+        json_object_foreach((json_t *)(uintptr_t)object, key, value)
+        {
+                bool known = json_is_null(value);
+
+                for (size_t i = 0; names[i] && !known; i++)
+                        known = strcmp(key, names[i]) == 0;
+                if (!known)
+                        return failure_set(f, 400, "unknown_parameter", name, "'%s.%.60s' is not known there", name,
+                                           key);
+        }
+        return 0;
+}

@@ -39,4 +39,8 @@ const char *json_get_string(const json_t *object, const char *key, const char *o
 /* NULL where it is missing or null. */
 json_t *json_get(const json_t *object, const char *key);
 
+/* 0 where each member that is not null is one of the names, of which the last is NULL. name: the object's, for the
+ * failure. What is no object has no members. */
+int json_check_members(const json_t *object, const char *name, const char *const *names, struct failure *f);
+
 #endif

@@ -261,22 +261,36 @@ static const struct generation_ops response_ops = { .content_type = SSE_CONTENT_
                                                     .error = response_error,
                                                     .ping = openai_ping };
 
-/* An item of thoughts belongs to the message behind it. */
-static int take_thoughts(struct generation_request *r, const json_t *thoughts, struct failure *f)
+static int check_thoughts(struct generation_request *r, const json_t *thoughts, struct failure *f)
 {
+        static const char *const names[] = { "type", "text", NULL };
         const json_t *content = json_get(thoughts, "content");
 
         if (params_check(&params_reasoning_item, thoughts, &r->warnings, f) != 0)
                 return f->status;
         for (size_t i = 0; i < json_array_size(content); i++) {
-                const char *text = json_get_string(json_array_get(content, i), "text", NULL);
+                const json_t *given = json_array_get(content, i);
 
-                if (!text)
+                if (json_check_members(given, "input[].content[]", names, f) != 0)
+                        return f->status;
+                if (strcmp(json_get_string(given, "type", ""), "reasoning_text") != 0)
+                        return failure_set(f, 400, "invalid_value", "input",
+                                           "'input' has an item 'reasoning' with a part that is no 'reasoning_text'");
+                if (!json_get_string(given, "text", NULL))
                         return failure_set(f, 400, "invalid_value", "input",
                                            "'input' has an item 'reasoning' with a part that has no text");
-                if (request_add_thinking(r, text, f) != 0)
-                        return f->status;
         }
+        return 0;
+}
+
+/* An item of thoughts belongs to the message behind it. */
+static int take_thoughts(struct generation_request *r, const json_t *thoughts, struct failure *f)
+{
+        const json_t *content = json_get(thoughts, "content");
+
+        for (size_t i = 0; i < json_array_size(content); i++)
+                if (request_add_thinking(r, json_get_string(json_array_get(content, i), "text", ""), f) != 0)
+                        return f->status;
         return 0;
 }
 
@@ -303,6 +317,8 @@ static int take_input(struct generation_request *r, struct failure *f)
                 if (json_get(given, "type") && !json_is_string(json_get(given, "type")))
                         return failure_set(f, 400, "invalid_type", where, "'%s' has to be a string", where);
                 if (strcmp(type, "reasoning") == 0) {
+                        if (check_thoughts(r, given, f) != 0)
+                                return f->status;
                         thoughts = given;
                         continue;
                 }

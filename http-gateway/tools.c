@@ -82,16 +82,21 @@ static int set_choice(struct generation_request *r, const char *choice, const ch
 
 static int take_openai_choice(struct generation_request *r, struct failure *f)
 {
-        const json_t *choice = json_get(r->json, "tool_choice");
+        static const char *const names[] = { "type", "function", NULL }, *const of_function[] = { "name", NULL };
+        const json_t *choice = json_get(r->json, "tool_choice"), *function = json_get(choice, "function");
         const char *text = json_string_value(choice);
 
         if (!choice)
                 return 0;
         if (text && (strcmp(text, "auto") == 0 || strcmp(text, "none") == 0 || strcmp(text, "required") == 0))
                 return set_choice(r, text, NULL, f);
-        text = json_get_string(json_get(choice, "function"), "name", NULL);
-        if (text && strcmp(json_get_string(choice, "type", ""), "function") == 0)
+        text = json_get_string(function, "name", NULL);
+        if (text && strcmp(json_get_string(choice, "type", ""), "function") == 0) {
+                if (json_check_members(choice, "tool_choice", names, f) != 0 ||
+                    json_check_members(function, "tool_choice.function", of_function, f) != 0)
+                        return f->status;
                 return set_choice(r, NULL, text, f);
+        }
         return failure_set(f, 400, "invalid_value", "tool_choice",
                            "'tool_choice' has to be auto, none, required or "
                            "{\"type\": \"function\", \"function\": {\"name\": …}}");

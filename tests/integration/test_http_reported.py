@@ -15,6 +15,7 @@ from tandem_test import *  # noqa: E402,F403
 from http_test import *  # noqa: E402,F403
 
 HI = [{"role": "user", "content": "Tell me of a king"}]
+CALLED = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 
 
 def seconds_of(text):
@@ -282,9 +283,32 @@ def nested_members():
                 ("/v1/chat/completions", {"stream_options": {"continuous_usage_stats": True}}, "continuous_usage"),
                 ("/v1/chat/completions", {"messages": [{"role": "user", "content": [
                     {"type": "text", "text": "x", "weight": 2}]}]}, "weight"),
-                ("/v1/messages", {"tool_choice": {"type": "auto", "x": 1}}, "x")):
+                ("/v1/messages", {"tool_choice": {"type": "auto", "x": 1}}, "x"),
+                ("/v1/chat/completions", dict(tools=CALLED, tool_choice={
+                    "type": "function", "function": {"name": "f"}, "strict": True}), "'tool_choice.strict'"),
+                ("/v1/chat/completions", dict(tools=CALLED, tool_choice={
+                    "type": "function", "function": {"name": "f", "x": 1}}), "'tool_choice.function.x'")):
             _, _, data = g.request("POST", path, dict(say, **member))
             check(b'"error"' in data and name in data.decode(), f"{path} with {member}", data)
+
+
+@test
+def members_of_thoughts():
+    """An item of thoughts is checked wherever it is, also where no message of the assistant's follows."""
+    part, spoken = {"type": "reasoning_text", "text": "x"}, {"role": "assistant", "content": "y"}
+    with FakeDaemon([{"text": "z"}]) as d, Gateway(d) as g:
+        for behind in ([spoken], []):
+            def refused(member, **of):
+                thoughts = {"type": "reasoning", "content": [dict(part, **of)], **member}
+                body = {"input": HI + [thoughts] + behind + HI, "max_output_tokens": 1}
+                status, _, data = g.request("POST", "/v1/responses", body)
+                return json.loads(data)["error"]["message"] if status == 400 else status
+            equal(refused({}), 200, "as it came")
+            equal(d.asked[-1]["chat"][1].get("thinking"), b"x" if behind else None, "what the daemon gets")
+            equal(refused({}, x=1), "'input[].content[].x' is not known there", behind)
+            check("is not known; there are: type, content, id" in refused({"x": 1}), "of the item", behind)
+            check("no 'reasoning_text'" in refused({}, type="image"), "a type", behind)
+            check("has no text" in refused({}, text=5), "a text", behind)
 
 
 @test
