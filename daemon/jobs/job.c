@@ -378,9 +378,11 @@ static int render(const struct tdm_job *job, const struct tdm_chat *chat, const 
         return r != 0 ? r : check_size(ret->size, "the prompt that the chat template makes", hp, err);
 }
 
-/* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a context. */
+/* The count of tokens alone says whether the prompt fits, so there is never need of room for more than a context.
+ * ret_prompt: what a chat became; NULL: nobody asks. */
 static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
-                  const struct tdm_hparams *hp, struct tdm_job_encoded *ret, struct tdm_error *err)
+                  const struct tdm_hparams *hp, struct tdm_chat_prompt *ret_prompt, struct tdm_job_encoded *ret,
+                  struct tdm_error *err)
 {
         struct tdm_encode_budget budget = { .cancelled = &job->prompt.cancel_encoding };
         _cleanup_(tdm_chat_prompt_deinit) struct tdm_chat_prompt prompt = { .size = job->prompt.text_size };
@@ -409,6 +411,10 @@ static int encode(const struct tdm_job *job, const struct tdm_tokenizer *tokeniz
         ret->ids = steal_ptr(&ids);
         ret->capacity = (uint32_t)capacity;
         ret->n_ids = (uint32_t)n;
+        if (ret_prompt) {
+                *ret_prompt = prompt;
+                prompt = (struct tdm_chat_prompt){ 0 };
+        }
         return 0;
 }
 
@@ -416,7 +422,14 @@ void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *token
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret)
 {
         *ret = (struct tdm_job_encoded){ 0 };
-        ret->r = encode(job, tokenizer, chat, hp, ret, &ret->error);
+        ret->r = encode(job, tokenizer, chat, hp, NULL, ret, &ret->error);
+}
+
+void tdm_job_render(const struct tdm_job *job, const struct tdm_chat *chat, const struct tdm_hparams *hp,
+                    struct tdm_chat_prompt *ret_prompt, struct tdm_job_encoded *ret)
+{
+        *ret = (struct tdm_job_encoded){ 0 };
+        ret->r = encode(job, NULL, chat, hp, ret_prompt, ret, &ret->error);
 }
 
 /* As the template sees it, where it has a switch. */

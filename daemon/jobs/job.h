@@ -251,6 +251,9 @@ size_t tdm_job_text_to_encode(const struct tdm_job *job);
 /* Makes ids of the text. Any thread: only reads the job. ret->ids is the caller's. */
 void tdm_job_encode(const struct tdm_job *job, const struct tdm_tokenizer *tokenizer, const struct tdm_chat *chat,
                     const struct tdm_hparams *hp, struct tdm_job_encoded *ret);
+/* The same of a chat, with the text. *ret_prompt is written where ret->r is 0, and is the caller's. */
+void tdm_job_render(const struct tdm_job *job, const struct tdm_chat *chat, const struct tdm_hparams *hp,
+                    struct tdm_chat_prompt *ret_prompt, struct tdm_job_encoded *ret);
 /* Before tdm_job_prepare(): what the model's file recommends, for the options that the client left open. */
 void tdm_job_take_recommended(struct tdm_job *job, const struct tdm_recommended *recommended);
 /* Makes the ids (or takes from_text's when the text is encoded already), checks them against the model, fixes

@@ -25,6 +25,7 @@ def valid(rng):
         ("generate", request(ids=[rng.randrange(7000) for _ in range(rng.randrange(40))], n=3,
                              chunk=rng.randrange(1 << 32))),
         ("generate", request(chat=[(rng.choice(("user", "system", "ghost")), "hi")] * rng.randrange(1, 40), n=2)),
+        ("render", request(chat=[(rng.choice(("user", "assistant", "ghost")), "hi")] * rng.randrange(40), n=2)),
         ("generate", request(prompt=rng.randbytes(30), n=2, stop=[rng.randbytes(3)] * rng.randrange(9))),
         ("score", {"ids": [rng.randrange(7000) for _ in range(rng.randrange(30))],
                    "top": rng.choice((0, 3, 64, 65, 1 << 31))}),

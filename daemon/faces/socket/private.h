@@ -1,5 +1,6 @@
 /* What the files of the client face share: face.c (connections), unpack.c (frames), request.c (what clients ask),
- * job.c (what jobs say), status.c (lists and status), trace.c (traces); gate.c and gate-process.c receive files. */
+ * render.c (chats as prompts), job.c (what jobs say), status.c (lists and status), trace.c (traces); gate.c and
+ * gate-process.c receive files. */
 #ifndef TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 #define TDM_DAEMON_FACES_SOCKET_PRIVATE_H
 
@@ -18,7 +19,7 @@
 #define MAX_TOKENIZE_BYTES (1u << 20)
 #define TOKENIZE_BYTES 1024u /* what a request costs beside its text */
 
-enum request_kind { REQUEST_JOB, REQUEST_TOKENIZE, REQUEST_LOAD, REQUEST_TRACE };
+enum request_kind { REQUEST_JOB, REQUEST_TOKENIZE, REQUEST_RENDER, REQUEST_LOAD, REQUEST_TRACE };
 
 struct client {
         struct tdm_face *face;
@@ -51,6 +52,7 @@ struct request {
         struct tdm_model *model;
         char *text;                    /* TOKENIZE */
         struct tokenizing *tokenizing; /* on a thread now; text is its */
+        struct rendering *rendering;   /* RENDER */
         size_t text_size;
         uint64_t charged_bytes; /* of the client's account, TDM_RESOURCE_WAITING_BYTES */
         unsigned flags;
@@ -123,6 +125,15 @@ int request_dispatch(struct client *client, const Tandem__Request *request, cons
 void request_free(struct request *request);
 #define REQUEST_NO_LOADS "tandemd is shutting down and loads no models"
 void request_model_changed(struct request *request); /* may free it */
+
+/* render.c */
+/* The prompt of a job that is no scheduler's. end frees the request once it has been answered. -ENOMEM. */
+int render_new(struct rendering **ret, struct request *request, struct tdm_job *job,
+               void (*end)(struct request *request));
+/* The request's model is described: a thread makes the prompt. Nothing where one does already. */
+void render_start(struct request *request);
+/* The request goes. A thread may still have the rendering. rendering may be NULL. */
+void render_forget(struct rendering *rendering);
 
 /* job.c */
 extern const struct tdm_job_events face_job_events;

@@ -51,6 +51,7 @@ void request_free(struct request *r)
                 r->tokenizing->request = NULL;
                 atomic_store_explicit(&r->tokenizing->cancelled, true, memory_order_relaxed);
         }
+        render_forget(r->rendering);
         tdm_account_release(r->client->account, TDM_RESOURCE_WAITING_BYTES, r->charged_bytes);
         if (r->text)
                 explicit_bzero(r->text, r->text_size);
@@ -427,6 +428,10 @@ void request_model_changed(struct request *request)
                 start_tokenize(request);
                 return;
         }
+        if (request->kind == REQUEST_RENDER && tdm_model_is_described(model) && model->state != TDM_MODEL_GONE) {
+                render_start(request);
+                return;
+        }
         if (model->state == TDM_MODEL_FAILED)
                 face_send_error(request->client, request->id, model->error.code, model->error.message);
         else if (model->state == TDM_MODEL_GONE)
@@ -469,6 +474,33 @@ static int handle_tokenize(struct client *c, uint32_t id, const Tandem__Tokenize
                 memcpy(request->text, t->text.data, t->text.len);
         request->text_size = t->text.len;
         request->flags = (t->special ? TDM_TOKENIZE_SPECIAL : 0u) | (t->no_bos ? 0u : TDM_TOKENIZE_BOS);
+        request->model = steal_ptr(&model);
+        request_model_changed(request);
+        return 0;
+}
+
+static int handle_render(struct client *c, uint32_t id, const Tandem__Generate *chat, const int *fds, unsigned n_fds,
+                         struct tdm_error *err)
+{
+        _cleanup_(tdm_job_unrefp) struct tdm_job *job = NULL;
+        _cleanup_(tdm_model_unrefp) struct tdm_model *model = NULL;
+        struct request *request;
+        int r;
+
+        if (chat->n_chat == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "there is no chat to render; give messages");
+        r = take_generate(c, chat, &job, err);
+        if (r == 0)
+                r = open_model(c, chat->model, fds, n_fds, &model, err);
+        if (r != 0)
+                return r;
+        request = request_new(c, id, REQUEST_RENDER);
+        if (!request)
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        if (render_new(&request->rendering, request, job, request_free) < 0) {
+                request_free(request);
+                return tdm_error_set(err, -ENOMEM, "out of memory");
+        }
         request->model = steal_ptr(&model);
         request_model_changed(request);
         return 0;
@@ -676,6 +708,8 @@ int request_dispatch(struct client *c, const Tandem__Request *request, const int
                 return handle_hello(c, id, request->hello, err);
         case TANDEM__REQUEST__KIND_GENERATE:
                 return handle_generate(c, id, request->generate, fds, n_fds, err);
+        case TANDEM__REQUEST__KIND_RENDER:
+                return handle_render(c, id, request->render, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_SCORE:
                 return handle_score(c, id, request->score, fds, n_fds, err);
         case TANDEM__REQUEST__KIND_EMBED:
