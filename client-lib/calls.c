@@ -1,13 +1,11 @@
-/* Calls of tools: as a chat's messages tell of them, and as they come with tokens. */
+/* Calls of tools, as they come with tokens. */
 #include "client-lib/job.h"
-
-#define MAX_CALLS 4096u
 
 const char *call_list_add(struct call_list *calls, const Tandem__CallDelta *delta)
 {
         struct tandem_call *call;
 
-        if (delta->call > calls->n || delta->call >= MAX_CALLS || (delta->call < calls->n && delta->name[0]))
+        if (delta->call > calls->n || delta->call >= LIB_MAX_CALLS || (delta->call < calls->n && delta->name[0]))
                 return "a piece of a call came out of order";
         if (delta->call == calls->n) {
                 if (!delta->name[0] || !delta->id[0])
@@ -53,45 +51,4 @@ const struct tandem_call *tandem_job_calls(const struct tandem_job *job, size_t 
 {
         *ret_n = job->calls.n;
         return job->calls.n > 0 ? job->calls.items : NULL;
-}
-
-static char *unconst_text(const char *text)
-{
-        return (char *)(uintptr_t)(text ? text : "");
-}
-
-int lib_put_message(Tandem__ChatMessage *to, const struct tandem_message *message,
-                    const struct tandem_message_details *given, void **ret_room, struct tandem_error *err)
-{
-        struct tandem_message_details details = { 0 };
-        Tandem__ChatCall *calls;
-
-        tandem__chat_message__init(to);
-        to->role = unconst_text(message->role);
-        to->text = lib_bytes(message->text, message->size);
-        *ret_room = NULL;
-        if (!given)
-                return TANDEM_OK;
-        memcpy(&details, given, TDM_MIN(given->struct_size, sizeof(details)));
-        if (details.thinking)
-                to->thinking = lib_bytes(details.thinking, SIZE_MAX);
-        to->call_id = unconst_text(details.call_id);
-        to->name = unconst_text(details.name);
-        if (details.n_calls > MAX_CALLS)
-                return lib_error(err, TANDEM_E_TOO_LONG, "more calls of tools than any model takes");
-        calls = calloc(details.n_calls + 1, sizeof(*calls) + sizeof(*to->calls));
-        if (!calls)
-                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a message");
-        to->calls = (Tandem__ChatCall **)(calls + details.n_calls);
-        to->n_calls = details.n_calls;
-        for (size_t i = 0; i < details.n_calls; i++) {
-                tandem__chat_call__init(&calls[i]);
-                calls[i].id = unconst_text(details.calls[i].id);
-                calls[i].name = unconst_text(details.calls[i].name);
-                calls[i].arguments =
-                        lib_bytes(details.calls[i].arguments ? details.calls[i].arguments : "{}", SIZE_MAX);
-                to->calls[i] = &calls[i];
-        }
-        *ret_room = calls;
-        return TANDEM_OK;
 }

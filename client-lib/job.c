@@ -455,75 +455,26 @@ static int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *
         return TANDEM_OK;
 }
 
-static void free_rooms(void **rooms, size_t n)
-{
-        for (size_t i = 0; i < n; i++)
-                free(rooms[i]);
-}
-
 int tandem_generate(struct tandem *t, const struct tandem_generate_options *given,
                     const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                     struct tandem_error *err)
 {
-        struct tandem_generate_options o;
+        _cleanup_(generate_wire_deinit) struct generate_wire wire = { 0 };
         _cleanup_(job_unrefp) struct tandem_job *job = NULL;
-        _cleanup_(freep) ProtobufCBinaryData *stops = NULL;
-        _cleanup_(freep) Tandem__ChatMessage *messages = NULL;
-        _cleanup_(freep) Tandem__ChatMessage **message_ptrs = NULL;
-        _cleanup_(freep) void **rooms = NULL; /* of the messages */
         _cleanup_(closep) int fd = -1;
         Tandem__Request request = TANDEM__REQUEST__INIT;
-        Tandem__Generate generate = TANDEM__GENERATE__INIT;
-        Tandem__Sampling sampling = TANDEM__SAMPLING__INIT;
         Tandem__ModelRef ref;
         int code;
 
-        tandem_generate_options_init(&o);
-        memcpy(&o, given, TDM_MIN(given->struct_size, sizeof(o)));
-        if ((o.prompt != NULL) + (o.n_chat > 0) + (o.n_prompt_ids > 0) != 1)
-                return lib_error(err, TANDEM_E_BAD_REQUEST,
-                                 o.prompt || o.n_chat || o.n_prompt_ids ?
-                                         "a job takes one of prompt, chat and prompt_ids, not several" :
-                                         "there is nothing to generate from: give a prompt, a chat or prompt_ids");
-        if (o.n_chat > 65536 || o.n_prompt_ids > LIB_MAX_TOKENS)
-                return lib_error(err, TANDEM_E_TOO_LONG, "more chat messages or prompt ids than any model takes");
-        code = lib_check_options(&o, err);
+        code = generate_wire_init(&wire, given, err);
+        if (code == TANDEM_OK)
+                code = job_open(t, callbacks, userdata, wire.options.model, &job, &ref, &fd, err);
         if (code != TANDEM_OK)
                 return code;
-
-        stops = calloc(o.n_stop + 1, sizeof(*stops));
-        messages = calloc(o.n_chat + 1, sizeof(*messages));
-        message_ptrs = calloc(o.n_chat + 1, sizeof(*message_ptrs));
-        rooms = calloc(o.n_chat + 1, sizeof(*rooms));
-        if (!stops || !messages || !message_ptrs || !rooms)
-                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job");
-
-        code = job_open(t, callbacks, userdata, o.model, &job, &ref, &fd, err);
-        if (code != TANDEM_OK)
-                return code;
-        for (size_t i = 0; i < o.n_chat && code == TANDEM_OK; i++) {
-                code = lib_put_message(&messages[i], &o.chat[i], o.chat_details ? o.chat_details[i] : NULL, &rooms[i],
-                                       err);
-                message_ptrs[i] = &messages[i];
-        }
-        if (code != TANDEM_OK) {
-                free_rooms(rooms, o.n_chat);
-                return code;
-        }
-        lib_put_options(&generate, &sampling, stops, &o);
-        generate.model = &ref;
-        if (o.prompt)
-                generate.prompt = lib_bytes(o.prompt, o.prompt_size);
-        generate.n_chat = o.n_chat;
-        generate.chat = message_ptrs;
-        generate.n_prompt_ids = o.n_prompt_ids;
-        generate.prompt_ids = (uint32_t *)(uintptr_t)o.prompt_ids;
-        generate.sampling = &sampling;
+        wire.generate.model = &ref;
         request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
-        request.generate = &generate;
-        code = job_send(t, &job, &request, fd, ret, err);
-        free_rooms(rooms, o.n_chat);
-        return code;
+        request.generate = &wire.generate;
+        return job_send(t, &job, &request, fd, ret, err);
 }
 
 int tandem_score(struct tandem *t, const struct tandem_score_options *given, const struct tandem_callbacks *callbacks,

@@ -25,6 +25,8 @@ struct score_buf {
         size_t n_expected; /* ids that were sent; 0: a text was */
 };
 
+#define LIB_MAX_CALLS 4096u /* of an answer, and of a message */
+
 /* The calls of tools in a generate job's answer; calls.c. */
 struct call_list {
         struct tandem_call *items; /* arguments point into texts */
@@ -60,9 +62,21 @@ int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n); /* 0, -E2BIG,
 /* calls.c. call_list_add() returns NULL, or what is wrong with the delta (then the connection ends). */
 const char *call_list_add(struct call_list *calls, const Tandem__CallDelta *delta);
 void call_list_deinit(struct call_list *calls);
-/* A message with its details, in memory of *ret_room, which the caller frees after packing. */
-int lib_put_message(Tandem__ChatMessage *to, const struct tandem_message *message,
-                    const struct tandem_message_details *details, void **ret_room, struct tandem_error *err);
+
+/* render.c: a Generate message, of which nothing but the model is missing. It points into the options, and into itself:
+ * it must not move. */
+struct generate_wire {
+        struct tandem_generate_options options; /* as given, of this library's size */
+        Tandem__Generate generate;
+        Tandem__Sampling sampling;
+        ProtobufCBinaryData *stops;
+        Tandem__ChatMessage *messages;
+        Tandem__ChatMessage **message_ptrs;
+        void **rooms; /* [options.n_chat]: of the messages */
+};
+int generate_wire_init(struct generate_wire *wire, const struct tandem_generate_options *given,
+                       struct tandem_error *err);
+void generate_wire_deinit(struct generate_wire *wire);
 
 /* options.c */
 ProtobufCBinaryData lib_bytes(const char *text, size_t size); /* SIZE_MAX: up to the NUL */

@@ -356,6 +356,24 @@ static void got_score(struct conn *c, uint32_t id, const Tandem__Score *s)
         send_done(c, &job, TANDEM__DONE_REASON__DONE_STOP, NULL, "");
 }
 
+/* The first message's text, whose first byte is the template's. */
+static void got_render(struct conn *c, uint32_t id, const Tandem__Generate *g)
+{
+        Tandem__Rendered message = TANDEM__RENDERED__INIT;
+        uint32_t n = (uint32_t)g->chat[0]->text.len, ends[] = { 1, n };
+        protobuf_c_boolean of_template[] = { true, false };
+        REPLY(RENDERED, rendered, &message);
+
+        ends[1] += strcmp(g->model->name, "longspan") == 0;
+        ends[0] += strcmp(g->model->name, "backspan") == 0 ? n : 0;
+        message.text = g->chat[0]->text;
+        message.n_ids = message.n_span_ends = 2;
+        message.n_span_template = 2 - (strcmp(g->model->name, "fewspans") == 0);
+        message.ids = message.span_ends = ends;
+        message.span_template = of_template;
+        send_reply(c, id, &reply);
+}
+
 static void got_tokenize(struct conn *c, uint32_t id, const Tandem__Tokenize *t)
 {
         Tandem__TokenizeReply message = TANDEM__TOKENIZE_REPLY__INIT;
@@ -645,6 +663,9 @@ static void got_request(struct conn *c, const uint8_t *data, size_t size, const 
                 break;
         case TANDEM__REQUEST__KIND_GENERATE:
                 got_generate(c, r->id, r->generate);
+                break;
+        case TANDEM__REQUEST__KIND_RENDER:
+                got_render(c, r->id, r->render);
                 break;
         case TANDEM__REQUEST__KIND_SCORE:
                 got_score(c, r->id, r->score);

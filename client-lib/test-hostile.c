@@ -10,7 +10,10 @@ static void test_odd_daemons(void **state)
                 const char *model;
                 int code;
         } jobs[] = { { "gap", TANDEM_E_PROTOCOL }, { "future", TANDEM_OK }, { "bytes", TANDEM_OK } };
+        static const char *const spans[] = { "longspan", "backspan", "fewspans" };
         struct fake_config config = FAKE_CONFIG_INIT;
+        struct tandem_generate_options options;
+        struct tandem_rendered *rendered;
         struct tandem_error err;
         struct tandem_job *job;
         struct tandem *t;
@@ -31,6 +34,17 @@ static void test_odd_daemons(void **state)
         }
         t = connect_to(&fake, &config);
         assert_int_equal(tandem_tokenize(t, "wrongkind", "x", 1, 0, &ids, &n, &err), TANDEM_E_PROTOCOL);
+        tandem_close(t);
+        fake_stop(&fake);
+
+        t = connect_to(&fake, &config);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(spans); i++) {
+                tandem_generate_options_init(&options);
+                options.model = spans[i];
+                options.chat = &(struct tandem_message){ "user", "words", 5 };
+                options.n_chat = 1;
+                assert_int_equal(tandem_render(t, &options, &rendered, &err), TANDEM_E_PROTOCOL);
+        }
         tandem_close(t);
         fake_stop(&fake);
 

@@ -454,6 +454,27 @@ TANDEM_API int tandem_tokenize(struct tandem *tandem, const char *model, const c
                                uint32_t **ret_ids, size_t *ret_n, struct tandem_error *err);
 TANDEM_API void tandem_free(void *memory);
 
+/* A part of a prompt, from the end of the one before. Never grows. */
+struct tandem_span {
+        size_t end;       /* in bytes */
+        bool of_template; /* the template wrote it; else it came with the conversation, and no control token is in it */
+};
+
+/* The prompt that a chat becomes. Never grows. */
+struct tandem_rendered {
+        const char *text; /* [size], and a NUL */
+        size_t size;
+        const uint32_t *ids; /* [n_ids] */
+        size_t n_ids;
+        const struct tandem_span *spans; /* [n_spans], which cover the text */
+        size_t n_spans;
+};
+
+/* [blocking] Of options as for tandem_generate(), with a chat. Refuses what that refuses of a chat. Nothing is
+ * generated, and the model's weights are not loaded. *ret is freed with tandem_free(). */
+TANDEM_API int tandem_render(struct tandem *tandem, const struct tandem_generate_options *options,
+                             struct tandem_rendered **ret, struct tandem_error *err);
+
 /* Finished blocks of one kind ("attention", "ffn", …) since the worker's first start. */
 struct tandem_block_count {
         const char *kind;
