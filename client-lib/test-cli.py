@@ -76,7 +76,8 @@ class Usage(unittest.TestCase):
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
                          "generate chat run status doctor report models ps show pull add rm jobs cancel restart load "
-                         "unload stop tokenize embed score schema-check render-template bench top trace help".split())
+                         "unload stop tokenize embed score schema-check render render-template bench top trace "
+                         "help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
             self.assertEqual((a.returncode, a.stdout, a.stderr), (0, b.stdout, b""))
@@ -497,6 +498,17 @@ class Others(unittest.TestCase):
         got = [r for r in support.fake.fresh() if r.get("request") == "tokenize"]
         self.assertEqual([(r["special"], r["no_bos"]) for r in got[-2:]], [(False, False), (True, True)])
         self.assertEqual(tandem("tokenize", "").stdout, b"[2]\n")
+
+    def test_render(self):
+        said = [{"role": "user", "content": "abc"}]
+        for given in (said, {"messages": said}):
+            r = tandem("render", "-m", "tale", "--json", stdin=json.dumps(given).encode())
+            self.assertEqual(json.loads(r.stdout), {"text": "abc", "ids": [1, 3], "spans": [
+                {"end": 1, "template": True}, {"end": 3, "template": False}]})
+        self.assertEqual(tandem("render", stdin=json.dumps(said).encode()).stdout, b"abc")
+        r = tandem("render", stdin=b'{"messages": 1}')
+        self.assertEqual((r.returncode, r.stdout), (1, b""))
+        self.assertIn(b"no messages", r.stderr)
 
     def test_score(self):
         r = tandem("score", "--top", "2", "--ids", "-", stdin=b" [2, 5,6]\n")
