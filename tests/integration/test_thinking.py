@@ -95,12 +95,12 @@ def binds_the_answer():
 @test
 def same_ids_everywhere():
     """A budget, alone and with a schema: after a killed worker, with guesses, in company, the ids that it has alone."""
-    cases = [dict(n=50, temp=1.0, seed=seed, thinking_budget=4 + 5 * seed, chunk=seed % 3,
+    cases = [dict(n=50, temp=1.0, seed=seed, thinking_budget=4 + 5 * ((seed + 2) % 8), chunk=seed % 3,
                   **({"json_schema": json.dumps(SCHEMA)} if seed % 2 else {})) for seed in range(times(4, 30))]
     with daemon("qwen3-thinking") as d:
         want = [Job(d, **thinker(speculation=1, **case)).wait() for case in cases]
         for r, case in zip(want, cases):
-            equal(r.ids[case["thinking_budget"]], CLOSE, "where the budget ends")
+            check(CLOSE in r.ids[:case["thinking_budget"] + 1], "the thought ends within its budget", r.ids)
     guesses = kept_file("\n4294967295\n".join(" ".join(map(str, r.ids)) for r in want), ".ids")
     drafted = 0
     for env, kills in (({"TANDEM_GUESSES": guesses}, False), ({"TANDEM_GUESSES": guesses}, True), ({}, True)):
