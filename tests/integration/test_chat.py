@@ -165,6 +165,11 @@ def render_refused():
         for given, part in (("", "no JSON"), ("{}", "no messages"), ("[]", "no messages"), ("[7]", "#/0: "),
                             ('[{"role": "user", "content": [1]}]', "#/0/content"),
                             ('[{"role": "user", "content": "x", "tool_calls": [3]}]', "#/0/tool_calls/0"),
+                            ('{"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"}',
+                             "#/reasoning_effort: this member is not known here"),
+                            ('[{"role": "user", "content": "x", "weight": 0}]', "#/0/weight"),
+                            ('[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "args": {}}}]}]',
+                             "#/0/tool_calls/0/function/args"),
                             ('[{"role": "ghost", "content": "x"}]', 'bad-request: role "ghost"'),
                             ('{"messages": [{"role": "user", "content": "x"}], "tools": {}}', "bad-request: tools")):
             r = d.cli("render", input=given.encode(), check_exit=1)

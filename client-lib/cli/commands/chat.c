@@ -106,9 +106,8 @@ static void explain_error(const struct chat *chat, const struct tandem_error *er
         if (err->code == TANDEM_E_TOO_LONG)
                 complain("%s: %s. The conversation has outgrown the model's context: /reset begins a new one",
                          err->name, err->message);
-        else if (err->code == TANDEM_E_UNSUPPORTED)
-                complain("%s: %s (a model without a chat template: `tandem generate` continues raw text)", err->name,
-                         err->message);
+        else if (err->code == TANDEM_E_UNSUPPORTED && strstr(err->message, "send the prompt raw"))
+                complain("%s: %s (`tandem generate` continues raw text)", err->name, err->message);
         else if (tandem_connection_error(chat->tandem) && with_person())
                 complain("%s: %s. The conversation is kept; the next message connects again", err->name, err->message);
         else

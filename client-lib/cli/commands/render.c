@@ -71,6 +71,22 @@ static int refuse_node(const struct render_chat *chat, uint32_t node, const char
         return complain("standard input, %s: %s", tdm_json_pointer(&chat->json, node, at, sizeof(at)), what);
 }
 
+/* A member that is not known would make another prompt than the one that is asked for. names: NULL at the end. */
+static int refuse_unknown_members(const struct render_chat *chat, uint32_t object, const char *const *names)
+{
+        for (uint32_t node = tdm_json_get(&chat->json, object)->first; node != TDM_JSON_NONE;
+             node = tdm_json_get(&chat->json, node)->next) {
+                const char *const *name = names;
+                size_t size = tdm_json_get(&chat->json, node)->key_size;
+
+                while (*name && (strlen(*name) != size || memcmp(*name, tdm_json_key(&chat->json, node), size) != 0))
+                        name++;
+                if (!*name)
+                        return refuse_node(chat, node, "this member is not known here");
+        }
+        return 0;
+}
+
 /* A member that is a text without a NUL, or is not there. */
 static int take_text(struct render_chat *chat, uint32_t object, const char *name, const char **ret)
 {
@@ -103,6 +119,8 @@ static char *print_node(const struct render_chat *chat, uint32_t node)
 /* Arguments are an object, or the text of one as OpenAI has it. */
 static int take_call(struct render_chat *chat, uint32_t item, struct tandem_call *to)
 {
+        static const char *const names[] = { "id", "type", "index", "function", "name", "arguments", NULL };
+        static const char *const of_function[] = { "name", "arguments", NULL };
         uint32_t function = tdm_json_member(&chat->json, item, "function"), arguments;
         int r;
 
@@ -111,7 +129,11 @@ static int take_call(struct render_chat *chat, uint32_t item, struct tandem_call
         if (node_type(chat, function) != TDM_JSON_OBJECT)
                 return refuse_node(chat, function, "a call is an object with a function's name and arguments");
         to->id = to->name = "";
-        r = take_text(chat, item, "id", &to->id);
+        r = refuse_unknown_members(chat, item, names);
+        if (r == 0 && function != item)
+                r = refuse_unknown_members(chat, function, of_function);
+        if (r == 0)
+                r = take_text(chat, item, "id", &to->id);
         if (r == 0)
                 r = take_text(chat, function, "name", &to->name);
         if (r != 0)
@@ -149,6 +171,8 @@ static int take_chat_calls(struct render_chat *chat, uint32_t message, size_t i)
 
 static int take_message(struct render_chat *chat, uint32_t node, size_t i)
 {
+        static const char *const names[] = { "role",       "content",      "thinking", "reasoning_content",
+                                             "tool_calls", "tool_call_id", "name",     NULL };
         struct tandem_message_details *details = &chat->details[i];
         struct tandem_message *message = &chat->messages[i];
         uint32_t content;
@@ -167,7 +191,9 @@ static int take_message(struct render_chat *chat, uint32_t node, size_t i)
         *details = (struct tandem_message_details){ .struct_size = sizeof(*details) };
         chat->details_ptrs[i] = details;
         message->role = "";
-        r = take_text(chat, node, "role", &message->role);
+        r = refuse_unknown_members(chat, node, names);
+        if (r == 0)
+                r = take_text(chat, node, "role", &message->role);
         if (r == 0)
                 r = take_text(chat, node, "thinking", &details->thinking);
         if (r == 0 && !details->thinking)
@@ -182,6 +208,7 @@ static int take_message(struct render_chat *chat, uint32_t node, size_t i)
 /* The tree's root is node 0. */
 static int take_conversation(struct render_chat *chat)
 {
+        static const char *const names[] = { "messages", "tools", NULL };
         bool bare = node_type(chat, 0) == TDM_JSON_ARRAY;
         uint32_t list = bare ? 0 : tdm_json_member(&chat->json, 0, "messages"), tools, item;
         size_t i = 0;
@@ -189,6 +216,10 @@ static int take_conversation(struct render_chat *chat)
 
         if (node_type(chat, list) != TDM_JSON_ARRAY || tdm_json_get(&chat->json, list)->n == 0)
                 return complain("standard input: there are no messages (give {\"messages\": […]}, or a list of them)");
+        if (!bare)
+                r = refuse_unknown_members(chat, 0, names);
+        if (r != 0)
+                return r;
         chat->n = tdm_json_get(&chat->json, list)->n;
         chat->messages = calloc(chat->n, sizeof(*chat->messages));
         chat->details = calloc(chat->n, sizeof(*chat->details));
