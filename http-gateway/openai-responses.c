@@ -287,11 +287,11 @@ static int check_thoughts(struct generation_request *r, const json_t *thoughts, 
 static int take_thoughts(struct generation_request *r, const json_t *thoughts, struct failure *f)
 {
         const json_t *content = json_get(thoughts, "content");
+        struct buffer texts = { 0 };
 
         for (size_t i = 0; i < json_array_size(content); i++)
-                if (request_add_thinking(r, json_get_string(json_array_get(content, i), "text", ""), f) != 0)
-                        return f->status;
-        return 0;
+                thinking_join(&texts, json_get_string(json_array_get(content, i), "text", ""));
+        return request_add_thinking(r, &texts, f);
 }
 
 static int take_input(struct generation_request *r, struct failure *f)

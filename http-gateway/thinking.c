@@ -104,14 +104,30 @@ int request_take_think(struct generation_request *r, struct failure *f)
 
 /* ---- thoughts that come back ---- */
 
-int request_add_thinking(struct generation_request *r, const char *text, struct failure *f)
+void thinking_join(struct buffer *thoughts, const char *text)
 {
-        struct tandem_message_details *d = request_last_details(r);
+        if (*text && thoughts->size > 0)
+                buffer_add_text(thoughts, "\n");
+        if (*text)
+                buffer_add_text(thoughts, text);
+}
 
-        if (!*text)
+int request_add_thinking(struct generation_request *r, struct buffer *thoughts, struct failure *f)
+{
+        struct tandem_message_details *d;
+        struct buffer all = { 0 };
+        const char *text;
+
+        if (thoughts->size == 0 && !thoughts->failed)
                 return 0;
+        d = request_last_details(r);
         if (d && d->thinking)
-                text = request_keep_joined(r, d->thinking, text);
+                thinking_join(&all, d->thinking);
+        if (!thoughts->failed)
+                thinking_join(&all, thoughts->data);
+        all.failed |= thoughts->failed;
+        buffer_free(thoughts);
+        text = request_keep_text(r, &all);
         if (!d || !text)
                 return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
         d->thinking = text;

@@ -14,8 +14,11 @@ int request_take_reasoning(struct generation_request *r, struct failure *f);
 int request_take_anthropic_thinking(struct generation_request *r, struct failure *f);
 /* Ollama's `think`: true, false, or a level. */
 int request_take_think(struct generation_request *r, struct failure *f);
-/* Thoughts in front of the last message, which is the assistant's; those that it has already come first. */
-int request_add_thinking(struct generation_request *r, const char *text, struct failure *f);
+/* A thought behind others, with a line end between them. */
+void thinking_join(struct buffer *thoughts, const char *text);
+/* Thoughts, which are taken over, in front of the last message, which is the assistant's; those that it has already
+ * come first. */
+int request_add_thinking(struct generation_request *r, struct buffer *thoughts, struct failure *f);
 /* A block `thinking` of a message: its signature is that of its text. */
 int request_take_thinking_block(struct generation_request *r, const json_t *block, const char *name,
                                 const char **ret_text, struct failure *f);

@@ -234,18 +234,16 @@ static const char *text_keep(struct generation_request *r, char *text)
         return text;
 }
 
-const char *request_keep_joined(struct generation_request *r, const char *a, const char *b)
+const char *request_keep_text(struct generation_request *r, struct buffer *text)
 {
-        struct buffer text = { 0 };
+        char *data = text->data;
 
-        buffer_add_text(&text, a);
-        buffer_add_text(&text, "\n");
-        buffer_add_text(&text, b);
-        if (text.failed) {
-                buffer_free(&text);
+        if (text->failed) {
+                buffer_free(text);
                 return NULL;
         }
-        return text_keep(r, text.data);
+        *text = (struct buffer){ 0 };
+        return text_keep(r, data);
 }
 
 /* Of a value, with its numbers as the request has them. */
@@ -357,6 +355,7 @@ int request_take_message_tools(struct generation_request *r, const json_t *messa
 static int take_thoughts(struct generation_request *r, const char *role, const json_t *blocks, const char *where,
                          struct failure *f)
 {
+        struct buffer thoughts = { 0 };
         json_t *block;
         size_t i;
 
@@ -369,11 +368,13 @@ static int take_thoughts(struct generation_request *r, const char *role, const j
 
                 if (strcmp(json_get_string(block, "type", ""), "thinking") != 0)
                         continue;
-                if (request_take_thinking_block(r, block, where, &text, f) != 0 ||
-                    request_add_thinking(r, text, f) != 0)
+                if (request_take_thinking_block(r, block, where, &text, f) != 0) {
+                        buffer_free(&thoughts);
                         return f->status;
+                }
+                thinking_join(&thoughts, text);
         }
-        return 0;
+        return request_add_thinking(r, &thoughts, f);
 }
 
 /* A message's blocks: those of text are collected, answers become messages in front of them, calls belong to it. */

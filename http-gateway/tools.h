@@ -33,8 +33,8 @@ int request_take_message_tools(struct generation_request *r, const json_t *messa
 /* Messages whose blocks may be calls and answers. An answer becomes a message of its own. */
 int request_take_anthropic_messages(struct generation_request *r, const json_t *messages,
                                     const struct param_table *table, struct failure *f);
-/* Both texts with a line end between them, kept as long as the request; NULL: no memory. */
-const char *request_keep_joined(struct generation_request *r, const char *a, const char *b);
+/* The text, which is taken over and kept as long as the request; NULL: no memory. */
+const char *request_keep_text(struct generation_request *r, struct buffer *text);
 /* Of the last message; NULL: no memory. */
 struct tandem_message_details *request_last_details(struct generation_request *r);
 /* [n_messages], or NULL: for libtandem. */
