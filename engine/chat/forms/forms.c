@@ -1,6 +1,8 @@
 /* A form's life, and what it says of itself. */
 #include "engine/chat/forms/private.h"
 
+#define MARK_MAX 256u /* bytes; those of known templates have less than half of it */
+
 static void texts_free(char **texts, size_t n)
 {
         for (size_t i = 0; i < n; i++)
@@ -59,6 +61,43 @@ int tdm_chat_form_new_generic(struct tdm_chat_form **ret, const char *why)
         return 0;
 }
 
+static bool is_long(const char *mark)
+{
+        return mark && strlen(mark) > MARK_MAX;
+}
+
+/* The parser holds what may be a mark, and every job has copies of them. */
+static int long_marks_drop(struct tdm_chat_form *form)
+{
+        const struct tdm_form_call_marks *m = &form->marks;
+        const char *const marks[] = { m->start, m->before,    m->between,      m->gap,       m->after,      m->open,
+                                      m->next,  m->value_end, m->close_string, m->empty_gap, m->empty_after };
+        bool has_long = false;
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(marks); i++)
+                has_long |= is_long(marks[i]);
+        for (unsigned i = 0; i < TDM_FORM_N_TYPES; i++)
+                has_long |= is_long(m->as[i]);
+        if (has_long && form->calls != TDM_FORM_CALLS_GENERIC) {
+                form->calls = TDM_FORM_CALLS_GENERIC;
+                tdm_form_why(form, "a mark of its calls is too long");
+        }
+        if (is_long(form->think_begin) || is_long(form->think_end)) {
+                free(steal_ptr(&form->think_begin));
+                free(steal_ptr(&form->think_end));
+                free(steal_ptr(&form->thinking_key));
+                form->prompt_default = form->prompt_on = form->prompt_off = TDM_FORM_PROMPT_SILENT;
+        }
+        if (is_long(form->text_begin) || is_long(form->text_end)) {
+                free(steal_ptr(&form->text_begin));
+                free(steal_ptr(&form->text_end));
+        }
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(form->ends); i++)
+                if (is_long(form->ends[i]))
+                        form->ends[i][MARK_MAX] = '\0';
+        return form->calls == TDM_FORM_CALLS_GENERIC ? generic_set(form) : 0;
+}
+
 int tdm_chat_form_derive(struct tdm_chat_form **ret, const struct tdm_template *template, const char *bos,
                          const char *eos)
 {
@@ -70,8 +109,8 @@ int tdm_chat_form_derive(struct tdm_chat_form **ret, const struct tdm_template *
         r = form ? tdm_form_derive_thinking(form, &p) : -ENOMEM;
         if (r == 0)
                 r = tdm_form_derive_calls(form, &p);
-        if (r == 0 && form->calls == TDM_FORM_CALLS_GENERIC)
-                r = generic_set(form);
+        if (r == 0)
+                r = long_marks_drop(form);
         if (r < 0 || p.failed)
                 return -ENOMEM;
         *ret = steal_ptr(&form);

@@ -44,6 +44,7 @@ static inline struct tdm_form_text tdm_form_string(const char *text)
 struct tdm_form_probe {
         const struct tdm_template *template;
         const char *bos, *eos;
+        uint64_t steps;    /* of all renderings so far */
         bool is_exhausted; /* a limit was reached: the template is not asked again */
         bool failed;       /* no memory */
         char refusal[96];  /* of the last rendering */

@@ -3,6 +3,7 @@
 
 /* What a rendering may cost: the templates that are known need a hundredth of it. */
 #define PROBE_STEPS 100000u
+#define PROBES_STEPS 1000000u /* of all together */
 #define PROBE_BYTES ((size_t)4 << 20)
 
 static const char tools[] =
@@ -15,7 +16,8 @@ static const char tools[] =
 
 static char *input_render(struct tdm_form_probe *p, const char *input, size_t size)
 {
-        const struct tdm_template_limits limits = { .steps = PROBE_STEPS, .bytes = PROBE_BYTES };
+        const struct tdm_template_limits limits = { .steps = TDM_MIN(PROBE_STEPS, PROBES_STEPS - p->steps),
+                                                    .bytes = PROBE_BYTES };
         struct tm now = { .tm_year = 126, .tm_mon = 0, .tm_mday = 15, .tm_hour = 12, .tm_isdst = -1 };
         struct tdm_json json = { 0 };
         struct tdm_template_input in = { .json = &json, .bos = p->bos, .eos = p->eos, .now = &now };
@@ -27,6 +29,7 @@ static char *input_render(struct tdm_form_probe *p, const char *input, size_t si
         r = tdm_json_parse(&json, input, size, 64, &err);
         if (r == 0)
                 r = tdm_template_render(p->template, &in, &limits, &result, &err);
+        p->steps += result.steps;
         if (r == 0)
                 text = steal_ptr(&result.text);
         else

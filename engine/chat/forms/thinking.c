@@ -275,8 +275,10 @@ static int text_begin_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
             tdm_form_ends_with(tdm_form_string(prompt), tdm_form_string(TDM_FORM_ASKED)))
                 return 0;
         rest = tdm_form_trim(tdm_form_cut(tdm_form_string(text), size, at));
-        if (rest.size == 0 || (form->think_begin && (tdm_form_find(rest, form->think_begin, 0) != SIZE_MAX ||
-                                                     tdm_form_find(rest, form->think_end, 0) != SIZE_MAX)))
+        if (rest.size < 3 || (rest.data[0] != '<' && rest.data[0] != '['))
+                return 0; /* words that an answer may hold too */
+        if (form->think_begin && (tdm_form_find(rest, form->think_begin, 0) != SIZE_MAX ||
+                                  tdm_form_find(rest, form->think_end, 0) != SIZE_MAX))
                 return 0;
         form->text_begin = tdm_form_copy(rest);
         if (!form->text_begin)

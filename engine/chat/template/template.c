@@ -309,6 +309,7 @@ int tdm_template_render(const struct tdm_template *template, const struct tdm_te
         if (!setjmp(r->core.out))
                 render_body(r, ret);
         code = r->core.code;
+        ret->steps = limits->steps - r->core.steps_left;
         if (code && r->core.refusal)
                 ret->refusal = strndup(r->core.refusal->data, r->core.refusal->size);
         tdm_jinja_free_all(&r->core);

@@ -53,7 +53,8 @@ struct tdm_template_result {
         size_t size;
         struct tdm_template_span *spans;
         size_t n_spans;
-        char *refusal; /* what the template itself says with raise_exception(), else NULL */
+        char *refusal;  /* what the template itself says with raise_exception(), else NULL */
+        uint64_t steps; /* that it took */
 };
 
 /* TDM_E_BAD_REQUEST: the template refuses the conversation (refusal is set), or it fails on it; err says the line and
