@@ -27,8 +27,8 @@ install(FILES ${completions}/tandem.fish
 
 # What an installed person reads: messages and manual pages name these, and they each other. A link to what is not
 # installed becomes its text.
-set(pages dbus-api.md exactness.md http-api.md npu-kernels.md placement.md sandboxed-apps.md security.md serving.md
-  speculation.md structured-output.md)
+set(pages chat.md dbus-api.md exactness.md http-api.md npu-kernels.md placement.md sandboxed-apps.md security.md
+  serving.md speculation.md structured-output.md)
 foreach(page ${pages})
   set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/${page})
   file(READ ${CMAKE_SOURCE_DIR}/docs/${page} text)
