@@ -275,7 +275,7 @@ static int text_begin_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
             tdm_form_ends_with(tdm_form_string(prompt), tdm_form_string(TDM_FORM_ASKED)))
                 return 0;
         rest = tdm_form_trim(tdm_form_cut(tdm_form_string(text), size, at));
-        if (rest.size < 3 || (rest.data[0] != '<' && rest.data[0] != '['))
+        if (rest.size < 3 || (!memchr(rest.data, '<', rest.size) && !memchr(rest.data, '[', rest.size)))
                 return 0; /* words that an answer may hold too */
         if (form->think_begin && (tdm_form_find(rest, form->think_begin, 0) != SIZE_MAX ||
                                   tdm_form_find(rest, form->think_end, 0) != SIZE_MAX))
