@@ -510,6 +510,31 @@ static void test_values(void **state)
         model_deinit(&m);
 }
 
+/* A control piece that the model writes within arguments leaves its letters, and they stay UTF-8. */
+static void test_piece_in_arguments(void **state)
+{
+        static const char tools[] = "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{}}}}]";
+        static const char turn[] =
+                "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x\xff<|y|>z\"}}\n</tool_call>";
+        const struct tdm_form_use use = { .tools = tools, .tools_size = sizeof(tools) - 1 };
+        _cleanup_(tdm_form_parser_destroyp) struct tdm_form_parser *parser = NULL;
+        const struct tdm_form_part *parts;
+        static struct parsed got;
+        struct model m;
+        unsigned k = 0;
+        size_t n;
+
+        while (strcmp(styles[k].name, "qwen3") != 0)
+                k++;
+        (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+        assert_int_equal(tdm_form_parser_new(&parser, m.form, NULL, &use), 0);
+        assert_int_equal(tdm_form_parser_push(parser, turn, sizeof(turn) - 1, &parts, &n), 0);
+        parsed_add(&got, parts, n);
+        assert_int_equal(got.n_calls, 1);
+        assert_string_equal(got.calls[0].arguments, "{\"a\": \"x<|y|>z\"}");
+        model_deinit(&m);
+}
+
 /* ---- a folder of templates ---- */
 
 static unsigned n_templates, n_calls_shown, n_derived, n_wrong_templates;
@@ -557,8 +582,11 @@ static void test_folder(void **state)
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(test_round_trip), cmocka_unit_test(test_generic),
-                                            cmocka_unit_test(test_grammar), cmocka_unit_test(test_values),
+        const struct CMUnitTest tests[] = { cmocka_unit_test(test_round_trip),
+                                            cmocka_unit_test(test_generic),
+                                            cmocka_unit_test(test_grammar),
+                                            cmocka_unit_test(test_values),
+                                            cmocka_unit_test(test_piece_in_arguments),
                                             cmocka_unit_test(test_folder) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -575,7 +575,8 @@ static void pattern_take(struct tdm_form_parser *p, const struct pattern *x)
                 call_end(p);
         if (from == IN_THOUGHT && next == IN_THOUGHT && p->said) {
                 for (const char *c = bytes; *c; c++)
-                        word_say(p, *c); /* in the midst of a thought, its own beginning is a word */
+                        if ((uint8_t)*c != TDM_MARKER_BYTE)
+                                word_say(p, *c); /* in the midst of a thought, its own beginning is a word */
                 return;
         }
         if (next == IN_TEXT && from == IN_THOUGHT && p->has_tools && !p->marks.calls.start)
@@ -666,7 +667,7 @@ static void parser_take(struct tdm_form_parser *p, char byte, bool in_piece)
                 parser_enter(p, BEHIND_NAME);
         }
         if (p->state == IN_ARGUMENTS) {
-                if (p->depth == 0 && byte != '{')
+                if ((p->depth == 0 && byte != '{') || (uint8_t)byte == TDM_MARKER_BYTE)
                         return;
                 json_take(p, byte);
                 if (p->depth == 0)
