@@ -267,7 +267,8 @@ class Held(Folder):
 
     def keep_busy(self):
         self.ask("generate", "-n", "3000", "--ignore-end", "Once")
-        wait_for(lambda: self.call("jobs")["jobs"], "a job that runs", 30)
+        # While its model is loaded, jobs of another one would still run.
+        wait_for(lambda: any(j.get("generated_tokens") for j in self.call("jobs")["jobs"]), "a job that runs", 30)
 
     def end(self):
         """The second signal cancels what runs."""
