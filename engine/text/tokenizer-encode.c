@@ -70,27 +70,48 @@ static bool wants_prefix(const struct tdm_tokenizer *t, uint32_t behind)
         return t->add_space_prefix && (behind == TDM_NO_PIECE || t->pieces[behind].type != TDM_PIECE_USER_DEFINED);
 }
 
+/* Special pieces that begin at bytes from begin to end of a text. */
+struct specials_window {
+        size_t begin, end;
+        uint32_t *matches; /* [end - begin], at most WINDOW_BYTES */
+};
+
+/* The special piece that begins at a place of the text, which is read up to size; or TDM_NO_PIECE. Places come in
+ * order. */
+static int special_at(struct tdm_encoder *e, struct specials_window *w, const uint8_t *text, size_t at, size_t size,
+                      bool controls, uint32_t *ret)
+{
+        const struct tdm_tokenizer *t = e->t;
+        int r;
+
+        if (at >= w->end) {
+                w->begin = at;
+                w->end = at + TDM_MIN(size - at, (size_t)WINDOW_BYTES);
+                r = tdm_encoder_spend(e, TDM_MIN(w->end - at + t->specials.max_bytes, size - at));
+                if (r < 0)
+                        return r;
+                tdm_tokenizer_match_specials(t, text + at, size - at, w->end - at, controls, w->matches);
+        }
+        *ret = w->matches[at - w->begin];
+        return 0;
+}
+
 /* matches has room for min(size, WINDOW_BYTES) ids. behind: the special piece before the text, or TDM_NO_PIECE. */
 static int encode_text(struct tdm_encoder *e, const uint8_t *text, size_t size, bool controls, uint32_t behind,
                        uint32_t *matches)
 {
         const struct tdm_tokenizer *t = e->t;
         bool prefix = wants_prefix(t, behind);
-        size_t start = 0, at = 0, window = 0, window_end = 0;
+        struct specials_window window = { .matches = matches };
+        size_t start = 0, at = 0;
         int r, length;
 
         while (at < size) {
                 uint32_t id;
 
-                if (at >= window_end) {
-                        window = at;
-                        window_end = at + TDM_MIN(size - at, (size_t)WINDOW_BYTES);
-                        r = tdm_encoder_spend(e, TDM_MIN(window_end - window + t->specials.max_bytes, size - at));
-                        if (r < 0)
-                                return r;
-                        tdm_tokenizer_match_specials(t, text + at, size - at, window_end - window, controls, matches);
-                }
-                id = matches[at - window];
+                r = special_at(e, &window, text, at, size, controls, &id);
+                if (r < 0)
+                        return r;
                 if (id == TDM_NO_PIECE) {
                         length = tdm_character_length(text + at, size - at);
                         at += length > 0 ? (size_t)length : 1;
@@ -139,21 +160,15 @@ static int walk_flush(struct tdm_encoder *e, struct spans_walk *w, size_t end)
 static int walk_trusted(struct tdm_encoder *e, struct spans_walk *w, size_t at, size_t end)
 {
         const struct tdm_tokenizer *t = e->t;
-        size_t window = at, window_end = at;
+        struct specials_window window = { at, at, w->matches };
         int r, length;
 
         while (at < end) {
                 uint32_t id;
 
-                if (at >= window_end) {
-                        window = at;
-                        window_end = at + TDM_MIN(end - at, (size_t)WINDOW_BYTES);
-                        r = tdm_encoder_spend(e, TDM_MIN(window_end - window + t->specials.max_bytes, end - at));
-                        if (r < 0)
-                                return r;
-                        tdm_tokenizer_match_specials(t, w->text + at, end - at, window_end - window, true, w->matches);
-                }
-                id = w->matches[at - window];
+                r = special_at(e, &window, w->text, at, end, true, &id);
+                if (r < 0)
+                        return r;
                 if (id == TDM_NO_PIECE) {
                         length = tdm_character_length(w->text + at, end - at);
                         at += length > 0 ? (size_t)length : 1;
