@@ -265,9 +265,8 @@ void tdm_fleet_worker_lost(struct tdm_fleet_worker *w, enum tdm_fleet_blame blam
         begin_dying(w, false);
         tdm_fleet_worker_kill(w);
         end_its_epoch(w, reason, guilty);
-        if (w->process.pidfd <
-            0) { /* a unit that never said who it is: it was handed nothing, and no pidfd will tell its end
-                             */
+        /* A unit that never said who it is was handed nothing, and no pidfd will tell its end. */
+        if (w->process.pidfd < 0) {
                 tdm_fleet_unit_give_up(w);
                 life_is_over(w);
         }
