@@ -70,9 +70,9 @@ int tdm_constraint_charge(struct tdm_constraint *c, struct tdm_error *err)
 
 static int read_choice(struct tdm_constraint *c, const struct tdm_job_options *o, struct tdm_error *err)
 {
-        static const char *const names[] = { [TDM_CHAT_CHOICE_AUTO] = "auto",
-                                             [TDM_CHAT_CHOICE_NONE] = "none",
-                                             [TDM_CHAT_CHOICE_REQUIRED] = "required" };
+        static const char *const names[] = { [TDM_FORM_CHOICE_AUTO] = "auto",
+                                             [TDM_FORM_CHOICE_NONE] = "none",
+                                             [TDM_FORM_CHOICE_REQUIRED] = "required" };
         static const char function[] = "function:";
 
         c->use.one_call = o->one_call;
@@ -81,7 +81,7 @@ static int read_choice(struct tdm_constraint *c, const struct tdm_job_options *o
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(names); i++) {
                 if (strcmp(o->tool_choice, names[i]) != 0)
                         continue;
-                c->use.choice = (enum tdm_chat_choice)i;
+                c->use.choice = (enum tdm_form_choice)i;
                 return 0;
         }
         if (strncmp(o->tool_choice, function, sizeof(function) - 1) != 0)
@@ -91,7 +91,7 @@ static int read_choice(struct tdm_constraint *c, const struct tdm_job_options *o
         c->choice = strdup(o->tool_choice + sizeof(function) - 1);
         if (!c->choice)
                 return tdm_error_set(err, -ENOMEM, "out of memory");
-        c->use.choice = TDM_CHAT_CHOICE_NAMED;
+        c->use.choice = TDM_FORM_CHOICE_NAMED;
         c->use.name = (struct tdm_chat_text){ c->choice, strlen(c->choice) };
         return 0;
 }

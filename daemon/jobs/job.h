@@ -84,7 +84,7 @@ struct tdm_job_token {
         size_t size;
         const struct tdm_top *top; /* [n_top]: the likeliest tokens, where the job asks for them */
         uint32_t n_top;
-        const struct tdm_chat_part *parts; /* [n_parts] of a chat: thoughts and calls, which are no text */
+        const struct tdm_form_part *parts; /* [n_parts] of a chat: thoughts and calls, which are no text */
         size_t n_parts;
 };
 
@@ -164,7 +164,7 @@ struct tdm_job_text {
         char *room;                        /* for the texts of the tokens of one step: [n_rooms][room_size] */
         size_t room_size;
         uint32_t n_rooms, room_at;                                  /* that of the next token */
-        char tail[64 + 2 * TDM_CHAT_HELD_MAX + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
+        char tail[64 + 2 * TDM_FORM_HELD_MAX + TDM_MAX_STOP_BYTES]; /* text still held when it ended */
         size_t tail_size;
 };
 

@@ -8,13 +8,13 @@
 struct room {
         char *data;
         size_t capacity;
-        struct tdm_chat_part *parts;
+        struct tdm_form_part *parts;
         size_t parts_capacity;
 };
 
 struct tdm_turn {
         const struct tdm_tokenizer *tokenizer;
-        struct tdm_chat_parser *parser;
+        struct tdm_form_parser *parser;
         uint32_t thinking_tokens;
         struct room rooms[1 + TDM_MAX_GUESSES];
         uint32_t room_at;
@@ -40,7 +40,7 @@ void tdm_turn_destroy(struct tdm_turn *turn)
 {
         if (!turn)
                 return;
-        tdm_chat_parser_destroy(turn->parser);
+        tdm_form_parser_destroy(turn->parser);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(turn->rooms); i++) {
                 free(turn->rooms[i].data);
                 free(turn->rooms[i].parts);
@@ -59,7 +59,7 @@ static int room_grow(struct room *room, size_t size, size_t n_parts)
                 room->capacity = size;
         }
         if (n_parts > room->parts_capacity) {
-                struct tdm_chat_part *parts = reallocarray(room->parts, n_parts, sizeof(*parts));
+                struct tdm_form_part *parts = reallocarray(room->parts, n_parts, sizeof(*parts));
 
                 if (!parts)
                         return -ENOMEM;
@@ -70,18 +70,18 @@ static int room_grow(struct room *room, size_t size, size_t n_parts)
 }
 
 /* Copies parts, whose memory the parser uses again for the next token. */
-static int keep_parts(struct room *room, const struct tdm_chat_part *parts, size_t n, struct tdm_job_token *token)
+static int keep_parts(struct room *room, const struct tdm_form_part *parts, size_t n, struct tdm_job_token *token)
 {
         size_t n_text = 0, n_other = 0, n_kept = 0, at;
 
         for (size_t i = 0; i < n; i++)
-                *(parts[i].kind == TDM_CHAT_PART_TEXT ? &n_text : &n_other) += parts[i].size;
+                *(parts[i].kind == TDM_FORM_PART_TEXT ? &n_text : &n_other) += parts[i].size;
         if (room_grow(room, n_text + TDM_MAX_STOP_BYTES + n_other, n) < 0)
                 return -ENOMEM;
         at = n_text + TDM_MAX_STOP_BYTES;
         n_text = 0;
         for (size_t i = 0; i < n; i++) {
-                bool is_text = parts[i].kind == TDM_CHAT_PART_TEXT;
+                bool is_text = parts[i].kind == TDM_FORM_PART_TEXT;
                 char *to = room->data + (is_text ? n_text : at);
 
                 if (parts[i].size > 0)
@@ -102,7 +102,7 @@ static int keep_parts(struct room *room, const struct tdm_chat_part *parts, size
 int tdm_turn_take(struct tdm_turn *turn, uint32_t id, const char *data, size_t size, struct tdm_job_token *token)
 {
         enum tdm_chat_place before = tdm_turn_place(turn);
-        const struct tdm_chat_part *parts;
+        const struct tdm_form_part *parts;
         char marker[1 + TDM_MARKER_MAX];
         struct room *room = &turn->rooms[turn->room_at];
         const char *piece;
@@ -113,7 +113,7 @@ int tdm_turn_take(struct tdm_turn *turn, uint32_t id, const char *data, size_t s
                 size = tdm_vocabulary_marker(turn->tokenizer, id, marker, sizeof(marker));
                 data = marker;
         }
-        if (tdm_chat_parser_push(turn->parser, data, size, &parts, &n_parts) < 0)
+        if (tdm_form_parser_push(turn->parser, data, size, &parts, &n_parts) < 0)
                 return -ENOMEM;
         turn->thinking_tokens += before != TDM_CHAT_IN_ANSWER || tdm_turn_place(turn) != TDM_CHAT_IN_ANSWER;
         return keep_parts(room, parts, n_parts, token);
@@ -132,15 +132,15 @@ uint32_t tdm_turn_thinking_tokens(const struct tdm_turn *turn)
 /* Only text is left to say: a call or a thought that was cut off stays so. */
 size_t tdm_turn_finish(struct tdm_turn *turn, char *data, size_t size)
 {
-        const struct tdm_chat_part *parts;
+        const struct tdm_form_part *parts;
         size_t n_parts, n = 0;
 
         for (unsigned i = 0; i < 2; i++) {
-                if ((i == 0 ? tdm_chat_parser_push(turn->parser, data, size, &parts, &n_parts) :
-                              tdm_chat_parser_finish(turn->parser, &parts, &n_parts)) < 0)
+                if ((i == 0 ? tdm_form_parser_push(turn->parser, data, size, &parts, &n_parts) :
+                              tdm_form_parser_finish(turn->parser, &parts, &n_parts)) < 0)
                         return n;
                 for (size_t k = 0; k < n_parts; k++) {
-                        if (parts[k].kind != TDM_CHAT_PART_TEXT || n + parts[k].size > TDM_TURN_TAIL_BYTES)
+                        if (parts[k].kind != TDM_FORM_PART_TEXT || n + parts[k].size > TDM_TURN_TAIL_BYTES)
                                 continue;
                         memcpy(data + n, parts[k].data, parts[k].size);
                         n += parts[k].size;

@@ -25,7 +25,7 @@ enum tdm_chat_place tdm_turn_place(const struct tdm_turn *turn);
 uint32_t tdm_turn_thinking_tokens(const struct tdm_turn *turn);
 /* The last bytes, data [size], and what is still held. Returns the text of it, which is written to data, of which
  * TDM_TURN_TAIL_BYTES more than size can be written. */
-#define TDM_TURN_TAIL_BYTES (2 * TDM_CHAT_HELD_MAX)
+#define TDM_TURN_TAIL_BYTES (2 * TDM_FORM_HELD_MAX)
 size_t tdm_turn_finish(struct tdm_turn *turn, char *data, size_t size);
 
 #endif

@@ -187,7 +187,7 @@ static void assert_call(const struct chat *c, const struct conversation *convers
 {
         const struct tdm_chat_tool_use use = { .tools = conversation->options.tools };
         char name[80], arguments[512] = "", want[512], got[80] = "", bytes[64];
-        struct tdm_chat_parser *parser;
+        struct tdm_form_parser *parser;
         struct tdm_vocabulary *vocabulary;
         struct tdm_grammar *grammar;
         struct tdm_matcher *matcher;
@@ -207,7 +207,7 @@ static void assert_call(const struct chat *c, const struct conversation *convers
         assert_int_equal(tdm_matcher_new(&matcher, grammar, vocabulary), 0);
         assert_int_equal(tdm_chat_parser_new(&parser, c->chat, use.tools, false), 0);
         for (ssize_t i = 0; i < n; i++) {
-                const struct tdm_chat_part *parts;
+                const struct tdm_form_part *parts;
                 const char *data;
                 size_t n_parts, size = tdm_tokenizer_piece(c->tokenizer, ids[i], false, &data);
 
@@ -217,11 +217,11 @@ static void assert_call(const struct chat *c, const struct conversation *convers
                         data = bytes;
                         size = tdm_vocabulary_marker(c->tokenizer, ids[i], bytes, sizeof(bytes));
                 }
-                assert_int_equal(tdm_chat_parser_push(parser, data, size, &parts, &n_parts), 0);
+                assert_int_equal(tdm_form_parser_push(parser, data, size, &parts, &n_parts), 0);
                 for (size_t k = 0; k < n_parts; k++) {
-                        if (parts[k].kind == TDM_CHAT_PART_CALL)
+                        if (parts[k].kind == TDM_FORM_PART_CALL)
                                 snprintf(got, sizeof(got), "%.*s", (int)parts[k].size, parts[k].data);
-                        else if (parts[k].kind == TDM_CHAT_PART_ARGUMENTS)
+                        else if (parts[k].kind == TDM_FORM_PART_ARGUMENTS)
                                 strncat(arguments, parts[k].data, parts[k].size);
                 }
         }
@@ -230,7 +230,7 @@ static void assert_call(const struct chat *c, const struct conversation *convers
         /* The templates write the same JSON with spaces behind its marks; no value here has one. */
         snprintf(want, sizeof(want), "%.*s", (int)call->arguments.size, call->arguments.data);
         assert_string_equal(without_spaces(arguments), without_spaces(want));
-        tdm_chat_parser_destroy(parser);
+        tdm_form_parser_destroy(parser);
         tdm_matcher_destroy(matcher);
         tdm_grammar_unref(grammar);
         tdm_vocabulary_unref(vocabulary);

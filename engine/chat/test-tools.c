@@ -49,16 +49,16 @@ static size_t bytes_of(const struct chat *c, const char *turn, char *to)
         return size;
 }
 
-static char *write_parts(char *to, const struct tdm_chat_part *parts, size_t n, enum tdm_chat_part_kind *last)
+static char *write_parts(char *to, const struct tdm_form_part *parts, size_t n, enum tdm_form_part_kind *last)
 {
         static const char *const names[] = { "text:", "thinking:", "call:", "" };
 
         for (size_t i = 0; i < n; i++) {
-                if (parts[i].kind != *last || parts[i].kind == TDM_CHAT_PART_CALL)
+                if (parts[i].kind != *last || parts[i].kind == TDM_FORM_PART_CALL)
                         to = add(to, "|%s", names[parts[i].kind]);
                 to = add(to, "%.*s", (int)parts[i].size, parts[i].data);
                 *last = parts[i].kind;
-                assert_int_equal(strlen(parts[i].id), parts[i].kind == TDM_CHAT_PART_CALL ? TDM_CHAT_CALL_ID_BYTES : 0);
+                assert_int_equal(strlen(parts[i].id), parts[i].kind == TDM_FORM_PART_CALL ? TDM_FORM_ID_BYTES : 0);
         }
         return to;
 }
@@ -70,9 +70,9 @@ static void assert_parts(const struct chat *c, const char *turn, const char *wan
         size_t size = bytes_of(c, turn, bytes);
 
         for (size_t step = 1; step <= size + 1; step += step > 12 ? 17 : 1) {
-                enum tdm_chat_part_kind last = (enum tdm_chat_part_kind)99;
-                const struct tdm_chat_part *parts;
-                struct tdm_chat_parser *parser;
+                enum tdm_form_part_kind last = (enum tdm_form_part_kind)99;
+                const struct tdm_form_part *parts;
+                struct tdm_form_parser *parser;
                 char *to = got;
                 size_t n;
 
@@ -82,14 +82,14 @@ static void assert_parts(const struct chat *c, const char *turn, const char *wan
                                                      tdm_chat_opens_thought(c->chat, true, TDM_CHAT_THINK_AS_TRAINED)),
                                  0);
                 for (size_t at = 0; at < size; at += step) {
-                        assert_int_equal(tdm_chat_parser_push(parser, bytes + at, TDM_MIN(step, size - at), &parts, &n),
+                        assert_int_equal(tdm_form_parser_push(parser, bytes + at, TDM_MIN(step, size - at), &parts, &n),
                                          0);
                         to = write_parts(to, parts, n, &last);
                 }
-                assert_int_equal(tdm_chat_parser_finish(parser, &parts, &n), 0);
+                assert_int_equal(tdm_form_parser_finish(parser, &parts, &n), 0);
                 to = write_parts(to, parts, n, &last);
                 assert_string_equal(got, want);
-                tdm_chat_parser_destroy(parser);
+                tdm_form_parser_destroy(parser);
         }
 }
 
@@ -121,7 +121,7 @@ static void check(const char *family, const char *turn, unsigned choices, const 
 
         for (unsigned i = 0; i < 5; i++) {
                 struct tdm_chat_tool_use use = { .tools = { tools, sizeof(tools) - 1 },
-                                                 .choice = (enum tdm_chat_choice)(i % 4),
+                                                 .choice = (enum tdm_form_choice)(i % 4),
                                                  .name = { "get_weather", 11 },
                                                  .one_call = i == 4,
                                                  .thought_is_open = tdm_chat_opens_thought(c.chat, true,
@@ -276,7 +276,7 @@ static void refuses(const char *family, const char *given, const char *name, int
         struct tdm_error err = { 0 };
 
         if (name) {
-                use.choice = TDM_CHAT_CHOICE_NAMED;
+                use.choice = TDM_FORM_CHOICE_NAMED;
                 use.name = (struct tdm_chat_text){ name, strlen(name) };
         }
         assert_int_equal(tdm_chat_tools_grammar(&grammar, c.chat, &use, NULL, &err), code);

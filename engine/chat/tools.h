@@ -8,39 +8,21 @@
 #define TDM_ENGINE_CHAT_TOOLS_H
 
 #include "engine/chat/chat.h"
-#include "engine/grammar/grammar.h"
-
-enum tdm_chat_choice {
-        TDM_CHAT_CHOICE_AUTO, /* text, calls or both, as the model likes */
-        TDM_CHAT_CHOICE_NONE, /* text only */
-        TDM_CHAT_CHOICE_REQUIRED,
-        TDM_CHAT_CHOICE_NAMED,
-};
+#include "engine/chat/forms/turn.h"
 
 struct tdm_chat_tool_use {
         struct tdm_chat_text tools; /* as in struct tdm_chat_options */
-        enum tdm_chat_choice choice;
-        struct tdm_chat_text name; /* of TDM_CHAT_CHOICE_NAMED */
+        enum tdm_form_choice choice;
+        struct tdm_chat_text name; /* of TDM_FORM_CHOICE_NAMED */
         bool thought_is_open;      /* the prompt ends with the start of a thought */
         bool one_call;             /* at most one in a turn; in some forms there are never more */
 };
-
-#define TDM_CHAT_TOOL_NAME_MAX 64u
-#define TDM_CHAT_HELD_MAX 256u    /* bytes of text that finish() may give */
-#define TDM_CHAT_CALL_ID_BYTES 9u /* as Mistral's templates want it */
 
 /* The grammar of the model's turn behind a prompt of tdm_chat_render(). REQUIRED and NAMED begin with the call: no text
  * and no thought comes before it. TDM_E_BAD_REQUEST, TDM_E_UNSUPPORTED: the tools are malformed, hold something that is
  * not held, or the model's template has no form for calls. */
 int tdm_chat_tools_grammar(struct tdm_grammar **ret, const struct tdm_chat *chat, const struct tdm_chat_tool_use *use,
                            const struct tdm_grammar_limits *limits, struct tdm_error *err);
-
-enum tdm_chat_part_kind {
-        TDM_CHAT_PART_TEXT,      /* what people read */
-        TDM_CHAT_PART_THINKING,  /* what the model thought */
-        TDM_CHAT_PART_CALL,      /* a call begins: data is the tool's name */
-        TDM_CHAT_PART_ARGUMENTS, /* the next piece of its arguments, a JSON object in the end */
-};
 
 /* How the thought in front of an answer ends. */
 #define TDM_CHAT_THOUGHT_END_MAX 32u
@@ -55,34 +37,17 @@ struct tdm_chat_thought {
  * write the end. */
 int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_chat_thought *ret);
 
-/* One piece of a turn. Text and thoughts lose the white space at their ends where a call or the answer follows. */
-struct tdm_chat_part {
-        enum tdm_chat_part_kind kind;
-        uint32_t call; /* which call, from 0 */
-        const char *data;
-        size_t size;
-        char id[TDM_CHAT_CALL_ID_BYTES + 1]; /* of a CALL */
-};
-
-struct tdm_chat_parser;
-
-/* One turn. tools: as in struct tdm_chat_options; without any, only thoughts are told from text. thought_is_open: the
- * prompt ends with the start of one. -EOPNOTSUPP: the model's template has no form for calls, or none for thoughts. */
-int tdm_chat_parser_new(struct tdm_chat_parser **ret, const struct tdm_chat *chat, struct tdm_chat_text tools,
+/* The parser of one turn (forms/turn.h). tools: as in struct tdm_chat_options; without any, only thoughts are told from
+ * text. thought_is_open: the prompt ends with the start of one. -EOPNOTSUPP: the model's template has no form for
+ * calls, or none for thoughts. */
+int tdm_chat_parser_new(struct tdm_form_parser **ret, const struct tdm_chat *chat, struct tdm_chat_text tools,
                         bool thought_is_open);
-void tdm_chat_parser_destroy(struct tdm_chat_parser *parser);
-void tdm_chat_parser_destroyp(struct tdm_chat_parser **parser);
-/* Takes the next bytes; *ret_parts [*ret_n] are what they add, valid until the next call. 0 or -ENOMEM. */
-int tdm_chat_parser_push(struct tdm_chat_parser *parser, const char *data, size_t size,
-                         const struct tdm_chat_part **ret_parts, size_t *ret_n);
 enum tdm_chat_place {
         TDM_CHAT_IN_ANSWER,
         TDM_CHAT_IN_THOUGHT,
         TDM_CHAT_BEFORE_ANSWER, /* in what stands around messages: the next is a thought, an answer or a call */
 };
 /* Where the turn is, behind all that was pushed. */
-enum tdm_chat_place tdm_chat_parser_place(const struct tdm_chat_parser *parser);
-/* What is still held, where the turn is over. */
-int tdm_chat_parser_finish(struct tdm_chat_parser *parser, const struct tdm_chat_part **ret_parts, size_t *ret_n);
+enum tdm_chat_place tdm_chat_parser_place(const struct tdm_form_parser *parser);
 
 #endif

@@ -285,16 +285,16 @@ static size_t bus_job_take_text(struct bus_job *job, const char *text, size_t si
 /* What a token of a chat adds beside its text: the model's thoughts, and pieces of its calls. */
 static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
 {
-        static const char *const events[] = { [TDM_CHAT_PART_THINKING] = "thinking",
-                                              [TDM_CHAT_PART_CALL] = "call",
-                                              [TDM_CHAT_PART_ARGUMENTS] = "arguments" };
+        static const char *const events[] = { [TDM_FORM_PART_THINKING] = "thinking",
+                                              [TDM_FORM_PART_CALL] = "call",
+                                              [TDM_FORM_PART_ARGUMENTS] = "arguments" };
 
         for (size_t i = 0; i < t->n_parts && job->output == BUS_OUTPUT_EVENTS; i++) {
-                const struct tdm_chat_part *part = &t->parts[i];
+                const struct tdm_form_part *part = &t->parts[i];
                 _cleanup_(freep) char *clean = NULL;
                 struct line l;
 
-                if (part->kind == TDM_CHAT_PART_TEXT)
+                if (part->kind == TDM_FORM_PART_TEXT)
                         continue;
                 clean = malloc(3 * part->size + 1);
                 if (!clean) {
@@ -303,11 +303,11 @@ static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
                         return;
                 }
                 event_begin(job, &l, events[part->kind]);
-                if (part->kind != TDM_CHAT_PART_THINKING)
+                if (part->kind != TDM_FORM_PART_THINKING)
                         add(&l, ",\"call\":%u", part->call);
-                if (part->kind == TDM_CHAT_PART_CALL)
+                if (part->kind == TDM_FORM_PART_CALL)
                         add_json(&l, "id", part->id, strlen(part->id));
-                add_json(&l, part->kind == TDM_CHAT_PART_CALL ? "name" : "text", clean,
+                add_json(&l, part->kind == TDM_FORM_PART_CALL ? "name" : "text", clean,
                          bus_clean_text(part->data, part->size, clean));
                 put_event(job, &l);
         }

@@ -100,18 +100,18 @@ static void *put_parts(Tandem__Token *token, const struct tdm_job_token *t)
         at = (char *)(token->calls + t->n_parts);
         token->thinking.data = (uint8_t *)at + n_bytes;
         for (size_t i = 0; i < t->n_parts; i++) {
-                const struct tdm_chat_part *part = &t->parts[i];
+                const struct tdm_form_part *part = &t->parts[i];
                 Tandem__CallDelta *call = &deltas[token->n_calls];
 
-                if (part->kind == TDM_CHAT_PART_THINKING) {
+                if (part->kind == TDM_FORM_PART_THINKING) {
                         memcpy(token->thinking.data + token->thinking.len, part->data, part->size);
                         token->thinking.len += part->size;
                 }
-                if (part->kind != TDM_CHAT_PART_CALL && part->kind != TDM_CHAT_PART_ARGUMENTS)
+                if (part->kind != TDM_FORM_PART_CALL && part->kind != TDM_FORM_PART_ARGUMENTS)
                         continue;
                 tandem__call_delta__init(call);
                 call->call = part->call;
-                if (part->kind == TDM_CHAT_PART_CALL) {
+                if (part->kind == TDM_FORM_PART_CALL) {
                         call->id = (char *)(uintptr_t)part->id;
                         call->name = at;
                         memcpy(at, part->data, part->size);
