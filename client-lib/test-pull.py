@@ -693,8 +693,10 @@ class Steps(Case):
         names = ("write", "pwrite64", "flock", "fsync", "fchmod", "ftruncate", "linkat", "unlinkat")
         stops, status = steps.stops_of(argv, self.environment(), names, since="flock")
         self.assertEqual((status, self.files()), (0, ["ok.gguf"]))
+        # The server's bytes come in a differing number of pieces: some stops at writes are enough.
+        writes = [s for s in stops if "write" in s.name]
         seen = set()
-        for at in stops[:6] + stops[6:-14:max(1, len(stops) // 12)] + stops[-14:]:
+        for at in [s for s in stops if s not in writes] + writes[:4] + writes[4::max(1, len(writes) // 10)]:
             self.tandem("rm", "ok", status=0 if self.files() else 1)
             self.assertEqual(self.files(), [])
             p = steps.Stepped(argv, self.environment())

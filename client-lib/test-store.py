@@ -164,7 +164,7 @@ class Killed(Case):
         self.assertLessEqual(set(left), {"x.gguf", "x.gguf.part"}, at)
         if "x.gguf" in left:
             self.assertEqual(content(self.models + "/x.gguf"), MODEL, at)
-        if at % 2:
+        if at.nth % 2:
             r = self.run_tandem("rm", "x")
             self.assertEqual(r.returncode, 0 if left else 1, (at, left, r))
             self.assertEqual(self.files(), [], at)

@@ -1,6 +1,7 @@
 """Two ways to be at a program's side at each of its system calls: to stop it there (ptrace), and to have one fail
 (seccomp). Linux on x86-64 and 64-bit ARM."""
 
+import collections
 import ctypes
 import os
 import platform
@@ -20,6 +21,10 @@ _ARM = {"write": 64, "pread64": 67, "flock": 32, "fsync": 82, "ftruncate": 46, "
         "renameat2": 276, "fdatasync": 83, "close": 57}
 NUMBERS = {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine())
 O_TMPFILE_BIT = 0o20000000
+
+# Before or behind the nth call of a name, from 1. Programs wait and read a differing number of times from run to run, so
+# a stop is not counted among all calls.
+Stop = collections.namedtuple("Stop", "name nth before")
 
 _TRACEME, _CONT, _SYSCALL, _SETOPTIONS, _SYSCALL_INFO = 0, 7, 24, 0x4200, 0x420E
 _TRACESYSGOOD, _TRACEEXEC, _EXITKILL = 1, 0x10, 0x100000
@@ -70,12 +75,14 @@ class Stepped:
             if stopped_by != signal.SIGTRAP:
                 self._signal = stopped_by
 
-    def step_to(self, n):
-        """On to stop number n, from 0. False: it ended before."""
-        for _ in range(n + 1):
-            if self.step() is None:
-                return False
-        return True
+    def step_to(self, stop):
+        """On to a Stop. False: it ended before."""
+        number, seen = NUMBERS[stop.name], 0
+        while (step := self.step()) is not None:
+            seen += step == (number, True)
+            if seen == stop.nth:
+                return stop.before or self.step() is not None
+        return False
 
     def finish(self):
         while self.status is None and self.step() is not None:
@@ -92,17 +99,18 @@ class Stepped:
 
 
 def stops_of(argv, env, names, since=None):
-    """The numbers of the stops at the named calls, before and behind each, of one whole run, from the first call named
-    since on; and its exit status."""
-    numbers = {NUMBERS[n] for n in names if n in NUMBERS}
-    p, stops, at, inside, begun = Stepped(argv, env), [], 0, False, since is None
-    while (stop := p.step()) is not None:
-        number, begins = stop
+    """The Stops at the named calls, before and behind each, of one whole run, from the first call named since on; and
+    its exit status."""
+    name_of = {NUMBERS[n]: n for n in names if n in NUMBERS}
+    p, stops, seen, begun = Stepped(argv, env), [], collections.Counter(), since is None
+    while (step := p.step()) is not None:
+        number, begins = step
         begun = begun or (begins and number == NUMBERS[since])
-        inside = number in numbers if begins else inside
-        if inside and begun:
-            stops.append(at)
-        at += 1
+        name = name_of.get(number) if begins else None
+        if name is not None:
+            seen[name] += 1
+            if begun:
+                stops += [Stop(name, seen[name], True), Stop(name, seen[name], False)]
     return stops, p.status
 
 
