@@ -1,0 +1,54 @@
+/* Parameters of no API alone: what messages of several APIs consist of, and /tokenize. */
+#include "http-gateway/params-rows.h"
+
+static const struct param part_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "text, input_text, output_text"),
+        HONOURED("text", PARAM_STRING, 0, 0, "required"),
+        HARMLESS("annotations", "not part of the prompt"),
+        HARMLESS("logprobs", "not part of the prompt"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
+        REFUSED("citations", NEUTRAL_EMPTY | NEUTRAL_FALSE, "nothing is cited"),
+};
+TABLE(params_part, "A part or block of text", "content[].", part_rows);
+
+static const struct param tool_rows[] = {
+        HONOURED("type", PARAM_STRING, 0, 0, "function"),
+        HONOURED("function", PARAM_OBJECT, 0, 0, "required"),
+        OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
+};
+TABLE(params_tool, "A tool of OpenAI's and Ollama's APIs", "tools[].", tool_rows);
+
+static const struct param function_rows[] = {
+        HONOURED("name", PARAM_STRING, 0, 0, "required"),
+        HONOURED("description", PARAM_STRING, 0, 0, "part of the prompt"),
+        HONOURED("parameters", PARAM_ANY, 0, 0, "a JSON Schema"),
+        HARMLESS("strict", "arguments always follow the schema"),
+};
+TABLE(params_function, "A tool's function", "tools[].function.", function_rows);
+
+static const struct param call_rows[] = {
+        HONOURED("id", PARAM_STRING, 0, 0, "the answer's tool_call_id"),
+        HONOURED("type", PARAM_STRING, 0, 0, "function"),
+        HONOURED("function", PARAM_OBJECT, 0, 0, "required"),
+        HARMLESS("index", "calls are in order"),
+};
+TABLE(params_call, "A call in a message", "messages[].tool_calls[].", call_rows);
+
+static const struct param call_function_rows[] = {
+        HONOURED("name", PARAM_STRING, 0, 0, "required"),
+        HONOURED("arguments", PARAM_ANY, 0, 0, "an object, or its text"),
+        HARMLESS("index", "calls are in order"),
+};
+TABLE(params_call_function, "A call's function", "messages[].tool_calls[].function.", call_function_rows);
+
+static const struct param tokenize_rows[] = {
+        HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
+        HONOURED("content", PARAM_STRING, 0, 0, "the text (or `prompt`)"),
+        HONOURED("prompt", PARAM_STRING, 0, 0, "the text (or `content`)"),
+        HONOURED("add_special", PARAM_BOOL, 0, 0, "false; true: BOS in front"),
+        HONOURED("add_special_tokens", PARAM_BOOL, 0, 0, "the same"),
+        HONOURED("parse_special", PARAM_BOOL, 0, 0, "false; true: control pieces are recognised"),
+        REFUSED("with_pieces", NEUTRAL_FALSE, "ids only"),
+        REFUSED("return_token_strs", NEUTRAL_FALSE, "ids only"),
+};
+TABLE(params_tokenize, "POST /tokenize", "", tokenize_rows);
