@@ -22,8 +22,8 @@ _ARM = {"write": 64, "pread64": 67, "flock": 32, "fsync": 82, "ftruncate": 46, "
 NUMBERS = {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine())
 O_TMPFILE_BIT = 0o20000000
 
-# Before or behind the nth call of a name, from 1. Programs wait and read a differing number of times from run to run, so
-# a stop is not counted among all calls.
+# Before or behind the nth call of a name, from 1. How often a program waits and reads differs from run to run, so a
+# stop is not counted among all calls.
 Stop = collections.namedtuple("Stop", "name nth before")
 
 _TRACEME, _CONT, _SYSCALL, _SETOPTIONS, _SYSCALL_INFO = 0, 7, 24, 0x4200, 0x420E
