@@ -221,6 +221,13 @@ bool tdm_constraint_has_grammar(const struct tdm_constraint *c)
         return c->kind != FREE;
 }
 
+/* A call has to come at once: the grammar leaves no thought that a budget could end, and its end may come in letters,
+ * in the midst of which no budget may be over. */
+static bool call_is_due(const struct tdm_constraint *c)
+{
+        return c->kind == TOOLS && c->use.choice >= TDM_FORM_CHOICE_REQUIRED;
+}
+
 /* The thought in front of the answer, if the model has such. The grammar of tools has it in itself. */
 static int begin_thought(struct tdm_constraint *c, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
                          struct tdm_error *err)
@@ -232,7 +239,7 @@ static int begin_thought(struct tdm_constraint *c, const struct tdm_chat *chat, 
         if (r < 0 && c->budget > 0)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "thinking-budget: nothing is known of how this model ends a thought");
-        if (r < 0 || (c->budget == 0 && !is_followed))
+        if (r < 0 || (c->budget == 0 && !is_followed) || call_is_due(c))
                 return 0;
         c->own = calloc(c->n_words, sizeof(*c->own));
         c->thinking = is_followed ? calloc(c->n_words, sizeof(*c->thinking)) : NULL;

@@ -93,6 +93,18 @@ def binds_the_answer():
 
 
 @test
+def call_at_once():
+    """A call that has to come leaves no thought, whatever the budget: the model ends the open one, in letters too."""
+    with daemon("qwen3-thinking") as d:
+        for seed in range(times(12, 100)):
+            r = Job(d, **thinker(n=200, temp=1.0, seed=seed, thinking_budget=1 + seed % 3, tools=TOOLS,
+                                 tool_choice="required", one_call=True)).wait()
+            equal((r.reason, r.text), ("DONE_STOP", ""), f"seed {seed}: {r.error}")
+            value = json.loads(b"".join(x.get("arguments", b"") for x in r.calls))
+            check(len(value["city"]) <= 8, f"seed {seed}: valid", value)
+
+
+@test
 def same_ids_everywhere():
     """A budget, alone and with a schema: after a killed worker, with guesses, in company, the ids that it has alone."""
     cases = [dict(n=50, temp=1.0, seed=seed, thinking_budget=4 + 5 * ((seed + 2) % 8), chunk=seed % 3,

@@ -158,6 +158,7 @@ class Result:
     def __init__(self):
         self.ids, self.logprobs, self.pieces, self.times, self.states = [], [], [], [], []
         self.thoughts = []  # of each token
+        self.calls = []  # what tokens add to calls
         self.job = self.reason = self.error = None
         self.done = {}
 
@@ -198,6 +199,7 @@ class Job:
                 r.logprobs.append(token.get("logprob", 0.0))
                 r.pieces.append(token.get("text", b""))
                 r.thoughts.append(token.get("thinking", b""))
+                r.calls += token.get("calls", [])
                 r.times.append(now)
         elif kind == "done":
             r.done, r.reason, r.error = m, m.get("reason", "DONE_STOP"), m.get("error")
