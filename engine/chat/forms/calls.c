@@ -362,6 +362,8 @@ int tdm_form_derive_calls(struct tdm_chat_form *form, struct tdm_form_probe *p)
         else
                 r = tdm_form_why(form, p->refusal);
         free(c.plain);
+        if (r == 0 && form->calls == TDM_FORM_CALLS_GENERIC && form->renders_tools && !form->renders_calls)
+                r = tdm_form_derive_text(form, p, tdm_form_string(with));
         if (p->is_exhausted && form->calls == TDM_FORM_CALLS_GENERIC)
                 return tdm_form_why(form, "the template takes too long");
         return r;

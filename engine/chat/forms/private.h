@@ -103,5 +103,7 @@ int tdm_form_why(struct tdm_chat_form *form, const char *why); /* returns 0 */
 /* 0: form->why, or it is derived. */
 int tdm_form_derive_json(struct tdm_form_calls_probe *c, const char *one);
 int tdm_form_derive_tagged(struct tdm_form_calls_probe *c, const char *one);
+/* From an example in the text that explains tools (calls-text.c). with: the prompt with tools. 0, -ENOMEM. */
+int tdm_form_derive_text(struct tdm_chat_form *form, struct tdm_form_probe *p, struct tdm_form_text with);
 
 #endif

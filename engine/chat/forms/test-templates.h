@@ -18,6 +18,8 @@ struct style {
 #define THOUGHT "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
 #define CALLS(body)                                                                                                    \
         "{% if m.tool_calls %}{% for c in m.tool_calls %}{% set f = c.function %}" body "{% endfor %}{% endif %}"
+/* A text that explains the tools. */
+#define EXPLAINED(text) "{% if tools %}" text "{% endif %}" TURNS(THOUGHT CONTENT, "")
 /* Arguments one by one: a text for strings and one for the rest. */
 #define EACH(string, other)                                                                                            \
         "{% for k, v in f.arguments.items() %}{% if v is string %}" string "{% else %}" other "{% endif %}{% endfor "  \
@@ -38,6 +40,46 @@ static const struct style styles[] = {
           TURNS(THOUGHT CONTENT, "<think>\n"),
           { "calls: generic", "why: the template shows no calls of earlier turns", "tools: shown", "think: <think>",
             "prompt: open", "prompt off: open" } },
+        /* Calls are shown in the text that explains the tools, and not in turns. */
+        { "smollm3",
+          EXPLAINED("in <tool_call></tool_call> tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+                    "<args-json-object>}\n</tool_call>"),
+          { "calls: json", "!why", "tools: shown", "!arguments", "start: <tool_call>",
+            "before: <tool_call>\\n{\"name\": \"", "between: \", \"arguments\": ",
+            "gap: }\\n</tool_call>\\n<tool_call>\\n{\"name\": \"", "after: }\\n</tool_call>", "think: <think>" } },
+        { "tags with a list",
+          EXPLAINED("The format:\n<tool_call>[\n{\"name\": \"func_name1\", \"arguments\": {\"a\": \"b\", \"c\": 1}},\n"
+                    "... (more tool calls as required)\n]</tool_call>"),
+          { "calls: json", "start: <tool_call>", "before: <tool_call>[\\n{\"name\": \"", "gap: }, {\"name\": \"",
+            "after: }]</tool_call>" } },
+        { "functools",
+          EXPLAINED("as functools[{\"name\": \"a_function\", \"parameters\": {}}, {\"name\": \"b\", \"parameters\": "
+                    "{\"x\": [1]}}, ...]"),
+          { "calls: json", "start: functools[", "before: functools[{\"name\": \"",
+            "between: \", \"parameters\": ", "after: }]" } },
+        { "special pieces",
+          EXPLAINED("so: <|call_start|>{\"name\": \"$NAME\", \"arguments\": arguments as JSON}<|call_end|>, or"
+                    "<|call_start|>{\"name\": \"other\", \"arguments\": {}}<|call_end|>"),
+          { "calls: json", "start: <|call_start|>", "after: }<|call_end|>" } },
+        { "two examples that differ",
+          EXPLAINED("<a>{\"name\": \"f\", \"arguments\": {}}</a> or <b>{\"name\": \"f\", \"arguments\": {}}</b>"),
+          { "calls: generic", "why: the template's text shows calls in a way that is not clear" } },
+        { "words alone",
+          EXPLAINED("Respond with <|tool_call|> followed by a JSON list of tools used."),
+          { "calls: generic", "why: the template shows no calls of earlier turns" } },
+        { "a tag that is left open",
+          EXPLAINED("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n"),
+          { "calls: generic", "why: the template shows no calls of earlier turns" } },
+        { "an example that is no JSON",
+          EXPLAINED("<tool_call>{\"name\": \"f\", \"arguments\": {x: 1}}</tool_call>"),
+          { "calls: generic", "why: the template shows no calls of earlier turns" } },
+        { "a list that goes on in words",
+          EXPLAINED("<tool_call>[{\"name\": \"f\", \"arguments\": {}} and so on]</tool_call>"),
+          { "calls: generic", "why: the template shows no calls of earlier turns" } },
+        { "tools in the form of calls",
+          "{% if tools %}<tools>{% for t in tools %}<f>{\"name\": \"{{ t.function.name }}\", \"parameters\": {}}</f>"
+          "{% endfor %}</tools>{% endif %}" TURNS(CONTENT, ""),
+          { "calls: generic", "why: the template shows no calls of earlier turns" } },
         { "qwen3-coder",
           TURNS(CONTENT CALLS("{{ '\n' if not loop.first }}<tool_call>\n<function={{ f.name }}>\n"
                               "{% for k, v in f.arguments.items() %}<parameter={{ k }}>\n"

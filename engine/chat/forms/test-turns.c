@@ -77,9 +77,26 @@ static char *input_render(const struct model *m, const char *input)
         return text;
 }
 
+/* A text with calls, as a conversation has it whose template shows none. */
+static void calls_put_as_text(const struct model *m, const struct turn *turn, struct tdm_json_buffer *to)
+{
+        struct tdm_form_call calls[3] = { 0 };
+        struct tdm_json_buffer text = { 0 };
+        unsigned n = 0;
+
+        for (; n < 3 && turn->calls[n].name; n++)
+                calls[n] = (struct tdm_form_call){ turn->calls[n].name, turn->calls[n].arguments,
+                                                   strlen(turn->calls[n].name), strlen(turn->calls[n].arguments) };
+        put(&text, turn->says ? WORDS_SAID "\n" : "");
+        tdm_form_write_calls(m->form, calls, n, &text);
+        tdm_json_write_string(to, text.data, text.size);
+        free(text.data);
+}
+
 static void message_put(const struct model *m, const struct turn *turn, struct tdm_json_buffer *to)
 {
         const char *key = m->form->thinking_key;
+        bool as_text = turn->calls[0].name && !m->form->renders_calls;
         bool in_parts = key && strcmp(key, "content") == 0 && turn->thinks && !m->form->null_content;
 
         put(to, ",{\"role\":\"assistant\",\"content\":");
@@ -90,7 +107,9 @@ static void message_put(const struct model *m, const struct turn *turn, struct t
                 tdm_json_write_string(to, THOUGHT_SAID, strlen(THOUGHT_SAID));
                 put(to, "},{\"type\":\"text\",\"text\":");
         }
-        if (turn->says || !m->form->null_content)
+        if (as_text)
+                calls_put_as_text(m, turn, to);
+        else if (turn->says || !m->form->null_content)
                 tdm_json_write_string(to, WORDS_SAID, turn->says ? strlen(WORDS_SAID) : 0);
         put(to, in_parts ? "}]" : "");
         if (turn->thinks && key && !in_parts) {
@@ -99,7 +118,7 @@ static void message_put(const struct model *m, const struct turn *turn, struct t
                 put(to, "\":");
                 tdm_json_write_string(to, THOUGHT_SAID, strlen(THOUGHT_SAID));
         }
-        for (unsigned i = 0; i < 3 && turn->calls[i].name; i++) {
+        for (unsigned i = 0; i < 3 && turn->calls[i].name && !as_text; i++) {
                 char line[160];
 
                 snprintf(line, sizeof(line),
@@ -118,7 +137,7 @@ static void message_put(const struct model *m, const struct turn *turn, struct t
                         tdm_json_write_string(to, turn->calls[i].arguments, strlen(turn->calls[i].arguments));
                 put(to, "}}");
         }
-        put(to, turn->calls[0].name ? "]}" : "}");
+        put(to, turn->calls[0].name && !as_text ? "]}" : "}");
 }
 
 static char *conversation_render(const struct model *m, const struct turn *turn)
@@ -537,7 +556,7 @@ static void test_piece_in_arguments(void **state)
 
 /* ---- a folder of templates ---- */
 
-static unsigned n_templates, n_calls_shown, n_derived, n_wrong_templates;
+static unsigned n_templates, n_calls_shown, n_derived, n_explained, n_wrong_templates;
 
 static int file_check(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -561,6 +580,7 @@ static int file_check(const char *path, const struct stat *st, int type, struct 
                 n_calls_shown++;
                 n_derived += m.form->calls != TDM_FORM_CALLS_GENERIC;
         }
+        n_explained += m.form && !m.form->renders_calls && m.form->calls != TDM_FORM_CALLS_GENERIC;
         if (m.form && m.form->calls == TDM_FORM_CALLS_GENERIC)
                 print_message("%s: generic: %s\n", path + ftw->base, m.form->why);
         model_deinit(&m);
@@ -574,8 +594,10 @@ static void test_folder(void **state)
         if (!folder)
                 skip();
         assert_int_equal(nftw(folder, file_check, 20, FTW_PHYS), 0);
-        print_message("%u templates; %u show calls, of %u the form was derived; %u with a wrong turn\n", n_templates,
-                      n_calls_shown, n_derived, n_wrong_templates);
+        print_message(
+                "%u templates; %u show calls, of %u the form was derived; of %u others from their text; %u with a "
+                "wrong turn\n",
+                n_templates, n_calls_shown, n_derived, n_explained, n_wrong_templates);
         assert_true(n_templates > 0 && 100 * n_derived >= 95 * n_calls_shown);
         assert_int_equal(n_wrong_templates, 0);
 }
