@@ -234,6 +234,30 @@ static void count_end(struct exchange *x)
 
 static const struct generation_ops count_ops = { .text = messages_text, .end = count_end };
 
+/* What is to be left out of a long conversation. Which thoughts stay is the template's to say, so what is said of them
+ * is taken. Everything else would be left in the prompt, and so is refused. */
+static int check_context_management(const struct generation_request *r, struct failure *f)
+{
+        static const char *const known[] = { "edits", NULL };
+        const char name[] = "context_management", clear_thinking[] = "clear_thinking_";
+        const json_t *management = json_get(r->json, name), *edits = json_get(management, "edits");
+
+        if (!management)
+                return 0;
+        if (json_check_members(management, name, known, f) != 0)
+                return f->status;
+        if (edits && !json_is_array(edits))
+                return failure_set(f, 400, "invalid_type", name, "'%s.edits' has to be an array", name);
+        for (size_t i = 0; i < json_array_size(edits); i++) {
+                const char *type = json_get_string(json_array_get(edits, i), "type", "");
+
+                if (strncmp(type, clear_thinking, strlen(clear_thinking)) != 0)
+                        return failure_set(f, 400, "unsupported_parameter", name,
+                                           "'%s.edits[%zu]' is '%.40s': a prompt is never shortened", name, i, type);
+        }
+        return 0;
+}
+
 static int take_prompt(struct generation_request *r, struct failure *f)
 {
         const json_t *system = json_get(r->json, "system");
@@ -243,7 +267,7 @@ static int take_prompt(struct generation_request *r, struct failure *f)
             request_take_anthropic_messages(r, json_get(r->json, "messages"), &params_anthropic_message, f) != 0 ||
             request_check_messages(r, "messages", f) != 0 || request_take_nested_format(r, "output_config", f) != 0 ||
             request_take_flat_format(r, "output_format", f) != 0 || request_take_anthropic_tools(r, f) != 0 ||
-            request_take_anthropic_thinking(r, f) != 0)
+            request_take_anthropic_thinking(r, f) != 0 || check_context_management(r, f) != 0)
                 return f->status;
         return 0;
 }

@@ -93,6 +93,9 @@ int request_take_nested_format(struct generation_request *r, const char *key, st
                 bool usual = strcmp(member, "verbosity") == 0 && json_is_string(value) &&
                              strcmp(json_string_value(value), "medium") == 0;
 
+                if (strcmp(key, "output_config") == 0 && strcmp(member, "effort") == 0)
+                        continue; /* of thinking */
+
                 if (strcmp(member, "format") != 0 && !json_is_null(value) && !usual)
                         return failure_set(f, 400, "unsupported_parameter", key,
                                            "'%s.%.40s' cannot be taken: no model has this", key, member);

@@ -11,9 +11,9 @@
                 HONOURED("tool_choice", PARAM_OBJECT, 0, 0, "auto, any, tool, none; disable_parallel_tool_use"),       \
                 HONOURED("thinking", PARAM_OBJECT, 0, 0, "enabled, adaptive, disabled; none: not told"),               \
                 REFUSED("mcp_servers", NEUTRAL_EMPTY, OWN_TOOLS),                                                      \
-                HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema"),                                \
+                HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema; `effort`"),                      \
                 HONOURED("output_format", PARAM_OBJECT, 0, 0, "the older form of output_config"),                      \
-                REFUSED("context_management", NEUTRAL_EMPTY, "a prompt is never shortened"),                           \
+                HONOURED("context_management", PARAM_OBJECT, 0, 0, "`edits`: clear_thinking; else refused"),           \
                 OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached")
 
 static const struct param anthropic_rows[] = {
@@ -37,7 +37,7 @@ static const struct param count_rows[] = { ANTHROPIC_PROMPT };
 TABLE(params_count_tokens, "POST /v1/messages/count_tokens", "", count_rows);
 
 static const struct param anthropic_message_rows[] = {
-        HONOURED("role", PARAM_STRING, 0, 0, "user, assistant"),
+        HONOURED("role", PARAM_STRING, 0, 0, "user, assistant, system (the user's, behind others)"),
         HONOURED("content", PARAM_ANY, 0, 0, "a text, or blocks: text, thinking, tool_use, tool_result"),
 };
 TABLE(params_anthropic_message, "A message of Anthropic's API", "messages[].", anthropic_message_rows);

@@ -9,6 +9,9 @@ static const struct level {
 } levels[] = {
         { "none", TANDEM_THINKING_OFF },      { "minimal", TANDEM_THINKING_LOW }, { "low", TANDEM_THINKING_LOW },
         { "medium", TANDEM_THINKING_MEDIUM }, { "high", TANDEM_THINKING_HIGH },   { "xhigh", TANDEM_THINKING_HIGH },
+}, anthropic_levels[] = {
+        { "low", TANDEM_THINKING_LOW },    { "medium", TANDEM_THINKING_MEDIUM }, { "high", TANDEM_THINKING_HIGH },
+        { "xhigh", TANDEM_THINKING_HIGH }, { "max", TANDEM_THINKING_HIGH },
 };
 
 int request_take_effort(struct generation_request *r, const json_t *effort, const char *name, struct failure *f)
@@ -52,7 +55,26 @@ int request_take_reasoning(struct generation_request *r, struct failure *f)
         return request_take_effort(r, json_get(reasoning, "effort"), "reasoning.effort", f);
 }
 
-int request_take_anthropic_thinking(struct generation_request *r, struct failure *f)
+/* Clients send an effort to every model. So it says how much is thought where thinking is asked for, and asks for
+ * nothing itself. */
+static int take_anthropic_effort(struct generation_request *r, struct failure *f)
+{
+        const json_t *effort = json_get(json_get(r->json, "output_config"), "effort");
+
+        if (!effort)
+                return 0;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(anthropic_levels) && json_is_string(effort); i++) {
+                if (strcmp(anthropic_levels[i].word, json_string_value(effort)) != 0)
+                        continue;
+                if (r->options.thinking == TANDEM_THINKING_ON)
+                        r->options.thinking = anthropic_levels[i].thinking;
+                return 0;
+        }
+        return failure_set(f, 400, "invalid_value", "output_config.effort",
+                           "'output_config.effort' has to be low, medium, high, xhigh or max");
+}
+
+static int take_anthropic_switch(struct generation_request *r, struct failure *f)
 {
         const json_t *thinking = json_get(r->json, "thinking");
         const char *type = json_get_string(thinking, "type", "");
@@ -82,6 +104,11 @@ int request_take_anthropic_thinking(struct generation_request *r, struct failure
                                    "'thinking.budget_tokens' is given, and thinking is disabled");
         r->options.thinking_budget = (uint32_t)budget;
         return 0;
+}
+
+int request_take_anthropic_thinking(struct generation_request *r, struct failure *f)
+{
+        return take_anthropic_switch(r, f) != 0 ? f->status : take_anthropic_effort(r, f);
 }
 
 int request_take_think(struct generation_request *r, struct failure *f)

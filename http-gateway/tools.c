@@ -433,6 +433,44 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
         return status;
 }
 
+/* What an agent says as the system in the midst of a conversation. Most templates take a system's words in front alone,
+ * and there they would make every later prompt begin differently: so these are the user's, in one message with what is
+ * before them where that is the user's too. */
+static int take_late_system(struct generation_request *r, const json_t *content, const char *where, struct failure *f)
+{
+        struct tandem_message *last, *before;
+        struct buffer text = { 0 };
+
+        if (request_add_message(r, "user", content, "\n", where, f) != 0)
+                return f->status;
+        last = &r->messages[r->n_messages - 1];
+        before = last - 1;
+        if (strcmp(before->role, "user") != 0)
+                return 0;
+        buffer_add(&text, before->text, before->size);
+        buffer_add_text(&text, before->size > 0 ? "\n\n" : "");
+        buffer_add(&text, last->text, last->size);
+        if (text.failed) {
+                buffer_free(&text);
+                return no_memory(f);
+        }
+        free((char *)(uintptr_t)before->text);
+        free((char *)(uintptr_t)last->text);
+        before->text = text.data;
+        before->size = text.size;
+        r->n_messages--;
+        return 0;
+}
+
+static int take_anthropic_content(struct generation_request *r, const char *role, const json_t *content,
+                                  const char *where, struct failure *f)
+{
+        if (strcmp(role, "system") == 0 && r->n_messages > 0)
+                return take_late_system(r, content, where, f);
+        return json_is_array(content) ? take_blocks(r, role, content, where, f) :
+                                        request_add_message(r, role, content, "", where, f);
+}
+
 int request_take_anthropic_messages(struct generation_request *r, const json_t *messages,
                                     const struct param_table *table, struct failure *f)
 {
@@ -456,8 +494,7 @@ int request_take_anthropic_messages(struct generation_request *r, const json_t *
                         return failure_set(f, 400, "invalid_value", where,
                                            "'%s.role' is '%.40s'; system, user and assistant are known", where, role);
                 snprintf(where, sizeof(where), "messages[%zu].content", i);
-                if ((json_is_array(content) ? take_blocks(r, role, content, where, f) :
-                                              request_add_message(r, role, content, "", where, f)) != 0)
+                if (take_anthropic_content(r, role, content, where, f) != 0)
                         return f->status;
         }
         return 0;

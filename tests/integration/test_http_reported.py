@@ -411,7 +411,12 @@ def what_asks_for_nothing():
     with Daemon(placement=None) as d, Gateway(d) as g:
         for path, members in (("/v1/responses", ({"reasoning": {"effort": "none"}}, {"reasoning": {"effort": None}},
                                                  {"text": {"verbosity": "medium"}}, {"reasoning": {}})),
-                              ("/v1/messages", ({"context_management": {"edits": []}},)),
+                              ("/v1/messages", ({"context_management": {"edits": []}},
+                                                {"context_management": {"edits": [{"type": "clear_thinking_20251015",
+                                                                                   "keep": "all"}]}},
+                                                {"output_config": {"effort": "high"}},
+                                                {"output_config": {"effort": "max"},
+                                                 "thinking": {"type": "adaptive"}})),
                               ("/v1/chat/completions", ({"modalities": []}, {"modalities": ["text"]},
                                                         {"reasoning_effort": "none"}, {"verbosity": "medium"}))):
             for member in members:
@@ -422,9 +427,36 @@ def what_asks_for_nothing():
         equal((said["tool_choice"], said["parallel_tool_calls"]), ("none", False), "what was said comes back")
         for path, member in (("/v1/responses", {"reasoning": {"effort": "high"}}),
                              ("/v1/messages", {"context_management": {"edits": [{"type": "clear"}]}}),
+                             ("/v1/messages", {"context_management": {"edits": [{"type": "clear_tool_uses"}]}}),
+                             ("/v1/messages", {"context_management": {"edits": {}}}),
+                             ("/v1/messages", {"context_management": {"trigger": 1}}),
+                             ("/v1/messages", {"output_config": {"effort": "minimal"}}),
+                             ("/v1/messages", {"output_config": {"effort": 3}}),
                              ("/v1/chat/completions", {"modalities": ["audio"]})):
             body = {"model": "tale", "input": "x", "max_output_tokens": 2} if path == "/v1/responses" else say
             g.post(path, dict(body, **member), 400)
+
+
+@test
+def late_words_of_the_system():
+    """Behind other messages they are the user's, as agents send them; in front they are the system's."""
+    def asked(*messages, **more):
+        g.post("/v1/messages", {"model": "tale", "max_tokens": 9, "messages": list(messages), **more})
+        return [(m["role"], m.get("text", b"").decode()) for m in fake.asked[-1]["chat"]]
+
+    def say(role, *texts):
+        return {"role": role, "content": [{"type": "text", "text": t} for t in texts] if len(texts) > 1 else texts[0]}
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {}}]}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "sun"}]}
+    with FakeDaemon([{"text": b"Yes"}]) as fake, Gateway(fake) as g:
+        equal(asked(say("system", "S"), say("user", "a")), [("system", "S"), ("user", "a")], "in front")
+        equal(asked(say("user", "a"), say("system", "S", "T")), [("user", "a\n\nS\nT")], "last")
+        equal(asked(say("user", "a"), say("system", "S"), say("system", "T"), system="Q"),
+              [("system", "Q"), ("user", "a\n\nS\n\nT")], "two of them")
+        equal(asked(say("user", "a"), call, result, say("system", "S")),
+              [("user", "a"), ("assistant", ""), ("tool", "sun"), ("user", "S")], "behind a result")
+        equal(asked(say("user", "a"), say("assistant", "b"), say("system", "S")),
+              [("user", "a"), ("assistant", "b"), ("user", "S")], "behind an answer")
 
 
 @test

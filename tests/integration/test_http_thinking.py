@@ -61,6 +61,14 @@ def asked_for():
                                ({"type": "adaptive"}, ("THINKING_AUTO", 0)),
                                ({"type": "disabled"}, ("THINKING_OFF", 0))):
             equal(asked(fake, g, MESSAGES, thinking=thinking), want, f"thinking: {thinking}")
+        for effort, want in (("low", "LOW"), ("medium", "MEDIUM"), ("xhigh", "HIGH"), ("max", "HIGH")):
+            config = {"output_config": {"effort": effort}}
+            equal(asked(fake, g, MESSAGES, thinking={"type": "enabled", "budget_tokens": 40}, **config),
+                  ("THINKING_" + want, 40), f"effort {effort}")
+            for thinking, same in (("adaptive", "AUTO"), ("disabled", "OFF")):
+                equal(asked(fake, g, MESSAGES, thinking={"type": thinking}, **config), ("THINKING_" + same, 0),
+                      f"effort {effort}, {thinking}")
+            equal(asked(fake, g, MESSAGES, **config), ("THINKING_AUTO", 0), f"effort {effort} alone")
         for path, more, part in ((CHAT, {"reasoning_effort": "some"}, "'reasoning_effort' has to be"),
                                  (RESPONSES, {"reasoning": {"effort": "some"}}, "'reasoning.effort' has to be"),
                                  (RESPONSES, {"reasoning": {"depth": 1}}, "reasoning.depth"),
