@@ -1,0 +1,422 @@
+/* tandem launch: what a coding agent needs to work with the models here, printed for a shell or set for the agent that
+ * it becomes.
+ *
+ * Settings are variables and arguments of one run. No file of the agent's is written: what a person has set there for
+ * other models stays as it is. A key is told by a variable, never by an argument, which every user can read. */
+#include "client-lib/cli/cli.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#define DEFAULT_URL "http://127.0.0.1:11434"
+#define KEY_VARIABLE "TANDEM_API_KEY"
+#define NO_KEY "none" /* a gateway without keys takes any; agents want one */
+#define MAX_SETTINGS 12u
+
+struct launch_options {
+        const char *model, *url;
+        bool run;
+};
+
+extern const struct command command_launch;
+
+struct setting {
+        const char *name;
+        char *value; /* NULL: the key */
+};
+
+/* One run of an agent. */
+struct launch {
+        const char *model, *url;
+        uint32_t context; /* 0: not known */
+        struct setting settings[MAX_SETTINGS];
+        size_t n_settings;
+        char *args[MAX_SETTINGS]; /* in front of the caller's own */
+        size_t n_args;
+        bool failed; /* no memory */
+};
+
+static void launch_deinit(struct launch *l)
+{
+        for (size_t i = 0; i < l->n_settings; i++)
+                free(l->settings[i].value);
+        for (size_t i = 0; i < l->n_args; i++)
+                free(l->args[i]);
+}
+
+static void launch_set(struct launch *l, const char *name, const char *value)
+{
+        char *copy = value ? strdup(value) : NULL;
+
+        l->failed |= value && !copy;
+        l->settings[l->n_settings++] = (struct setting){ .name = name, .value = copy };
+}
+
+static void launch_add(struct launch *l, const char *arg)
+{
+        l->args[l->n_args] = strdup(arg);
+        l->failed |= !l->args[l->n_args];
+        l->n_args += l->args[l->n_args] != NULL;
+}
+
+/* Takes over what a buffer holds, as the value of a variable, or as an argument (name NULL). */
+static void launch_take(struct launch *l, const char *name, struct buf *b)
+{
+        buf_add(b, "", 1);
+        if (b->failed)
+                l->failed = true;
+        else if (name)
+                launch_set(l, name, b->data);
+        else
+                launch_add(l, b->data);
+        buf_free(b);
+        *b = (struct buf){ 0 };
+}
+
+/* Each size that Claude Code may ask for is this model. Its header that tells requests apart would make every prompt
+ * begin differently, so nothing of it would be found in the prefix cache. */
+static void set_up_claude(struct launch *l)
+{
+        static const char *const models[] = { "ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL",
+                                              "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+                                              "CLAUDE_CODE_SUBAGENT_MODEL" };
+
+        launch_set(l, "ANTHROPIC_BASE_URL", l->url);
+        launch_set(l, "ANTHROPIC_AUTH_TOKEN", NULL);
+        launch_set(l, "ANTHROPIC_API_KEY", ""); /* that of another account */
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(models); i++)
+                launch_set(l, models[i], l->model);
+        launch_set(l, "CLAUDE_CODE_ATTRIBUTION_HEADER", "0");
+        launch_set(l, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+}
+
+/* -c takes TOML, whose strings are JSON's. */
+static void set_up_codex(struct launch *l)
+{
+        struct buf b = { 0 };
+
+        launch_set(l, KEY_VARIABLE, NULL);
+        launch_add(l, "-c");
+        buf_printf(&b,
+                   "model_providers.tandem={name=\"Tandem\",wire_api=\"responses\",env_key=\"" KEY_VARIABLE
+                   "\",base_url=\"%s/v1\"}",
+                   l->url);
+        launch_take(l, NULL, &b);
+        launch_add(l, "-c");
+        launch_add(l, "model_provider=\"tandem\"");
+        launch_add(l, "-c");
+        buf_puts(&b, "model=");
+        json_text(&b, l->model, strlen(l->model));
+        launch_take(l, NULL, &b);
+        if (l->context == 0)
+                return;
+        launch_add(l, "-c");
+        buf_printf(&b, "model_context_window=%u", l->context);
+        launch_take(l, NULL, &b);
+}
+
+static void set_up_opencode(struct launch *l)
+{
+        _cleanup_(buf_freep) struct buf name = { 0 };
+        struct buf b = { 0 };
+
+        buf_puts(&name, "tandem/");
+        buf_add(&name, l->model, strlen(l->model) + 1);
+        l->failed |= name.failed;
+        if (l->failed)
+                return;
+        buf_puts(&b, "{");
+        json_field_string(&b, "model", name.data);
+        json_field_string(&b, "small_model", name.data);
+        buf_printf(&b,
+                   ",\"provider\":{\"tandem\":{\"npm\":\"@ai-sdk/openai-compatible\",\"name\":\"Tandem\","
+                   "\"options\":{\"baseURL\":\"%s/v1\",\"apiKey\":\"{env:" KEY_VARIABLE "}\"},\"models\":{",
+                   l->url);
+        json_key(&b, l->model);
+        buf_puts(&b, "{\"tool_call\":true,\"reasoning\":true");
+        if (l->context > 0)
+                buf_printf(&b, ",\"limit\":{\"context\":%u,\"output\":%u}", l->context, l->context / 4);
+        buf_puts(&b, "}}}}}");
+        launch_set(l, KEY_VARIABLE, NULL);
+        launch_take(l, "OPENCODE_CONFIG_CONTENT", &b);
+}
+
+static const struct agent {
+        const char *name, *title, *package;
+        void (*set_up)(struct launch *l);
+} agents[] = {
+        { "claude", "Claude Code", "@anthropic-ai/claude-code", set_up_claude },
+        { "codex", "Codex", "@openai/codex", set_up_codex },
+        { "opencode", "opencode", "opencode-ai", set_up_opencode },
+};
+
+static const char *const agent_names[] = { "claude", "codex", "opencode", NULL };
+
+static const struct agent *find_agent(const char *name)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(agents); i++)
+                if (strcmp(name, agents[i].name) == 0)
+                        return &agents[i];
+        return NULL;
+}
+
+/* ---- the model and the gateway ---- */
+
+/* The model of this name, or the default, as the daemon lists it: *ret_name is to be freed, and NULL if there is none.
+ * An exit status. */
+static int list_launch_model(struct tandem *tandem, const char *name, char **ret_name, uint32_t *ret_context)
+{
+        const struct tandem_model *found = NULL;
+        struct tandem_model_list *list;
+        struct tandem_error err;
+        bool copied = true;
+
+        *ret_name = NULL;
+        if (tandem_list_models(tandem, &list, &err) != TANDEM_OK)
+                return complain_error(&err);
+        for (size_t i = 0; i < list->n_models && !found; i++)
+                if (name ? strcmp(list->models[i]->name, name) == 0 : list->models[i]->is_default)
+                        found = list->models[i];
+        if (found) {
+                *ret_name = strdup(found->name);
+                *ret_context = found->context;
+                copied = *ret_name != NULL;
+        }
+        tandem_model_list_free(list);
+        return copied ? EXIT_OK : complain("no memory");
+}
+
+/* A model is loaded that is not yet: then its context is known, and an agent's first prompt need not wait for it. */
+static int find_launch_model(struct cli *cli, const char *name, char **ret_name, uint32_t *ret_context)
+{
+        _cleanup_(tandem_closep) struct tandem *tandem = cli_connect(cli);
+        _cleanup_(freep) char *found = NULL;
+        struct tandem_error err;
+        int status;
+
+        if (!tandem)
+                return EXIT_FAILED;
+        status = list_launch_model(tandem, name, &found, ret_context);
+        if (status != EXIT_OK)
+                return status;
+        if (!found)
+                return name ? complain("the daemon lists no model %s (see `tandem models`)", term_safe(name)) :
+                              complain("there is no default model: name one with -m (see `tandem models`)");
+        if (*ret_context > 0) {
+                *ret_name = steal_ptr(&found);
+                return EXIT_OK;
+        }
+        progress_show("loading %s…", term_safe(found));
+        if (tandem_load_model(tandem, found, &err) != TANDEM_OK)
+                return complain_model(&err, found);
+        progress_clear();
+        return list_launch_model(tandem, found, ret_name, ret_context);
+}
+
+/* HOST and PORT of http://HOST:PORT, which may have no path: each agent adds its own. */
+static bool split_url(const char *url, char host[256], char port[8])
+{
+        const char *at, *colon;
+        size_t n;
+
+        if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
+                return false;
+        at = strstr(url, "://") + 3;
+        n = strlen(at);
+        if (n == 0 || n > 255 || strspn(at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-:[]") != n)
+                return false;
+        colon = strrchr(at, ':');
+        if (colon && strchr(colon, ']'))
+                colon = NULL;
+        if (colon && (strlen(colon + 1) - 1 > 4 || strspn(colon + 1, "0123456789") != strlen(colon + 1)))
+                return false;
+        snprintf(port, 8, "%s", colon ? colon + 1 : strncmp(url, "https", 5) == 0 ? "443" : "80");
+        n = colon ? (size_t)(colon - at) : n;
+        if (at[0] == '[' && at[n - 1] == ']') {
+                at++;
+                n -= 2;
+        }
+        snprintf(host, 256, "%.*s", (int)n, at);
+        return n > 0;
+}
+
+/* An agent whose server is not there tries again and again for minutes, and does not say what is wrong. */
+static int check_gateway(const char *url, const char *host, const char *port)
+{
+        const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+        struct addrinfo *found = NULL;
+        int fault = getaddrinfo(host, port, &hints, &found), error = ENOENT;
+        bool answers = false;
+
+        if (fault != 0)
+                return complain("cannot find %s: %s", url, gai_strerror(fault));
+        for (const struct addrinfo *a = found; a && !answers; a = a->ai_next) {
+                _cleanup_(closep) int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+                answers = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0;
+                error = errno;
+        }
+        freeaddrinfo(found);
+        return answers ? EXIT_OK :
+                         complain("no gateway answers at %s: %s; start one (sudo systemctl enable --now "
+                                  "tandem-http.socket), or say "
+                                  "with --url where it is",
+                                  url, strerror(error));
+}
+
+/* ---- printing and starting ---- */
+
+/* As one word of a shell. */
+static void print_quoted(const char *text)
+{
+        if (*text &&
+            strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-") == strlen(text)) {
+                out_puts(text);
+                return;
+        }
+        out_puts("'");
+        for (; *text; text++)
+                if (*text == '\'')
+                        out_puts("'\\''");
+                else
+                        out_write(text, 1);
+        out_puts("'");
+}
+
+static int print_launch(const struct launch *l, const struct agent *agent, const char *const *more, size_t n_more)
+{
+        out_printf("# %s with the model %s at %s\n", agent->title, term_safe(l->model), l->url);
+        for (size_t i = 0; i < l->n_settings; i++) {
+                out_printf("export %s=", l->settings[i].name);
+                if (l->settings[i].value)
+                        print_quoted(l->settings[i].value);
+                else
+                        out_puts("\"${" KEY_VARIABLE ":-" NO_KEY "}\"");
+                out_puts("\n");
+        }
+        out_puts(agent->name);
+        for (size_t i = 0; i < l->n_args + n_more; i++) {
+                out_puts(" ");
+                print_quoted(i < l->n_args ? l->args[i] : more[i - l->n_args]);
+        }
+        out_puts("\n");
+        return out_finish();
+}
+
+static int run_agent(const struct launch *l, const struct agent *agent, const char **more, size_t n_more)
+{
+        _cleanup_(freep) char **argv = calloc(l->n_args + n_more + 2, sizeof(*argv));
+        const char *key = getenv(KEY_VARIABLE);
+        size_t n = 0;
+
+        if (!argv)
+                return complain("no memory");
+        argv[n++] = (char *)agent->name;
+        for (size_t i = 0; i < l->n_args; i++)
+                argv[n++] = l->args[i];
+        for (size_t i = 0; i < n_more; i++)
+                argv[n++] = (char *)more[i];
+        for (size_t i = 0; i < l->n_settings; i++) {
+                const char *value = l->settings[i].value ? l->settings[i].value : key && *key ? key : NO_KEY;
+
+                if (setenv(l->settings[i].name, value, 1) < 0)
+                        return complain("no memory");
+        }
+        execvp(agent->name, argv);
+        if (errno == ENOENT)
+                return complain("%s is not installed: npm install -g %s", agent->name, agent->package);
+        return complain("cannot start %s: %s", agent->name, strerror(errno));
+}
+
+static int launch_agent(struct cli *cli, const struct launch_options *options, const char **words, unsigned n_words)
+{
+        struct launch l = { .url = options->url ? options->url : DEFAULT_URL };
+        const struct agent *agent = n_words > 0 ? find_agent(words[0]) : NULL;
+        _cleanup_(freep) char *found = NULL;
+        char host[256], port[8];
+        int status = EXIT_OK;
+
+        if (n_words == 0)
+                return args_usage_error("launch", "which agent: claude, codex or opencode?");
+        if (!agent)
+                return args_usage_error("launch", "'%.60s' is none of claude, codex, opencode", words[0]);
+        if (!split_url(l.url, host, port))
+                return args_usage_error("launch", "--url: '%.100s' is not http://HOST:PORT (without a path)", l.url);
+        if (options->url && !options->model)
+                return args_usage_error("launch", "with --url a model has to be named: -m MODEL");
+        l.model = options->model;
+        if (!options->url) {
+                status = find_launch_model(cli, options->model, &found, &l.context);
+                if (status == EXIT_OK && !found) /* it went while it was loaded */
+                        status = complain("the daemon lists no such model any more (see `tandem models`)");
+                l.model = found;
+        }
+        if (status == EXIT_OK && options->run)
+                status = check_gateway(l.url, host, port);
+        if (status != EXIT_OK)
+                return status;
+        agent->set_up(&l);
+        status = l.failed     ? complain("no memory") :
+                 options->run ? run_agent(&l, agent, words + 1, n_words - 1) :
+                                print_launch(&l, agent, words + 1, n_words - 1);
+        launch_deinit(&l);
+        return status;
+}
+
+static int run_launch(struct cli *cli, int argc, char **argv)
+{
+        _cleanup_(freep) const char **words = calloc((size_t)argc, sizeof(*words));
+        struct launch_options options = { 0 };
+        unsigned n;
+        int status;
+
+        if (!words)
+                return complain("no memory");
+        if (cli_parse(cli, &command_launch, argc, argv, &options, words, (unsigned)argc, &n, &status))
+                return status;
+        return launch_agent(cli, &options, words, n);
+}
+
+static const struct arg args[] = {
+        {
+                .letter = 'm',
+                .name = "model",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct launch_options, model),
+                .value = "MODEL",
+                .brief = "a name that `tandem models` lists",
+                .more = "otherwise the default model",
+                .offer = OFFER_MODELS,
+        },
+        {
+                .name = "url",
+                .range.type = TDM_VALUE_TEXT,
+                .at = offsetof(struct launch_options, url),
+                .value = "URL",
+                .brief = "where tandem-http answers",
+                .more = "otherwise " DEFAULT_URL "; with it -m is needed, and the daemon here is not asked",
+        },
+        {
+                .name = "run",
+                .at = offsetof(struct launch_options, run),
+                .brief = "start the agent with these settings",
+        },
+};
+
+const struct command command_launch = {
+        .name = "launch",
+        .summary = "settings for a coding agent, or the agent itself",
+        .usage = "[-m MODEL] [--url URL] [--run] claude|codex|opencode [-- ARGS]",
+        .about = "Prints what Claude Code, Codex or opencode needs to work with a model here: lines for a shell, the "
+                 "last of which starts the agent. With --run nothing is printed, and the agent is started. ARGS are "
+                 "the agent's own. No file is changed: settings hold for one run.\n"
+                 "\n"
+                 "The agent talks to tandem-http. Where that wants keys, set " KEY_VARIABLE " to one. Agents send "
+                 "long prompts: a model needs a context of 32768 tokens or more.",
+        .examples = "  tandem launch claude\n"
+                    "  tandem launch -m qwen3-4b --run opencode\n"
+                    "  tandem launch --run codex -- exec 'say what this folder holds'",
+        COMMAND_ARGS(args),
+        .choices = agent_names,
+        .run = run_launch,
+};

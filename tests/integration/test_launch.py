@@ -1,0 +1,135 @@
+"""tandem launch: what it prints is what a shell and the agents take, and what --run hands over is the same. The agents
+are programs of the test's own that write down how they were started."""
+import tomllib
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from http_test import Gateway  # noqa: E402
+from tandem_test import *  # noqa: E402,F403
+
+AGENTS = ("claude", "codex", "opencode")
+RECORDER = """#!/usr/bin/python3
+import json, os, sys
+with open(os.environ["HOME"] + "/started", "w") as f:
+    json.dump({"args": sys.argv[1:], "env": dict(os.environ)}, f)
+sys.exit(7)
+"""
+MARK = "TANDEM_API_KEY"
+
+
+def with_agents(d):
+    """Variables with which the agents are found."""
+    folder = os.path.join(d.dir, "agents")
+    os.makedirs(folder, exist_ok=True)
+    for name in AGENTS:
+        path = os.path.join(folder, name)
+        with open(path, "w") as f:
+            f.write(RECORDER)
+        os.chmod(path, 0o755)
+    return {"PATH": folder + ":" + os.environ["PATH"]}
+
+
+def started(d):
+    path = os.path.join(d.environment()["HOME"], "started")
+    with open(path) as f:
+        got = json.load(f)
+    os.unlink(path)
+    return got
+
+
+def changed(d, env):
+    """Of a started agent's variables those that the caller did not set."""
+    return {k: v for k, v in env.items() if d.environment().get(k) != v and k not in ("PATH", "_", "PWD", "SHLVL")}
+
+
+def listed(d, name):
+    return next(m for m in d.call("models")["models"] if m["name"] == name)
+
+
+def hands_over(agent, got, url, model, key, context):
+    """What the agent is told, in its own words."""
+    env, args = got["env"], got["args"]
+    if agent == "claude":
+        equal((env["ANTHROPIC_BASE_URL"], env["ANTHROPIC_AUTH_TOKEN"], env["ANTHROPIC_API_KEY"]), (url, key, ""), agent)
+        for name in ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
+                     "ANTHROPIC_DEFAULT_HAIKU_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL"):
+            equal(env[name], model, name)
+        return args
+    equal(env[MARK], key, f"{agent}: key")
+    if agent == "opencode":
+        said = json.loads(env["OPENCODE_CONFIG_CONTENT"])
+        provider = said["provider"]["tandem"]
+        equal((said["model"], said["small_model"], list(provider["models"])), (f"tandem/{model}",) * 2 + ([model],),
+              "opencode: model")
+        equal(provider["options"], {"baseURL": url + "/v1", "apiKey": "{env:TANDEM_API_KEY}"}, "opencode: gateway")
+        equal(provider["models"][model].get("limit", {}).get("context"), context, "opencode: context")
+        return args
+    toml, rest = "", list(args)
+    while rest[:1] == ["-c"]:
+        toml += rest[1] + "\n"
+        rest = rest[2:]
+    said = tomllib.loads(toml)
+    equal(said["model_providers"]["tandem"], {"name": "Tandem", "wire_api": "responses", "env_key": MARK,
+                                              "base_url": url + "/v1"}, "codex: gateway")
+    equal((said["model_provider"], said["model"], said.get("model_context_window")), ("tandem", model, context),
+          "codex: model")
+    return rest
+
+
+@test
+def printed_and_run():
+    with Daemon() as d, Gateway(d) as g:
+        env, url = with_agents(d), f"http://127.0.0.1:{g.port}"
+        d.cli("launch", "claude", check_exit=0)
+        context = listed(d, "tale")["context"]  # known once it is loaded, and that it is
+        more = ["-p", "it's \"a\" $HOME; king\n"]
+        for agent in AGENTS:
+            for options, where, size in (([], "http://127.0.0.1:11434", context),
+                                         (["-m", "tale", "--url", url], url, None)):
+                for key in ("none", "a b'c"):
+                    told = dict(env, **({MARK: key} if key != "none" else {}))
+                    text = d.cli("launch", *options, agent, "--", *more, check_exit=0, env=told).stdout.decode()
+                    check("a b'c" not in text, f"{agent}: the key is not printed", text)
+                    r = subprocess.run(["sh", "-c", text], env=dict(d.environment(), **told), timeout=30 * SLOW,
+                                       stderr=subprocess.PIPE)
+                    equal(r.returncode, 7, f"a shell takes what {agent} needs: {r.stderr[-300:]}")
+                    printed = started(d)
+                    equal(hands_over(agent, printed, where, "tale", key, size), more, f"{agent}: its own arguments")
+            r = d.cli("launch", "-m", "tale", "--url", url, "--run", agent, "--", *more,
+                      env=dict(env, **{MARK: key}), check_exit=7)
+            equal(r.stdout, b"", f"{agent}: nothing is printed")
+            got = started(d)
+            equal((got["args"], changed(d, got["env"])), (printed["args"], changed(d, printed["env"])),
+                  f"{agent}: --run is what is printed")
+            check(not any(key in a for a in got["args"]), f"{agent}: no argument tells the key", got["args"])
+
+
+def refused(d, part, *args, code=2, env=None):
+    r = d.cli("launch", *args, check_exit=code, env=env)
+    check(part in r.stderr.decode(), f"{args}: {part!r} in the refusal", r.stderr)
+    equal(r.stdout, b"", f"{args}: nothing on standard output")
+
+
+@test
+def refusals():
+    with Daemon() as d:
+        env = with_agents(d)
+        refused(d, "which agent")
+        refused(d, "'cursor' is none of claude, codex, opencode", "cursor")
+        refused(d, "no model nosuch", "-m", "nosuch", "claude", code=1)
+        refused(d, "a model has to be named", "--url", "http://127.0.0.1:1", "claude")
+        for url in ("127.0.0.1:11434", "http://", "http://a/v1", "http://a:123456", "http://a'b", "ftp://a",
+                    "http://a:", "http://a b"):
+            refused(d, "is not http://HOST:PORT", "--url", url, "-m", "tale", "claude")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))  # nobody listens
+            port = s.getsockname()[1]
+            refused(d, "no gateway answers", "--url", f"http://127.0.0.1:{port}", "-m", "tale", "--run", "claude",
+                    code=1, env=env)
+            s.listen()
+            refused(d, "claude is not installed: npm install -g @anthropic-ai/claude-code", "--url",
+                    f"http://127.0.0.1:{port}", "-m", "tale", "--run", "claude", code=1, env={"PATH": d.dir})
+
+
+main()
