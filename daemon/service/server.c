@@ -225,6 +225,7 @@ static int on_ending(struct tdm_source *source, uint64_t now_ns, void *userdata)
                 }
                 s->reading_ns = now_ns;
                 tdm_face_finish(s->face);
+                tdm_dbus_finish(s->dbus);
         }
         if ((tdm_face_n_connections(s->face) > 0 || !tdm_dbus_is_drained(s->dbus)) &&
             now_ns - s->reading_ns < READ_NS) {

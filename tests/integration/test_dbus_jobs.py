@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -421,6 +422,75 @@ def ending_politely():
         equal(d.process.returncode, 0, "exit status")
         d.expect_exit = None
         me.close()
+
+
+class NextDaemon:
+    """What a service manager does: the bus starts a daemon for a call when the first one has given up its name."""
+
+    def __init__(self, bus, d):
+        self.bus, self.d = bus, d
+
+    def __enter__(self):
+        self.d.expect_exit = None
+        self.bus.starts(os.path.join(BIN, "tandemd"), "--user", "--socket", self.d.socket, "--bus", self.bus.address,
+                        *[x for m in self.d.models for x in ("--model", m)], env=self.d.environment())
+        return self
+
+    def pid(self):
+        """Of the daemon that owns the name, which is started where none does."""
+        pid = int(Client(self.bus).call(ROOT, MANAGER, "GetStatus", "a{sv}", {})["pid"])
+        check(pid != self.d.process.pid, "the next daemon", pid)
+        return pid
+
+    def __exit__(self, *what):
+        pid = self.pid()
+        os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not alive(pid), "the next daemon's end", 20)
+
+
+@test
+def calls_while_a_daemon_ends():
+    """They wait at the bus for the next one, though the first one still works for a client of its socket."""
+    with Bus() as bus, bus.daemon(models=(TALE, SPROUT)) as d, NextDaemon(bus, d) as following:
+        c = Client(bus).wait()
+        want = read_all(c.generate(PROMPT, max_tokens=6)[1])
+        busy = d.start_job(n=5000, ignore_end=True)
+        check(busy.until(1), "a job of the socket")
+        d.process.terminate()
+        wait_for(lambda: not c.connection.name_has_owner(NAME), "the name to be given up", 10)
+        equal(read_all(c.generate(PROMPT, max_tokens=6)[1]), want, "the text")
+        following.pid()
+        model = c.call(ROOT, MANAGER, "LoadModel", "sa{sv}", "sprout", {"wait": True})
+        equal(c.get(model, MODEL, "State"), "loaded", "a model of the next daemon")
+
+
+@test
+def calls_that_an_ending_daemon_refuses():
+    """Its own job of the bus keeps the name. What is refused meanwhile hears of it when the name is free, so that a
+    second call comes to the next daemon."""
+    with Bus() as bus, bus.daemon() as d, NextDaemon(bus, d) as following:
+        c, answers = Client(bus).wait(), []
+        want = read_all(c.generate(PROMPT, max_tokens=6)[1])
+        path, fd = c.generate(PROMPT, max_tokens=20000, ignore_end=True)
+        wait_for(lambda: c.get(path, JOB, "GeneratedTokens") > 3, "tokens", pause=0.005)
+        d.process.terminate()
+        wait_for(lambda: c.get(ROOT, MANAGER, "Draining"), "Draining", 10)
+
+        def ask():
+            me = Client(bus)
+            answers.append(me.refused(ROOT, MANAGER, "Generate", "sa{sv}", PROMPT, me.options({})))
+            answers.append(read_all(me.generate(PROMPT, max_tokens=6)[1]))
+
+        t = threading.Thread(target=ask)
+        t.start()
+        time.sleep(0.3)
+        equal((answers, c.get(path, JOB, "State")), ([], "decode"), "while a job runs")
+        c.call(path, JOB, "Cancel", "")
+        t.join(60 * SLOW)
+        equal(answers[0], ERROR + "Draining", "why not")
+        equal(answers[1:], [want], "the text at the second call")
+        following.pid()
+        os.close(fd)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A private bus for the integration tests: a dbus-daemon of its own in a temporary directory, a tandemd on it, and
 callers that come from other projects (python3-dbus, GDBus through gi, busctl, gdbus, dbus-send)."""
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configurat
 <busconfig>
   <type>%s</type>
   <listen>unix:path=%s</listen>
+  <servicedir>%s</servicedir>
   <auth>EXTERNAL</auth>
   <policy context="default">
     <allow user="*"/>
@@ -70,7 +72,8 @@ class Bus:
         self.path = os.path.join(self.dir, "bus")
         self.address = f"unix:path={self.path}"
         with open(os.path.join(self.dir, "bus.conf"), "w") as f:
-            f.write(CONFIG % (self.kind, self.path))
+            f.write(CONFIG % (self.kind, self.path, os.path.join(self.dir, "services")))
+        os.mkdir(os.path.join(self.dir, "services"))
         self.start()
         return self
 
@@ -91,6 +94,16 @@ class Bus:
         self.process.kill()
         self.process.wait()
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def starts(self, *command, env):
+        """From now on the bus starts this command for a call to tandemd's name."""
+        script = os.path.join(self.dir, "next-daemon")
+        with open(script, "w") as f:
+            f.write(f"#!/bin/sh\nexec {shlex.join(['env', '-i', *[f'{k}={v}' for k, v in env.items()], *command])}"
+                    f" >>{self.dir}/next.log 2>&1\n")
+        os.chmod(script, 0o755)
+        with open(os.path.join(self.dir, "services", NAME + ".service"), "w") as f:
+            f.write(f"[D-BUS Service]\nName={NAME}\nExec={script}\n")
 
     def connect(self):
         """A connection of python3-dbus's own, not shared."""

@@ -47,6 +47,7 @@ void bus_tear_down(struct tdm_dbus *bus)
         bus->leaving = connection;
         bus->registered = bus->lost = false;
         bus_forget_asking(&bus->asking);
+        bus_forget_refusals(bus);
         tdm_list_for_each(peer, &bus->peers, struct bus_peer, node)
                 bus_peer_free(peer);
         if (connection)
@@ -190,7 +191,8 @@ static void on_hello(DBusPendingCall *pending, void *userdata)
                 bus->registered = true;
                 bus->retry_ns = RETRY_MIN_NS;
                 watch_leavers(bus);
-                request_name(bus);
+                if (!bus->draining)
+                        request_name(bus);
         } else {
                 tdm_log_warning("bus %s does not take tandemd: %s", bus->address,
                                 error.message ? error.message : "no answer");

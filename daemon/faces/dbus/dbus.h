@@ -49,7 +49,10 @@ int tdm_logind_new(struct tdm_logind **ret, struct tdm_loop *loop, const struct 
 void tdm_logind_may_sleep(struct tdm_logind *logind);
 void tdm_logind_destroy(struct tdm_logind *logind); /* NULL is fine */
 
+/* Takes no new jobs, and gives the name up when those of the bus have ended. */
 void tdm_dbus_set_draining(struct tdm_dbus *bus);
+/* Gives the name up whatever still runs. */
+void tdm_dbus_finish(struct tdm_dbus *bus);
 /* The default model may be another one. */
 void tdm_dbus_on_default_changed(struct tdm_dbus *bus);
 /* Everything that was said has left, pipes included. */

@@ -155,7 +155,7 @@ void bus_embed_call(struct bus_peer *peer, DBusMessage *message, DBusMessageIter
         if (r == 0 && n >= MAX_CALLS)
                 r = tdm_error_set(&err, TDM_E_QUOTA, "%u calls of this caller wait for vectors already", n);
         if (r == 0 && peer->bus->draining)
-                r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs");
+                r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs; call again");
         if (r == 0) {
                 e = calloc(1, sizeof(*e));
                 r = e ? 0 : tdm_error_set(&err, TDM_E_NO_MEMORY, "out of memory");

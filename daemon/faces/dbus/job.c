@@ -397,6 +397,17 @@ static void say_finished(struct bus_job *job, const char *destination)
         bus_send(job->bus, bus_writer_finish(&w));
 }
 
+static void tell_changed(struct bus_job *job, uint64_t now_ns)
+{
+        job->changed = false;
+        job->changed_ns = now_ns;
+        if (job->owner)
+                bus_properties_changed(job->bus, job->path, &bus_job_interface, job, job->owner->name);
+        for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
+                if (job->watchers[i] && job->watchers[i] != job->owner)
+                        bus_properties_changed(job->bus, job->path, &bus_job_interface, job, job->watchers[i]->name);
+}
+
 static void on_bus_job_done(struct tdm_job *j, void *userdata)
 {
         struct bus_job *job = userdata;
@@ -418,6 +429,9 @@ static void on_bus_job_done(struct tdm_job *j, void *userdata)
         /* To the end of the list: those that have ended lie in the order of their ends. */
         tdm_list_remove(&job->node);
         tdm_list_append(&job->bus->jobs, &job->node);
+        if (job->bus->draining)
+                tell_changed(job, job->ended_ns); /* while the name is still there */
+        bus_name_may_go(job->bus);
 }
 
 /* No scores: scoring is not offered on the bus. */
@@ -429,17 +443,6 @@ static const struct tdm_job_events job_events = {
 };
 
 /* ---- time ---- */
-
-static void tell_changed(struct bus_job *job, uint64_t now_ns)
-{
-        job->changed = false;
-        job->changed_ns = now_ns;
-        if (job->owner)
-                bus_properties_changed(job->bus, job->path, &bus_job_interface, job, job->owner->name);
-        for (unsigned i = 0; i < BUS_MAX_WATCHERS; i++)
-                if (job->watchers[i] && job->watchers[i] != job->owner)
-                        bus_properties_changed(job->bus, job->path, &bus_job_interface, job, job->watchers[i]->name);
-}
 
 static bool is_stale(const struct bus_job *job, uint64_t now_ns)
 {
@@ -534,7 +537,7 @@ static int bus_job_start(struct bus_peer *peer, struct bus_request *request, int
         int r;
 
         if (bus->draining)
-                return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs");
+                return tdm_error_set(err, TDM_E_DRAINING, "tandemd is shutting down and takes no jobs; call again");
         tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
                 n++;
         if (n >= MAX_OBJECTS && !forget_oldest(bus, false, 0))

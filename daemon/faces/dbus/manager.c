@@ -90,7 +90,7 @@ static void load_model(struct bus_peer *peer, DBusMessage *message, DBusMessageI
         dbus_message_iter_next(args);
         r = bus_read_load(args, &wait, &fd, &err);
         if (r == 0 && bus->draining)
-                r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models");
+                r = tdm_error_set(&err, TDM_E_DRAINING, "tandemd is shutting down and loads no models; call again");
         if (r == 0)
                 r = tdm_models_open(bus->models, peer->account, name, fd, &model, &err);
         tdm_models_close_file(bus->models, peer->account, fd);
@@ -279,18 +279,25 @@ const struct bus_interface bus_manager_interface = {
         .write = write_property,
 };
 
+void tdm_dbus_on_default_changed(struct tdm_dbus *bus)
+{
+        if (bus)
+                bus_properties_changed(bus, BUS_ROOT, &bus_manager_interface, bus, NULL);
+}
+
 void tdm_dbus_set_draining(struct tdm_dbus *bus)
 {
         if (!bus || bus->draining)
                 return;
         bus->draining = true;
         bus_properties_changed(bus, BUS_ROOT, &bus_manager_interface, bus, NULL);
+        bus_name_may_go(bus);
 }
 
-void tdm_dbus_on_default_changed(struct tdm_dbus *bus)
+void tdm_dbus_finish(struct tdm_dbus *bus)
 {
         if (bus)
-                bus_properties_changed(bus, BUS_ROOT, &bus_manager_interface, bus, NULL);
+                bus_name_give_up(bus);
 }
 
 bool tdm_dbus_is_drained(const struct tdm_dbus *bus)

@@ -50,6 +50,7 @@
 #define BUS_MAX_ENDED_JOBS 512u
 #define BUS_MAX_ENDED_JOBS_PER_UID 64u
 #define BUS_MAX_WATCHERS 8u
+#define BUS_MAX_REFUSALS 256u /* the others are sent at once */
 #define BUS_TEXT_REPLY_BYTES (UINT64_C(256) << 10)
 /* How long a job can be looked at after its end. */
 #define BUS_KEEP_NS (60 * TDM_NSEC_PER_SEC)
@@ -155,6 +156,9 @@ struct tdm_dbus {
         bool system;
         bool asked_for; /* --bus or the configuration names this bus */
         bool draining;
+        bool name_given_up;
+        DBusMessage *refusals[BUS_MAX_REFUSALS]; /* are sent when the name is given up */
+        unsigned n_refusals;
         char *address;
         char *socket; /* for status */
         uint64_t started_ns;
@@ -236,6 +240,10 @@ void bus_look_at_watches(struct tdm_dbus *bus);
 int bus_connect(struct tdm_dbus *bus);
 void bus_tear_down(struct tdm_dbus *bus);
 
+/* name.c */
+void bus_name_give_up(struct tdm_dbus *bus);
+void bus_name_may_go(struct tdm_dbus *bus); /* if the daemon ends and no job of the bus runs */
+
 /* closing.c: gives up a reference to a message that came; peer: who sent it, or NULL. */
 void bus_message_done(struct tdm_dbus *bus, const struct bus_peer *peer, DBusMessage *message);
 /* After a flood of files that hang. */
@@ -255,6 +263,8 @@ DBusMessage *bus_reply_new(DBusMessage *call); /* NULL: none is wanted, or no me
 void bus_reply_ok(struct tdm_dbus *bus, DBusMessage *call);
 void bus_reply_error(struct tdm_dbus *bus, DBusMessage *call, const char *name, const char *text);
 void bus_reply_failed(struct tdm_dbus *bus, DBusMessage *call, int code, const char *text); /* TDM_E_*, or -errno */
+void bus_send_refusals(struct tdm_dbus *bus);
+void bus_forget_refusals(struct tdm_dbus *bus);
 const char *bus_error_name(int code); /* dev.tandem.Tandem1.Error.Quota */
 void bus_reply_finish(struct tdm_dbus *bus, DBusMessage *call, struct bus_writer *w);
 

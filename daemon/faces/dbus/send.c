@@ -78,20 +78,53 @@ void bus_reply_ok(struct tdm_dbus *bus, DBusMessage *call)
         bus_send(bus, bus_reply_new(call));
 }
 
-void bus_reply_error(struct tdm_dbus *bus, DBusMessage *call, const char *name, const char *text)
+/* NULL: none is wanted, or there is no memory. */
+static DBusMessage *error_new(DBusMessage *call, const char *name, const char *text)
 {
         struct bus_writer w;
 
         if (dbus_message_get_no_reply(call))
-                return;
+                return NULL;
         bus_writer_init(&w, dbus_message_new_error(call, name, NULL));
         bus_write_string(&w, text);
-        bus_send(bus, bus_writer_finish(&w));
+        return bus_writer_finish(&w);
+}
+
+void bus_reply_error(struct tdm_dbus *bus, DBusMessage *call, const char *name, const char *text)
+{
+        bus_send(bus, error_new(call, name, text));
+}
+
+/* While the name of a daemon that ends is not given up, the refusal waits for that (name.c). */
+static void refuse_when_free(struct tdm_dbus *bus, DBusMessage *refusal)
+{
+        if (refusal && bus->draining && !bus->name_given_up && bus->n_refusals < BUS_MAX_REFUSALS)
+                bus->refusals[bus->n_refusals++] = refusal;
+        else
+                bus_send(bus, refusal);
+}
+
+void bus_send_refusals(struct tdm_dbus *bus)
+{
+        for (unsigned i = 0; i < bus->n_refusals; i++)
+                bus_send(bus, bus->refusals[i]);
+        bus->n_refusals = 0;
+}
+
+void bus_forget_refusals(struct tdm_dbus *bus)
+{
+        while (bus->n_refusals > 0)
+                dbus_message_unref(bus->refusals[--bus->n_refusals]);
 }
 
 void bus_reply_failed(struct tdm_dbus *bus, DBusMessage *call, int code, const char *text)
 {
-        bus_reply_error(bus, call, bus_error_name(code), text && text[0] ? text : "the request failed");
+        DBusMessage *reply = error_new(call, bus_error_name(code), text && text[0] ? text : "the request failed");
+
+        if (code == TDM_E_DRAINING)
+                refuse_when_free(bus, reply);
+        else
+                bus_send(bus, reply);
 }
 
 void bus_reply_finish(struct tdm_dbus *bus, DBusMessage *call, struct bus_writer *w)

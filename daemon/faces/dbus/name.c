@@ -1,0 +1,46 @@
+/* The name on the bus, and when a daemon that ends gives it up.
+ *
+ * Where a service manager starts the daemon for a call, the bus keeps calls to a name that nobody owns until the next
+ * daemon owns it. So the name is given up early: at once, or when the last job of a caller has ended, since its caller
+ * may know the daemon by that name alone. Calls that are refused until then are answered when the name is free: a
+ * caller that calls again reaches the next daemon. */
+#include "daemon/faces/dbus/private.h"
+
+static bool any_job_runs(const struct tdm_dbus *bus)
+{
+        struct bus_job *job;
+
+        tdm_list_for_each(job, &bus->jobs, struct bus_job, node)
+                if (!job->ended)
+                        return true;
+        return false;
+}
+
+static void name_release(struct tdm_dbus *bus)
+{
+        DBusMessage *message =
+                dbus_message_new_method_call(DBUS_SERVICE_DBUS, DBUS_PATH_DBUS, DBUS_INTERFACE_DBUS, "ReleaseName");
+        const char *name = BUS_NAME;
+
+        if (message && dbus_message_append_args(message, DBUS_TYPE_STRING, &name, DBUS_TYPE_INVALID)) {
+                dbus_message_set_no_reply(message, TRUE);
+                bus_send(bus, message);
+        } else if (message) {
+                dbus_message_unref(message);
+        }
+}
+
+void bus_name_give_up(struct tdm_dbus *bus)
+{
+        if (bus->name_given_up)
+                return;
+        bus->name_given_up = true;
+        name_release(bus);
+        bus_send_refusals(bus); /* the bus hears of the name first */
+}
+
+void bus_name_may_go(struct tdm_dbus *bus)
+{
+        if (bus->draining && !any_job_runs(bus))
+                bus_name_give_up(bus);
+}
