@@ -1,6 +1,7 @@
 /* tandem-http: answers the HTTP requests that applications already know how to make. Status: 0 ended as asked, 1 could
  * not serve, 2 wrong usage. */
 #include "common/log.h"
+#include "common/standard-fds.h"
 #include "http-gateway/listen.h"
 #include "http-gateway/params.h"
 #include "http-gateway/server.h"
@@ -11,6 +12,7 @@ int main(int argc, char **argv)
         struct tdm_error err = { 0 };
         int r;
 
+        tdm_standard_fds_open();
         tdm_log_init("tandem-http");
         r = config_load(&config, argc, argv, &err);
         if (r == 0 && config.who_has)

@@ -1,7 +1,7 @@
 /* tandem: the command line. A client of libtandem and nothing more: what it can do, every program can. */
 #include "client-lib/cli/cli.h"
+#include "common/standard-fds.h"
 
-#include <fcntl.h>
 #include <stdarg.h>
 
 static int usage_error(const char *fmt, ...) _printf_(1, 2);
@@ -22,14 +22,9 @@ int main(int argc, char **argv)
         const struct command *command;
         _cleanup_(buf_freep) struct buf help = { 0 };
         struct cli cli = { .program = argc > 0 ? argv[0] : "tandem" };
-        int i, fd;
+        int i;
 
-        /* A file opened later must not become standard output because the caller had closed it. */
-        do
-                fd = open("/dev/null", O_RDWR | O_NOCTTY);
-        while (fd >= 0 && fd <= STDERR_FILENO);
-        if (fd >= 0)
-                close(fd);
+        tdm_standard_fds_open();
         term_init();
         signal_init();
         commands_register();

@@ -2,6 +2,7 @@
  * 1 could not serve, 2 wrong usage. */
 #include <stdio.h>
 #include "common/log.h"
+#include "common/standard-fds.h"
 #include "daemon/faces/socket/gate.h"
 #include "daemon/service/server.h"
 
@@ -26,6 +27,7 @@ int main(int argc, char **argv)
         struct tdm_error err = { 0 };
         int r;
 
+        tdm_standard_fds_open();
         if (argc == 2 && strcmp(argv[1], TDM_GATE_OPTION) == 0)
                 return tdm_gate_run(3);
         tdm_log_init("tandemd");

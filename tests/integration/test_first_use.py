@@ -109,6 +109,32 @@ def nohup_outlives_a_terminal():
 
 
 @test
+def closed_standard_files():
+    """A program whose caller closed them: no file or socket that is opened later takes their place."""
+    def closing(what):
+        return ["/bin/sh", "-c", f'exec "$@" {what}', "sh"]
+
+    every = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
+    for what in every:
+        with Daemon(prefix=closing(what)) as d:
+            d.wait_ready()
+            equal(len(d.generate(n=3).ids), 3, f"a daemon {what}")
+            for fd, sign in enumerate(("<&-", ">&-", "2>&-")):
+                if sign in what.split(" "):
+                    equal(os.readlink(f"/proc/{d.process.pid}/fd/{fd}"), "/dev/null", f"descriptor {fd} {what}")
+    with Daemon() as d:
+        want = d.cli("generate", "-n", "3", "--temp", "0", "Once", check_exit=0).stdout
+        for what in every:
+            r = subprocess.run([*closing(what), os.path.join(BIN, "tandem"), "--socket", d.socket, "generate", "-n",
+                                "3", "--temp", "0", "Once"], env=d.environment(), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, timeout=60 * SLOW)
+            lost = ">&-" in what.split(" ")
+            equal((r.returncode, r.stdout), (1, b"") if lost else (0, want), f"tandem {what}")
+            if what == ">&-":
+                check(b"cannot write to standard output: Bad file" in r.stderr, "why", r.stderr)
+
+
+@test
 def whose_socket():
     with Daemon() as d:
         r = subprocess.run([os.path.join(BIN, "tandemd"), "--user", "--bus", "none", "--socket", d.socket],
