@@ -1,5 +1,5 @@
 /* Ollama's lists. Names get the ":latest" that its clients expect. What Tandem does not know yet (the architecture of a
- * file that was never used) is given as nothing rather than made up. */
+ * file whose head was not read yet) is given as nothing rather than made up. */
 #include "http-gateway/ollama.h"
 
 #include <inttypes.h>

@@ -192,6 +192,7 @@ bool tdm_status_of_file(const struct tdm_status_source *source, const char *name
                         struct tdm_model **ret_model)
 {
         struct tdm_model *model = tdm_models_find_file(source->models, identity);
+        const struct tdm_model_summary *summary = model ? NULL : tdm_models_summary_of(source->models, path, identity);
 
         if (model && strcmp(model->name, name) == 0)
                 return false;
@@ -200,8 +201,9 @@ bool tdm_status_of_file(const struct tdm_status_source *source, const char *name
         else
                 ret->fields = (struct tdm_model_fields){ .state = "available",
                                                          .error = "",
-                                                         .architecture = "",
-                                                         .quantisation = "",
+                                                         .architecture = summary ? summary->architecture : "",
+                                                         .quantisation = summary ? summary->quantisation : "",
+                                                         .parameters = summary ? summary->n_parameters : 0,
                                                          .placement = "",
                                                          .precision = "",
                                                          .kv_type = "",

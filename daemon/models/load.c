@@ -83,7 +83,7 @@ static void metadata_freep(struct tdm_model_metadata **m)
 }
 
 /* The types of the matrices, the most bytes first: "Q8_0", or "mixed Q4_0/F16". */
-static void describe_quantisation(const struct tdm_model_description *d, char *ret, size_t size)
+void tdm_quantisation_describe(const struct tdm_model_description *d, char *ret, size_t size)
 {
         uint64_t bytes[64] = { 0 };
         int best = -1, second = -1, n = 0;
@@ -113,7 +113,7 @@ static void describe_quantisation(const struct tdm_model_description *d, char *r
                          tdm_type_info((uint32_t)second)->name, n > 2 ? "/…" : "");
 }
 
-static uint64_t count_parameters(const struct tdm_gguf *gguf)
+uint64_t tdm_parameters_count(const struct tdm_gguf *gguf)
 {
         uint64_t n = 0;
 
@@ -145,31 +145,30 @@ static void take_memory(struct tdm_parse_limits *limits, const struct tdm_gguf *
                                             UINT64_C(1);
 }
 
-/* The other files of a model that was split. */
-static int read_parts(struct tdm_model_load *l, struct tdm_model_metadata *m, struct tdm_parse_limits *limits)
+int tdm_gguf_read_parts(struct tdm_gguf *gguf, const char *name, const char *path, struct tdm_parse_limits *limits,
+                        struct tdm_model_parts **ret, struct tdm_error *err)
 {
         _cleanup_(freep) struct tdm_gguf **parts = NULL;
         uint32_t no, n, n_open = 0;
-        int r = tdm_gguf_part(m->gguf, &no, &n, &l->err);
+        int r = tdm_gguf_part(gguf, &no, &n, err);
 
-        if (r != 0 || n == 1 || !l->path)
+        if (r != 0 || n == 1 || !path)
                 return r; /* where there is no path, the description refuses it */
         if (no != 0)
-                return tdm_error_set(&l->err, TDM_E_BAD_MODEL,
-                                     "cannot open model %s: it is part %u of %u; name the first part", l->name, no + 1,
-                                     n);
+                return tdm_error_set(err, TDM_E_BAD_MODEL,
+                                     "cannot open model %s: it is part %u of %u; name the first part", name, no + 1, n);
         parts = calloc(n, sizeof(*parts));
         if (!parts)
-                return tdm_error_set(&l->err, -ENOMEM, "out of memory for %u files", n);
-        r = tdm_model_parts_open(l->path, n, &m->parts, &l->err);
+                return tdm_error_set(err, -ENOMEM, "out of memory for %u files", n);
+        r = tdm_model_parts_open(path, n, ret, err);
         while (r == 0 && n_open < n - 1) {
-                r = tdm_gguf_open_within(&parts[n_open], m->parts->files[n_open].fd, m->parts->files[n_open].path,
-                                         limits, &l->err);
+                r = tdm_gguf_open_within(&parts[n_open], (*ret)->files[n_open].fd, (*ret)->files[n_open].path, limits,
+                                         err);
                 if (r == 0)
                         take_memory(limits, parts[n_open++]);
         }
         if (r == 0)
-                r = tdm_gguf_join(m->gguf, parts, n - 1, &l->err);
+                r = tdm_gguf_join(gguf, parts, n - 1, err);
         for (uint32_t i = 0; i < n_open && r != 0; i++)
                 tdm_gguf_close(parts[i]);
         return r;
@@ -189,7 +188,7 @@ static int read_metadata(struct tdm_model_load *l)
         if (r != 0)
                 return r;
         take_memory(&limits, m->gguf);
-        r = read_parts(l, m, &limits);
+        r = tdm_gguf_read_parts(m->gguf, l->name, l->path, &limits, &m->parts, &l->err);
         if (r != 0)
                 return r;
         r = tdm_model_describe(m->gguf, &m->description, &l->err);
@@ -212,8 +211,8 @@ static int read_metadata(struct tdm_model_load *l)
                 snprintf(m->architecture, sizeof(m->architecture), "%.*s", (int)TDM_MIN(architecture.size, (size_t)31),
                          architecture.data);
         tdm_recommended_read(m->gguf, &m->recommended, &m->description.notes);
-        m->n_parameters = count_parameters(m->gguf);
-        describe_quantisation(&m->description, m->quantisation, sizeof(m->quantisation));
+        m->n_parameters = tdm_parameters_count(m->gguf);
+        tdm_quantisation_describe(&m->description, m->quantisation, sizeof(m->quantisation));
         l->made = steal_ptr(&m);
         return 0;
 }

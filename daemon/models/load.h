@@ -22,6 +22,13 @@ struct tdm_model_parts {
 int tdm_model_parts_open(const char *path, uint32_t n_parts, struct tdm_model_parts **ret, struct tdm_error *err);
 void tdm_model_parts_free(struct tdm_model_parts *parts);
 
+/* Of a GGUF that was read. */
+void tdm_quantisation_describe(const struct tdm_model_description *description, char *ret, size_t size);
+uint64_t tdm_parameters_count(const struct tdm_gguf *gguf);
+/* The other files of a model that was split. *ret (NULL: it is one file) is the caller's whatever comes back. */
+int tdm_gguf_read_parts(struct tdm_gguf *gguf, const char *name, const char *path, struct tdm_parse_limits *limits,
+                        struct tdm_model_parts **ret, struct tdm_error *err);
+
 /* Frees the metadata and its parts. */
 void tdm_model_metadata_free(struct tdm_model_metadata *metadata);
 /* Memory that it takes. */

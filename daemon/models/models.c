@@ -146,6 +146,7 @@ void tdm_models_destroy(struct tdm_models *m)
         tdm_models_free_left(m, UINT64_MAX);
         tdm_background_destroyp(&m->fetcher); /* what it held may be closed */
         tdm_background_destroyp(&m->closer);
+        tdm_summaries_free(m->summaries);
         tdm_source_destroyp(&m->tick);
         for (unsigned i = 0; i < m->n_files; i++) {
                 free(m->files[i].name);

@@ -269,6 +269,17 @@ struct tdm_model *tdm_models_find_file(struct tdm_models *models, const struct t
 typedef void (*tdm_models_scanned_fn)(const char *name, const char *path, uint64_t size_bytes,
                                       const struct tdm_file_identity *identity, void *userdata);
 int tdm_models_scan(struct tdm_models *models, tdm_models_scanned_fn fn, void *userdata);
+/* What the head of a file says, whether or not a model was made of it. */
+struct tdm_model_summary {
+        char architecture[32];
+        char quantisation[64];
+        uint64_t n_parameters;
+};
+/* NULL: it was not read yet, or cannot be read. A thread reads it, once. Valid until the loop runs again. */
+const struct tdm_model_summary *tdm_models_summary_of(struct tdm_models *models, const char *path,
+                                                      const struct tdm_file_identity *identity);
+/* Has a thread read the heads of all files that lists have. */
+void tdm_models_read_summaries(struct tdm_models *models);
 /* Bytes of the shared segments as they stand in memory. */
 uint64_t tdm_models_resident_bytes(struct tdm_models *models);
 

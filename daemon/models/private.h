@@ -7,6 +7,7 @@
  *   charges.c  what models cost before they are loaded
  *   users.c    who uses a model, and who holds it
  *   names.c    what it is called, and to whom
+ *   summaries.c    what lists say of files that nobody used
  *   model.c    what is known of it;   load.c  the threads that read files;   dirs.c  the directories
  *   parts.c    models of several files
  *   file.c     one file;   memory.c  how much there is
@@ -66,8 +67,9 @@ struct tdm_models {
         struct tdm_accounts *accounts;
         struct tdm_account *root; /* holds the default model */
 
-        struct tdm_background *closer;  /* closes files: their file system may hang */
-        struct tdm_background *fetcher; /* reads rows of files for steps; NULL: none was wanted yet */
+        struct tdm_background *closer;   /* closes files: their file system may hang */
+        struct tdm_background *fetcher;  /* reads rows of files for steps; NULL: none was wanted yet */
+        struct tdm_summaries *summaries; /* NULL: no list was made yet */
 
         struct tdm_list list;
         unsigned n_models;
@@ -84,6 +86,9 @@ struct tdm_models {
         } observers[MAX_OBSERVERS];
         unsigned n_observers;
 };
+
+/* summaries.c */
+void tdm_summaries_free(struct tdm_summaries *summaries); /* NULL is fine */
 
 /* names.c */
 /* A path that a client said stands for the file, for that user alone. NULL: it did not pass the file under this path,

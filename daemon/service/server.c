@@ -764,6 +764,7 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
                      config->system ? "the system" : "its user", tdm_listener_path(s.listener),
                      tdm_models_default_name(s.models));
         tdm_notify("READY=1");
+        tdm_models_read_summaries(s.models);
         r = tdm_loop_run(s.loop);
         if (r < 0)
                 return tdm_error_set(err, r, "the event loop failed: %s", strerror(-r));

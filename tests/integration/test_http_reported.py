@@ -71,6 +71,9 @@ def times_and_sizes():
     with Daemon(models=[SPROUT], placement=None) as d, Gateway(d) as g:
         tag = [m for m in g.get("/api/tags")["models"] if m["name"] == "sprout:latest"][0]
         equal(seconds_of(tag["modified_at"]), int(os.stat(SPROUT).st_mtime), "the file's date")
+        tags = lambda: {m["name"]: m["details"] for m in g.get("/api/tags")["models"]}  # noqa: E731
+        wait_for(lambda: all(m["family"] for m in tags().values()), "the heads of files that nobody used", 30)
+        unused = tags()["sprout:latest"]
         before = int(time.time())
         g.post("/api/generate", {"model": "sprout", "prompt": "A", "stream": False, "keep_alive": "10m",
                                  "options": {"num_predict": 1}})
@@ -81,6 +84,7 @@ def times_and_sizes():
         details = g.post("/api/show", {"model": "sprout"})
         tag = [m for m in g.get("/api/tags")["models"] if m["name"] == "sprout:latest"][0]
         equal(tag["details"]["family"], details["model_info"]["general.architecture"], "family")
+        equal(unused, tag["details"], "before the first use and after it")
         count = details["model_info"]["general.parameter_count"]
         size = tag["details"]["parameter_size"]
         check(abs(float(size[:-1]) * {"K": 1e3, "M": 1e6, "B": 1e9}[size[-1]] - count) <= count / 50, size, count)

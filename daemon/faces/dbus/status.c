@@ -430,11 +430,12 @@ static void write_listed(struct bus_writer *w, const struct tdm_model *model, co
                 bus_model_path(model, path);
                 bus_entry_path(w, "object", path);
         }
-        if (model && model->metadata) {
+        if (f->architecture[0]) {
                 bus_entry_string(w, "architecture", f->architecture);
                 bus_entry_string(w, "quantisation", f->quantisation);
-                bus_entry_u32(w, "context", f->context);
         }
+        if (model && model->metadata)
+                bus_entry_u32(w, "context", f->context);
         if (model && model->state == TDM_MODEL_FAILED)
                 bus_entry_string(w, "error", f->error);
         bus_close(w);
