@@ -45,8 +45,8 @@ F32_LIMIT = 0.001  # in precision f32, of any file
 BY_ALL = (("llama", "dev", "q4_0"), ("llama", "linear", "f32"), ("llama", "rope120", "q8_0"), ("llama", "part", "f32"),
           ("smollm3", "dev", "q8_0"), ("qwen2", "dev", "q4_0"), ("qwen3", "yarn", "f32"), ("qwen3moe", "k", "q6_k"),
           ("gpt-oss", "dev", "mxfp4"))
-VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", "q8_0"), ("llama", "rope120", "q8_0"),
-          ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
+VULKAN = (("llama", "dev", "q8_0"), ("llama", "k", "q4_k"), ("llama", "rope80", "q8_0"), ("llama", "rope100", "f32"),
+          ("llama", "rope120", "q8_0"), ("llama", "part", "f32"), ("smollm3", "dev", "q8_0"), ("smollm3", "k", "q4_k"),
           ("qwen2", "dev", "q8_0"), ("qwen2", "dev", "f32"), ("qwen3", "yarn", "f32"),
           ("qwen3moe", "dev", "q8_0"), ("qwen3moe", "k", "q4_k"), ("gpt-oss", "dev", "mxfp4"))
 EXACT = (("llama", "dev", "q8_0"), ("llama", "rope120", "q8_0"), ("smollm3", "dev", "q4_0"), ("qwen2", "dev", "q4_0"),

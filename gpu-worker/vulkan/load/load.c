@@ -82,12 +82,12 @@ static int check_model(const struct tdm_device_model_config *config, const struc
         for (uint32_t i = 0; i < hp->n_layers; i++) {
                 const struct tdm_layer_sizes *l = &hp->layers[i];
 
-                if (l->n_heads * l->head_dim % TDM_BLOCK_VALUES || l->d_ff % TDM_BLOCK_VALUES || l->head_dim % 8 ||
+                if (l->n_heads * l->head_dim % TDM_BLOCK_VALUES || l->d_ff % TDM_BLOCK_VALUES || l->head_dim % 4 ||
                     l->head_dim > TDM_VK_HEAD_DIM_MAX)
                         return tdm_error_set(
                                 err, TDM_E_UNSUPPORTED,
                                 "vulkan device: %u heads of %u values, %u in the FFN: heads of at most "
-                                "%u, a multiple of 8, and both products multiples of %u are known; TANDEM_GPU=host "
+                                "%u, a multiple of 4, and both products multiples of %u are known; TANDEM_GPU=host "
                                 "runs them on the CPU",
                                 l->n_heads, l->head_dim, l->d_ff, TDM_VK_HEAD_DIM_MAX, TDM_BLOCK_VALUES);
         }

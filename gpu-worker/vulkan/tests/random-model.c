@@ -17,6 +17,8 @@ bool random_model_hparams(const char *size, struct tdm_hparams *ret)
                 uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, window, n_vocab, n_ctx;
         } sizes[] = {
                 { "tiny", 3, 160, 6, 2, 48, 352, 64, 1003, 1024 },
+                { "tiny-20", 1, 160, 8, 4, 20, 96, 64, 259, 512 }, /* heads of no multiple of 8 */
+                { "tiny-100", 2, 160, 8, 2, 100, 96, 64, 259, 1024 },
                 { "tiny-128", 2, 256, 4, 2, 128, 512, 64, 515, 1024 },
                 { "tiny-k", 1, 256, 4, 2, 64, 256, 64, 259, 512 },        /* everything a multiple of 256 */
                 { "tiny-k-1280", 1, 1280, 4, 2, 64, 1280, 64, 259, 512 }, /* segments of three blocks */

@@ -31,7 +31,11 @@ const uint QUERIES = ROWS * HEADS; // at most 8
 // memory, not in registers, and a loop with a barrier in it is not unrolled.
 #define QUERIES_MAX 8
 #define EACH_QUERY(what) what(0) what(1) what(2) what(3) what(4) what(5) what(6) what(7)
-const uint GROUPS = HEAD_DIM / 8;  // of 8 dimensions
+// HEAD_DIM is a multiple of 4. Of an uneven head the last eighths are shorter, and the last group has 4 dimensions.
+const bool UNEVEN = HEAD_DIM % 8 != 0;
+const uint EIGHTH = (HEAD_DIM + 7) / 8; // dimensions
+const uint GROUPS = (HEAD_DIM + 7) / 8; // of 8 dimensions
+const uint SUMS = GROUPS * 8;           // of a split
 const uint SPLITS = 256 / GROUPS;
 const uint SPLIT_KEYS = (TDM_VK_SPAN + SPLITS - 1) / SPLITS;
 const uint OWN = (HEAD_DIM + 255) / 256; // dimensions of a result that one thread keeps
@@ -92,6 +96,30 @@ void load8(uint64_t at, uint index, out tdm_eight e)
         }
 }
 
+// The first or second four of such elements.
+void load4(uint64_t at, uint index, const bool second, inout tdm_eight e)
+{
+        if (KV_TYPE == TDM_VK_KV_F32) {
+                uvec4 x = Act32x4s(at).v[index / 4];
+
+                if (second)
+                        e.b = x;
+                else
+                        e.a = x;
+        } else if (KV_TYPE == TDM_VK_KV_F16) {
+                uvec2 x = Act32x2s(at).v[index / 4];
+
+                if (second)
+                        e.a.zw = x;
+                else
+                        e.a.xy = x;
+        } else if (second) {
+                e.a.y = Act32s(at).v[index / 4];
+        } else {
+                e.a.x = Act32s(at).v[index / 4];
+        }
+}
+
 // Dimension d of eight neighbouring keys from t on.
 void load_keys(uint64_t part, uint t, uint d, out tdm_eight e)
 {
@@ -101,13 +129,19 @@ void load_keys(uint64_t part, uint t, uint d, out tdm_eight e)
                         .v[((t % TDM_VK_PAGE_TOKENS / 16 * HEAD_BLOCKS + d / 32) * 16 + t % 16) / 8];
 }
 
-// Eight neighbouring dimensions from d on of the value at t.
+// Eight neighbouring dimensions from d on of the value at t. Every second value of an uneven head begins between two
+// loads of eight. Behind its last four dimensions nothing is read; the sums of those that are not there are not used.
 void load_values(uint64_t part, uint t, uint d, out tdm_eight e)
 {
         uint row = t % TDM_VK_PAGE_TOKENS;
 
         part += p.part_bytes / 2;
-        load8(part, row * HEAD_DIM + d, e);
+        if (UNEVEN) {
+                load4(part, row * HEAD_DIM + d, false, e);
+                load4(part, row * HEAD_DIM + min(d + 4, HEAD_DIM - 4), true, e);
+        } else {
+                load8(part, row * HEAD_DIM + d, e);
+        }
         if (KV_TYPE == TDM_VK_KV_Q8_0) {
                 uint scale = uint(Stored16s(part + TDM_VK_PAGE_TOKENS * HEAD_DIM).v[row * HEAD_BLOCKS + d / 32]);
 
@@ -191,13 +225,14 @@ void main()
 
                 // Scores: thread = (eighth of the dimensions, 8 neighbouring keys).
                 {
-                        uint t = (thread & 31u) * 8, eighth = thread >> 5, d0 = eighth * (HEAD_DIM / 8);
+                        uint t = (thread & 31u) * 8, eighth = thread >> 5, d0 = eighth * EIGHTH;
+                        uint n_own = UNEVEN ? min(EIGHTH, HEAD_DIM - min(d0, HEAD_DIM)) : EIGHTH;
                         uint64_t keys = s_parts[t / TDM_VK_PAGE_TOKENS];
 
                         [[unroll]] for (uint i = 0; i < QUERIES_MAX * 8; i++)
                                 acc[i] = 0;
                         if (keys != 0 && t < hi && t + 8 > lo) {
-                                for (uint d = 0; d < LOOP_END(HEAD_DIM / 8); d += STEP) {
+                                for (uint d = 0; d < LOOP_END(n_own); d += STEP) {
                                         tdm_eight k[STEP];
 
                                         [[unroll]] for (uint u = 0; u < STEP; u++)
@@ -298,7 +333,7 @@ void main()
         if (q < QUERIES) { \
                 if (split < SPLITS) \
                         [[unroll]] for (uint i = 0; i < 8; i++) \
-                                s_part[split * HEAD_DIM + group * 8 + i] = acc[q * 8 + i]; \
+                                s_part[split * SUMS + group * 8 + i] = acc[q * 8 + i]; \
                 barrier(); \
                 if (s_merging[q] != 0) { \
                         [[unroll]] for (uint i = 0; i < OWN; i++) \
@@ -306,7 +341,7 @@ void main()
                                         precise float o = s_part[i * 256 + thread]; \
 \
                                         for (uint s = 1; s < SPLITS; s++) \
-                                                o += s_part[s * HEAD_DIM + i * 256 + thread]; \
+                                                o += s_part[s * SUMS + i * 256 + thread]; \
                                         precise float add = o * s_new_factor[q]; \
                                         out_o[q * OWN + i] = s_merging[q] == 2 ? \
                                                 fma(out_o[q * OWN + i], s_old_factor[q], add) : o; \
