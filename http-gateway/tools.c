@@ -19,6 +19,7 @@ void request_tools_free(struct request_tools *t)
         free(t->details);
         free(t->texts);
         free(t->json);
+        json_decref(t->renamed);
 }
 
 static int no_memory(struct failure *f)
@@ -29,8 +30,9 @@ static int no_memory(struct failure *f)
 /* ---- tools and choices ---- */
 
 /* What the daemon gets: OpenAI's form, with each schema's numbers as the request has them. */
-static int take_tools(struct generation_request *r, struct buffer *text, struct failure *f)
+int request_finish_tools(struct generation_request *r, struct buffer *text, struct failure *f)
 {
+        buffer_add_text(text, "]");
         if (r->options.json_schema || r->options.grammar || r->options.regex) {
                 buffer_free(text);
                 return failure_set(f, 400, "unsupported_parameter", "tools",
@@ -45,9 +47,8 @@ static int take_tools(struct generation_request *r, struct buffer *text, struct 
         return 0;
 }
 
-/* One tool; description and schema may be missing. */
-static void write_tool(struct generation_request *r, struct buffer *to, const json_t *name, const json_t *description,
-                       const json_t *schema)
+void request_write_tool(struct generation_request *r, struct buffer *to, const json_t *name, const json_t *description,
+                        const json_t *schema)
 {
         buffer_add_text(to, to->size > 0 ? ",{\"type\":\"function\",\"function\":{" :
                                            "[{\"type\":\"function\",\"function\":{");
@@ -66,7 +67,7 @@ static void write_tool(struct generation_request *r, struct buffer *to, const js
         buffer_add_text(to, "}}");
 }
 
-static int set_choice(struct generation_request *r, const char *choice, const char *name, struct failure *f)
+int request_set_tool_choice(struct generation_request *r, const char *choice, const char *name, struct failure *f)
 {
         if (!r->options.tools && (name || strcmp(choice, "required") == 0))
                 return failure_set(f, 400, "invalid_value", "tool_choice",
@@ -89,13 +90,13 @@ static int take_openai_choice(struct generation_request *r, struct failure *f)
         if (!choice)
                 return 0;
         if (text && (strcmp(text, "auto") == 0 || strcmp(text, "none") == 0 || strcmp(text, "required") == 0))
-                return set_choice(r, text, NULL, f);
+                return request_set_tool_choice(r, text, NULL, f);
         text = json_get_string(function, "name", NULL);
         if (text && strcmp(json_get_string(choice, "type", ""), "function") == 0) {
                 if (json_check_members(choice, "tool_choice", names, f) != 0 ||
                     json_check_members(function, "tool_choice.function", of_function, f) != 0)
                         return f->status;
-                return set_choice(r, NULL, text, f);
+                return request_set_tool_choice(r, NULL, text, f);
         }
         return failure_set(f, 400, "invalid_value", "tool_choice",
                            "'tool_choice' has to be auto, none, required or "
@@ -116,10 +117,9 @@ static int write_openai_tools(struct generation_request *r, const json_t *given,
                                            i);
                 if (params_check(&params_function, function, &r->warnings, f) != 0)
                         return f->status;
-                write_tool(r, text, json_get(function, "name"), json_get(function, "description"),
-                           json_get(function, "parameters"));
+                request_write_tool(r, text, json_get(function, "name"), json_get(function, "description"),
+                                   json_get(function, "parameters"));
         }
-        buffer_add_text(text, "]");
         return 0;
 }
 
@@ -133,7 +133,7 @@ int request_take_openai_tools(struct generation_request *r, struct failure *f)
                         buffer_free(&text);
                         return f->status;
                 }
-                if (take_tools(r, &text, f) != 0)
+                if (request_finish_tools(r, &text, f) != 0)
                         return f->status;
                 r->options.one_call = !json_get_bool(r->json, "parallel_tool_calls", true);
         }
@@ -155,10 +155,9 @@ static int write_anthropic_tools(struct generation_request *r, const json_t *giv
                                            "'tools[%zu]' is not {\"name\": …, \"input_schema\": {…}}; tools of type "
                                            "'%.40s' are not known here",
                                            i, kind);
-                write_tool(r, text, json_get(tool, "name"), json_get(tool, "description"),
-                           json_get(tool, "input_schema"));
+                request_write_tool(r, text, json_get(tool, "name"), json_get(tool, "description"),
+                                   json_get(tool, "input_schema"));
         }
-        buffer_add_text(text, "]");
         return 0;
 }
 
@@ -175,7 +174,7 @@ static int take_anthropic_choice(struct generation_request *r, const json_t *cho
         else if (strcmp(type, "auto") != 0 && strcmp(type, "none") != 0)
                 return failure_set(f, 400, "invalid_value", "tool_choice",
                                    "'tool_choice.type' has to be auto, any, tool or none");
-        return set_choice(r, type, name, f);
+        return request_set_tool_choice(r, type, name, f);
 }
 
 int request_take_anthropic_tools(struct generation_request *r, struct failure *f)
@@ -188,7 +187,7 @@ int request_take_anthropic_tools(struct generation_request *r, struct failure *f
                         buffer_free(&text);
                         return f->status;
                 }
-                if (take_tools(r, &text, f) != 0)
+                if (request_finish_tools(r, &text, f) != 0)
                         return f->status;
                 r->options.one_call = json_get_bool(choice, "disable_parallel_tool_use", false);
         }
@@ -269,8 +268,8 @@ static const char *make_id(struct generation_request *r, unsigned n)
         return text_keep(r, id);
 }
 
-static int add_call(struct generation_request *r, const char *id, const char *name, const char *arguments,
-                    struct failure *f)
+int request_add_call(struct generation_request *r, const char *id, const char *name, const char *arguments,
+                     struct failure *f)
 {
         struct tandem_message_details *d = request_last_details(r);
         struct tandem_call *calls;
@@ -306,13 +305,13 @@ static int take_calls(struct generation_request *r, const json_t *given, const c
                         text = keep_json(r, arguments);
                 else if (!text || !*text)
                         text = "{}";
-                if (add_call(r, id ? id : make_id(r, r->tools.n_named++), name, text, f) != 0)
+                if (request_add_call(r, id ? id : make_id(r, r->tools.n_named++), name, text, f) != 0)
                         return f->status;
         }
         return 0;
 }
 
-static int take_answer(struct generation_request *r, const char *id, const char *name, struct failure *f)
+int request_add_answer(struct generation_request *r, const char *id, const char *name, struct failure *f)
 {
         struct tandem_message_details *d = request_last_details(r);
 
@@ -333,7 +332,7 @@ int request_take_message_tools(struct generation_request *r, const json_t *messa
         if (strcmp(role, "tool") == 0) {
                 const char *tool = json_get_string(message, "tool_name", NULL);
 
-                return take_answer(r, json_get_string(message, "tool_call_id", NULL), tool, f);
+                return request_add_answer(r, json_get_string(message, "tool_call_id", NULL), tool, f);
         }
         if (strcmp(role, "assistant") != 0)
                 return json_array_size(calls) == 0 ?
@@ -400,7 +399,7 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
                         status = id ? request_add_message(r, "tool", json_get(block, "content"), "\n", where, f) :
                                       failure_set(f, 400, "invalid_value", where, "'%s' answers no tool_use_id", where);
                         if (status == 0)
-                                status = take_answer(r, id, NULL, f);
+                                status = request_add_answer(r, id, NULL, f);
                 } else if (strcmp(type, "tool_use") == 0 && strcmp(role, "assistant") == 0) {
                         calls = true;
                         if (status == 0)
@@ -426,8 +425,8 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
                         status = failure_set(f, 400, "invalid_value", where, "'%s' has a tool_use without id or name",
                                              where);
                 else
-                        status = add_call(r, json_get_string(block, "id", NULL), json_get_string(block, "name", NULL),
-                                          input, f);
+                        status = request_add_call(r, json_get_string(block, "id", NULL),
+                                                  json_get_string(block, "name", NULL), input, f);
         }
         json_decref(texts);
         return status;

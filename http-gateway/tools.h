@@ -21,6 +21,7 @@ struct request_tools {
         char **texts; /* [n_texts] that details point to */
         size_t n_texts;
         unsigned n_named, n_answered; /* calls and answers without an id, which get one here */
+        json_t *renamed;              /* /v1/responses: by the name that the model knows, what a client is told */
 };
 void request_tools_free(struct request_tools *tools);
 
@@ -35,6 +36,17 @@ int request_take_anthropic_messages(struct generation_request *r, const json_t *
                                     const struct param_table *table, struct failure *f);
 /* The text, which is taken over and kept as long as the request; NULL: no memory. */
 const char *request_keep_text(struct generation_request *r, struct buffer *text);
+/* Tools one by one into a text; description and schema may be NULL. Then the text for the daemon; it is taken over. */
+void request_write_tool(struct generation_request *r, struct buffer *to, const json_t *name, const json_t *description,
+                        const json_t *schema);
+int request_finish_tools(struct generation_request *r, struct buffer *text, struct failure *f);
+/* auto, none, required; or the name of a tool. */
+int request_set_tool_choice(struct generation_request *r, const char *choice, const char *name, struct failure *f);
+/* A call of the last message, or what a tool answered, which is the last message. The texts live as long as the
+ * request; name NULL: the call has it; id NULL: one is made. */
+int request_add_call(struct generation_request *r, const char *id, const char *name, const char *arguments,
+                     struct failure *f);
+int request_add_answer(struct generation_request *r, const char *id, const char *name, struct failure *f);
 /* Of the last message; NULL: no memory. */
 struct tandem_message_details *request_last_details(struct generation_request *r);
 /* [n_messages], or NULL: for libtandem. */
