@@ -90,8 +90,7 @@ int request_take_nested_format(struct generation_request *r, const char *key, st
                 return 0;
         json_object_foreach((json_t *)(uintptr_t)holder, member, value)
         {
-                bool usual = strcmp(member, "verbosity") == 0 && json_is_string(value) &&
-                             strcmp(json_string_value(value), "medium") == 0;
+                bool usual = strcmp(key, "text") == 0 && strcmp(member, "verbosity") == 0 && json_is_string(value);
 
                 if (strcmp(key, "output_config") == 0 && strcmp(member, "effort") == 0)
                         continue; /* of thinking */

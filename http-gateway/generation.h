@@ -55,6 +55,7 @@ struct generation_request {
         bool with_guesses;         /* it asked for them, so it is told how they were */
         bool count_only;           /* only how many tokens the prompt has */
         bool with_thinking;        /* it asked for thoughts, and its API tells them to those alone */
+        bool seal_thinking;        /* thoughts are to come in a text that the client hands back, too */
         bool name_the_stop;        /* which stop text it was matters */
         bool unload;               /* Ollama's: without a prompt the model goes */
         const char *thinking_name; /* how the request names what it says of thinking; NULL: it says nothing */

@@ -106,7 +106,8 @@ static const char *string_with_nul(json_t *value, const char *key, bool allowed)
         }
         json_object_foreach(value, name, element)
         {
-                bool text = json_is_string(element) && (strcmp(name, "content") == 0 || strcmp(name, "text") == 0);
+                bool text = json_is_string(element) && (strcmp(name, "content") == 0 || strcmp(name, "text") == 0 ||
+                                                        strcmp(name, "input") == 0 || strcmp(name, "output") == 0);
                 bool arguments =
                         json_is_object(element) && (strcmp(name, "input") == 0 || strcmp(name, "arguments") == 0);
 

@@ -1,14 +1,24 @@
-/* POST /v1/responses: one message of text as the output, behind an item of thoughts where the model has them. Nothing
- * is kept on the server. Every event carries a number. */
+/* POST /v1/responses: an answer is a list of items: thoughts where the model has them, a message, calls of tools.
+ * Nothing is kept on the server. Every event carries a number. */
 #include "http-gateway/format.h"
 #include "http-gateway/openai.h"
+#include "http-gateway/responses.h"
 #include "http-gateway/thinking.h"
+
+enum item_kind { REASONING_ITEM, MESSAGE_ITEM, CALL_ITEM, CUSTOM_ITEM };
+
+struct item {
+        enum item_kind kind;
+        unsigned number; /* among those of its kind; of a call: which of the choice's */
+        size_t from, to; /* of the texts of its kind */
+        bool cut;
+};
 
 struct response {
         unsigned n_events;
-        int index; /* of the item that is open, or comes next */
-        enum item { NO_ITEM, REASONING_ITEM, MESSAGE_ITEM } open;
-        bool has_thoughts;
+        struct item *items; /* [n_items] */
+        size_t n_items, capacity;
+        bool open;                    /* the last one may grow */
         struct buffer text, thinking; /* of a stream, which repeats both whole */
 };
 
@@ -19,6 +29,7 @@ static void response_free(void *state)
         if (r) {
                 buffer_free(&r->text);
                 buffer_free(&r->thinking);
+                free(r->items);
         }
         free(r);
 }
@@ -34,28 +45,124 @@ static void add_event(struct exchange *x, const char *type, json_t *event)
         sse_add_exact(&x->out, type, event, &x->generation->request->numbers);
 }
 
-static json_t *part(enum item kind, const struct buffer *text)
-{
-        json_t *value = json_text(text->data ? text->data : "", text->size);
+/* ---- items ---- */
 
-        if (kind == REASONING_ITEM)
-                return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", value);
-        return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", value, "annotations", "logprobs");
+#define ITEM_ID_BYTES 64u
+
+static bool is_call(enum item_kind kind)
+{
+        return kind == CALL_ITEM || kind == CUSTOM_ITEM;
 }
 
-static const char *item_prefix(enum item kind)
+static void item_id(const struct exchange *x, const struct item *item, char to[ITEM_ID_BYTES])
 {
-        return kind == REASONING_ITEM ? "rs_" : "msg_";
+        static const char *const prefixes[] = {
+                [REASONING_ITEM] = "rs", [MESSAGE_ITEM] = "msg", [CALL_ITEM] = "fc", [CUSTOM_ITEM] = "ctc"
+        };
+
+        snprintf(to, ITEM_ID_BYTES, "%s_%s", prefixes[item->kind], x->id + 4);
+        if (item->number > 0)
+                snprintf(to + strlen(to), ITEM_ID_BYTES - strlen(to), "_%u", item->number);
 }
 
-/* content is taken over. */
-static json_t *item(struct exchange *x, enum item kind, const char *status, json_t *content)
+/* The text of an item of thoughts or of a message, as it is now. */
+static json_t *item_text(const struct exchange *x, const struct item *item)
+{
+        const struct choice *c = &x->generation->choices[0];
+        const struct response *r = x->state;
+        bool stream = x->generation->request->stream;
+        const struct buffer *all = item->kind == REASONING_ITEM ? stream ? &r->thinking : &c->thinking :
+                                   stream                       ? &r->text :
+                                                                  &c->text;
+
+        return json_text(item->to > item->from ? all->data + item->from : "", item->to - item->from);
+}
+
+/* text is taken over. */
+static json_t *part(enum item_kind kind, json_t *text)
 {
         if (kind == REASONING_ITEM)
-                return json_pack("{s:s+, s:s, s:s, s:[], s:o}", "id", item_prefix(kind), x->id + 4, "type", "reasoning",
-                                 "status", status, "summary", "content", content);
-        return json_pack("{s:s+, s:s, s:s, s:s, s:o}", "id", item_prefix(kind), x->id + 4, "type", "message", "status",
-                         status, "role", "assistant", "content", content);
+                return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text);
+        return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text, "annotations", "logprobs");
+}
+
+/* What a custom tool is given; "" of a call that was cut off. */
+static json_t *custom_input(const struct choice_call *call)
+{
+        json_t *arguments = json_loadb(call->arguments.data, call->arguments.size, JSON_ALLOW_NUL, NULL);
+        json_t *input = json_incref(json_object_get(arguments, "input"));
+
+        json_decref(arguments);
+        if (json_is_string(input))
+                return input;
+        json_decref(input);
+        return json_string("");
+}
+
+static json_t *call_json(struct exchange *x, const struct item *item, const char *id, const char *status, bool whole)
+{
+        const struct choice_call *call = &x->generation->choices[0].calls.items[item->number];
+        struct responses_tool tool = responses_find_tool(x->generation->request, call->name);
+        json_t *json;
+
+        if (item->kind == CUSTOM_ITEM)
+                return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "custom_tool_call", "status",
+                                 status, "call_id", call->id, "name", tool.name, "input",
+                                 whole ? custom_input(call) : json_string(""));
+        json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "function_call", "status", status,
+                         "call_id", call->id, "name", tool.name, "arguments",
+                         json_text(call->arguments.data, whole ? call->arguments.size : 0));
+        if (json && tool.space)
+                json_object_set_new(json, "namespace", json_string(tool.space));
+        return json;
+}
+
+/* whole: with what it holds; else as it begins. */
+static json_t *item_json(struct exchange *x, const struct item *item, bool whole)
+{
+        const char *status = !whole ? "in_progress" : item->cut ? "incomplete" : "completed";
+        json_t *content, *json;
+        char id[ITEM_ID_BYTES];
+
+        item_id(x, item, id);
+        if (is_call(item->kind))
+                return call_json(x, item, id, status, whole);
+        content = whole ? json_pack("[o]", part(item->kind, item_text(x, item))) : json_array();
+        if (item->kind == MESSAGE_ITEM)
+                return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status", status, "role",
+                                 "assistant", "content", content);
+        json = json_pack("{s:s, s:s, s:s, s:[], s:o}", "id", id, "type", "reasoning", "status", status, "summary",
+                         "content", content);
+        if (json && whole && x->generation->request->seal_thinking) {
+                json_t *text = item_text(x, item);
+
+                json_object_set_new(json, "encrypted_content",
+                                    thinking_seal(json_string_value(text), json_string_length(text)));
+                json_decref(text);
+        }
+        return json;
+}
+
+/* The next one; NULL: no memory, and the exchange fails for it. number: of a call. */
+static struct item *item_add(struct exchange *x, enum item_kind kind, unsigned number)
+{
+        struct response *r = x->state;
+
+        if (r->n_items == r->capacity) {
+                size_t capacity = TDM_MAX(r->capacity * 2, (size_t)4);
+                struct item *items = reallocarray(r->items, capacity, sizeof(*items));
+
+                if (!items) {
+                        x->out.failed = true;
+                        return NULL;
+                }
+                r->items = items;
+                r->capacity = capacity;
+        }
+        for (size_t i = 0; i < r->n_items && !is_call(kind); i++)
+                number += r->items[i].kind == kind;
+        r->items[r->n_items] = (struct item){ .kind = kind, .number = number };
+        return &r->items[r->n_items++];
 }
 
 static json_t *usage(const struct generation *g)
@@ -102,7 +209,7 @@ static json_t *response(struct exchange *x, const char *status, json_t *output, 
         json_object_set_new(json, "top_p", said(r, "top_p", json_null()));
         json_object_set_new(json, "tool_choice", said(r, "tool_choice", json_string("auto")));
         json_object_set_new(json, "parallel_tool_calls", said(r, "parallel_tool_calls", json_true()));
-        json_object_set_new(json, "tools", json_array());
+        json_object_set_new(json, "tools", said(r, "tools", json_array()));
         json_object_set_new(json, "truncation", json_string("disabled"));
         json_object_set_new(json, "store", json_false());
         json_object_set_new(json, "previous_response_id", json_null());
@@ -127,117 +234,182 @@ static void response_begin(struct exchange *x)
                   json_pack("{s:o}", "response", response(x, "in_progress", json_array(), NULL)));
 }
 
-/* An event of the part of text in the item that is open. */
-static void add_part_event(struct exchange *x, const char *type, const char *key, json_t *value)
+/* An event of the item that is open. value is taken over. */
+static void add_item_event(struct exchange *x, const char *type, const char *key, json_t *value)
 {
         struct response *r = x->state;
-        json_t *event = json_pack("{s:s+, s:i, s:i, s:o}", "item_id", item_prefix(r->open), x->id + 4, "output_index",
-                                  r->index, "content_index", 0, key, value);
+        const struct item *item = &r->items[r->n_items - 1];
+        char id[ITEM_ID_BYTES];
+        json_t *event;
 
-        if (event && r->open == MESSAGE_ITEM && strcmp(key, "part") != 0)
+        item_id(x, item, id);
+        event = json_pack("{s:s, s:i, s:o}", "item_id", id, "output_index", (int)r->n_items - 1, key, value);
+        if (event && !is_call(item->kind))
+                json_object_set_new(event, "content_index", json_integer(0));
+        if (event && item->kind == MESSAGE_ITEM && strcmp(key, "part") != 0)
                 json_object_set_new(event, "logprobs", json_array());
         add_event(x, type, event);
 }
 
-static void open_item(struct exchange *x, enum item kind)
+static void close_item(struct exchange *x, bool cut)
 {
-        static const struct buffer nothing = { 0 };
         struct response *r = x->state;
+        struct item *item = r->open ? &r->items[r->n_items - 1] : NULL;
+        const struct choice_call *call;
 
-        r->open = kind;
-        add_event(
-                x, "response.output_item.added",
-                json_pack("{s:i, s:o}", "output_index", r->index, "item", item(x, kind, "in_progress", json_array())));
-        add_part_event(x, "response.content_part.added", "part", part(kind, &nothing));
+        if (!item)
+                return;
+        item->cut = cut;
+        if (is_call(item->kind)) {
+                call = &x->generation->choices[0].calls.items[item->number];
+                if (item->kind == CUSTOM_ITEM)
+                        add_item_event(x, "response.custom_tool_call_input.delta", "delta", custom_input(call));
+                if (item->kind == CUSTOM_ITEM)
+                        add_item_event(x, "response.custom_tool_call_input.done", "input", custom_input(call));
+                else
+                        add_item_event(x, "response.function_call_arguments.done", "arguments",
+                                       json_text(call->arguments.data, call->arguments.size));
+        } else {
+                add_item_event(
+                        x, item->kind == REASONING_ITEM ? "response.reasoning_text.done" : "response.output_text.done",
+                        "text", item_text(x, item));
+                add_item_event(x, "response.content_part.done", "part", part(item->kind, item_text(x, item)));
+        }
+        add_event(x, "response.output_item.done",
+                  json_pack("{s:i, s:o}", "output_index", (int)r->n_items - 1, "item", item_json(x, item, true)));
+        r->open = false;
 }
 
-static void close_item(struct exchange *x, const char *status)
+/* Closes the one before. number: of a call. NULL: no memory. */
+static struct item *open_item(struct exchange *x, enum item_kind kind, unsigned number)
 {
         struct response *r = x->state;
-        const struct buffer *text = r->open == REASONING_ITEM ? &r->thinking : &r->text;
+        struct item *item;
 
-        if (r->open == NO_ITEM)
-                return;
-        add_part_event(x, r->open == REASONING_ITEM ? "response.reasoning_text.done" : "response.output_text.done",
-                       "text", json_text(text->data ? text->data : "", text->size));
-        add_part_event(x, "response.content_part.done", "part", part(r->open, text));
-        add_event(x, "response.output_item.done",
-                  json_pack("{s:i, s:o}", "output_index", r->index, "item",
-                            item(x, r->open, status, json_pack("[o]", part(r->open, text)))));
-        r->index++;
-        r->open = NO_ITEM;
+        close_item(x, false);
+        item = item_add(x, kind, number);
+        if (!item)
+                return NULL;
+        r->open = true;
+        x->generation->choices[0].kept_bytes += sizeof(*item);
+        if (!is_call(kind))
+                item->from = item->to = kind == REASONING_ITEM ? r->thinking.size : r->text.size;
+        add_event(x, "response.output_item.added",
+                  json_pack("{s:i, s:o}", "output_index", (int)r->n_items - 1, "item", item_json(x, item, false)));
+        if (!is_call(kind))
+                add_item_event(x, "response.content_part.added", "part", part(kind, json_string("")));
+        return item;
+}
+
+/* The item that is open, if it is of this kind; else the next. */
+static struct item *item_of(struct exchange *x, enum item_kind kind)
+{
+        struct response *r = x->state;
+
+        if (r->open && r->items[r->n_items - 1].kind == kind)
+                return &r->items[r->n_items - 1];
+        return open_item(x, kind, 0);
 }
 
 static void response_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
                           size_t size)
 {
         struct response *r = x->state;
+        struct item *item;
 
         if (!x->generation->request->stream || size == 0)
                 return;
-        if (r->open == REASONING_ITEM)
-                close_item(x, "completed");
-        if (r->open == NO_ITEM)
-                open_item(x, MESSAGE_ITEM);
+        item = item_of(x, MESSAGE_ITEM);
+        if (!item)
+                return;
         buffer_add(&r->text, text, size);
+        item->to += size;
         c->kept_bytes += size;
-        add_part_event(x, "response.output_text.delta", "delta", json_text(text, size));
+        add_item_event(x, "response.output_text.delta", "delta", json_text(text, size));
 }
 
-/* Thoughts in the midst of the answer are told as text of neither. */
+/* Thoughts in the midst of a text are told as text of neither. */
 static void response_thinking(struct exchange *x, struct choice *c, const struct tandem_token *token)
 {
         struct response *r = x->state;
+        struct item *item;
 
-        if (token->thinking_size == 0 || r->open == MESSAGE_ITEM)
+        if (token->thinking_size == 0 || (r->open && r->items[r->n_items - 1].kind == MESSAGE_ITEM))
                 return;
-        if (r->open == NO_ITEM)
-                open_item(x, REASONING_ITEM);
-        r->has_thoughts = true;
+        item = item_of(x, REASONING_ITEM);
+        if (!item)
+                return;
         buffer_add(&r->thinking, token->thinking, token->thinking_size);
+        item->to += token->thinking_size;
         c->kept_bytes += token->thinking_size;
-        add_part_event(x, "response.reasoning_text.delta", "delta", json_text(token->thinking, token->thinking_size));
+        add_item_event(x, "response.reasoning_text.delta", "delta", json_text(token->thinking, token->thinking_size));
 }
 
-static const char *status_of(const struct choice *c)
+/* The pieces of a custom tool's input come at the end, when the string that holds it is whole. */
+static void response_calls(struct exchange *x, struct choice *c, const struct tandem_token *token)
 {
-        return c->reason == TANDEM_REASON_LENGTH ? "incomplete" : "completed";
+        struct response *r = x->state;
+
+        response_thinking(x, c, token);
+        for (size_t i = 0; i < token->n_calls; i++) {
+                const struct tandem_call_delta *d = token->calls[i];
+                bool custom = d->name[0] && responses_find_tool(x->generation->request, d->name).custom;
+
+                if (d->name[0] && !open_item(x, custom ? CUSTOM_ITEM : CALL_ITEM, d->call))
+                        return;
+                if (d->arguments_size > 0 && r->open && r->items[r->n_items - 1].kind == CALL_ITEM)
+                        add_item_event(x, "response.function_call_arguments.delta", "delta",
+                                       json_text(d->arguments, d->arguments_size));
+        }
+}
+
+static bool is_cut(const struct choice *c)
+{
+        return c->reason == TANDEM_REASON_LENGTH;
 }
 
 static void response_choice_end(struct exchange *x, struct choice *c)
 {
         struct response *r = x->state;
 
-        if (r->open == NO_ITEM && !r->has_thoughts)
-                open_item(x, MESSAGE_ITEM);
-        close_item(x, status_of(c));
+        if (r->n_items == 0)
+                open_item(x, MESSAGE_ITEM, 0);
+        close_item(x, is_cut(c));
 }
 
-/* An answer that ended in its thoughts has no message. */
-static json_t *output_of(struct exchange *x, const struct choice *c)
+/* Of an answer that is no stream. One that ended in its thoughts, or with calls alone, has no message. */
+static void make_items(struct exchange *x, const struct choice *c)
 {
-        const struct response *r = x->state;
-        bool stream = x->generation->request->stream;
-        const struct buffer *text = stream ? &r->text : &c->text, *thinking = stream ? &r->thinking : &c->thinking;
-        json_t *output = json_array();
+        struct response *r = x->state;
+        struct item *item = NULL;
 
-        if (thinking->size > 0)
-                json_array_append_new(output, item(x, REASONING_ITEM, text->size > 0 ? "completed" : status_of(c),
-                                                   json_pack("[o]", part(REASONING_ITEM, thinking))));
-        if (text->size > 0 || thinking->size == 0)
-                json_array_append_new(output,
-                                      item(x, MESSAGE_ITEM, status_of(c), json_pack("[o]", part(MESSAGE_ITEM, text))));
-        return output;
+        if (c->thinking.size > 0 && (item = item_add(x, REASONING_ITEM, 0)))
+                item->to = c->thinking.size;
+        if ((c->text.size > 0 || (c->thinking.size == 0 && c->calls.n == 0)) && (item = item_add(x, MESSAGE_ITEM, 0)))
+                item->to = c->text.size;
+        for (size_t i = 0; i < c->calls.n; i++) {
+                bool custom = responses_find_tool(x->generation->request, c->calls.items[i].name).custom;
+
+                item_add(x, custom ? CUSTOM_ITEM : CALL_ITEM, (unsigned)i);
+        }
+        if (r->n_items > 0)
+                r->items[r->n_items - 1].cut = is_cut(c);
 }
 
 static void response_end(struct exchange *x)
 {
         struct generation *g = x->generation;
         struct choice *c = &g->choices[0];
-        json_t *json = response(x, status_of(c), output_of(x, c), usage(g));
+        struct response *r = x->state;
+        json_t *output = json_array(), *json;
 
+        if (!g->request->stream)
+                make_items(x, c);
+        for (size_t i = 0; i < r->n_items; i++)
+                json_array_append_new(output, item_json(x, &r->items[i], true));
+        json = response(x, is_cut(c) ? "incomplete" : "completed", output, usage(g));
         if (g->request->stream)
-                add_event(x, c->reason == TANDEM_REASON_LENGTH ? "response.incomplete" : "response.completed",
+                add_event(x, is_cut(c) ? "response.incomplete" : "response.completed",
                           json_pack("{s:o}", "response", json));
         else
                 exchange_answer_exact(x, 200, json, &g->request->numbers);
@@ -255,92 +427,17 @@ static void response_error(struct exchange *x, const struct failure *f)
 static const struct generation_ops response_ops = { .content_type = SSE_CONTENT_TYPE,
                                                     .begin = response_begin,
                                                     .text = response_text,
-                                                    .calls = response_thinking,
+                                                    .calls = response_calls,
                                                     .choice_end = response_choice_end,
                                                     .end = response_end,
                                                     .error = response_error,
                                                     .ping = openai_ping };
 
-static int check_thoughts(struct generation_request *r, const json_t *thoughts, struct failure *f)
-{
-        static const char *const names[] = { "type", "text", NULL };
-        const json_t *content = json_get(thoughts, "content");
-
-        if (params_check(&params_reasoning_item, thoughts, &r->warnings, f) != 0)
-                return f->status;
-        for (size_t i = 0; i < json_array_size(content); i++) {
-                const json_t *given = json_array_get(content, i);
-
-                if (json_check_members(given, "input[].content[]", names, f) != 0)
-                        return f->status;
-                if (strcmp(json_get_string(given, "type", ""), "reasoning_text") != 0)
-                        return failure_set(f, 400, "invalid_value", "input",
-                                           "'input' has an item 'reasoning' with a part that is no 'reasoning_text'");
-                if (!json_get_string(given, "text", NULL))
-                        return failure_set(f, 400, "invalid_value", "input",
-                                           "'input' has an item 'reasoning' with a part that has no text");
-        }
-        return 0;
-}
-
-/* An item of thoughts belongs to the message behind it. */
-static int take_thoughts(struct generation_request *r, const json_t *thoughts, struct failure *f)
-{
-        const json_t *content = json_get(thoughts, "content");
-        struct buffer texts = { 0 };
-
-        for (size_t i = 0; i < json_array_size(content); i++)
-                thinking_join(&texts, json_get_string(json_array_get(content, i), "text", ""));
-        return request_add_thinking(r, &texts, f);
-}
-
-static int take_input(struct generation_request *r, struct failure *f)
-{
-        const json_t *input = json_get(r->json, "input"), *instructions = json_get(r->json, "instructions");
-        const json_t *thoughts = NULL;
-
-        if (instructions && request_add_message(r, "system", instructions, "", "instructions", f) != 0)
-                return f->status;
-        if (json_is_string(input))
-                return request_add_message(r, "user", input, "", "input", f);
-        if (!json_is_array(input))
-                return failure_set(f, 400, input ? "invalid_type" : "missing_required_parameter", "input",
-                                   "'input' has to be a text or an array of messages");
-        if (json_array_size(input) > MAX_MESSAGES)
-                return failure_set(f, 400, "invalid_value", "input", "'input' has more than %u items", MAX_MESSAGES);
-        for (size_t i = 0; i < json_array_size(input); i++) {
-                const json_t *given = json_array_get(input, i);
-                const char *type = json_get_string(given, "type", "message");
-                char where[64];
-
-                snprintf(where, sizeof(where), "input[%zu].type", i);
-                if (json_get(given, "type") && !json_is_string(json_get(given, "type")))
-                        return failure_set(f, 400, "invalid_type", where, "'%s' has to be a string", where);
-                if (strcmp(type, "reasoning") == 0) {
-                        if (check_thoughts(r, given, f) != 0)
-                                return f->status;
-                        thoughts = given;
-                        continue;
-                }
-                if (strcmp(type, "message") != 0)
-                        return failure_set(f, 400, "unsupported_parameter", "input",
-                                           "'input[%zu]' is of type '%.40s'; messages and reasoning are taken", i,
-                                           type);
-                if (request_take_message(r, given, "input", i, &params_message, f) != 0)
-                        return f->status;
-                if (thoughts && strcmp(json_get_string(given, "role", ""), "assistant") == 0 &&
-                    take_thoughts(r, thoughts, f) != 0)
-                        return f->status;
-                thoughts = NULL;
-        }
-        return request_check_messages(r, "input", f);
-}
-
 static int take_response(struct generation_request *r, struct failure *f)
 {
-        if (request_take_model(r, f) != 0 || take_input(r, f) != 0 ||
+        if (request_take_model(r, f) != 0 || responses_take_input(r, f) != 0 ||
             request_take_speculation(r, r->json, "", f) != 0 || request_take_nested_format(r, "text", f) != 0 ||
-            request_take_reasoning(r, f) != 0)
+            responses_take_tools(r, f) != 0 || responses_take_rest(r, f) != 0 || request_take_reasoning(r, f) != 0)
                 return f->status;
         openai_take_sampling(r);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_output_tokens", 0);

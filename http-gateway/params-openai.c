@@ -1,8 +1,6 @@
 /* The parameters of OpenAI's API. */
 #include "http-gateway/params-rows.h"
 
-#define NO_TOOLS "not supported here yet; /v1/chat/completions has tools"
-
 /* What both of OpenAI's older endpoints share. */
 #define OPENAI_COMMON                                                                                                  \
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),                                                 \
@@ -73,12 +71,13 @@ static const struct param message_rows[] = {
         HARMLESS("type", "of an item of /v1/responses"),
         HARMLESS("id", "of an item of /v1/responses"),
         HARMLESS("status", "of an item of /v1/responses"),
+        HARMLESS("phase", "of an item of /v1/responses"),
 };
 TABLE(params_message, "A message of OpenAI's APIs", "messages[].", message_rows);
 
 static const struct param response_rows[] = {
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),
-        HONOURED("input", PARAM_ANY, 0, 0, "required: a text, or messages"),
+        HONOURED("input", PARAM_ANY, 0, 0, "required: a text, or items"),
         HONOURED("instructions", PARAM_STRING, 0, 0, "a system message in front"),
         HONOURED("max_output_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
         HONOURED("temperature", PARAM_NUMBER, 0, 2, "1"),
@@ -94,17 +93,18 @@ static const struct param response_rows[] = {
         HARMLESS("service_tier", "there is one tier"),
         HARMLESS("prompt_cache_key", "every prompt is cached"),
         HARMLESS("prompt_cache_retention", "the cache decides itself"),
-        HONOURED("parallel_tool_calls", PARAM_BOOL, 0, 0, "repeated; there are no tool calls"),
-        HARMLESS("max_tool_calls", "there are no tool calls"),
+        HARMLESS("client_metadata", "not used"),
+        HONOURED("parallel_tool_calls", PARAM_BOOL, 0, 0, "false: at most one call"),
+        HARMLESS("max_tool_calls", "it counts those that a provider runs"),
         REFUSED("previous_response_id", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
         REFUSED("conversation", NEUTRAL_EMPTY, "nothing is kept; send the whole conversation"),
         REFUSED("prompt", NEUTRAL_EMPTY, "there are no stored prompts"),
         HONOURED("text", PARAM_OBJECT, 0, 0, "`format`: text, json_object, json_schema"),
-        REFUSED("tools", NEUTRAL_EMPTY, NO_TOOLS),
-        REFUSED("tool_choice", NEUTRAL_NONE | NEUTRAL_AUTO, NO_TOOLS),
+        HONOURED("tools", PARAM_ARRAY, 0, 0, "function, custom, namespace; not with a format"),
+        HONOURED("tool_choice", PARAM_ANY, 0, 0, "auto, none, required, or a tool by type and name"),
         REFUSED("truncation", NEUTRAL_DISABLED, "a prompt is never shortened"),
         HONOURED("reasoning", PARAM_OBJECT, 0, 0, "`effort`: none, minimal to xhigh"),
-        REFUSED("include", NEUTRAL_EMPTY, "nothing more can be included"),
+        HONOURED("include", PARAM_ARRAY, 0, 0, "`reasoning.encrypted_content`; what never comes is harmless"),
         REFUSED("background", NEUTRAL_FALSE, "an answer lives as long as its connection"),
         REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
 };
@@ -130,7 +130,7 @@ static const struct param reasoning_item_rows[] = {
         HARMLESS("id", "not used"),
         HARMLESS("summary", "not part of the prompt"),
         HARMLESS("status", "not used"),
-        HARMLESS("encrypted_content", "nothing is encrypted here"),
+        HONOURED("encrypted_content", PARAM_STRING, 0, 0, "instead of content, as it came"),
 };
 TABLE(params_reasoning_item, "An item reasoning", "input[].", reasoning_item_rows);
 

@@ -33,6 +33,12 @@ static const struct param_table *const tables[] = {
         &params_thinking,
         &params_thinking_block,
         &params_reasoning_item,
+        &params_response_function,
+        &params_response_custom,
+        &params_response_namespace,
+        &params_call_item,
+        &params_custom_item,
+        &params_answer_item,
 };
 
 /* What other servers take at the top of a body, and what would be another answer without it. */

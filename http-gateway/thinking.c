@@ -220,5 +220,36 @@ void signature_add(struct signature *s, const char *text, size_t size)
 
 void signature_write(const struct signature *s, char text[SIGNATURE_BYTES])
 {
-        snprintf(text, SIGNATURE_BYTES, "tandem1-%016" PRIx64 "%016" PRIx64, s->parts[0], s->parts[1]);
+        snprintf(text, SIGNATURE_BYTES, SIGNATURE_PREFIX "%016" PRIx64 "%016" PRIx64, s->parts[0], s->parts[1]);
+}
+
+json_t *thinking_seal(const char *text, size_t size)
+{
+        _cleanup_(buffer_free) struct buffer sealed = { 0 };
+        char signature[SIGNATURE_BYTES];
+        struct signature s;
+
+        signature_init(&s);
+        signature_add(&s, text, size);
+        signature_write(&s, signature);
+        buffer_printf(&sealed, "%s:", signature);
+        buffer_add(&sealed, text, size);
+        return sealed.failed ? NULL : json_text(sealed.data, sealed.size);
+}
+
+bool thinking_unseal(const char *sealed, const char **ret_text)
+{
+        const char *colon = strchr(sealed, ':');
+        char right[SIGNATURE_BYTES];
+        struct signature s;
+
+        if (!colon)
+                return false;
+        signature_init(&s);
+        signature_add(&s, colon + 1, strlen(colon + 1));
+        signature_write(&s, right);
+        if ((size_t)(colon - sealed) != strlen(right) || strncmp(sealed, right, strlen(right)) != 0)
+                return false;
+        *ret_text = colon + 1;
+        return true;
 }

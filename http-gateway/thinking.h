@@ -30,9 +30,15 @@ void failure_name_thinking(struct failure *f, const struct generation_request *r
 struct signature {
         uint64_t parts[2];
 };
+#define SIGNATURE_PREFIX "tandem1-"
 #define SIGNATURE_BYTES 48u /* with NUL */
 void signature_init(struct signature *s);
 void signature_add(struct signature *s, const char *text, size_t size);
 void signature_write(const struct signature *s, char text[SIGNATURE_BYTES]);
+
+/* A thought as one text that a client hands back unread: its signature, a colon, and itself. It is no secret. */
+json_t *thinking_seal(const char *text, size_t size);
+/* False: it is none, or was changed. The text lies in sealed. */
+bool thinking_unseal(const char *sealed, const char **ret_text);
 
 #endif

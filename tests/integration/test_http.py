@@ -375,8 +375,8 @@ def responses():
         last = events[-1][1]["response"]
         equal(last["output"][0]["content"], whole["output"][0]["content"], "text")
         equal(last["usage"]["output_tokens"], 8, "usage")
-        for bad in ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, {"input": []},
-                    {"input": 5}, {"previous_response_id": "resp_1"}, {"text": {"format": {"type": "yaml"}}}):
+        for bad in ({"input": [{"type": "item_reference", "id": "x"}]}, {"input": []}, {"input": 5},
+                    {"previous_response_id": "resp_1"}, {"text": {"format": {"type": "yaml"}}}):
             g.post("/v1/responses", dict(body, **bad), 400)
 
 

@@ -33,7 +33,7 @@ def parameters():
         row = re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line)
         if row:
             tables[title].append(row.groups())
-    check(len(tables) == 31 and all(tables.values()), "found the tables", list(tables))
+    check(len(tables) == 37 and all(tables.values()), "found the tables", list(tables))
     neutral = {"false": False, "true": True, "0": 0, "1": 1, "empty": [], "text": {"type": "text"}, "none": "none",
                "auto": "auto", "disabled": "disabled", "medium": "medium",
                "summarized": "summarized"}
@@ -74,6 +74,10 @@ def parameters():
     thought = {"type": "thinking", "thinking": "x", "signature": signature(b"x")}
     reasoning = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}]}
     spoken = {"role": "assistant", "content": "x"}
+    respond = {"model": called["model"], "input": "x", "max_output_tokens": 1}
+    flat = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    item = {"type": "function_call", "call_id": "abcdefghi", "name": "f", "arguments": "{}"}
+    said = {"type": "function_call_output", "call_id": "abcdefghi", "output": "x"}
     nested = {
         "`stream_options` of OpenAI's APIs": ("/v1/completions", dict(GREEDY, max_tokens=1),
                                               lambda b, p: b.update(stream_options=p)),
@@ -106,6 +110,20 @@ def parameters():
             messages=HI + [{"role": "assistant", "content": [dict(thought, **p)]}] + HI)),
         "An item reasoning": ("/v1/responses", {"model": called["model"], "max_output_tokens": 1},
                               lambda b, p: b.update(input=HI + [dict(reasoning, **p), spoken] + HI)),
+        "A function among the tools of /v1/responses": (
+            "/v1/responses", respond, lambda b, p: b.update(tools=[dict(flat, **p)])),
+        "A custom tool of /v1/responses": (
+            "/v1/responses", respond, lambda b, p: b.update(tools=[dict({"type": "custom", "name": "f"}, **p)])),
+        "A namespace of tools of /v1/responses": (
+            "/v1/responses", respond,
+            lambda b, p: b.update(tools=[dict({"type": "namespace", "name": "n", "tools": [flat]}, **p)])),
+        "An item function_call": ("/v1/responses", respond, lambda b, p: b.update(
+            input=HI + [dict(item, **p), said])),
+        "An item custom_tool_call": ("/v1/responses", respond, lambda b, p: b.update(
+            input=HI + [dict({"type": "custom_tool_call", "call_id": "abcdefghi", "name": "f", "input": "x"}, **p),
+                        dict(said, type="custom_tool_call_output")])),
+        "An item function_call_output or custom_tool_call_output": ("/v1/responses", respond, lambda b, p: b.update(
+            input=HI + [item, dict(said, **p)])),
     }
     inside = set(nested) | {"A message of OpenAI's APIs", "A message of Anthropic's API", "Ollama's `options`",
                             "A message of Ollama's API"}
