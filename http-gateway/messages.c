@@ -126,12 +126,25 @@ int request_check_messages(const struct generation_request *r, const char *name,
 {
         if (r->n_messages == 0)
                 return failure_set(f, 400, "missing_required_parameter", name, "'%s' is missing or empty", name);
-        if (strcmp(r->messages[r->n_messages - 1].role, "user") != 0 &&
-            strcmp(r->messages[r->n_messages - 1].role, "tool") != 0)
-                return failure_set(f, 400, "invalid_value", name,
-                                   "the last of '%s' has to be the user's or a tool's; an answer cannot be begun for "
-                                   "the model",
-                                   name);
+        return 0;
+}
+
+/* The daemon goes on with a last message of the assistant's by itself. What vLLM's clients say of it has to agree. */
+int request_take_continuation(const struct generation_request *r, struct failure *f)
+{
+        const struct tandem_message *last = &r->messages[r->n_messages - 1];
+        bool goes_on = strcmp(last->role, "assistant") == 0 && last->size > 0;
+
+        if (json_get_bool(r->json, "continue_final_message", goes_on) != goes_on)
+                return failure_set(f, 400, "invalid_value", "continue_final_message",
+                                   goes_on ? "'continue_final_message' is false, and the last message is the "
+                                             "assistant's, with which the model goes on; end with another's" :
+                                             "'continue_final_message' is true, and the last message is not the "
+                                             "assistant's with a text to go on with");
+        if (!goes_on && !json_get_bool(r->json, "add_generation_prompt", true))
+                return failure_set(f, 400, "invalid_value", "add_generation_prompt",
+                                   "'add_generation_prompt' is false, and the last message is not the assistant's with "
+                                   "a text to go on with");
         return 0;
 }
 

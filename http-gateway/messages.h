@@ -7,13 +7,16 @@
 
 /* `model`, a trailing ":latest" left out; none: the daemon's default. */
 int request_take_model(struct generation_request *r, struct failure *f);
-/* Adds messages of an array; the last of all has to be the user's, which request_check_messages() sees to. */
+/* Adds messages of an array. */
 int request_take_messages(struct generation_request *r, const json_t *messages, const char *name,
                           const struct param_table *table, struct failure *f);
 /* The same of one, which is number i of the array. */
 int request_take_message(struct generation_request *r, const json_t *message, const char *name, size_t i,
                          const struct param_table *table, struct failure *f);
+/* That there are some. */
 int request_check_messages(const struct generation_request *r, const char *name, struct failure *f);
+/* `continue_final_message` and `add_generation_prompt`. Behind the messages. */
+int request_take_continuation(const struct generation_request *r, struct failure *f);
 /* One message: a text, or an array of parts of text, with separator between them. */
 int request_add_message(struct generation_request *r, const char *role, const json_t *content, const char *separator,
                         const char *name, struct failure *f);

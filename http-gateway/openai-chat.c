@@ -255,11 +255,11 @@ static int take_chat_request(struct generation_request *r, struct failure *f)
 {
         if (request_take_model(r, f) != 0 ||
             request_take_messages(r, json_get(r->json, "messages"), "messages", &params_message, f) != 0 ||
-            request_check_messages(r, "messages", f) != 0 || request_take_response_format(r, f) != 0 ||
-            request_take_grammar(r, f) != 0 || request_take_logit_bias(r, f) != 0 ||
-            request_take_speculation(r, r->json, "", f) != 0 || request_take_openai_tools(r, f) != 0 ||
-            request_take_chat_thinking(r, f) != 0 || request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0 ||
-            request_take_stream_options(r, f) != 0)
+            request_check_messages(r, "messages", f) != 0 || request_take_continuation(r, f) != 0 ||
+            request_take_response_format(r, f) != 0 || request_take_grammar(r, f) != 0 ||
+            request_take_logit_bias(r, f) != 0 || request_take_speculation(r, r->json, "", f) != 0 ||
+            request_take_openai_tools(r, f) != 0 || request_take_chat_thinking(r, f) != 0 ||
+            request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0 || request_take_stream_options(r, f) != 0)
                 return f->status;
         openai_take_sampling(r);
         r->with_logprobs = json_get_bool(r->json, "logprobs", false);

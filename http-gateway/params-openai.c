@@ -27,6 +27,8 @@
 static const struct param chat_rows[] = {
         HONOURED("messages", PARAM_ARRAY, 0, 0, "required"),
         OPENAI_COMMON,
+        HONOURED("continue_final_message", PARAM_BOOL, 0, 0, "an extension; as the last message has it"),
+        HONOURED("add_generation_prompt", PARAM_BOOL, 0, 0, "an extension; false: only where one goes on"),
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "until the model ends"),
         HONOURED("max_completion_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "goes before max_tokens"),
         HONOURED("logprobs", PARAM_BOOL, 0, 0, "of the chosen tokens"),
