@@ -139,6 +139,7 @@ static void ask_free(struct ask *a)
         owner_unref(a->owner);
         tandem_model_list_free(a->models);
         tandem_status_free(a->status);
+        tandem_job_list_free(a->jobs);
         tandem_free(a->ids);
         free(a->model);
         free(a->text);
@@ -174,6 +175,8 @@ static int ask_questions(struct ask *a)
                                        &a->error);
         if (code == TANDEM_OK && a->what & ASK_MODELS && !a->models)
                 code = tandem_list_models(a->tandem, &a->models, &a->error);
+        if (code == TANDEM_OK && a->what & ASK_JOBS && !a->jobs)
+                code = tandem_list_jobs(a->tandem, &a->jobs, &a->error);
         if (code == TANDEM_OK && a->what & ASK_LOAD)
                 code = tandem_load_model(a->tandem, a->model, &a->error);
         if (code == TANDEM_OK && a->what & ASK_UNLOAD)

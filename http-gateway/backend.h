@@ -40,6 +40,7 @@ void backend_drop_kept(struct backend *b);
 #define ASK_TOKENIZE 8u /* model, text, flags */
 #define ASK_LOAD 16u    /* model */
 #define ASK_UNLOAD 32u  /* model */
+#define ASK_JOBS 64u
 
 struct ask {
         struct backend *backend;
@@ -60,6 +61,7 @@ struct ask {
         struct tandem *tandem;
         struct tandem_model_list *models;
         struct tandem_status *status;
+        struct tandem_job_list *jobs;
         uint32_t *ids;
         size_t n_ids;
 };

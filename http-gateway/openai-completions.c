@@ -98,12 +98,40 @@ static void completion_begin(struct exchange *x)
 {
 }
 
+/* `echo`: the prompt in front of what a choice says first. It counts with what is kept for the answer. */
+static void choice_echo(struct exchange *x, struct choice *c)
+{
+        const struct generation_request *r = x->generation->request;
+        const struct prompt *p = &r->prompts[c->index / r->n];
+
+        if (c->kept_bytes > 0 || !json_get_bool(r->json, "echo", false))
+                return;
+        c->kept_bytes = p->size;
+        if (r->stream)
+                sse_add(&x->out, NULL, text_chunk(x, c, p->text, p->size, json_null()));
+}
+
+/* The text of a whole answer. */
+static json_t *choice_text(const struct generation *g, unsigned i)
+{
+        const struct choice *c = &g->choices[i];
+        const struct prompt *p = &g->request->prompts[i / g->request->n];
+        _cleanup_(buffer_free) struct buffer text = { 0 };
+
+        if (!json_get_bool(g->request->json, "echo", false))
+                return json_text(c->text.data, c->text.size);
+        buffer_add(&text, p->text, p->size);
+        buffer_add(&text, c->text.data, c->text.size);
+        return text.failed ? NULL : json_text(text.data, text.size);
+}
+
 static void completion_text(struct exchange *x, struct choice *c, const struct tandem_token *token, const char *text,
                             size_t size)
 {
         const struct generation_request *r = x->generation->request;
         json_t *logprobs = NULL;
 
+        choice_echo(x, c);
         if (r->with_logprobs && token) {
                 if (!c->state)
                         c->state = calloc(1, sizeof(struct column));
@@ -127,6 +155,7 @@ static void completion_text(struct exchange *x, struct choice *c, const struct t
 
 static void completion_choice_end(struct exchange *x, struct choice *c)
 {
+        choice_echo(x, c);
         sse_add(&x->out, NULL,
                 chunk(x,
                       json_pack("[{s:i, s:s, s:n, s:s}]", "index", (int)c->index, "text", "", "logprobs",
@@ -151,9 +180,8 @@ static void completion_end(struct exchange *x)
                 struct choice *c = &g->choices[i];
 
                 buffer_add_text(&out, i == 0 ? ",\"choices\":[" : ",");
-                json_write_open(&out, json_pack("{s:i, s:o, s:s}", "index", (int)i, "text",
-                                                json_text(c->text.data, c->text.size), "finish_reason",
-                                                openai_finish_reason(c)));
+                json_write_open(&out, json_pack("{s:i, s:o, s:s}", "index", (int)i, "text", choice_text(g, i),
+                                                "finish_reason", openai_finish_reason(c)));
                 buffer_add_text(&out, ",\"logprobs\":");
                 if (r->with_logprobs)
                         write_columns(&out, r, c);
@@ -230,6 +258,10 @@ static int take_completion(struct generation_request *r, struct failure *f)
                 return f->status;
         openai_take_sampling(r);
         r->with_logprobs = json_is_integer(json_get(r->json, "logprobs"));
+        for (size_t i = 0; i < r->n_prompts && json_get_bool(r->json, "echo", false); i++)
+                if (r->with_logprobs || !r->prompts[i].text)
+                        return failure_set(f, 400, "unsupported_parameter", "echo",
+                                           "'echo' repeats texts alone: not ids, and not with 'logprobs'");
         r->options.top_logprobs = (uint32_t)json_get_integer(r->json, "logprobs", 0);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_tokens", DEFAULT_MAX_TOKENS);
         return 0;

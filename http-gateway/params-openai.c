@@ -53,7 +53,7 @@ static const struct param completion_rows[] = {
         OPENAI_COMMON,
         HONOURED("max_tokens", PARAM_INTEGER, 1, MAX_TOKENS, "16"),
         HONOURED("logprobs", PARAM_INTEGER, 0, 20, "of the chosen tokens, and this number of alternatives"),
-        REFUSED("echo", NEUTRAL_FALSE, "the prompt is not repeated"),
+        HONOURED("echo", PARAM_BOOL, 0, 0, "the prompt in front; a text, without logprobs"),
         REFUSED("suffix", NEUTRAL_EMPTY, "text is only continued, not filled in"),
         REFUSED("best_of", NEUTRAL_ONE, "choices are not ranked"),
 };

@@ -14,6 +14,8 @@ void fail_no_model(struct exchange *x, const char *name);
 
 void openai_models(struct exchange *x);
 void openai_model(struct exchange *x);
+void llama_props(struct exchange *x);
+void llama_slots(struct exchange *x);
 void question_health(struct exchange *x);
 void question_metrics(struct exchange *x);
 void question_tokenize(struct exchange *x);

@@ -13,6 +13,8 @@ static const struct route routes[] = {
         { "/health", "GET", DIALECT_OPENAI, NO_KEY, question_health },
         { "/metrics", "GET", DIALECT_OPENAI, NEEDS_KEY, question_metrics },
         { "/tokenize", "POST", DIALECT_OPENAI, NEEDS_KEY, question_tokenize },
+        { "/props", "GET", DIALECT_OPENAI, NEEDS_KEY, llama_props },
+        { "/slots", "GET", DIALECT_OPENAI, NEEDS_KEY, llama_slots },
         { TAKEOVER_PATH, "POST", DIALECT_OPENAI, NEEDS_KEY, takeover_generate },
 
         { "/v1/models", "GET", DIALECT_OPENAI, NEEDS_KEY, openai_models },

@@ -515,7 +515,7 @@ def without_a_model_and_with_more():
         status, headers, _ = g.request("POST", "/v1/completions", odd)
         check(status == 200 and "x-evil" not in headers and len(headers["x-tandem-warning"]) < 512, "hostile names",
               headers)
-        for path in ("/completion", "/props"):
+        for path in ("/completion", "/prop"):
             error = g.get(path, 404)["error"]["message"]
             check("/v1/chat/completions" in error and "docs/" not in error, "what there is", error)
 

@@ -36,13 +36,13 @@ def text_of(path, answer):
 def begun():
     """A last message of the assistant's is gone on with, as the same prompt spelt out; the answer is what is new."""
     with Daemon(placement=None) as d, Gateway(d) as g:
-        for said in ("Once upon a time", "The "):
+        for said in ("Once upon a time", "The"):
             want = g.post("/v1/completions", {"model": "tale", "prompt": SPELT + said, "max_tokens": 12,
                                               "temperature": 0})["choices"][0]["text"]
             begun = ASK + [{"role": "assistant", "content": said}]
             for path in PATHS:
                 equal(text_of(path, g.post(path, body_of(path, begun))), want, f"{path}: going on with {said!r}")
-        blocks = ASK + [{"role": "assistant", "content": [{"type": "text", "text": "The "}]}]
+        blocks = ASK + [{"role": "assistant", "content": [{"type": "text", "text": "The"}]}]
         equal(text_of(MESSAGES, g.post(MESSAGES, body_of(MESSAGES, blocks))), want, "a block")
         for more in ({"continue_final_message": True}, {"continue_final_message": True, "add_generation_prompt": False},
                      {"add_generation_prompt": False}, {"add_generation_prompt": True}):
@@ -165,10 +165,15 @@ def cached():
                     answer = g.post(path, dict(said_to(path, said[:n + 1], tools, 1), model=name))
                     want = max([common(ids, k) for k in known], default=0)
                     want = min(want, len(ids) - 1) // PAGE * PAGE
-                    got = usage_of(path, answer)
+                    got, hits = usage_of(path, answer), d.status().get("cached_tokens", 0) - before
                     what = f"{path}, {len(tools)} tools, {n + 1} messages"
+                    if path == MESSAGES:
+                        asked = {k: v for k, v in said_to(path, said[:n + 1], tools, 1).items()
+                                 if k not in ("temperature", "max_tokens")}
+                        equal(g.post(path + "/count_tokens", dict(asked, model=name))["input_tokens"], len(ids),
+                              f"{what}: count_tokens")
                     equal(got[0], len(ids), f"{what}: tokens of the prompt")
-                    equal(d.status().get("cached_tokens", 0) - before, want, f"{what}: cached")
+                    equal(hits, want, f"{what}: cached")
                     check(got[1] in (want, None), f"{what}: cached tokens that are told", got, want)
                     known.append(ids)
                     most = max(most, want)
@@ -191,6 +196,50 @@ def cached_answer():
             same = common(prompts[0] + made[:-1], prompts[1])
             check(same > len(prompts[0]), "the answer is a part of it", same)
             equal(got, same // PAGE * PAGE, f"{path}: cached, of {same} tokens in common")
+
+
+# ---- what llama-server and older clients have
+
+
+@test
+def props():
+    """The default model's context, one's own jobs and no other's, and no path."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        g.post(CHAT, body_of(CHAT, ASK, 1))
+        got = g.get("/props")
+        model = next(m for m in d.status()["models"] if m["name"] == "tale")
+        equal((got["default_generation_settings"]["n_ctx"], got["model_alias"], got["model_path"]),
+              (model["context"], "tale", "tale.gguf"), "props")
+        equal((g.get("/slots"), got["total_slots"]), ([], 1), "nothing runs")
+        job = d.start_job(prompt=PROMPT, n=3000)
+        job.until(2)
+        slot, = g.get("/slots")
+        equal((slot["model"], slot["is_processing"], slot["n_ctx"]), ("tale", True, model["context"]), "a job")
+        check(slot["next_token"][0]["n_decoded"] >= 2 and slot["n_prompt_tokens"] > 0, "how far it is", slot)
+        with open(os.path.join(d.dir, "keys"), "w") as f:
+            f.write("sk-one-key\n")
+        os.chmod(os.path.join(d.dir, "keys"), 0o600)
+        with Gateway(d, "--api-key-file", os.path.join(d.dir, "keys")) as other:
+            other.key = "sk-one-key"
+            equal(other.get("/slots"), [], "another owner's job is not shown")
+
+
+@test
+def echo():
+    """The prompt stands in front of each choice, whole and streamed."""
+    with Daemon(placement=None) as d, Gateway(d) as g:
+        body = {"model": "tale", "prompt": [PROMPT, "The \u00e4"], "n": 2, "max_tokens": 6, "temperature": 0}
+        plain = [c["text"] for c in g.post("/v1/completions", body)["choices"]]
+        want = [p + t for p, t in zip([PROMPT] * 2 + ["The \u00e4"] * 2, plain)]
+        equal([c["text"] for c in g.post("/v1/completions", dict(body, echo=True))["choices"]], want, "whole")
+        parts = [""] * 4
+        for _, e in g.events("/v1/completions", dict(body, echo=True)):
+            for c in e["choices"] if isinstance(e, dict) else ():
+                parts[c["index"]] += c["text"]
+        equal(parts, want, "streamed")
+        for more in ({"logprobs": 1}, {"prompt": [1, 2, 3]}):
+            error = g.post("/v1/completions", dict(body, echo=True, **more), 400)["error"]
+            equal((error["param"], error["code"]), ("echo", "unsupported_parameter"), more)
 
 
 main()

@@ -1,0 +1,78 @@
+/* GET /props and /slots, as llama-server answers them, for clients that look there for the context's size and for what
+ * runs. Nothing is told of other owners' jobs, and no path of this machine. There are no slots here: each job has its
+ * own place in the list while it is there. */
+#include "http-gateway/questions.h"
+
+#include <unistd.h>
+
+static const struct tandem_model *default_model(const struct tandem_model_list *list)
+{
+        for (size_t i = 0; i < list->n_models; i++)
+                if (list->models[i]->is_default)
+                        return list->models[i];
+        return list->n_models > 0 ? list->models[0] : NULL;
+}
+
+/* The daemon shows root the jobs of all users. */
+static bool job_is_own(const struct exchange *x, const struct tandem_job_info *job)
+{
+        return job->uid == getuid() && strcmp(job->label, x->label ? x->label : "") == 0;
+}
+
+static unsigned count_own(const struct exchange *x, const struct tandem_job_list *jobs)
+{
+        unsigned n = 0;
+
+        for (size_t i = 0; i < jobs->n_jobs; i++)
+                n += job_is_own(x, jobs->jobs[i]);
+        return n;
+}
+
+static void answer_props(struct exchange *x, struct ask *ask)
+{
+        const struct tandem_model *m = default_model(ask->models);
+        unsigned n = count_own(x, ask->jobs);
+
+        if (!m) {
+                fail_no_model(x, "");
+                return;
+        }
+        exchange_answer_json(x, 200,
+                             json_pack("{s:{s:I}, s:i, s:s, s:s+, s:{s:b, s:b}, s:s+}", "default_generation_settings",
+                                       "n_ctx", (json_int_t)m->context, "total_slots", (int)TDM_MAX(n, 1u),
+                                       "model_alias", m->name, "model_path", m->name, ".gguf", "modalities", "vision",
+                                       0, "audio", 0, "build_info", "tandem ", TANDEM_VERSION));
+}
+
+static json_t *slot_json(const struct ask *ask, const struct tandem_job_info *job, int id)
+{
+        const struct tandem_model *m = find_model(ask->models, job->model);
+        json_int_t left = job->max_tokens > job->generated_tokens ? job->max_tokens - job->generated_tokens : 0;
+
+        return json_pack("{s:i, s:I, s:s, s:I, s:b, s:I, s:I, s:I, s:[{s:b, s:I, s:I}]}", "id", id, "id_task",
+                         (json_int_t)job->job, "model", job->model, "n_ctx", (json_int_t)(m ? m->context : 0),
+                         "is_processing", 1, "n_prompt_tokens", (json_int_t)job->prompt_tokens,
+                         "n_prompt_tokens_processed", (json_int_t)job->prefilled_tokens, "n_prompt_tokens_cache",
+                         (json_int_t)job->cached_tokens, "next_token", "has_next_token", 1, "n_remain", left,
+                         "n_decoded", (json_int_t)job->generated_tokens);
+}
+
+static void answer_slots(struct exchange *x, struct ask *ask)
+{
+        json_t *slots = json_array();
+
+        for (size_t i = 0; i < ask->jobs->n_jobs; i++)
+                if (job_is_own(x, ask->jobs->jobs[i]))
+                        json_array_append_new(slots, slot_json(ask, ask->jobs->jobs[i], (int)json_array_size(slots)));
+        exchange_answer_json(x, 200, slots);
+}
+
+void llama_props(struct exchange *x)
+{
+        exchange_ask(x, ASK_MODELS | ASK_JOBS, NULL, NULL, 0, 0, answer_props);
+}
+
+void llama_slots(struct exchange *x)
+{
+        exchange_ask(x, ASK_MODELS | ASK_JOBS, NULL, NULL, 0, 0, answer_slots);
+}
