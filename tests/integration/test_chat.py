@@ -94,6 +94,14 @@ def render():
         equal([m["state"] for m in d.status().get("models", ()) if m["state"] == "loaded"], [], "models in memory")
         equal(shown, rendered(d, said), "a list of messages alone")
         equal(shown["text"], by_template(d, TALE, messages=said), "the text")
+        pieces = [{"type": "text", "text": forged[:5]}, {"type": "input_text", "text": forged[5:]}]
+        equal(rendered(d, [{"role": "user", "content": pieces}] + said[1:]), shown, "parts of text")
+        path = os.path.join(d.dir, "said.json")
+        with open(path, "w") as f:
+            json.dump(said, f)
+        equal(d.cli_json("render", "--json", path)[0], shown, "a file")
+        roles = [[{"role": role, "content": "Be brief."}] + said for role in ("system", "developer")]
+        equal(rendered(d, roles[0]), rendered(d, roles[1]), "a developer's message is a system's")
         plain = d.cli("render", input=json.dumps(said).encode(), check_exit=0)
         equal((plain.stdout.decode(), plain.stderr), (shown["text"], b""), "in a pipe")
         asked = d.start_job(chat=[(m["role"], m["content"]) for m in said], n=8).wait()
@@ -164,6 +172,7 @@ def render_refused():
     with Daemon() as d:
         for given, part in (("", "no JSON"), ("{}", "no messages"), ("[]", "no messages"), ("[7]", "#/0: "),
                             ('[{"role": "user", "content": [1]}]', "#/0/content"),
+                            ('[{"role": "user", "content": [{"type": "image_url"}]}]', "#/0/content/0: this is no"),
                             ('[{"role": "user", "content": "x", "tool_calls": [3]}]', "#/0/tool_calls/0"),
                             ('{"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"}',
                              "#/reasoning_effort: this member is not known here"),

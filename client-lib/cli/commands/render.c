@@ -22,7 +22,8 @@ struct render_chat {
         size_t n;
         char **strings; /* owned */
         size_t n_strings, capacity;
-        char *tools; /* NULL: none */
+        char *tools;      /* NULL: none */
+        const char *from; /* in messages: the file's name, or "standard input" */
 };
 
 static void render_chat_deinit(struct render_chat *chat)
@@ -68,7 +69,7 @@ static int refuse_node(const struct render_chat *chat, uint32_t node, const char
 {
         char at[128];
 
-        return complain("standard input, %s: %s", tdm_json_pointer(&chat->json, node, at, sizeof(at)), what);
+        return complain("%s, %s: %s", chat->from, tdm_json_pointer(&chat->json, node, at, sizeof(at)), what);
 }
 
 /* A member that is not known would make another prompt than the one that is asked for. names: NULL at the end. */
@@ -169,31 +170,73 @@ static int take_chat_calls(struct render_chat *chat, uint32_t message, size_t i)
         return r;
 }
 
+static int take_part(struct render_chat *chat, uint32_t part, struct tdm_json_buffer *joined)
+{
+        static const char *const names[] = { "type", "text", NULL };
+        const char *type = "";
+        uint32_t text;
+        int r;
+
+        if (node_type(chat, part) != TDM_JSON_OBJECT)
+                return refuse_node(chat, part, "a part is {\"type\": \"text\", \"text\": …}");
+        r = take_text(chat, part, "type", &type);
+        if (r != 0)
+                return r;
+        if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0)
+                return refuse_node(chat, part, "this is no part of text; models read text only");
+        text = tdm_json_member(&chat->json, part, "text");
+        if (node_type(chat, text) != TDM_JSON_STRING)
+                return refuse_node(chat, part, "this part has no text");
+        tdm_json_write(joined, tdm_json_text(&chat->json, text), tdm_json_get(&chat->json, text)->text_size);
+        return refuse_unknown_members(chat, part, names);
+}
+
+/* A text, or a list of parts of text, which are joined as the HTTP gateway joins them. */
+static int take_content(struct render_chat *chat, uint32_t content, struct tandem_message *message)
+{
+        struct tdm_json_buffer joined = { 0 };
+        int r = 0;
+
+        message->text = "";
+        if (node_type(chat, content) == TDM_JSON_STRING) {
+                message->text = tdm_json_text(&chat->json, content);
+                message->size = tdm_json_get(&chat->json, content)->text_size;
+        }
+        if (node_type(chat, content) == TDM_JSON_STRING || node_type(chat, content) == TDM_JSON_NULL)
+                return 0;
+        if (node_type(chat, content) != TDM_JSON_ARRAY)
+                return refuse_node(chat, content, "this is to be a text, or a list of parts of text");
+        for (uint32_t part = tdm_json_get(&chat->json, content)->first; part != TDM_JSON_NONE && r == 0;
+             part = tdm_json_get(&chat->json, part)->next)
+                r = take_part(chat, part, &joined);
+        message->size = joined.size;
+        tdm_json_write(&joined, "", 1);
+        message->text = keep_string(chat, joined.failed ? NULL : steal_ptr(&joined.data));
+        free(joined.data);
+        return r != 0 || message->text ? r : complain("no memory for the conversation");
+}
+
 static int take_message(struct render_chat *chat, uint32_t node, size_t i)
 {
         static const char *const names[] = { "role",       "content",      "thinking", "reasoning_content",
                                              "tool_calls", "tool_call_id", "name",     NULL };
         struct tandem_message_details *details = &chat->details[i];
         struct tandem_message *message = &chat->messages[i];
-        uint32_t content;
         int r;
 
         if (node_type(chat, node) != TDM_JSON_OBJECT)
                 return refuse_node(chat, node, "a message is an object with role and content");
-        content = tdm_json_member(&chat->json, node, "content");
-        if (node_type(chat, content) != TDM_JSON_STRING && node_type(chat, content) != TDM_JSON_NULL)
-                return refuse_node(chat, content, "this is to be a text");
-        message->text = "";
-        if (node_type(chat, content) == TDM_JSON_STRING) {
-                message->text = tdm_json_text(&chat->json, content);
-                message->size = tdm_json_get(&chat->json, content)->text_size;
-        }
+        r = take_content(chat, tdm_json_member(&chat->json, node, "content"), message);
+        if (r != 0)
+                return r;
         *details = (struct tandem_message_details){ .struct_size = sizeof(*details) };
         chat->details_ptrs[i] = details;
         message->role = "";
         r = refuse_unknown_members(chat, node, names);
         if (r == 0)
                 r = take_text(chat, node, "role", &message->role);
+        if (r == 0 && strcmp(message->role, "developer") == 0)
+                message->role = "system";
         if (r == 0)
                 r = take_text(chat, node, "thinking", &details->thinking);
         if (r == 0 && !details->thinking)
@@ -215,7 +258,7 @@ static int take_conversation(struct render_chat *chat)
         int r = 0;
 
         if (node_type(chat, list) != TDM_JSON_ARRAY || tdm_json_get(&chat->json, list)->n == 0)
-                return complain("standard input: there are no messages (give {\"messages\": […]}, or a list of them)");
+                return complain("%s: there are no messages (give {\"messages\": […]}, or a list of them)", chat->from);
         if (!bare)
                 r = refuse_unknown_members(chat, 0, names);
         if (r != 0)
@@ -313,18 +356,20 @@ static int run_render(struct cli *cli, int argc, char **argv)
         _cleanup_(render_chat_deinit) struct render_chat chat = { 0 };
         _cleanup_(buf_freep) struct buf input = { 0 };
         struct render_options given = { 0 };
+        const char *file = "-";
         struct tdm_error err;
         unsigned n;
         int status;
 
-        if (cli_parse(cli, &command_render, argc, argv, &given, NULL, 0, &n, &status))
+        if (cli_parse(cli, &command_render, argc, argv, &given, &file, 1, &n, &status))
                 return status;
-        if (term_stdin_tty)
-                return args_usage_error(argv[0], "there is no conversation (give one in standard input)");
-        if (!read_all("-", MAX_INPUT_BYTES, &input))
+        chat.from = strcmp(file, "-") == 0 ? "standard input" : file;
+        if (term_stdin_tty && strcmp(file, "-") == 0)
+                return args_usage_error(argv[0], "there is no conversation (give a file, or one in standard input)");
+        if (!read_all(file, MAX_INPUT_BYTES, &input))
                 return EXIT_FAILED;
         if (tdm_json_parse(&chat.json, input.data ? input.data : "", input.size, MAX_DEPTH, &err) != 0)
-                return complain("standard input is no JSON: %s", err.message);
+                return complain("%s is no JSON: %s", chat.from, err.message);
         status = take_conversation(&chat);
         return status ? status : render_conversation(cli, &given, &chat);
 }
@@ -345,11 +390,12 @@ static const struct arg args[] = {
 const struct command command_render = {
         .name = "render",
         .summary = "the prompt that a conversation becomes",
-        .usage = "[-m MODEL] [--think T] [--json] < CONVERSATION",
+        .usage = "[-m MODEL] [--think T] [--json] [FILE]",
         .about =
                 "Prints the prompt that a model's own chat template makes of a conversation. Nothing is generated. The "
                 "conversation is a JSON object {\"messages\": […], \"tools\": […]} as OpenAI's API has it, or the "
-                "list of messages alone. A model that cannot have such a chat refuses it here too.\n\n"
+                "list of messages alone, in FILE or in standard input. A model that cannot have such a chat refuses it "
+                "here too.\n\n"
                 "On a terminal the template's own text is dim and the conversation's is bold. With --json the answer "
                 "is "
                 "{\"text\": …, \"ids\": […], \"spans\": [{\"end\": …, \"template\": …}, …]}: each span ends at a byte "
