@@ -56,11 +56,15 @@ class GgufEdit:
             self.at += SIZES[kind]
 
     def set(self, name, form, value):
-        """form: str, one of FORMS, or ai32 for an array."""
+        """form: str, one of FORMS, or ai32, af32, astr for an array."""
         if form == "str":
             self.keys[name] = (8, text(value))
         elif form == "ai32":
             self.keys[name] = (9, struct.pack(f"<IQ{len(value)}i", 5, len(value), *value))
+        elif form == "af32":
+            self.keys[name] = (9, struct.pack(f"<IQ{len(value)}f", 6, len(value), *value))
+        elif form == "astr":
+            self.keys[name] = (9, struct.pack("<IQ", 8, len(value)) + b"".join(text(v) for v in value))
         else:
             kind, code = FORMS[form]
             self.keys[name] = (kind, struct.pack(code, value))
