@@ -54,11 +54,10 @@ def combination(rng, i):
     if door != RESPONSES and rng.randrange(3) == 0:
         c["stop"] = rng.choice(("a", " b", "e"))
     form = ("schema", "tools", None, "regex")[i // len(DOORS) % 4]
-    if form == "regex" and door in (CHAT,) or form in ("schema", "tools") and (form, door) != ("tools", RESPONSES):
-        c["form"] = form
+    c["form"] = form if form != "regex" or door == CHAT else None
     if c["form"] == "tools":
         c["n"] = rng.choice((30, 120))
-    if c["form"] == "tools" and door in (CHAT, MESSAGES):
+    if c["form"] == "tools" and door != OLLAMA:
         c["choice"] = rng.choice(("auto", "none", "required", "day"))
     return dict(c, thinking=thinking)
 
@@ -105,6 +104,10 @@ def body_of(c):
         body.update({"reasoning": {"effort": EFFORTS[thinking]}} if thinking in EFFORTS else {})
         if c["form"] == "schema":
             body["text"] = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+        elif c["form"] == "tools":
+            named = {"type": "function", "name": "day"}
+            body["tools"] = [dict(t["function"], type="function") for t in LIST]
+            body["tool_choice"] = named if choice == "day" else choice
     elif door == MESSAGES:
         body.update(sampling, messages=hi, max_tokens=c["n"])
         kind = {OFF: {"type": "disabled"}, ON: {"type": "enabled", "budget_tokens": c["budget"]}}
@@ -182,7 +185,9 @@ def responses_streamed(events):
     end = responses_whole(events[-1][1]["response"])
     deltas = {kind: "".join(e["delta"] for _, e in events if e["type"] == f"response.{kind}_text.delta")
               for kind in ("output", "reasoning")}
-    equal((deltas["output"], deltas["reasoning"]), (end["text"], end["thought"]), "deltas and the end")
+    calls = "".join(e["delta"] for _, e in events if e["type"] == "response.function_call_arguments.delta")
+    equal((deltas["output"], deltas["reasoning"], calls),
+          (end["text"], end["thought"], "".join(arguments for _, arguments in end["calls"])), "deltas and the end")
     return end
 
 
