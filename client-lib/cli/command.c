@@ -1,5 +1,6 @@
 /* Commands by name. Which ones there are is said by registry.c. */
 #include "client-lib/cli/command.h"
+#include "client-lib/cli/term.h"
 #include "common/suggest.h"
 
 #include <stdarg.h>
@@ -18,13 +19,14 @@ const struct command *command_find(const char *name)
 static int unknown_command(const char *fmt, ...) _printf_(1, 2);
 static int unknown_command(const char *fmt, ...)
 {
+        _cleanup_(freep) char *text = NULL;
         va_list args;
 
-        fputs("tandem: ", stderr);
         va_start(args, fmt);
-        vfprintf(stderr, fmt, args);
+        if (vasprintf(&text, fmt, args) < 0)
+                text = NULL;
         va_end(args);
-        fputs(" (`tandem help` lists them)\n", stderr);
+        complain("%s (`tandem help` lists them)", text ? text : fmt);
         return ARGS_USAGE;
 }
 

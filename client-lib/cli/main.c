@@ -7,13 +7,14 @@
 static int usage_error(const char *fmt, ...) _printf_(1, 2);
 static int usage_error(const char *fmt, ...)
 {
+        _cleanup_(freep) char *text = NULL;
         va_list args;
 
-        fputs("tandem: ", stderr);
         va_start(args, fmt);
-        vfprintf(stderr, fmt, args);
+        if (vasprintf(&text, fmt, args) < 0)
+                text = NULL;
         va_end(args);
-        fputs(" (see `tandem help`)\n", stderr);
+        complain("%s (see `tandem help`)", text ? text : fmt);
         return EXIT_USAGE;
 }
 

@@ -274,6 +274,10 @@ def wrong_flags():
                      ["generate", "--priority", "urgent", "x"], ["generate", "--raw", "--chat", "x"]):
             r = d.cli(*args, check_exit=2)
             check(r.stderr.strip(), f"tandem {' '.join(args)} says something")
+        for args in ((b"\xff",), (b"\x1b[31mred",), (b"help", b"\x1b[31m"), (b"generate", b"--\x1b\xff"),
+                     (b"generate", b"-n", b"\x1b\xff")):
+            r = d.cli(*args)
+            check(r.returncode == 2 and r.stderr.decode().strip().isprintable(), f"what is told of {args}", r.stderr)
         for args, words in ((["generate", "-m", "no-such-model", "x"], ["no-such-model"]),
                             (["generate", "-m", "/no/such.gguf", "x"], ["/no/such.gguf"]),
                             (["generate", "-m", "/dev/null", "x"], ["/dev/null"]),

@@ -87,7 +87,7 @@ static int write_file(const char *path, const struct buf *text)
         }
         if (close(fd) != 0)
                 return complain("cannot write %s: %s", path, strerror(errno));
-        fprintf(stderr, "tandem: written to %s\n", path);
+        fprintf(stderr, "tandem: written to %s\n", term_safe(path));
         return EXIT_OK;
 }
 
