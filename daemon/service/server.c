@@ -740,6 +740,7 @@ int tdm_server_run(const struct tdm_config *config, struct tdm_error *err)
         keep_heaps_small();
         raise_fd_limit();
         signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is an error of write(), not the end */
+        signal(SIGPIPE, SIG_IGN); /* so is a reader that has left, of the log for example */
         r = set_up_loop(&s, err);
         if (r == 0)
                 r = set_up_accounts(&s, config, err);

@@ -135,6 +135,25 @@ def closed_standard_files():
 
 
 @test
+def a_log_that_nobody_reads_any_more():
+    """As of `tandemd 2>&1 | head`."""
+    with Daemon() as d:
+        other = d.socket + "2"
+        p = subprocess.Popen([os.path.join(BIN, "tandemd"), "--user", "--bus", "none", "--socket", other, "--model",
+                              TALE], env=d.environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            check(b"serves its user" in p.stderr.readline(), "the first line")
+            p.stderr.close()
+            p.send_signal(signal.SIGHUP)  # which is logged
+            r = subprocess.run([os.path.join(BIN, "tandem"), "--socket", other, "generate", "-n", "2", "Once"],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60 * SLOW)
+            equal((r.returncode, p.poll()), (0, None), "a job's status, and the daemon's")
+        finally:
+            p.terminate()
+        equal(p.wait(20 * SLOW), 0, "its end")
+
+
+@test
 def whose_socket():
     with Daemon() as d:
         r = subprocess.run([os.path.join(BIN, "tandemd"), "--user", "--bus", "none", "--socket", d.socket],
