@@ -111,7 +111,7 @@ struct jinja_string *tdm_jinja_change_case(struct jinja_core *core, const struct
         pthread_once(&case_once, case_init);
         if (case_locale == (locale_t)0)
                 tdm_jinja_fail(core, "this system has no locale C.UTF-8");
-        tdm_jinja_spend(core, string->size / 4);
+        tdm_jinja_spend_bytes(core, string->size, JINJA_WRITTEN);
         for (size_t at = 0; at < string->size; at += length) {
                 uint32_t c = tdm_jinja_char(data + at, string->size - at, &length);
                 enum jinja_case want = to;

@@ -91,6 +91,14 @@ void tdm_jinja_spend(struct jinja_core *core, uint64_t steps)
         core->steps_left -= steps;
 }
 
+void tdm_jinja_spend_bytes(struct jinja_core *core, size_t n, unsigned n_a_step)
+{
+        uint64_t parts = core->debt + (uint64_t)n * (JINJA_STEP_PARTS / n_a_step);
+
+        core->debt = parts % JINJA_STEP_PARTS;
+        tdm_jinja_spend(core, parts / JINJA_STEP_PARTS);
+}
+
 /* In characters, from 1. */
 static unsigned core_column(const struct jinja_core *core)
 {

@@ -531,7 +531,7 @@ static struct jinja_value dict_eval(struct jinja_render *r, const struct jinja_n
 
 static struct jinja_value name_eval(struct jinja_render *r, const struct jinja_node *node)
 {
-        const struct jinja_value *value = tdm_jinja_lookup(r->scope, node->name);
+        const struct jinja_value *value = tdm_jinja_lookup(r, node->name);
         const struct jinja_builtin *builtin;
 
         if (value)

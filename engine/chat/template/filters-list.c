@@ -33,11 +33,11 @@ static struct jinja_value path_get(struct jinja_render *r, struct jinja_value va
                 size_t to = dot ? (size_t)(dot - data) : string->size, digits = from;
                 struct jinja_value part = tdm_jinja_text_value(tdm_jinja_slice(&r->core, string, from, to));
 
+                tdm_jinja_spend_bytes(&r->core, to - from + JINJA_READ, JINJA_READ);
                 while (digits < to && data[digits] >= '0' && data[digits] <= '9')
                         digits++;
                 if (to > from && digits == to)
                         part = tdm_jinja_parse_number(&r->core, data + from, to - from);
-                tdm_jinja_spend(&r->core, 1);
                 value = tdm_jinja_item(r, value, part);
                 from = to + 1;
         }

@@ -72,6 +72,7 @@ static void title_piece(struct jinja_text *text, const struct jinja_string *stri
 
         if (to == from)
                 return;
+        tdm_jinja_spend(core, 4);
         tdm_jinja_char(string->data + from, to - from, &length);
         tdm_jinja_text_add_string(
                 text, tdm_jinja_change_case(core, tdm_jinja_slice(core, string, from, from + length), JINJA_UPPER));
@@ -87,6 +88,7 @@ static struct jinja_value filter_title(struct jinja_render *r, struct jinja_valu
         struct jinja_text text = { .core = &r->core };
         size_t from = 0, length;
 
+        tdm_jinja_spend_bytes(&r->core, string->size, JINJA_READ);
         for (size_t at = 0; at < string->size; at += length) {
                 uint32_t c = tdm_jinja_char(data + at, string->size - at, &length);
 
@@ -281,6 +283,9 @@ static struct jinja_value filter_round(struct jinja_render *r, struct jinja_valu
         if (self.kind != JINJA_FLOAT)
                 return tdm_jinja_int(tdm_jinja_want_int(&r->core, self, "it"));
         /* printf rounds the exact value to even, as Python does. */
+        if (!(fabs(self.number) < 0x1p53)) /* it has no fraction */
+                return self;
+        tdm_jinja_spend(&r->core, 32);
         snprintf(digits, sizeof(digits), "%.*f", (int)precision, self.number);
         return tdm_jinja_float(strtod(digits, NULL));
 }
@@ -330,7 +335,7 @@ static struct jinja_value filter_wordcount(struct jinja_render *r, struct jinja_
         int64_t n = 0;
         size_t length;
 
-        tdm_jinja_spend(&r->core, string->size / 8);
+        tdm_jinja_spend_bytes(&r->core, string->size, JINJA_WRITTEN);
         for (size_t at = 0; at < string->size; at += length) {
                 uint32_t c = tdm_jinja_char(data + at, string->size - at, &length);
                 bool is_word = tdm_jinja_is_alphabetic(c) || (c >= '0' && c <= '9') || c == '_';
@@ -349,7 +354,7 @@ static struct jinja_value filter_from_json(struct jinja_render *r, struct jinja_
         struct jinja_value value;
         struct tdm_error err;
 
-        tdm_jinja_spend(&r->core, string->size / 4);
+        tdm_jinja_spend_bytes(&r->core, string->size, JINJA_WRITTEN);
         /* The reader's tree is outside of the core's bytes: at most 44 for each byte of text. */
         if (string->size > r->core.bytes_left / 64)
                 tdm_jinja_fail_code(&r->core, TDM_E_TOO_LONG, "JSON is longer than a template may read");

@@ -59,6 +59,7 @@ static struct jinja_string *number_text(struct jinja_core *core, const struct fo
 
         if (value.kind == JINJA_BIG && (kind == 'd' || kind == 'i'))
                 return (struct jinja_string *)(uintptr_t)value.string;
+        tdm_jinja_spend(core, kind == 'f' ? 64 : 8);
         if (!tdm_jinja_is_number(value))
                 tdm_jinja_fail(core, "%%%c wants a number, not a %s", kind, tdm_jinja_type_name(value));
         if (kind == 'd' || kind == 'i') {
@@ -122,6 +123,7 @@ struct jinja_value tdm_jinja_percent(struct jinja_render *r, const struct jinja_
                 const char *sign = memchr(at, '%', (size_t)(end - at));
                 struct format_spec spec;
 
+                tdm_jinja_spend(&r->core, 1);
                 tdm_jinja_text_add_slice(&text, format, (size_t)(at - data), (size_t)((sign ? sign : end) - data));
                 if (!sign)
                         break;
@@ -159,6 +161,7 @@ static struct jinja_value field_value(struct jinja_render *r, const struct jinja
                         at = at * 10 + (size_t)(name[i] - '0');
                 }
         } else {
+                tdm_jinja_spend_bytes(&r->core, args->n_named, JINJA_READ);
                 for (size_t i = 0; i < args->n_named; i++)
                         if (args->named[i].name->size == size &&
                             memcmp(tdm_jinja_bytes(&r->core, args->named[i].name), name, size) == 0)
@@ -178,6 +181,7 @@ static struct jinja_value format_call(struct jinja_render *r, struct jinja_value
         size_t size = self.string->size, at = 0, next = 0;
         struct jinja_text text = { .core = &r->core };
 
+        tdm_jinja_spend_bytes(&r->core, size, JINJA_READ);
         while (at < size) {
                 size_t from = at;
                 const char *close;

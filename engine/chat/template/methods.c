@@ -250,7 +250,7 @@ static struct jinja_value function_strftime_now(struct jinja_render *r, struct j
                         while (at + size < format->size && data[at + size] != '%')
                                 size++;
                 }
-                tdm_jinja_spend(&r->core, 1);
+                tdm_jinja_spend(&r->core, 8);
                 strftime_piece(r, &text, data + at, size);
         }
         return tdm_jinja_text_value(tdm_jinja_text_end(&text));

@@ -3,6 +3,16 @@
 #include "engine/chat/template/private.h"
 #include "engine/text/unicode.h"
 
+#define FLOAT_COST 16u /* steps for a number with a fraction */
+
+/* Of a mantissa with a point, which ends at `end`: the zeros behind it go. The new end. */
+static char *zeros_drop(char *digits, char *end)
+{
+        while (end[-1] == '0' && end - digits > 1 && memchr(digits, '.', (size_t)(end - digits)))
+                end--;
+        return end[-1] == '.' ? end - 1 : end;
+}
+
 void tdm_jinja_print_float(struct jinja_text *text, double number)
 {
         char digits[40], *e, *point;
@@ -12,16 +22,18 @@ void tdm_jinja_print_float(struct jinja_text *text, double number)
                 tdm_jinja_text_puts(text, isnan(number) ? "nan" : number > 0 ? "inf" : "-inf");
                 return;
         }
-        /* The fewest digits that are this number. */
-        for (int precision = 0; precision < 17; precision++) {
+        tdm_jinja_spend(text->core, FLOAT_COST);
+        /* The fewest digits that are this number. 15 are always kept, so a number that has fewer ends in zeros. */
+        for (int precision = 14; precision < 17; precision++) {
                 snprintf(digits, sizeof(digits), "%.*e", precision, number);
                 if (strtod(digits, NULL) == number)
                         break;
         }
         e = strchr(digits, 'e');
         exponent = atoi(e + 1);
+        e = zeros_drop(digits, e);
+        *e = '\0';
         if (exponent < -4 || exponent >= 16) {
-                *e = '\0';
                 tdm_jinja_text_puts(text, digits);
                 snprintf(digits, sizeof(digits), "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
                 tdm_jinja_text_puts(text, digits);
@@ -40,6 +52,7 @@ void tdm_jinja_escape_html(struct jinja_text *text, const struct jinja_string *s
         const char *data = tdm_jinja_bytes(text->core, string);
         size_t from = 0;
 
+        tdm_jinja_spend_bytes(text->core, string->size, JINJA_READ);
         for (size_t i = 0; i < string->size; i++) {
                 const char *sign = data[i] ? strchr(signs, data[i]) : NULL;
 
@@ -89,7 +102,7 @@ static void string_repr(struct jinja_text *text, const struct jinja_string *stri
         if (string->is_markup)
                 tdm_jinja_text_puts(text, "Markup(");
         tdm_jinja_text_puts(text, quote);
-        tdm_jinja_spend(text->core, string->size / 8);
+        tdm_jinja_spend_bytes(text->core, string->size, JINJA_READ);
         for (size_t at = 0; at < string->size; at += length) {
                 uint32_t c = tdm_jinja_char(data + at, string->size - at, &length);
 

@@ -22,6 +22,13 @@
 
 struct jinja_block;
 
+/* Bytes that a step pays for. */
+#define JINJA_COPIED 64u /* copied, compared, looked at many at a time */
+#define JINJA_SEARCHED 16u
+#define JINJA_READ 8u    /* looked at one by one */
+#define JINJA_WRITTEN 4u /* one by one, each looked up in tables */
+#define JINJA_STEP_PARTS 64u
+
 struct jinja_core {
         jmp_buf out;
         int code; /* what longjmp() left with: a TDM_E_* or a negative errno */
@@ -29,6 +36,7 @@ struct jinja_core {
         struct jinja_block *blocks;
         size_t bytes_left, bytes_used;
         uint64_t steps_left;
+        unsigned debt;      /* of a step: what bytes have cost, in JINJA_STEP_PARTS */
         unsigned line;      /* of the node that is evaluated; 0: none */
         const char *source; /* while it is parsed; NULL */
         size_t at;          /* of the token that is parsed, in the source */
@@ -41,6 +49,8 @@ void *tdm_jinja_alloc(struct jinja_core *core, size_t size); /* not cleared */
 void *tdm_jinja_calloc(struct jinja_core *core, size_t size);
 void tdm_jinja_free_all(struct jinja_core *core);
 void tdm_jinja_spend(struct jinja_core *core, uint64_t steps);
+/* For bytes, or other small things. What makes no whole step is kept, so many short texts cost what a long one does. */
+void tdm_jinja_spend_bytes(struct jinja_core *core, size_t n, unsigned n_a_step);
 _Noreturn void tdm_jinja_fail(struct jinja_core *core, const char *fmt, ...) _printf_(2, 3);
 _Noreturn void tdm_jinja_fail_code(struct jinja_core *core, int code, const char *fmt, ...) _printf_(3, 4);
 /* A larger array with the first n items of the old one. */
@@ -376,6 +386,7 @@ struct tdm_template {
         struct jinja_node *body;
         const struct jinja_string **names; /* all names, by hash */
         size_t n_names, n_name_slots;
+        uint32_t seed; /* of their hashes: no template knows which of its names meet */
         bool has_word_content;
 };
 
@@ -452,7 +463,7 @@ struct jinja_value tdm_jinja_from_json(struct jinja_core *core, const struct tdm
 struct jinja_scope *tdm_jinja_scope(struct jinja_render *r, struct jinja_scope *parent);
 void tdm_jinja_bind(struct jinja_render *r, struct jinja_scope *scope, const struct jinja_string *name,
                     struct jinja_value value);
-const struct jinja_value *tdm_jinja_lookup(const struct jinja_scope *scope, const struct jinja_string *name);
+const struct jinja_value *tdm_jinja_lookup(struct jinja_render *r, const struct jinja_string *name);
 
 /* eval.c */
 struct jinja_value tdm_jinja_eval(struct jinja_render *r, const struct jinja_node *node);

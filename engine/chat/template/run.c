@@ -13,7 +13,7 @@ static void target_set(struct jinja_render *r, const struct jinja_node *target, 
                 tdm_jinja_bind(r, r->scope, target->name, value);
                 return;
         case JINJA_NODE_MEMBER:
-                space = tdm_jinja_lookup(r->scope, target->name);
+                space = tdm_jinja_lookup(r, target->name);
                 if (!space || space->kind != JINJA_NAMESPACE)
                         tdm_jinja_fail(&r->core, "\"%.*s\" is no namespace",
                                        TDM_UTF8_CUT(target->name->data, TDM_MIN(target->name->size, (size_t)40)));
@@ -199,6 +199,7 @@ static void macro_bind_rest(struct jinja_render *r, struct jinja_scope *scope, c
 static struct jinja_value argument_named(struct jinja_render *r, const struct jinja_arguments *args,
                                          const struct jinja_string *name, bool *taken)
 {
+        tdm_jinja_spend_bytes(&r->core, args->n_named, JINJA_READ);
         for (size_t i = 0; i < args->n_named; i++)
                 if (tdm_jinja_string_equal(&r->core, args->named[i].name, name)) {
                         taken[i] = true;

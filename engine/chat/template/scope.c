@@ -12,6 +12,7 @@ struct jinja_scope *tdm_jinja_scope(struct jinja_render *r, struct jinja_scope *
 void tdm_jinja_bind(struct jinja_render *r, struct jinja_scope *scope, const struct jinja_string *name,
                     struct jinja_value value)
 {
+        tdm_jinja_spend_bytes(&r->core, scope->n, JINJA_COPIED);
         for (size_t i = 0; i < scope->n; i++)
                 if (scope->bindings[i].name == name) {
                         scope->bindings[i].value = value;
@@ -25,11 +26,13 @@ void tdm_jinja_bind(struct jinja_render *r, struct jinja_scope *scope, const str
         scope->bindings[scope->n++] = (struct jinja_binding){ name, value };
 }
 
-const struct jinja_value *tdm_jinja_lookup(const struct jinja_scope *scope, const struct jinja_string *name)
+const struct jinja_value *tdm_jinja_lookup(struct jinja_render *r, const struct jinja_string *name)
 {
-        for (; scope; scope = scope->parent)
+        for (const struct jinja_scope *scope = r->scope; scope; scope = scope->parent) {
+                tdm_jinja_spend_bytes(&r->core, scope->n + 1, JINJA_COPIED);
                 for (size_t i = 0; i < scope->n; i++)
                         if (scope->bindings[i].name == name)
                                 return &scope->bindings[i].value;
+        }
         return NULL;
 }

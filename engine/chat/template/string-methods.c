@@ -26,7 +26,7 @@ struct jinja_string *tdm_jinja_strip(struct jinja_core *core, const struct jinja
         while (left && from < to) {
                 uint32_t c = tdm_jinja_char(data + from, to - from, &length);
 
-                tdm_jinja_spend(core, 1 + set_size / 16);
+                tdm_jinja_spend_bytes(core, JINJA_READ + set_size, JINJA_READ);
                 if (set ? !chars_have(set, set_size, c) : !tdm_jinja_is_space(c))
                         break;
                 from += length;
@@ -38,7 +38,7 @@ struct jinja_string *tdm_jinja_strip(struct jinja_core *core, const struct jinja
                 while (at > from && (data[at] & 0xc0) == 0x80)
                         at--;
                 c = tdm_jinja_char(data + at, to - at, &length);
-                tdm_jinja_spend(core, 1 + set_size / 16);
+                tdm_jinja_spend_bytes(core, JINJA_READ + set_size, JINJA_READ);
                 if (set ? !chars_have(set, set_size, c) : !tdm_jinja_is_space(c))
                         break;
                 to = at;
@@ -126,9 +126,10 @@ static bool string_has_at(struct jinja_render *r, const struct jinja_string *str
 {
         const struct jinja_string *affix = tdm_jinja_want_string(&r->core, part, "what a text begins or ends with");
 
+        tdm_jinja_spend_bytes(&r->core, JINJA_SEARCHED, JINJA_COPIED);
         if (affix->size > string->size)
                 return false;
-        tdm_jinja_spend(&r->core, affix->size / 64);
+        tdm_jinja_spend_bytes(&r->core, affix->size, JINJA_COPIED);
         return memcmp(tdm_jinja_bytes(&r->core, string) + (at_end ? string->size - affix->size : 0),
                       tdm_jinja_bytes(&r->core, affix), affix->size) == 0;
 }
@@ -261,7 +262,7 @@ static void words_split(struct jinja_render *r, struct jinja_list *list, const s
         const char *data = tdm_jinja_bytes(&r->core, string);
         size_t at = 0, from = SIZE_MAX, length;
 
-        tdm_jinja_spend(&r->core, string->size / 8);
+        tdm_jinja_spend_bytes(&r->core, string->size, JINJA_READ);
         for (; at < string->size; at += length) {
                 bool is_space = tdm_jinja_is_space(tdm_jinja_char(data + at, string->size - at, &length));
 
@@ -367,7 +368,7 @@ static struct jinja_value method_splitlines(struct jinja_render *r, struct jinja
         const char *data = tdm_jinja_bytes(&r->core, self.string);
         size_t from = 0, at = 0, size = self.string->size, length;
 
-        tdm_jinja_spend(&r->core, size / 8);
+        tdm_jinja_spend_bytes(&r->core, size, JINJA_READ);
         while (at < size) {
                 uint32_t c = tdm_jinja_char(data + at, size - at, &length);
                 size_t end = at;
@@ -406,7 +407,7 @@ static struct jinja_value all_chars(struct jinja_render *r, struct jinja_value s
         const char *data = tdm_jinja_bytes(&r->core, self.string);
         size_t length;
 
-        tdm_jinja_spend(&r->core, self.string->size / 8);
+        tdm_jinja_spend_bytes(&r->core, self.string->size, JINJA_WRITTEN);
         for (size_t at = 0; at < self.string->size; at += length)
                 if (!is(tdm_jinja_char(data + at, self.string->size - at, &length)))
                         return tdm_jinja_bool(false);

@@ -5,8 +5,8 @@
 
 /* A join of at most this many bytes is copied at once. */
 #define SHORT_JOIN 64u
-/* Bytes that are copied or looked at for a step. */
-#define BYTES_A_STEP 64u
+/* What a piece costs that is added to a text, beside its bytes. */
+#define PIECE_COST 8u
 
 static struct jinja_string *string_new(struct jinja_core *core, const char *data, size_t size, bool is_template)
 {
@@ -60,7 +60,7 @@ void tdm_jinja_text_add(struct jinja_text *text, const char *data, size_t size, 
 {
         if (size == 0)
                 return;
-        tdm_jinja_spend(text->core, size / BYTES_A_STEP);
+        tdm_jinja_spend_bytes(text->core, size + PIECE_COST, JINJA_COPIED);
         text_reserve(text, size);
         memcpy(text->data + text->size, data, size);
         text->size += size;
@@ -103,18 +103,32 @@ void tdm_jinja_text_char(struct jinja_text *text, uint32_t character, bool is_te
         tdm_jinja_text_add(text, bytes, utf8_write(bytes, character), is_template);
 }
 
+/* Which of the origins byte `at` has. */
+static size_t origin_at(const struct jinja_string *string, size_t at)
+{
+        size_t low = 0, high = string->n_origins;
+
+        while (low + 1 < high) {
+                size_t middle = (low + high) / 2;
+
+                if (string->origins[middle - 1].end <= at)
+                        low = middle;
+                else
+                        high = middle;
+        }
+        return low;
+}
+
 /* A flat string, or a piece of it. */
 static void text_add_flat(struct jinja_text *text, const struct jinja_string *string, size_t from, size_t to)
 {
-        size_t i = 0;
+        size_t i;
 
         if (!string->origins) {
                 tdm_jinja_text_add(text, string->data + from, to - from, string->is_template);
                 return;
         }
-        while (string->origins[i].end <= from && i + 1 < string->n_origins)
-                i++;
-        for (; from < to; i++) {
+        for (i = origin_at(string, from); from < to; i++) {
                 size_t end = TDM_MIN(string->origins[i].end, to);
 
                 tdm_jinja_text_add(text, string->data + from, end - from, string->origins[i].is_template);
@@ -195,19 +209,7 @@ const char *tdm_jinja_bytes(struct jinja_core *core, const struct jinja_string *
 
 bool tdm_jinja_is_template_at(const struct jinja_string *string, size_t at)
 {
-        size_t low = 0, high = string->n_origins;
-
-        if (!string->origins)
-                return string->is_template;
-        while (low + 1 < high) {
-                size_t middle = (low + high) / 2;
-
-                if (string->origins[middle - 1].end <= at)
-                        low = middle;
-                else
-                        high = middle;
-        }
-        return string->origins[low].is_template;
+        return string->origins ? string->origins[origin_at(string, at)].is_template : string->is_template;
 }
 
 struct jinja_string *tdm_jinja_join(struct jinja_core *core, const struct jinja_string *a, const struct jinja_string *b)
@@ -277,7 +279,7 @@ int64_t tdm_jinja_n_chars(struct jinja_core *core, const struct jinja_string *st
                 const char *data = tdm_jinja_bytes(core, string);
                 int64_t n = 0;
 
-                tdm_jinja_spend(core, string->size / BYTES_A_STEP);
+                tdm_jinja_spend_bytes(core, string->size, JINJA_COPIED);
                 for (size_t i = 0; i < string->size; i++)
                         n += (data[i] & 0xc0) != 0x80;
                 ((struct jinja_string *)(uintptr_t)string)->n_chars = n;
@@ -292,7 +294,7 @@ size_t tdm_jinja_char_at(struct jinja_core *core, const struct jinja_string *str
 
         if (tdm_jinja_n_chars(core, string) == (int64_t)string->size)
                 return (size_t)n;
-        tdm_jinja_spend(core, (uint64_t)n / 16);
+        tdm_jinja_spend_bytes(core, (size_t)n, JINJA_SEARCHED);
         for (; at < string->size; at++)
                 if ((data[at] & 0xc0) != 0x80 && n-- == 0)
                         break;
@@ -305,7 +307,7 @@ bool tdm_jinja_string_equal(struct jinja_core *core, const struct jinja_string *
                 return true;
         if (a->size != b->size)
                 return false;
-        tdm_jinja_spend(core, a->size / BYTES_A_STEP);
+        tdm_jinja_spend_bytes(core, a->size, JINJA_COPIED);
         return memcmp(tdm_jinja_bytes(core, a), tdm_jinja_bytes(core, b), a->size) == 0;
 }
 
@@ -314,7 +316,7 @@ int tdm_jinja_string_compare(struct jinja_core *core, const struct jinja_string 
         size_t size = TDM_MIN(a->size, b->size);
         int order;
 
-        tdm_jinja_spend(core, size / BYTES_A_STEP);
+        tdm_jinja_spend_bytes(core, size, JINJA_COPIED);
         order = memcmp(tdm_jinja_bytes(core, a), tdm_jinja_bytes(core, b), size);
         if (order != 0)
                 return order < 0 ? -1 : 1;
@@ -335,7 +337,8 @@ size_t tdm_jinja_find(struct jinja_core *core, const struct jinja_string *string
                 return SIZE_MAX;
         /* glibc's memmem() is linear: two-way search. */
         at = memmem(data + from, string->size - from, tdm_jinja_bytes(core, what), what->size);
-        tdm_jinja_spend(core, ((at ? (size_t)(at - data) - from : string->size - from) + what->size) / 16);
+        tdm_jinja_spend_bytes(core, (at ? (size_t)(at - data) - from : string->size - from) + what->size,
+                              JINJA_SEARCHED);
         return at ? (size_t)(at - data) : SIZE_MAX;
 }
 

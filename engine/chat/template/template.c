@@ -1,4 +1,5 @@
 /* Parsing and rendering as a whole. */
+#include <sys/random.h>
 #include "engine/chat/template/private.h"
 #include "common/utf8.h"
 
@@ -16,9 +17,9 @@
 
 /* Names. */
 
-static uint32_t name_hash(const char *name, size_t size)
+static uint32_t name_hash(uint32_t seed, const char *name, size_t size)
 {
-        uint32_t h = 2166136261u;
+        uint32_t h = 2166136261u ^ seed;
 
         for (size_t i = 0; i < size; i++)
                 h = (h ^ (uint8_t)name[i]) * 16777619u;
@@ -27,7 +28,7 @@ static uint32_t name_hash(const char *name, size_t size)
 
 static const struct jinja_string **name_slot(const struct tdm_template *template, const char *name, size_t size)
 {
-        size_t k = name_hash(name, size);
+        size_t k = name_hash(template->seed, name, size);
 
         for (;; k++) {
                 const struct jinja_string **slot = &template->names[k & (template->n_name_slots - 1)];
@@ -115,6 +116,7 @@ int tdm_template_new(struct tdm_template **ret, const char *source, size_t size,
 
         if (!template)
                 return -ENOMEM;
+        (void)!getrandom(&template->seed, sizeof(template->seed), GRND_NONBLOCK);
         template->core = (struct jinja_core){ .err = err, .bytes_left = PARSE_BYTES, .steps_left = UINT64_MAX };
         if (setjmp(template->core.out)) {
                 code = template->core.code;

@@ -41,6 +41,7 @@ static void json_string(struct json_writer *w, const struct jinja_string *string
         size_t at = 0, length;
 
         tdm_jinja_text_puts(&w->text, "\"");
+        tdm_jinja_spend_bytes(w->text.core, string->size, JINJA_SEARCHED);
         while (at < string->size) {
                 size_t from = at;
 
@@ -62,6 +63,7 @@ static void json_break(struct json_writer *w, unsigned depth)
         if (!w->indent)
                 return;
         tdm_jinja_text_puts(&w->text, "\n");
+        tdm_jinja_spend_bytes(w->text.core, depth, JINJA_READ);
         for (unsigned i = 0; i < depth; i++)
                 tdm_jinja_text_add_string(&w->text, w->indent);
 }

@@ -47,9 +47,8 @@ static uint32_t value_hash(struct jinja_core *core, struct jinja_value value)
 {
         switch (value.kind) {
         case JINJA_STRING:
-                tdm_jinja_spend(core, value.string->size / 64);
-                return bytes_hash(tdm_jinja_bytes(core, value.string), value.string->size);
         case JINJA_BIG:
+                tdm_jinja_spend_bytes(core, value.string->size, JINJA_SEARCHED);
                 return bytes_hash(tdm_jinja_bytes(core, value.string), value.string->size);
         case JINJA_BOOL:
                 return value.truth;
@@ -88,7 +87,7 @@ static struct jinja_entry *dict_find(struct jinja_core *core, const struct jinja
                                      uint32_t hash)
 {
         tdm_jinja_spend(core, 1);
-        if (dict->n_slots == 0) {
+        if (dict->n_slots == 0) { /* DICT_HASHED at most */
                 for (size_t i = 0; i < dict->n; i++)
                         if (dict->entries[i].hash == hash && tdm_jinja_equal(core, dict->entries[i].key, key))
                                 return &dict->entries[i];
