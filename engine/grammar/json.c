@@ -1,5 +1,8 @@
 /* Reading JSON into a tree. */
 #include "engine/grammar/json.h"
+
+#include <stdatomic.h>
+#include <sys/random.h>
 #include "common/utf8.h"
 #include "engine/grammar/chars.h"
 #include "engine/grammar/number.h"
@@ -17,9 +20,22 @@ static int json_fail(struct reader *r, const char *what)
         return tdm_error_set(r->err, TDM_E_BAD_REQUEST, "not JSON, at byte %zu: %s", r->at, what);
 }
 
+/* One for the life of the process, so that nobody can write members that all have the same slot. */
+static uint64_t hash_seed(void)
+{
+        static _Atomic uint64_t seed;
+        uint64_t now = atomic_load_explicit(&seed, memory_order_relaxed), made = 0;
+
+        if (now != 0)
+                return now;
+        (void)!getrandom(&made, sizeof(made), GRND_NONBLOCK);
+        made |= 1;
+        return atomic_compare_exchange_strong(&seed, &now, made) ? made : now;
+}
+
 static uint32_t hash(uint32_t parent, const char *name, size_t size)
 {
-        uint64_t h = parent * UINT64_C(0x9e3779b97f4a7c15) + size;
+        uint64_t h = (parent * UINT64_C(0x9e3779b97f4a7c15) + size) ^ hash_seed();
 
         for (size_t i = 0; i < size; i++)
                 h = (h ^ (uint8_t)name[i]) * UINT64_C(0x100000001b3);
