@@ -186,6 +186,15 @@ struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *c)
                                        (struct tdm_chat_text){ NULL, 0 };
 }
 
+unsigned tdm_constraint_turn_flags(const struct tdm_constraint *c)
+{
+        if (!c || c->kind == FREE)
+                return 0;
+        if (c->kind != TOOLS)
+                return TDM_CHAT_TURN_IS_BOUND;
+        return c->use.choice >= TDM_FORM_CHOICE_REQUIRED ? TDM_CHAT_TURN_MUST_CALL : 0;
+}
+
 /* Whether the prompt ends with the start of a thought. */
 static bool thought_is_open(const struct tdm_constraint *c, const struct tdm_chat *chat)
 {
@@ -267,6 +276,11 @@ void tdm_constraint_take(struct tdm_constraint *c, uint32_t index, enum tdm_chat
 bool tdm_constraint_binds(const struct tdm_constraint *c)
 {
         return c->kind != FREE || c->thought.phase == TDM_THOUGHT_ENDING;
+}
+
+bool tdm_constraint_is_due(const struct tdm_constraint *c, uint32_t id)
+{
+        return c->thought.phase == TDM_THOUGHT_ENDING && tdm_thought_due(&c->thought) == id;
 }
 
 /* The last of the tokens before an end is due is drawn by the row in front, not by a guess's. */

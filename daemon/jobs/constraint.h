@@ -27,6 +27,8 @@ void tdm_constraint_destroyp(struct tdm_constraint **constraint);
 
 /* The job's tools as JSON; empty: none. */
 struct tdm_chat_text tdm_constraint_tools(const struct tdm_constraint *constraint);
+/* TDM_CHAT_TURN_*, of the answer that it binds. constraint may be NULL. */
+unsigned tdm_constraint_turn_flags(const struct tdm_constraint *constraint);
 
 /* False: it ends a thought and has nothing to compile. */
 bool tdm_constraint_has_grammar(const struct tdm_constraint *constraint);
@@ -55,6 +57,8 @@ void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_c
 void tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place);
 /* Whether the next token needs a mask, and how many tokens that may be guessed need none; UINT32_MAX: any number. */
 bool tdm_constraint_binds(const struct tdm_constraint *constraint);
+/* Whether the id is the one that has to come since a thought ends: it does not end the turn, whatever else it does. */
+bool tdm_constraint_is_due(const struct tdm_constraint *constraint, uint32_t id);
 uint32_t tdm_constraint_n_free(const struct tdm_constraint *constraint);
 
 enum tdm_constraint_effort {

@@ -500,7 +500,8 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
 
                 r = tdm_turn_new(&job->text.turn, chat, tokenizer, tools,
                                  !job->prompt.goes_on &&
-                                         tdm_chat_opens_thought(chat, tools.size > 0, thinking_mode(job)));
+                                         tdm_chat_opens_thought(chat, tools.size > 0, thinking_mode(job)),
+                                 tdm_constraint_turn_flags(job->text.constraint));
                 if (r < 0)
                         return tdm_error_set(err, r, "cannot take the model's answer apart: %s", strerror(-r));
         }
@@ -584,7 +585,8 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
         if (job->stats.first_token_ns == 0)
                 job->stats.first_token_ns = now_ns;
         job->stats.last_token_ns = now_ns;
-        if (!job->request.ignore_end && tdm_tokenizer_is_end(job->text.tokenizer, id)) {
+        if (!job->request.ignore_end && tdm_tokenizer_is_end(job->text.tokenizer, id) &&
+            !(job->text.constraint && tdm_constraint_is_due(job->text.constraint, id))) {
                 job->text.at_end_token = true;
                 tdm_job_finish(job, TDM_JOB_END_STOP, NULL);
                 return false;

@@ -21,10 +21,10 @@ struct tdm_turn {
 };
 
 int tdm_turn_new(struct tdm_turn **ret, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
-                 struct tdm_chat_text tools, bool thought_is_open)
+                 struct tdm_chat_text tools, bool thought_is_open, unsigned flags)
 {
         struct tdm_turn *turn = calloc(1, sizeof(*turn));
-        int r = turn ? tdm_chat_parser_new(&turn->parser, chat, tools, thought_is_open) : -ENOMEM;
+        int r = turn ? tdm_chat_parser_new(&turn->parser, chat, tools, thought_is_open, flags) : -ENOMEM;
 
         if (r == 0) {
                 turn->tokenizer = tokenizer;

@@ -11,9 +11,9 @@ struct tdm_job_token;
 struct tdm_turn;
 
 /* *ret NULL: the model has no thoughts, and no calls are wanted. tools: the job's, or empty. thought_is_open: the
- * prompt ends with the start of a thought. */
+ * prompt ends with the start of a thought. flags: TDM_CHAT_TURN_*. */
 int tdm_turn_new(struct tdm_turn **ret, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
-                 struct tdm_chat_text tools, bool thought_is_open);
+                 struct tdm_chat_text tools, bool thought_is_open, unsigned flags);
 void tdm_turn_destroy(struct tdm_turn *turn);
 
 /* Takes token id, whose text is data [size]; none: it may be a control piece. Sets the parts of token, and its text,

@@ -3,11 +3,14 @@
 #include "engine/chat/tools.h"
 
 int tdm_chat_parser_new(struct tdm_form_parser **ret, const struct tdm_chat *chat, struct tdm_chat_text tools,
-                        bool thought_is_open)
+                        bool thought_is_open, unsigned flags)
 {
         const struct tdm_chat_template *t = tdm_chat_template_for(chat, tools.size > 0);
         const struct tdm_form_use use = { .tools = tools.size > 0 ? tools.data : NULL,
                                           .tools_size = tools.size,
+                                          .choice = flags & TDM_CHAT_TURN_MUST_CALL ? TDM_FORM_CHOICE_REQUIRED :
+                                                                                      TDM_FORM_CHOICE_AUTO,
+                                          .schema = flags & TDM_CHAT_TURN_IS_BOUND ? "" : NULL,
                                           .prompt = thought_is_open ? TDM_FORM_PROMPT_OPEN : TDM_FORM_PROMPT_SILENT };
 
         if (tools.size > 0 ? !tdm_chat_has_tools(chat) : !tdm_chat_template_thinks(t))

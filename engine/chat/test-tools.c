@@ -77,10 +77,10 @@ static void assert_parts(const struct chat *c, const char *turn, const char *wan
                 size_t n;
 
                 *to = '\0';
-                assert_int_equal(tdm_chat_parser_new(&parser, c->chat,
-                                                     (struct tdm_chat_text){ tools, sizeof(tools) - 1 },
-                                                     tdm_chat_opens_thought(c->chat, true, TDM_CHAT_THINK_AS_TRAINED)),
-                                 0);
+                assert_int_equal(
+                        tdm_chat_parser_new(&parser, c->chat, (struct tdm_chat_text){ tools, sizeof(tools) - 1 },
+                                            tdm_chat_opens_thought(c->chat, true, TDM_CHAT_THINK_AS_TRAINED), 0),
+                        0);
                 for (size_t at = 0; at < size; at += step) {
                         assert_int_equal(tdm_form_parser_push(parser, bytes + at, TDM_MIN(step, size - at), &parts, &n),
                                          0);
@@ -156,7 +156,7 @@ static void test_qwen(void **state)
                       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "
                       "{\"city\":\"}\\\"{\\\\\"}}\n</tool_call>\n"
                       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " OSLO "}\n</tool_call>",
-                      AUTO | REQUIRED | NAMED, "|call:get_weather|{\"city\":\"}\\\"{\\\\\"}|call:get_weather|" OSLO);
+                      AUTO | REQUIRED, "|call:get_weather|{\"city\":\"}\\\"{\\\\\"}|call:get_weather|" OSLO);
                 /* Arguments that the schema does not take, and a tool that there is not. */
                 check(f, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"days\": 2}}\n</tool_call>", 0,
                       NULL);
@@ -241,7 +241,7 @@ static void test_generic(void **state)
                 check(families[i],
                       "```tool_call\n{\"name\": \"get_weather\", \"arguments\": " OSLO "}\n```\n"
                       "```tool_call\n{\"name\": \"get_weather\", \"arguments\": " OSLO "}\n```",
-                      AUTO | REQUIRED | NAMED, "|call:get_weather|" OSLO "|call:get_weather|" OSLO);
+                      AUTO, "|call:get_weather|" OSLO "|call:get_weather|" OSLO);
                 check(families[i], "```tool_call\n{\"name\": \"now\", \"arguments\": {\"x\": 1}}\n```", 0, NULL);
                 check(families[i], "```tool_call\nnow()\n```", 0, NULL);
         }

@@ -29,6 +29,7 @@ int tdm_chat_tools_grammar(struct tdm_grammar **ret, const struct tdm_chat *chat
 struct tdm_chat_thought {
         bool is_begun;                          /* the prompt has opened it, or what leads to one */
         int64_t open;                           /* the id that opens it, where the turn begins without; -1: none */
+        char last;                              /* byte of what opens one anywhere in a turn; NUL: not known */
         uint32_t end[TDM_CHAT_THOUGHT_END_MAX]; /* [n_end]: closes it, and leads to the answer */
         uint32_t n_end;
         uint32_t n_close; /* of these, what closes it; the rest is white space that templates write there */
@@ -37,11 +38,14 @@ struct tdm_chat_thought {
  * write the end. */
 int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_chat_thought *ret);
 
+#define TDM_CHAT_TURN_MUST_CALL 1u /* the grammar's choice was REQUIRED or NAMED */
+#define TDM_CHAT_TURN_IS_BOUND 2u  /* a grammar binds the answer, and not what comes before it */
+
 /* The parser of one turn (forms/turn.h). tools: as in struct tdm_chat_options; without any, only thoughts are told from
- * text. thought_is_open: the prompt ends with the start of one. -EOPNOTSUPP: the model's template has no form for
- * calls, or none for thoughts. */
+ * text. thought_is_open: the prompt ends with the start of one.
+ * flags: TDM_CHAT_TURN_*. -EOPNOTSUPP: the model's template has no form for calls, or none for thoughts. */
 int tdm_chat_parser_new(struct tdm_form_parser **ret, const struct tdm_chat *chat, struct tdm_chat_text tools,
-                        bool thought_is_open);
+                        bool thought_is_open, unsigned flags);
 enum tdm_chat_place {
         TDM_CHAT_IN_ANSWER,
         TDM_CHAT_IN_THOUGHT,

@@ -2,6 +2,8 @@
 #include "engine/chat/forms/turn-private.h"
 #include "engine/grammar/compose.h"
 
+#include <sys/random.h>
+
 /* Bytes of the control piece that text begins with, 0 for none; *ret_size: of its text. */
 static size_t control_match(const struct tdm_tokenizer *tokenizer, const char *text, char *to, size_t capacity,
                             size_t *ret_size)
@@ -103,6 +105,19 @@ int tdm_form_without_id(const char *mark, char **ret)
         if (!comma || *comma != ',' || slot[1] != '"')
                 return 0;
         return asprintf(ret, "%.*s%s", (int)(comma - mark), mark, slot + 2) < 0 ? -ENOMEM : 0;
+}
+
+void tdm_form_id_make(char *id)
+{
+        static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+        uint8_t bytes[TDM_FORM_ID_BYTES] = { 0 };
+
+        /* Of a few bytes it fails only before the kernel has entropy; then ids are less random, and calls still differ
+         * from what else is in the conversation by their names. */
+        (void)!getrandom(bytes, sizeof(bytes), GRND_NONBLOCK);
+        for (unsigned i = 0; i < TDM_FORM_ID_BYTES; i++)
+                id[i] = letters[bytes[i] % (sizeof(letters) - 1)];
+        id[TDM_FORM_ID_BYTES] = '\0';
 }
 
 /* ---- values ---- */
@@ -239,6 +254,24 @@ enum tdm_form_values tdm_form_values_of(const struct tdm_json *json, uint32_t ro
                 if (node == TDM_JSON_NONE)
                         break;
                 schema = ref_follow(json, root, node, NULL);
+        }
+        return TDM_FORM_VALUES_MIXED;
+}
+
+enum tdm_form_values tdm_form_values_find(const struct tdm_json *json, const char *tool, const char *key, size_t size)
+{
+        for (uint32_t at = tdm_json_get(json, 0)->first; at != TDM_JSON_NONE; at = tdm_json_get(json, at)->next) {
+                uint32_t function = tdm_form_function(json, at), name = tdm_form_member(json, function, "name");
+                uint32_t parameters = tdm_form_member(json, function, "parameters"), properties;
+                struct tdm_form_place place;
+
+                if (name == TDM_JSON_NONE || !tdm_json_text_is(json, name, tool) || parameters == TDM_JSON_NONE)
+                        continue;
+                tdm_form_place_find(json, parameters, &place);
+                properties = tdm_form_member(json, place.node, "properties");
+                if (properties == TDM_JSON_NONE || tdm_json_get(json, properties)->type != TDM_JSON_OBJECT)
+                        break;
+                return tdm_form_values_of(json, parameters, tdm_json_find(json, properties, key, size));
         }
         return TDM_FORM_VALUES_MIXED;
 }

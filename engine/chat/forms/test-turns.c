@@ -425,7 +425,8 @@ static void test_generic(void **state)
         }
         assert_true(grammar_takes(form, to.data, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_AUTO));
         assert_false(grammar_takes(form, to.data, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_NONE));
-        assert_true(grammar_takes(form, to.data + 8, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_REQUIRED));
+        /* One is enough where one has to be. */
+        assert_false(grammar_takes(form, to.data + 8, TDM_FORM_PROMPT_SILENT, TDM_FORM_CHOICE_REQUIRED));
         to.size = 0;
         tdm_form_write_result("now", 3, "12:00", 5, &to);
         tdm_json_write(&to, "", 1);
@@ -532,10 +533,10 @@ static void test_values(void **state)
 /* A control piece that the model writes within arguments leaves its letters, and they stay UTF-8. */
 static void test_piece_in_arguments(void **state)
 {
-        static const char tools[] = "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{}}}}]";
+        static const char some_tools[] = "[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{}}}}]";
         static const char turn[] =
                 "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x\xff<|y|>z\"}}\n</tool_call>";
-        const struct tdm_form_use use = { .tools = tools, .tools_size = sizeof(tools) - 1 };
+        const struct tdm_form_use use = { .tools = some_tools, .tools_size = sizeof(some_tools) - 1 };
         _cleanup_(tdm_form_parser_destroyp) struct tdm_form_parser *parser = NULL;
         const struct tdm_form_part *parts;
         static struct parsed got;

@@ -4,7 +4,7 @@
 #include "engine/grammar/compose.h"
 
 #define DEPTH_MAX 5u         /* of arrays and objects between marks */
-#define WORK_MAX (64u << 20) /* bytes of schemas that are read again for each property */
+#define WORK_MAX (64u << 20) /* bytes of all schemas, which are read again for each property */
 
 static const char *const type_names[] = {
         [TDM_FORM_STRING] = "string", [TDM_FORM_NUMBER] = "number", [TDM_FORM_BOOLEAN] = "boolean",
@@ -22,7 +22,7 @@ struct work {
         struct tdm_form_builder *b;
         const struct tdm_form_tool *tool;
         const char *source; /* the tool's schema */
-        size_t size, spent;
+        size_t size;
         struct tdm_error *err;
 };
 
@@ -48,9 +48,12 @@ static int value_part(struct work *w, const struct site *at, const char *const *
                                                   .no_json = no_json,
                                                   .without = w->b->form->marks.value_end };
 
-        w->spent += w->size;
-        if (w->spent > WORK_MAX)
-                return tdm_error_set(w->err, TDM_E_UNSUPPORTED, "the schema has too many properties for its size");
+        w->b->spent += w->size;
+        if (w->b->spent > WORK_MAX)
+                return tdm_error_set(w->err, TDM_E_UNSUPPORTED,
+                                     "the schemas have too many properties for their sizes: bytes times properties, of "
+                                     "all tools together, are more than %u million",
+                                     WORK_MAX >> 20);
         return tdm_composer_value(w->b->c, w->source, w->size, &value, ret, w->err);
 }
 
@@ -133,6 +136,9 @@ static int properties_part(struct work *w, const struct site *at, const char *fi
                 return 0;
         if (tdm_json_get(json, properties)->type != TDM_JSON_OBJECT || !site_enter(at, "properties", properties, &in))
                 return schema_refuse(w, "such \"properties\"");
+        if (tdm_json_get(json, properties)->n > TDM_FORM_PROPERTIES_MAX)
+                return tdm_error_set(w->err, TDM_E_UNSUPPORTED, "%u properties of one object; at most %u are taken",
+                                     tdm_json_get(json, properties)->n, TDM_FORM_PROPERTIES_MAX);
         for (node = tdm_json_get(json, properties)->last; node != TDM_JSON_NONE;) {
                 const struct tdm_json_node *n = tdm_json_get(json, node);
                 _cleanup_(freep) char *key = strndup(tdm_json_key(json, node), n->key_size);
@@ -189,6 +195,8 @@ static int object_check(struct work *w, uint32_t node)
                         return schema_refuse(w, keywords[i]);
         if (list == TDM_JSON_NONE || tdm_json_get(json, list)->type != TDM_JSON_ARRAY)
                 return 0;
+        if (tdm_json_get(json, list)->n > (properties == TDM_JSON_NONE ? 0 : tdm_json_get(json, properties)->n))
+                return schema_refuse(w, "\"required\" with more names than there are properties");
         for (uint32_t i = tdm_json_get(json, list)->first; i != TDM_JSON_NONE; i = tdm_json_get(json, i)->next)
                 if (properties == TDM_JSON_NONE || tdm_json_get(json, i)->type != TDM_JSON_STRING ||
                     tdm_json_find(json, properties, tdm_json_text(json, i), tdm_json_get(json, i)->text_size) ==

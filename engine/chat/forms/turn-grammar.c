@@ -172,6 +172,9 @@ static int tools_read(struct tdm_form_builder *b)
                 return r < 0 ? r : tools_refuse(b, why.message);
         if (tdm_json_get(&b->tools, 0)->type != TDM_JSON_ARRAY || tdm_json_get(&b->tools, 0)->n == 0)
                 return tools_refuse(b, "not a JSON array with at least one tool");
+        if (tdm_json_get(&b->tools, 0)->n > TDM_FORM_TOOLS_MAX)
+                return tdm_error_set(b->err, TDM_E_BAD_REQUEST, "tools: %u are given; at most %u are taken",
+                                     tdm_json_get(&b->tools, 0)->n, TDM_FORM_TOOLS_MAX);
         b->all = calloc(tdm_json_get(&b->tools, 0)->n, sizeof(*b->all));
         if (!b->all)
                 return -ENOMEM;
@@ -220,12 +223,21 @@ static uint32_t calls_then(struct tdm_form_builder *b, const char *mark, const c
         return all;
 }
 
+/* Where a call has to come, one is enough unless the model was trained on several. */
+static bool calls_repeat(const struct tdm_form_builder *b)
+{
+        enum tdm_form_choice choice = b->use->choice;
+
+        return b->marks.calls.gap && !b->use->one_call && choice != TDM_FORM_CHOICE_NAMED &&
+               (choice != TDM_FORM_CHOICE_REQUIRED || b->form->calls != TDM_FORM_CALLS_GENERIC);
+}
+
 static uint32_t calls_part(struct tdm_form_builder *b)
 {
         const struct tdm_form_call_marks *m = &b->marks.calls;
         uint32_t last = calls_then(b, m->after, m->empty_after);
 
-        if (m->gap && !b->use->one_call)
+        if (calls_repeat(b))
                 last = part_cat(b, tdm_composer_rep(b->c, calls_then(b, m->gap, m->empty_gap), 0, UINT32_MAX), last);
         return part_cat(b, tdm_form_literal(b, m->before, NULL, NULL), last);
 }

@@ -6,12 +6,9 @@
 #include "engine/chat/forms/turn-private.h"
 #include "engine/grammar/compose.h"
 
-#include <sys/random.h>
-
 #define PATTERNS_MAX 10u
-#define HELD_MAX 512u
-#define WORD_MAX 256u /* bytes of an argument's name, or of a value whose type is not known yet */
-#define HEADER_MAX 1024u
+#define WORD_MAX 256u   /* bytes of an argument's name, or of a value whose type is not known yet */
+#define HEADER_MAX 320u /* bytes: two names and what stands around them */
 
 enum state {
         IN_TEXT, /* that people read */
@@ -40,11 +37,13 @@ struct tdm_form_parser {
         struct tdm_form_marks marks;
         struct tdm_json tools;
         bool has_tools;
+        bool must_call; /* there is no text */
+        bool is_bound;  /* a text follows a grammar, so what has no header is none */
         enum state state;
         struct pattern patterns[PATTERNS_MAX];
         size_t n_patterns;
-        char held[HELD_MAX];        /* may be the beginning of a pattern */
-        uint8_t in_piece[HELD_MAX]; /* a control piece's byte */
+        char held[TDM_FORM_MARK_MAX];        /* may be the beginning of a pattern */
+        uint8_t in_piece[TDM_FORM_MARK_MAX]; /* a control piece's byte */
         size_t n_held;
         char *no_id[2];                /* gap and after without the id that a call may leave out */
         struct tdm_json_buffer blanks; /* white space that is not given out yet */
@@ -121,19 +120,6 @@ static void arguments_give(struct tdm_form_parser *p, const char *text)
         part_give(p, TDM_FORM_PART_ARGUMENTS, text, strlen(text));
 }
 
-static void id_make(char *id)
-{
-        static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-        uint8_t bytes[TDM_FORM_ID_BYTES] = { 0 };
-
-        /* Of a few bytes it fails only before the kernel has entropy; then ids are less random, and calls still differ
-         * from what else is in the conversation by their names. */
-        (void)!getrandom(bytes, sizeof(bytes), GRND_NONBLOCK);
-        for (unsigned i = 0; i < TDM_FORM_ID_BYTES; i++)
-                id[i] = letters[bytes[i] % (sizeof(letters) - 1)];
-        id[TDM_FORM_ID_BYTES] = '\0';
-}
-
 static void call_give(struct tdm_form_parser *p, const char *name, size_t size)
 {
         struct part *part;
@@ -146,7 +132,7 @@ static void call_give(struct tdm_form_parser *p, const char *name, size_t size)
         part = part_add(p, TDM_FORM_PART_CALL);
         if (!part)
                 return;
-        id_make(part->id);
+        tdm_form_id_make(part->id);
         tdm_json_write(&p->out, name, size);
         part->size = size;
 }
@@ -184,10 +170,10 @@ static void word_say(struct tdm_form_parser *p, char byte)
         enum tdm_form_part_kind kind = p->state == IN_THOUGHT ? TDM_FORM_PART_THINKING : TDM_FORM_PART_TEXT;
 
         if (tdm_form_is_blank(byte)) {
-                if (!p->said && (front_is_trimmed(p) || p->blanks.size >= TDM_FORM_HELD_MAX / 2))
+                if (!p->said && (front_is_trimmed(p) || p->blanks.size == TDM_FORM_BLANKS_MAX))
                         return; /* of white space in front, a little says enough */
                 tdm_json_write(&p->blanks, &byte, 1);
-                if (p->blanks.size >= TDM_FORM_HELD_MAX / 2 && p->said) {
+                if (p->blanks.size == TDM_FORM_BLANKS_MAX && p->said) {
                         part_give(p, kind, p->blanks.data, p->blanks.size);
                         p->blanks.size = 0;
                 }
@@ -246,7 +232,7 @@ static const struct pattern *pattern_find(struct tdm_form_parser *p, bool is_ove
         for (size_t i = 0; i < p->n_patterns; i++) {
                 enum fit fit = pattern_fit(p, &p->patterns[i], &size);
 
-                if (fit == FITS_SO_FAR && p->n_held < HELD_MAX && !is_over)
+                if (fit == FITS_SO_FAR && p->n_held < TDM_FORM_MARK_MAX && !is_over)
                         *ret_waits = true;
                 if (fit != FITS || (best && size <= *ret_size))
                         continue;
@@ -378,27 +364,6 @@ static void value_end(struct tdm_form_parser *p)
         p->n_word = 0;
 }
 
-/* What the tool's schema says of the argument. */
-static enum tdm_form_values values_find(const struct tdm_form_parser *p, const char *key, size_t size)
-{
-        for (uint32_t at = tdm_json_get(&p->tools, 0)->first; at != TDM_JSON_NONE;
-             at = tdm_json_get(&p->tools, at)->next) {
-                uint32_t function = tdm_form_function(&p->tools, at),
-                         name = tdm_form_member(&p->tools, function, "name");
-                uint32_t parameters = tdm_form_member(&p->tools, function, "parameters"), properties;
-                struct tdm_form_place place;
-
-                if (name == TDM_JSON_NONE || !tdm_json_text_is(&p->tools, name, p->name) || parameters == TDM_JSON_NONE)
-                        continue;
-                tdm_form_place_find(&p->tools, parameters, &place);
-                properties = tdm_form_member(&p->tools, place.node, "properties");
-                if (properties == TDM_JSON_NONE || tdm_json_get(&p->tools, properties)->type != TDM_JSON_OBJECT)
-                        break;
-                return tdm_form_values_of(&p->tools, parameters, tdm_json_find(&p->tools, properties, key, size));
-        }
-        return TDM_FORM_VALUES_MIXED;
-}
-
 /* The key is over: `as` stands behind it. */
 static void key_end(struct tdm_form_parser *p, const char *as)
 {
@@ -409,7 +374,7 @@ static void key_end(struct tdm_form_parser *p, const char *as)
         for (size_t i = 0; i < p->head.size; i++)
                 escaped_give(p, p->head.data[i]);
         arguments_give(p, "\": ");
-        p->values = values_find(p, p->head.data ? p->head.data : "", p->head.size);
+        p->values = tdm_form_values_find(&p->tools, p->name, p->head.data ? p->head.data : "", p->head.size);
         parser_enter(p, IN_VALUE);
         p->value = VALUE_UNKNOWN;
         p->n_word = 0;
@@ -528,6 +493,45 @@ static void header_end(struct tdm_form_parser *p)
         }
 }
 
+/* Whether a header may go on from what has come: a control piece begins it, or to whom the message goes. */
+static bool header_is_likely(const struct tdm_form_parser *p)
+{
+        static const char *const starts[] = { "<|", "to=functions." };
+        const char *data = p->head.data;
+        size_t size = p->head.size;
+
+        for (; size > 0 && tdm_form_is_blank(*data); size--)
+                data++;
+        if (p->head.size > HEADER_MAX)
+                return false;
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(starts); i++)
+                if (memcmp(data, starts[i], TDM_MIN(size, strlen(starts[i]))) == 0)
+                        return true;
+        return (uint8_t)*data == TDM_MARKER_BYTE;
+}
+
+/* The model went on without a header, or has not ended it: what it wrote is text, but for control pieces. Where a text
+ * follows a grammar, which that does not, it is a thought, which a budget ends. */
+static void header_take(struct tdm_form_parser *p, char byte)
+{
+        struct tdm_json_buffer head;
+        bool in_piece = false;
+
+        tdm_json_write(&p->head, &byte, 1);
+        if (p->head.failed || header_is_likely(p))
+                return;
+        head = p->head;
+        p->head = (struct tdm_json_buffer){ 0 };
+        parser_enter(p, p->is_bound ? IN_THOUGHT : IN_TEXT);
+        for (size_t i = 0; i < head.size; i++) {
+                in_piece = in_piece || (uint8_t)head.data[i] == TDM_MARKER_BYTE;
+                if (!in_piece)
+                        word_say(p, head.data[i]);
+                in_piece = in_piece && head.data[i] != '>';
+        }
+        free(head.data);
+}
+
 static void call_end(struct tdm_form_parser *p)
 {
         if (p->state == IN_VALUE)
@@ -602,9 +606,11 @@ static void byte_take(struct tdm_form_parser *p, char byte, bool in_piece)
                 word_say(p, byte);
                 break;
         case IN_KEY:
-        case IN_HEADER:
-                if (p->head.size < (p->state == IN_KEY ? WORD_MAX : HEADER_MAX))
+                if (p->head.size < WORD_MAX)
                         tdm_json_write(&p->head, &byte, 1);
+                break;
+        case IN_HEADER:
+                header_take(p, byte);
                 break;
         case IN_VALUE:
                 value_take(p, byte);
@@ -631,8 +637,8 @@ static void held_settle(struct tdm_form_parser *p, bool is_over)
                 size_t size, n;
                 bool waits;
                 const struct pattern *x = pattern_find(p, is_over, &size, &waits);
-                char rest[HELD_MAX];
-                uint8_t in_piece[HELD_MAX];
+                char rest[TDM_FORM_MARK_MAX];
+                uint8_t in_piece[TDM_FORM_MARK_MAX];
 
                 if (waits) {
                         call_end_early(p, x);
@@ -674,7 +680,7 @@ static void parser_take(struct tdm_form_parser *p, char byte, bool in_piece)
                         parser_enter(p, p->form->calls == TDM_FORM_CALLS_CHANNELLED ? IN_NOTHING : BEHIND_ARGUMENTS);
                 return;
         }
-        if (p->n_held == HELD_MAX)
+        if (p->n_held == TDM_FORM_MARK_MAX)
                 held_settle(p, true);
         p->held[p->n_held] = byte;
         p->in_piece[p->n_held++] = in_piece;
@@ -715,6 +721,8 @@ int tdm_form_parser_push(struct tdm_form_parser *p, const char *data, size_t siz
 int tdm_form_parser_finish(struct tdm_form_parser *p, const struct tdm_form_part **ret_parts, size_t *ret_n)
 {
         p->n_parts = p->out.size = 0;
+        if (p->must_call && (p->state == IN_TEXT || p->state == IN_START))
+                p->n_held = p->blanks.size = 0; /* the beginning of a call that was cut off */
         held_settle(p, true);
         if (p->state == IN_TEXT && p->said)
                 part_give(p, TDM_FORM_PART_TEXT, p->blanks.data, p->blanks.size);
@@ -756,6 +764,8 @@ int tdm_form_parser_new(struct tdm_form_parser **ret, const struct tdm_chat_form
         if (!p)
                 return -ENOMEM;
         p->form = form;
+        p->is_bound = use->schema;
+        p->must_call = use->tools && use->choice >= TDM_FORM_CHOICE_REQUIRED;
         r = parser_init(p, tokenizer, use);
         if (r < 0)
                 return r;

@@ -36,12 +36,17 @@ struct tdm_form_place {
 };
 void tdm_form_place_find(const struct tdm_json *json, uint32_t parameters, struct tdm_form_place *ret);
 enum tdm_form_values tdm_form_values_of(const struct tdm_json *json, uint32_t root, uint32_t schema);
+/* What the schema of the tool of this name says of the argument key [size]. */
+enum tdm_form_values tdm_form_values_find(const struct tdm_json *json, const char *tool, const char *key, size_t size);
 /* A tool's object with name and parameters. */
 uint32_t tdm_form_function(const struct tdm_json *json, uint32_t tool);
 uint32_t tdm_form_member(const struct tdm_json *json, uint32_t object, const char *name);
 
 /* The part of a mark that is a call's id and may be left out: *ret is the mark without it, or NULL. 0 or -ENOMEM. */
 int tdm_form_without_id(const char *mark, char **ret);
+
+/* A new id of a call, with NUL. */
+void tdm_form_id_make(char *id);
 
 /* ---- building a grammar ---- */
 
@@ -62,7 +67,7 @@ struct tdm_form_builder {
         const struct tdm_form_use *use;
         struct tdm_json tools;
         struct tdm_form_tool *all;
-        size_t n_all, n_wanted;
+        size_t n_all, n_wanted, spent; /* spent: bytes of schemas that were read again */
         struct tdm_error *err;
 };
 

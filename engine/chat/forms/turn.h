@@ -11,9 +11,13 @@
 #include "engine/grammar/grammar.h"
 #include "engine/text/tokenizer.h"
 
-#define TDM_FORM_NAME_MAX 64u  /* bytes of a tool's name */
-#define TDM_FORM_HELD_MAX 256u /* bytes of text that finish() may give */
-#define TDM_FORM_ID_BYTES 9u   /* of a call, as Mistral's templates want it */
+#define TDM_FORM_NAME_MAX 64u         /* bytes of a tool's name */
+#define TDM_FORM_TOOLS_MAX 1024u      /* of a job */
+#define TDM_FORM_PROPERTIES_MAX 1024u /* of an object whose arguments have marks of their own */
+#define TDM_FORM_MARK_MAX 512u        /* bytes that may be held since a mark may begin there */
+#define TDM_FORM_BLANKS_MAX 128u      /* bytes of white space that may be held in front of them */
+#define TDM_FORM_HELD_MAX (TDM_FORM_MARK_MAX + TDM_FORM_BLANKS_MAX) /* bytes of text that finish() may give */
+#define TDM_FORM_ID_BYTES 9u                                        /* of a call, as Mistral's templates want it */
 
 enum tdm_form_choice {
         TDM_FORM_CHOICE_AUTO, /* text, calls or both, as the model likes */
@@ -58,7 +62,8 @@ struct tdm_form_part {
 
 struct tdm_form_parser;
 
-/* Borrows the form. Only tools and prompt of use count; use->tools NULL: no calls are looked for. -ENOMEM. */
+/* Borrows the form. Only tools, prompt, choice and whether there is a schema count; use->tools NULL: no calls are
+ * looked for. -ENOMEM. */
 int tdm_form_parser_new(struct tdm_form_parser **ret, const struct tdm_chat_form *form,
                         const struct tdm_tokenizer *tokenizer, const struct tdm_form_use *use);
 void tdm_form_parser_destroy(struct tdm_form_parser *parser);
