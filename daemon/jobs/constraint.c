@@ -30,6 +30,7 @@ struct tdm_constraint {
         uint64_t *thinking;          /* [n_words]: what a thought before a bound answer may have; NULL: there is none */
         uint32_t n_words;
         struct tdm_thought thought;
+        const struct tdm_tokenizer *tokenizer; /* NULL: there is no thought */
         uint32_t budget;
         bool is_chat, thinks;
         enum tdm_chat_thinking mode;
@@ -258,6 +259,7 @@ static int begin_thought(struct tdm_constraint *c, const struct tdm_chat *chat, 
                 if (!tdm_tokenizer_is_end(tokenizer, id))
                         c->thinking[id / 64] |= UINT64_C(1) << id % 64;
         tdm_thought_begin(&c->thought, &form, c->budget, is_followed);
+        c->tokenizer = tokenizer;
         return 0;
 }
 
@@ -288,7 +290,30 @@ uint32_t tdm_constraint_n_free(const struct tdm_constraint *c)
 {
         uint32_t left = c->kind == FREE ? tdm_thought_left(&c->thought) : 0;
 
+        if (c->kind == FREE && c->thought.phase == TDM_THOUGHT_OVER && c->thought.form.last && c->tokenizer)
+                return UINT32_MAX;
         return left == UINT32_MAX ? left : left - (left > 0);
+}
+
+/* A mark is complete with its last byte, or is a control piece, which has no text. */
+static bool may_open_thought(const struct tdm_constraint *c, uint32_t id)
+{
+        const char *piece;
+        size_t size = tdm_tokenizer_piece(c->tokenizer, id, false, &piece);
+
+        return size == 0 || memchr(piece, c->thought.form.last, size);
+}
+
+uint32_t tdm_constraint_n_unbound(const struct tdm_constraint *c, const uint32_t *ids, uint32_t n)
+{
+        uint32_t free = tdm_constraint_n_free(c), left, i = 0;
+
+        if (free != UINT32_MAX || c->thought.phase != TDM_THOUGHT_OVER)
+                return TDM_MIN(n, free);
+        while (i < n && !may_open_thought(c, ids[i]))
+                i++;
+        left = tdm_thought_left(&c->thought);
+        return TDM_MIN(n, TDM_MAX(i, left - (left > 0)));
 }
 
 static struct tdm_grammar_key key_of(const struct tdm_constraint *c, uint64_t identity, uint32_t model)

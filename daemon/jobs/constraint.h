@@ -55,11 +55,15 @@ void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_c
 /* Tells it of the token that was generated as number index, from 0; place: where the answer is behind it. Only of a job
  * whose answer is taken apart. */
 void tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place);
-/* Whether the next token needs a mask, and how many tokens that may be guessed need none; UINT32_MAX: any number. */
+/* Whether the next token needs a mask, and how many tokens that may be guessed need none; UINT32_MAX: any number that
+ * n_unbound() leaves. */
 bool tdm_constraint_binds(const struct tdm_constraint *constraint);
 /* Whether the id is the one that has to come since a thought ends: it does not end the turn, whatever else it does. */
 bool tdm_constraint_is_due(const struct tdm_constraint *constraint, uint32_t id);
 uint32_t tdm_constraint_n_free(const struct tdm_constraint *constraint);
+/* How many of these guesses behind the text need no mask, whichever of them are right: behind a thought those in front
+ * of what may open another one. */
+uint32_t tdm_constraint_n_unbound(const struct tdm_constraint *constraint, const uint32_t *ids, uint32_t n);
 
 enum tdm_constraint_effort {
         TDM_CONSTRAINT_QUICK,  /* on the loop: some 100 µs at most */

@@ -87,9 +87,11 @@ enum tdm_unguessed tdm_guesses_keep_allowed(const struct tdm_guess_candidate *c,
         struct tdm_job *job = c->job;
         struct tdm_guesses *g = c->guesses;
 
-        if (!tdm_job_has_grammar(job) || g->n_found == 0)
+        if (g->n_found == 0 || !job->text.constraint)
                 return TDM_UNGUESSED_NOT;
-        if (tdm_now_ns() >= until_ns)
+        if (!tdm_job_has_grammar(job))
+                g->n_found = tdm_constraint_n_unbound(job->text.constraint, g->ids, g->n_found);
+        else if (tdm_now_ns() >= until_ns)
                 g->n_found = 0;
         else
                 g->n_found = (uint32_t)tdm_constraint_n_allowed(job->text.constraint, job->ids + job->prompt_tokens,

@@ -37,6 +37,18 @@ static void append_gap(const struct tdm_tokenizer *tokenizer, const char *gap, s
                 thought->n_end = from;
 }
 
+/* Where a longer mark begins as this one does, the parser knows it only by what follows. */
+static char last_byte_of(const struct tdm_chat_form *form)
+{
+        const char *begin = form->think_begin;
+        const char *const others[] = { form->marks.before, form->text_begin, form->text_end, form->think_end };
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(others); i++)
+                if (others[i] && strncmp(others[i], begin, strlen(begin)) == 0)
+                        return '\0';
+        return begin[strlen(begin) - 1];
+}
+
 int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_chat_thought *ret)
 {
         static const char *const to_answer[] = { "<|end|>",     "<|start|>", "assistant",
@@ -51,11 +63,13 @@ int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_ch
                 return -EOPNOTSUPP;
         if (t->form->calls == TDM_FORM_CALLS_CHANNELLED) {
                 thought.is_begun = true;
+                thought.last = '>'; /* of the mark behind a header */
                 for (size_t i = 0; i < TDM_ARRAY_SIZE(to_answer) && r == 0; i++)
                         r = append(tokenizer, to_answer[i], &thought);
                 thought.n_close = thought.n_end;
         } else {
                 thought.is_begun = is_open;
+                thought.last = last_byte_of(t->form);
                 if (!thought.is_begun && tdm_tokenizer_find_marker(tokenizer, t->form->think_begin, &id) == 0)
                         thought.open = id;
                 r = append(tokenizer, t->form->think_end, &thought);
