@@ -11,10 +11,19 @@ struct rendering {
         struct tdm_job_encoded encoded;
         uint32_t *ends;                  /* [prompt.n_spans] */
         protobuf_c_boolean *of_template; /* [prompt.n_spans] */
+        struct tdm_account *account;     /* referenced; is charged with … */
+        uint64_t charged_bytes;          /* TDM_RESOURCE_WAITING_BYTES */
 };
+
+/* What is charged before a rendering begins: its prompt, ids and spans, for each byte of the chat, and the template's
+ * own text. The answer is charged as it is when it is there. */
+#define RENDERED_BYTES_A_BYTE 6u
+#define RENDERED_BYTES_LEAST ((uint64_t)64 << 10)
 
 static void rendering_free(struct rendering *rendering)
 {
+        tdm_account_release(rendering->account, TDM_RESOURCE_WAITING_BYTES, rendering->charged_bytes);
+        tdm_account_unref(rendering->account);
         tdm_job_unref(rendering->job);
         tdm_model_unref(rendering->model);
         if (rendering->prompt.text)
@@ -56,6 +65,28 @@ static void run_rendering(void *task)
                 encoded->r = tdm_error_set(&encoded->error, -ENOMEM, "out of memory for the prompt's spans");
 }
 
+static uint64_t rendering_bytes(const struct rendering *rendering)
+{
+        const struct tdm_chat_prompt *prompt = &rendering->prompt;
+
+        return prompt->size +
+               prompt->n_spans * (sizeof(*prompt->spans) + sizeof(*rendering->ends) + sizeof(*rendering->of_template)) +
+               (uint64_t)rendering->encoded.capacity * sizeof(*rendering->encoded.ids);
+}
+
+/* It holds this much until its answer is on the way. */
+static int rendering_charge(struct rendering *rendering, uint64_t bytes, struct tdm_error *err)
+{
+        int r = 0;
+
+        if (bytes > rendering->charged_bytes)
+                r = tdm_account_charge(rendering->account, TDM_RESOURCE_WAITING_BYTES, bytes - rendering->charged_bytes,
+                                       err);
+        if (r == 0)
+                rendering->charged_bytes = TDM_MAX(rendering->charged_bytes, bytes);
+        return r;
+}
+
 static void answer_render(struct request *request, const struct rendering *rendering)
 {
         Tandem__Reply reply = TANDEM__REPLY__INIT;
@@ -86,6 +117,9 @@ static void on_rendered(void *task, bool ran)
         tdm_job_end_encoding(rendering->job, NULL);
         if (rendering->request) {
                 rendering->request->rendering = NULL;
+                if (ran && rendering->encoded.r == 0)
+                        rendering->encoded.r =
+                                rendering_charge(rendering, rendering_bytes(rendering), &rendering->encoded.error);
                 if (ran)
                         answer_render(rendering->request, rendering);
                 rendering->end(rendering->request);
@@ -100,7 +134,10 @@ int render_new(struct rendering **ret, struct request *request, struct tdm_job *
 
         if (!rendering)
                 return -ENOMEM;
-        *rendering = (struct rendering){ .request = request, .job = tdm_job_ref(job), .end = end };
+        *rendering = (struct rendering){ .request = request,
+                                         .job = tdm_job_ref(job),
+                                         .end = end,
+                                         .account = job->account ? tdm_account_ref(job->account) : NULL };
         *ret = rendering;
         return 0;
 }
@@ -109,9 +146,18 @@ void render_start(struct request *request)
 {
         struct rendering *rendering = request->rendering;
         struct tdm_face *face = request->client->face;
+        struct tdm_error err;
+        int r;
 
         if (rendering->model)
                 return;
+        r = rendering_charge(
+                rendering, tdm_job_pending_bytes(rendering->job) * RENDERED_BYTES_A_BYTE + RENDERED_BYTES_LEAST, &err);
+        if (r != 0) {
+                face_send_error(request->client, request->id, r, err.message);
+                rendering->end(request);
+                return;
+        }
         rendering->model = tdm_model_ref(request->model);
         tdm_job_begin_encoding(rendering->job);
         if (tdm_background_add_for(face->background, rendering->job->login, run_rendering, on_rendered, rendering) <
