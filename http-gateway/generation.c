@@ -320,6 +320,16 @@ static bool may_ask_anew(const struct choice *c, const struct tandem_error *err)
         return err->code == TANDEM_E_DRAINING && !g->anew && !g->lost && c->generated_tokens == 0 && !c->cut;
 }
 
+static bool may_go_without_thinking(const struct choice *c, const struct tandem_error *err)
+{
+        struct generation *g = c->generation;
+
+        if (g->lost || c->cut || c->generated_tokens > 0 || !request_goes_without_thinking(g->request, err))
+                return false;
+        snprintf(g->x->warning, sizeof(g->x->warning), "%s", g->request->warnings.text);
+        return true;
+}
+
 static void choice_refused(struct choice *c, const struct tandem_error *err)
 {
         struct generation *g = c->generation;
@@ -347,7 +357,7 @@ static void take_done(struct choice *c, const struct tandem_result *result)
         if (result->reason == TANDEM_REASON_ERROR) {
                 if (is_a_death(result->error.code) && may_go_on(g))
                         g->lost = true;
-                if (may_ask_anew(c, &result->error))
+                if (may_ask_anew(c, &result->error) || may_go_without_thinking(c, &result->error))
                         choice_refused(c, &result->error);
                 else
                         note_loss(g, &result->error);
@@ -554,6 +564,7 @@ static void ask_anew(struct generation *g)
         struct exchange *x = g->x;
 
         g->anew = true;
+        g->request->thinking_else = NULL; /* all that were refused are asked for without */
         tdm_source_destroyp(&g->io);
         tandem_close(steal_ptr(&g->tandem));
         for (unsigned i = 0; i < g->n_started; i++)

@@ -59,6 +59,7 @@ struct generation_request {
         bool name_the_stop;        /* which stop text it was matters */
         bool unload;               /* Ollama's: without a prompt the model goes */
         const char *thinking_name; /* how the request names what it says of thinking; NULL: it says nothing */
+        const char *thinking_else; /* NULL, or what is warned of where the model cannot think: it is asked without */
         bool taken_over;           /* another gateway's: it sees to the rest if this daemon dies */
 };
 

@@ -172,6 +172,8 @@ int responses_take_tools(struct generation_request *r, struct failure *f)
         const json_t *given = json_get(r->json, "tools");
         struct tools_writer w = { .r = r };
 
+        if (request_check_n_tools(given, f) != 0)
+                return f->status;
         for (size_t i = 0; i < json_array_size(given); i++) {
                 char where[64];
 

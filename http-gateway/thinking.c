@@ -6,12 +6,19 @@
 static const struct level {
         const char *word;
         enum tandem_thinking thinking;
+        const char *otherwise; /* as thinking_else */
 } levels[] = {
-        { "none", TANDEM_THINKING_OFF },      { "minimal", TANDEM_THINKING_LOW }, { "low", TANDEM_THINKING_LOW },
-        { "medium", TANDEM_THINKING_MEDIUM }, { "high", TANDEM_THINKING_HIGH },   { "xhigh", TANDEM_THINKING_HIGH },
+        { "none", TANDEM_THINKING_OFF, NULL },
+        { "minimal", TANDEM_THINKING_LOW, "" }, /* not to think is as little */
+        { "low", TANDEM_THINKING_LOW, NULL },
+        /* Clients send the API's default with every request. */
+        { "medium", TANDEM_THINKING_MEDIUM, "the model cannot think: an effort of 'medium' has no effect" },
+        { "high", TANDEM_THINKING_HIGH, NULL },
+        { "xhigh", TANDEM_THINKING_HIGH, NULL },
 }, anthropic_levels[] = {
-        { "low", TANDEM_THINKING_LOW },    { "medium", TANDEM_THINKING_MEDIUM }, { "high", TANDEM_THINKING_HIGH },
-        { "xhigh", TANDEM_THINKING_HIGH }, { "max", TANDEM_THINKING_HIGH },
+        { "low", TANDEM_THINKING_LOW, NULL },    { "medium", TANDEM_THINKING_MEDIUM, NULL },
+        { "high", TANDEM_THINKING_HIGH, NULL },  { "xhigh", TANDEM_THINKING_HIGH, NULL },
+        { "max", TANDEM_THINKING_HIGH, NULL },
 };
 
 int request_take_effort(struct generation_request *r, const json_t *effort, const char *name, struct failure *f)
@@ -23,6 +30,7 @@ int request_take_effort(struct generation_request *r, const json_t *effort, cons
                         continue;
                 r->options.thinking = levels[i].thinking;
                 r->thinking_name = name;
+                r->thinking_else = levels[i].otherwise;
                 return 0;
         }
         return failure_set(f, 400, "invalid_value", name, "'%s' has to be none, minimal, low, medium, high or xhigh",
@@ -126,6 +134,7 @@ int request_take_think(struct generation_request *r, struct failure *f)
         if (request_take_effort(r, think, "think", f) != 0)
                 return failure_set(f, 400, "invalid_value", "think",
                                    "'think' has to be true, false, low, medium or high");
+        r->thinking_else = NULL; /* Ollama refuses it too */
         return 0;
 }
 
@@ -183,6 +192,17 @@ int request_take_thinking_block(struct generation_request *r, const json_t *bloc
                         name);
         *ret_text = text;
         return 0;
+}
+
+bool request_goes_without_thinking(struct generation_request *r, const struct tandem_error *err)
+{
+        if (!r->thinking_else || err->code != TANDEM_E_UNSUPPORTED || strncmp(err->message, "thinking: ", 10) != 0)
+                return false;
+        if (*r->thinking_else)
+                params_warn(&r->warnings, r->thinking_else);
+        r->options.thinking = TANDEM_THINKING_AUTO;
+        r->thinking_else = ""; /* warned of once, for all choices */
+        return true;
 }
 
 void failure_name_thinking(struct failure *f, const struct generation_request *r)

@@ -23,6 +23,9 @@ int request_add_thinking(struct generation_request *r, struct buffer *thoughts, 
 int request_take_thinking_block(struct generation_request *r, const json_t *block, const char *name,
                                 const char **ret_text, struct failure *f);
 
+/* Whether the model cannot think, and the request is none the worse for it: it is to be asked for once more, as it is
+ * now. */
+bool request_goes_without_thinking(struct generation_request *r, const struct tandem_error *err);
 /* What the daemon refuses of thinking, by the name that the request has for it. */
 void failure_name_thinking(struct failure *f, const struct generation_request *r);
 

@@ -5,6 +5,7 @@
 #include "http-gateway/thinking.h"
 
 #define MAX_CALLS 4096u /* of one answer */
+#define MAX_TOOLS 1024u /* the daemon's limit; to read them costs time before it refuses them */
 #define ID_BYTES 9u     /* letters and digits, which is what all chat templates take */
 
 void request_tools_free(struct request_tools *t)
@@ -45,6 +46,14 @@ int request_finish_tools(struct generation_request *r, struct buffer *text, stru
         r->tools.json = text->data;
         r->options.tools = r->tools.json;
         return 0;
+}
+
+int request_check_n_tools(const json_t *given, struct failure *f)
+{
+        if (json_array_size(given) <= MAX_TOOLS)
+                return 0;
+        return failure_set(f, 400, "array_above_max_length", "tools", "'tools' has %zu tools; at most %u are taken",
+                           json_array_size(given), MAX_TOOLS);
 }
 
 void request_write_tool(struct generation_request *r, struct buffer *to, const json_t *name, const json_t *description,
@@ -105,6 +114,8 @@ static int take_openai_choice(struct generation_request *r, struct failure *f)
 
 static int write_openai_tools(struct generation_request *r, const json_t *given, struct buffer *text, struct failure *f)
 {
+        if (request_check_n_tools(given, f) != 0)
+                return f->status;
         for (size_t i = 0; i < json_array_size(given); i++) {
                 const json_t *tool = json_array_get(given, i), *function = json_get(tool, "function");
 
@@ -143,6 +154,8 @@ int request_take_openai_tools(struct generation_request *r, struct failure *f)
 static int write_anthropic_tools(struct generation_request *r, const json_t *given, struct buffer *text,
                                  struct failure *f)
 {
+        if (request_check_n_tools(given, f) != 0)
+                return f->status;
         for (size_t i = 0; i < json_array_size(given); i++) {
                 const json_t *tool = json_array_get(given, i);
                 const char *kind = json_get_string(tool, "type", "custom");

@@ -36,6 +36,8 @@ int request_take_anthropic_messages(struct generation_request *r, const json_t *
                                     const struct param_table *table, struct failure *f);
 /* The text, which is taken over and kept as long as the request; NULL: no memory. */
 const char *request_keep_text(struct generation_request *r, struct buffer *text);
+/* Whether there are too many `tools`. */
+int request_check_n_tools(const json_t *given, struct failure *f);
 /* Tools one by one into a text; description and schema may be NULL. Then the text for the daemon; it is taken over. */
 void request_write_tool(struct generation_request *r, struct buffer *to, const json_t *name, const json_t *description,
                         const json_t *schema);
