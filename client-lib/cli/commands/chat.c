@@ -257,9 +257,10 @@ static int answer_message(struct chat *chat)
         if (result->reason == TANDEM_REASON_CANCELLED && outcome != RUN_INTERRUPTED)
                 complain("cancelled: the answer was cancelled from elsewhere");
         /* What was said stays said, also when it was cut short; a turn without an answer is taken back. */
-        if (size == 0)
+        if (size == 0) {
                 conversation_cut(&chat->said, chat->said.n - 1);
-        else if (!conversation_add(&chat->said, "assistant", text, size))
+                thought_complain_alone(result);
+        } else if (!conversation_add(&chat->said, "assistant", text, size))
                 return EXIT_FAILED;
         if (result->reason == TANDEM_REASON_LENGTH && chat->given.job.options.max_tokens == 0 && term_stdin_tty)
                 complain("the answer filled the model's context; the next message makes room by forgetting the oldest");
@@ -397,12 +398,45 @@ static void set_system(struct chat *chat, const char *text)
                 say_line(*text ? "The system message is set.\n" : "There is no system message now.\n");
 }
 
+/* A value as it would be typed. */
+static void write_value(struct buf *to, const struct arg *arg, const void *at)
+{
+        switch (arg->range.type) {
+        case TDM_VALUE_BOOL:
+                buf_puts(to, *(const bool *)at ? "on" : "off");
+                break;
+        case TDM_VALUE_U32:
+                buf_printf(to, "%" PRIu32, *(const uint32_t *)at);
+                break;
+        case TDM_VALUE_U64:
+                buf_printf(to, "%" PRIu64, *(const uint64_t *)at);
+                break;
+        case TDM_VALUE_REAL:
+                buf_printf(to, "%g", (double)*(const float *)at);
+                break;
+        case TDM_VALUE_CHOICE:
+                buf_puts(to, arg->range.choices[*(const uint32_t *)at]);
+                break;
+        case TDM_VALUE_NAME:
+        case TDM_VALUE_TEXT:
+                buf_puts(to, term_safe(*(const char *const *)at ? *(const char *const *)at : ""));
+                break;
+        case TDM_VALUE_TEXTS:
+                buf_printf(to, "%zu texts", ((const struct arg_list *)at)->n);
+                break;
+        case TDM_VALUE_U32_LIST:
+                buf_printf(to, "%zu numbers", ((const struct arg_u32_list *)at)->n);
+                break;
+        }
+}
+
 /* What can be set, and what of it has been set here. */
 static void list_options(struct chat *chat)
 {
         _cleanup_(buf_freep) struct buf text = { 0 };
         size_t n;
         const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
+        const char *base = (const char *)&chat->given.job;
 
         out_lines(true);
         for (size_t i = 0; i < n; i++) {
@@ -411,6 +445,11 @@ static void list_options(struct chat *chat)
                 snprintf(name, sizeof(name), "%s%s%s", args[i].name, args[i].value ? " " : "",
                          args[i].value ? args[i].value : "");
                 text.size = 0;
+                if (args[i].given_at && *(const bool *)(base + args[i].given_at)) {
+                        buf_puts(&text, "set to ");
+                        write_value(&text, &args[i], base + args[i].at);
+                        buf_puts(&text, ". ");
+                }
                 help_write_option(&text, &args[i]);
                 buf_add(&text, "", 1);
                 if (text.failed)
@@ -419,6 +458,21 @@ static void list_options(struct chat *chat)
         }
         out_lines(false);
         out_flush();
+}
+
+/* Thinking can be set for the next model too; of the one that answers now it is said where it has no effect. */
+static void say_set(struct chat *chat, bool is_thinking)
+{
+        struct tandem_model_list *list = NULL;
+        const struct tandem_model *m = NULL;
+        struct tandem_error err;
+
+        if (is_thinking && be_connected(chat, &err) && tandem_list_models(chat->tandem, &list, &err) == TANDEM_OK)
+                m = listed_model(chat, list);
+        if (m && *m->capabilities && !strstr(m->capabilities, "thinking"))
+                complain("%s cannot think: its chat template has no form for thoughts", term_safe(m->name));
+        say_line("Set.\n");
+        tandem_model_list_free(list);
 }
 
 /* "temp 0.2": an option of a job, by the name and range that the command line has. Ollama says "parameter temperature
@@ -455,7 +509,7 @@ static void set_option(struct chat *chat, const char *text)
                 n_words += words[2] != NULL;
         }
         if (args_parse(&group, 1, n_words, words, NULL, 0, &n_positional) == ARGS_OK)
-                say_line("Set.\n");
+                say_set(chat, strncmp(text, "think", 5) == 0);
         job_args_finish(&chat->given.job);
 }
 

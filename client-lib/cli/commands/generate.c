@@ -26,6 +26,7 @@ struct generate {
         const char *echo;       /* shown before the first token; NULL: nothing is */
         size_t echo_size;
         size_t n_tokens; /* that came */
+        size_t n_said;   /* bytes of the answer, without thoughts */
         struct thought_view thought;
         bool asked_again;
         struct tandem_error refusal; /* why it is asked again */
@@ -65,6 +66,7 @@ static void on_text_token(struct tandem_job *job, const struct tandem_token *tok
         struct buf line = { 0 };
 
         g->n_tokens++;
+        g->n_said += token->size;
         progress_clear();
         if (!g->json) {
                 echo_prompt(g);
@@ -244,6 +246,14 @@ static int complain_incomplete(const struct generate *g, const struct tandem_res
         return g->json ? EXIT_OK : EXIT_FAILED;
 }
 
+static bool has_calls(const struct tandem_job *job)
+{
+        size_t n;
+
+        (void)tandem_job_calls(job, &n);
+        return n > 0;
+}
+
 static int report_end(struct generate *g, const struct tandem_job *job, enum run_outcome outcome, bool verbose)
 {
         const struct tandem_result *result = tandem_job_result(job);
@@ -286,6 +296,8 @@ static int report_end(struct generate *g, const struct tandem_job *job, enum run
                 return complain("cancelled: job %" PRIu64 " was cancelled from elsewhere", result->job);
         if (result->incomplete)
                 return complain_incomplete(g, result);
+        if (!g->json && !has_calls(job) && g->n_said + result->tail_size == 0)
+                thought_complain_alone(result);
         return EXIT_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "client-lib/cli/roofline.h"
 #include "client-lib/store/folder.h"
 #include "common/suggest.h"
+#include "engine/chat/forms/forms.h"
 #include "engine/chat/template/template.h"
 #include "engine/sampling/recommended.h"
 
@@ -39,6 +40,7 @@ struct shown {
         struct tdm_recommended recommended;
         struct tdm_error refusal;
         char template_fault[TDM_ERROR_MESSAGE_MAX]; /* why the chat template cannot be used */
+        struct tdm_chat_form *form;                 /* what it shows of thinking and of calls; NULL: nothing is known */
         struct roofline machine;
 };
 
@@ -154,13 +156,18 @@ static int by_bytes(const void *a, const void *b)
         return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : 0;
 }
 
-static void take_template_fault(struct shown *s, struct tdm_gguf_string source)
+/* The marks of sentences' ends, which the vocabulary has, are no part of what is shown here. */
+static void take_template(struct shown *s, struct tdm_gguf_string source)
 {
         _cleanup_(tdm_template_destroyp) struct tdm_template *template = NULL;
         struct tdm_error why;
 
-        if (tdm_template_new(&template, source.data, source.size, &why) > 0)
+        int r = tdm_template_new(&template, source.data, source.size, &why);
+
+        if (r > 0)
                 snprintf(s->template_fault, sizeof(s->template_fault), "%s", why.message);
+        else if (r == 0 && tdm_chat_form_derive(&s->form, template, "<s>", "</s>") < 0)
+                s->form = NULL;
 }
 
 static void take_model_text(char *to, size_t size, const struct tdm_gguf *gguf, const char *key)
@@ -236,7 +243,7 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
         (void)tdm_gguf_get_array_size(gguf, "tokenizer.ggml.tokens", &s->n_pieces);
         if (tdm_gguf_get_string(gguf, "tokenizer.chat_template", &text) == 0) {
                 s->n_template_bytes = text.size;
-                take_template_fault(s, text);
+                take_template(s, text);
         }
         tdm_recommended_read(gguf, &s->recommended, &passed_over);
         s->runs = tdm_model_describe(gguf, &d, &s->refusal) == 0;
@@ -366,6 +373,52 @@ static void print_fit(const struct shown *s)
                    human_bytes((uint64_t)m->memory_bytes_per_s));
 }
 
+/* In a word, and in a few of them. */
+static const char *thinking_of(const struct tdm_chat_form *form, const char **ret_words)
+{
+        *ret_words = "no: the template has no form for thoughts";
+        if (!form->think_begin)
+                return "none";
+        if (form->switch_variable) {
+                *ret_words = form->prompt_default == TDM_FORM_PROMPT_CLOSED ?
+                                     "can be switched on and off (--think), and is off" :
+                                     "can be switched on and off (--think), and is on or the model's choice";
+                return "switch";
+        }
+        *ret_words = form->effort_variable ? "always, with an effort that can be chosen (--think low, medium, high)" :
+                                             "always, as the model likes";
+        return form->effort_variable ? "effort" : "always";
+}
+
+static const char *tools_of(const struct tdm_chat_form *form, const char **ret_words)
+{
+        static const char *const words[TDM_FORM_N_CALLS] = {
+                [TDM_FORM_CALLS_GENERIC] = "in a generic form",
+                [TDM_FORM_CALLS_JSON] = "in the template's own form, with JSON",
+                [TDM_FORM_CALLS_TAGGED] = "in the template's own form, with marks around each argument",
+                [TDM_FORM_CALLS_CHANNELLED] = "in the template's own form, as messages in channels",
+        };
+        static const char *const names[TDM_FORM_N_CALLS] = { [TDM_FORM_CALLS_GENERIC] = "generic",
+                                                             [TDM_FORM_CALLS_JSON] = "json",
+                                                             [TDM_FORM_CALLS_TAGGED] = "tagged",
+                                                             [TDM_FORM_CALLS_CHANNELLED] = "channels" };
+
+        *ret_words = words[form->calls];
+        return names[form->calls];
+}
+
+static void print_form(const struct tdm_chat_form *form)
+{
+        const char *words;
+
+        if (!form)
+                return;
+        (void)thinking_of(form, &words);
+        out_printf("%-14s%s\n", "thinking", words);
+        (void)tools_of(form, &words);
+        out_printf("%-14s%s%s%s\n", "tools", words, form->why[0] ? ": " : "", term_safe(form->why));
+}
+
 static void print_shown(const struct shown *s)
 {
         const struct tdm_hparams *hp = &s->hparams;
@@ -393,6 +446,7 @@ static void print_shown(const struct shown *s)
                    s->pre[0] ? ")" : "", s->n_pieces);
         out_printf("%-14s%s", "template", s->n_template_bytes ? human_bytes(s->n_template_bytes) : "none: no --chat");
         out_printf("%s%s\n", s->template_fault[0] ? ", no --chat: " : "", term_safe(s->template_fault));
+        print_form(s->form);
         print_recommended(&s->recommended);
         print_sets("not used", s->ignored, s->n_ignored);
         if (!s->runs) {
@@ -422,6 +476,18 @@ static void json_sets(struct buf *b, const char *name, const struct tensor_set *
         buf_puts(b, "]");
 }
 
+static void json_form(struct buf *b, const struct tdm_chat_form *form)
+{
+        const char *words;
+
+        if (!form)
+                return;
+        json_field_string(b, "thinking", thinking_of(form, &words));
+        json_field_string(b, "tools", tools_of(form, &words));
+        if (form->why[0])
+                json_field_string(b, "tools_why", form->why);
+}
+
 static int print_as_json(const struct shown *s)
 {
         _cleanup_(buf_freep) struct buf b = { 0 };
@@ -439,6 +505,7 @@ static int print_as_json(const struct shown *s)
         json_field_u64(&b, "template_bytes", s->n_template_bytes);
         if (s->template_fault[0])
                 json_field_string(&b, "template_fault", s->template_fault);
+        json_form(&b, s->form);
         json_recommended(&b, &s->recommended);
         json_field_bool(&b, "runs", s->runs);
         if (s->runs) {
@@ -497,6 +564,7 @@ static int run_show(struct cli *cli, int argc, char **argv)
                 out_lines(false);
                 status = out_finish();
         }
+        tdm_chat_form_destroy(s->form);
         return status == EXIT_OK && !s->runs ? EXIT_FAILED : status;
 }
 
