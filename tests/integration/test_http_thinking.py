@@ -184,6 +184,17 @@ def real():
             off = {CHAT: "none", RESPONSES: {"effort": "none"}, MESSAGES: {"type": "disabled"}, OLLAMA: False}[path]
             said = refused(g, path, model=name, **{next(iter(more)): off})
             check(part in said and "always thinks" in said, f"{path}: it always thinks", said)
+        for path, member in ((CHAT, lambda e: {"reasoning_effort": e}),
+                             (RESPONSES, lambda e: {"reasoning": {"effort": e}})):
+            for effort, warns in (("none", False), ("minimal", False), ("medium", True)):
+                for stream in (False, True):
+                    n = {"n": 2} if path == CHAT else {}
+                    status, headers, data = g.request("POST", path, body_of(path, stream=stream, **n, **member(effort)))
+                    said = {k.lower(): v for k, v in dict(headers).items()}.get("x-tandem-warning", "")
+                    equal((status, "cannot think" in said), (200, warns), f"{path}, {effort}, stream {stream}: {data}")
+                    equal(said.count("cannot think"), int(warns), "said once")
+            check("no form for thoughts" in refused(g, path, **member("low")), f"{path}: low is a wish")
+        check("no form for thoughts" in refused(g, OLLAMA, think="medium"), "Ollama refuses it too")
 
 
 main()

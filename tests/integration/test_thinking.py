@@ -199,6 +199,19 @@ def switched():
             equal(refused(d, part, **request(model=name_of("qwen3"), **more)), "bad-request", str(more))
 
 
+@test
+def guesses_behind_a_thought():
+    """Once its budget is used up and the thought has ended, guesses at the answer are checked, and change nothing."""
+    case = dict(n=60, temp=1.0, seed=5, thinking_budget=4)
+    with daemon("qwen3-thinking") as d:
+        want = Job(d, **thinker(speculation=1, **case)).wait()
+    guesses = kept_file(" ".join(map(str, want.ids)), ".ids")
+    with daemon("qwen3-thinking", env={"TANDEM_GUESSES": guesses}) as d:
+        got = Job(d, **thinker(**case)).wait()
+    same_ids(got.ids, want.ids, "with guesses")
+    check(got.done["accepted"] > len(got.ids) / 2, "most tokens of the answer were guessed", got.done)
+
+
 def on_terminal(d, *args):
     """What the command writes to a terminal."""
     master, slave = pty.openpty()
@@ -240,6 +253,22 @@ def command():
         equal(said.rstrip("\n"), text.rstrip("\n"), "chat, from a pipe")
         said = d.cli("chat", "-m", name_of("llama3.1"), input=b"/set think high\nHi\n")
         check(said.returncode != 0 and "no form for thoughts" in said.stderr.decode(), "/set think", said.stderr)
+        r = d.cli("generate", "-m", name_of("qwen3-thinking"), "--think-budget", "50", "-n", "9", "--seed", "3",
+                  HI[0][1])
+        equal((r.stdout, r.returncode), (b"", 0), "an answer that is all thought")
+        check("only thought, for 9 tokens, and was cut off" in r.stderr.decode(), "is told of", r.stderr)
+        check("only thought" not in d.cli(*args).stderr.decode(), "one with a text is not")
+        said = d.cli("chat", "-m", name_of("llama3.1"), input=b"/set think off\n/set temp 0.25\n/set\n")
+        check("cannot think" in said.stderr.decode(), "a switch without effect is told of", said.stderr)
+        check("set to 0.25. " in said.stdout.decode() and "set to off. " in said.stdout.decode(), "/set", said.stdout)
+        said = d.cli("chat", "-m", name_of("qwen3-thinking"), input=b"/set think high\n")
+        check("cannot think" not in said.stderr.decode(), "a model that thinks", said.stderr)
+        for name, thinking, tools in (("qwen3-thinking", "always", "json"), ("llama3.1", "none", "json"),
+                                      ("qwen3", "switch", "json")):
+            shown = json.loads(d.cli("show", model_of(name), "--json").stdout)
+            equal((shown["thinking"], shown["tools"]), (thinking, tools), f"show {name}")
+        shown = d.cli("show", model_of("qwen3")).stdout.decode()
+        check("can be switched on and off" in shown and "the template's own form, with JSON" in shown, "show", shown)
         r = d.cli("generate", "--raw", "--think", "on", "Hi")
         check(r.returncode == 2 and "--raw excludes" in r.stderr.decode(), "raw text", r.stderr)
 

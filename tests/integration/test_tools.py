@@ -182,6 +182,16 @@ def explained():
             "qwen3", named("set_unit"), model="tale", parallel_tool_calls=False, temperature=0))["choices"][0]
         equal(answer["finish_reason"], "tool_calls", "finish_reason")
         assert_calls(answer["message"]["tool_calls"], "tale", ("set_unit",))
+        for choice in ("required", named("get_weather")):
+            for seed in range(times(3, 30)):
+                body = ask("qwen3", choice, model="tale", temperature=1, seed=seed)
+                answer = g.post("/v1/chat/completions", body)["choices"][0]
+                equal((answer["finish_reason"], len(answer["message"]["tool_calls"])), ("tool_calls", 1),
+                      f"a forced call ends the answer: {choice}, seed {seed}")
+            for n in (1, 3, 5, 8):
+                answer = g.post("/v1/chat/completions", dict(body, max_tokens=n))["choices"][0]
+                equal((answer["finish_reason"], answer["message"]["content"] or ""), ("length", ""),
+                      f"one that is cut off behind {n} tokens is no text: {choice}")
 
 
 @test
@@ -198,6 +208,15 @@ def refused():
             sent = json.dumps(dict(ask("qwen3", "auto"), **change))
             status, _, body = g.request("POST", "/v1/chat/completions", sent, {"Content-Type": "application/json"})
             check(status == 400 and part in body.decode(), f"{change}: how it is refused", status, body)
+        many = [{"type": "function", "function": {"name": f"t{i}", "parameters": {}}} for i in range(1025)]
+        bare = [{"name": f"t{i}", "input_schema": {"type": "object"}} for i in range(1025)]
+        flat = [dict(t["function"], type="function") for t in many]
+        for path, tools, more in (("/v1/chat/completions", many, {}), ("/api/chat", many, {"stream": False}),
+                                  ("/v1/responses", flat, {"input": "Hi"}),
+                                  ("/v1/messages", bare, {"max_tokens": 9})):
+            said = more if "input" in more else dict(more, messages=[{"role": "user", "content": "Hi"}])
+            status, _, body = g.request("POST", path, dict(model="tale", tools=tools, **said))
+            check(status == 400 and "1025 tools; at most 1024" in body.decode(), f"{path}: too many", status, body)
         run = d.cli("generate", "--tools", "/nonexistent", "Hi")
         check(run.returncode != 0, "a file that there is not")
 
