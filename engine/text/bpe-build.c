@@ -43,6 +43,7 @@ static int read_pretokenizer(struct tdm_tokenizer *t, const struct tdm_gguf *g, 
                                      pre_key);
         if (r < 0)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a string", pre_key);
+        s = tdm_form_pre(g, s);
         t->pretokenizer = tdm_pretokenizer_find(s.data, s.size);
         if (!t->pretokenizer)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
@@ -50,15 +51,6 @@ static int read_pretokenizer(struct tdm_tokenizer *t, const struct tdm_gguf *g, 
                                      show(s, shown, sizeof(shown)), pre_key);
         t->add_bos = t->pretokenizer->add_bos;
         return 0;
-}
-
-/* The default belongs to the family: Gemma's tokenizers put no space in front, and some converters leave it at that. */
-static bool adds_space_prefix(const struct tdm_gguf *g)
-{
-        struct tdm_gguf_string s;
-
-        return tdm_gguf_get_string(g, "general.architecture", &s) < 0 || s.size < strlen("gemma") ||
-               memcmp(s.data, "gemma", strlen("gemma")) != 0;
 }
 
 /* Ollama's converter calls Gemma 4's tokenizer "llama" and tells it by this name; its scores are numbers of pieces. */
@@ -85,7 +77,9 @@ int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, s
         if (is(s, "llama")) {
                 t->kind = TDM_TOKENIZER_SPM;
                 t->add_bos = true;
-                t->add_space_prefix = adds_space_prefix(g);
+                /* The default belongs to the family: Gemma's put no space in front, and some converters leave it at
+                 * that. */
+                t->add_space_prefix = !tdm_form_is_gemma(g);
                 return 0;
         }
         if (is(s, "gpt2")) {

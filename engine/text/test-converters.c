@@ -138,39 +138,53 @@ static void test_ids_out_of_range(void **state)
         }
 }
 
-/* A vocabulary of Gemma 4's kind as Ollama's converter writes it: SentencePiece by name, scores that only count, pieces
- * that were added called ordinary ones. */
-static struct tdm_tokenizer *gemma4_of_ollama(const struct test_vocabulary *v, const int32_t *ends, uint32_t n_ends)
+/* Six keys of a vocabulary as Ollama's converter writes it: scores that only count, pieces of the type `from` called
+ * `to`, a list of ends. */
+static void build_other_vocabulary(struct gguf_builder *b, const struct test_vocabulary *v, const char *model,
+                                   uint8_t from, uint8_t to, const int32_t *ends, uint32_t n_ends)
+{
+        build_key_string(b, "tokenizer.ggml.model", model);
+        build_array(b, "tokenizer.ggml.tokens", VALUE_STRING, v->n);
+        for (size_t i = 0; i < v->n; i++)
+                build_string(b, v->texts[i]);
+        build_array(b, "tokenizer.ggml.scores", VALUE_F32, v->n);
+        for (size_t i = 0; i < v->n; i++)
+                build_f32(b, (float)i);
+        build_array(b, "tokenizer.ggml.token_type", VALUE_I32, v->n);
+        for (size_t i = 0; i < v->n; i++)
+                build_u32(b, v->types[i] == from ? to : v->types[i]);
+        build_array(b, "tokenizer.ggml.merges", VALUE_STRING, v->n_merges);
+        for (size_t i = 0; i < v->n_merges; i++)
+                build_string(b, v->merges[i]);
+        if (n_ends > 0)
+                build_array(b, "tokenizer.ggml.eos_token_ids", VALUE_I32, n_ends);
+        for (size_t i = 0; i < n_ends; i++)
+                build_u32(b, (uint32_t)ends[i]);
+}
+
+/* Resets the builder. */
+static struct tdm_tokenizer *tokenizer_built(struct gguf_builder *b)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *g = NULL;
-        _cleanup_(closep) int fd = -1;
+        _cleanup_(closep) int fd = build_fd(b->data, b->size);
         struct tdm_tokenizer *t = NULL;
-        struct gguf_builder b = { 0 };
         struct tdm_error err;
 
-        build_header(&b, 0, 7);
-        build_key_string(&b, "tokenizer.ggml.model", "llama");
-        build_key_string(&b, "tokenizer.ggml.pre", "gemma4");
-        build_array(&b, "tokenizer.ggml.tokens", VALUE_STRING, v->n);
-        for (size_t i = 0; i < v->n; i++)
-                build_string(&b, v->texts[i]);
-        build_array(&b, "tokenizer.ggml.scores", VALUE_F32, v->n);
-        for (size_t i = 0; i < v->n; i++)
-                build_f32(&b, (float)i);
-        build_array(&b, "tokenizer.ggml.token_type", VALUE_I32, v->n);
-        for (size_t i = 0; i < v->n; i++)
-                build_u32(&b, v->types[i] == TDM_PIECE_USER_DEFINED ? TDM_PIECE_NORMAL : v->types[i]);
-        build_array(&b, "tokenizer.ggml.merges", VALUE_STRING, v->n_merges);
-        for (size_t i = 0; i < v->n_merges; i++)
-                build_string(&b, v->merges[i]);
-        build_array(&b, "tokenizer.ggml.eos_token_ids", VALUE_I32, n_ends);
-        for (size_t i = 0; i < n_ends; i++)
-                build_u32(&b, (uint32_t)ends[i]);
-        fd = build_fd(b.data, b.size);
-        build_reset(&b);
+        build_reset(b);
         if (tdm_gguf_open(&g, fd, "test", &err) || tdm_tokenizer_new(&t, g, &err))
                 fail_msg("%s", err.message);
         return t;
+}
+
+/* A vocabulary of Gemma 4's kind: SentencePiece by name, pieces that were added called ordinary ones. */
+static struct tdm_tokenizer *gemma4_of_ollama(const struct test_vocabulary *v, const int32_t *ends, uint32_t n_ends)
+{
+        struct gguf_builder b = { 0 };
+
+        build_header(&b, 0, 7);
+        build_key_string(&b, "tokenizer.ggml.pre", "gemma4");
+        build_other_vocabulary(&b, v, "llama", TDM_PIECE_USER_DEFINED, TDM_PIECE_NORMAL, ends, n_ends);
+        return tokenizer_built(&b);
 }
 
 static void check_cases(const struct tdm_tokenizer *t, const struct test_vocabulary *v)
@@ -209,13 +223,95 @@ static void test_gemma4(void **state)
         test_vocabulary_free(&v);
 }
 
+/* The text of a piece becomes another one of the same length, and type and score too. */
+static void set_piece(const struct copy *c, uint32_t id, const char *text, uint32_t type, float score)
+{
+        static const char tokens_key[] = "tokenizer.ggml.tokens", types_key[] = "tokenizer.ggml.token_type",
+                          scores_key[] = "tokenizer.ggml.scores";
+        enum { ARRAY = 4 + 4 + 8 }; /* types and count */
+        uint8_t *at = key_of(c, tokens_key) + strlen(tokens_key) + ARRAY;
+        uint64_t size;
+
+        for (uint32_t i = 0; i < id; i++) {
+                memcpy(&size, at, sizeof(size));
+                at += sizeof(size) + size;
+        }
+        memcpy(&size, at, sizeof(size));
+        assert_int_equal(size, strlen(text));
+        memcpy(at + sizeof(size), text, size);
+        memcpy(key_of(c, types_key) + strlen(types_key) + ARRAY + sizeof(type) * id, &type, sizeof(type));
+        memcpy(key_of(c, scores_key) + strlen(scores_key) + ARRAY + sizeof(score) * id, &score, sizeof(score));
+}
+
+/* The demo model with a few pieces more that were added, as llama.cpp's converter writes them, or as Ollama's does. */
+static struct tdm_tokenizer *tale_with_added(bool by_ollama)
+{
+        static const struct {
+                uint32_t id;
+                const char *text;
+        } added[] = { { 6, "\n" }, { 6073, "<table>" }, { 6069, "\xe2\x96\x81\xe2\x96\x81" } };
+        struct copy c = copy_tale();
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(added); i++)
+                set_piece(&c, added[i].id, added[i].text, by_ollama ? TDM_PIECE_NORMAL : TDM_PIECE_USER_DEFINED,
+                          by_ollama ? 0 : -1000);
+        /* One of those for which there is no use yet: a control piece, or an ordinary one. */
+        set_piece(&c, 6049, "<unused5>", by_ollama ? TDM_PIECE_NORMAL : TDM_PIECE_CONTROL, by_ollama ? 0 : -1000);
+        return tokenizer_of(&c);
+}
+
+static void test_added_pieces(void **state)
+{
+        static const char *const texts[] = { "Once upon a time", " Once  upon\n\n\na   time\n",
+                                             "<start_of_turn>user\n<end_of_turn>",
+                                             "  \n  \t\t\xf0\x9f\xa6\x8a <unused5> [multimodal]",
+                                             "a<table><tr></table>\n\n\n\n\n\n\n\n\n" };
+        _cleanup_(tdm_tokenizer_destroyp) struct tdm_tokenizer *want = tale_with_added(false),
+                                                               *got = tale_with_added(true);
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(texts); i++)
+                for (unsigned flags = 0; flags <= TDM_TOKENIZE_SPECIAL; flags += TDM_TOKENIZE_SPECIAL) {
+                        uint32_t a[128], b[128];
+                        ssize_t n = tdm_tokenizer_encode(want, texts[i], strlen(texts[i]), flags, a, 128);
+
+                        assert_int_equal(tdm_tokenizer_encode(got, texts[i], strlen(texts[i]), flags, b, 128), n);
+                        assert_memory_equal(a, b, (size_t)n * sizeof(*a));
+                }
+        for (uint32_t id = 0; id < 6144; id++)
+                assert_int_equal(tdm_tokenizer_is_end(got, id), tdm_tokenizer_is_end(want, id));
+}
+
+/* gpt-oss, whose words Ollama's converter lets be cut by "default", and whose vocabulary it fills up otherwise. */
+static void test_gpt_oss(void **state)
+{
+        struct test_vocabulary v = test_vocabulary_read("tests/golden/tokens/gpt-4o.tokens");
+        struct tdm_tokenizer *t;
+        struct gguf_builder b = { 0 };
+        uint32_t n_padding = 0, ids[64];
+        char padding[16];
+
+        build_header(&b, 0, 7);
+        build_key_string(&b, "general.architecture", "gptoss");
+        build_key_string(&b, "tokenizer.ggml.pre", "default");
+        build_other_vocabulary(&b, &v, "gpt2", TDM_PIECE_UNUSED, TDM_PIECE_USER_DEFINED, NULL, 0);
+        t = tokenizer_built(&b);
+        check_cases(t, &v);
+        for (size_t i = 0; i < v.n; i++)
+                n_padding += v.types[i] == TDM_PIECE_UNUSED;
+        assert_true(n_padding > 0);
+        snprintf(padding, sizeof(padding), "%s", v.texts[v.n - 1]);
+        assert_true(strncmp(padding, "[PAD", 4) == 0);
+        assert_true(tdm_tokenizer_encode(t, padding, strlen(padding), TDM_TOKENIZE_SPECIAL, ids, 64) > 1);
+        tdm_tokenizer_destroy(t);
+        test_vocabulary_free(&v);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_no_space_prefix_key),
-                cmocka_unit_test(test_end_by_text),
-                cmocka_unit_test(test_ids_out_of_range),
-                cmocka_unit_test(test_gemma4),
+                cmocka_unit_test(test_no_space_prefix_key), cmocka_unit_test(test_end_by_text),
+                cmocka_unit_test(test_ids_out_of_range),    cmocka_unit_test(test_gemma4),
+                cmocka_unit_test(test_added_pieces),        cmocka_unit_test(test_gpt_oss),
         };
 
         if (tdm_sigbus_init() < 0)

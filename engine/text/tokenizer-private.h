@@ -78,6 +78,7 @@ struct tdm_tokenizer {
         int32_t bos, eos, unknown;
         bool add_bos, add_eos, add_space_prefix;
         bool has_plain_markers; /* the file calls every piece that was added to the vocabulary an ordinary one */
+        bool lacks_added;       /* so does one of SentencePiece's (tokenizer-forms.c) */
         struct tdm_notes notes;
         uint32_t n_ends;
         uint32_t ends[TDM_MAX_ENDS];
@@ -114,6 +115,18 @@ static inline const uint8_t *tdm_piece_text(const struct tdm_tokenizer *t, uint3
 
 /* A mergeable piece with this text, or TDM_NO_PIECE. */
 uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, size_t size);
+
+/* ---- tokenizer-forms.c: what converters write otherwise ---- */
+
+bool tdm_form_is_gemma(const struct tdm_gguf *g);
+/* The name of the pre-tokenizer that a file means by this one. */
+struct tdm_gguf_string tdm_form_pre(const struct tdm_gguf *g, struct tdm_gguf_string pre);
+/* Whether a vocabulary that has added pieces names none. Kind and number of pieces are known. */
+bool tdm_form_lacks_added(const struct tdm_tokenizer *t, const struct tdm_gguf *g, const char *types_key);
+/* The type that a piece has for which the file says `type`. */
+uint64_t tdm_form_type(const struct tdm_tokenizer *t, struct tdm_gguf_string s, uint64_t type, double score);
+/* How many of n pieces are used: those that the embedding has rows for. A note says how many are not. */
+uint64_t tdm_form_n_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, uint64_t n);
 
 /* Reads what kind of tokenizer the file has: kind, pretokenizer, and what missing flags mean. */
 int tdm_tokenizer_read_kind(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err);

@@ -340,7 +340,7 @@ static int read_pieces(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct
                 if (type < TDM_PIECE_NORMAL || type > TDM_PIECE_BYTE)
                         return tdm_error_set(err, TDM_E_BAD_MODEL,
                                              "piece %u has the type %" PRIu64 ", which does not exist", id, type);
-                r = read_piece(t, id, s, type, score, &pool_used, err);
+                r = read_piece(t, id, s, tdm_form_type(t, s, type, score), score, &pool_used, err);
                 if (r)
                         return r;
         }
@@ -490,7 +490,8 @@ static int tokenizer_build(struct tdm_tokenizer *t, const struct tdm_gguf *g, st
         if (n > TDM_PIECES_MAX)
                 return tdm_error_set(err, TDM_E_BAD_MODEL, "it has %" PRIu64 " pieces, at most %u are allowed", n,
                                      TDM_PIECES_MAX);
-        t->n_pieces = (uint32_t)n;
+        t->n_pieces = (uint32_t)tdm_form_n_pieces(t, g, n);
+        t->lacks_added = tdm_form_lacks_added(t, g, types_key);
         memset(t->byte_ids, 0xff, sizeof(t->byte_ids));
         if (getrandom(&t->hash_seed, sizeof(t->hash_seed), GRND_NONBLOCK) != (ssize_t)sizeof(t->hash_seed))
                 t->hash_seed = tdm_now_ns() ^ (uintptr_t)t;
