@@ -89,10 +89,13 @@ void tdm_quantisation_describe(const struct tdm_model_description *d, char *ret,
         int best = -1, second = -1, n = 0;
 
         for (uint32_t i = 0; i < d->n_tensors; i++) {
-                const struct tdm_gguf_tensor *t = d->tensors[i].tensor;
+                const struct tdm_tensor_ref *ref = &d->tensors[i];
+                const struct tdm_gguf_tensor *t = ref->tensor;
+                /* Of what the file has as one tensor, this one's share. */
+                double share = (double)ref->rows * ref->cols / (double)(t->dims[0] * t->dims[1] * t->dims[2]);
 
-                if (d->tensors[i].rows > 1 && t->type < TDM_ARRAY_SIZE(bytes))
-                        bytes[t->type] += t->size_bytes;
+                if (ref->rows > 1 && t->type < TDM_ARRAY_SIZE(bytes))
+                        bytes[t->type] += (uint64_t)((double)t->size_bytes * share);
         }
         for (int i = 0; i < (int)TDM_ARRAY_SIZE(bytes); i++) {
                 if (bytes[i] == 0)

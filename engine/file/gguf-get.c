@@ -40,6 +40,7 @@ static const struct tdm_type_info type_infos[] = {
         [34] = { "TQ1_0", 256, 54 },
         [35] = { "TQ2_0", 256, 66 },
         [TDM_TYPE_MXFP4] = { "MXFP4", 32, 17 },
+        [TDM_TYPE_MXFP4_PAIRS] = { "MXFP4", 32, 17 },
 };
 
 const struct tdm_type_info *tdm_type_info(uint32_t type)

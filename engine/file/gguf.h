@@ -28,6 +28,8 @@ enum tdm_type {
         TDM_TYPE_F16 = 1,
         TDM_TYPE_Q4_0 = 2,
         TDM_TYPE_Q4_1 = 3,
+        /* Ollama's MXFP4 before ggml had it: neighbours share a byte. The number had been withdrawn. */
+        TDM_TYPE_MXFP4_PAIRS = 4,
         TDM_TYPE_Q5_0 = 6,
         TDM_TYPE_Q5_1 = 7,
         TDM_TYPE_Q8_0 = 8,

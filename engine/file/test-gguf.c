@@ -198,7 +198,7 @@ static void test_types(void **state)
 
                 assert_true(!info || (info->block_values > 0 && info->block_bytes > 0));
         }
-        assert_null(tdm_type_info(4)); /* withdrawn */
+        assert_null(tdm_type_info(5)); /* withdrawn */
         assert_null(tdm_type_info(1000));
         assert_null(tdm_type_info(UINT32_MAX));
 }
@@ -351,7 +351,7 @@ static void test_bad_tensors(void **state)
                 { 2, { UINT64_C(1) << 32, UINT64_C(1) << 31 }, 0, 0, TDM_E_BAD_MODEL, "size overflows" },
                 { 2, { 33, 2 }, TDM_TYPE_Q8_0, 0, TDM_E_BAD_MODEL, "Q8_0 needs a multiple of 32" },
                 { 2, { 128, 2 }, TDM_TYPE_Q4_K, 0, TDM_E_BAD_MODEL, "Q4_K needs a multiple of 256" },
-                { 1, { 32 }, 4, 0, TDM_E_UNSUPPORTED, "tensor bad has the type with number 4" },
+                { 1, { 32 }, 5, 0, TDM_E_UNSUPPORTED, "tensor bad has the type with number 5" },
                 { 1, { 32 }, 4711, 0, TDM_E_UNSUPPORTED, "tensor bad has the type with number 4711" },
                 { 1, { 32 }, 0, 16, TDM_E_BAD_MODEL, "not a multiple of the alignment 32" },
                 { 1, { 32 }, 0, UINT64_MAX - 31, TDM_E_BAD_MODEL, "impossible offset" },

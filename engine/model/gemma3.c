@@ -75,6 +75,7 @@ static int gemma3_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct t
 
 const struct tdm_architecture tdm_architecture_gemma3 = {
         .name = "gemma3",
+        .fused = TDM_FUSED_QKV,
         .follows = 1u << TDM_KEY_LOGIT_SOFTCAP | 1u << TDM_KEY_ROPE_BASE | 1u << TDM_KEY_ROPE_BASE_WINDOW |
                    1u << TDM_KEY_ROPE_FACTOR_OLD | 1u << TDM_KEY_ROPE_FACTOR | 1u << TDM_KEY_ROPE_DIMS |
                    1u << TDM_KEY_QUERY_SCALE,

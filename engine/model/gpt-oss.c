@@ -56,6 +56,7 @@ static int gpt_oss_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct 
 
 const struct tdm_architecture tdm_architecture_gpt_oss = {
         .name = "gpt-oss",
+        .fused = TDM_FUSED_QKV | TDM_FUSED_GATE_UP_EXPS,
         .follows = TDM_PLAIN_KEYS | TDM_EXPERT_KEYS,
         .begin = gpt_oss_begin,
         .end = gpt_oss_end,
@@ -76,6 +77,7 @@ static int end_of_ollama(const struct tdm_gguf *g, struct tdm_hparams *hp, struc
 
 const struct tdm_architecture tdm_architecture_gptoss = {
         .name = "gptoss",
+        .fused = TDM_FUSED_QKV | TDM_FUSED_GATE_UP_IN_TURN,
         .follows = TDM_PLAIN_KEYS | TDM_EXPERT_KEYS,
         .begin = begin_of_ollama,
         .end = end_of_ollama,

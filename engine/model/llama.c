@@ -22,6 +22,7 @@ static int llama_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct td
 
 const struct tdm_architecture tdm_architecture_llama = {
         .name = "llama",
+        .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = llama_begin,
         .end = llama_end,

@@ -14,9 +14,16 @@ static const struct tdm_architecture *const architectures[] = { TDM_ARCHITECTURE
 static const struct {
         const char *prefix, *set;
 } harmless[] = {
-        { "mm.a.", "audio" }, { "a.", "audio" },          { "v.", "vision" },
-        { "mm.", "vision" },  { "nextn.", "draft head" }, { "mtp.", "draft head" },
+        { "mm.a.", "audio" },
+        { "a.", "audio" },
+        { "v.", "vision" },
+        { "mm.", "vision" },
+        { "nextn.", "draft head" },
+        { "mtp.", "draft head" },
+        { "model.vision_tower.", "vision" },
 };
+
+#define MORE_PIECES_MAX 1024u /* 256 in a released file */
 
 /* A file's string for a message: printable, of bounded length. */
 const char *tdm_quote(struct tdm_gguf_string s, char buffer[static 64])
@@ -90,10 +97,11 @@ static int check_parts(const struct tdm_gguf *g, struct tdm_error *err)
 }
 
 /* The embedding's rows rule: files may lack the key. */
-static int get_vocab(const struct tdm_gguf *g, const struct tdm_architecture *a, struct tdm_hparams *hp,
-                     struct tdm_error *err)
+static int get_vocab(const struct tdm_gguf *g, const struct tdm_architecture *a, const struct tdm_recipe *recipe,
+                     struct tdm_hparams *hp, struct tdm_error *err)
 {
-        const struct tdm_gguf_tensor *embd = tdm_gguf_find_tensor(g, "token_embd.weight");
+        const struct tdm_gguf_tensor *embd = tdm_gguf_find_tensor(g, "token_embd.weight"), *second;
+        char name[TDM_TENSOR_NAME_MAX];
         uint64_t n_tokens = 0;
 
         if (!embd)
@@ -107,7 +115,14 @@ static int get_vocab(const struct tdm_gguf *g, const struct tdm_architecture *a,
                                      "the key %s.vocab_size is %u, but tensor token_embd.weight has %" PRIu64 " rows",
                                      a->name, hp->n_vocab, embd->dims[1]);
         hp->n_vocab = (uint32_t)embd->dims[1];
-        if (tdm_gguf_get_array_size(g, "tokenizer.ggml.tokens", &n_tokens) == 0 && n_tokens > hp->n_vocab)
+        /* In some files of Gemma 3n the second embedding has no rows for pictures and sound, the first one has. */
+        tdm_tensor_name(TDM_TENSOR_PER_LAYER_EMBD, 0, name);
+        second = recipe->per_layer_width > 0 ? tdm_gguf_find_tensor(g, name) : NULL;
+        if (second)
+                hp->n_vocab = (uint32_t)TDM_MIN(second->dims[1], embd->dims[1]);
+        /* A few pieces that stand for pictures and sound have no row in some files: the tokenizer leaves them. */
+        if (tdm_gguf_get_array_size(g, "tokenizer.ggml.tokens", &n_tokens) == 0 &&
+            n_tokens > hp->n_vocab + MORE_PIECES_MAX)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
                                      "its tokenizer has %" PRIu64
                                      " pieces, but tensor token_embd.weight has only %u rows",
@@ -156,28 +171,69 @@ static int get_recipe(const struct tdm_gguf *g, const struct tdm_architecture *a
         if ((r = tdm_keys_read_sizes(g, a, hp, err)) || (r = a->begin(g, hp, recipe, err)) ||
             (r = tdm_keys_read_recipe(g, a, hp, recipe, err)) || (a->end && (r = a->end(g, hp, recipe, err))) ||
             (r = tdm_refuse_unfollowed(g, a, hp, recipe, err)) || (r = get_pooling(g, a, recipe, err)) ||
-            (r = get_vocab(g, a, hp, err)))
+            (r = get_vocab(g, a, recipe, hp, err)))
                 return r;
         tdm_hparams_take_largest(hp);
         r = tdm_hparams_check(hp, err);
         return r ? r : tdm_recipe_check(recipe, hp, err);
 }
 
-/* known: a flag for each tensor of the file. */
-static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g, enum tdm_tensor_kind kind,
-                      uint32_t layer, uint8_t *known, struct tdm_error *err)
+/* name: as the file has it, as it is called otherwise where the file lacks it. */
+static void find_tensor(const struct tdm_gguf *g, const struct tdm_architecture *a,
+                        const struct tdm_model_description *d, struct tdm_tensor_ref *ref,
+                        char name[static TDM_TENSOR_NAME_MAX])
 {
-        enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->recipe, &d->hparams, layer);
-        struct tdm_tensor_ref ref = { .kind = kind, .layer = layer };
-        uint32_t n_parts = tdm_tensor_n_parts(kind, &d->recipe, layer);
-        char name[TDM_TENSOR_NAME_MAX], alias[TDM_TENSOR_NAME_MAX];
+        enum tdm_tensor_kind kind = (enum tdm_tensor_kind)ref->kind;
+        struct tdm_tensor_cut cut;
+        char other[TDM_TENSOR_NAME_MAX];
+
+        tdm_tensor_name(kind, ref->layer, name);
+        ref->tensor = tdm_gguf_find_tensor(g, name);
+        if (!ref->tensor && tdm_tensor_alias(kind, &d->recipe, ref->layer, other))
+                ref->tensor = tdm_gguf_find_tensor(g, other);
+        if (ref->tensor && kind == TDM_TENSOR_TOKEN_EMBD && ref->tensor->dims[1] > d->hparams.n_vocab)
+                ref->cut = (struct tdm_tensor_cut){ .apart = 1,
+                                                    .rows = d->hparams.n_vocab,
+                                                    .part_rows = (uint32_t)ref->tensor->dims[1] };
+        if (ref->tensor || !tdm_tensor_fused(kind, a->fused, &d->recipe, &d->hparams, ref->layer, other, &cut))
+                return;
+        ref->tensor = tdm_gguf_find_tensor(g, other);
+        if (!ref->tensor)
+                return;
+        ref->cut = cut;
+        memcpy(name, other, sizeof(other));
+}
+
+static int check_shape(const struct tdm_tensor_ref *ref, const struct tdm_recipe *recipe, const char *name,
+                       struct tdm_error *err)
+{
+        enum tdm_tensor_kind kind = (enum tdm_tensor_kind)ref->kind;
+        uint32_t n_parts = tdm_tensor_n_parts(kind, recipe, ref->layer);
+        uint64_t wanted[4] = { ref->cols, ref->rows / n_parts, n_parts, 1 };
+        const uint64_t *dims = ref->tensor->dims;
+
+        if (ref->cut.apart)
+                wanted[tdm_tensor_role(kind) == TDM_ROLE_VECTOR ? 0 : 1] = ref->cut.part_rows;
+        if (memcmp(dims, wanted, sizeof(wanted)) == 0)
+                return 0;
+        return tdm_error_set(err, TDM_E_BAD_MODEL,
+                             "tensor %s has the shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
+                             ", the model's keys want %" PRIu64 " x %" PRIu64 " x %" PRIu64,
+                             name, dims[0], dims[1], dims[2], dims[3], wanted[0], wanted[1], wanted[2]);
+}
+
+/* known: a flag for each tensor of the file. */
+static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g, const struct tdm_architecture *a,
+                      struct tdm_tensor_ref ref, uint8_t *known, struct tdm_error *err)
+{
+        enum tdm_tensor_kind kind = (enum tdm_tensor_kind)ref.kind;
+        enum tdm_tensor_presence presence = tdm_tensor_presence(kind, &d->recipe, &d->hparams, ref.layer);
+        char name[TDM_TENSOR_NAME_MAX];
+        int r;
 
         if (presence == TDM_TENSOR_ABSENT)
                 return 0;
-        tdm_tensor_name(kind, layer, name);
-        ref.tensor = tdm_gguf_find_tensor(g, name);
-        if (!ref.tensor && tdm_tensor_alias(kind, &d->recipe, layer, alias))
-                ref.tensor = tdm_gguf_find_tensor(g, alias);
+        find_tensor(g, a, d, &ref, name);
         if (!ref.tensor && presence != TDM_TENSOR_REQUIRED)
                 return 0;
         if (!ref.tensor)
@@ -185,16 +241,11 @@ static int add_tensor(struct tdm_model_description *d, const struct tdm_gguf *g,
         known[ref.tensor - tdm_gguf_tensor(g, 0)] = 1;
         if (presence == TDM_TENSOR_UNUSED)
                 return 0;
-        tdm_tensor_shape(kind, &d->recipe, &d->hparams, layer, &ref.rows, &ref.cols);
-        if (ref.tensor->dims[0] != ref.cols || ref.tensor->dims[1] != ref.rows / n_parts ||
-            ref.tensor->dims[2] != n_parts || ref.tensor->dims[3] != 1)
-                return tdm_error_set(err, TDM_E_BAD_MODEL,
-                                     "tensor %s has the shape %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                                     ", the model's keys want %u x %u x %u",
-                                     name, ref.tensor->dims[0], ref.tensor->dims[1], ref.tensor->dims[2],
-                                     ref.tensor->dims[3], ref.cols, ref.rows / n_parts, n_parts);
-        d->tensors[d->n_tensors++] = ref;
-        return 0;
+        tdm_tensor_shape(kind, &d->recipe, &d->hparams, ref.layer, &ref.rows, &ref.cols);
+        r = check_shape(&ref, &d->recipe, name, err);
+        if (r == 0)
+                d->tensors[d->n_tensors++] = ref;
+        return r;
 }
 
 /* The layer of a name blk.N.*, and the rest of the name in *ret_rest. -ENOENT: it is none of these. */
@@ -300,7 +351,8 @@ static int describe(const struct tdm_gguf *g, struct tdm_model_description *d, s
                 uint32_t n = tdm_tensor_n((enum tdm_tensor_kind)kind, &d->hparams);
 
                 for (uint32_t layer = 0; layer < n; layer++) {
-                        r = add_tensor(d, g, (enum tdm_tensor_kind)kind, layer, known, err);
+                        r = add_tensor(d, g, architecture, (struct tdm_tensor_ref){ .kind = kind, .layer = layer },
+                                       known, err);
                         if (r)
                                 return r;
                 }

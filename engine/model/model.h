@@ -6,13 +6,14 @@
 #include "engine/file/notes.h"
 #include "engine/model/tensors.h"
 
-/* One tensor that the model needs, found in the file with exactly this shape. */
+/* One tensor that the model needs, found in the file with exactly this shape, or as rows of one. */
 struct tdm_tensor_ref {
         uint32_t kind;  /* enum tdm_tensor_kind */
         uint32_t layer; /* 0 for the ones without */
         uint32_t rows;  /* 1 for vectors */
         uint32_t cols;
         const struct tdm_gguf_tensor *tensor; /* owned by the gguf */
+        struct tdm_tensor_cut cut;            /* which of that tensor's rows */
 };
 
 struct tdm_model_description {

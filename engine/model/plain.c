@@ -17,7 +17,9 @@ uint32_t tdm_biases_of_file(const struct tdm_gguf *g, uint32_t layer, uint32_t m
                 if (!bias)
                         continue;
                 tdm_tensor_name((enum tdm_tensor_kind)kind, layer, name);
-                if (tdm_gguf_find_tensor(g, name))
+                if (tdm_gguf_find_tensor(g, name) ||
+                    (tdm_tensor_fused((enum tdm_tensor_kind)kind, TDM_FUSED_ALL, NULL, NULL, layer, name, NULL) &&
+                     tdm_gguf_find_tensor(g, name)))
                         found |= bias;
         }
         return found;
@@ -150,6 +152,7 @@ int tdm_experts_read_router(const struct tdm_gguf *g, const char *architecture, 
         int r;
 
         if ((r = tdm_key_get_u32(g, architecture, "expert_gating_func", &gating, err)) ||
+            (r = tdm_key_get_bool(g, architecture, "norm_top_k_prob", &normed, err)) || /* as Ollama calls it */
             (r = tdm_key_get_bool(g, architecture, "expert_weights_norm", &normed, err)))
                 return r;
         if (gating != GATING_NONE && gating != GATING_SOFTMAX && gating != GATING_SOFTMAX_CHOSEN)

@@ -44,6 +44,7 @@ enum tdm_key_id {
 struct tdm_architecture {
         const char *name;          /* as general.architecture has it; keys begin with it */
         uint32_t follows;          /* bits of enum tdm_key_id: keys that it has beyond those of every architecture */
+        uint32_t fused;            /* bits of enum tdm_fused: tensors that its files may have as one */
         bool follows_second_sizes; /* those of sliding layers, shared keys and layers' inputs (unfollowed.c) */
         bool layers_may_differ;    /* its files may have arrays where others have one number for all layers */
         /* The sizes have been read. Makes the recipe, with the defaults of the keys that it follows. */

@@ -23,6 +23,7 @@ static int end2(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_rec
 
 const struct tdm_architecture tdm_architecture_qwen2 = {
         .name = "qwen2",
+        .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = begin2,
         .end = end2,
@@ -44,6 +45,7 @@ static int end3(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_rec
 
 const struct tdm_architecture tdm_architecture_qwen3 = {
         .name = "qwen3",
+        .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = begin3,
         .end = end3,

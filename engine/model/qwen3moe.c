@@ -24,6 +24,7 @@ static int qwen3moe_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct
 
 const struct tdm_architecture tdm_architecture_qwen3moe = {
         .name = "qwen3moe",
+        .fused = TDM_FUSED_QKV | TDM_FUSED_GATE_UP_EXPS,
         .follows = TDM_PLAIN_KEYS | TDM_EXPERT_KEYS,
         .begin = qwen3moe_begin,
         .end = qwen3moe_end,

@@ -25,6 +25,7 @@ static int smollm3_end(const struct tdm_gguf *g, struct tdm_hparams *hp, struct 
 
 const struct tdm_architecture tdm_architecture_smollm3 = {
         .name = "smollm3",
+        .fused = TDM_FUSED_QKV,
         .follows = TDM_PLAIN_KEYS,
         .begin = smollm3_begin,
         .end = smollm3_end,

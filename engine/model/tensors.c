@@ -111,6 +111,30 @@ static const struct kind {
         [TDM_TENSOR_POST_EXPERTS_NORM] = { "post_ffw_norm_2", LAYER, VECTOR, ONE, MODEL, NEEDED, 0, 0, OF_EXPERTS },
 };
 
+/* Tensors that some files have as one: below each other in this order, or their rows in turn. */
+static const struct fusion {
+        uint32_t form; /* enum tdm_fused */
+        const char *name;
+        uint8_t n;
+        uint8_t kinds[3];
+        bool in_turn;
+} fusions[] = {
+        { TDM_FUSED_QKV, "attn_qkv.weight", 3, { TDM_TENSOR_Q, TDM_TENSOR_K, TDM_TENSOR_V }, false },
+        { TDM_FUSED_QKV, "attn_qkv.bias", 3, { TDM_TENSOR_Q_BIAS, TDM_TENSOR_K_BIAS, TDM_TENSOR_V_BIAS }, false },
+        { TDM_FUSED_GATE_UP_EXPS, "ffn_gate_up_exps.weight", 2, { TDM_TENSOR_GATE_EXPS, TDM_TENSOR_UP_EXPS }, false },
+        { TDM_FUSED_GATE_UP_EXPS,
+          "ffn_gate_up_exps.bias",
+          2,
+          { TDM_TENSOR_GATE_EXPS_BIAS, TDM_TENSOR_UP_EXPS_BIAS },
+          false },
+        { TDM_FUSED_GATE_UP_IN_TURN, "ffn_gate_up_exps.weight", 2, { TDM_TENSOR_GATE_EXPS, TDM_TENSOR_UP_EXPS }, true },
+        { TDM_FUSED_GATE_UP_IN_TURN,
+          "ffn_gate_up_exps.bias",
+          2,
+          { TDM_TENSOR_GATE_EXPS_BIAS, TDM_TENSOR_UP_EXPS_BIAS },
+          true },
+};
+
 static uint32_t dim_size(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t layer, enum dim dim)
 {
         const struct tdm_layer_sizes *sizes = &hp->layers[layer];
@@ -191,6 +215,9 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
                         return false;
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s.weight", layer, kinds[TDM_TENSOR_POST_ATTN_NORM].name);
                 return true;
+        case TDM_TENSOR_EXPERT_SCALES: /* Ollama's Gemma 4 */
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.ffn_gate_inp.per_expert_scale", layer);
+                return true;
         case TDM_TENSOR_O: /* and the two below: Ollama's gpt-oss */
         case TDM_TENSOR_O_BIAS:
                 snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.attn_out.%s", layer, kinds[kind].bias ? "bias" : "weight");
@@ -201,6 +228,45 @@ bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe
         default:
                 return false;
         }
+}
+
+/* Rows of each part of a matrix, values of each row of a vector: what a fused tensor has below each other. */
+static uint32_t part_length(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, const struct tdm_hparams *hp,
+                            uint32_t layer)
+{
+        uint8_t dim = kinds[kind].role == VECTOR ? kinds[kind].cols : kinds[kind].rows;
+
+        return dim_size(recipe, hp, layer, (enum dim)dim);
+}
+
+static struct tdm_tensor_cut fusion_cut(const struct fusion *f, enum tdm_tensor_kind kind,
+                                        const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t layer)
+{
+        struct tdm_tensor_cut cut = { .apart = f->in_turn ? f->n : 1, .rows = part_length(kind, recipe, hp, layer) };
+
+        for (uint8_t i = 0; i < f->n; i++) {
+                if (f->kinds[i] == kind)
+                        cut.first = f->in_turn ? i : cut.part_rows;
+                cut.part_rows += part_length((enum tdm_tensor_kind)f->kinds[i], recipe, hp, layer);
+        }
+        return cut;
+}
+
+bool tdm_tensor_fused(enum tdm_tensor_kind kind, uint32_t forms, const struct tdm_recipe *recipe,
+                      const struct tdm_hparams *hp, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX],
+                      struct tdm_tensor_cut *ret_cut)
+{
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(fusions); i++) {
+                const struct fusion *f = &fusions[i];
+
+                if (!(f->form & forms) || !memchr(f->kinds, kind, f->n))
+                        continue;
+                snprintf(ret, TDM_TENSOR_NAME_MAX, "blk.%u.%s", layer, f->name);
+                if (ret_cut)
+                        *ret_cut = fusion_cut(f, kind, recipe, hp, layer);
+                return true;
+        }
+        return false;
 }
 
 uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind)

@@ -78,6 +78,23 @@ enum tdm_tensor_role {
 /* Unused: files may have it, and it is not read. */
 enum tdm_tensor_presence { TDM_TENSOR_ABSENT, TDM_TENSOR_UNUSED, TDM_TENSOR_OPTIONAL, TDM_TENSOR_REQUIRED };
 
+/* Forms in which a file has several of the tensors above as one. */
+enum tdm_fused {
+        TDM_FUSED_QKV = 1 << 0,             /* attn_qkv: rows of queries, then keys, then values; their biases too */
+        TDM_FUSED_GATE_UP_EXPS = 1 << 1,    /* ffn_gate_up_exps: of each expert the rows of gate, then those of up */
+        TDM_FUSED_GATE_UP_IN_TURN = 1 << 2, /* the same name: one row of gate, one of up, and so on */
+        TDM_FUSED_ALL = (1 << 3) - 1
+};
+
+/* Where a tensor lies in one of the file that has more rows: row r of part p is row p * part_rows + first + r * apart
+ * of it. Of vectors these are values, and each row is a part. */
+struct tdm_tensor_cut {
+        uint32_t first;
+        uint32_t apart; /* 0: it is a tensor of its own, and the other fields are 0 */
+        uint32_t rows;  /* of one part of the tensor */
+        uint32_t part_rows;
+};
+
 #define TDM_TENSOR_NAME_MAX 64u
 
 /* kind < TDM_N_TENSOR_KINDS in all of these. */
@@ -89,6 +106,11 @@ void tdm_tensor_name(enum tdm_tensor_kind kind, uint32_t layer, char ret[static 
 /* Another name under which files have it. False: there is none in models of this recipe. */
 bool tdm_tensor_alias(enum tdm_tensor_kind kind, const struct tdm_recipe *recipe, uint32_t layer,
                       char ret[static TDM_TENSOR_NAME_MAX]);
+/* The name under which files have it together with others, in one of the forms of enum tdm_fused in `forms`; ret_cut:
+ * which of its rows it is, NULL where only the name is wanted, and then recipe and hp are too. False: there is none. */
+bool tdm_tensor_fused(enum tdm_tensor_kind kind, uint32_t forms, const struct tdm_recipe *recipe,
+                      const struct tdm_hparams *hp, uint32_t layer, char ret[static TDM_TENSOR_NAME_MAX],
+                      struct tdm_tensor_cut *ret_cut);
 /* The bias of `kind` that a layer's recipe asks for with this bit of enum tdm_bias; 0: it is not a bias. */
 uint32_t tdm_tensor_bias(enum tdm_tensor_kind kind);
 /* layer < tdm_tensor_n(). Rows are those of all parts together, and 1 for most vectors. */

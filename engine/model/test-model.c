@@ -355,8 +355,8 @@ static void other_vocab(struct gguf_builder *b)
 
 static void long_vocab(struct gguf_builder *b)
 {
-        build_array(b, "tokenizer.ggml.tokens", VALUE_U8, BUILD_N_PIECES + 1);
-        for (uint32_t i = 0; i <= BUILD_N_PIECES; i++)
+        build_array(b, "tokenizer.ggml.tokens", VALUE_U8, BUILD_N_PIECES + 1025);
+        for (uint32_t i = 0; i < BUILD_N_PIECES + 1025; i++)
                 build_bytes(b, "x", 1);
 }
 
@@ -477,7 +477,7 @@ static void test_features(void **state)
         refuse_keys(zero_scalar, 1, TDM_E_BAD_MODEL, "query scale");
         refuse_keys(negative_scalar, 1, TDM_E_BAD_MODEL, "query scale");
         refuse_keys(other_vocab, 1, TDM_E_BAD_MODEL, "vocab_size is 99");
-        refuse_keys(long_vocab, 1, TDM_E_BAD_MODEL, "its tokenizer has 277 pieces");
+        refuse_keys(long_vocab, 1, TDM_E_BAD_MODEL, "its tokenizer has 1301 pieces");
 }
 
 static void test_architecture(void **state)

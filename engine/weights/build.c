@@ -96,20 +96,33 @@ static unsigned n_huge_until(const struct build *build, const struct slice *slic
 
 static uint64_t tensor_row_bytes(const struct build *build, uint32_t tensor)
 {
-        return build->plan->sources[tensor]->size_bytes / build->plan->tensors[tensor].rows;
+        const struct tdm_gguf_tensor *source = build->plan->sources[tensor];
+
+        return source->size_bytes / (source->dims[1] * source->dims[2] * source->dims[3]);
 }
 
-/* Of the slice, in the file. */
+/* The first row of a slice, in the file's tensor. */
+static uint32_t slice_first_row(const struct build *build, const struct slice *slice)
+{
+        return tdm_weights_cut_row(&build->plan->orders[slice->tensor].cut, slice->first * TDM_PANEL_ROWS);
+}
+
+/* Of the slice, in the file: from its first row to its last, with what lies between rows that are cut out. Of a vector
+ * all that it lies in. */
 static void slice_source(const struct build *build, const struct slice *slice, const uint8_t **ret, uint64_t *ret_bytes)
 {
         const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];
-        uint64_t first = (uint64_t)slice->first * TDM_PANEL_ROWS, rows = (uint64_t)slice->n * TDM_PANEL_ROWS;
+        const struct tdm_gguf_tensor *source = build->plan->sources[slice->tensor];
+        uint32_t end = TDM_MIN((slice->first + slice->n) * TDM_PANEL_ROWS, tensor->rows), first, last;
 
+        *ret = tdm_gguf_tensor_data(build->gguf, source);
+        *ret_bytes = source->size_bytes;
         if (tensor->layout == TDM_LAYOUT_ROWS)
-                rows = tensor->rows;
-        *ret = tdm_gguf_tensor_data(build->gguf, build->plan->sources[slice->tensor]) +
-               first * tensor_row_bytes(build, slice->tensor);
-        *ret_bytes = TDM_MIN(rows, tensor->rows - first) * tensor_row_bytes(build, slice->tensor);
+                return;
+        first = slice_first_row(build, slice);
+        last = tdm_weights_cut_row(&build->plan->orders[slice->tensor].cut, end - 1);
+        *ret += first * tensor_row_bytes(build, slice->tensor);
+        *ret_bytes = (last + 1 - first) * tensor_row_bytes(build, slice->tensor);
 }
 
 /* Slices from n_asked on whose part of the file is to be asked for now: a disk is only fast when it is asked for much
@@ -175,12 +188,14 @@ struct slice_job {
         const struct tdm_weights_tensor *tensor;
         const uint8_t *data;
         uint64_t row_bytes;
+        uint32_t first_row;     /* of the file's tensor, at data */
         uint32_t n_ask, n_huge; /* chunks */
         uint32_t chunk_panels;
         _Atomic bool not_finite;
 };
 
-/* Rows of a panel that are not equally far apart in the file, brought side by side. from: the first row of the data. */
+/* Rows of a panel that are not equally far apart in the file, or have their numbers in another order, brought side by
+ * side. */
 static const uint8_t *gather_rows(const struct slice_job *job, uint32_t row, uint32_t n_rows, unsigned thread)
 {
         const struct build *build = job->build;
@@ -188,10 +203,12 @@ static const uint8_t *gather_rows(const struct slice_job *job, uint32_t row, uin
         uint8_t *rows = build->gathered + thread * build->gathered_bytes;
 
         for (uint32_t i = 0; i < n_rows; i++) {
-                uint32_t from = tdm_weights_source_row(order, row + i) - job->slice->first * TDM_PANEL_ROWS;
+                uint32_t from = tdm_weights_source_row(order, row + i) - job->first_row;
 
                 memcpy(rows + i * job->row_bytes, job->data + from * job->row_bytes, job->row_bytes);
         }
+        if (build->plan->sources[job->slice->tensor]->type == TDM_TYPE_MXFP4_PAIRS)
+                tdm_weights_unpair(rows, n_rows * (job->tensor->cols / TDM_BLOCK_VALUES));
         return rows;
 }
 
@@ -205,7 +222,7 @@ static uint32_t pack_panel(const struct slice_job *job, uint32_t i, unsigned thr
         uint32_t panel = job->slice->first + i, row = panel * TDM_PANEL_ROWS;
         uint32_t from = tdm_weights_source_row(order, row), n_rows = TDM_MIN(tensor->rows - row, TDM_PANEL_ROWS),
                  apart = tdm_weights_rows_apart(order, row, n_rows);
-        const uint8_t *src = job->data + (uint64_t)(from - job->slice->first * TDM_PANEL_ROWS) * job->row_bytes;
+        const uint8_t *src = job->data + (uint64_t)(from - job->first_row) * job->row_bytes;
         uint8_t *dst = build->dst + tensor->offset;
 
         switch (tensor->layout) {
@@ -215,10 +232,10 @@ static uint32_t pack_panel(const struct slice_job *job, uint32_t i, unsigned thr
                                n_rows / TDM_PANEL_ROWS :
                                0;
         case TDM_LAYOUT_BY_ROW:
-                return tdm_weights_pack_rows(tensor->type, dst + panel * tensor->panel_bytes, src, job->row_bytes,
-                                             n_rows, tensor->cols);
+                return tdm_weights_pack_rows(tensor->type, dst + panel * tensor->panel_bytes, src,
+                                             apart * job->row_bytes, n_rows, tensor->cols);
         default:
-                if (apart == 0) {
+                if (apart == 0 || build->plan->sources[job->slice->tensor]->type == TDM_TYPE_MXFP4_PAIRS) {
                         src = gather_rows(job, row, n_rows, thread);
                         apart = 1;
                 }
@@ -310,6 +327,7 @@ static bool run_slice(struct build *build, uint32_t i, const uint8_t *data)
                                  .tensor = tensor,
                                  .data = data,
                                  .row_bytes = tensor_row_bytes(build, slice->tensor),
+                                 .first_row = slice_first_row(build, slice),
                                  .n_huge = i + 1 < build->n_slices ? n_huge_until(build, slice + 1) : 0,
                                  .chunk_panels = 1 };
 
@@ -364,11 +382,19 @@ static uint32_t panels_apart(const struct tdm_weights_order *order)
         return order->n_dims ? order->head_dim / common_divisor(order->head_dim, TDM_PANEL_ROWS) : 1;
 }
 
-/* Room for the rows of one panel for each thread, where any tensor's rows come in another order. */
+static bool may_gather(const struct build *build, uint32_t tensor)
+{
+        const struct tdm_weights_order *order = &build->plan->orders[tensor];
+
+        return build->plan->tensors[tensor].layout != TDM_LAYOUT_ROWS &&
+               (order->n_dims || order->cut.apart || build->plan->sources[tensor]->type == TDM_TYPE_MXFP4_PAIRS);
+}
+
+/* Room for the rows of one panel for each thread, where any tensor's are gathered. */
 static int take_gathered(struct build *build, unsigned n_threads, struct tdm_error *err)
 {
         for (uint32_t i = 0; i < build->plan->header.n_tensors; i++)
-                if (build->plan->orders[i].n_dims && build->plan->tensors[i].layout != TDM_LAYOUT_ROWS)
+                if (may_gather(build, i))
                         build->gathered_bytes =
                                 TDM_MAX(build->gathered_bytes, tensor_row_bytes(build, i) * TDM_PANEL_ROWS);
         if (build->gathered_bytes == 0)

@@ -9,10 +9,11 @@
 
 /* In which order a tensor's rows, or the values of a vector, are packed: as in the file where n_dims is 0, else the
  * first n_dims of each head's come from neighbours to the halves of a head: pair i is i and i + head_dim / 2. Behind
- * the pairs come those that are not turned. */
+ * the pairs come those that are not turned. The file may have these rows among those of other tensors (cut). */
 struct tdm_weights_order {
         uint32_t head_dim;
         uint32_t n_dims; /* even */
+        struct tdm_tensor_cut cut;
 };
 
 struct tdm_weights_plan {
@@ -22,8 +23,14 @@ struct tdm_weights_plan {
         const struct tdm_gguf_tensor **sources; /* [header.n_tensors], owned by the gguf */
 };
 
-/* Which row of the file is packed as `row`. */
-static inline uint32_t tdm_weights_source_row(const struct tdm_weights_order *order, uint32_t row)
+/* Which row of the file's tensor is row `row` of the one that lies in it. Grows with the row. */
+static inline uint32_t tdm_weights_cut_row(const struct tdm_tensor_cut *cut, uint32_t row)
+{
+        return cut->apart ? row / cut->rows * cut->part_rows + cut->first + row % cut->rows * cut->apart : row;
+}
+
+/* Which row of a tensor of its own is packed as `row`: one of the same head. */
+static inline uint32_t tdm_weights_turned_row(const struct tdm_weights_order *order, uint32_t row)
 {
         uint32_t i = order->n_dims ? row % order->head_dim : 0, half = order->head_dim / 2, n_pairs = order->n_dims / 2;
 
@@ -35,8 +42,14 @@ static inline uint32_t tdm_weights_source_row(const struct tdm_weights_order *or
         return row - half - i + (i < n_pairs ? 2 * i + 1 : order->n_dims + (half - n_pairs) + (i - n_pairs));
 }
 
+/* Which row of the file's tensor is packed as `row`. */
+static inline uint32_t tdm_weights_source_row(const struct tdm_weights_order *order, uint32_t row)
+{
+        return tdm_weights_cut_row(&order->cut, tdm_weights_turned_row(order, row));
+}
+
 /* How far apart the rows of a panel that begins with `row` are in the file; 0: not equally far, as where the panel
- * holds the end of a half. */
+ * holds the end of a half or of an expert. */
 static inline uint32_t tdm_weights_rows_apart(const struct tdm_weights_order *order, uint32_t row, uint32_t n_rows)
 {
         uint32_t from = tdm_weights_source_row(order, row),
@@ -57,6 +70,12 @@ static inline uint64_t tdm_weights_scales_bytes(uint32_t cols)
 static inline uint32_t tdm_weights_quant_bytes(uint32_t type)
 {
         return type == TDM_TYPE_Q8_0 ? TDM_BLOCK_VALUES : TDM_BLOCK_VALUES / 2;
+}
+
+/* As which type the weights are packed. */
+static inline uint32_t tdm_weights_packed_type(uint32_t type)
+{
+        return type == TDM_TYPE_MXFP4_PAIRS ? TDM_TYPE_MXFP4 : type;
 }
 
 /* For messages. */
@@ -90,6 +109,8 @@ static inline uint16_t tdm_load_u16(const uint8_t *p)
  * weight is not finite. */
 bool tdm_weights_pack_panel(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                             uint32_t cols);
+/* Rows of MXFP4_PAIRS, n blocks in all, become rows of MXFP4 where they lie. */
+void tdm_weights_unpair(uint8_t *rows, size_t n);
 /* The same rows, as layout BY_ROW has them. */
 bool tdm_weights_pack_rows(uint32_t type, uint8_t *dst, const uint8_t *src, uint64_t row_bytes, uint32_t n_rows,
                            uint32_t cols);

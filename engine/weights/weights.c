@@ -108,21 +108,33 @@ static const char *list_types(bool vector, char *buffer, size_t size)
         return buffer;
 }
 
+/* Values of the file's tensor in which this one lies. */
+static uint64_t source_values(const struct tdm_tensor_ref *ref)
+{
+        uint64_t row = is_vector(ref->kind) ? 1 : ref->cols, rows = (uint64_t)ref->rows * ref->cols / row;
+
+        return (ref->cut.apart ? rows / ref->cut.rows * ref->cut.part_rows : rows) * row;
+}
+
 static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tensor_ref *ref,
                        const struct tdm_recipe *recipe, uint64_t *offset, struct tdm_error *err)
 {
         const struct tdm_gguf_tensor *source = ref->tensor;
         const struct tdm_type_info *info = tdm_type_info(source->type);
         bool vector = is_vector(ref->kind);
+        /* What stays in the file is read there as it is. */
+        uint32_t type = tdm_tensor_role((enum tdm_tensor_kind)ref->kind) == TDM_ROLE_FILE ?
+                                source->type :
+                                tdm_weights_packed_type(source->type);
         char supported[256];
 
-        if (!tdm_weights_type_supported(source->type) || (vector && tdm_weights_type_quantised(source->type)))
+        if (!tdm_weights_type_supported(type) || (vector && tdm_weights_type_quantised(type)))
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "tensor %.*s has the type %s, which is not supported here: use a file with %s",
                                      tdm_weights_name_length(source), source->name.data, info ? info->name : "unknown",
                                      list_types(vector, supported, sizeof(supported)));
         if (!info || ref->cols % info->block_values ||
-            source->size_bytes != (uint64_t)ref->rows * (ref->cols / info->block_values) * info->block_bytes)
+            source->size_bytes != source_values(ref) / info->block_values * info->block_bytes)
                 return tdm_error_set(err, TDM_E_BAD_MODEL,
                                      "tensor %.*s has %" PRIu64 " bytes, which is not what %u x %u values "
                                      "take",
@@ -131,7 +143,7 @@ static int plan_tensor(struct tdm_weights_tensor *tensor, const struct tdm_tenso
         *tensor = (struct tdm_weights_tensor){
                 .kind = ref->kind,
                 .layer = ref->layer,
-                .type = vector ? TDM_TYPE_F32 : source->type,
+                .type = vector ? TDM_TYPE_F32 : type,
                 .rows = ref->rows,
                 .cols = ref->cols,
                 .offset = *offset,
@@ -153,8 +165,8 @@ static struct tdm_weights_order plan_order(const struct tdm_tensor_ref *ref, con
         uint32_t head_dim = model->hparams.layers[ref->layer].head_dim, which = model->recipe.layers[ref->layer].rope;
 
         if (!is_turned(ref->kind) || which == TDM_ROPE_NONE || model->recipe.ropes[which].style != TDM_ROPE_NEIGHBOURS)
-                return (struct tdm_weights_order){ 0 };
-        return (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims };
+                return (struct tdm_weights_order){ .cut = ref->cut };
+        return (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims, ref->cut };
 }
 
 /* What devices see of neighbours: halves of whole heads, of which the last pairs may stay as they are. */
