@@ -1,5 +1,5 @@
 """Model files as other converters write them, and files with something that is passed over: what the daemon makes of
-them, and what it says."""
+them, and what it says. Whole families by each converter: test_converters.py."""
 import os
 import re
 import sys
@@ -18,28 +18,6 @@ def edited(folder, source, name, change):
     path = os.path.join(folder, name + ".gguf")
     change(GgufEdit(source)).write(path)
     return path
-
-
-def as_ollama(gguf):
-    """gpt-oss: another architecture's name, other names of tensors, and only the keys that its converter writes."""
-    gguf.drop("gpt-oss.rope.scaling.type", "gpt-oss.rope.scaling.yarn_beta_fast", "gpt-oss.rope.scaling.yarn_beta_slow",
-              "gpt-oss.expert_feed_forward_length")
-    gguf.rename_keys("gpt-oss.", "gptoss.").set("general.architecture", "str", "gptoss")
-    gguf.rename_tensors("attn_output.", "attn_out.").rename_tensors("attn_sinks.weight", "attn_sinks")
-    return gguf.rename_tensors("post_attention_norm", "ffn_norm")
-
-
-@test
-def gpt_oss_of_ollama():
-    source = make_model("dev", "mxfp4", arch="gpt-oss", seed=1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = edited(folder, source, "ollamas", as_ollama)
-        with Daemon(models=[source, path]) as d:
-            name = os.path.basename(source)[:-5]
-            want = d.generate(model=name, ids=IDS, n=24)
-            got = d.generate(model="ollamas", ids=IDS, n=24)
-            same_ids(got.ids, want.ids, "the same file under other names")
-            equal(got.logprobs, want.logprobs, "log-probabilities")
 
 
 @test

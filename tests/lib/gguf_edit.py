@@ -4,6 +4,7 @@ import struct
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 FORMS = {"u32": (4, "<I"), "i32": (5, "<i"), "f32": (6, "<f"), "bool": (7, "<?")}
+BLOCKS = {0: (1, 4), 1: (1, 2), 8: (32, 34), 30: (1, 2), 39: (32, 17), 4: (32, 17)}  # of a tensor's type: values, bytes
 
 
 def text(s):
@@ -56,19 +57,35 @@ class GgufEdit:
             self.at += SIZES[kind]
 
     def set(self, name, form, value):
-        """form: str, one of FORMS, or ai32, af32, astr for an array."""
+        """form: str, one of FORMS, or one of these behind an "a" for an array."""
         if form == "str":
             self.keys[name] = (8, text(value))
-        elif form == "ai32":
-            self.keys[name] = (9, struct.pack(f"<IQ{len(value)}i", 5, len(value), *value))
-        elif form == "af32":
-            self.keys[name] = (9, struct.pack(f"<IQ{len(value)}f", 6, len(value), *value))
         elif form == "astr":
-            self.keys[name] = (9, struct.pack("<IQ", 8, len(value)) + b"".join(text(v) for v in value))
+            self.keys[name] = (9, struct.pack("<IQ", 8, len(value)) + b"".join(map(text, value)))
+        elif form[0] == "a":
+            kind, code = FORMS[form[1:]]
+            self.keys[name] = (9, struct.pack(f"<IQ{len(value)}{code[1]}", kind, len(value), *value))
         else:
             kind, code = FORMS[form]
             self.keys[name] = (kind, struct.pack(code, value))
         return self
+
+    def number(self, name):
+        kind, value = self.keys[name]
+        return struct.unpack(dict(FORMS.values())[kind], value)[0]
+
+    def numbers(self, name):
+        """Those of an array."""
+        kind, n = struct.unpack_from("<IQ", self.keys[name][1])
+        return list(struct.unpack_from(f"<{n}{dict(FORMS.values())[kind][1]}", self.keys[name][1], 12))
+
+    def strings(self, name):
+        data, at, out = self.keys[name][1], 12, []
+        while at < len(data):
+            n = struct.unpack_from("<Q", data, at)[0]
+            out.append(data[at + 8:at + 8 + n].decode())
+            at += 8 + n
+        return out
 
     def drop(self, *names):
         for name in names:
@@ -83,6 +100,48 @@ class GgufEdit:
         for tensor in self.tensors:
             tensor[0] = tensor[0].replace(old, new)
         return self
+
+    def take(self, name):
+        """Takes a tensor out: its dimensions, type, and bytes."""
+        for i, (tensor, rest) in enumerate(self.tensors):
+            if tensor == name:
+                n_dims = struct.unpack_from("<I", rest)[0]
+                dims = struct.unpack_from(f"<{n_dims}Q", rest, 4)
+                kind, offset = struct.unpack_from("<IQ", rest, 4 + 8 * n_dims)
+                n = 1
+                for d in dims:
+                    n *= d
+                del self.tensors[i]
+                at = self.start + offset
+                return dims, kind, self.data[at:at + n // BLOCKS[kind][0] * BLOCKS[kind][1]]
+        raise KeyError(name)
+
+    def put(self, name, dims, kind, data):
+        """A tensor more, behind all others."""
+        self.data += b"\0" * (-(len(self.data) - self.start) % 32)
+        rest = struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, len(self.data) - self.start)
+        self.tensors.append([name, rest])
+        self.data += data
+        return self
+
+    def join(self, name, parts, in_turn=False):
+        """Tensors as one: below each other, within each expert, or their rows in turn. A vector's rows are its
+        numbers."""
+        taken = [self.take(part) for part in parts]
+        vector = not parts[0].endswith(".weight")
+        n_experts = taken[0][0][-1] if "_exps" in name else 1
+        rows = []
+        for dims, kind, data in taken:
+            n = dims[0] if vector else dims[1]
+            size = len(data) // (n * n_experts)
+            rows.append([[data[(e * n + i) * size:(e * n + i + 1) * size] for i in range(n)]
+                         for e in range(n_experts)])
+        out, n_rows = [], sum(len(r[0]) for r in rows)
+        for e in range(n_experts):
+            out += [row for several in zip(*(r[e] for r in rows)) for row in several] if in_turn else \
+                [row for r in rows for row in r[e]]
+        dims = ((n_rows,) if vector else (taken[0][0][0], n_rows)) + ((n_experts,) if n_experts > 1 else ())
+        return self.put(name, dims, taken[0][1], b"".join(out))
 
     def set_floats(self, name, value):
         """Every number of an f32 tensor."""
