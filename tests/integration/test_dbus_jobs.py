@@ -13,6 +13,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tandem_test import *  # noqa: E402,F403
 from tandem_bus import *  # noqa: E402,F403
 
+from gguf_edit import GgufEdit  # noqa: E402
+
 
 def gio():
     try:
@@ -104,6 +106,26 @@ def python_reads_a_story():
         equal(str(c.until_done(path)["Result"]), "stop", "result")
         c.call(path, JOB, "Release", "")
         equal(c.refused(path, JOB, "Cancel", ""), "org.freedesktop.DBus.Error.UnknownObject", "released")
+
+
+@test
+def drawing_as_the_file_recommends():
+    """Options that are not there are what the model's file recommends; those that are go before it."""
+    with tempfile.TemporaryDirectory() as folder, Bus() as bus:
+        gguf = GgufEdit(TALE).set("general.sampling.temp", "f32", 0.9).set("general.sampling.top_k", "i32", 40)
+        lively = gguf.write(os.path.join(folder, "lively.gguf"))
+        with bus.daemon(models=[TALE, lively]) as d:
+            c = Client(bus).wait()
+
+            def text(model, **options):
+                return read_all(c.generate(PROMPT, model=model, max_tokens=24, seed=7, ignore_end=True,
+                                           **options)[1]).decode()
+
+            plain, drawn = text("tale"), text("tale", temperature=0.9, top_k=40)
+            check(plain != drawn, "that the options change something", plain)
+            equal(text("lively"), drawn, "nothing said")
+            equal(text("lively", temperature=0.0), plain, "a temperature said")
+            equal(d.generate(model="tale", n=24, seed=7, temp=0.9, top_k=40).text, drawn, "the socket")
 
 
 @test
