@@ -76,7 +76,7 @@ class Usage(unittest.TestCase):
         commands = re.findall(r"^  ([\w-]+)  ", r.stdout.decode(), re.M)
         self.assertEqual(commands,
                          "generate chat run status doctor report models ps show pull add rm jobs cancel restart load "
-                         "unload stop tokenize embed score schema-check render render-template bench top trace "
+                         "unload stop launch tokenize embed score schema-check render render-template bench top trace "
                          "help".split())
         for command in commands:
             a, b = tandem("help", command), tandem(command, "--help")
