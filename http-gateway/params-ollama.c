@@ -74,6 +74,7 @@ static const struct param ollama_message_rows[] = {
         REFUSED("images", NEUTRAL_EMPTY, ONE_MODALITY),
         HONOURED("tool_calls", PARAM_ARRAY, 0, 0, "of the assistant's messages"),
         HONOURED("tool_name", PARAM_STRING, 0, 0, "of a tool's messages"),
+        HONOURED("name", PARAM_STRING, 0, 0, "the older form of tool_name"),
         HONOURED("tool_call_id", PARAM_STRING, 0, 0, "of a tool's messages"),
         HONOURED("thinking", PARAM_STRING, 0, 0, "where the template keeps it: between calls"),
 };

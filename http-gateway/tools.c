@@ -339,11 +339,14 @@ int request_add_answer(struct generation_request *r, const char *id, const char 
 
 int request_take_message_tools(struct generation_request *r, const json_t *message, const char *name, struct failure *f)
 {
-        const char *role = json_get_string(message, "role", "");
+        const char *role = json_get_string(message, "role", ""), *named = json_get_string(message, "name", "");
         const json_t *calls = json_get(message, "tool_calls"), *thinking = json_get(message, "reasoning_content");
 
+        if (*named && strcmp(role, "tool") != 0)
+                return failure_set(f, 400, "unsupported_parameter", name,
+                                   "'%s.name' cannot be taken: no chat template takes names of speakers", name);
         if (strcmp(role, "tool") == 0) {
-                const char *tool = json_get_string(message, "tool_name", NULL);
+                const char *tool = json_get_string(message, "tool_name", *named ? named : NULL);
 
                 return request_add_answer(r, json_get_string(message, "tool_call_id", NULL), tool, f);
         }

@@ -464,6 +464,26 @@ def late_words_of_the_system():
 
 
 @test
+def names_of_tools():
+    """Clients name the tool in its result, beside the call's id or alone. Nobody else has a name here."""
+    call = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function",
+                                                 "function": {"name": "look", "arguments": "{}"}}]}
+    with FakeDaemon([{"text": b"Yes"}]) as fake, Gateway(fake) as g:
+        for path, answers in (("/v1/chat/completions", ({"tool_call_id": "c1", "name": "look"}, {"name": "look"})),
+                              ("/api/chat", ({"tool_name": "look"}, {"name": "look"}))):
+            for answer in answers:
+                g.post(path, {"model": "tale", "stream": False, "messages": HI + [
+                    call if path != "/api/chat" else
+                    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look",
+                                                                                      "arguments": {}}}]},
+                    {"role": "tool", "content": "sun", **answer}]})
+                last = fake.asked[-1]["chat"][-1]
+                equal((last["role"], last["text"], last.get("name")), ("tool", b"sun", "look"), f"{path}, {answer}")
+            said = g.post(path, {"model": "tale", "messages": [dict(HI[0], name="Ann")]}, 400)["error"]
+            check("messages[0].name" in str(said), f"{path}: the speaker's name", said)
+
+
+@test
 def too_long():
     """In the words that agents look for, each provider's."""
     long = "king " * 5000
