@@ -70,6 +70,7 @@ static const struct param message_rows[] = {
         HARMLESS("refusal", "not part of the prompt"),
         HARMLESS("annotations", "not part of the prompt"),
         HONOURED("reasoning_content", PARAM_STRING, 0, 0, "where the template keeps it: between calls"),
+        HARMLESS("parsed", "a client's own copy of the content"),
         HARMLESS("type", "of an item of /v1/responses"),
         HARMLESS("id", "of an item of /v1/responses"),
         HARMLESS("status", "of an item of /v1/responses"),

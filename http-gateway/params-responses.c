@@ -36,6 +36,7 @@ static const struct param call_rows[] = {
         HONOURED("name", PARAM_STRING, 0, 0, "required"),
         HONOURED("namespace", PARAM_STRING, 0, 0, "of the function"),
         HONOURED("arguments", PARAM_STRING, 0, 0, "required: an object's text"),
+        HARMLESS("parsed_arguments", "a client's own copy of the arguments"),
         HARMLESS("id", "not used"),
         HARMLESS("status", "not used"),
 };

@@ -6,6 +6,8 @@ static const struct param part_rows[] = {
         HONOURED("text", PARAM_STRING, 0, 0, "required"),
         HARMLESS("annotations", "not part of the prompt"),
         HARMLESS("logprobs", "not part of the prompt"),
+        HARMLESS("parsed", "a client's own copy of the text"),
+        HARMLESS("parsed_output", "a client's own copy of the text"),
         OBJECT("cache_control", PARAM_HARMLESS, &params_cache_control, "every prompt is cached"),
         REFUSED("citations", NEUTRAL_EMPTY | NEUTRAL_FALSE, "nothing is cited"),
 };
@@ -37,6 +39,7 @@ TABLE(params_call, "A call in a message", "messages[].tool_calls[].", call_rows)
 static const struct param call_function_rows[] = {
         HONOURED("name", PARAM_STRING, 0, 0, "required"),
         HONOURED("arguments", PARAM_ANY, 0, 0, "an object, or its text"),
+        HARMLESS("parsed_arguments", "a client's own copy of the arguments"),
         HARMLESS("index", "calls are in order"),
 };
 TABLE(params_call_function, "A call's function", "messages[].tool_calls[].function.", call_function_rows);

@@ -150,6 +150,11 @@ static int item_take(struct items *in, const json_t *item, size_t i, struct fail
                 return call_take(in, item, f);
         if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)
                 return answer_take(in, item, f);
+        if (strcmp(type, "item_reference") == 0)
+                return failure_set(f, 400, "unsupported_parameter", "input",
+                                   "'%s' is of type 'item_reference', and no earlier response is kept here: send the "
+                                   "item itself (in clients that have it, set store to false)",
+                                   in->where);
         return failure_set(f, 400, "unsupported_parameter", "input",
                            "'%s' is of type '%.40s'; message, reasoning, function_call, function_call_output, "
                            "custom_tool_call and custom_tool_call_output are taken",

@@ -484,6 +484,23 @@ def names_of_tools():
 
 
 @test
+def copies_of_clients():
+    """What a client's parser puts into an answer comes back with it."""
+    one = {"role": "assistant", "content": [{"type": "text", "text": "{}", "parsed": {}}], "parsed": {}, "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}", "parsed_arguments": {}}}]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "sun"}
+    item = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}", "parsed_arguments": {}}
+    block = {"role": "assistant", "content": [{"type": "text", "text": "{}", "parsed_output": {}}]}
+    with FakeDaemon([{"text": b"Yes"}]) as fake, Gateway(fake) as g:
+        for path, body in (("/v1/chat/completions", {"messages": HI + [one, result]}),
+                           ("/v1/responses", {"input": HI + [item, {"type": "function_call_output", "call_id": "c1",
+                                                                    "output": "sun"}]}),
+                           ("/v1/messages", {"messages": HI + [block] + HI, "max_tokens": 9})):
+            g.post(path, {"model": "tale", **body})
+            check(len(fake.asked[-1]["chat"]) == 3, path, fake.asked[-1])
+
+
+@test
 def too_long():
     """In the words that agents look for, each provider's."""
     long = "king " * 5000
