@@ -84,41 +84,12 @@ bool tdm_vk_switch_is(enum tdm_vk_switch which, const char *word);
 
 /* ---- pipeline.c ---- */
 
+#define SHADER(name, text, symbol) TDM_VK_##name,
 enum tdm_vk_shader {
-        TDM_VK_EMBED,
-        TDM_VK_REPACK,
-        TDM_VK_REPACK_SUBBLOCK, /* of the types of engine/weights/subblock.h */
-        TDM_VK_NORM,
-        TDM_VK_MATVEC,
-        TDM_VK_MATVEC_GELU,      /* a single row's gate and up, and the activation */
-        TDM_VK_MATVEC_SUBBLOCK,  /* of the types of engine/weights/subblock.h */
-        TDM_VK_MATMUL_INT8,      /* the same bits for some rows at once, where the device has integer matrix units */
-        TDM_VK_MATMUL_INT8_WIDE, /* and for hundreds */
-        TDM_VK_MATMUL_INT8_ANY,  /* the same on units of a shape that the device names, of other types too */
-        TDM_VK_BOUND,
-        TDM_VK_MATVEC_F16,         /* up to four rows of f16, where the device has f16 matrix units */
-        TDM_VK_MATMUL_F16,         /* up to 32 */
-        TDM_VK_MATMUL_F16_WIDE,    /* and hundreds */
-        TDM_VK_MATVEC_F16_EXPERTS, /* the same three for experts */
-        TDM_VK_MATMUL_F16_EXPERTS,
-        TDM_VK_MATMUL_F16_WIDE_EXPERTS,
-        TDM_VK_ROTATE,
-        TDM_VK_ATTEND,
-        TDM_VK_ATTEND_F16,      /* of a single row, where the device has f16 matrix units */
-        TDM_VK_ATTEND_F16_WIDE, /* and of many */
-        TDM_VK_MERGE,
-        TDM_VK_STREAMS, /* what it does where there are several streams */
-        TDM_VK_SIDE,    /* what a layer does beside attention and FFN */
-        TDM_VK_GELU,
-        TDM_VK_ROUTER,         /* the numbers that experts are chosen by, of weights of F32 */
-        TDM_VK_CHOOSE,         /* a row's experts */
-        TDM_VK_GROUP,          /* rows by expert */
-        TDM_VK_MATVEC_EXPERTS, /* of any type */
-        TDM_VK_SUM_EXPERTS,
-        TDM_VK_LOGITS, /* what the sampler wants to know of all of them */
-        TDM_VK_GATHER, /* those that it wants to see */
+#include "gpu-worker/vulkan/shaders/common/kernels.def"
         TDM_VK_N_SHADERS
 };
+#undef SHADER
 #define TDM_VK_N_CONSTANTS 4
 
 static inline bool tdm_vk_experts_f16_kernel(enum tdm_vk_shader shader)
@@ -141,7 +112,7 @@ struct tdm_vk_pipeline {
         VkPipeline pipeline;
         bool tried, proven; /* kernels for matrix units: whether it gives the bits of its reference on this device
                              * (proof/) */
-        char name[48];      /* for profiles */
+        char name[64];      /* for profiles */
         uint64_t profile_n, profile_ns;
 };
 /* For tests: code in which matrix units are emulated (shaders/common/units-emulated.glsl, units-any.glsl), of a
@@ -164,6 +135,9 @@ int tdm_vk_pipelines_compile(struct tdm_vk_device *device, struct tdm_error *err
  * name is set, and what is returned has no pipeline: what would dispatch it must not. */
 struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum tdm_vk_shader shader, uint32_t c0,
                                             uint32_t c1, uint32_t c2, uint32_t c3);
+/* In place of one that no table knows: told of by device->missing under this name, and has no pipeline. */
+struct tdm_vk_pipeline *tdm_vk_pipeline_missing(struct tdm_vk_device *device, const char *format, ...)
+        __attribute__((format(printf, 2, 3)));
 /* Whether all that were asked for since the last check were there: 0 or TDM_E_DEVICE_FAULT, which names one. */
 int tdm_vk_pipelines_check(struct tdm_vk_device *device, struct tdm_error *err);
 /* One that the driver could compile; else NULL. */

@@ -1,6 +1,7 @@
 /* Kernels: one row of the table for each shader, one pipeline for each set of specialization constants that a model
  * needs. All are compiled when a model is loaded. */
 #include <assert.h>
+#include <stdarg.h>
 
 #include "engine/host/kernels.h"
 #include "engine/weights/subblock.h"
@@ -22,70 +23,42 @@ struct shader {
         const char *name;
         const uint32_t *code, *end;
 };
-#define SHADER(name, symbol)                                                                                           \
+#define SHADER_CODE(name, symbol)                                                                                      \
         {                                                                                                              \
                 name, tdm_spirv_##symbol, tdm_spirv_##symbol##_end                                                     \
         }
+#define SHADER(number, name, symbol) [TDM_VK_##number] = SHADER_CODE(name, symbol),
 static const struct shader shaders[TDM_VK_N_SHADERS] = {
-        [TDM_VK_EMBED] = SHADER("embed", embed),
-        [TDM_VK_REPACK] = SHADER("repack", repack),
-        [TDM_VK_REPACK_SUBBLOCK] = SHADER("repack-subblock", repack_subblock),
-        [TDM_VK_NORM] = SHADER("norm", norm),
-        [TDM_VK_MATVEC] = SHADER("matvec", matvec),
-        [TDM_VK_MATVEC_GELU] = SHADER("matvec-gelu", matvec_gelu),
-        [TDM_VK_MATVEC_SUBBLOCK] = SHADER("matvec-subblock", matvec_subblock),
-        [TDM_VK_MATMUL_INT8_WIDE] = SHADER("matmul-int8-wide", matmul_int8_wide),
-        [TDM_VK_MATMUL_INT8] = SHADER("matmul-int8", matmul_int8),
-        [TDM_VK_MATMUL_INT8_ANY] = SHADER("matmul-int8-any", matmul_int8_any),
-        [TDM_VK_BOUND] = SHADER("bound", bound),
-        [TDM_VK_MATVEC_F16] = SHADER("matvec-f16", matvec_f16),
-        [TDM_VK_MATMUL_F16] = SHADER("matmul-f16", matmul_f16),
-        [TDM_VK_MATMUL_F16_WIDE] = SHADER("matmul-f16-wide", matmul_f16_wide),
-        [TDM_VK_MATVEC_F16_EXPERTS] = SHADER("matvec-f16-experts", matvec_f16_experts),
-        [TDM_VK_MATMUL_F16_EXPERTS] = SHADER("matmul-f16-experts", matmul_f16_experts),
-        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = SHADER("matmul-f16-wide-experts", matmul_f16_wide_experts),
-        [TDM_VK_ROTATE] = SHADER("rotate", rotate),
-        [TDM_VK_ATTEND] = SHADER("attend", attend),
-        [TDM_VK_ATTEND_F16] = SHADER("attend-f16", attend_f16),
-        [TDM_VK_ATTEND_F16_WIDE] = SHADER("attend-f16-wide", attend_f16_wide),
-        [TDM_VK_MERGE] = SHADER("merge", merge),
-        [TDM_VK_GELU] = SHADER("gelu", gelu),
-        [TDM_VK_CHOOSE] = SHADER("choose", choose),
-        [TDM_VK_ROUTER] = SHADER("router", router),
-        [TDM_VK_GROUP] = SHADER("group", group),
-        [TDM_VK_MATVEC_EXPERTS] = SHADER("matvec-experts", matvec_experts),
-        [TDM_VK_SUM_EXPERTS] = SHADER("sum-experts", sum_experts),
-        [TDM_VK_STREAMS] = SHADER("streams", streams),
-        [TDM_VK_SIDE] = SHADER("side", side),
-        [TDM_VK_LOGITS] = SHADER("logits", logits),
-        [TDM_VK_GATHER] = SHADER("gather", gather),
+#include "gpu-worker/vulkan/shaders/common/kernels.def"
 };
+#undef SHADER
 /* The same kernels for weights of the types of engine/weights/subblock.h. */
 static const struct shader subblock_shaders[TDM_VK_N_SHADERS] = {
-        [TDM_VK_MATMUL_INT8_ANY] = SHADER("matmul-int8-any-subblock", matmul_int8_any_subblock),
-        [TDM_VK_MATVEC_F16] = SHADER("matvec-f16-subblock", matvec_f16_subblock),
-        [TDM_VK_MATMUL_F16] = SHADER("matmul-f16-subblock", matmul_f16_subblock),
-        [TDM_VK_MATMUL_F16_WIDE] = SHADER("matmul-f16-wide-subblock", matmul_f16_wide_subblock),
-        [TDM_VK_MATVEC_F16_EXPERTS] = SHADER("matvec-f16-subblock-experts", matvec_f16_subblock_experts),
-        [TDM_VK_MATMUL_F16_EXPERTS] = SHADER("matmul-f16-subblock-experts", matmul_f16_subblock_experts),
-        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] = SHADER("matmul-f16-wide-subblock-experts", matmul_f16_wide_subblock_experts),
+        [TDM_VK_MATMUL_INT8_ANY] = SHADER_CODE("matmul-int8-any-subblock", matmul_int8_any_subblock),
+        [TDM_VK_MATVEC_F16] = SHADER_CODE("matvec-f16-subblock", matvec_f16_subblock),
+        [TDM_VK_MATMUL_F16] = SHADER_CODE("matmul-f16-subblock", matmul_f16_subblock),
+        [TDM_VK_MATMUL_F16_WIDE] = SHADER_CODE("matmul-f16-wide-subblock", matmul_f16_wide_subblock),
+        [TDM_VK_MATVEC_F16_EXPERTS] = SHADER_CODE("matvec-f16-subblock-experts", matvec_f16_subblock_experts),
+        [TDM_VK_MATMUL_F16_EXPERTS] = SHADER_CODE("matmul-f16-subblock-experts", matmul_f16_subblock_experts),
+        [TDM_VK_MATMUL_F16_WIDE_EXPERTS] =
+                SHADER_CODE("matmul-f16-wide-subblock-experts", matmul_f16_wide_subblock_experts),
 };
 
 /* The same where no kernel waits for another (common.glsl). */
 static const struct shader unchained_shaders[TDM_VK_N_SHADERS] = {
-        [TDM_VK_NORM] = SHADER("norm", norm_unchained),
-        [TDM_VK_MATVEC] = SHADER("matvec", matvec_unchained),
-        [TDM_VK_MATVEC_GELU] = SHADER("matvec-gelu", matvec_gelu_unchained),
-        [TDM_VK_MATVEC_SUBBLOCK] = SHADER("matvec-subblock", matvec_subblock_unchained),
-        [TDM_VK_ATTEND] = SHADER("attend", attend_unchained),
-        [TDM_VK_ROUTER] = SHADER("router", router_unchained),
-        [TDM_VK_MATVEC_EXPERTS] = SHADER("matvec-experts", matvec_experts_unchained),
+        [TDM_VK_NORM] = SHADER_CODE("norm", norm_unchained),
+        [TDM_VK_MATVEC] = SHADER_CODE("matvec", matvec_unchained),
+        [TDM_VK_MATVEC_GELU] = SHADER_CODE("matvec-gelu", matvec_gelu_unchained),
+        [TDM_VK_MATVEC_SUBBLOCK] = SHADER_CODE("matvec-subblock", matvec_subblock_unchained),
+        [TDM_VK_ATTEND] = SHADER_CODE("attend", attend_unchained),
+        [TDM_VK_ROUTER] = SHADER_CODE("router", router_unchained),
+        [TDM_VK_MATVEC_EXPERTS] = SHADER_CODE("matvec-experts", matvec_experts_unchained),
 };
 
 /* matvec-f16.comp for several rows: of weights as above, and of those of sub-blocks. */
 static const struct shader rows_shaders[2] = {
-        SHADER("matvec-f16-rows", matvec_f16_rows),
-        SHADER("matvec-f16-rows-subblock", matvec_f16_rows_subblock),
+        SHADER_CODE("matvec-f16-rows", matvec_f16_rows),
+        SHADER_CODE("matvec-f16-rows-subblock", matvec_f16_rows_subblock),
 };
 
 struct tdm_vk_code (*tdm_vk_emulated_code)(enum tdm_vk_shader shader, bool subblock);
@@ -122,6 +95,17 @@ struct tdm_vk_pipeline *tdm_vk_pipeline_get(struct tdm_vk_device *device, enum t
         device->missing = (struct tdm_vk_pipeline){ .shader = shader, .constants = { c0, c1, c2, c3 } };
         snprintf(device->missing.name, sizeof(device->missing.name), "%s-%u-%u-%u-%u",
                  shader_of(device, shader, device->missing.constants)->name, c0, c1, c2, c3);
+        return &device->missing;
+}
+
+struct tdm_vk_pipeline *tdm_vk_pipeline_missing(struct tdm_vk_device *device, const char *format, ...)
+{
+        va_list args;
+
+        device->missing = (struct tdm_vk_pipeline){ .shader = TDM_VK_N_SHADERS };
+        va_start(args, format);
+        vsnprintf(device->missing.name, sizeof(device->missing.name), format, args);
+        va_end(args);
         return &device->missing;
 }
 

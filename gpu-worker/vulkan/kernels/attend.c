@@ -74,7 +74,7 @@ bool tdm_vk_attend_rotates(const struct tdm_vk_model *m)
 
         for (uint32_t i = 0; i < m->program->n_ops; i++)
                 if (m->program->ops[i].kind == TDM_VK_OP_ATTEND &&
-                    !tdm_vk_op_kernel(m, &m->program->ops[i], TDM_VK_PART_ALL, &class, NULL, NULL))
+                    !tdm_vk_op_kernel_if_any(m, &m->program->ops[i], TDM_VK_PART_ALL, &class, NULL, NULL))
                         return false;
         return true;
 }

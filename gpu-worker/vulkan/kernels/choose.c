@@ -170,6 +170,18 @@ static unsigned experts_gate_up_kernels(const struct tdm_vk_model *m, const stru
 
 /* ---- all ---- */
 
+#define OWN_KERNEL(kind, kernel) [TDM_VK_OP_##kind] = TDM_VK_##kernel,
+
+/* That of a kind whose row in program.h names it. */
+static unsigned own_kernel(const struct tdm_vk_op *op, struct tdm_vk_kernel *ret)
+{
+        static const enum tdm_vk_shader own[] = { TDM_VK_OPS(OWN_KERNEL) };
+
+        return own[op->kind] == TDM_VK_N_SHADERS ?
+                       0 :
+                       one_kernel(ret, own[op->kind], op->variant, op->n_matrices ? op->matrices[0]->act : 0, 0);
+}
+
 unsigned tdm_vk_op_kernels(const struct tdm_vk_model *m, const struct tdm_vk_op *op, unsigned part,
                            const struct tdm_vk_class *class, struct tdm_vk_kernel ret[TDM_VK_CANDIDATES])
 {
@@ -200,21 +212,17 @@ unsigned tdm_vk_op_kernels(const struct tdm_vk_model *m, const struct tdm_vk_op 
         switch (op->kind) {
         case TDM_VK_OP_EMBED:
                 return one_kernel(ret, TDM_VK_EMBED, op->matrices[0]->type, 0, 0);
-        case TDM_VK_OP_SIDE:
-                return one_kernel(ret, TDM_VK_SIDE, op->variant, op->n_matrices ? op->matrices[0]->act : 0, 0);
         case TDM_VK_OP_STREAMS:
                 return one_kernel(ret, TDM_VK_STREAMS, op->variant, 0, 0);
         case TDM_VK_OP_ACTIVATE:
                 return one_kernel(ret, TDM_VK_GELU, tdm_vk_op_layer(m, op)->activation, op->matrices[0]->act, 0);
         case TDM_VK_OP_EXPERTS_DOWN:
                 return expert_kernels(m, op, 0, false, class, ret);
-        case TDM_VK_OP_EXPERTS_SUM:
-                return one_kernel(ret, TDM_VK_SUM_EXPERTS, 0, 0, 0);
         case TDM_VK_OP_HEAD_NORM:
                 return one_kernel(ret, TDM_VK_NORM, tdm_vk_has_streams(m) ? 0 : TDM_VK_NORM_GATHER,
                                   op->matrices[0]->act, tdm_vk_norm_per(m));
         default:
-                return 0;
+                return own_kernel(op, ret);
         }
 }
 
@@ -230,8 +238,9 @@ const struct tdm_vk_kernel *tdm_vk_kernel_chosen(struct tdm_vk_device *device, c
         return NULL;
 }
 
-struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *m, const struct tdm_vk_op *op, unsigned part,
-                                         const struct tdm_vk_class *class, uint32_t *ret_panels, uint32_t *ret_rows)
+struct tdm_vk_pipeline *tdm_vk_op_kernel_if_any(const struct tdm_vk_model *m, const struct tdm_vk_op *op, unsigned part,
+                                                const struct tdm_vk_class *class, uint32_t *ret_panels,
+                                                uint32_t *ret_rows)
 {
         struct tdm_vk_kernel kernels[TDM_VK_CANDIDATES];
         const struct tdm_vk_kernel *k =
@@ -245,6 +254,29 @@ struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *m, const str
                 *ret_rows = k->rows;
         return tdm_vk_pipeline_get(m->device, k->shader, k->constants[0], k->constants[1], k->constants[2],
                                    k->constants[3]);
+}
+
+struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *m, const struct tdm_vk_op *op, unsigned part,
+                                         const struct tdm_vk_class *class, uint32_t *ret_panels, uint32_t *ret_rows)
+{
+        struct tdm_vk_pipeline *pipeline = tdm_vk_op_kernel_if_any(m, op, part, class, ret_panels, ret_rows);
+
+        if (pipeline)
+                return pipeline;
+        if (ret_panels)
+                *ret_panels = 1;
+        if (ret_rows)
+                *ret_rows = 1;
+        return tdm_vk_pipeline_missing(m->device, "of part %u of the operation %s", part, tdm_vk_op_name(op->kind));
+}
+
+#define OP_NAME(kind, kernel) [TDM_VK_OP_##kind] = #kind,
+
+const char *tdm_vk_op_name(enum tdm_vk_op_kind kind)
+{
+        static const char *const names[] = { TDM_VK_OPS(OP_NAME) };
+
+        return names[kind];
 }
 
 /* ---- flagged words ---- */

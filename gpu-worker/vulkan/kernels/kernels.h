@@ -65,11 +65,17 @@ enum tdm_vk_part {
         TDM_VK_PART_GROUP = 5,
         TDM_VK_N_PARTS = 6,
 };
-/* The kernel that a part of an operation takes, and what one workgroup makes (may be NULL). NULL: it has no such part
- * in this class. All are compiled when a model is loaded, and then this cannot fail: one that was not has no pipeline,
+/* The kernel that a part of an operation takes, and what one workgroup makes (may be NULL). All are compiled when a model
+ * is loaded, and then this cannot fail. A kernel that was not compiled, or that choose.c does not know, has no pipeline,
  * and tdm_vk_pipelines_check() names it. */
 struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *model, const struct tdm_vk_op *op, unsigned part,
                                          const struct tdm_vk_class *class, uint32_t *ret_panels, uint32_t *ret_rows);
+/* The same of a part that not every class has; NULL: this class does without. */
+struct tdm_vk_pipeline *tdm_vk_op_kernel_if_any(const struct tdm_vk_model *model, const struct tdm_vk_op *op,
+                                                unsigned part, const struct tdm_vk_class *class, uint32_t *ret_panels,
+                                                uint32_t *ret_rows);
+/* "EXPERTS_SUM", for messages. */
+const char *tdm_vk_op_name(enum tdm_vk_op_kind kind);
 /* Whether a product reads and leaves flagged words where the recording does. */
 bool tdm_vk_op_is_flagged(const struct tdm_vk_op *op, const struct tdm_vk_class *class);
 /* Whether all operations of the model's layers do, in steps of this many rows: of one row as far as attention

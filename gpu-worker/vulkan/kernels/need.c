@@ -100,13 +100,21 @@ static int pass_op(struct pass *pass, const struct tdm_vk_op *op, struct tdm_err
         unsigned n_classes = list_classes(pass->m, op, classes);
         int r = 0;
 
-        for (unsigned i = 0; i < n_classes && r == 0; i++)
+        for (unsigned i = 0; i < n_classes && r == 0; i++) {
+                bool has_any = false;
+
                 for (unsigned part = 0; part < TDM_VK_N_PARTS && r == 0; part++) {
                         unsigned n = tdm_vk_op_kernels(pass->m, op, part, &classes[i], kernels);
 
+                        has_any = has_any || n > 0;
                         if (n > 0 && (!pass->only_single || classes[i].n_rows == 1))
                                 r = pass->each(pass, kernels, n, err);
                 }
+                if (r == 0 && !has_any && !classes[i].is_flagged) /* few flagged rows may have none: few-rows.c */
+                        r = tdm_error_set(err, TDM_E_DEVICE_FAULT,
+                                          "vulkan device: no kernel computes the operation %s of %u rows",
+                                          tdm_vk_op_name(op->kind), classes[i].n_rows);
+        }
         return r;
 }
 

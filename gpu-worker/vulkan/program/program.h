@@ -12,24 +12,29 @@
 
 #include "gpu-worker/vulkan/model/model.h"
 
-enum tdm_vk_op_kind {
-        TDM_VK_OP_EMBED,           /* y = the tokens' rows of the embedding */
-        TDM_VK_OP_NORM,            /* the norm of the hidden rows, rounded for each of the matrices */
-        TDM_VK_OP_ADD,             /* hidden rows += TDM_VK_Y with its bias, or the norm of that */
-        TDM_VK_OP_SIDE,            /* one of those in shaders/norm/side.comp: `variant` says which */
-        TDM_VK_OP_STREAMS,         /* the same in shaders/norm/streams.comp */
-        TDM_VK_OP_MULTIPLY,        /* y = rounded rows times matrices, all with the same input */
-        TDM_VK_OP_DOWN,            /* y = the FFN's hidden values times a matrix */
-        TDM_VK_OP_ATTEND,          /* rotates heads in TDM_VK_Y, caches keys and values; leaves rows for the matrix */
-        TDM_VK_OP_GATE_UP,         /* gate, up and the activation leave rows for the third matrix */
-        TDM_VK_OP_ACTIVATE,        /* the activation of gate and up in x leaves rows for the matrix */
-        TDM_VK_OP_ROUTE,           /* the router's numbers, each row's experts, and lists of rows by expert */
-        TDM_VK_OP_EXPERTS_GATE_UP, /* as GATE_UP, for each slot */
-        TDM_VK_OP_EXPERTS_DOWN,    /* as DOWN, for each slot */
-        TDM_VK_OP_EXPERTS_SUM,     /* y = the sum of a row's slots */
-        TDM_VK_OP_HEAD_NORM,       /* as NORM, of the rows that want logits */
-        TDM_VK_OP_LOGITS,          /* what the sampler looks at comes to the host */
-};
+/* The kinds of operations, a row each: X(kind, kernel). Where one kernel computes an operation for all classes of rows,
+ * the row names it (shaders/common/kernels.def): its first constant is `variant`, its second the form of the rows that
+ * it leaves for matrices[0]. Of all other kinds, N_SHADERS here, kernels/choose.c says the kernels. */
+#define TDM_VK_OPS(X)                                                                                                  \
+        X(EMBED, N_SHADERS)    /* y = the tokens' rows of the embedding */                                             \
+        X(NORM, N_SHADERS)     /* the norm of the hidden rows, rounded for each of the matrices */                     \
+        X(ADD, N_SHADERS)      /* hidden rows += TDM_VK_Y with its bias, or the norm of that */                        \
+        X(SIDE, SIDE)          /* one of those in shaders/norm/side.comp: `variant` says which */                      \
+        X(STREAMS, N_SHADERS)  /* the same in shaders/norm/streams.comp */                                             \
+        X(MULTIPLY, N_SHADERS) /* y = rounded rows times matrices, all with the same input */                          \
+        X(DOWN, N_SHADERS)     /* y = the FFN's hidden values times a matrix */                                        \
+        X(ATTEND, N_SHADERS)   /* rotates heads in TDM_VK_Y, caches keys and values; leaves rows for the matrix */     \
+        X(GATE_UP, N_SHADERS)  /* gate, up and the activation leave rows for the third matrix */                       \
+        X(ACTIVATE, N_SHADERS) /* the activation of gate and up in x leaves rows for the matrix */                     \
+        X(ROUTE, N_SHADERS)    /* the router's numbers, each row's experts, and lists of rows by expert */             \
+        X(EXPERTS_GATE_UP, N_SHADERS) /* as GATE_UP, for each slot */                                                  \
+        X(EXPERTS_DOWN, N_SHADERS)    /* as DOWN, for each slot */                                                     \
+        X(EXPERTS_SUM, SUM_EXPERTS)   /* y = the sum of a row's slots */                                               \
+        X(HEAD_NORM, N_SHADERS)       /* as NORM, of the rows that want logits */                                      \
+        X(LOGITS, N_SHADERS)          /* what the sampler looks at comes to the host */
+
+#define TDM_VK_OP_KIND(kind, kernel) TDM_VK_OP_##kind,
+enum tdm_vk_op_kind { TDM_VK_OPS(TDM_VK_OP_KIND) };
 
 /* How many rows an operation has. A tile is tdm_vk_model.tile_rows rows of a step, or what is left: they go through a
  * block together. */

@@ -8,7 +8,7 @@
 static struct tdm_vk_pipeline *rotating_kernel(const struct emitter *e, const struct tdm_vk_op *op,
                                                const struct tdm_vk_class *class)
 {
-        struct tdm_vk_pipeline *pipeline = tdm_vk_op_kernel(e->m, op, TDM_VK_PART_ALL, class, NULL, NULL);
+        struct tdm_vk_pipeline *pipeline = tdm_vk_op_kernel_if_any(e->m, op, TDM_VK_PART_ALL, class, NULL, NULL);
 
         return pipeline && chain_takes(&e->chain, pipeline) ? pipeline : NULL;
 }
@@ -159,7 +159,7 @@ void emit_route(struct emitter *e, const struct tdm_vk_op *op)
                                                  .n_experts = x->n,
                                                  .n_used = x->n_used,
                                                  .item_rows = tdm_vk_item_rows(x, e->n_rows) };
-        struct tdm_vk_pipeline *grouping = tdm_vk_op_kernel(m, op, TDM_VK_PART_GROUP, &class, NULL, NULL);
+        struct tdm_vk_pipeline *grouping = tdm_vk_op_kernel_if_any(m, op, TDM_VK_PART_GROUP, &class, NULL, NULL);
 
         multiply_router(e, op, &class);
         emit_dispatch(e, tdm_vk_op_kernel(m, op, TDM_VK_PART_CHOOSE, &class, NULL, NULL), &choose, sizeof(choose),

@@ -213,7 +213,7 @@ static void emit_gate_up(struct emitter *e, const struct tdm_vk_op *op)
         unsigned flags = e->is_flagged ? READS_FLAGS : 0;
         struct tdm_vk_matmul_push push;
         uint32_t panels, rows;
-        struct tdm_vk_pipeline *fused = tdm_vk_op_kernel(e->m, op, TDM_VK_PART_FUSED, &class, &panels, &rows);
+        struct tdm_vk_pipeline *fused = tdm_vk_op_kernel_if_any(e->m, op, TDM_VK_PART_FUSED, &class, &panels, &rows);
 
         if (!fused) {
                 emit_product(e, op, 2, &class);
@@ -281,7 +281,7 @@ static void emit_norm(struct emitter *e, const struct tdm_vk_op *op, const struc
         if (forms == (1u << TDM_VK_ACT_F32 | 1u << TDM_VK_ACT_F16)) /* of experts: one kernel leaves both */
                 push.beside = m->rounded.acts[TDM_VK_ACT_F32].address;
         for (uint32_t act = 0; act <= TDM_VK_ACT_NONE; act++) {
-                struct tdm_vk_pipeline *pipeline = tdm_vk_op_kernel(m, op, act, &class, NULL, NULL);
+                struct tdm_vk_pipeline *pipeline = tdm_vk_op_kernel_if_any(m, op, act, &class, NULL, NULL);
 
                 if (!pipeline)
                         continue;

@@ -14,6 +14,7 @@
 
 static _Atomic uint64_t heartbeat;
 static struct tdm_vk_model *loading;
+static void (*on_loaded)(struct tdm_vk_model *model); /* what a test does with a model that is loaded */
 
 /* Loads a model and unloads it. Returns what the load returns. */
 static int load_model(const char *size, uint32_t type, uint32_t more_type, struct tdm_error *err)
@@ -35,11 +36,14 @@ static int load_model(const char *size, uint32_t type, uint32_t more_type, struc
         assert_int_equal(ops.open(&device, &config, err), 0);
         loading = NULL;
         r = ops.load_begin(device, &model_config, &model, err);
-        assert_int_equal(r, 0);
+        if (r != 0)
+                fail_msg("%s", err->message);
         loading = (struct tdm_vk_model *)model;
         r = ops.load_weights(model, UINT64_MAX, err);
         if (r == 0)
                 r = ops.load_end(model, err);
+        if (r == 0 && on_loaded)
+                on_loaded(loading);
         dry_device_on_begin(NULL);
         ops.model_unload(model);
         ops.close(device);
@@ -107,10 +111,66 @@ static void planted_op_fails_the_load(void **state)
         assert_non_null(strstr(err.message, "the kernel side-4-0-0-0 was not compiled at load"));
 }
 
+/* A product without a matrix is an operation that choose.c has no kernel for. */
+static const struct tdm_vk_op no_kernel = { .kind = TDM_VK_OP_MULTIPLY, .layer = UINT32_MAX };
+
+static void check_op_without_kernel(struct tdm_vk_model *m)
+{
+        struct tdm_vk_program *p = m->program;
+        struct tdm_error err = { 0 };
+
+        assert_true(p->n_ops < p->n_max);
+        p->ops[p->n_ops++] = no_kernel;
+        assert_int_equal(tdm_vk_kernels_prepare_rest(m, &err), TDM_E_DEVICE_FAULT);
+        p->n_ops--;
+        assert_non_null(strstr(err.message, "no kernel computes the operation MULTIPLY of 1 rows"));
+        assert_int_equal(tdm_vk_kernels_prepare_rest(m, &err), 0);
+}
+
+static void op_without_kernel_fails_the_load(void **state)
+{
+        struct tdm_error err = { 0 };
+
+        (void)state;
+        set_switches("off", "off", "off", "");
+        on_loaded = check_op_without_kernel;
+        assert_int_equal(load_model("tiny", TDM_TYPE_Q8_0, TDM_TYPE_Q8_0, &err), 0);
+        on_loaded = NULL;
+}
+
+/* A recording asks for a part that choose.c does not know. */
+static void ask_for_part(VkCommandBuffer commands)
+{
+        const struct tdm_vk_class class = { .n_rows = 1 };
+        uint32_t panels = 0, rows = 0;
+
+        if (!loading || !loading->recordings || commands != loading->recordings[0].commands)
+                return;
+        assert_null(tdm_vk_op_kernel_if_any(loading, &no_kernel, 2, &class, &panels, &rows));
+        assert_null(tdm_vk_op_kernel(loading, &no_kernel, 2, &class, &panels, &rows)->pipeline);
+        assert_int_equal(panels, 1);
+        assert_int_equal(rows, 1);
+}
+
+static void part_without_kernel_fails_the_load(void **state)
+{
+        struct tdm_error err = { 0 };
+
+        (void)state;
+        set_switches("off", "off", "off", "");
+        dry_device_on_begin(ask_for_part);
+        assert_int_equal(load_model("tiny", TDM_TYPE_Q8_0, TDM_TYPE_Q8_0, &err), TDM_E_DEVICE_FAULT);
+        assert_non_null(strstr(err.message, "the kernel of part 2 of the operation MULTIPLY was not compiled"));
+}
+
 int main(void)
 {
-        const struct CMUnitTest tests[] = { cmocka_unit_test(all_is_compiled),
-                                            cmocka_unit_test(planted_op_fails_the_load) };
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(all_is_compiled),
+                cmocka_unit_test(planted_op_fails_the_load),
+                cmocka_unit_test(op_without_kernel_fails_the_load),
+                cmocka_unit_test(part_without_kernel_fails_the_load),
+        };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
