@@ -8,7 +8,7 @@
 #include "gpu-worker/vulkan/load/load.h"
 #include "gpu-worker/vulkan/run.h"
 
-/* Of the device's memory this much is left to buffers for work, an eighth between these bounds. */
+/* An eighth of the device's memory, between these bounds, is left to buffers for work. */
 #define WORK_BYTES_MIN (UINT64_C(128) << 20)
 #define WORK_BYTES_MAX (UINT64_C(1) << 30)
 

@@ -20,8 +20,8 @@ enum tdm_vk_units {
         TDM_VK_UNITS_F16,  /* 16 by 8 by 16, to f32 */
 };
 bool tdm_vk_matrix_units(const struct tdm_vk_device *device, enum tdm_vk_units units);
-/* Of the device's own list the units of bytes with the largest product, of a shape that matmul-int8-any.comp takes, in
- * subgroups of this many: TDM_VK_TILES_UNIT; 0: there are none. */
+/* The device lists its units. This returns those of bytes with the largest product, in a shape that
+ * matmul-int8-any.comp takes and in subgroups of this many, as TDM_VK_TILES_UNIT; 0: there are none. */
 uint32_t tdm_vk_matrix_units_any(const struct tdm_vk_device *device, uint32_t subgroup);
 /* What to enable with the extension whose name it returns. */
 const char *tdm_vk_matrix_feature(struct tdm_vk_matrix_features *features);

@@ -62,7 +62,7 @@ int tdm_vk_upload(struct tdm_vk_device *device, struct tdm_vk_buffer *to, uint64
 
 /* ---- switches.c ---- */
 
-/* Of the environment, for tests and comparisons: docs/gpu.md has what each does. */
+/* Variables of the environment, for tests and comparisons. docs/gpu.md says what each does. */
 enum tdm_vk_switch {
         TDM_VK_SWITCH_DEVICE,
         TDM_VK_SWITCH_MEMORY,
@@ -153,8 +153,8 @@ void tdm_vk_pipelines_forget(struct tdm_vk_device *device, unsigned first);
 
 /* ---- pipeline-cache.c ---- */
 
-/* Of a kernel of a single row, or of a few: kernels/tuned.c says what the numbers are. groups 0: of no kernel for rows
- * of F16. All 0: it is not used. */
+/* The shape of a kernel for a single row, or for a few. kernels/tuned.c says what the numbers are. groups 0: the kernel
+ * is not for rows of F16. All 0: the kernel is not used. */
 struct tdm_vk_shape {
         uint8_t panels, ahead, sets, groups;
 };

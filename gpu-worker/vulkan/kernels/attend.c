@@ -10,8 +10,8 @@ bool tdm_vk_attend_merges(const struct tdm_vk_model *m, uint32_t kind, bool many
                item_heads * m->kinds[kind].head_dim <= 1024 && m->tile_rows * m->hp.n_heads <= TDM_VK_ARRIVALS;
 }
 
-/* Of 16 queries, that a workgroup of ATTEND_F16_WIDE has; two of its four subgroups share one where a head has more
- * than 128 dimensions. */
+/* How many tiles of 16 queries a workgroup of ATTEND_F16_WIDE has. It has four subgroups. Two of them share a tile
+ * where a head has more than 128 dimensions. */
 static uint32_t f16_tiles(const struct tdm_vk_model *m)
 {
         return m->hp.head_dim > 128 ? 2 : 4;
@@ -37,7 +37,7 @@ struct tdm_vk_kernel tdm_vk_attend_kernel(const struct tdm_vk_model *m, uint32_t
                                                       form } };
 }
 
-/* Of rows that attend-f16.comp rotates itself; several: of one sequence. */
+/* The kernel for rows that attend-f16.comp rotates itself. several: they may be of one sequence. */
 static struct tdm_vk_kernel rotating_of(const struct tdm_vk_model *m, uint32_t kind, uint32_t out_act, bool several)
 {
         struct tdm_vk_kernel k = tdm_vk_attend_kernel(m, kind, false, m->kinds[kind].queries_heads, out_act);

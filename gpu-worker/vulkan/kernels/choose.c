@@ -12,7 +12,7 @@ static unsigned one_kernel(struct tdm_vk_kernel *ret, enum tdm_vk_shader shader,
 
 /* ---- norms ---- */
 
-/* Of an operation and, where it is fused, of the one behind it: the forms of rows that it leaves, a bit each. */
+/* The forms of rows that an operation leaves, a bit each. Where it is fused, the operation behind it says them. */
 static uint32_t norm_forms(const struct tdm_vk_model *m, const struct tdm_vk_op *op, const struct tdm_vk_class *class)
 {
         const struct tdm_vk_op *of = op;
@@ -61,7 +61,7 @@ static unsigned group_at(const struct tdm_vk_matrix *const *matrices, unsigned n
 
 bool tdm_vk_op_is_flagged(const struct tdm_vk_op *op, const struct tdm_vk_class *class)
 {
-        /* Of several rows the hidden values are too long for a workgroup's shared memory. */
+        /* The hidden values of several rows are too long for a workgroup's shared memory. */
         return class->is_flagged && op->rows == TDM_VK_ROWS_TILE && (op->kind != TDM_VK_OP_DOWN || class->n_rows == 1);
 }
 

@@ -96,7 +96,7 @@ static float scale_for(float bound)
         return ldexpf(1, TDM_MAX(TDM_MIN(exponent - 1, 100), -100));
 }
 
-/* Of gains or biases; 0: there are none. */
+/* The largest of a layer's gains or biases; 0: there are none. */
 static float largest_gain(const struct tdm_vk_model *m, enum tdm_tensor_kind kind, uint32_t layer)
 {
         const struct tdm_weights_tensor *t = find_tensor(m, kind, layer);
@@ -260,8 +260,8 @@ static int find_bounds(struct tdm_vk_model *m, const float **ret, struct tdm_err
         return tdm_vk_once_end(device, what, err);
 }
 
-/* Of matrices that one input goes into: their outputs are multiplied with one number. Weights are divided so that what
- * repack.comp stores of the largest scale is f16; a file with infinite ones is what it is. */
+/* Sets the scales of matrices that one input goes into: their outputs are multiplied with one number. Weights are
+ * divided so that what repack.comp stores of the largest scale fits f16. Infinite scales of a file stay infinite. */
 static void set_scales(struct tdm_vk_matrix *const *matrices, unsigned n, float x_scale, float largest_scale)
 {
         bool all_plain = true, has_bf16 = false;

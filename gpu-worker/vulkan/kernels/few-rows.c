@@ -27,7 +27,7 @@ enum tdm_vk_rows_forced tdm_vk_few_rows_forced(void)
                                                                TDM_VK_ROWS_FORCED_ON;
 }
 
-/* Of no matrix: type and n_panels have the sizes of attention too. */
+/* The key belongs to no matrix: its type and n_panels hold the sizes of attention too. */
 struct tdm_vk_tuned tdm_vk_few_rows_key(const struct tdm_vk_model *m, uint32_t rows)
 {
         return (struct tdm_vk_tuned){ .shader = TDM_VK_TUNED_ROWS(TDM_VK_ATTEND_F16, rows),

@@ -17,7 +17,7 @@ static uint32_t f16_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
         return TDM_DIV_UP(n_segments <= 14 ? 14u : TDM_VK_SEGMENTS, rounds);
 }
 
-/* Of s_table in shared memory (shaders/common/f16-subblock.glsl). */
+/* Bytes of s_table in shared memory (shaders/common/f16-subblock.glsl). */
 static uint32_t table_bytes(const struct tdm_vk_matrix *a)
 {
         uint32_t type = TDM_VK_FORM_TYPE(a->type);
@@ -82,7 +82,8 @@ static struct tdm_vk_kernel f16_single(const struct tdm_vk_device *device, const
         return k;
 }
 
-/* Of several rows: the shape that was found best, or where nothing was measured the first that fits. false: none. */
+/* The kernel for several rows: in the shape that was found best, or in the first that fits where nothing was measured.
+ * false: there is none. */
 static bool f16_rows(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                      uint32_t n_rows, uint32_t gelu, struct tdm_vk_kernel *ret)
 {
@@ -125,8 +126,8 @@ static bool f16_tuned(const struct tdm_vk_device *device, const struct tdm_vk_ma
         return ret->fits;
 }
 
-/* Of up to eight rows that are not flagged: the shape that was found best; in tests, without measuring, the first of
- * MATVEC_F16. false: none, and the rule's is taken. */
+/* The kernel for up to eight rows that are not flagged: in the shape that was found best; in tests, without measuring,
+ * in the first of MATVEC_F16. false: there is none, and the rule's shape is taken. */
 static bool f16_tile_tuned(const struct tdm_vk_device *device, const struct tdm_vk_matrix *a, uint32_t n_panels,
                            uint32_t n_rows, uint32_t gelu, struct tdm_vk_kernel *ret)
 {

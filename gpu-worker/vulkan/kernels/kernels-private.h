@@ -18,7 +18,7 @@ struct tdm_vk_kernel {
 
 /* ---- kernels.c ---- */
 
-/* Of this many rows: of a product with n_panels, and of a layer's gate, up and activation as one kernel. */
+/* The kernels for this many rows: for a product with n_panels; for a layer's gate, up and activation as one kernel. */
 unsigned tdm_vk_matrix_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
                                uint32_t n_rows, struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
 unsigned tdm_vk_gelu_kernels(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
@@ -39,7 +39,7 @@ unsigned tdm_vk_f16_kernels(const struct tdm_vk_device *device, const struct tdm
 unsigned tdm_vk_f16_rows_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first,
                                  uint32_t n_panels, uint32_t n_rows, uint32_t gelu,
                                  struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
-/* Of items of this many slots. gelu: of a layer's gate, with up beside it. */
+/* The kernel for items of this many slots. gelu: it is for a layer's gate, with up beside it. */
 struct tdm_vk_kernel tdm_vk_expert_kernel(const struct tdm_vk_device *device, const struct tdm_vk_matrix *matrix,
                                           uint32_t item_rows, uint32_t gelu);
 

@@ -158,7 +158,7 @@ static uint32_t int8_tiles(uint32_t n_rows)
         return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4;
 }
 
-/* PANELS of it, as many as registers hold: a workgroup takes about as long as that many and three more. */
+/* PANELS of it, at most as many as registers hold. A workgroup of n panels takes about as long as n + 3 of them. */
 static uint32_t int8_panels(uint32_t n_panels, uint32_t tiles)
 {
         uint32_t best = 1, least = UINT32_MAX;
@@ -195,7 +195,7 @@ static bool int8_takes(const struct tdm_vk_device *device, const struct tdm_vk_m
                !tdm_vk_is_f16(a);
 }
 
-/* Of 128 rows only where that pays, and not for 16-bit input, which has no room for as many. */
+/* A kernel for 128 rows is taken only where that pays, and never for 16-bit input, which has no room for 128 rows. */
 static unsigned int8_wide_kernels(const struct tdm_vk_matrix *a, uint32_t n_panels, uint32_t n_rows,
                                   struct tdm_vk_kernel *ret)
 {
@@ -249,7 +249,7 @@ void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_ma
                 row_groups = 4;
                 out_groups = 2;
         }
-        /* Of types with two minima a block, each subgroup loads both blocks of a panel. */
+        /* Where a type has two minima for each block, each subgroup loads both blocks of a panel. */
         assert(!halves || !info.has_min ||
                (ANY_BLOCKS == 2 &&
                 2 * out_groups * TDM_VK_TILES_N(device->units.any) % (16 * row_groups * out_groups) == 0));

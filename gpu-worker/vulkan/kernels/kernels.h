@@ -65,9 +65,9 @@ enum tdm_vk_part {
         TDM_VK_PART_GROUP = 5,
         TDM_VK_N_PARTS = 6,
 };
-/* The kernel that a part of an operation takes, and what one workgroup makes (may be NULL). All are compiled when a model
- * is loaded, and then this cannot fail. A kernel that was not compiled, or that choose.c does not know, has no pipeline,
- * and tdm_vk_pipelines_check() names it. */
+/* The kernel that a part of an operation takes, and what one workgroup makes (may be NULL). All are compiled when a
+ * model is loaded, and then this cannot fail. A kernel that was not compiled, or that choose.c does not know, has no
+ * pipeline, and tdm_vk_pipelines_check() names it. */
 struct tdm_vk_pipeline *tdm_vk_op_kernel(const struct tdm_vk_model *model, const struct tdm_vk_op *op, unsigned part,
                                          const struct tdm_vk_class *class, uint32_t *ret_panels, uint32_t *ret_rows);
 /* The same of a part that not every class has; NULL: this class does without. */
@@ -111,7 +111,7 @@ bool tdm_vk_f16_tile_shaped(const struct tdm_vk_device *device, const struct tdm
                             const struct tdm_vk_shape *shape, uint32_t gelu, uint32_t rows,
                             uint32_t ret[TDM_VK_N_CONSTANTS]);
 enum tdm_vk_shader tdm_vk_f16_tile_shader(const struct tdm_vk_shape *shape);
-/* Of experts whose rows are F16: slots of an item; whether gate, up and what follows them are one kernel. */
+/* For experts whose rows are F16: the slots of an item; whether gate, up and what follows them are one kernel. */
 uint32_t tdm_vk_f16_item_rows(const struct tdm_vk_experts *experts, uint32_t n_rows);
 bool tdm_vk_experts_fuse(const struct tdm_vk_experts *experts);
 
@@ -125,8 +125,8 @@ bool tdm_vk_attend_rotates(const struct tdm_vk_model *model);
 /* Once tensors' addresses are known: what that kernel wants to know of a layer. angles: of each kind, in bytes from a
  * step's rows on. */
 void tdm_vk_attend_rotations(struct tdm_vk_model *model, const uint32_t angles[TDM_VK_KINDS]);
-/* Of models with rows of F16: compiles and proves attention's kernels for f16 units, and sets attention.is_f16, and
- * how items are cut, where they can be used. */
+/* For models with rows of F16: compiles and proves attention's kernels for f16 units. Where they can be used, it sets
+ * attention.is_f16 and how items are cut. */
 int tdm_vk_kernels_attend_f16(struct tdm_vk_model *model, struct tdm_error *err);
 
 /* ---- f16-rows.c ---- */
@@ -158,8 +158,8 @@ enum tdm_vk_rows_forced {
 enum tdm_vk_rows_forced tdm_vk_few_rows_forced(void);
 /* For the plan: "; up to 2 flagged, 4 flagged, 8 apart", or "". */
 void tdm_vk_few_rows_describe(const struct tdm_vk_model *model, char *ret, size_t size);
-/* Of such a class: under which key it is kept whether its rows have an item each, and what was found; NULL: it was not
- * measured. */
+/* For such a class of rows it is measured whether each row has an item of its own: the key under which the result is
+ * kept, and the result; NULL: it was not measured. */
 struct tdm_vk_tuned tdm_vk_few_rows_key(const struct tdm_vk_model *model, uint32_t rows);
 const struct tdm_vk_tuned *tdm_vk_few_rows_known(const struct tdm_vk_model *model, uint32_t rows);
 

@@ -21,7 +21,7 @@ static const struct tdm_vk_shape matvec_shapes[] = { { 4, 1, 1 }, { 2, 2, 1 }, {
                                                        { 2, 7, 2, 11 }, { 2, 7, 3, 11 }, { 2, 7, 2, 6 },
                                                        { 2, 7, 2, 4 },  { 2, 7, 1, 4 },  { 2, 14, 3, 11 },
                                                        { 2, 8, 2, 11 } };
-/* Of several rows: more of a workgroup's shared memory is rows, so there is less for segments. */
+/* Shapes for several rows: more of a workgroup's shared memory is rows, so there is less for segments. */
 static const struct tdm_vk_shape rows_shapes[] = { { 1, 4, 3, 3 }, { 1, 4, 3, 4 }, { 1, 7, 3, 2 }, { 1, 4, 3, 2 },
                                                    { 1, 7, 4, 3 }, { 1, 7, 3, 4 }, { 1, 4, 4, 1 }, { 2, 4, 2, 2 },
                                                    { 1, 2, 3, 1 }, { 2, 7, 2, 2 }, { 1, 8, 3, 4 }, { 1, 14, 6, 4 } },
@@ -29,15 +29,17 @@ static const struct tdm_vk_shape rows_shapes[] = { { 1, 4, 3, 3 }, { 1, 4, 3, 4 
                                                         { 2, 14, 4, 11 }, { 2, 7, 2, 6 },   { 2, 7, 3, 4 },
                                                         { 2, 14, 3, 6 },  { 2, 8, 2, 8 },   { 2, 8, 2, 3 },
                                                         { 2, 7, 3, 11 },  { 2, 4, 2, 2 },   { 2, 2, 2, 1 } };
-/* Of up to eight rows that are not flagged. With one set, of matmul-f16.comp: panels (with GELU of both), rounds. With
- * more, of matvec-f16.comp and up to four rows: there all of a workgroup's panels read the rows from shared memory. */
+/* Shapes for up to eight rows that are not flagged. Those with one set are of matmul-f16.comp: panels (with GELU those
+ * of both), rounds. Those with more are of matvec-f16.comp, for up to four rows: there all of a workgroup's panels read
+ * the rows from shared memory. */
 static const struct tdm_vk_shape tile_shapes[] = { { 3, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 1, 1, 1 }, { 3, 2, 1, 1 },
                                                    { 2, 2, 1, 1 }, { 1, 2, 1, 1 }, { 2, 4, 1, 1 }, { 1, 4, 1, 1 } },
                                  tile_gelu_shapes[] = { { 2, 1, 1, 1 }, { 2, 2, 1, 1 },  { 2, 4, 1, 1 },
                                                         { 4, 2, 1, 1 }, { 4, 4, 1, 1 },  { 2, 7, 1, 1 },
                                                         { 4, 7, 1, 1 }, { 2, 7, 2, 11 }, { 2, 7, 3, 11 },
                                                         { 2, 7, 2, 5 }, { 2, 8, 2, 8 },  { 2, 4, 2, 2 } };
-/* Of types of engine/weights/subblock.h, F16 and BF16, whose weights take more registers: fewer sets or groups too. */
+/* Shapes for the types of engine/weights/subblock.h, F16 and BF16. Their weights take more registers, so some shapes
+ * have fewer sets or groups. */
 static const struct tdm_vk_shape subblock_shapes[] = { { 1, 1, 2, 1 }, { 2, 1, 2, 1 }, { 1, 2, 2, 1 }, { 2, 2, 2, 1 },
                                                        { 1, 1, 1, 1 }, { 2, 1, 1, 1 }, { 1, 2, 1, 1 }, { 2, 2, 1, 1 },
                                                        { 1, 1, 3, 1 }, { 1, 2, 3, 1 }, { 3, 2, 2, 1 }, { 1, 4, 3, 2 },

@@ -75,7 +75,7 @@ static void list_work(const struct tdm_vk_device *device, struct work *works, un
                 w->places[w->n_places++] = *push;
 }
 
-/* Of a product: one for each type of its matrices. */
+/* Lists the work of a product: one for each type of its matrices. */
 static void list_groups(const struct tdm_vk_model *m, struct work *works, unsigned *n, const struct tdm_vk_op *op,
                         unsigned n_matrices)
 {
@@ -389,7 +389,7 @@ int tdm_vk_trial_run(struct trial *t, uint64_t *ret_ns, struct tdm_error *err)
         return r == 0 ? tdm_vk_record_check(t->m, err) : r;
 }
 
-/* Of the shapes that are nearly the best ones, in all layers. */
+/* Chooses among the shapes that are nearly the best, by measuring them in all layers. */
 static int choose_near(struct tdm_vk_model *m, const struct work *works, unsigned n, unsigned first,
                        bool near[][TDM_VK_MAX_SHAPES], struct tdm_error *err)
 {

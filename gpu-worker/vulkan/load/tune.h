@@ -40,7 +40,7 @@ struct trial {
 /* The work of such matrices, made where there is none yet. NULL: no room. */
 struct work *tdm_vk_work_of(struct work *works, unsigned *n, uint32_t shader, const struct tdm_vk_matrix *matrix,
                             uint32_t n_panels, uint32_t out, uint32_t layer);
-/* Of a few rows, by MATMUL_F16: where no shape was found best it has one anyway. */
+/* Whether it is a product of a few rows by MATMUL_F16, which has a shape also where none was found best. */
 bool tdm_vk_work_is_tile(const struct work *w);
 /* NULL: it may not be used here. */
 struct tdm_vk_pipeline *tdm_vk_work_kernel(struct tdm_vk_device *device, const struct work *w,

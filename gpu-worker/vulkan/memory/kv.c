@@ -313,8 +313,8 @@ static uint32_t *known_table(struct tdm_vk_kv *kv, uint32_t table, int group)
         return kv->known_pages + ((size_t)table * TDM_KV_GROUPS + group) * kv->limits->table_entries;
 }
 
-/* Of the twin's value row at a position, in the first layer and head of a group. It changes when another worker writes
- * there. */
+/* A hash of the twin's value row at a position, in the first layer and head of a group. It changes when another worker
+ * writes there. */
 static uint64_t value_hash(const struct tdm_vk_kv *kv, int group, const uint32_t *pages, uint32_t position)
 {
         uint32_t layer = tdm_kv_first_layer(kv->hp, (enum tdm_kv_group)group);

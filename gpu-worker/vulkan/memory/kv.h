@@ -19,7 +19,7 @@ struct tdm_vk_sequence {
         uint64_t last_hash; /* of the twin's last value row */
 };
 
-/* Of a layer that reads another's keys and values: that one's. */
+/* Where a layer's keys and values lie. A layer that reads another's has that one's. */
 struct tdm_vk_kv_layer {
         uint64_t pieces;     /* address of its pieces' addresses */
         uint32_t first;      /* its first piece in buffers */

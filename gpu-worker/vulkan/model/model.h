@@ -15,8 +15,8 @@
 struct tdm_vk_matrix {
         uint64_t address;
         uint32_t type, act; /* type: with TDM_VK_DEINTERLEAVED or TDM_VK_FRAGMENTS where it is */
-        /* Of rows of F16 (kernels/f16-rows.c): what they, and what comes out, are multiplied with; and what its weights
-         * were divided by. Powers of two. */
+        /* For rows of F16 (kernels/f16-rows.c): the factors of its rows and of its outputs, and what its weights were
+         * divided by. Powers of two. */
         float x_scale, y_scale;
         float divisor;
         uint32_t rows, cols;
@@ -37,7 +37,8 @@ struct tdm_vk_experts {
 
 struct tdm_vk_layer {
         struct tdm_vk_matrix q, k, v, o, gate, up, down;
-        /* Of q, k, v: 3; 2 where values are keys, 1 where the layer reads another's. What is not there is q. */
+        /* How many of q, k, v there are: 3; 2 where values are keys; 1 where the layer reads another's keys and values.
+         * Those that are not there are q. */
         uint32_t n_qkv;
         bool v_norm;       /* without gains */
         float query_scale; /* of attention on f16 units (kernels/f16-rows.c): what queries are multiplied with */
@@ -49,7 +50,7 @@ struct tdm_vk_layer {
         /* At the layer's end (shaders/norm/side.comp); 0: none. */
         struct tdm_vk_matrix input_gate, input_proj;
         uint64_t input_norm, output_scale;
-        /* Of several streams; 0: none. */
+        /* Where there are several streams; 0: there are none. */
         struct tdm_vk_matrix laurel_l, laurel_r, altup_router;
         uint64_t laurel_norm, altup_norm, predict, correct, correct_scale;
 };

@@ -45,7 +45,8 @@ bool tdm_vk_type_f16(uint32_t type)
         return type == TDM_TYPE_Q4_0 || type == TDM_TYPE_Q8_0 || tdm_subblock_type(type) || tdm_vk_type_plain(type);
 }
 
-/* Of a layer with sparse activations (engine/weights/weights.h): kernels here compute all neurons, and read panels. */
+/* Whether a tensor lies as those of layers with sparse activations do (engine/weights/weights.h). Kernels here compute
+ * all neurons, and read panels. */
 static bool lies_otherwise(const struct tdm_weights_tensor *tensor)
 {
         return tensor->layout == TDM_LAYOUT_BY_ROW || tensor->layout == TDM_LAYOUT_BY_COLUMN;

@@ -89,7 +89,7 @@ struct tdm_vk_program {
         uint32_t slots_of_row; /* the most experts that a row uses */
 };
 
-/* Of the model's layers as they are: again after tdm_vk_weights_find(). -ENOMEM. */
+/* Makes the list from the model's layers as they are now. It is made again after tdm_vk_weights_find(). -ENOMEM. */
 int tdm_vk_program_build(struct tdm_vk_model *model);
 void tdm_vk_program_free(struct tdm_vk_program *program);
 /* Whether a block's end can be the next one's beginning. */

@@ -115,7 +115,8 @@ static uint32_t first_seen(uint32_t position, uint32_t window)
         return window && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Of `most` rows each. n_items 2: what a single row's kernel does then it leaves to an item that does not come. */
+/* Writes items of `most` rows each. With n_items 2, a single row's kernel leaves the merge to an item that never comes.
+ */
 static uint32_t put_items(struct tdm_vk_device *device, const struct shape *s, uint32_t window, uint32_t most)
 {
         struct tdm_vk_item *items = (struct tdm_vk_item *)(device->stages[0].map + ITEMS * PLACE + ITEMS_AT);

@@ -206,7 +206,7 @@ static int make_reference(struct tdm_vk_device *device, uint32_t type, bool *ret
         return r;
 }
 
-/* Of the first n_rows rows. */
+/* Whether the first n_rows rows are the same. */
 static bool same_rows(const struct tdm_vk_device *device, uint32_t n_rows, bool hidden)
 {
         const uint8_t *map = device->stages[0].map;
@@ -242,8 +242,8 @@ static bool is_untouched(const struct tdm_vk_device *device, uint32_t n_rows, bo
 
 /* ---- of experts ---- */
 
-/* Of a kernel without GELU the reference's two matrices are two experts, and each row is a slot of both, in another
- * order; with GELU they are the gate and up of the second expert. */
+/* For a kernel without GELU, the reference's two matrices are two experts, and each row is a slot of both, in another
+ * order. With GELU they are the gate and up of the second expert. */
 #define N_SLOTS (2 * N_ROWS)
 
 static uint32_t row_of_slot(uint32_t slot)

@@ -48,7 +48,7 @@ static float rounded_f16(double x)
         return tdm_f16_to_f32(tdm_f32_to_f16((float)x));
 }
 
-/* Of output g or g + 8. */
+/* The value of output g, or of output g + 8. */
 static float pair_value(const uint8_t *words, uint32_t i, uint32_t eight)
 {
         return tdm_f16_to_f32((uint16_t)(u32_at(words + i * 4) >> eight * 16));
@@ -160,7 +160,7 @@ static float field_of(const uint8_t *scales, uint32_t own, uint32_t eight, uint3
                                 rest & 63);
 }
 
-/* Of MXFP4. */
+/* A weight of MXFP4. */
 static double e2m1_weight(const uint8_t *exponents, const uint8_t *low, uint32_t k, uint32_t lane)
 {
         static const double magnitudes[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };

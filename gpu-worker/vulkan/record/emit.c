@@ -131,7 +131,8 @@ void tdm_vk_gate_up_push(const struct tdm_vk_model *m, const struct tdm_vk_layer
                                             .scale_sums_rows = m->rounded.sums_rows };
 }
 
-/* Of a single row or a few: reads flagged words or not and leaves some. A dispatch for each type, side by side. */
+/* A product of a single row or a few. It leaves flagged words, and reads such words where the kernel before left some.
+ * Each type has a dispatch, and they run side by side. */
 static void product_flagged(struct emitter *e, const struct tdm_vk_op *op, const struct tdm_vk_class *class)
 {
         unsigned reads = e->chain.before == WAITING_FLAGGED ? READS_FLAGS : 0, part = 0;
@@ -235,8 +236,8 @@ static void emit_gate_up(struct emitter *e, const struct tdm_vk_op *op)
 
 /* ---- norms ---- */
 
-/* Rows so few that a kernel for each leaves room for the next one's to begin early. Those that an expert's router reads
- * too have a kernel of their own. */
+/* Whether there are few enough rows that a workgroup for each leaves room for the next kernel to begin early. Rows that
+ * an expert's router reads too have a kernel of their own. */
 static bool is_few(const struct emitter *e, const struct tdm_vk_op *rounds)
 {
         for (unsigned i = 0; rounds && i < rounds->n_matrices; i++)

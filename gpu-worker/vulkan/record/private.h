@@ -51,8 +51,8 @@ struct emitter {
         uint32_t first_row, n_rows; /* of the tile */
         bool is_flagged;            /* what kernels of a single row, or of a few, leave for the next one is flagged */
         bool is_begun;              /* the next block's input was rounded by the end of the last one */
-        /* Of the norm that came last, or of what wrote hidden rows after it; 0: it is done. An operation that writes
-         * some between a norm and the sum behind it sets both. */
+        /* The dispatch of the last norm, or of what wrote hidden rows after it, and its workgroups; 0: it is done. An
+         * operation that writes hidden rows between a norm and the sum behind it sets both. */
         uint32_t hidden_index, hidden_groups;
 };
 

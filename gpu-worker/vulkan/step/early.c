@@ -57,7 +57,7 @@ static uint32_t list_pieces(struct tdm_vk_model *m, const struct tdm_step *short
         return n;
 }
 
-/* Of a step, one behind the other. */
+/* All rows of a step, which lie one behind the other. */
 static VkBufferCopy all_rows(const struct tdm_vk_model *m, const struct tdm_step *step)
 {
         return (VkBufferCopy){ .size = (uint64_t)step->head.n_rows * m->hp.residual_width * sizeof(float) };

@@ -3,8 +3,8 @@
 #ifndef TDM_GPU_WORKER_VULKAN_TESTS_EMULATED_UNITS_H
 #define TDM_GPU_WORKER_VULKAN_TESTS_EMULATED_UNITS_H
 
-/* Of every device that is opened from now on and has no such units. Not where $TANDEM_TEST_SHIPPED_KERNELS is set:
- * there the kernels that ship have to run. */
+/* Emulates the units of every device that is opened from now on and has none. It does nothing where
+ * $TANDEM_TEST_SHIPPED_KERNELS is set: there the kernels that ship have to run. */
 void emulate_units(void);
 
 #endif
