@@ -83,7 +83,7 @@ static unsigned gate_up_kernels(const struct tdm_vk_model *m, const struct tdm_v
 {
         const struct tdm_vk_layer *l = tdm_vk_op_layer(m, op);
 
-        if (!tdm_vk_gelu_fits(l, class->n_rows))
+        if (!tdm_vk_gate_up_fuses(l, class->n_rows))
                 return part == TDM_VK_PART_ACTIVATE ? one_kernel(ret, TDM_VK_GELU, l->activation, l->down.act, 0) :
                                                       product_kernels(m, op, 2, part, class, ret);
         if (part != TDM_VK_PART_FUSED)
@@ -91,7 +91,7 @@ static unsigned gate_up_kernels(const struct tdm_vk_model *m, const struct tdm_v
         if (class->n_rows > 1 && class->is_flagged)
                 return tdm_vk_f16_rows_kernels(m->device, &l->gate, 2 * l->gate.n_panels, class->n_rows,
                                                1 + l->activation, ret);
-        return tdm_vk_gelu_kernels(m->device, l, class->n_rows, ret);
+        return tdm_vk_gate_up_kernels(m->device, l, class->n_rows, ret);
 }
 
 /* ---- attention ---- */
@@ -313,8 +313,8 @@ static bool op_flags(const struct tdm_vk_model *m, const struct tdm_vk_op *op, c
                  * other. */
                 return l->q.act != l->o.act && l->n_qkv == 3 && !l->v_norm;
         case TDM_VK_OP_GATE_UP:
-                return class->n_rows == 1 ? tdm_vk_gelu_flags(m->device, l) :
-                                            tdm_vk_gelu_fits(l, class->n_rows) &&
+                return class->n_rows == 1 ? tdm_vk_gate_up_flags(m->device, l) :
+                                            tdm_vk_gate_up_fuses(l, class->n_rows) &&
                                                     tdm_vk_kernel_chosen(m->device, kernels,
                                                                          tdm_vk_op_kernels(m, op, TDM_VK_PART_FUSED,
                                                                                            class, kernels));

@@ -21,8 +21,8 @@ struct tdm_vk_kernel {
 /* The kernels for this many rows: for a product with n_panels; for a layer's gate, up and activation as one kernel. */
 unsigned tdm_vk_matrix_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
                                uint32_t n_rows, struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
-unsigned tdm_vk_gelu_kernels(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
-                             struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
+unsigned tdm_vk_gate_up_kernels(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer, uint32_t n_rows,
+                                struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
 /* Whether router.comp multiplies it, and this many rows in a workgroup. */
 bool tdm_vk_router_takes(const struct tdm_vk_matrix *router);
 uint32_t tdm_vk_router_rows(const struct tdm_vk_device *device, uint32_t n_rows);
@@ -32,7 +32,7 @@ void tdm_vk_any_shape(const struct tdm_vk_device *device, const struct tdm_vk_ma
 
 /* ---- kernels-f16.c ---- */
 
-/* As tdm_vk_matrix_kernels(), or with gelu (1 and an activation) as tdm_vk_gelu_kernels(): n_panels of both. */
+/* As tdm_vk_matrix_kernels(), or with gelu (1 and an activation) as tdm_vk_gate_up_kernels(): n_panels of both. */
 unsigned tdm_vk_f16_kernels(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels,
                             uint32_t n_rows, uint32_t gelu, struct tdm_vk_kernel ret[TDM_VK_CANDIDATES]);
 /* The same of a few rows as flagged words; 0: there is none. */

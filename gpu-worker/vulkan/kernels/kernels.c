@@ -116,7 +116,7 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
 /* ---- gate, up and GELU ---- */
 
 /* Not where it would write what it reads: there is one buffer for each way of rounding. */
-bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
+bool tdm_vk_gate_up_fuses(const struct tdm_vk_layer *l, uint32_t n_rows)
 {
         if (tdm_vk_is_f16(&l->gate))
                 return l->gate.type == l->up.type && tdm_vk_is_f16(&l->up) && l->gate.n_panels == l->up.n_panels;
@@ -125,8 +125,8 @@ bool tdm_vk_gelu_fits(const struct tdm_vk_layer *l, uint32_t n_rows)
                l->gate.act != l->down.act && !tdm_subblock_type(l->gate.type);
 }
 
-unsigned tdm_vk_gelu_kernels(const struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
-                             struct tdm_vk_kernel ret[TDM_VK_CANDIDATES])
+unsigned tdm_vk_gate_up_kernels(const struct tdm_vk_device *device, const struct tdm_vk_layer *l, uint32_t n_rows,
+                                struct tdm_vk_kernel ret[TDM_VK_CANDIDATES])
 {
         if (tdm_vk_is_f16(&l->gate))
                 return tdm_vk_f16_kernels(device, &l->gate, l->gate.n_panels * 2, n_rows, 1 + l->activation, ret);
@@ -319,9 +319,9 @@ bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_v
                (tdm_vk_is_f16(a) || tdm_vk_shape_flags(shape_of(device, a, n_panels, 1), a->act));
 }
 
-bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
+bool tdm_vk_gate_up_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *l)
 {
-        return tdm_vk_gelu_fits(l, 1) &&
+        return tdm_vk_gate_up_fuses(l, 1) &&
                (tdm_vk_is_f16(&l->gate) || tdm_vk_shape_flags(gelu_shape_of(device, l), l->gate.act));
 }
 

@@ -25,11 +25,11 @@ bool tdm_vk_fits_registers(const struct tdm_vk_device *device, const struct tdm_
 bool tdm_vk_shape_flags(uint32_t shape, uint32_t act);
 /* Whether the kernels of a single row do that these matrices, or a layer's gate and up, are multiplied with. */
 bool tdm_vk_matrices_flag(const struct tdm_vk_device *device, const struct tdm_vk_matrix *first, uint32_t n_panels);
-bool tdm_vk_gelu_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
+bool tdm_vk_gate_up_flags(const struct tdm_vk_device *device, const struct tdm_vk_layer *layer);
 /* How many of the matrices, at most three, one dispatch can multiply: of one type and rounding, beside each other. */
 unsigned tdm_vk_group_of(const struct tdm_vk_matrix *const *matrices, unsigned n_matrices, uint32_t *ret_panels);
 /* Whether gate, up and the activation of this many rows are one kernel. In names gelu stands for any activation. */
-bool tdm_vk_gelu_fits(const struct tdm_vk_layer *layer, uint32_t n_rows);
+bool tdm_vk_gate_up_fuses(const struct tdm_vk_layer *layer, uint32_t n_rows);
 /* HEADS of rotate.comp. */
 uint32_t tdm_vk_heads_of(const struct tdm_vk_layer *layer);
 /* Slots of an item (shaders/common/shared-experts.h) where a tile has n_rows rows. No result depends on it. */

@@ -25,7 +25,8 @@ static unsigned list_rows(uint32_t most, uint32_t ret[CLASSES_MAX])
         return n;
 }
 
-static uint32_t most_rows(const struct tdm_vk_model *m, const struct tdm_vk_op *op)
+/* The most rows of any class. Experts' classes count the rows of the tile, not the slots. */
+static uint32_t class_rows_max(const struct tdm_vk_model *m, const struct tdm_vk_op *op)
 {
         return op->rows == TDM_VK_ROWS_STEP   ? m->limits.max_rows :
                op->rows == TDM_VK_ROWS_LOGITS ? m->logits.rows :
@@ -74,7 +75,7 @@ static unsigned list_classes(const struct tdm_vk_model *m, const struct tdm_vk_o
                 return list_norms(m, op, ret);
         if (op->kind == TDM_VK_OP_ATTEND)
                 return list_attention(m, op, ret);
-        n_rows = list_rows(most_rows(m, op), rows);
+        n_rows = list_rows(class_rows_max(m, op), rows);
         for (unsigned i = 0; i < n_rows; i++) {
                 ret[n++] = (struct tdm_vk_class){ .n_rows = rows[i] };
                 if (rows[i] <= TDM_VK_FLAGGED_ROWS && m->f16_rows)

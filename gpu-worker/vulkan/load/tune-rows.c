@@ -25,9 +25,9 @@ static unsigned list_rows_works(const struct tdm_vk_model *m, uint32_t rows, boo
                 uint32_t n_panels;
 
                 if (!op->is_measured || op->rows != TDM_VK_ROWS_TILE ||
-                    (op->kind == TDM_VK_OP_DOWN && !tdm_vk_gelu_fits(tdm_vk_op_layer(m, op), rows)))
+                    (op->kind == TDM_VK_OP_DOWN && !tdm_vk_gate_up_fuses(tdm_vk_op_layer(m, op), rows)))
                         continue;
-                if (l && tdm_vk_gelu_fits(l, rows))
+                if (l && tdm_vk_gate_up_fuses(l, rows))
                         tdm_vk_work_of(works, &n, flags ? gelu : tile | TDM_VK_TUNED_GELU, &l->gate, l->gate.n_panels,
                                        TDM_VK_GELU_OUT(l->down.act, l->activation), op->layer);
                 for (unsigned k = 0; k < op->n_matrices && !l;) {

@@ -100,7 +100,7 @@ static unsigned list_works(const struct tdm_vk_model *m, struct work *works)
 
                 if (!op->is_measured)
                         continue;
-                if (!l || !tdm_vk_gelu_fits(l, 1)) {
+                if (!l || !tdm_vk_gate_up_fuses(l, 1)) {
                         list_groups(m, works, &n, op, l ? 2 : op->n_matrices);
                         continue;
                 }

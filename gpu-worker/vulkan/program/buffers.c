@@ -15,7 +15,8 @@ struct need {
 
 /* ---- the largest of any operation ---- */
 
-static uint64_t rows_most(const struct tdm_vk_model *m, const struct tdm_vk_op *op)
+/* Rows that an operation leaves at most. */
+static uint64_t op_rows_max(const struct tdm_vk_model *m, const struct tdm_vk_op *op)
 {
         switch (op->rows) {
         case TDM_VK_ROWS_STEP:
@@ -32,7 +33,7 @@ static uint64_t rows_most(const struct tdm_vk_model *m, const struct tdm_vk_op *
 /* Rows that a product reads. Of experts only `down` has a row for each slot. */
 static uint64_t input_rows(const struct tdm_vk_model *m, const struct tdm_vk_op *op)
 {
-        return op->kind == TDM_VK_OP_EXPERTS_GATE_UP ? m->tile_rows : rows_most(m, op);
+        return op->kind == TDM_VK_OP_EXPERTS_GATE_UP ? m->tile_rows : op_rows_max(m, op);
 }
 
 /* Matrices whose rounded rows an operation reads: a kind that is missing here may have no room for them. Their scales
@@ -86,7 +87,8 @@ static void size_arrays(const struct tdm_vk_model *m, uint64_t ret[TDM_VK_N_ARRA
         for (uint32_t i = 0; i < m->program->n_ops; i++) {
                 const struct tdm_vk_op *op = &m->program->ops[i];
 
-                ret[op->y.array] = TDM_MAX(ret[op->y.array], rows_most(m, op) * op->y.stride * (uint64_t)sizeof(float));
+                ret[op->y.array] =
+                        TDM_MAX(ret[op->y.array], op_rows_max(m, op) * op->y.stride * (uint64_t)sizeof(float));
         }
         if (m->recipe.per_layer_width > 0)
                 ret[TDM_VK_EMBEDDED] = TDM_DIV_UP((uint64_t)m->limits.max_rows, m->tile_rows) * m->side.embedded_bytes;

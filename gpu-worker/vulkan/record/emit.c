@@ -58,7 +58,8 @@ static uint64_t embedded_sums(const struct emitter *e)
                        0;
 }
 
-static uint32_t op_rows(const struct emitter *e, const struct tdm_vk_op *op)
+/* Rows of an operation in this recording. */
+static uint32_t recorded_rows(const struct emitter *e, const struct tdm_vk_op *op)
 {
         return op->rows == TDM_VK_ROWS_STEP   ? e->work->slot->n_rows :
                op->rows == TDM_VK_ROWS_LOGITS ? e->work->n_logits :
@@ -80,7 +81,7 @@ void emit_dispatch(struct emitter *e, struct tdm_vk_pipeline *pipeline, const vo
 static void dispatch_op(struct emitter *e, const struct tdm_vk_op *op, const void *push, uint32_t push_bytes,
                         uint32_t x, uint32_t y)
 {
-        const struct tdm_vk_class class = { .n_rows = op_rows(e, op) };
+        const struct tdm_vk_class class = { .n_rows = recorded_rows(e, op) };
 
         emit_dispatch(e, tdm_vk_op_kernel(e->m, op, TDM_VK_PART_FIRST, &class, NULL, NULL), push, push_bytes, x, y);
 }
@@ -184,7 +185,7 @@ void emit_product(struct emitter *e, const struct tdm_vk_op *op, unsigned n_matr
 
 static void emit_multiply(struct emitter *e, const struct tdm_vk_op *op)
 {
-        const struct tdm_vk_class class = { .n_rows = op_rows(e, op), .is_flagged = e->is_flagged };
+        const struct tdm_vk_class class = { .n_rows = recorded_rows(e, op), .is_flagged = e->is_flagged };
 
         if (tdm_vk_op_is_flagged(op, &class))
                 product_flagged(e, op, &class);
@@ -347,7 +348,7 @@ static void emit_embed(struct emitter *e, const struct tdm_vk_op *op)
 static void emit_side(struct emitter *e, const struct tdm_vk_op *op)
 {
         const struct tdm_vk_model *m = e->m;
-        const uint32_t n_rows = op_rows(e, op);
+        const uint32_t n_rows = recorded_rows(e, op);
         const bool has_norm = op->variant != TDM_VK_SIDE_COPY && op->variant != TDM_VK_SIDE_GATED;
         struct tdm_vk_side_push push = { .x = emit_address(e, &op->x),
                                          .other = op->coefficients ? op->coefficients : emit_address(e, &op->other),
@@ -398,7 +399,7 @@ static void emit_streams(struct emitter *e, const struct tdm_vk_op *op)
                                                   .eps = m->recipe.norm_eps,
                                                   .factor = op->factors[0] };
 
-        dispatch_op(e, op, &push, sizeof(push), op_rows(e, op), 1);
+        dispatch_op(e, op, &push, sizeof(push), recorded_rows(e, op), 1);
 }
 
 /* To the host: all logits, or what the sampler wants to know of them and to see. */

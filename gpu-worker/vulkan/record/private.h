@@ -8,7 +8,7 @@
  * it can wait for `groups` of dispatch `index`. FLAGGED: it must read that one's flagged words. */
 enum waiting { WAITING_DONE, WAITING_UNDER_WAY, WAITING_CHAINED, WAITING_FLAGGED };
 
-/* ---- chain.c ---- */
+/* ---- waits.c ---- */
 
 /* Dispatches of a recording, and what each waits for. */
 struct chain {

@@ -2,7 +2,7 @@
  * addresses only: which slot, which blocks, how many rows and logits. It never depends on tokens, positions or pages,
  * so it is used again for the next step of its shape.
  *
- * emit.c and emit-layers.c dispatch an operation's kernels, chain.c says what each waits for, cache.c keeps recordings,
+ * emit.c and emit-layers.c dispatch an operation's kernels, waits.c says what each waits for, cache.c keeps recordings,
  * dry.c tries all at the end of a load. One thread uses a model. */
 #ifndef TDM_GPU_WORKER_VULKAN_RECORD_RECORD_H
 #define TDM_GPU_WORKER_VULKAN_RECORD_RECORD_H
@@ -51,7 +51,7 @@ void tdm_vk_record_forget(struct tdm_vk_model *model);
 /* After a submission: whether a kernel of it gave up waiting for another. 0 or TDM_E_DEVICE_FAULT. */
 int tdm_vk_record_check(struct tdm_vk_model *model, struct tdm_error *err);
 
-/* ---- chain.c ---- */
+/* ---- waits.c ---- */
 
 /* Whether the kernels of these blocks leave flagged words for each other: device/chain.c. */
 bool tdm_vk_record_flags(const struct tdm_vk_model *model, const struct tdm_vk_work *work);
