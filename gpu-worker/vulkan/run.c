@@ -64,7 +64,7 @@ struct sample_job {
         _Atomic uint32_t n_seen;  /* blocks of logits that gather.comp chose */
 };
 
-/* As the host device's: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
+/* The same as on the host device: y = cap tanh(x / cap), tanh(z) = 1 - 2 / (exp(2z) + 1). */
 static void softcap_logits(const struct sample_job *job, float *x)
 {
         float cap = job->m->recipe.logit_softcap, e[64];
@@ -112,7 +112,7 @@ static void sample_one(void *arg, unsigned chunk, unsigned thread)
         take_result(job, chunk, r, &result);
 }
 
-/* Where only what the sampler wants to see came here. */
+/* Draws a row of which only what the sampler wants to see came to the host. */
 static void sample_seen(void *arg, unsigned chunk, unsigned thread)
 {
         struct sample_job *job = arg;

@@ -21,7 +21,7 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
 
         device->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &properties);
         *ret_total = *ret_left = tdm_vk_heaps_bytes(&properties.memoryProperties, device->memory.heaps);
-        /* What the driver would still give, or less where the admin says so (gpu-memory). */
+        /* The memory that the driver would still give, or less where the admin says so (gpu-memory). */
         if (device->memory.has_budget)
                 *ret_left = tdm_vk_heaps_left(&budget, device->memory.heaps);
         if (device->memory.limit_bytes)
@@ -29,7 +29,7 @@ void tdm_vk_memory_left(struct tdm_vk_device *device, uint64_t *ret_left, uint64
                                                        TDM_MIN(device->memory.used_bytes, device->memory.limit_bytes));
 }
 
-/* Where the device shares the machine's memory, a full heap of its own is no reason to have no room. */
+/* If the device shares the machine's memory, there may be room although its own heap is full. */
 static int own_type(const struct tdm_vk_device *device, uint32_t allowed, uint32_t without)
 {
         return device->memory.is_shared ? tdm_vk_memory_type(&device->memory.properties, allowed, 0,

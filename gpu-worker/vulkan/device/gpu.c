@@ -357,7 +357,7 @@ static int create_device(struct tdm_vk_device *device, const VkPhysicalDevicePro
                 f12.shaderFloat16 = device->units.f16;
                 f12.vulkanMemoryModel = f12.vulkanMemoryModelDeviceScope = VK_TRUE;
         }
-        /* What draws the screen goes first. NVIDIA's GPUs are left as they were measured. */
+        /* Programs that draw the screen go first. NVIDIA's GPUs are left as they were measured. */
         if (is_offered_low(properties, extensions, n)) {
                 names[info.enabledExtensionCount++] = VK_KHR_GLOBAL_PRIORITY_EXTENSION_NAME;
                 queue.pNext = &low;

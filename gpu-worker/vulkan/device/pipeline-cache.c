@@ -25,7 +25,7 @@ struct cache_header {
 };
 static_assert(sizeof(struct cache_header) == 56, "as it lies in the file");
 
-/* What follows it, then what the driver gave. */
+/* Follows the head. Behind it lies what the driver gave. */
 struct cache_tuned {
         uint32_t n, reserved;
         struct tdm_vk_tuned tuned[TDM_VK_MAX_TUNED];
@@ -93,7 +93,7 @@ static bool write_all(int fd, const void *from, size_t n, size_t at)
         return true;
 }
 
-/* What lies there, or NULL. */
+/* The content of the file; NULL: there is none. */
 static uint8_t *load_file(const struct tdm_vk_device *device, int fd, size_t *ret_n)
 {
         struct cache_header header, want;

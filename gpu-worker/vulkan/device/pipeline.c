@@ -195,7 +195,7 @@ static VkResult compile_pipeline(struct tdm_vk_device *device, enum tdm_vk_shade
         return r;
 }
 
-/* Those that were only put down so far, each thread the next one. */
+/* Compiles kernels that were only put down so far. Each thread takes the next one. */
 struct compile_job {
         struct tdm_vk_device *device;
         unsigned waiting[TDM_VK_MAX_PIPELINES];

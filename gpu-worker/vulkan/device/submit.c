@@ -30,7 +30,7 @@ int tdm_vk_wait(struct tdm_vk_device *device, VkFence fence, struct tdm_error *e
         do {
                 r = device->vk.WaitForFences(device->vk.device, 1, &fence, VK_TRUE, WAIT_SLICE_NS);
                 waited_ns = tdm_now_ns() - begin_ns;
-                /* What is waited for is bounded here, and longer than what tandemd takes for a hang. */
+                /* The wait is bounded, by more than what tandemd takes for a hang. */
                 atomic_fetch_add_explicit(device->heartbeat, 1, memory_order_relaxed);
         } while (r == VK_TIMEOUT && waited_ns < (device->is_cpu ? WAIT_CPU_MAX_NS : WAIT_MAX_NS));
         if (r == VK_SUCCESS)

@@ -35,7 +35,7 @@ const char *tdm_vk_result_name(VkResult result)
         }
 }
 
-/* What every tdm_vk has of the process; instance NULL: not there yet. */
+/* The part of every tdm_vk that the process has once; instance NULL: not there yet. */
 static struct tdm_vk shared;
 
 static void close_all(struct tdm_vk *vk)

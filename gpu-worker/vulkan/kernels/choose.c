@@ -172,7 +172,7 @@ static unsigned experts_gate_up_kernels(const struct tdm_vk_model *m, const stru
 
 #define OWN_KERNEL(kind, kernel) [TDM_VK_OP_##kind] = TDM_VK_##kernel,
 
-/* That of a kind whose row in program.h names it. */
+/* The kernel of a kind whose row in program.h names it. */
 static unsigned own_kernel(const struct tdm_vk_op *op, struct tdm_vk_kernel *ret)
 {
         static const enum tdm_vk_shader own[] = { TDM_VK_OPS(OWN_KERNEL) };

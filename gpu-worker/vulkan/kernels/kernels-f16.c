@@ -9,7 +9,7 @@
 
 #define F16_SHARED_BYTES (48u << 10) /* that a device with such units has for a workgroup: device/gpu.c */
 
-/* That have segments of K, if each takes this many. */
+/* How many subgroups have segments of K, if each takes `rounds` of them. */
 static uint32_t f16_subgroups(const struct tdm_vk_matrix *a, uint32_t rounds)
 {
         uint32_t n_segments = TDM_DIV_UP(a->cols / TDM_VK_CHUNK_COLS, TDM_VK_SEGMENT_CHUNKS(a->cols));
@@ -201,7 +201,7 @@ static struct tdm_vk_kernel f16_few(const struct tdm_vk_device *device, const st
                                        .fits = true };
 }
 
-/* As many as let all multiprocessors work to the end, whether once or several times. */
+/* The number of subgroups with which all multiprocessors work to the end, in one wave of workgroups or in several. */
 static uint32_t wide_subgroups(uint32_t n_panels)
 {
         uint32_t at_once = 2 * TDM_VK_UNITS_AT_ONCE, times = TDM_DIV_UP(n_panels, at_once * WIDE_F16_SUBGROUPS_MAX);

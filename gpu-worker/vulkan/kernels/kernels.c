@@ -115,7 +115,7 @@ static uint32_t gelu_shape_of(const struct tdm_vk_device *device, const struct t
 
 /* ---- gate, up and GELU ---- */
 
-/* Not where it would write what it reads: there is one buffer for each way of rounding. */
+/* A kernel must not write what it reads, and there is one buffer for each way of rounding. */
 bool tdm_vk_gate_up_fuses(const struct tdm_vk_layer *l, uint32_t n_rows)
 {
         if (tdm_vk_is_f16(&l->gate))
@@ -174,7 +174,7 @@ static uint32_t int8_panels(uint32_t n_panels, uint32_t tiles)
         return best;
 }
 
-/* What a workgroup of it makes. */
+/* The same kernel, with the panels and rows that one workgroup of it makes. */
 static struct tdm_vk_kernel with_tile(enum tdm_vk_shader shader, const struct tdm_vk_matrix *a, uint32_t c2,
                                       uint32_t c3)
 {

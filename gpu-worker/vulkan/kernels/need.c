@@ -194,8 +194,8 @@ static int check_proven(struct pass *pass, const struct tdm_vk_kernel *kernels, 
                        1;
 }
 
-/* Those for integer matrix units, and what they are compared with; and all that are not for products. Not being able to
- * compile one for units is no error here. */
+/* Asks for kernels of integer matrix units and for what they are compared with, and for all kernels that are not for
+ * products. If a kernel of units cannot be compiled, that is no error here. */
 static int need_units(struct pass *pass, const struct tdm_vk_kernel *kernels, unsigned n, struct tdm_error *err)
 {
         struct tdm_vk_device *device = pass->m->device;

@@ -7,8 +7,8 @@
 #define SUBMISSION_ROW_BLOCKS 2048u
 #define D_MODEL_MAX 14336u /* for the rounding of this many values norm.comp has room in 32 KiB of shared memory */
 
-/* What each layer has by itself. Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and gate
- * and up have none. */
+/* Checks what a layer has by itself. Kernels have one place for a norm's gains or biases (rotate.comp, norm.comp), and
+ * gate and up have none. */
 static int check_layers(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, struct tdm_error *err)
 {
         const uint32_t qkv = TDM_BIAS_Q | TDM_BIAS_K | TDM_BIAS_V, qk_norms = TDM_NORM_Q | TDM_NORM_K;
@@ -215,7 +215,7 @@ int tdm_vk_model_weights(struct tdm_device_model *public, uint64_t n_bytes, stru
 {
         struct tdm_vk_model *m = (struct tdm_vk_model *)public;
 
-        /* What is imported is imported whole. */
+        /* Imported memory was imported whole. */
         return m->device->memory.import ? 0 : tdm_vk_weights_upload(m, n_bytes, err);
 }
 

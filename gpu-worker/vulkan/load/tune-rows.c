@@ -48,7 +48,8 @@ static bool is_own(const struct tdm_vk_device *device, const struct tdm_vk_tuned
         return place >= &device->tuned[first];
 }
 
-/* Where a work's shape is kept: a new place, whose shape is not used yet, or another model's. NULL: no room. */
+/* The place where a work's shape is kept. It is new, and its shape is not used yet, or another model made it. NULL:
+ * there is no room. */
 static struct tdm_vk_tuned *place_of(struct tdm_vk_device *device, const struct tdm_vk_tuned *key)
 {
         for (unsigned i = 0; i < device->n_tuned; i++)
@@ -153,7 +154,7 @@ static int compile_and_prove(struct tdm_vk_device *device, const struct work *wo
         return r == 0 ? tdm_vk_prove_f16(device, err) : r;
 }
 
-/* As it is now, of all layers. UINT64_MAX: no memory to spare. */
+/* Measures a step through all layers with the shapes of now. UINT64_MAX: there is no memory for it. */
 static int run_all_layers(struct tdm_vk_model *m, uint32_t rows, uint64_t *ret_ns, struct tdm_error *err)
 {
         struct trial trial;
@@ -225,7 +226,7 @@ static int tune_class(struct tdm_vk_model *m, uint32_t rows, struct work *works,
         }
         if (r != 0)
                 return r;
-        /* As not used it is kept first: should a kernel hang here, the worker that comes next does not try it again. */
+        /* It is first kept as not used: if a kernel hangs here, the next worker does not try it again. */
         tdm_vk_cache_save(device);
         device->kept.n_tuned = 0;
         for (uint64_t begin = tdm_now_ns(); r == 0 && !device->is_cpu && tdm_now_ns() - begin < WARM_NS;)

@@ -1,4 +1,4 @@
-/* What follows from a model's sizes alone: the kinds of its layers, tiles of rows, strides. */
+/* Numbers that follow from a model's sizes alone: the kinds of its layers, tiles of rows, strides. */
 #include "gpu-worker/vulkan/model/model.h"
 
 #define TILE_ROWS 512u /* rows that go through a block together */
@@ -48,7 +48,7 @@ void tdm_vk_sizes_find(struct tdm_vk_model *m)
 {
         const struct tdm_hparams *hp = &m->hp;
 
-        /* Where rows see those behind them, all keys are stored before the first query: the step is one tile. */
+        /* If rows see the rows behind them, all keys are stored before the first query, so the step is one tile. */
         m->tile_rows = m->recipe.is_bidirectional ? m->limits.max_rows : TDM_MIN(m->limits.max_rows, TILE_ROWS);
         m->rounded.sums_rows = m->device->units.int8 ? TDM_VK_INT8_ROWS_MAX : 0;
         for (unsigned i = 0; i < TDM_VK_KINDS; i++)

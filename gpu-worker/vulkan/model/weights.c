@@ -207,7 +207,7 @@ static uint32_t form_of(const struct tdm_vk_model *m, const struct tdm_weights_t
                                                                       TDM_VK_DEINTERLEAVED;
 }
 
-/* What the weights of a tensor are divided by when they are repacked: of a model with rows of F16, a power of two. */
+/* The divisor of a tensor's weights when they are repacked: for rows of F16 a power of two. */
 static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_tensor *t)
 {
         const struct tdm_vk_layer *l = &m->layers[t->layer];
@@ -234,7 +234,7 @@ static float divisor_of(const struct tdm_vk_model *m, const struct tdm_weights_t
         }
 }
 
-/* What repacks it: ret_groups workgroups a panel. form: form_of() of it. */
+/* The kernel that repacks a tensor, with ret_groups workgroups a panel. form: form_of() of the tensor. */
 static enum tdm_vk_shader repack_kernel(const struct tdm_weights_tensor *tensor, uint32_t form,
                                         uint32_t ret_constants[TDM_VK_N_CONSTANTS], uint32_t *ret_groups)
 {
@@ -403,8 +403,8 @@ static void find_experts(const struct tdm_vk_model *m, uint32_t layer, struct td
         ret->router.act = TDM_VK_ACT_F32; /* another expert would be another model */
 }
 
-/* Where no norm follows attention, an error in it goes into the residual at its full size. Where values have a norm
- * (Gemma 3n and 4), int8 for queries, keys and values is a third of such a model's distance from the reference. */
+/* If no norm follows attention, an error in it goes into the residual at its full size. If values have a norm (Gemma 3n
+ * and 4), int8 for queries, keys and values is a third of such a model's distance from the reference. */
 static bool is_fine(const struct tdm_layer_recipe *layer)
 {
         return !(layer->norms & TDM_NORM_ATTN_AFTER) || layer->norms & TDM_NORM_V;

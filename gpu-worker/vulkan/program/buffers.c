@@ -163,7 +163,7 @@ static unsigned list_arrays(struct tdm_vk_model *m, struct need *needs, unsigned
         return n;
 }
 
-/* What comes of logits to the host. */
+/* Buffers for the part of logits that comes to the host. */
 static unsigned list_logits(struct tdm_vk_model *m, struct need *needs, unsigned n)
 {
         uint64_t logits_bytes = (uint64_t)m->logits.rows * m->logits.stride * sizeof(float),

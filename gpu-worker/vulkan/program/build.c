@@ -454,7 +454,7 @@ static void build_block(struct builder *b, uint32_t block)
         }
 }
 
-/* Where a block ends with a sum and the next one begins with a norm of it, one kernel can do both. */
+/* If a block ends with a sum and the next one begins with a norm of it, one kernel can do both. */
 static void find_fused(struct tdm_vk_program *p)
 {
         for (uint32_t i = 1; i < p->n_blocks; i++) {

@@ -173,7 +173,7 @@ int tdm_vk_prove_f16_need(struct tdm_vk_device *device, uint32_t type, uint32_t 
         return r || !gelu ? r : tdm_vk_pipeline_need(device, TDM_VK_GELU, after, err);
 }
 
-/* What stands between the reference's first and second half and the matrix behind. */
+/* Makes the rows that the matrix behind reads: the activation of the reference's two halves. */
 static int make_hidden(struct tdm_vk_device *device, uint32_t type, uint32_t activation, struct tdm_error *err)
 {
         const struct tdm_vk_matmul_push push = push_of(device, type, REFERENCE, HIDDEN_REFERENCE);

@@ -34,7 +34,7 @@ void tdm_vk_recordings_deinit(struct tdm_vk_model *m)
         free(m->recordings);
 }
 
-/* What a recording depends on besides its work. */
+/* The part of a step that a recording depends on besides its work. */
 static struct tdm_vk_recorded_step step_now(const struct tdm_vk_model *m, const struct tdm_vk_slot *slot)
 {
         struct tdm_vk_recorded_step step = { .hidden = slot->hidden,

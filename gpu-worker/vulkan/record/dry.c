@@ -20,7 +20,7 @@ static unsigned list_rows(const struct tdm_vk_model *m, uint32_t ret[ROWS_MAX])
         return n;
 }
 
-/* As submissions of at most n blocks. */
+/* Records the blocks as submissions of at most n of them. */
 static int record_blocks(struct tdm_vk_model *m, struct tdm_vk_slot *slot, uint32_t n, struct tdm_error *err)
 {
         const uint32_t end = tdm_model_n_blocks(&m->hp) - 1;

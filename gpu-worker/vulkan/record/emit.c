@@ -297,7 +297,7 @@ static void emit_norm(struct emitter *e, const struct tdm_vk_op *op, const struc
         e->hidden_groups = e->n_rows;
 }
 
-/* What the next block begins with comes at the end of this one, where that follows. */
+/* If the next block follows, the norm that it begins with comes at the end of this one. */
 static void emit_add(struct emitter *e, const struct tdm_vk_op *op, bool is_followed)
 {
         e->is_begun = is_followed && op->fused_with != TDM_VK_NO_OP && e->work->slot->n_tiles == 1;

@@ -1,4 +1,4 @@
-/* What each dispatch of a recording waits for: a barrier, or the kernel before it on its own where both can
+/* Each dispatch of a recording waits for the one before: by a barrier, or by itself where both kernels can
  * (device/chain.c). */
 #include <assert.h>
 

@@ -38,7 +38,7 @@ static void copy_rows(struct tdm_vk_device *device, VkCommandBuffer commands, Vk
                                VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT);
 }
 
-/* What a step's rows are in the shorter one: in each sequence they are consecutive, so there is a piece for each. */
+/* Finds a step's rows in the shorter step. Rows of a sequence are consecutive there, so each sequence is one piece. */
 static uint32_t list_pieces(struct tdm_vk_model *m, const struct tdm_step *shorter, const uint32_t *from,
                             uint64_t offset, bool back)
 {

@@ -1,6 +1,6 @@
-/* What shaders read about a step: rows, page tables, rotation angles, and how attention is cut into items. Written once
- * for a step, into memory that the device reads where it is; command buffers are recorded without any of it, so that
- * they can be used again.
+/* Writes what shaders read about a step: rows, page tables, rotation angles, and how attention is cut into items.
+ * Written once for a step, into memory that the device reads where it is; command buffers are recorded without any of
+ * it, so that they can be used again.
  *
  *   rows [max_rows], gather [max_logits], wanted [max_logits], dispatch arguments [tile][kind];
  *   for each group: page tables [max_seqs][table_entries];
