@@ -207,7 +207,7 @@ int tdm_segment_punch(struct tdm_segment *s, uint64_t offset, uint64_t len)
         return 0;
 }
 
-/* Of n fds, or none of them. */
+/* Duplicates all n fds, or none of them. */
 static int dup_each(const int *from, unsigned n, bool writable, int *fds)
 {
         for (unsigned i = 0; i < n; i++) {

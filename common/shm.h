@@ -25,7 +25,7 @@ struct tdm_segment {
         int dmabuf_fd; /* the same memory as one dma-buf (common/dmabuf.h), owned; -1: none */
 };
 
-/* Of chunk i, which must exist. */
+/* The size of chunk i, which must exist. */
 uint64_t tdm_segment_chunk_size(const struct tdm_segment *segment, unsigned i);
 
 /* size_bytes is rounded up to a page. The memory is sparse (zero until touched). Mapped read-write. */
@@ -42,7 +42,7 @@ int tdm_segment_seal_until(struct tdm_segment *segment, unsigned n);
 int tdm_segment_punch(struct tdm_segment *segment, uint64_t offset, uint64_t len);
 /* Writes n_chunks new fds into fds[], read-only unless writable; the caller closes them. */
 int tdm_segment_dup_fds(struct tdm_segment *segment, bool writable, int *fds);
-/* Of the chunks [first, first + n), read-only. */
+/* The same for the chunks [first, first + n), read-only. */
 int tdm_segment_dup_chunks(const struct tdm_segment *segment, unsigned first, unsigned n, int *fds);
 /* Bytes of real memory behind the segment now (st_blocks). */
 uint64_t tdm_segment_resident(const struct tdm_segment *segment);

@@ -9,7 +9,7 @@
  * sends them to all its processes, and must not end the child before it has said what they mean to it. socket_fd is 3.
  * 0 or -errno. */
 int tdm_spawn(const char *path, char *const argv[], int socket, int socket_fd, pid_t *ret_pid);
-/* Of such a child: ignores one of those three, also one that has come already. */
+/* Makes such a child ignore one of those three signals, also where it has come already. */
 void tdm_spawned_ignore(int signo);
 
 #endif

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include "common/util.h"
 
-/* Of this many CPUs one may spin while others work. */
+/* From this number of CPUs on, one may spin while others work. */
 #define TDM_SPIN_CPUS 4
 #define TDM_SPIN_MIN_NS UINT64_C(2000)
 #define TDM_SPIN_TRY_EVERY 64u

@@ -286,7 +286,7 @@ void tdm_account_unrefp(struct tdm_account **account)
         tdm_account_unref(*account);
 }
 
-/* What all users together may hold while this one asks. */
+/* How much all users together may hold while this one asks. */
 static uint64_t room_of(const struct tdm_account *account, enum tdm_resource resource)
 {
         const struct tdm_resource_limit *limit = &account->accounts->limits[resource];

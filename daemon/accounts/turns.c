@@ -108,7 +108,7 @@ void tdm_waiter_init(struct tdm_waiter *waiter, void (*go_on)(struct tdm_waiter 
 
 bool tdm_turns_may(const struct tdm_turns *turns, const struct tdm_account *account)
 {
-        /* What comes now is behind what waits. */
+        /* A message that comes now is served behind those that wait. */
         if (!tdm_list_empty(&account->waiters) && account != turns->served)
                 return false;
         return account->turn != turns->number || account->turn_ns < TDM_TURN_NS;

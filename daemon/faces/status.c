@@ -218,8 +218,8 @@ bool tdm_status_of_file(const struct tdm_status_source *source, const char *name
         return true;
 }
 
-/* What others do is told to the next power of two: whether there is little or much to do, and no single job, prompt or
- * answer. 0 stays 0. */
+/* Rounds up to a power of two what others do. So a user sees whether there is little or much to do, and no single job,
+ * prompt or answer. 0 stays 0. */
 static uint64_t coarse(uint64_t n)
 {
         uint64_t power = 1;

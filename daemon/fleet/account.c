@@ -1,4 +1,4 @@
-/* What a loss costs: the worker's account, the model that it was taking, and lines of the log.
+/* The price of a loss: the worker's account, the model that it was taking, and lines of the log.
  *
  * A worker may be compromised, so a count of deaths that each finished step clears is not enough: it would finish a
  * step and break a rule, for ever, and each time an epoch would end for both workers. Every loss and breach is charged
@@ -6,7 +6,7 @@
  * quarantined. So the number of epochs that one worker can end is bounded, and so is the log. */
 #include "daemon/fleet/private.h"
 
-/* What the account forgets in a second, and what it holds at most. */
+/* How much the account forgets in a second, and how much it holds at most. */
 #define FORGET_PER_SEC 4u
 #define ACCOUNT 160u
 

@@ -48,7 +48,7 @@ void tdm_fleet_ring_fault(struct tdm_fleet_worker *guilty, const char *reason)
 static void cut_link(struct tdm_fleet *f)
 {
         f->n_disputes = 0;
-        /* As long as a first quarantine, and twice as long each further time. */
+        /* The cut lasts as long as a first quarantine, and twice as long each further time. */
         f->link_until_ns = f->disputed_ns + TDM_MIN(f->quarantine_ns << TDM_MIN(f->n_link_cuts, 10u), LINK_CUT_MAX_NS);
         f->n_link_cuts++;
         tdm_source_arm(f->link_timer, f->link_until_ns);

@@ -1,4 +1,4 @@
-/* What workers have counted of themselves, over their lives, and what a status says of them. */
+/* The counters of workers, over their lives, and what a status says of them. */
 #include "daemon/fleet/private.h"
 
 /* A worker's counters are its own word. None can have grown faster than its life allows, and none falls: a count of

@@ -64,7 +64,7 @@ struct tdm_fleet_callbacks {
         void (*on_kill_unit)(const char *unit, void *userdata);
 };
 
-/* What becomes of steps. It is told to who submits them, from the loop, never from inside a tdm_fleet_*() call. */
+/* The ends of steps. Their submitter is told from the loop, never from inside a tdm_fleet_*() call. */
 struct tdm_fleet_step_events {
         /* A step is done; its results lie in the results segment. */
         void (*done)(uint32_t model_id, uint32_t slot, uint64_t step_id, void *userdata);
@@ -121,7 +121,7 @@ uint32_t tdm_fleet_epoch(const struct tdm_fleet *fleet);
 
 /* The workers as they are now, for daemon/placement/. */
 void tdm_fleet_placement_workers(const struct tdm_fleet *fleet, struct tdm_placement_workers *ret);
-/* What "measured" is now for a model (TDM_PLACEMENT_SPLIT for a model that the fleet does not know). */
+/* The placement that "measured" now means for a model; TDM_PLACEMENT_SPLIT: the fleet does not know the model. */
 enum tdm_placement tdm_fleet_measured(struct tdm_fleet *fleet, uint32_t model_id);
 /* The cheapest placement of two workers that differ in bits: what the trial has found, or what was found since.
  * TDM_PLACEMENT_ANY: nothing yet. */

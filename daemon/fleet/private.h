@@ -35,8 +35,8 @@
 /* Deaths without a finished step between them that put a worker into quarantine. More than MAX_DEATHS_ALONE of the
  * scheduler, so that a lone job that kills its worker is ended first. */
 #define TDM_FLEET_MAX_DEATHS 5u
-/* Bad rings of one worker without a finished step between them that restart it. One costs a new epoch only, but
- * without end they would keep all jobs from going on. As many disputes in a row cut the link (conduct.c). */
+/* A worker is restarted after this many bad rings without a finished step between. One costs only a new epoch, but bad
+ * rings without end would stop all jobs. The same number of disputes in a row cuts the link (conduct.c). */
 #define TDM_FLEET_MAX_RING_FAULTS 3u
 /* The deadline for answers to messages: a device comes up, a model is mapped and checked. */
 #ifdef TANDEM_SANITIZED
@@ -44,7 +44,7 @@
 #else
 #define TDM_FLEET_CONTROL_NS (10 * TDM_NSEC_PER_SEC)
 #endif
-/* What a worker is charged (account.c): it was ended from outside; it died; its ring is bad; it broke a rule. */
+/* The charges of a worker (account.c): it was ended from outside; it died; its ring is bad; it broke a rule. */
 #define TDM_FLEET_CHARGE_LOSS 1u
 #define TDM_FLEET_CHARGE_DEATH 4u
 #define TDM_FLEET_CHARGE_RING 8u
@@ -59,9 +59,9 @@ enum tdm_fleet_phase {
         TDM_FLEET_PROCESS_DYING, /* killed or asked to leave, not yet reaped */
 };
 
-/* What the threads of a silent worker had of the CPUs when they were last looked at. */
+/* CPU time that the threads of a silent worker had when they were last looked at. */
 #define TDM_FLEET_THREADS 64u
-/* A worker that does nothing for this time hangs, whatever its own figures say of how long its blocks take. */
+/* A worker that does nothing for this time hangs, however long its blocks take by its own figures. */
 #define TDM_FLEET_HANG_MAX_NS (60 * TDM_NSEC_PER_SEC)
 struct tdm_fleet_sample {
         uint64_t at_ns;
@@ -93,7 +93,7 @@ struct tdm_fleet_trial {
         struct tdm_placement_trial trial;
 };
 
-/* A few at a time, so that the worker reads other messages between them. */
+/* Chunks go out a few at a time, so that the worker reads other messages between them. */
 #define TDM_FLEET_CHUNKS_ON_THE_WAY 12u
 
 struct tdm_fleet_entry {
@@ -112,7 +112,7 @@ struct tdm_fleet_entry {
                 enum tdm_fleet_load load;
                 /* LOADING: chunks of the weights, and those that it has said it has dealt with */
                 unsigned n_sent, n_taken;
-                /* Of chunk i, in i % …: which message to this worker it was in, counted in this life. */
+                /* The message to this worker that carried chunk i, at i % …; messages are counted in this life. */
                 uint32_t sent_in[TDM_FLEET_CHUNKS_ON_THE_WAY];
                 bool proved;     /* it was LOADED once, in whichever life */
                 unsigned n_lost; /* lives that ended while it was taken, before that */
@@ -127,7 +127,7 @@ struct tdm_fleet_entry {
 /* Lines that a worker can cause without end. After a few at once, there is one a second of each kind. */
 enum tdm_fleet_log { TDM_FLEET_LOG_RING, TDM_FLEET_LOG_LOST, TDM_FLEET_LOG_STARTED, TDM_FLEET_N_LOGS };
 
-/* Its process, of this life. */
+/* The worker's process of this life. */
 struct tdm_fleet_process {
         enum tdm_fleet_phase phase;
         pid_t pid;
@@ -144,7 +144,7 @@ struct tdm_fleet_process {
         struct tdm_source *start_timer;
 };
 
-/* What goes to it and comes from it, in this life. */
+/* The ways to the worker and from it, in this life. */
 struct tdm_fleet_link {
         int greeting_fd; /* unit: until it has said who it is */
         struct tdm_source *greeting;
@@ -159,13 +159,13 @@ struct tdm_fleet_link {
         bool ring_fault;        /* found inside a call of the owner: dealt with by the pump */
         bool bad_results;       /* the same */
         uint32_t accused_epoch; /* the newest in which it reported a ring */
-        uint64_t awaited_step;  /* it has said of this one that it is nearly done */
+        uint64_t awaited_step;  /* the step that it has said to be nearly done */
         struct tdm_spin await;  /* for each of those */
         uint64_t done_ns;       /* when its last step was done */
         unsigned hands_over;    /* more than 0: the other worker's step has followed its steps lately */
 };
 
-/* What it has done wrong, and what follows: over its lives (account.c). */
+/* The faults of a worker over its lives, and what follows from them (account.c). */
 struct tdm_fleet_record {
         unsigned deaths;      /* with no finished step between */
         unsigned idle_deaths; /* of those that were in reserve all their life */
@@ -180,7 +180,7 @@ struct tdm_fleet_record {
         char last_exit[160];
 };
 
-/* What it says of itself and its device. */
+/* What the worker says of itself and of its device. */
 struct tdm_fleet_about {
         char device[16];
         char detail[128];
@@ -193,7 +193,7 @@ struct tdm_fleet_about {
 struct tdm_fleet_done {
         uint64_t blocks, rows, ns;
 };
-/* What it has counted: of this life, as it was last believed, and of all lives before. */
+/* The worker's counters: those of this life, as they were last believed, or those of all lives before. */
 struct tdm_fleet_counted {
         uint64_t busy_ns, waiting_ns, handovers, handover_ns;
         struct tdm_fleet_done kinds[TDM_N_BLOCK_KINDS];
@@ -248,7 +248,7 @@ struct tdm_fleet_worker {
         bool restart_wanted; /* tdm_fleet_restart() */
         bool reopen_wanted;  /* tdm_fleet_reopen() */
         char restart_reason[64];
-        bool no_device;   /* said so itself and never had one: another try would say the same */
+        bool no_device;   /* it said so, and it never had one: another try would say the same */
         bool device_gone; /* this life found none, and an earlier one had it */
         bool had_step;    /* of its own, in this life */
         bool ever_started;
@@ -397,8 +397,8 @@ bool tdm_fleet_charge(struct tdm_fleet_worker *w, unsigned amount);
 void tdm_fleet_forgive(struct tdm_fleet_worker *w);
 /* Back from quarantine: the next breach ends in quarantine again. */
 void tdm_fleet_on_probation(struct tdm_fleet_worker *w);
-/* The worker is lost, maybe while it took a model. A model that it had before is not to blame. One that costs each
- * worker a life, or one worker so many that the next would quarantine it, fails. */
+/* The worker is lost, maybe while it took a model. A model that it had before is not to blame. A model fails if it has
+ * cost each worker a life, or if it has cost one worker lives and the next one would quarantine that worker. */
 void tdm_fleet_blame_model(struct tdm_fleet_worker *w, const char *reason);
 bool tdm_fleet_may_log(struct tdm_fleet_worker *w, enum tdm_fleet_log kind);
 

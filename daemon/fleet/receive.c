@@ -1,5 +1,5 @@
-/* What tandemd gets from workers: messages of worker.proto. Each is checked, and then the function that is concerned is
- * called. Nothing is decided here. */
+/* Takes in messages of worker.proto that workers send. Each is checked, then the function that it concerns is called.
+ * Nothing is decided here. */
 #include "daemon/fleet/private.h"
 
 #include "proto/worker.pb-c.h"

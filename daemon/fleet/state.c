@@ -81,7 +81,7 @@ bool tdm_fleet_equal_bits(const struct tdm_fleet *f)
         return npu->about.numerics_id[0] && strcmp(npu->about.numerics_id, gpu->about.numerics_id) == 0;
 }
 
-/* Of the memory that a device has for all models. */
+/* How much all models take of the memory that a device has for them. */
 static uint64_t taken_bytes(const struct tdm_fleet *f)
 {
         uint64_t bytes = 0;

@@ -3,13 +3,13 @@
 #include "common/utf8.h"
 #include "daemon/jobs/thought.h"
 
-/* Of one job. The source may have a megabyte; the grammar and the matcher together take at most some 10 MiB then. */
+/* Bounds for one job. Its source may have a megabyte. Grammar and matcher then take at most some 10 MiB together. */
 #define MAX_EXPRESSIONS (UINT32_C(1) << 17)
 #define MAX_MATCHER_BYTES (SIZE_C(4) << 20)
 #define SIZE_C(n) ((size_t)(n))
 /* A step of a grammar takes some nanoseconds. */
 #define QUICK_STEPS 30000u
-/* What it takes beside source, grammar and matcher. */
+/* Bytes that a constraint is charged with beside source, grammar and matcher. */
 #define CONSTRAINT_BYTES 4096u
 
 enum kind { SCHEMA, GBNF, REGEX, TOOLS, FREE /* a budget alone */ };

@@ -32,8 +32,8 @@ unsigned tdm_constraint_turn_flags(const struct tdm_constraint *constraint);
 
 /* False: it ends a thought and has nothing to compile. */
 bool tdm_constraint_has_grammar(const struct tdm_constraint *constraint);
-/* Of one that has no grammar: what compile() does. TDM_E_UNSUPPORTED: the model has no thoughts, or none whose end is
- * known. */
+/* Does for a constraint without a grammar what compile() does for one with a grammar. TDM_E_UNSUPPORTED: the model has
+ * no thoughts, or the end of its thoughts is not known. */
 int tdm_constraint_prepare(struct tdm_constraint *constraint, const struct tdm_chat *chat,
                            const struct tdm_tokenizer *tokenizer, uint32_t n_vocab, struct tdm_error *err);
 
@@ -52,8 +52,8 @@ void tdm_constraint_find(struct tdm_constraint *constraint, struct tdm_grammar_c
 void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uint64_t identity,
                          uint32_t model);
 
-/* Tells it of the token that was generated as number index, from 0; place: where the answer is behind it. Only of a job
- * whose answer is taken apart. */
+/* Tells it of the token that was generated as number index, from 0; place: where the answer is behind it. Only for a
+ * job whose answer is taken apart. */
 void tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place);
 /* Whether the next token needs a mask, and how many tokens that may be guessed need none; UINT32_MAX: any number that
  * n_unbound() leaves. */

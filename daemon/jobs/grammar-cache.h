@@ -45,7 +45,7 @@ struct tdm_grammar *tdm_grammar_cache_find(struct tdm_grammar_cache *cache, cons
  * grammar that is there already stays. Without memory it is not kept. */
 void tdm_grammar_cache_keep(struct tdm_grammar_cache *cache, const struct tdm_grammar_key *key,
                             struct tdm_grammar *grammar);
-/* What a user's entries take, their keys too. */
+/* The memory that a user's entries take, with their keys. */
 uint64_t tdm_grammar_cache_bytes_of(const struct tdm_grammar_cache *cache, uint64_t identity);
 
 #endif

@@ -46,7 +46,7 @@ const char *tdm_job_state_name(enum tdm_job_state state)
         return state_names[state];
 }
 
-/* What a job costs beside its text. */
+/* Bytes that a job is charged with beside its text. */
 #define JOB_BYTES 2048u
 
 static int copy_text(struct tdm_job *job, const char *text, size_t size)
@@ -321,7 +321,7 @@ size_t tdm_job_text_to_encode(const struct tdm_job *job)
         return job->prompt.encoded ? 0 : job->prompt.text_size;
 }
 
-/* What the job says of thinking, as the template's. TDM_E_UNSUPPORTED: the model cannot do it. */
+/* Sets the template's options of thinking as the job wants them. TDM_E_UNSUPPORTED: the model cannot do it. */
 static int choose_thinking(enum tdm_thinking wanted, const struct tdm_chat *chat, struct tdm_chat_options *options,
                            struct tdm_error *err)
 {
@@ -432,7 +432,7 @@ void tdm_job_render(const struct tdm_job *job, const struct tdm_chat *chat, cons
         ret->r = encode(job, NULL, chat, hp, ret_prompt, ret, &ret->error);
 }
 
-/* As the template sees it, where it has a switch. */
+/* Thinking as the template sees it, where it has a switch for it. */
 static enum tdm_chat_thinking thinking_mode(const struct tdm_job *job)
 {
         enum tdm_thinking wanted = (enum tdm_thinking)job->request.options.thinking;

@@ -33,7 +33,7 @@ enum tdm_job_end { TDM_JOB_END_STOP, TDM_JOB_END_LENGTH, TDM_JOB_END_CANCELLED, 
 
 const char *tdm_job_state_name(enum tdm_job_state state);
 
-/* What a job may do to get several tokens from a step, in the order of the table of options. */
+/* How a job may get several tokens from one step, in the order of the table of options. */
 enum tdm_speculation { TDM_SPECULATION_AUTO, TDM_SPECULATION_OFF, TDM_SPECULATION_LOOKUP, TDM_SPECULATION_DRAFT };
 
 #define TDM_MAX_GUESSES 16u /* rows of a sequence in a step behind the one whose token is known */
@@ -233,7 +233,7 @@ struct tdm_job *tdm_job_ref(struct tdm_job *job);
 void tdm_job_unref(struct tdm_job *job);
 void tdm_job_unrefp(struct tdm_job **job);
 
-/* Of the generated tokens: thoughts, and the marks around them. */
+/* How many of the generated tokens are thoughts or the marks around them. */
 static inline uint32_t tdm_job_thinking_tokens(const struct tdm_job *job)
 {
         return job->text.turn ? tdm_turn_thinking_tokens(job->text.turn) : 0;

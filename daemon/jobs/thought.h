@@ -1,8 +1,8 @@
 /* Where a chat's answer is between its thought and what people read, as far as what may come next depends on it.
  *
- * A budget ends a thought: after so many tokens of it, the ids that end it are the only ones allowed. Where a grammar
- * follows, it binds the answer and not the thought. All follows from the ids so far, so that nothing that happens to
- * workers changes it. Embedded in a constraint. */
+ * A budget ends a thought: once the thought has that number of tokens, only the ids that end it are allowed. Where a
+ * grammar follows, it binds the answer and not the thought. All follows from the ids so far, so that nothing that
+ * happens to workers changes it. Embedded in a constraint. */
 #ifndef TDM_DAEMON_JOBS_THOUGHT_H
 #define TDM_DAEMON_JOBS_THOUGHT_H
 

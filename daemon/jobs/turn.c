@@ -4,7 +4,7 @@
 #include "daemon/jobs/job.h"
 #include "engine/grammar/compose.h"
 
-/* What one token adds: its text, room for a stop string, then the texts of its other parts. */
+/* Room for what one token adds: its text, a stop string, then the texts of its other parts. */
 struct room {
         char *data;
         size_t capacity;

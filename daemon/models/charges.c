@@ -4,7 +4,7 @@
  * described, because a text was tokenized with them, stay as a small cache: the oldest go first. */
 #include "daemon/models/private.h"
 
-/* Of described models that nobody uses. */
+/* Bounds of the described models that no job and no request uses. */
 #define CACHE_MAX_BYTES (UINT64_C(64) << 20)
 #define CACHE_MAX_MODELS 16u
 

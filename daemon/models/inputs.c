@@ -14,7 +14,7 @@
 #define FETCH_THREADS 4u
 #define FETCH_BYTES (256u << 10) /* read at once, to have it in memory */
 
-/* What a thread reads. The pages' content is left to the page cache. */
+/* A thread's work: it reads pages, and their content stays in the page cache. */
 struct fetch {
         struct tdm_model *model; /* a reference */
         int fd;

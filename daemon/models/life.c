@@ -14,8 +14,8 @@
 /* Memory that is left to the rest of the system. */
 #define MEMORY_MARGIN_BYTES (UINT64_C(64) << 20)
 #define MIN_KV_TOKENS 512u
-/* Of a step: rows of a second embedding. Gemma 3n and 4 have up to 43 KiB for a token as f32, which is 21 MiB for 512
- * rows. */
+/* The most bytes of a second embedding's rows in one step. Gemma 3n and 4 have up to 43 KiB for a token as f32, which
+ * is 21 MiB for 512 rows. */
 #define INPUTS_MAX_BYTES (UINT64_C(32) << 20)
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
 
@@ -85,7 +85,8 @@ static void steps_limits(const struct tdm_model *model, struct tdm_steps_limits 
         };
 }
 
-/* What rows carry of the file is copied on the loop, and again by each worker before a step begins. */
+/* Checks the bytes of the file that rows carry. They are copied on the loop, and again by each worker before a step
+ * begins, so they have a bound. */
 static int check_inputs(const struct tdm_model *model, const struct tdm_steps_limits *limits, struct tdm_error *err)
 {
         uint64_t bytes = (uint64_t)limits->max_rows * limits->input_bytes;
@@ -131,7 +132,7 @@ static int plan_pages(const struct tdm_model *model, uint64_t budget, struct tdm
         return 0;
 }
 
-/* What both workers take by themselves, with their copies of the steps. */
+/* Memory that both workers take by themselves, with their copies of the steps. */
 static uint64_t scratch_bytes(const struct tdm_model *model, const struct tdm_steps_limits *limits)
 {
         uint64_t each = tdm_recipe_scratch_bytes(tdm_model_recipe(model), tdm_model_hparams(model), limits->max_rows);
@@ -212,7 +213,7 @@ static int make_cache(struct tdm_model *model, struct tdm_error *err)
                 r = tdm_segment_create(&model->kv, "kv", model->geometry.size_bytes);
         if (r == 0)
                 r = tdm_pages_new(&model->pages, &model->geometry, model->kv);
-        /* Where rows see those behind them, equal beginnings are not equal rows. */
+        /* If rows see the rows behind them, texts with equal beginnings do not have equal rows there. */
         if (r == 0 && !model->models->no_prefix_cache && !tdm_recipe_is_whole(tdm_model_recipe(model)))
                 r = tdm_prefix_new(&model->prefix, model->pages, hp, &model->geometry);
         if (r < 0 && r != -EOPNOTSUPP)
@@ -242,7 +243,7 @@ static int make_dmabuf(struct tdm_model *model, struct tdm_error *err)
         return 0;
 }
 
-/* What of the file was passed over. */
+/* Logs which parts of the file were passed over. */
 static void log_notes(const struct tdm_model *model)
 {
         const char *notes[] = { model->metadata->description.notes.text,
@@ -264,7 +265,7 @@ static int start_load(struct tdm_model *model)
         if (model->by_name)
                 return tdm_model_load_new(&model->load, model->models->loop, model->fd, model->path, model->path,
                                           on_stage_done, model);
-        /* What the client says is for messages; the kernel knows where its file lies. */
+        /* The path that the client says is used in messages only. The kernel knows where the file lies. */
         snprintf(link, sizeof(link), "/proc/self/fd/%d", model->fd);
         n = model->models->serves_all ? -1 : readlink(link, path, sizeof(path) - 1);
         if (n > 0)

@@ -34,8 +34,8 @@ static uint64_t meminfo_available(void)
         return kib * 1024;
 }
 
-/* What a limit (a number, or "max") allows beyond the current use; file cache that can be reclaimed is not counted as
- * used. */
+/* How much a limit (a number, or "max") allows beyond the current use. File cache that can be reclaimed does not count
+ * as used. */
 static uint64_t limit_left(const char *dir, const char *limit_name, const char *used_name)
 {
         char path[512], limit[64], used[64], stat[8192];

@@ -1,4 +1,4 @@
-/* What is known of one model: what its file says, how large it is, how far its load is. */
+/* One model: what its file says, how large it is, how far its load is. */
 #include "daemon/models/private.h"
 
 #include <time.h>
@@ -44,7 +44,7 @@ const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model)
         return &model->metadata->description.hparams;
 }
 
-/* Where a text has to be in one step, a step has room for the longest one. */
+/* A model whose texts have to be in one step has steps with room for the longest text. */
 uint32_t tdm_model_max_rows(const struct tdm_model *model)
 {
         uint32_t longest = TDM_MIN(tdm_model_hparams(model)->n_ctx, TDM_MAX_STEP_ROWS);

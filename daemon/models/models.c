@@ -432,7 +432,7 @@ int tdm_models_unload(struct tdm_models *m, const char *name, struct tdm_error *
                 known = known || strcmp(model->name, name) == 0;
         if (!known && !(name = first_name(m, name, err)))
                 return TDM_E_NO_MODEL;
-        /* What clients passed and call alike goes only when there is none of the daemon's own. */
+        /* Files of this name that clients passed are unloaded only if the daemon has no model of this name itself. */
         tdm_list_for_each(model, &m->list, struct tdm_model, node)
                 named = named || (model->by_name && strcmp(model->name, name) == 0);
         tdm_list_for_each(model, &m->list, struct tdm_model, node) {

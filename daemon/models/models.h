@@ -49,7 +49,7 @@ struct tdm_model_inputs {
         uint32_t row_bytes;
 };
 
-/* What is known of a model without its weights. */
+/* A model as its metadata describe it, without its weights. */
 struct tdm_model_metadata {
         struct tdm_gguf *gguf; /* until the weights are built */
         struct tdm_model_description description;
@@ -248,7 +248,7 @@ bool tdm_model_is_described(const struct tdm_model *model);
 const struct tdm_hparams *tdm_model_hparams(const struct tdm_model *model);
 const struct tdm_recipe *tdm_model_recipe(const struct tdm_model *model);
 uint32_t tdm_model_max_rows(const struct tdm_model *model); /* of its steps, from DESCRIBED on */
-/* Of its weights, by a step of n_rows rows: tdm_recipe_share_read(). */
+/* The share of its weights that a step of n_rows rows reads: tdm_recipe_share_read(). */
 double tdm_model_share_read(const struct tdm_model *model, uint32_t n_rows);
 const char *tdm_model_state_name(enum tdm_model_state state); /* "loading", "loaded", "failed": as the wire has it */
 uint64_t tdm_model_file_bytes(const struct tdm_model *model); /* of all its files, from DESCRIBED on */

@@ -27,11 +27,11 @@ const char *tdm_model_shown_error(const struct tdm_model *model)
 {
         if (model->state != TDM_MODEL_FAILED)
                 return "";
-        /* Those who asked for the model have the reason with their answer. */
+        /* Clients that asked for the model got the reason with their answer. */
         return is_private(model) ? "it failed; who asked for it was told why" : model->error.message;
 }
 
-/* What this user called it last, unless it is the one who asked first. */
+/* The name that this user gave it last, unless this user is the one who asked first. */
 static const struct tdm_model_said *said_last(const struct tdm_model *model, const struct tdm_account *account)
 {
         const struct tdm_model_said *last = NULL;

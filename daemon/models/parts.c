@@ -32,7 +32,7 @@ bool tdm_part_of_name(const char *base, size_t size, size_t *ret_name_bytes, uin
         return true;
 }
 
-/* Where part no, from 1 on, of n lies: path up to name_bytes is that of the name. */
+/* The path of part `no` of n, from 1 on. The first name_bytes of `path` are the common name. */
 static void part_path(char ret[static PART_PATH_BYTES], const char *path, size_t name_bytes, uint32_t no, uint32_t n)
 {
         snprintf(ret, PART_PATH_BYTES, "%.*s-%05u-of-%05u.gguf", (int)TDM_MIN(name_bytes, (size_t)PATH_MAX), path, no,

@@ -136,7 +136,7 @@ void tdm_model_unlist(struct tdm_model *model);
 void tdm_model_charge_read(struct tdm_model *model); /* what it really takes, after reading and after trimming */
 void tdm_model_uncharge(struct tdm_model *model);    /* the model is freed */
 bool tdm_models_have_too_many_described(struct tdm_models *models);
-/* Of those whose metadata account pays, or of all (NULL). */
+/* The oldest of the described models whose metadata `account` pays for; NULL: of all described models. */
 struct tdm_model *tdm_models_oldest_described(struct tdm_models *models, const struct tdm_account *account);
 
 /* users.c */
@@ -147,7 +147,7 @@ const struct tdm_account *tdm_model_payer(const struct tdm_model *model);
 uint64_t tdm_account_n_models(const struct tdm_account *account); /* that it holds */
 void tdm_model_give_place(struct tdm_model *model);
 void tdm_model_give_to(struct tdm_model *model, struct tdm_account *account); /* which holds and pays it from now on */
-/* What its holder would give up with it. While it is read, what it may take is charged, and it takes much less. */
+/* How much its holder would get back. While a model is read, the most that it may take is charged: much more. */
 uint64_t tdm_model_cost(const struct tdm_model *model, enum tdm_resource resource);
 struct model_user *tdm_model_user_of(const struct tdm_model *model, const struct tdm_account *account);
 /* A job of account begins or ends to use it. TDM_E_QUOTA, as tdm_model_check_user(); -ENOMEM. */
@@ -156,7 +156,7 @@ void tdm_model_remove_user(struct tdm_model *model, const struct tdm_account *ac
 /* TDM_E_QUOTA: this user is a guest, of this model or others, and has jobs on as many models as it may. */
 int tdm_model_check_user(struct tdm_model *model, struct tdm_account *account, struct tdm_error *err);
 void tdm_model_give_to_root(struct tdm_model *model); /* where it has a place: it is the default model */
-/* What the models cost that others pay for and that this user has jobs on. */
+/* The cost of all models that other users pay for and that this user has jobs on. */
 uint64_t tdm_models_guest_cost(struct tdm_models *models, const struct tdm_account *account,
                                enum tdm_resource resource);
 

@@ -81,8 +81,8 @@ uint64_t tdm_models_guest_cost(struct tdm_models *m, const struct tdm_account *a
         return cost;
 }
 
-/* What the other models cost that it has jobs on, or that it holds and that are on their way into the fleet. Those that
- * it holds for guests alone can be handed over. */
+/* The cost of the account's other models: those that it has jobs on, and those that it holds and that are on their way
+ * into the fleet. Models that it holds for guests alone can be handed over. */
 static uint64_t used_beside(const struct tdm_model *except, const struct tdm_account *account,
                             enum tdm_resource resource)
 {

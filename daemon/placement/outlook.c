@@ -16,9 +16,9 @@
 #define MANY_ROWS 32u
 /* Steps of decode for each step of many rows, as in measure.c. */
 #define WEIGHT_OF_DECODE 32.0
-/* Of the placement that was found before, what another one has to cost at most to be taken by all new jobs … */
+/* All new jobs take another placement if it costs at most this part of the one that was found before. */
 #define BETTER 0.8
-/* … and by one new job, because of the jobs that run. Their time beside each other is a guess and not measured. */
+/* The same for one new job, because of the jobs that run. Their time beside each other is a guess and not measured. */
 #define BETTER_BESIDE 0.7
 /* A placement whose step of one row takes this many times as long as the best is probed in every eighth round. */
 #define HOPELESS 4u
@@ -50,7 +50,7 @@
 #define PACE_OVERHEAD_ROWS 8.0
 /* A probe that shows such a change is made again soon. */
 #define CHANGED 1.2
-/* What was probed longer ago says nothing about now. */
+/* A probe that is older than this says nothing about now. */
 #define STALE_NS (90 * TDM_NSEC_PER_SEC)
 
 static const enum tdm_placement candidates[TDM_N_CANDIDATES] = {
@@ -162,7 +162,7 @@ static bool is_worth_it(struct tdm_outlook *o, unsigned i, bool many, bool idle)
         /* Many rows are the longest probes. While rounds are urgent, they would only delay the answer. */
         if (o->urgent && value(o, i, 1) > 0 && cannot_win(o, i))
                 return false;
-        /* What made a device slower made many rows slower, too. The next round that is not urgent looks. */
+        /* If a device got slower, many rows got slower too. The next round that is not urgent measures them. */
         if (is_hopeless(o, i) || (o->urgent && (c->times > 0 || c->old[1] || (o->learned && value(o, i, 1) > 0))) ||
             (!idle && (value(o, i, 1) ?: UNKNOWN_MANY * one) > LONGEST_NS)) {
                 guess_many(o, i);

@@ -51,12 +51,12 @@ struct tdm_placement_workers {
         bool degraded;    /* a worker is quarantined */
 };
 
-/* What "measured" is for a model. found: what its trial has found; only workers that differ in bits need it. */
+/* The placement that "measured" means. found: the result of a model's trial, which workers with equal bits need not. */
 enum tdm_placement tdm_placement_measured(const struct tdm_placement_workers *workers, enum tdm_placement found);
 
-/* It has a plan of its own that does not follow the load: a job can keep it. */
+/* Whether a placement has a plan of its own that does not follow the load, so that a job can keep it. */
 bool tdm_placement_is_fixed(enum tdm_placement placement);
-/* Its plan has blocks on that worker, when both are usable; of a fixed placement. */
+/* Whether the plan of a fixed placement has blocks on that worker, when both workers are usable. */
 bool tdm_placement_uses(enum tdm_placement placement, enum tdm_worker_index worker);
 
 /* Fills plan [tdm_model_n_blocks(hp)], with an enum tdm_worker_index for each block. TDM_PLACEMENT_ANY gives the split,
@@ -119,7 +119,7 @@ struct tdm_placement_work {
         bool may_relay;       /* a prompt may be in two steps at once, one on each worker */
 };
 
-/* What a step on this route may have of the work. */
+/* How much of the work a step on this route may have. */
 struct tdm_share {
         uint32_t n_decode;
         uint32_t prompt_rows;
@@ -207,8 +207,8 @@ void tdm_outlook_void(struct tdm_outlook *outlook, const struct tdm_probe *probe
 void tdm_outlook_note_step(struct tdm_outlook *outlook, enum tdm_placement placement, uint32_t n_rows, uint64_t ns,
                            uint64_t now_ns);
 
-/* What a new sequence takes, beside n_on [TDM_N_PLACEMENTS] sequences that have their placement already. apart: the
- * workers do not take each other's time. TDM_PLACEMENT_ANY: nothing is known. */
+/* The placement for a new sequence, beside n_on [TDM_N_PLACEMENTS] sequences that have their placement already. apart:
+ * the workers do not take each other's time. TDM_PLACEMENT_ANY: nothing is known. */
 enum tdm_placement tdm_outlook_choose(const struct tdm_outlook *outlook, const uint32_t *n_on, bool apart,
                                       uint64_t now_ns);
 /* The costs as one line for the log. */

@@ -12,9 +12,9 @@
 
 #include <math.h>
 
-/* What a step costs besides its rows, in rows: its weights have to be read. Of a mixture of experts a step of few rows
- * reads a part of them. It decides how fast shares settle, not
- * where: they settle where both workers take equally long. */
+/* The cost of a step besides its rows, in rows: its weights have to be read. With a mixture of experts a step of few
+ * rows reads a part of them. This number decides how fast shares settle, not where: they settle where both workers take
+ * equally long. */
 #define STEP_OVERHEAD_ROWS 8.0
 #define FEW_ROWS 48u
 #define PACE_WEIGHT 0.3
@@ -230,8 +230,8 @@ uint32_t tdm_placement_choose(const struct tdm_placement_model *model, const str
 
 /* ---- shares ---- */
 
-/* Of n sequences that generate, those that worker 0 gets: both workers then take equally long. The quota moves by whole
- * sequences only, so that a difference within the noise moves nothing. */
+/* Sets how many of n sequences that generate worker 0 gets, so that both workers take equally long. The quota moves by
+ * whole sequences only, so that a difference within the noise does not move it. */
 static void set_quota(struct tdm_pace *p, uint32_t n)
 {
         double share = worker_share(p, (enum tdm_worker_index)0, pace_class(n / 2));

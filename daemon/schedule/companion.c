@@ -27,8 +27,8 @@
 #define BEHIND_PART 0.1f
 /* Rows of a companion that reads, in one step. */
 #define READ_ROWS 128u
-/* What a sequence waits at most, beside twice the time that the companion's steps should take: LAG_NS, or a part of its
- * own step, which takes longer where other programs want the CPUs too. */
+/* A sequence waits at most this long beyond twice the time that the companion's steps should take: LAG_NS, or a part of
+ * its own step, which takes longer where other programs want the CPUs too. */
 #define LAG_NS (5 * TDM_NSEC_PER_MSEC)
 #define LAG_PART 0.25f
 #define LAG_TESTS_NS (2 * TDM_NSEC_PER_SEC)

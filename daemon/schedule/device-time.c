@@ -176,7 +176,7 @@ uint32_t tdm_scheduler_fit_rows(const struct tdm_scheduler *s, const struct lane
         uint64_t most_ns = in_a_hurry(s, lane) ? SHARED_STEP_NS : ALONE_STEP_NS;
         uint64_t rows = lane->lengths.fit_rows ? lane->lengths.fit_rows : FIRST_ROWS;
 
-        /* Where a step of one row takes long already, steps of few rows make no wait shorter. */
+        /* If a step of one row takes long already, steps of few rows do not shorten the wait. */
         most_ns = TDM_MAX(most_ns, 2 * lane->lengths.single_ns);
         return (uint32_t)TDM_MIN(TDM_MAX(rows * most_ns / SHARED_STEP_NS, UINT64_C(1)), (uint64_t)s->config.max_rows);
 }

@@ -186,8 +186,8 @@ static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, s
                 mask_settle(job, r, &err);
 }
 
-/* Those of the rows of its guesses. One that takes too long is left out, and ends the guesses: they must not cost a job
- * anything. */
+/* Makes the masks of the rows of its guesses. A mask that takes too long is left out and ends the guesses, because
+ * guesses must not cost a job anything. */
 static void make_ahead(struct tdm_scheduler *s, struct lane *lane, struct flight *f, struct flight_seq *fs,
                        uint64_t until_ns)
 {

@@ -38,8 +38,8 @@ struct flight_seq {
         uint32_t guesses[TDM_MAX_GUESSES];
         uint32_t n_burst;     /* of a companion: tokens to draw behind its last row's (engine/step/burst.c) */
         uint32_t first_burst; /* of the results */
-        /* Of the first row whose token is drawn: whether it has a mask, and when that was published. Rows of guesses
-         * have masks too then, which are made when the step is on its way. */
+        /* Whether the first row whose token is drawn has a mask, and when this mask was published. If it has one, rows
+         * of guesses have masks too, which are made while the step is on its way. */
         enum { MASK_NONE, MASK_EARLY, MASK_WANTED } masked; /* EARLY: before the step was submitted */
 };
 
@@ -66,16 +66,16 @@ struct flight {
         uint64_t lone_ns; /* when it was issued, with nothing else in flight; 0: something was */
         uint32_t n_rows;
         uint32_t n_passes; /* more than one in a step with bursts */
-        uint32_t n_ran;    /* of them, when the step is done: bursts may end early */
+        uint32_t n_ran;    /* passes that ran, once the step is done: bursts may end early */
         bool reads;        /* rows of prompts are in it */
-        uint32_t depth;    /* where `reads`: positions before the deepest of them */
+        uint32_t depth;    /* where `reads`: positions before the deepest row of a prompt */
         uint64_t step_id;
         uint32_t n_seqs;
         uint32_t n_logits;
         struct flight_seq *seqs; /* [max_sequences] */
 };
 
-/* What the bits of rows depend on, when steps run by a plan. */
+/* Rows have the same bits only if all of this is the same. Steps run by a plan. */
 struct bits {
         uint32_t epoch;  /* 0: nothing known */
         uint32_t number; /* in the prefix cache; 0: not to be shared */
@@ -94,7 +94,7 @@ struct lane_turns {
 struct lane_lengths {
         uint64_t prompt_row_ns; /* of the last step with many rows that was alone in flight; 0: none yet */
         uint64_t single_ns;     /* of the last step of one row */
-        uint32_t fit_rows;      /* that fit into a step */
+        uint32_t fit_rows;      /* rows that fit into a step */
         uint32_t fit_depth;     /* of the step from which fit_rows was learned */
 };
 
@@ -141,7 +141,7 @@ struct lane {
 
 enum emit_kind { EMIT_TOKEN, EMIT_SCORES };
 
-/* What a listener is told once the next step is submitted. */
+/* A message for a listener, which is told once the next step is submitted. */
 struct emit {
         struct tdm_job *job; /* referenced */
         enum emit_kind kind;
@@ -159,7 +159,7 @@ struct user {
         uint64_t admitted;       /* stamp of the last admission */
 };
 
-/* A user without jobs who had some lately. One that had much does not become new by leaving. */
+/* A user without jobs who had some lately. It is remembered, so that leaving does not clear the time that was used. */
 #define N_DEPARTED 64u
 struct departed {
         uint64_t login;
@@ -186,7 +186,7 @@ struct tdm_scheduler {
         struct user *users; /* [max_jobs], those with jobs first */
         uint32_t n_users;
         uint64_t shared_ns; /* when two users last had work at once; 0: never */
-        uint64_t level;     /* what the least served user with work has had */
+        uint64_t level;     /* `served` of the least served user with work */
         struct departed departed[N_DEPARTED];
         uint64_t free_ns[TDM_N_WORKERS]; /* when a step with blocks on that worker last ended */
         uint64_t last_job_id, last_step_id, stamp;
@@ -249,7 +249,7 @@ void tdm_lane_free(struct tdm_scheduler *s, struct lane *lane);
 struct lane *tdm_scheduler_lane(struct tdm_scheduler *s, uint32_t model_id);
 void tdm_scheduler_sweep_lane(struct tdm_scheduler *s, struct lane *lane); /* frees a dead lane without flights */
 struct user *tdm_scheduler_user(struct tdm_scheduler *s, uint64_t login);  /* NULL: has no jobs */
-/* It has a place among the lane's sequences, and no pages yet. */
+/* Gives the sequence a place among the lane's sequences. It has no pages yet. */
 void tdm_scheduler_enter_lane(struct lane *lane, struct sequence *q);
 /* gives back its pages and its place, as if it had never been admitted */
 void tdm_scheduler_release(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
@@ -265,7 +265,7 @@ static inline uint64_t tdm_scheduler_now(const struct tdm_scheduler *s)
 {
         return s->config.clock_ns ? s->config.clock_ns() : tdm_now_ns();
 }
-/* What a user who comes begins with. */
+/* The `served` with which a user begins who comes now. */
 uint64_t tdm_scheduler_arrives(const struct tdm_scheduler *s, uint64_t login);
 void tdm_scheduler_departs(struct tdm_scheduler *s, const struct user *u);
 /* Lifts users who had no work to the level. To be called before steps are given out. */
@@ -334,7 +334,7 @@ int tdm_companion_check(struct tdm_scheduler *s, struct sequence *q, struct tdm_
 void tdm_companion_follow(struct tdm_scheduler *s, struct lane *lane, struct sequence *q);
 /* The companion has rows for a step now. */
 bool tdm_companion_has_work(const struct sequence *companion);
-/* How many, and how many tokens it is to draw behind these rows' one. */
+/* How many rows these are; and how many tokens the companion shall draw behind the token of the last row. */
 uint32_t tdm_companion_rows(const struct sequence *companion);
 uint32_t tdm_companion_burst(const struct sequence *companion);
 /* A companion's step is done. */
@@ -346,12 +346,12 @@ void tdm_companion_lose(struct sequence *companion, enum tdm_unguessed why);
 void tdm_companion_drop(struct sequence *q); /* the same, because the sequence goes back to the queue, or leaves */
 /* The sequence leaves. What was learned from it stays for the next one. */
 void tdm_companion_retire(struct tdm_scheduler *s, struct sequence *q);
-/* Its pages are needed now; it is not in flight. */
+/* Takes the companion's pages, which are needed now. It is not in flight. */
 void tdm_companion_evict(struct tdm_scheduler *s, struct lane *lane, struct sequence *companion);
 /* The step killed its worker, or failed. */
 void tdm_companion_blame(struct lane *lane, const struct flight *f);
-void tdm_companion_model_changed(struct tdm_scheduler *s, const struct tdm_model *model); /* it is over */
-/* A prompt waits to be read, which goes first. */
+void tdm_companion_model_changed(struct tdm_scheduler *s, const struct tdm_model *model); /* it has left or failed */
+/* Whether companions have to wait, because a prompt waits to be read. */
 bool tdm_companion_must_yield(const struct tdm_scheduler *s);
 void tdm_companion_sweep(struct tdm_scheduler *s);
 void tdm_companion_free_all(struct tdm_scheduler *s);
@@ -366,7 +366,7 @@ void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct se
 void tdm_scheduler_enter(struct lane *lane, struct sequence *q); /* its pages that are full now */
 
 /* room.c */
-/* What a job is promised when it is admitted. */
+/* The pages that a job is promised when it is admitted. */
 struct tdm_pages_need tdm_scheduler_promise(const struct tdm_scheduler *s, const struct tdm_job *job);
 /* 0: there is room for need, perhaps because others were pushed out. -EAGAIN: sequences that are on their way out leave
  * enough room. -ENOSPC: none may be pushed out. building: a step whose sequences count as in flight; NULL: none. */

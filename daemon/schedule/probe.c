@@ -19,7 +19,7 @@
 /* After such a pause somebody waits for a first token, so a probe waits. A program that sends job after job makes
  * shorter ones. */
 #define PAUSE_NS TDM_NSEC_PER_SEC
-/* What takes longer than this is hardly changed by waking a worker. */
+/* The time to wake a worker hardly matters for steps that take longer than this. */
 #define SHORT_NS (20 * TDM_NSEC_PER_MSEC)
 
 /* ---- what new sequences take ---- */

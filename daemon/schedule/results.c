@@ -1,4 +1,5 @@
-/* What steps give: results are checked, tokens handed to their jobs, positions committed. step.c builds the steps. */
+/* The results of steps: they are checked, tokens are handed to their jobs, positions are committed. step.c builds the
+ * steps. */
 #include "daemon/schedule/private.h"
 
 #include <assert.h>

@@ -211,8 +211,8 @@ struct build {
         uint32_t n_left; /* candidates that may get rows yet, this one included */
 };
 
-/* What the penalties of a row look back on, up to the row's own token, and the job's biases. Some of the tokens may be
- * guesses. The repetition penalty counts the prompt, the others do not. */
+/* Adds the tokens that the penalties of a row count, up to the row's own token, and the job's biases. Some of these
+ * tokens may be guesses. The repetition penalty counts the prompt, the others do not. */
 static void add_past(struct build *b, const struct sequence *q, uint32_t position, struct tdm_step_logits *l)
 {
         const struct tdm_job *job = q->job;
@@ -474,7 +474,7 @@ static void fill_drafts(struct build *b, uint32_t n_candidates, bool bursts)
 
                 if (b->flight->n_seqs == limits->max_seqs || b->flight->n_logits + b->n_burst == limits->max_logits)
                         break;
-                /* What the prefix cache has counts as promised, so all of it is reserved before. */
+                /* Pages of the prefix cache count as promised, so all pages are reserved first. */
                 if (!q->looked_up && tdm_scheduler_grow_spare(b->lane, q, q->job->n_ids) == q->job->n_ids)
                         tdm_scheduler_look_up(b->s, b->lane, q, b->bits);
                 q->looked_up = true;
@@ -622,7 +622,7 @@ static void take_off(struct tdm_scheduler *s, const struct step_class *c, const 
         tdm_model_step_begin(c->lane->model);
 }
 
-/* Where a step of the class can go now. */
+/* The routes that a step of the class can take now. */
 static uint32_t find_routes(struct tdm_scheduler *s, const struct step_class *c, struct tdm_route ret[2])
 {
         struct tdm_placement_model model = {

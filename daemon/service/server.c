@@ -289,8 +289,8 @@ static void on_terminal_gone(void *userdata)
 
 /* ---- users ---- */
 
-/* Of a system daemon, which serves everybody: a user may have half of what the others leave. docs/security.md says why
- * each is what it is. */
+/* The limits of a system daemon, which serves everybody: a user may have half of what the others leave.
+ * docs/security.md says why each is what it is. */
 static const struct tdm_resource_limit limits[TDM_N_RESOURCES] = {
         [TDM_RESOURCE_CONNECTIONS] = { .capacity = 512, .reserve = 32, .floor = 4, .share_percent = 50 },
         [TDM_RESOURCE_CALLERS] = { .capacity = 1024, .reserve = 64, .floor = 4, .share_percent = 50 },

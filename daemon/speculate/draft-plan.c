@@ -10,7 +10,7 @@
 /* A draft that did not pay is tried again after PROBE_TOKENS tokens, twice as many each time, for PROBE_FOR tokens. */
 #define PROBE_TOKENS 64u
 #define PROBE_FOR 4u
-/* What guesses have to gain before any is made. */
+/* No guess is made unless guesses gain at least this much. */
 #define GAIN_LEAST 1.02f
 /* A guess that is likelier to be right than this, with all before it, is worth its row; one less likely is not. */
 #define CHANCE_MOST 0.5f
@@ -26,7 +26,7 @@
  * draft with one of COMPANY_EVERY tokens, and different jobs do so with different ones. */
 #define COMPANY_EVERY 8u
 
-/* What steps and bursts are expected to take. */
+/* How long steps and bursts are expected to take. */
 struct expected {
         const struct tdm_draft_company *company;
         float step; /* ns, of a step without guesses */
@@ -67,7 +67,7 @@ static float rows_ns(const struct tdm_draft_company *c, uint32_t n_rows)
         return tdm_step_costs_expect(&c->target->steps, n_rows, c->n);
 }
 
-/* Of a step with such a mean number of rows. */
+/* How long steps take whose mean number of rows is n_rows. */
 static float mean_rows_ns(const struct tdm_draft_company *c, float n_rows)
 {
         uint32_t below = (uint32_t)n_rows;
@@ -76,7 +76,7 @@ static float mean_rows_ns(const struct tdm_draft_company *c, float n_rows)
         return ns + (n_rows - (float)below) * (rows_ns(c, below + 1) - ns);
 }
 
-/* What a token is worth, at the rate of the last steps. */
+/* How long a token takes at the rate of the last steps. */
 static float token_ns(const struct expected *e)
 {
         return e->step / ((float)e->company->n * tdm_target_costs_gain(e->company->target));
@@ -103,7 +103,8 @@ static void find_least(struct tdm_guess_costs *of, uint32_t n, float of_token_ns
         }
 }
 
-/* Of steps with up to `most` guesses for each that has a draft. All such sequences of a step ask for the same. */
+/* What steps cost with up to `most` guesses for each sequence that has a draft. All these sequences of a step ask for
+ * the same costs. */
 static const struct tdm_guess_costs *costs_by_guesses(const struct expected *e, uint32_t most)
 {
         const struct tdm_draft_company *c = e->company;

@@ -13,10 +13,10 @@ struct tdm_guess_file;
 int tdm_guess_file_open(struct tdm_guess_file **ret, const char *path);
 void tdm_guess_file_close(struct tdm_guess_file *file);
 bool tdm_guess_file_copies(const struct tdm_guess_file *file);
-/* What follows the place that agrees with the most tokens before. How many, and which of them is made wrong if any, is
- * a function of the job's seed and length. */
+/* Guesses the tokens behind the place that agrees with the most tokens before it. How many they are, and which one is
+ * made wrong, if any, follows from the job's seed and length alone. */
 uint32_t tdm_guess_file_guess(void *file, const struct tdm_job *job, uint32_t most, uint32_t *ret);
-/* Of one that copies. It keeps what it has read of one job: of several, each turn reads anew. */
+/* Guesses of a file that copies. It keeps what it has read of one job. If jobs take turns, each turn reads anew. */
 uint32_t tdm_guess_file_look_up(struct tdm_guess_file *file, const struct tdm_job *job, uint32_t most, uint32_t *ret,
                                 struct tdm_lookup_match *match);
 

@@ -5,7 +5,7 @@
  * none is checked, so a job that becomes easy to guess is noticed. */
 #include "daemon/speculate/private.h"
 
-/* What is left of an older guess's count with each newer one, and what a job begins with. */
+/* Each new guess multiplies the counts of older ones by RECORD_DECAY. A job begins with RECORD_FIRST. */
 #define RECORD_DECAY 0.95f
 #define RECORD_FIRST 0.5f
 
@@ -26,8 +26,8 @@ void tdm_guesses_deinit(struct tdm_guesses *g)
         g->lookup = NULL;
 }
 
-/* Of a guess behind the first n of a match: 3, 4, 5 to 7, 8 to 15, and more tokens. A guess that follows on a changed
- * token is one of its own kind: how much was copied before says little about it. */
+/* The record of a guess behind the first n tokens of a match, by their number: 3, 4, 5 to 7, 8 to 15, and more. A guess
+ * that follows a changed token has a record of its own, because the length of what was copied says little about it. */
 static struct tdm_guess_record *record_of(struct tdm_guesses *g, struct tdm_lookup_match match, uint32_t n)
 {
         uint32_t length = match.length + n;
@@ -80,8 +80,8 @@ bool tdm_guesses_lookup_beats(const struct tdm_speculate *sp, struct tdm_guesses
         return false;
 }
 
-/* Of guesses at a text with a grammar only those can be right that it allows. The loop and the step wait for this. What
- * is not known by until_ns has no guesses. */
+/* Where a text has a grammar, only guesses that the grammar allows can be right. The loop and the step wait for this
+ * check. A text that is not checked by until_ns has no guesses. */
 enum tdm_unguessed tdm_guesses_keep_allowed(const struct tdm_guess_candidate *c, uint64_t until_ns)
 {
         struct tdm_job *job = c->job;

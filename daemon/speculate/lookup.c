@@ -34,7 +34,7 @@ void tdm_lookup_destroy(struct tdm_lookup *lookup)
         free(lookup);
 }
 
-/* Of the three tokens that end at a place. */
+/* A hash of the three tokens that end at a place. */
 static uint32_t hash(const struct tdm_lookup *lookup, const uint32_t *ids, uint32_t place)
 {
         uint64_t h = ids[place - 2];

@@ -13,9 +13,9 @@
  * A step that reads a prompt has no guesses, because the prompt waits for it. */
 #include "daemon/speculate/private.h"
 
-/* What guesses have to gain before any is checked. */
+/* No guess is checked unless guesses gain at least this much. */
 #define GAIN_LEAST 1.02f
-/* What a step counts in the mean of what guesses gain. */
+/* The weight of a new step in the mean gain of guesses. */
 #define GAIN_WEIGHT 0.05f
 /* How long the guesses of one step may be held against grammars. */
 #define ALLOWED_NS (2 * TDM_NSEC_PER_MSEC)

@@ -20,7 +20,7 @@ struct tdm_speculate {
         uint16_t *order;                   /* [TDM_MAX_STEP_LOGITS]: scratch of a plan, candidates by their guesses */
 };
 
-/* For tests: lookup in a text that the job does not have. */
+/* Whether a test has lookup search a text that the job does not have. */
 bool tdm_speculate_copies(const struct tdm_speculate *sp);
 float tdm_target_costs_gain(const struct tdm_target_costs *c); /* at least 1 */
 
@@ -34,17 +34,17 @@ float tdm_guesses_chance_behind(const struct tdm_guess_candidate *c, uint32_t n)
 
 /* draft-records.c */
 #define TDM_DRAFT_PRIOR_GUESSES 6.0f
-/* Of the guesses, n_known can be compared with what came, and n_right of these are right, until the first wrong one. */
+/* Counts guesses: n_known of them can be compared with what came. The first n_right of these are right. */
 void tdm_draft_records_count(struct tdm_draft_records *r, const struct tdm_guesses *g, uint32_t n_right,
                              uint32_t n_known);
-/* What was counted of a job becomes what is expected by what was counted of others, by a part; 1: wholly. */
+/* Moves a job's records towards those of other jobs (`of`) by this part; 1: they become the same. */
 void tdm_draft_records_expect(struct tdm_draft_records *r, const struct tdm_draft_records *of, float part);
-/* Of the guess at each of n places in a burst: the chance that it is drawn at all, that it is checked, and that it is
- * checked and right with all before it. Those are checked whose chance to be so is that place's least or more (from
- * 1/64 on). A burst ends where not even the surest token would have a chance of go_on at the next place. */
+/* Three chances of the guess at each of n places in a burst: that it is drawn; that it is checked; that it is checked
+ * and right with all before it. A guess is checked if its chance to be right with all before it is at least `least` of
+ * its place (from 1/64 on). A burst ends where even the surest token would have less than the chance go_on next. */
 void tdm_draft_records_outlook(const struct tdm_draft_records *r, const float *least, const float *go_on, uint32_t n,
                                float *ret_drawn, float *ret_checked, float *ret_right);
-/* When a burst of n tokens ends early, as a step says it (struct tdm_step_seq). */
+/* Writes when a burst of n tokens ends early, in the form of a step (struct tdm_step_seq). */
 void tdm_draft_records_doubts(const struct tdm_draft_records *r, const float *go_on, uint32_t n, uint8_t *ret_doubts,
                               uint8_t *ret_most);
 

@@ -1,4 +1,4 @@
-/* What the configuration and a job allow, and the guesses that tests want. */
+/* How many guesses the configuration and a job allow, and the guesses that tests want. */
 #include "daemon/speculate/private.h"
 
 int tdm_speculate_new(struct tdm_speculate **ret, const struct tdm_speculate_config *config)

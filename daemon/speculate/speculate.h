@@ -22,7 +22,7 @@ struct tdm_speculate_config {
         enum tdm_speculation mode; /* of jobs that name none */
         uint32_t draft_max;        /* guesses for a job in a step, <= TDM_MAX_GUESSES; 0: no speculation at all */
         bool all_guesses;          /* tests: all that are found are checked, whatever that costs */
-        bool ends_early;           /* tests: a draft's burst ends behind a token of which it is hardly sure */
+        bool ends_early;           /* tests: a draft's burst ends behind a token of which the draft is hardly sure */
         /* Tests: the guesses of every step instead of those of lookup.c, and their number, <= most. All are checked. */
         uint32_t (*guess)(void *userdata, const struct tdm_job *job, uint32_t most, uint32_t *ret);
         void *guess_data;
@@ -31,13 +31,13 @@ struct tdm_speculate_config {
 
 int tdm_speculate_new(struct tdm_speculate **ret, const struct tdm_speculate_config *config);
 void tdm_speculate_destroy(struct tdm_speculate *sp);
-/* What the job may do; the most guesses that it may have in a step; whether tests want all of them checked. */
+/* How the job may guess; the most guesses that it may have in a step; whether tests want all guesses checked. */
 enum tdm_speculation tdm_speculate_mode(const struct tdm_speculate *sp, const struct tdm_job *job);
 uint32_t tdm_speculate_most(const struct tdm_speculate *sp, const struct tdm_job *job);
 bool tdm_speculate_wants_all(const struct tdm_speculate *sp);
 bool tdm_speculate_is_on(const struct tdm_speculate *sp);
 
-/* ---- what steps and bursts take (step-cost.c) ---- */
+/* ---- how long steps and bursts take (step-cost.c) ---- */
 
 #define TDM_N_STEP_COSTS 96u
 struct tdm_step_cost {
@@ -45,7 +45,7 @@ struct tdm_step_cost {
         float var;      /* how uncertain that is; 0: no such step yet */
         uint64_t stamp; /* how many steps were measured when this one was */
 };
-/* What steps of a model take, by the number of their rows, where all of their sequences generate. */
+/* How long steps of a model take whose sequences all generate, by the number of rows. */
 struct tdm_step_costs {
         struct tdm_step_cost of[TDM_N_STEP_COSTS];
         uint64_t n;               /* steps that were measured */
@@ -57,18 +57,18 @@ void tdm_step_costs_note(struct tdm_step_costs *c, uint32_t n_rows, uint64_t ns)
 /* The expected ns of a step of n_rows, of which base have to run in any case; 0: a step of base rows was not measured
  * lately. */
 float tdm_step_costs_expect(const struct tdm_step_costs *c, uint32_t n_rows, uint32_t base);
-/* The rows of the next step at most: what is not known is approached by steps. */
+/* The most rows for the next step. Numbers of rows that were never measured are approached little by little. */
 uint32_t tdm_step_costs_most_rows(const struct tdm_step_costs *c, uint32_t base);
 /* Whether sequences without guesses would wait too long for those with some: a step of n_rows takes ns with what comes
  * before it, and one without guesses takes base_ns. */
 bool tdm_step_costs_others_wait(const struct tdm_step_costs *c, uint32_t n_rows, float ns, float base_ns);
 
-/* What bursts of a number of drafts took: sums over them, of passes (x) and of ns (y). */
+/* How long bursts of one number of drafts took: sums over these bursts, of passes (x) and of ns (y). */
 #define TDM_N_BURST_COSTS 16u
 struct tdm_burst_cost {
         float n, sum_x, sum_y, sum_xx, sum_xy;
 };
-/* What a draft model's steps take. */
+/* How long a draft model's steps take. */
 struct tdm_draft_costs {
         struct tdm_burst_cost bursts[TDM_N_BURST_COSTS];
         float read_row_ns; /* of a step with many rows; 0: none yet */
@@ -88,15 +88,15 @@ struct tdm_guess_record {
 };
 /* The chance that the next guess is right. */
 float tdm_guess_chance(const struct tdm_guess_record *r);
-/* One more guess was right or not; decay: what is left of an older one's count. */
+/* Counts one more guess as right or wrong. decay: the counts of older guesses are multiplied by it. */
 void tdm_guess_count(struct tdm_guess_record *r, float decay, bool right);
 
-/* What was counted of a draft model's guesses (draft-records.c). */
+/* How often a draft model's guesses were right (draft-records.c). */
 struct tdm_draft_records {
         struct tdm_guess_record first; /* the first of each burst */
-        /* By how sure the draft was of a token: those with no wrong one before them. */
+        /* Guesses with no wrong one before them, by how sure the draft was of them. */
         struct tdm_guess_record certain[TDM_CERTAINTIES];
-        float seen[TDM_CERTAINTIES]; /* how often it was so sure */
+        float seen[TDM_CERTAINTIES]; /* how often the draft was as sure as that */
 };
 
 /* Guesses at the tokens behind a sequence's pending one. */
@@ -116,32 +116,32 @@ struct tdm_guesses {
         /* While a step's guesses are dealt out: how many this sequence has, and the chance that these are all right. */
         uint32_t n_tried;
         float reach;
-        /* Of lookup, by the number of tokens that agreed; the last: of those that follow on a changed token. */
+        /* Records of lookup, by the number of tokens that agreed. The last one: guesses that follow a changed token. */
         struct tdm_guess_record records[TDM_N_AGREEMENTS];
 };
 
 void tdm_guesses_deinit(struct tdm_guesses *g);
 /* The sequence's next tokens are known: ids [n], behind those that it had when its guesses were made. */
 void tdm_guesses_learn(struct tdm_guesses *g, struct tdm_draft_records *records, const uint32_t *ids, uint32_t n);
-/* Whether lookup has guesses for the job that are likelier to be right than `chance`. If not, what it has is compared
- * with what comes. */
+/* Whether lookup has guesses for the job that are likelier to be right than `chance`. If not, its guesses are only
+ * compared with the tokens that come. */
 bool tdm_guesses_lookup_beats(const struct tdm_speculate *sp, struct tdm_guesses *g, const struct tdm_job *job,
                               float chance);
 
 /* ---- how many guesses a step checks (plan.c) ---- */
 
-/* What a step takes in which each sequence with a draft has a number of guesses, at one time (draft-plan.c). */
+/* How long steps take, by how many guesses each sequence with a draft has; as known at one time (draft-plan.c). */
 struct tdm_guess_costs {
         uint64_t stamp; /* steps that were measured then */
         uint32_t n, n_drafted, most;
         float ns[TDM_MAX_GUESSES + 1];
         float least[TDM_MAX_GUESSES]; /* the least chance with which each guess is worth its row */
 };
-/* What is known of a model whose next tokens are guessed at. */
+/* The costs of a model whose next tokens are guessed at. */
 struct tdm_target_costs {
         struct tdm_step_costs steps;
         struct tdm_guess_costs by_guesses;
-        float gain; /* what guesses gain lately: tokens a second, of those without; 0: none yet */
+        float gain; /* lately: tokens a second with guesses, as a multiple of those without; 0: not known yet */
 };
 
 /* A sequence that generates and has a row in the step that is being built. */
@@ -165,25 +165,25 @@ void tdm_speculate_plan(struct tdm_speculate *sp, struct tdm_target_costs *costs
 
 /* ---- how many tokens a draft guesses ahead (draft-plan.c) ---- */
 
-/* Of a sequence with a draft model. */
+/* The plan of a sequence with a draft model. */
 struct tdm_draft_plan {
         struct tdm_draft_records records;
         bool begun;             /* records hold what is expected, or what was counted */
         enum tdm_unguessed why; /* there are no guesses */
         uint32_t n_wanted;      /* guesses that the draft is to make */
-        /* When it is to make no more: struct tdm_step_seq. */
+        /* When the draft shall stop guessing: struct tdm_step_seq. */
         uint8_t doubts[TDM_CERTAINTIES], most_doubt[TDM_MAX_BURST];
-        uint32_t retry_at;    /* tokens of the job from which a draft is tried again that did not pay, or failed */
-        uint32_t probe_until; /* tokens of the job up to which guesses are tried that seem not to pay */
+        uint32_t retry_at; /* a draft that did not pay, or failed, is tried again once the job has this many tokens */
+        uint32_t probe_until; /* guesses that seem not to pay are tried until the job has this many tokens */
         uint32_t n_probes;
-        uint32_t look_at; /* tokens of the job from which it is looked at again that did not pay in company */
+        uint32_t look_at; /* a draft that did not pay in company is looked at again at this many tokens of the job */
 };
 
-/* In which company a draft guesses, and what that takes. */
+/* The sequences beside which a draft guesses, and how long their steps take. */
 struct tdm_draft_company {
         struct tdm_target_costs *target;
         struct tdm_draft_costs *draft;
-        const struct tdm_draft_records *others; /* what was counted of jobs that have left */
+        const struct tdm_draft_records *others; /* counted from jobs that have left */
         uint32_t n, n_drafted;                  /* sequences in a step, and those that get guesses */
         float size;                             /* of the draft model, in parts of the target's */
 };
@@ -192,14 +192,14 @@ struct tdm_draft_company {
 float tdm_draft_company_step(const struct tdm_draft_company *c);
 float tdm_draft_company_burst(const struct tdm_draft_company *c, float n_passes);
 
-/* Begins counting for a job of n_ids tokens, with what was counted of others. */
+/* Begins counting for a job of n_ids tokens. The counts of other jobs are where it begins. */
 void tdm_draft_plan_begin(struct tdm_draft_plan *d, const struct tdm_draft_company *c, uint32_t n_ids);
-/* Sets n_wanted, and when a burst ends early; where it is 0, why. */
+/* Sets n_wanted, and when a burst ends early. If n_wanted is 0, sets why. */
 void tdm_draft_plan_choose(struct tdm_draft_plan *d, const struct tdm_speculate *sp, const struct tdm_job *job,
                            const struct tdm_draft_company *c);
 /* There are no guesses now, and not before the job of n_ids tokens has some more. */
 void tdm_draft_plan_stop(struct tdm_draft_plan *d, enum tdm_unguessed why, uint32_t n_ids);
-/* The job leaves: what was counted of it is added to what is counted of others. */
+/* The job leaves: its counts are added to those of other jobs. */
 void tdm_draft_records_keep(struct tdm_draft_records *others, const struct tdm_draft_records *r);
 
 #endif

@@ -22,30 +22,31 @@
 #define COST_STEPS 256u
 #define COST_STEPS_UNCERTAIN 16u
 #define COST_STEPS_COMPANY 1024u
-/* What another row costs until it is measured, in parts of a row's share of a step without guesses. The estimate is
- * low, because the first step corrects a low one, and no step would correct a high one. On a GPU the second row may
- * cost much, because it takes another kernel, and the next ones nothing. */
+/* The estimated cost of another row until it is measured, in parts of a row's share of a step without guesses. The
+ * estimate is low: the first step corrects a low one, and no step would correct a high one. On a GPU the second row may
+ * cost much, because it takes another kernel, and the rows behind it nothing. */
 #define ROW_PART (1.0f / 64)
 /* Another row that takes this part of a row's share is bound by arithmetic, and the next ones will be. */
 #define ROW_BOUND 0.5f
-/* What a step counts in the level. */
+/* The weight of a new step in the level. */
 #define LEVEL_WEIGHT 0.25f
-/* Of a part: of the first step, at least, of one that is old, and at most of one that counts as certain. */
+/* Variances of a part: after its first step; the least that it can have; once it is old; the largest that still counts
+ * as certain. */
 #define VAR_FIRST 1.0f
 #define VAR_LEAST (1.0f / 32)
 #define VAR_OLD 0.25f
 #define VAR_KNOWN 0.3f
-/* What a step may be off, as a logarithm to base 2, before it was disturbed. */
+/* A step that is off by more than this, as a logarithm to base 2, was disturbed. */
 #define OUTLIER 0.5f
-/* A step may have GROW_ROWS times the rows of the largest one that was measured. Where GROW_LEAST more are more, it may
- * have these. */
+/* A step may have GROW_ROWS times the rows of the largest one that was measured, or GROW_LEAST more rows than that one,
+ * whichever is more. */
 #define GROW_ROWS 2u
 #define GROW_LEAST 4u
 /* How much longer a step may take with guesses where some of its sequences have none. */
 #define OTHERS_WAIT 1.03f
-/* What a step of a draft that reads counts in its mean. */
+/* The weight of a new step of a draft that reads, in the mean of such steps. */
 #define READ_WEIGHT 0.25f
-/* What is left of the sums of older bursts with each newer one. */
+/* Each new burst multiplies the sums of the older ones by this. */
 #define BURST_DECAY 0.95f
 /* Once BURST_SOME bursts are known, one that takes BURST_OUTLIER times the expected time was disturbed. */
 #define BURST_SOME 4.0f
@@ -75,7 +76,7 @@ static bool is_recent(const struct tdm_step_costs *of, uint32_t index, uint32_t 
         return c->var > 0 && of->n - c->stamp <= (c->var > VAR_KNOWN ? uncertain : TDM_MAX(uncertain, COST_STEPS));
 }
 
-/* Of the step before and of this one. */
+/* Learns the parts of two steps that follow each other: the step before, and this one. */
 static void learn_pair(struct tdm_step_costs *of, struct tdm_step_cost *c, float ns_log)
 {
         struct tdm_step_cost *last = &of->of[of->last];

@@ -72,7 +72,7 @@ bool bus_closes_too_many(const struct tdm_dbus *bus)
         return bus->n_closing > CLOSING_MAX / 2;
 }
 
-/* What came and was not dispatched. */
+/* Closes the fds of messages that came and were not dispatched. */
 void bus_close_undispatched(struct tdm_dbus *bus, DBusConnection *connection)
 {
         DBusMessage *message;

@@ -70,7 +70,7 @@ static const char *const ends[] = { [TDM_JOB_END_STOP] = "stop",
                                     [TDM_JOB_END_CANCELLED] = "cancelled",
                                     [TDM_JOB_END_ERROR] = "error" };
 
-/* Of the phase that State names; the whole of it once it is done. */
+/* How much of the phase that State names is done, from 0 to 1; 1 once the job has ended. */
 static double bus_job_progress(const struct bus_job *job)
 {
         const struct tdm_job *j = job->job;

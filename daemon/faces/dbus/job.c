@@ -282,7 +282,7 @@ static size_t bus_job_take_text(struct bus_job *job, const char *text, size_t si
         return size;
 }
 
-/* What a token of a chat adds beside its text: the model's thoughts, and pieces of its calls. */
+/* Adds what a token of a chat has beside its text: the model's thoughts, and pieces of its calls. */
 static void put_parts(struct bus_job *job, const struct tdm_job_token *t)
 {
         static const char *const events[] = { [TDM_FORM_PART_THINKING] = "thinking",

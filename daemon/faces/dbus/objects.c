@@ -64,7 +64,7 @@ static const char object_manager_xml[] = "  <interface name=\"" BUS_OBJECT_MANAG
 
 /* ---- finding ---- */
 
-/* What is left of path below prefix, without the slash ("" for prefix itself); NULL: it is not below. */
+/* The rest of `path` below `prefix`, without the slash ("" for prefix itself); NULL: it is not below. */
 static const char *below(const char *path, const char *prefix)
 {
         size_t n = strlen(prefix);

@@ -17,7 +17,7 @@ struct measure {
         uint64_t bytes, values;
 };
 
-/* Of types that arrays hold as plain numbers; 0: of others. */
+/* The bytes of a number, for types that arrays hold as plain numbers; 0: another type. */
 static unsigned number_bytes(int type)
 {
         switch (type) {

@@ -36,13 +36,13 @@
 #define BUS_MAX_HELD_BYTES_PER_UID (UINT64_C(16) << 20)
 /* A message can bring 253 fds, which are open until it is handled, so few may wait. */
 #define BUS_MAX_HELD_WITH_FDS 8u
-/* To polkit, about clients of the socket: no more than their accounts allow. */
+/* Questions to polkit about clients of the socket: no more than their accounts allow. */
 #define BUS_MAX_QUESTIONS 224u
 #define BUS_MAX_PEERS 1280u /* those of whom the bus was asked who they are included */
-/* What the bus has not taken yet, at which no more calls are read. */
+/* While this much output waits for the bus, no more calls are read. */
 #define BUS_MAX_OUTGOING_BYTES (8 << 20)
 
-/* Of one job: text that is kept for GetText(), and output that the pipe has not taken. Of all of them together. */
+/* Bounds: text of one job that is kept for GetText(), output of one that the pipe has not taken; then of all jobs. */
 #define BUS_MAX_TEXT_BYTES (UINT64_C(1) << 20)
 #define BUS_MAX_OUTPUT_BYTES (UINT64_C(1) << 20)
 #define BUS_MAX_KEPT_BYTES (UINT64_C(64) << 20)
@@ -341,11 +341,11 @@ struct bus_request {
         struct tdm_chat_call *calls;       /* owned; of the messages */
 };
 void bus_request_deinit(struct bus_request *request);
-/* What it points to lies in the message. */
+/* *ret points into the message. */
 int bus_read_request(DBusMessageIter *args, bool chat, struct bus_request *ret, struct tdm_error *err);
 /* wait, model-fd (-1 before; the caller's to close, also where the call is refused); where no option is known yet */
 int bus_read_load(DBusMessageIter *options, bool *ret_wait, int *ret_fd, struct tdm_error *err);
-/* Of Embed. *ret_model stays NULL where none is named, and points into the message. */
+/* Reads the options of Embed. *ret_model points into the message; it stays NULL where no model is named. */
 int bus_read_embed(DBusMessageIter *options, const char **ret_model, uint32_t *ret_dimensions, struct tdm_error *err);
 
 /* embed.c */

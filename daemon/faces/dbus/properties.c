@@ -1,4 +1,4 @@
-/* What objects have: their properties, in answers and in the signals that tell of them. */
+/* The properties of objects, in answers and in the signals that tell of them. */
 #include "daemon/faces/dbus/private.h"
 
 void bus_write_value(struct bus_writer *w, struct tdm_dbus *bus, const struct bus_interface *interface, void *object,

@@ -111,7 +111,7 @@ static uint64_t blocks_done(struct tdm_dbus *bus, enum tdm_worker_index index)
         return n;
 }
 
-/* Of the time since it was last looked at, which is a second ago or more. */
+/* How busy the worker was, as a share of the time since the last look, which is a second ago or more. */
 static double busy_share(struct tdm_dbus *bus, enum tdm_worker_index index, uint64_t busy_ns)
 {
         __typeof__(bus->workers[0]) *w = &bus->workers[index];

@@ -52,7 +52,7 @@ static void shut(struct bus_stream *s)
         drop_data(s);
 }
 
-/* What goes now. false: the reader is gone. */
+/* Writes as much as the reader takes now. false: the reader is gone. */
 static bool stream_flush(struct bus_stream *s)
 {
         while (s->first < s->size) {

@@ -1,4 +1,4 @@
-/* What we ask of systemd: to kill a worker that is a unit of its own. A worker that is stopped, or hangs in its driver,
+/* Asks systemd to kill a worker that is a unit of its own. A worker that is stopped, or hangs in its driver,
  * cannot be ended by hanging up, and a process of another user is not ours to signal. systemd lets us by a polkit rule
  * for exactly these units (systemd/polkit.rules). Nothing waits for the answer: that the process is gone is known by
  * its pidfd, and the fleet asks again while it is not. */

@@ -38,7 +38,7 @@ int gate_send(int socket, const void *data, size_t size, int fd)
         return n < 0 ? -errno : 0;
 }
 
-/* What came, the first `most` of the fds in fds. */
+/* Receives a message. The first `most` of its fds go into fds. */
 static ssize_t receive_all(int socket, void *data, size_t size, int *fds, unsigned most, unsigned *ret_n, int flags)
 {
         union {

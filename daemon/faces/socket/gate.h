@@ -16,7 +16,7 @@
 
 #define TDM_GATE_OPTION "--gate" /* of tandemd: run as a gate, with the control socket on fd 3 */
 
-/* What stands in place of an fd that was not passed on. -1 is one that was taken. */
+/* Stands in place of an fd that was not passed on. -1: an fd that was taken. */
 enum tdm_gate_verdict {
         TDM_GATE_NOT_A_FILE = -2, /* not a regular file */
         TDM_GATE_FOREIGN = -3,    /* of a file system that a user serves, or that stands on one */

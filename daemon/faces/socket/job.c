@@ -1,4 +1,4 @@
-/* What a job says, as replies. Its last reply frees the request it came from. */
+/* Sends a job's events as replies. The last reply frees the request that the job came from. */
 #include "daemon/faces/socket/private.h"
 
 #include <math.h>
@@ -83,8 +83,8 @@ static void put_piece(const struct tdm_job *job, const struct tdm_job_token *t, 
         token->piece.len = size;
 }
 
-/* What a token adds beside its text, in one piece of memory to be freed: deltas, their list, names with a NUL, and the
- * thoughts in a row. NULL: no memory. */
+/* Everything that a token adds beside its text, in one piece of memory that the caller frees: deltas, their list, names
+ * with a NUL, and the thoughts in a row. NULL: no memory. */
 static void *put_parts(Tandem__Token *token, const struct tdm_job_token *t)
 {
         size_t n_bytes = 0;

@@ -139,7 +139,7 @@ void render_forget(struct rendering *rendering);
 extern const struct tdm_job_events face_job_events;
 
 /* status.c */
-/* What this client may know it by. */
+/* The name by which this client may know it. */
 char *face_model_name(const struct client *c, const struct tdm_model *model);
 void face_send_status(struct client *client, uint32_t id);
 void face_send_models(struct client *client, uint32_t id);

@@ -1,4 +1,4 @@
-/* What goes to a client: replies, errors, and the end of a connection that breaks the rules. */
+/* Sends to a client: replies, errors, and the end of a connection that breaks the rules. */
 #include "daemon/faces/socket/private.h"
 
 #include "common/log.h"

@@ -98,7 +98,7 @@ static bool drain(struct face_trace *trace)
 
 static void trace_finish(struct face_trace *trace)
 {
-        /* What was lost is told for each track, should its last chunk have been before the loss. */
+        /* Each track is told what was lost, because its last chunk may have been sent before the loss. */
         for (unsigned track = 0; track < TDM_N_TRACKS; track++)
                 send_chunk(trace, (enum tdm_track)track, NULL, 0, track + 1 == TDM_N_TRACKS);
         request_free(trace->request);

@@ -4,10 +4,11 @@
 
 #include "daemon/jobs/job.h"
 
-/* What unpacking one frame may take. protobuf-c makes one piece of memory for each message, text, and list of ids. */
+/* Bounds of unpacking one frame. protobuf-c makes one piece of memory for each message, text, and list of ids. */
 #define UNPACK_MAX_BYTES (UINT64_C(16) << 20)
 #define UNPACK_MAX_PIECES 47104u
-/* Of a longest chat: a message has itself, five texts and the list of its calls; a call has itself and three texts. */
+/* Pieces of the longest chat: each message is itself, five texts and its list of calls; each call itself and three
+ * texts. */
 static_assert(UNPACK_MAX_PIECES >= 7 * TDM_MAX_CHAT_MESSAGES + 4 * TDM_MAX_CHAT_CALLS + TDM_JOB_MAX_TEXTS + 512,
               "every request that is documented can be unpacked");
 
@@ -21,7 +22,7 @@ struct budget {
 static void *budget_alloc(void *data, size_t size)
 {
         struct budget *b = data;
-        /* What malloc() adds to a small piece counts too. */
+        /* The bytes that malloc() adds to a small piece count too. */
         uint64_t cost = (uint64_t)size + 32;
 
         if (size > b->largest_bytes || cost > b->left_bytes || b->left_pieces == 0) {
