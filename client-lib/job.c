@@ -427,7 +427,8 @@ static struct tandem_job *job_new(struct tandem *t, const struct tandem_callback
         return job;
 }
 
-/* What a job of every kind has: itself, and the model that it asks for, by name or as an open file (ret_fd). */
+/* Makes the parts that every kind of job has: itself, and the model that it asks for, by name or as an open file
+ * (ret_fd). */
 static int job_open(struct tandem *t, const struct tandem_callbacks *callbacks, void *userdata, const char *model,
                     struct tandem_job **ret, Tandem__ModelRef *ret_ref, int *ret_fd, struct tandem_error *err)
 {

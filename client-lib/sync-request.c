@@ -59,7 +59,7 @@ int lib_request(struct tandem *t, Tandem__Request *request, int fd, int timeout_
         return code;
 }
 
-/* Those whose answer is a mere Ok. */
+/* Sends a request whose answer is a mere Ok. */
 static int request_ok(struct tandem *t, Tandem__Request *request, int fd, struct tandem_error *err)
 {
         _cleanup_(free_replyp) Tandem__Reply *reply = NULL;

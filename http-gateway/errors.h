@@ -20,7 +20,7 @@ struct failure {
 /* Fills f and returns the status. param may be NULL. */
 int failure_set(struct failure *f, int status, const char *code, const char *param, const char *fmt, ...)
         _printf_(5, 6);
-/* The prompt has so many tokens, and so many is the most. */
+/* Says that the prompt has n_tokens tokens, and that n_max is the most. */
 void failure_set_too_long(struct failure *f, unsigned n_tokens, unsigned n_max);
 /* What libtandem or the daemon said. model: what was asked for, for a message that names no path of this machine. */
 int failure_from_tandem(struct failure *f, const struct tandem_error *err, const char *model);

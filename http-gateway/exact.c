@@ -5,7 +5,7 @@
 #include <math.h>
 #include "http-gateway/json.h"
 
-#define PLAIN_DIGITS 18u /* so many always fit an int64 */
+#define PLAIN_DIGITS 18u /* this number of digits always fits an int64 */
 #define MIN_SLOTS 16u
 
 struct exact_slot {

@@ -93,8 +93,8 @@ struct choice {
         struct choice_calls calls;
         struct buffer thinking; /* of an answer that is not a stream */
         struct sse_form form;   /* the API's own, of events that bring text */
-        /* Of an answer that is not a stream: JSON without its brackets, of log-probabilities or a vector. As text they
-         * take a tenth of what values take. */
+        /* Log-probabilities or a vector of an answer that is not a stream, as JSON without its brackets. Kept as text
+         * they take a tenth of the memory that JSON values take. */
         struct buffer columns[MAX_COLUMNS];
         void *state;         /* the API's, malloc'd */
         uint64_t kept_bytes; /* text that the API keeps beside this */

@@ -31,7 +31,7 @@ void json_write(struct buffer *b, json_t *json);
 /* The same of an object but for its last brace: members that are text already go behind it. */
 void json_write_open(struct buffer *b, json_t *object);
 
-/* Of a member that the parameter table has checked; missing and null give the default. */
+/* Reads a member that the parameter table has checked. A member that is missing or null gives the default. */
 double json_get_number(const json_t *object, const char *key, double otherwise);
 json_int_t json_get_integer(const json_t *object, const char *key, json_int_t otherwise);
 bool json_get_bool(const json_t *object, const char *key, bool otherwise);

@@ -118,8 +118,8 @@ static double temperature(const struct tandem_worker *w)
         return w->use && w->use->has_telemetry ? w->use->temperature_c : -1;
 }
 
-/* Of the page group that is fullest: what runs out first decides. The daemon does not count pages that only the prefix
- * cache holds. */
+/* The used share of the fullest page group, because the group that runs out first decides. The daemon does not count
+ * pages that only the prefix cache holds. */
 static double cache_share(const struct tandem_status *s)
 {
         double most = 0;

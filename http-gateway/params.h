@@ -40,7 +40,7 @@ struct param {
         double low, high; /* of a number; both 0: any */
         unsigned neutral;
         const char *note; /* for the documentation and the refusal */
-        /* Of an object that is checked with the rest; of a harmless one only the names count. NULL: none. */
+        /* The members of an object that is checked too. In a harmless object only their names count. NULL: none. */
         const struct param_table *members;
 };
 

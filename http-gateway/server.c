@@ -28,7 +28,7 @@
 #define MHD_IDLE_S 300u
 #define STALLED_NS (60 * TDM_NSEC_PER_SEC) /* a client that reads nothing of what waits for it */
 #define UNREAD_NS (10 * TDM_NSEC_PER_SEC)  /* an answer that does not move for so long waits for its client */
-#define TRIM_BYTES ((uint64_t)16 << 20)    /* so much less is held than was: the system gets it back */
+#define TRIM_BYTES ((uint64_t)16 << 20)    /* when the held memory has shrunk by this, the system gets it back */
 #define DRAIN_NS (8 * TDM_NSEC_PER_SEC)
 #define HALF_NS TDM_NSEC_PER_SEC /* a request that is not whole after that is slow, and makes room for others */
 #define N_READERS 2u

@@ -258,7 +258,7 @@ const char *request_keep_text(struct generation_request *r, struct buffer *text)
         return text_keep(r, data);
 }
 
-/* Of a value, with its numbers as the request has them. */
+/* Keeps the JSON of a value, with its numbers as the request has them. */
 static const char *keep_json(struct generation_request *r, const json_t *value)
 {
         struct buffer text = { 0 };

@@ -12,7 +12,7 @@
 struct generation_request;
 struct param_table;
 
-/* Of a request. */
+/* The tools and calls of a request. */
 struct request_tools {
         char *json; /* of options.tools */
         char choice[80];
@@ -49,12 +49,12 @@ int request_set_tool_choice(struct generation_request *r, const char *choice, co
 int request_add_call(struct generation_request *r, const char *id, const char *name, const char *arguments,
                      struct failure *f);
 int request_add_answer(struct generation_request *r, const char *id, const char *name, struct failure *f);
-/* Of the last message; NULL: no memory. */
+/* The details of the last message; NULL: no memory. */
 struct tandem_message_details *request_last_details(struct generation_request *r);
 /* [n_messages], or NULL: for libtandem. */
 const struct tandem_message_details *const *request_details(struct generation_request *r);
 
-/* Of a choice: the calls so far. */
+/* The calls that a choice has made so far. */
 struct choice_calls {
         struct choice_call {
                 char *id, *name;

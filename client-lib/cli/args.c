@@ -214,7 +214,7 @@ static const struct arg *find_arg(const struct arg_group *groups, size_t n_group
         return NULL;
 }
 
-/* What other programs call an option. */
+/* Our name of an option that other programs name differently. */
 static const char *arg_synonym(const char *name)
 {
         static const char *const pairs[][2] = {

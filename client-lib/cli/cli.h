@@ -20,7 +20,7 @@ struct cli {
  * job_args_init() before). Handles --help. Returns true with *ret_status when the command is over already. */
 bool cli_parse(struct cli *cli, const struct command *command, int argc, char **argv, void *options,
                const char **positional, unsigned max_positional, unsigned *ret_n_positional, int *ret_status);
-/* Of a command that takes one argument (what: its name in messages) and no option of its own. */
+/* Parses a command that takes one argument (what: its name in messages) and no option of its own. */
 bool cli_parse_one_argument(struct cli *cli, const struct command *command, int argc, char **argv, const char *what,
                             const char **ret, int *ret_status);
 /* A program of Tandem's that people do not start: beside `tandem` in a build tree, else in the folder of the workers.

@@ -30,7 +30,7 @@ static int unknown_command(const char *fmt, ...)
         return ARGS_USAGE;
 }
 
-/* What people say who come from elsewhere, and what it is here. */
+/* Words of other programs, and what they are called here. */
 static const struct {
         const char *said, *is, *more;
 } synonyms[] = {

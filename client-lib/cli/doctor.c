@@ -369,7 +369,7 @@ static bool is_known_driver(const struct device *devices, size_t n, unsigned ven
         return false;
 }
 
-/* What the bus has and no class shows: a driver is missing, or another one has the device. */
+/* Adds a device that is on the bus and in no class: a driver is missing, or another one has the device. */
 static void add_bus_device(struct doctor *d, const char *path, const char *name)
 {
         unsigned vendor = read_hex(path, "vendor"), product = read_hex(path, "device"), class = read_hex(path, "class");
@@ -457,7 +457,7 @@ static bool node_exists(const struct doctor *d, const char *folder, const char *
         return access(path, F_OK) == 0;
 }
 
-/* Of an NPU that opens: what lies between it and the worker. */
+/* Looks at the software between an NPU that opens and the worker. */
 static void look_at_npu_software(struct doctor *d, const struct device *n)
 {
         static const char *const places[] = { "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib",
@@ -560,7 +560,7 @@ static void say_what_runs(struct doctor *d)
                    d->gpu_ready ? "computes on the GPU by Vulkan" : "computes on the CPU: no GPU can be used");
 }
 
-/* What the daemon says is left out where the devices above say it already. */
+/* Tells what the daemon says of a worker, unless the devices above say it already. */
 static void tell_worker(struct doctor *d, const char *what, const struct tandem_worker *w)
 {
         bool npu = strcmp(w->name, "npu") == 0, expected = (npu ? d->n_npus : d->n_gpus) == 0;

@@ -1,7 +1,7 @@
 /* The options of a job on a command line: a row of common/job-options.def each, in a struct job_args. */
 #include "client-lib/cli/cli.h"
 
-/* Where the value goes. Texts that may come several times are collected first. */
+/* The place of an option's value. Texts that may come several times are collected first. */
 #define AT_BOOL(field) offsetof(struct job_args, options.field)
 #define AT_U32(field) offsetof(struct job_args, options.field)
 #define AT_U64(field) offsetof(struct job_args, options.field)

@@ -37,7 +37,7 @@ struct line_reader {
         size_t ahead; /* this many of the bytes were typed before the prompt came */
 };
 
-/* What the terminal was like before: a signal that ends the process puts it back. */
+/* The terminal's settings before ours: a signal that ends the process puts them back. */
 static struct termios terminal_before;
 static volatile sig_atomic_t terminal_changed;
 
@@ -224,7 +224,7 @@ static void open_history(struct line_reader *r)
         (void)el_set(r->edit, EL_HIST, history, r->history);
 }
 
-/* What people ask a model is theirs alone: 0600. */
+/* The file has mode 0600, because nobody else may read what a person asks a model. */
 static void save_history(struct line_reader *r)
 {
         HistEvent event;

@@ -179,7 +179,7 @@ static bool add_own(const char *path, uint64_t size_bytes, void *userdata)
                                       .chat = "",
                                       .kv_type = "",
                                       .capabilities = "" };
-        /* Of a file that was handed over the daemon tells the name alone: it is this one. */
+        /* The daemon tells only the name of a file that was handed over: it is this one. */
         while (at < m->from->n_models && strcmp(m->from->models[at]->path, strrchr(path, '/') + 1) != 0)
                 at++;
         if (at < m->from->n_models)

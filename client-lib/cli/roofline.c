@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #define MAX_THREADS 64u
-/* What each thread reads: more than its share of any cache. */
+/* Each thread reads this much, which is more than its share of any cache. */
 #define BLOCK_BYTES ((size_t)64 << 20)
 #define MEASURE_NS (UINT64_C(200) * 1000000)
 

@@ -40,7 +40,7 @@ static bool lines_are_wrapped;
 
 static bool term_dumb, term_colours;
 static bool progress_on, progress_below;
-/* What takes the progress line off the screen: read by the signal handler. */
+/* Takes the progress line off the screen. The signal handler reads it. */
 static const char *volatile progress_erase;
 
 static volatile sig_atomic_t signal_seen, signal_count, signal_mode;
@@ -335,7 +335,7 @@ static void stderr_write(const char *text, size_t size)
         }
 }
 
-/* Where the model's text stands in the middle of a line, the progress goes on the line below: ESC D makes room without
+/* If the model's text stands in the middle of a line, the progress goes on the line below: ESC D makes room without
  * moving sideways, ESC 7 and ESC 8 remember where the text goes on. */
 void progress_show(const char *fmt, ...)
 {

@@ -5,7 +5,7 @@
 
 #define COLUMN_MOST 40u /* where a text begins at the latest */
 
-/* Of the character or escape sequence at text: its bytes, and how many columns it takes. */
+/* The bytes of the character or escape sequence at text, and how many columns it takes. */
 static size_t measure_character(const char *text, size_t size, unsigned *ret_columns)
 {
         mbstate_t state = { 0 };
@@ -36,7 +36,7 @@ static unsigned columns_of_word(const char *text, size_t size)
         return sum;
 }
 
-/* Where the text begins behind the last gap; 0: there is none. */
+/* The column at which the text behind the last gap begins; 0: there is no gap. */
 static unsigned text_column(const char *line, size_t size)
 {
         unsigned column = 0, found = 0, spaces = 0, columns;

@@ -15,7 +15,7 @@
 #define MIN_SPAN_BYTES ((uint64_t)8 << 20)
 #define MAX_CONNECTIONS 8u
 
-/* What a server may send beside the file: headers of one request, and a page with an error or a redirection. */
+/* A server may send this much beside the file: headers of one request, and a page with an error or a redirection. */
 #define MAX_HEADER_BYTES ((size_t)256 << 10)
 #define MAX_PAGE_BYTES ((curl_off_t)1 << 20)
 /* How often the room on the disk is looked at where the server tells no length. */
@@ -36,7 +36,7 @@ struct connection {
         const char *refusal;   /* why we ended it; NULL: we did not */
         bool retry_refused;    /* it may go better later */
         char detail[CURL_ERROR_SIZE];
-        /* Of the response at hand. */
+        /* What the headers of the present response say. */
         long status;
         char etag[128];
         uint64_t total, range_begin, length;

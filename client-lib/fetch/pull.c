@@ -50,8 +50,8 @@ static void show_retry(const char *why, unsigned wait_ms, void *userdata)
         complain("%s; trying again in %u s", why, TDM_DIV_UP(wait_ms, 1000u));
 }
 
-/* Where the server told no length, the file itself says whether it is whole. Whether Tandem can run it is another
- * question. */
+/* Checks that the file is whole, which it says itself where the server told no length. Whether Tandem can run it is
+ * another question. */
 static int look_at_file(int fd, const char *path, struct tdm_error *err)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;
@@ -91,7 +91,7 @@ static int check_there(const struct download *d, const char *path, bool *ret_the
                                         "--name, or remove it first (tandem help rm)",
                                         path, found, d->sha256);
         }
-        /* What a run that was killed just behind its link, or a run before the file came, left of it. */
+        /* Removes what earlier runs left: one that was killed just behind its link, or one before the file came. */
         (void)incoming_forget(d->folder_fd, d->folder, d->name, &bytes, &err);
         *ret_there = true;
         return EXIT_OK;
@@ -155,7 +155,7 @@ static int pull_files(const struct source *source, const struct pull_options *op
         return status;
 }
 
-/* What to do with it now; what Tandem cannot run is told here, not by the first prompt. */
+/* Says what to do with it now. If Tandem cannot run it, that is said here and not by the first prompt. */
 static void say_what_next(const char *path, const char *name, const char *tandem)
 {
         _cleanup_(tdm_gguf_closep) struct tdm_gguf *gguf = NULL;

@@ -86,7 +86,7 @@ static int compare_files(const void *a, const void *b)
         return strcmp(((const struct source_file *)a)->name, ((const struct source_file *)b)->name);
 }
 
-/* What a model is made of: one file, or all parts of one. Draft heads and projectors lie beside them. */
+/* Whether the files make one model: one file, or all parts of one. Draft heads and projectors may lie beside them. */
 static bool is_one_model(struct source *s)
 {
         size_t stem = 0, other;

@@ -257,10 +257,10 @@ struct tandem_generate_options {
          * refused. NULL: what the configuration says. */
         const char *draft;
         uint32_t keep_alive; /* seconds that the model stays in memory after this job; 0: what the configuration says */
-        /* Of a chat. What the model cannot do is refused with TANDEM_E_UNSUPPORTED. Thoughts come with the tokens, not
+        /* For chats. What the model cannot do is refused with TANDEM_E_UNSUPPORTED. Thoughts come with the tokens, not
          * in the text; stop texts, json_schema, grammar and regex are about the answer behind them. */
         enum tandem_thinking thinking;
-        uint32_t thinking_budget; /* its thoughts end after so many tokens; 0: when the model ends them */
+        uint32_t thinking_budget; /* its thoughts end after this number of tokens; 0: when the model ends them */
         /* A model's file may recommend how to draw: its value goes before that of _init(). Sums of enum
          * tandem_sampling_option: options that are meant though they have the value of _init(), and options that are
          * open though they have another one, as where a program has defaults of its own. */

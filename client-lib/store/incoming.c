@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-/* What has to stay free; of a small file system a sixteenth. */
+/* This much has to stay free on a file system, on a small one a sixteenth of it. */
 #define SPARE_BYTES ((uint64_t)64 << 20)
 #define BLOCK_BYTES ((size_t)1 << 20)
 
@@ -128,7 +128,7 @@ void incoming_close(struct incoming *in)
 
 /* ---- the bytes ---- */
 
-/* What file systems answer that have no files without a name: FUSE, NFS, VFAT, an overlay of an old kernel. */
+/* The errors of file systems that have no files without a name: FUSE, NFS, VFAT, an overlay of an old kernel. */
 static bool has_no_tmpfile(int error)
 {
         return error == EOPNOTSUPP || error == EISDIR || error == EINVAL || error == ENOSYS || error == ENOENT;
@@ -222,7 +222,7 @@ bool incoming_is_taken(const struct incoming *in)
         return fstatat(in->folder_fd, in->name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* So that the name survives a power cut, too. Some file systems cannot sync a folder, and need not. */
+/* Syncs the folder, so that the name survives a power cut too. Some file systems cannot do that, and need not. */
 static void sync_folder(const struct incoming *in)
 {
         (void)fsync(in->folder_fd);

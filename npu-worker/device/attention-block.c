@@ -63,7 +63,7 @@ static void fill_head(const struct pass *pass, uint32_t n_rows)
         memcpy(pass->table.gains + d, layer->k_norm, d * sizeof(float));
 }
 
-/* What the rows of a sequence read and write of the cache: each page once. */
+/* Adds the pages of the cache that the rows of a sequence read and write, each page once. */
 static void add_parts(const struct pass *pass, uint32_t first, uint32_t n, size_t *n_reads, size_t *n_writes)
 {
         const struct tdm_host_model *host = pass->model->host;

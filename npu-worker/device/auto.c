@@ -1,5 +1,5 @@
-/* What auto takes: an NPU where there is one that works, else the host device, with the reason, which `tandem status`
- * shows. */
+/* The device of "auto": an NPU where there is one that works, else the host device, with the reason, which `tandem
+ * status` shows. */
 #include "npu-worker/device/npu-device.h"
 
 #include <glob.h>

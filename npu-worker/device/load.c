@@ -1,14 +1,14 @@
-/* What of a model's attention goes to the NPU, and its weights into the NPU's buffers.
+/* Decides which part of a model's attention goes to the NPU, and puts its weights into the NPU's buffers.
  *
- * Decided when the model is loaded, from the programs of the set, the budget and the model alone, so that the same
- * model gives the same bits after a restart. Whole blocks where the set has programs for them, else products; layers
- * that the budget has no room for run on the CPU. The decision is logged, and plan() tells it. */
+ * It is decided when the model is loaded, from the programs of the set, the budget and the model alone, so that the
+ * same model gives the same bits after a restart. Whole blocks where the set has programs for them, else products;
+ * layers that the budget has no room for run on the CPU. The decision is logged, and plan() tells it. */
 #include "npu-worker/device/private.h"
 
 #include "common/log.h"
 
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
-/* What a model may ask for beyond Gemma 3 where whole attention blocks run on the NPU: its programs know norms of
+/* Features beyond Gemma 3 that a model may have where whole attention blocks run on the NPU: its programs know norms of
  * heads, angles that they are handed, and a window. FFNs are the host device's. */
 #define BLOCK_FEATURES                                                                                                 \
         (BIT(NO_NORM_AFTER) | BIT(ROPE_STILL) | BIT(ROPE_DIVISORS) | BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) |            \
@@ -154,8 +154,8 @@ static int load_layers(struct tdm_npu_model *model, struct tdm_error *err)
         return 0;
 }
 
-/* Of a product's programs. int4 only where the file has the matrices in Q4_0: other weights would lose too much. Then
- * rows are rounded as the host rounds them, so that an order of blocks32 gives the host's bits. */
+/* The type of a product's programs. It is int4 only where the file has the matrices in Q4_0: other weights would lose
+ * too much. Then rows are rounded as the host rounds them, so that an order of blocks32 gives the host's bits. */
 static enum tdm_npu_type product_type(const struct tdm_npu_device *device, const struct tdm_npu_model *model,
                                       const enum tdm_tensor_kind *kinds, unsigned n_kinds)
 {

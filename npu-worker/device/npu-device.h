@@ -24,7 +24,7 @@ extern const struct tdm_device_ops tdm_npu_no_device_ops;
 const char *tdm_npu_missing(void);
 const char *tdm_npu_missing_at(const char *nodes); /* a pattern: for tests */
 
-/* Of the newest model of a device that is one of the two above: for tests. */
+/* How the newest model of one of the two devices above is shared out. For tests. */
 struct tdm_npu_share {
         uint32_t n_layers, n_npu_layers;
         uint64_t npu_macs, host_macs; /* of attention blocks: on the NPU; on the CPU, scores and values included */

@@ -34,8 +34,8 @@
 #define GROUP_INSTRUCTIONS 1u
 #define OPCODE_RUN 3u
 
-/* Of the C++ objects that glue.c tells about: registers a handle with XRT, returns a shared_ptr; and makes an xclbin
- * known. */
+/* Functions of the C++ objects that glue.c tells about. The first registers a handle with XRT and returns a shared_ptr.
+ * The second makes an xclbin known. */
 void *tdm_emulated_core_register(void *ret_shared_ptr, void *handle,
                                  unsigned index) __asm__("_ZN8xrt_core17get_userpf_deviceEPvj");
 void tdm_emulated_core_axlf(void *device,
@@ -266,7 +266,7 @@ static unsigned buffer_new(uint64_t size_bytes, uint32_t flags, void *host, int 
                 buffer_clear(b);
                 return 0;
         }
-        /* What was in the device's memory before is not zero. */
+        /* The old content of the device's memory is not zero. */
         if (!b->is_command)
                 memset(b->device, 0xff, TDM_MIN(b->mapped_bytes, (uint64_t)PAGE));
         b->address = emulated.next_address;
@@ -443,7 +443,7 @@ static void *find(uint64_t address, uint64_t size_bytes, uint32_t group, const c
         return NULL;
 }
 
-/* What a kernel's registers hold, as the xclbin places its arguments. */
+/* A kernel's registers, as the xclbin places its arguments. */
 struct registers {
         uint64_t opcode;
         uint64_t instructions;

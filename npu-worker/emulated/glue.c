@@ -1,4 +1,4 @@
-/* What ties the emulated device to XRT 2.13's own front end.
+/* Ties the emulated device to XRT 2.13's own front end.
  *
  * XRT's device layer consists of a C++ singleton and a device class that call the C functions of xrt.h. Their objects
  * come from Debian's libxrt_swemu.a, the layer of XRT's own software emulation (CMakeLists.txt extracts four of them),

@@ -17,7 +17,7 @@
 #define MAX_TRIES 4u
 #define EMULATED_PROGRAMS "../lib/npu-emulated/programs"
 
-/* What devices call themselves, and what their sets of programs are called. */
+/* The names of devices, and the names of their sets of programs. */
 static const struct {
         const char *part, *generation;
 } generations[] = {

@@ -8,8 +8,8 @@
 #include "common/f16.h"
 #include "engine/host/kernels.h"
 
-/* What a command costs beside its weights, in weights: a tenth of a millisecond, in which a decoding NPU reads about
- * two million. Only compared, so a round number does. */
+/* The cost of a command beside its weights, in weights: a decoding NPU reads about two million in a tenth of a
+ * millisecond. Costs are only compared, so a round number does. */
 #define COMMAND_COST (UINT64_C(1) << 21)
 
 static bool same_family(const struct tdm_npu_program *a, const struct tdm_npu_program *b)
@@ -149,7 +149,7 @@ static int8_t to_int8(float x, float scale)
         return (int8_t)rintf(fmaxf(fminf(saturated(x) / scale, 127), -127));
 }
 
-/* Where value k of output `column` lies in a tile, in values. */
+/* The place of value k of output `column` in a tile, in values. */
 static size_t place(const struct tdm_npu_plan *plan, uint32_t k, uint32_t column)
 {
         uint32_t tr = plan->b.tile_rows, tc = plan->b.tile_cols;

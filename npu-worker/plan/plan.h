@@ -33,7 +33,7 @@ static inline uint32_t tdm_npu_plan_max_rows(const struct tdm_npu_plan *plan)
 {
         return plan->variants[plan->n_variants - 1]->m;
 }
-/* Of one tile and segment of weights. */
+/* The bytes of one tile and segment of weights. */
 static inline uint64_t tdm_npu_plan_tile_bytes(const struct tdm_npu_plan *plan)
 {
         return tdm_npu_weights_bytes(plan->type, plan->k, plan->n);

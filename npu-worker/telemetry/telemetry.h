@@ -26,7 +26,7 @@ struct tdm_xdna_sensor {
         char label[64];
         uint32_t input, max, average, highest;
         char status[64], units[16];
-        int8_t exponent; /* of ten: input is in so many of the whole unit */
+        int8_t exponent; /* input is in units of ten to this power */
         uint8_t type;
         uint8_t pad[6];
 };

@@ -70,7 +70,7 @@ static const char *closed_to_service(const char *whole)
         return NULL;
 }
 
-/* What the daemon would refuse when it loads the model is refused here: a file that is damaged, cut off, or of a kind
+/* Refuses what the daemon would refuse when it loads the model: a file that is damaged, cut off, or of a kind
  * that Tandem does not know. */
 static int examine_files(const int *fds, char *const *names, uint32_t n, bool *ret_chats, struct tdm_error *err)
 {

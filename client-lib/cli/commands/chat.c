@@ -256,7 +256,7 @@ static int answer_message(struct chat *chat)
         text = tandem_job_text(job, &size);
         if (result->reason == TANDEM_REASON_CANCELLED && outcome != RUN_INTERRUPTED)
                 complain("cancelled: the answer was cancelled from elsewhere");
-        /* What was said stays said, also when it was cut short; a turn without an answer is taken back. */
+        /* An answer stays in the conversation, also when it was cut short. A turn without an answer is taken back. */
         if (size == 0) {
                 conversation_cut(&chat->said, chat->said.n - 1);
                 thought_complain_alone(result);
@@ -309,7 +309,7 @@ static const struct tandem_model *listed_model(const struct chat *chat, const st
         return NULL;
 }
 
-/* What a person should know before the first message: who answers, and whether it can. */
+/* Says what a person should know before the first message: which model answers, and whether it can chat. */
 static void introduce_model(struct chat *chat)
 {
         struct tandem_model_list *list;
@@ -430,7 +430,7 @@ static void write_value(struct buf *to, const struct arg *arg, const void *at)
         }
 }
 
-/* What can be set, and what of it has been set here. */
+/* Lists the options that can be set, and the values that were set here. */
 static void list_options(struct chat *chat)
 {
         _cleanup_(buf_freep) struct buf text = { 0 };

@@ -165,7 +165,7 @@ static void print_cut(const struct generate *g, const struct tandem_job *job)
         print_done(g, ids, n_ids, &result);
 }
 
-/* What fails before there is a job: with --json, too, the last line says why. */
+/* Reports a failure before there is a job. With --json, too, the last line says why. */
 static int report_failure(const struct generate *g, const struct tandem_error *err, const char *model)
 {
         struct tandem_result result = {

@@ -22,8 +22,8 @@ static void print_file(const struct tandem_model *m, const char *which)
                    which, *m->error ? ": " : "", term_safe(m->error));
 }
 
-/* Of several models of one name, the file that -m takes: what the library is asked for, or the first that the daemon
- * lists. */
+/* Which file -m takes where several models have one name: the one that the library asks for, or the first one that the
+ * daemon lists. */
 static const char *which_is_taken(struct tandem *tandem, const struct tandem_model_list *list,
                                   const struct tandem_model *m)
 {

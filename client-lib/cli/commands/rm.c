@@ -38,7 +38,7 @@ static bool is_set_of(const char *asked, const char *name, unsigned *ret_n)
         return folder_is_part(name, &stem, &part, ret_n) && strlen(asked) == stem && strncmp(asked, name, stem) == 0;
 }
 
-/* What the name may mean, before anything is removed. */
+/* Counts the files that the name may mean, before any is removed. */
 static bool count_meant(const char *name, void *userdata)
 {
         struct removing *r = userdata;
@@ -73,7 +73,7 @@ static bool name_means(const struct removing *r, const char *name)
         return !r->is_file && is_set_of(asked, name, &n);
 }
 
-/* What `tandem add` or `pull` left of the name. */
+/* Removes what `tandem add` or `pull` left behind under the name. */
 static void remove_leftovers(struct removing *r, const char *name)
 {
         struct tdm_error err;

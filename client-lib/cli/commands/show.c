@@ -191,8 +191,8 @@ static bool name_has(const struct tdm_gguf_tensor *t, const char *text)
         return memmem(t->name.data, t->name.size, text, strlen(text)) != NULL;
 }
 
-/* What one generated token reads of the weights: of experts those that are used, of the embedding one row, unless it is
- * the head too. */
+/* Bytes of a tensor that one generated token reads: only the experts in use, and one row of the embedding, unless the
+ * embedding is the head too. */
 static uint64_t bytes_read(const struct tdm_gguf *gguf, const struct tdm_gguf_tensor *t)
 {
         uint64_t n_experts = 0, n_used = 0;

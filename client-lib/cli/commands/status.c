@@ -76,7 +76,7 @@ static void print_worker(const struct tandem_worker *w)
                 out_puts("  ran      no blocks yet\n");
 }
 
-/* Of a file that was removed the name means another one by now, or none. */
+/* If the file was removed, its name means another file by now, or none. */
 static const char *model_standing(const struct tandem_model *m)
 {
         if (m->path[0] == '/' && access(m->path, F_OK) < 0 && errno == ENOENT)
@@ -105,7 +105,7 @@ static void print_model(const struct tandem_model *m)
                    m->kv_pages_full_used, m->kv_pages_full, m->kv_pages_window_used, m->kv_pages_window);
 }
 
-/* What a person asks first: does it run, on what, with which models. */
+/* Answers what a person asks first: does it run, on what, with which models. */
 static void print_short(const struct tandem_status *s)
 {
         char uptime[32];

@@ -167,7 +167,7 @@ static void show_job(struct buf *b, const struct sample *was, const struct sampl
         char read[32], made[32], age[32], speed[24] = "-";
         uint32_t n, n_old;
 
-        /* What it is busy with: reading its prompt, or generating. */
+        /* Count the tokens that it is busy with: it reads its prompt, or it generates. */
         n = j->generated_tokens > 0 ? j->generated_tokens : j->prefilled_tokens;
         n_old = !old ? 0 : j->generated_tokens > 0 ? old->generated_tokens : old->prefilled_tokens;
         if (!old)
@@ -212,7 +212,7 @@ static void show_sample(struct buf *b, const struct sample *was, const struct sa
         room = max_rows > lines_in(b) ? max_rows - lines_in(b) : 0;
         if (n_jobs > room)
                 room = room > 0 ? room - 1 : 0;
-        /* What runs comes before what waits. */
+        /* Jobs that run come before jobs that wait. */
         for (int waiting = 0; waiting < 2; waiting++)
                 for (size_t i = 0; i < n_jobs && n_shown < room; i++)
                         if ((is->jobs->jobs[i]->state == TANDEM_JOB_QUEUED) == waiting) {

@@ -49,7 +49,7 @@ struct open_step {
         uint32_t rows;
 };
 
-/* What lay between a step and the one after it. Times are 0 where nothing was heard of them. */
+/* The time between a step and the one after it. Times are 0 where nothing was heard of them. */
 struct turn {
         uint64_t step, before; /* before: the step that was done when this one was posted, alone; 0: none */
         uint64_t posted, taken, drawing, drawn, done;
@@ -484,7 +484,7 @@ static int compare_rising(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
-/* What steps that followed one another at once waited for in between. */
+/* Says how long steps that followed one another at once waited in between, and for what. */
 static void say_between(const struct recording *r)
 {
         static uint64_t parts[4][TURNS_KEPT];
@@ -522,7 +522,7 @@ static void write_summary(const struct recording *r, const struct tandem_trace *
                 uint64_t first = r->tracks[l].first_ns;
 
                 if (first) {
-                        /* Of the past each track knows another piece: shares are of the one that all know. */
+                        /* Each track knows another piece of the past: shares are of the piece that all know. */
                         from = r->past ? TDM_MAX(from, first) : TDM_MIN(from, first);
                         to = TDM_MAX(to, r->tracks[l].last_ns);
                 }
@@ -594,7 +594,7 @@ static void wait_for_end(struct tandem *tandem, struct tandem_trace *trace, stru
         signal_set_mode(SIGNAL_EXIT);
 }
 
-/* What had begun and is not over, reaches to the end of the trace. */
+/* Events that have begun and are not over reach to the end of the trace. */
 static void end_tracks(struct recording *r)
 {
         uint64_t end = 0;

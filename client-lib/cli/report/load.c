@@ -78,7 +78,7 @@ static bool start_load_job(struct tandem *tandem, const char *model, struct load
         return tandem_generate(tandem, &options, &callbacks, j, &j->job, err) == TANDEM_OK;
 }
 
-/* What the workers say of themselves: the share of the time in which each was in blocks, and its device's sensors. */
+/* Asks the workers: in which share of the time each was in blocks, and what its device's sensors say. */
 static void look_at_status(struct tandem *tandem, struct sensors *sensors, struct tandem_status **last,
                            uint64_t *last_ns)
 {

@@ -13,7 +13,8 @@ extern char **environ;
 
 enum { MAX_OUTPUT = 1 << 20, PAIRS = 3, PROMPT = 128, TOKENS = 32 };
 
-/* What a program prints on standard output; its messages are dropped. Its exit status, or -errno; -EINTR: Ctrl-C. */
+/* Collects what a program prints on standard output, and drops its messages. Returns its exit status, or -errno;
+ * -EINTR: Ctrl-C. */
 static int capture_output(const char *path, char *const *argv, struct buf *ret)
 {
         posix_spawn_file_actions_t actions;
@@ -66,7 +67,7 @@ struct rate {
         double prefill, decode;
 };
 
-/* Of a batch: `tandem bench --json`. */
+/* The rate of a batch, as `tandem bench --json` says it. */
 static int own_rate(struct cli *cli, const char *model, const char *batch, json_t **ret)
 {
         _cleanup_(buf_freep) struct buf out = { 0 };
@@ -98,7 +99,7 @@ static int own_rate(struct cli *cli, const char *model, const char *batch, json_
         return r;
 }
 
-/* Of one job: llama-bench's JSON has an entry for the prompt and one for generation. */
+/* The rates of one job. llama-bench's JSON has an entry for the prompt and one for generation. */
 static int llama_rate(const char *program, const char *file, struct rate *ret)
 {
         _cleanup_(buf_freep) struct buf out = { 0 };
