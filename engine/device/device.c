@@ -1,4 +1,4 @@
-/* What is common to all devices: the names of the precisions, and which KV cache goes with each. */
+/* Common to all devices: the names of the precisions, and which KV cache goes with each. */
 #include "engine/device/device.h"
 
 static const char *const names[] = {

@@ -26,7 +26,7 @@ struct tdm_device_config {
         unsigned n_threads;          /* 0: as many as the process may run on */
         _Atomic uint64_t *heartbeat; /* bumped while run() works: at least every few milliseconds; never NULL */
         struct tdm_device_counters *counters; /* NULL: not counted */
-        /* Of tandem.conf, for devices that know them; NULL and 0: not set there. */
+        /* Settings of tandem.conf, for devices that know them; NULL and 0: not set there. */
         const char *device_name;   /* which of several: part of its name, or its number */
         const char *programs;      /* directory of ready-made programs */
         uint64_t memory_bytes;     /* budget of the device's buffers */

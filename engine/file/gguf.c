@@ -33,14 +33,14 @@ struct cursor {
         uint64_t size; /* of the file; in the second walk, of the metadata */
         uint64_t at;
         struct tdm_error *err;
-        /* Of the first walk: */
+        /* The first walk alone uses these: */
         struct tdm_parse_account *account;
         int fd;         /* -1 in the second walk: all is in memory */
         uint8_t *pages; /* data: pages for all that may be read, of which those behind filled are untouched */
         uint64_t filled;
 };
 
-/* What the file has left, or may have left as metadata. */
+/* The bytes that are left of the file, or of what metadata may take. */
 static uint64_t remaining(const struct cursor *c)
 {
         return TDM_MIN(c->size, TDM_GGUF_METADATA_MAX) - c->at;

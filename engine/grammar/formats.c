@@ -46,8 +46,8 @@
         "-]|%" HEX HEX ")+(/" IPCHAR "*)*|)" IENDS
 #define VARIABLE "([A-Za-z0-9_]|%" HEX HEX ")(\\.?([A-Za-z0-9_]|%" HEX HEX "))*(:[1-9]\\d{0,3}|\\*)?"
 
-/* Of ECMA's regular expressions those that every dialect takes: no look-around, no back references, no names, classes
- * of single characters and the usual ranges, groups in groups. */
+/* The part of ECMA's regular expressions that every dialect takes: no look-around, no back references, no names;
+ * classes of single characters and the usual ranges; groups in groups. */
 #define RX_QUANTIFIER "([*+?]|\\{[1-9]\\d?(,([1-9]\\d\\d)?)?\\})?"
 #define RX_ATOM                                                                                                        \
         "([A-Za-z0-9_ .,:;@#%&=<>!\"'~" WIDE                                                                           \

@@ -319,7 +319,7 @@ static void init_marks(struct tdm_schema *s, unsigned flags)
         s->colon = tdm_expr_cat(arena, tdm_expr_text(arena, ":"), s->space);
 }
 
-/* What the drafts before 2019-09 meant otherwise, where $schema names one. */
+/* Finds the draft that $schema names: drafts before 2019-09 meant some keywords otherwise. */
 static void find_draft(struct tdm_schema *s)
 {
         static const char *const drafts[] = { "draft-03/", "draft-04/", "draft-06/", "draft-07/" };

@@ -48,7 +48,7 @@ bool tdm_decimal_parse(struct tdm_decimal *d, const char *text, size_t size)
         return exponent > -EXPONENT_MAX && exponent < EXPONENT_MAX;
 }
 
-/* Of magnitudes. */
+/* Compares magnitudes. */
 static int compare_size(const struct tdm_decimal *a, const struct tdm_decimal *b)
 {
         int32_t top_a = a->exponent + a->n, top_b = b->exponent + b->n;

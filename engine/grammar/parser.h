@@ -44,7 +44,7 @@ struct tdm_parser {
         struct tdm_frame *frames;
         uint32_t n_frames, frames_capacity;
         uint32_t *state_slots, *frame_slots, n_state_slots, n_frame_slots; /* open addressing: number + 1 */
-        /* Of one closure. */
+        /* Work of one closure. */
         struct tdm_pairs work, out, content;
         struct tdm_pending {
                 uint32_t rank, rule;

@@ -539,7 +539,7 @@ static uint32_t plain(struct regex *r, uint32_t at)
         return e;
 }
 
-/* What is matched where `at` begins the match. open_left and open_right: anything may stand there. */
+/* The expression of a match that begins at `at`. open_left, open_right: anything may stand on that side. */
 static uint32_t placed(struct regex *r, uint32_t at, bool open_left, bool open_right, struct tdm_regex_info *info);
 
 static uint32_t any_text(struct regex *r)

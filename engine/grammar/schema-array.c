@@ -127,8 +127,8 @@ void tdm_schema_item(struct arrays *a, uint32_t index, unsigned set, struct tdm_
         }
 }
 
-/* What one item may be, by the set of those contains that count it. What a contains does not count may be what its
- * schema takes, unless it counts up to a maximum. */
+/* Makes what one item may be, for each set of contains that count it. An item that a contains does not count may still
+ * match its schema, unless that contains has a maximum. */
 static bool make_items(struct arrays *a, uint32_t index, uint32_t *items)
 {
         struct tdm_schema *s = a->s;

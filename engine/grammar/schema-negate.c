@@ -100,7 +100,7 @@ static uint32_t not_const(struct tdm_schema *s, uint32_t at, uint32_t value)
         return tdm_schema_put(s, tdm_schema_object(s, at), "not", constant);
 }
 
-/* What differs from an array: another type, fewer or more items, or one of them differs. */
+/* Everything that differs from an array: another type, fewer or more items, or one of them differs. */
 static uint32_t not_array(struct tdm_schema *s, uint32_t at, uint32_t value)
 {
         uint32_t out = tdm_schema_array(s, at), n = tdm_json_get(&s->json, value)->n, index = 0;
@@ -124,7 +124,7 @@ static uint32_t not_array(struct tdm_schema *s, uint32_t at, uint32_t value)
         return tdm_schema_put(s, tdm_schema_object(s, at), "anyOf", out);
 }
 
-/* What differs from an object: another type, a member that is missing, one more, or one that differs. */
+/* Everything that differs from an object: another type, a member that is missing, one more, or one that differs. */
 static uint32_t not_object(struct tdm_schema *s, uint32_t at, uint32_t value)
 {
         uint32_t out = tdm_schema_array(s, at), n = tdm_json_get(&s->json, value)->n;
@@ -329,7 +329,8 @@ static bool not_properties(struct tdm_schema *s, uint32_t at, uint32_t members, 
         return true;
 }
 
-/* What a keyword with an opposite is in another one's words. *found: it is such a keyword. NONE: it cannot be said. */
+/* Says the negation of a keyword that has an opposite, by that opposite. *found: it is such a keyword. NONE: its
+ * negation cannot be said. */
 static uint32_t opposite(struct tdm_schema *s, uint32_t owner, uint32_t node, const char *name, bool *found)
 {
         static const struct {

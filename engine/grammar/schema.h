@@ -70,7 +70,7 @@ struct tdm_schema {
         uint32_t *base_of; /* per parsed node: index + 1 of the URI in uris that its references are relative to */
         uint32_t n_base_of;
         struct tdm_schema_scopes *scopes; /* schema-scope.c; NULL: no $dynamicRef has a choice */
-        /* Of a string that stands by itself: no quotes, no escapes, and it satisfies the filter too. */
+        /* The string stands by itself: it has no quotes and no escapes, and it satisfies the filter too. */
         bool bare;
         uint32_t bare_filter, bare_char;
         /* Per parsed node, number + 1: its negation, and what its alternatives were rewritten to. */

@@ -162,7 +162,7 @@ static struct tdm_attend_query running_query(const struct job *job, size_t index
         };
 }
 
-/* What a row sees of a span; false: nothing. */
+/* The part of a span that a row sees; false: none. */
 static bool row_range(const struct job *job, uint32_t row, uint32_t base, uint32_t *lo, uint32_t *hi)
 {
         uint32_t position = job->step->rows[row].position, first = first_key(job, position), last = last_key(job, row);
@@ -219,7 +219,7 @@ static void attend_queries(const struct job *job, uint32_t item, uint32_t span_i
                 job->kernels->attend_span(&span);
 }
 
-/* What a row's sum of values is multiplied by; head: of all heads. */
+/* The factor of a row's sum of values. head: counted over all heads. */
 static float final_scale(const struct job *job, const struct tdm_attend_query *query, uint32_t head)
 {
         float sink, most, e[2];

@@ -16,7 +16,7 @@
 #define CHUNK_VALUES_MIN 4096u /* about a microsecond: less is done sooner than another thread has taken it */
 #define SCAN_LEAST 16384u      /* logits of a row that a thread looks at: some 15 microseconds */
 
-/* What a row-by-row pass needs; fields that it does not look at are left out. */
+/* The input of a row-by-row pass. Fields that it does not look at are left out. */
 struct pass {
         struct tdm_host_model *model;
         const struct tdm_step *step;

@@ -47,7 +47,7 @@ struct tdm_host_layer {
         struct tdm_host_weight laurel_l, laurel_r, altup_router, input_gate, input_proj;
         const float *laurel_norm, *altup_norm, *predict, *correct, *correct_scale, *input_norm;
         float output_scale;
-        /* Of experts beside a dense FFN; else NULL. */
+        /* Where experts run beside a dense FFN; else NULL. */
         const float *router_scale, *experts_norm, *post_dense_norm, *post_experts_norm;
 };
 

@@ -15,7 +15,7 @@
  * and 0.68. The other cores are free for tandemd meanwhile. */
 #define ALONE_MACS (UINT64_C(2) << 20)
 #define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
-/* What it computes besides what all devices do. */
+/* Features that it computes besides those of all devices. */
 #define FEATURES (BIT(ROPE_PARTIAL) | BIT(WINDOW_BY_LAYER))
 
 /* The one place that says how the input of each matrix is rounded. What each costs is measured in docs/performance.md.
@@ -203,7 +203,7 @@ static void experts_init(const struct tdm_host_model *model, uint32_t layer, con
         };
 }
 
-/* Where no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
+/* If no norm follows attention, an error in it goes into the residual at its full size: int8 for queries, keys and
  * values alone would be half of such a model's distance from the reference. Where a router reads the residual itself,
  * an error in it may choose another expert. */
 static enum tdm_act qkv_act(const struct tdm_layer_recipe *layer, const enum tdm_act *acts)
@@ -287,7 +287,7 @@ static uint64_t expert_macs(const struct tdm_experts_layer *l)
         return l->n_experts > 0 ? all / l->n_experts * l->n_used : 0;
 }
 
-/* What matters of it: matrices and keys. */
+/* Counts the products that matter: those of matrices and keys. */
 static void count_macs(struct tdm_host_model *model)
 {
         for (uint32_t i = 0; i < model->hp.n_layers; i++) {

@@ -161,7 +161,7 @@ INLINE __m256i as_multiplied(const int depth, __m256i w)
         return depth == DEPTH_SIGNED ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
 }
 
-/* As many groups as depth says, times x and the factor, which is the same in all lanes. */
+/* The dot product of as many groups as depth says with x, times the factor, which is the same in all lanes. */
 INLINE __m256i groups_dot(const int depth, const __m256i *w, const int8_t *x, __m256i factor)
 {
         const __m256i seven = _mm256_set1_epi8(127);

@@ -73,7 +73,7 @@ static struct ahead fetch_from(const struct tdm_matrix *matrix, uint32_t panel, 
 
 /* ---- quantised activations ---- */
 
-/* What a tile of quantised weights reads of its rows. Numbers of 16 bits are two numbers of 8 bits: 256 hi + lo. */
+/* The rows that a tile of quantised weights reads. Numbers of 16 bits are two numbers of 8 bits: 256 hi + lo. */
 struct tile {
         const struct tdm_act_row *rows;
         const int8_t *x[MAX_NUMBERS]; /* of nibbles: hi of each row, and behind it lo where there is one */
@@ -358,7 +358,7 @@ static void run_tiles(void (*const *tiles)(TILE_ARGS), uint32_t max_rows, const 
                 run_tiles(name##_tiles, max_rows, matrix, rows, n_rows, first_panel, n_panels, y, y_stride);           \
         }
 
-/* As many rows as there are registers for their sums. */
+/* A tile has at most as many rows as there are registers for their sums. */
 #define MATMUL_OF_2(name, ...)                                                                                         \
         TILE(name, 1, __VA_ARGS__)                                                                                     \
         TILE(name, 2, __VA_ARGS__)                                                                                     \
@@ -414,7 +414,7 @@ INLINE void store_bytes(const __m256i *q, int8_t *to)
         _mm256_storeu_si256((__m256i *)to, bytes);
 }
 
-/* What block b comes to, from its numbers. */
+/* Finishes block b: its sums, from its numbers. */
 INLINE void block_done(const struct tdm_act_blocks *blocks, uint32_t b, const __m256i *q)
 {
         int32_t left = sum_lanes(_mm256_add_epi32(q[0], q[1])), right = sum_lanes(_mm256_add_epi32(q[2], q[3]));

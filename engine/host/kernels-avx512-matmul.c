@@ -26,7 +26,7 @@
 #define FEW_PARTS 3u      /* tiles on the same panels, which wait for memory */
 #define ONE_PASS_SUMS 8u  /* of 16-bit activations, of their high and of their low bytes */
 
-/* What a tile fetches while it computes. The processor drops what it is asked for while it waits for much else, so
+/* The lines that a tile fetches while it computes. The processor drops requests while it waits for many others, so
  * lines are asked for one by one.
  *
  * A tile that is the only one on its panels waits for memory in any case: it fetches its own panels, quants and scales
@@ -64,7 +64,7 @@ INLINE const uint8_t *panel_data(const struct tdm_matrix *matrix, uint32_t panel
         return matrix->data + panel * matrix->panel_bytes;
 }
 
-/* Of the quants of a block of a panel. */
+/* Bytes of the quants of a block of a panel. */
 INLINE size_t block_bytes(uint32_t type)
 {
         return (type == TDM_TYPE_Q8_0 ? 32u : 16u) * LANES;
@@ -91,7 +91,7 @@ INLINE void store_lanes(const struct tdm_matrix *matrix, uint32_t panel, __m512 
 
 /* ---- quantised activations ---- */
 
-/* What a tile of quantised weights reads, and its sums. */
+/* A tile of quantised weights: what it reads, and its sums. */
 struct tile {
         const uint8_t *scales[4], *quants[4]; /* by panel */
         const int8_t *hi[MAX_TILE_ROWS], *lo[MAX_TILE_ROWS];
@@ -406,7 +406,7 @@ struct tilings {
         struct tiles alone, few, many;
 };
 
-/* Of the `step` panels that follow the step from `panel` on, as many as there are. */
+/* How many of the `step` panels that follow the step from `panel` on there are. */
 static uint32_t panels_ahead(const struct tdm_matrix *matrix, uint32_t panel, uint32_t step)
 {
         uint32_t end = TDM_DIV_UP(matrix->rows, LANES), next = panel + step;
@@ -477,7 +477,7 @@ static void run_tiles(const struct tilings *tilings, const struct tdm_matrix *ma
         NULL, name##_##n_p##x1, name##_##n_p##x2, name##_##n_p##x3, name##_##n_p##x4, name##_##n_p##x5, name##_##n_p##x6
 #define ROWS_FEW(name) NULL, name##_4x1, name##_4x2, name##_4x3
 
-/* Where several tiles share panels, each has 3 rows or more. */
+/* If several tiles share panels, each has 3 rows or more. */
 #define MATMUL_QUANTISED(name, type, act)                                                                              \
         TILES_6(name, 1, tile_alone, type, act)                                                                        \
         TILES_6(name, 2, tile_alone, type, act)                                                                        \
@@ -562,7 +562,7 @@ INLINE void quantise_blocks(const float *x, unsigned n, float q_max, const struc
         {
                 ret->x[i][0] = i < n ? saturate(_mm512_loadu_ps(x + i * BLOCK)) : _mm512_setzero_ps();
                 ret->x[i][1] = i < n ? saturate(_mm512_loadu_ps(x + i * BLOCK + 16)) : _mm512_setzero_ps();
-                /* Of finite numbers from 0 on the larger one has the larger bits. */
+                /* Among finite numbers from 0 on, the larger number has the larger bits. */
                 v[i] = _mm512_castps_si512(_mm512_max_ps(_mm512_abs_ps(ret->x[i][0]), _mm512_abs_ps(ret->x[i][1])));
         }
         d = _mm_div_ps(_mm_castsi128_ps(fold(true, v)), _mm_set1_ps(q_max));

@@ -157,7 +157,7 @@ OP struct v16 v16i_to_float(struct v16i a)
         return (struct v16){ _mm512_cvtepi32_ps(a.v) };
 }
 
-/* Of 32 registers at most 16 hold sums, and at least 8 so that the adders' latency is hidden. */
+/* At most 16 of the 32 registers hold sums, and at least 8, so that the adders' latency is hidden. */
 #define V16_MAX_QUERIES 8
 #define V16_SCORE_GROUPS(n) ((n) >= 4 ? 2 : (n) == 2 ? 4 : 8)
 #define V16_VALUE_VECTORS(n) ((n) == 8 ? 2 : 4)

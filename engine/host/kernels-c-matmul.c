@@ -203,7 +203,7 @@ static inline float block_scale(const float *x, float q_max, float *scale)
         return 1 / d;
 }
 
-/* What block b comes to, from the sums of its halves. */
+/* Finishes block b: its sums, from the sums of its halves. */
 static void block_done(const struct tdm_act_blocks *blocks, uint32_t b, const int32_t *sum_16)
 {
         int32_t sum = sum_16[0] + sum_16[1];

@@ -145,7 +145,7 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t head_dim
         }
 }
 
-/* Of element d of key t: the scale's block is d / 32, in the same order. */
+/* Where element d of key t lies. Scales lie in the same order, with block d / 32 for d. */
 static size_t k_index(uint32_t head_dim, uint32_t t, uint32_t d)
 {
         return ((size_t)(t / 16) * head_dim + d) * 16 + t % 16;

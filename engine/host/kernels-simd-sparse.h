@@ -9,7 +9,7 @@
 
 #include "engine/host/kernels.h"
 
-/* Of an int16: the upper half is zero, so that a multiplication of pairs adds nothing for it. */
+/* An int16 as a factor of pairs: the upper half is zero, so that a multiplication of pairs adds nothing for it. */
 TDM_INLINE int32_t v16i_factor(int16_t q)
 {
         return (uint16_t)q;

@@ -206,8 +206,8 @@ static struct cut cut_matrix(const struct tdm_matrix *matrix, uint32_t n_rows, u
         return cut;
 }
 
-/* Of a matrix that lies by rows or columns, a chunk makes its panels itself. All rows are then in it, so that they are
- * made once, unless there were too few chunks for the threads. */
+/* Where a matrix lies by rows or columns, a chunk makes its panels itself. So a chunk has all rows, and panels are made
+ * once, unless there would be too few chunks for the threads. */
 static struct cut cut_other(const struct tdm_matrix *matrix, uint32_t n_rows, uint64_t all_macs, unsigned n_threads)
 {
         struct cut cut = cut_matrix(matrix, n_rows, all_macs, n_threads);

@@ -15,7 +15,7 @@ struct tdm_panels {
         size_t stride;
 };
 
-/* Of the quants of 32 rows of a column, or 32 columns of a row. */
+/* Bytes of the quants of 32 rows of a column, or of 32 columns of a row. */
 static inline uint32_t tdm_matrix_quant_bytes(const struct tdm_matrix *m)
 {
         return m->type == TDM_TYPE_Q8_0 ? TDM_BLOCK_VALUES : TDM_BLOCK_VALUES / 2;
@@ -55,7 +55,7 @@ static inline uint64_t tdm_panel_scales_bytes(uint32_t cols)
         return TDM_ALIGN_UP((uint64_t)cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * 2, UINT64_C(64));
 }
 
-/* How many panels are made at once: of columns so many that a column's piece is a cache line. */
+/* How many panels are made at once. Where the matrix lies by columns, a column's piece of them is a cache line. */
 uint32_t tdm_panels_unit(const struct tdm_matrix *m);
 /* Panels first … first + n - 1, to dst [n][panel_bytes]; m does not lie in panels. By columns, first and n are even. */
 void tdm_panels_make(const struct tdm_kernels *kernels, const struct tdm_matrix *m, uint32_t first, uint32_t n,

@@ -34,7 +34,7 @@ static double yarn_kept(const struct tdm_rope_recipe *recipe, uint32_t i)
         return 1 - fmin(fmax(share, 0), 1);
 }
 
-/* Of pair i, for each position. */
+/* By how much pair i is turned further at each position. */
 static double frequency_of(const struct tdm_rope_recipe *recipe, uint32_t i, const float *divisors)
 {
         double frequency = pow((double)recipe->base, -2.0 * i / n_turned(recipe)), kept;

@@ -171,7 +171,7 @@ static void finish_row(void *arg, unsigned row, unsigned thread)
 
 /* ---- down ---- */
 
-/* Of a chunk's rows, what the i-th live column needs: hardware does not guess which column is next. */
+/* Fetches what the i-th live column needs of a chunk's rows, because hardware does not guess which column is next. */
 INLINE void fetch_column(const struct job *job, const uint32_t *live, uint32_t n_live, uint32_t i, uint32_t first,
                          uint32_t n_rows)
 {

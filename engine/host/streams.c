@@ -144,7 +144,7 @@ static void router_row(const struct pass *pass, uint32_t row, unsigned thread)
         tdm_acts_prepare_row(&model->acts[TDM_HOST_SIDE], model->kernels, row, y, d);
 }
 
-/* Of the rows' numbers at `at`, into streams.altup: tanh(z) = 1 - 2 / (exp(2z) + 1). */
+/* The router's numbers of what rows hold at `at`, into streams.altup: tanh(z) = 1 - 2 / (exp(2z) + 1). */
 static void route(struct pass *pass, uint32_t at)
 {
         struct tdm_host_model *model = pass->model;
@@ -164,7 +164,7 @@ static void route(struct pass *pass, uint32_t at)
         }
 }
 
-/* What stream j adds to stream i is c[i n_streams + j] of it. */
+/* Stream i gets c[i n_streams + j] times stream j added. */
 static void predict_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         const struct tdm_host_model *model = pass->model;
@@ -258,7 +258,7 @@ void tdm_host_streams_correct(struct tdm_host_model *model, uint32_t layer, uint
 
 /* ---- inputs of layers ---- */
 
-/* Of the rows' projections in streams.input: norm, and the token's row of the file beside it. */
+/* Norms a row's projection in streams.input, and adds the token's row of the file. */
 static void input_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;
@@ -275,7 +275,7 @@ static void input_row(const struct pass *pass, uint32_t row, unsigned thread)
                 p[i] = (p[i] + e[i] * e_scale) * SQRT_HALF;
 }
 
-/* What the gate's matrix reads. */
+/* Rounds the row that the gate's matrix reads. */
 static void gate_row(const struct pass *pass, uint32_t row, unsigned thread)
 {
         struct tdm_host_model *model = pass->model;

@@ -39,7 +39,7 @@ void tdm_host_layer_end(struct tdm_host_model *model, const struct tdm_step *ste
 void tdm_host_streams_fold(struct tdm_host_model *model, const struct tdm_step *step, const float *hidden,
                            uint32_t first, uint32_t n);
 
-/* Of weights, scratch and forms of inputs, when a model is loaded. side: how inputs of these matrices are rounded. */
+/* When a model is loaded: finds the weights, allocates the scratch. side: how inputs of these matrices are rounded. */
 void tdm_host_streams_weights(struct tdm_host_model *model, enum tdm_act qkv, enum tdm_act side);
 bool tdm_host_streams_scratch(struct tdm_host_model *model);
 void tdm_host_streams_free(struct tdm_host_model *model);

@@ -62,7 +62,7 @@ const struct tdm_architecture tdm_architecture_gpt_oss = {
         .end = gpt_oss_end,
 };
 
-/* As Ollama's converter writes it. */
+/* Begins with the keys as Ollama's converter writes them. */
 static int begin_of_ollama(const struct tdm_gguf *g, struct tdm_hparams *hp, struct tdm_recipe *recipe,
                            struct tdm_error *err)
 {

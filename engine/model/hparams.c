@@ -48,7 +48,7 @@ void tdm_hparams_take_largest(struct tdm_hparams *hp)
         hp->window = most.window;
 }
 
-/* What the kernels are written for. */
+/* Checks the multiples that kernels are written for. */
 static int check_multiples(const struct tdm_layer_sizes *l, struct tdm_error *err)
 {
         if (l->d_ff % 32)

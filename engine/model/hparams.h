@@ -14,7 +14,7 @@
 #define TDM_MAX_BLOCKS (2u * TDM_MAX_LAYERS + 3u)
 #define TDM_CTX_MAX (1u << 20) /* positions of any model */
 
-/* Of one layer. Other layers may have other sizes. */
+/* The sizes of one layer. Other layers may have other sizes. */
 struct tdm_layer_sizes {
         uint32_t n_heads;    /* of queries; a multiple of n_kv_heads */
         uint32_t n_kv_heads; /* of keys and values */

@@ -386,7 +386,7 @@ int tdm_keys_read_recipe(const struct tdm_gguf *g, const struct tdm_architecture
                         r = refuse_row(g, a, row, err);
                 else
                         r = read_row(g, a, row, hp, recipe, err);
-                /* Of some families every model has the same, which their recipes begin with. */
+                /* In some families every model has the same value. Their recipes begin with it. */
                 if (r == -ENOENT && row->need == REQUIRED && !has_default(row, recipe))
                         return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is missing",
                                              full_key(a->name, row->key, key));

@@ -98,7 +98,7 @@ void tdm_plain_recipe(const struct tdm_gguf *gguf, const char *architecture, con
  * scaling that the recipe has holds. */
 int tdm_rope_read_scaling(const struct tdm_gguf *gguf, const char *architecture, const struct tdm_hparams *hp,
                           struct tdm_rope_recipe *rope, struct tdm_error *err);
-/* Of the biases in mask (enum tdm_bias) those that the file has in this layer. */
+/* Which of the biases in mask (enum tdm_bias) the file has in this layer. */
 uint32_t tdm_biases_of_file(const struct tdm_gguf *gguf, uint32_t layer, uint32_t mask);
 /* Refuses a number that changes the result unless it is `neutral`; key: without the architecture's name. */
 int tdm_refuse_other(const struct tdm_gguf *gguf, const char *architecture, const char *key, float neutral,

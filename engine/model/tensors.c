@@ -2,7 +2,7 @@
  * computes the feature. */
 #include "engine/model/tensors.h"
 
-/* What a shape is made of. */
+/* The sizes that a shape is made of. */
 enum dim {
         ONE,
         MODEL,
@@ -362,7 +362,7 @@ enum tdm_tensor_presence tdm_tensor_presence(enum tdm_tensor_kind kind, const st
                 return TDM_TENSOR_ABSENT;
         if (kinds[kind].ffn == OF_EXPERTS && l->n_experts == 0)
                 return TDM_TENSOR_ABSENT;
-        /* Where a layer has both, the biases are the experts'. */
+        /* If a layer has a dense FFN and experts, the biases are the experts'. */
         if (kinds[kind].ffn == DENSE && l->n_experts > 0 && (!l->has_dense_beside || kinds[kind].bias != 0))
                 return TDM_TENSOR_ABSENT;
         if ((kind == TDM_TENSOR_K || kind == TDM_TENSOR_V || kind == TDM_TENSOR_K_NORM) &&

@@ -243,7 +243,7 @@ static void add_allowed(struct selection *s, const float *logits, uint32_t n, ui
         }
 }
 
-/* Of blocks, the least of their greatest. */
+/* The least of the blocks' maxima. */
 static float least_maximum(const float *logits, uint32_t n, const uint32_t *blocks, uint32_t n_listed)
 {
         const struct tdm_lanes_table *functions = tdm_lanes();

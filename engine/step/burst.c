@@ -15,7 +15,7 @@
 
 #include <assert.h>
 
-/* Where the next class begins, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95. */
+/* The bounds between classes, as logarithms of 0.1, 0.2, 0.3, 0.45, 0.6, 0.8 and 0.95. */
 static const float class_ends[TDM_CERTAINTIES - 1] = { -2.303f, -1.609f, -1.204f, -0.799f, -0.511f, -0.223f, -0.051f };
 
 uint8_t tdm_step_certainty(float logprob)

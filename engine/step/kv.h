@@ -89,7 +89,7 @@ static inline uint64_t tdm_kv_part_offset(const struct tdm_kv_geometry *kv, uint
 
         return tdm_kv_page_offset(kv, (enum tdm_kv_group)l->group, page) + l->offset + kv_head * l->part_bytes;
 }
-/* Of a layer's parts in a page: they lie behind each other. */
+/* Bytes of a layer's parts in a page, which lie behind each other. */
 static inline uint64_t tdm_kv_layer_bytes(const struct tdm_kv_geometry *kv, uint32_t layer)
 {
         return kv->layers[layer].n_kv_heads * kv->layers[layer].part_bytes;

@@ -55,7 +55,7 @@ void tdm_shorter_blocks(const struct tdm_shorter *s, uint32_t *ret_first, uint32
         *ret_end = s->end_block;
 }
 
-/* Of a sequence's rows the first that wants logits; its number of rows: none does. */
+/* The first of a sequence's rows that wants logits; its number of rows: none does. */
 static uint32_t first_wanted(const struct tdm_step *step, const struct tdm_step_seq *seq)
 {
         uint32_t i = 0;

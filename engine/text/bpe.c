@@ -62,7 +62,7 @@ static uint32_t first_piece(const struct tdm_tokenizer *t, const uint8_t *text, 
         return t->kind == TDM_TOKENIZER_BYTES ? t->byte_ids[text[0]] : tdm_tokenizer_find(t, text, size);
 }
 
-/* What a word starts with: a byte, or a character. A stray byte is one of its own. */
+/* The bytes of a word's first symbol: a byte, or a character. A stray byte is a symbol of its own. */
 static size_t first_size(const struct tdm_tokenizer *t, const uint8_t *text, size_t size)
 {
         int length = t->kind == TDM_TOKENIZER_BYTES ? 1 : tdm_character_length(text, size);

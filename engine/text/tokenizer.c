@@ -458,8 +458,9 @@ static bool may_lack(const struct tdm_tokenizer *t, uint8_t byte)
         return t->kind == TDM_TOKENIZER_BYTES && (byte == 0xc0 || byte == 0xc1 || byte > 0xf4);
 }
 
-/* Of a vocabulary with merges, a piece of several characters that no merge makes was added to it: text forms it where
- * it spells it, whole, as a user-defined one. Files of a converter that calls these ordinary need it said. */
+/* Where a vocabulary has merges, a piece of several characters that no merge makes was added to it. Text that spells
+ * such a piece forms it whole, as it forms a user-defined one. This marks them, because some converters write them as
+ * ordinary pieces. */
 static void mark_added(struct tdm_tokenizer *t)
 {
         for (uint32_t rank = 0; rank < t->merges.n; rank++)

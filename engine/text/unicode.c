@@ -126,7 +126,7 @@ static const uint32_t *find_split(uint32_t c)
         return NULL;
 }
 
-/* What two characters become together, or 0. */
+/* The character that two characters compose; 0: none. */
 static uint32_t compose_pair(uint32_t a, uint32_t b)
 {
         size_t low = 0, high = TDM_ARRAY_SIZE(joins);
@@ -286,7 +286,7 @@ static int next_character(const uint8_t *text, size_t size, bool *ret_unstable, 
         return length;
 }
 
-/* Where the first unstable character is, or size; *ret_before is where the character before it starts. */
+/* The place of the first unstable character, or size. *ret_before: where the character before it starts. */
 static size_t find_unstable(const uint8_t *text, size_t at, size_t size, size_t *ret_before)
 {
         size_t before = at;

@@ -19,7 +19,7 @@
 /* and again: a kernel forgets what is more than its window or the disk's largest request */
 #define ASK_LEAST (UINT64_C(128) << 10)
 #define ASK_PARTS 16u /* of a slice, so that no thread asks for all of it while the others wait */
-/* Of a matrix that is turned, a thread packs at once: a column's piece of them is whole cache lines. */
+/* Panels of a turned matrix that a thread packs at once: a column's piece of them is whole cache lines. */
 #define COLUMNS_PANELS 8u
 
 /* Panels of a matrix, or a whole vector. */
@@ -48,7 +48,7 @@ struct build {
         void *userdata;
 };
 
-/* Of the thread that asked for all this only. */
+/* Only the thread that asked for the build calls this. */
 static void build_tell_progress(struct build *build)
 {
         build->progress.done_bytes = build->told_bytes = atomic_load_explicit(&build->done_bytes, memory_order_relaxed);

@@ -15,7 +15,7 @@ static inline void store_u16(uint8_t *p, uint16_t v)
         memcpy(p, &v, sizeof(v));
 }
 
-/* Of any target: where there are no such registers the compiler uses words. */
+/* Every target has these types: where there are no such registers, the compiler uses words. */
 typedef uint32_t four_u32 __attribute__((vector_size(16)));
 typedef uint16_t eight_u16 __attribute__((vector_size(16)));
 

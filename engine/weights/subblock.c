@@ -16,7 +16,7 @@ const uint8_t tdm_subblock_mxfp4_values[16] = { 16, 17, 18, 19, 20, 22, 24, 28, 
 
 /* ---- the file's blocks: see the GGUF specification ---- */
 
-/* Where a unit of the file keeps what. -1: nowhere. */
+/* The places of the parts of a unit of the file. -1: it has no such part. */
 struct file_unit {
         int16_t bytes;
         int16_t half[2]; /* the 16-bit numbers that go in front */

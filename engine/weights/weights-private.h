@@ -66,7 +66,7 @@ static inline uint64_t tdm_weights_scales_bytes(uint32_t cols)
         return TDM_ALIGN_UP((uint64_t)cols / TDM_BLOCK_VALUES * TDM_PANEL_ROWS * 2, TDM_WEIGHTS_ALIGNMENT);
 }
 
-/* Of the quants that one column has of 32 rows, or one row of 32 columns. */
+/* Bytes of the quants of one column in 32 rows, or of one row in 32 columns. */
 static inline uint32_t tdm_weights_quant_bytes(uint32_t type)
 {
         return type == TDM_TYPE_Q8_0 ? TDM_BLOCK_VALUES : TDM_BLOCK_VALUES / 2;

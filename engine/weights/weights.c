@@ -8,10 +8,10 @@
 
 #define TYPE_IDS 64u /* more than the largest of enum tdm_type */
 #define MAX_TENSORS (TDM_N_TENSOR_KINDS * TDM_MAX_LAYERS)
-/* Of a row of the file that are read together: a K-quant's block, or several of the others. */
+/* Values of a row of the file that are read together: one block of a K-quant, or several blocks of another type. */
 #define FILE_ROW_VALUES 256u
 #define FILE_ROW_PANEL_BYTES (FILE_ROW_VALUES * TDM_PANEL_ROWS * 2)
-#define SINGLE_MULTIPLE 64u /* of rows and columns that lie by themselves: no panel's scales are padded then */
+#define SINGLE_MULTIPLE 64u /* rows and columns that lie by themselves are a multiple: no scales are padded */
 
 static_assert(sizeof(struct tdm_weights_tensor) == 56, "part of the segment's layout");
 static_assert(sizeof(struct tdm_weights_header) % 8 == 0, "part of the segment's layout");
@@ -58,7 +58,7 @@ uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols)
         return TDM_ALIGN_UP((uint64_t)cols * TDM_PANEL_ROWS * (type == TDM_TYPE_F32 ? 4 : 2), TDM_WEIGHTS_ALIGNMENT);
 }
 
-/* Where few neurons live, their rows of ffn_up and their columns of ffn_down are wanted alone. */
+/* If few neurons live, only their rows of ffn_up and their columns of ffn_down are read. */
 static enum tdm_layout matrix_layout(const struct tdm_weights_tensor *tensor, const struct tdm_recipe *recipe)
 {
         bool is_up = tensor->kind == TDM_TENSOR_UP;
@@ -169,7 +169,8 @@ static struct tdm_weights_order plan_order(const struct tdm_tensor_ref *ref, con
         return (struct tdm_weights_order){ head_dim, model->recipe.ropes[which].n_dims, ref->cut };
 }
 
-/* What devices see of neighbours: halves of whole heads, of which the last pairs may stay as they are. */
+/* Makes halves of neighbours, as devices see them: halves of whole heads, of which the last pairs may stay as they are.
+ */
 static void take_halves(struct tdm_recipe *recipe, const struct tdm_hparams *hp)
 {
         for (uint32_t i = 0; i < hp->n_layers; i++) {
@@ -368,7 +369,7 @@ const struct tdm_weights_tensor *tdm_weights_find(const uint8_t *base, enum tdm_
         return NULL;
 }
 
-/* Of layouts BY_ROW and BY_COLUMN. */
+/* A value of a matrix of the layout BY_ROW or BY_COLUMN. */
 static float single_value(const uint8_t *data, const struct tdm_weights_tensor *tensor, uint32_t row, uint32_t col)
 {
         uint32_t nb = tensor->cols / TDM_BLOCK_VALUES, n = tdm_weights_quant_bytes(tensor->type);
@@ -532,7 +533,7 @@ static void file_row_quantised(uint32_t type, const uint8_t *row, uint32_t first
                 tensor.cols = end - begin;
                 tensor.panel_bytes = tdm_weights_panel_bytes(type, tensor.cols);
                 assert(tensor.panel_bytes <= sizeof(panel));
-                /* What is not finite stays so: the row that has it says that its logits hold a NaN. */
+                /* Numbers that are not finite stay so: their row then reports a NaN among its logits. */
                 (void)tdm_weights_pack_panel(type, panel, row + (uint64_t)begin / block * info->block_bytes, 0, 1,
                                              tensor.cols);
                 tdm_weights_row(panel, &tensor, 0, values);

@@ -186,7 +186,7 @@ static int find_step(struct tdm_worker *w, unsigned ring, const struct tdm_desc 
                 return refuse(w, ring, desc, err, "descriptor says %u rows, step %u", desc->n_rows, step->head.n_rows);
         if (ring == TDM_WORKER_RING_FROM_PEER && (desc->block == 0 || plan[desc->block - 1] == w->program->index))
                 return refuse(w, ring, desc, err, "block %u does not come from the peer", desc->block);
-        /* What is wrong from here on is wrong in the plan. tandemd wrote that, so the peer is not accused. */
+        /* From here on a fault is one of the plan. tandemd wrote the plan, so the peer is not accused. */
         if (plan[n_blocks - 1] != plan[n_blocks - 2])
                 return tdm_error_set(err, TDM_E_PROTOCOL, "step %llu: head and sample are on different workers",
                                      (unsigned long long)desc->step_id);
@@ -209,8 +209,8 @@ static struct tdm_result *results_of(const struct tdm_worker_model *m, uint32_t 
                                      (uint64_t)slot * m->layout.results_slot_bytes);
 }
 
-/* What the cache could not hold was cut to its largest number, and the answers are others than the model's: that is
- * said once, as soon as it happens. */
+/* Counts numbers that were cut to the largest one that the cache can hold. Answers then differ from the model's, so
+ * this is said once, as soon as it happens. */
 static void count_saturated(struct tdm_worker *w, struct tdm_worker_model *m)
 {
         uint64_t n = w->device->ops->n_saturated(m->device_model);

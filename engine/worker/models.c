@@ -84,7 +84,7 @@ static int need_bytes(const struct tdm_segment *segment, uint64_t bytes, struct 
                              (unsigned long long)segment->size_bytes, (unsigned long long)bytes);
 }
 
-/* What the segments say about the model, checked and copied. */
+/* Checks and copies what the segments say about the model. */
 static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_command *command, struct tdm_error *err)
 {
         const struct tdm_segment *weights = m->segments[TDM_WORKER_SEG_WEIGHTS];
@@ -124,7 +124,7 @@ static int model_describe(struct tdm_worker_model *m, const struct tdm_worker_co
         return 0;
 }
 
-/* What the device can use of the weights that are there; all of them: the model is loaded. */
+/* Gives the device the weights that are there and that it can use. Once it has all of them, the model is loaded. */
 static int model_feed(struct tdm_worker *w, struct tdm_worker_model *m, struct tdm_error *err)
 {
         const struct tdm_device_ops *ops = w->device->ops;

@@ -71,7 +71,7 @@ struct tdm_worker_command {
 };
 void tdm_worker_command_free(struct tdm_worker_command *command);
 
-/* Of a slot: relay.c. */
+/* A slot's relay: relay.c. */
 struct tdm_worker_relay {
         uint64_t heard_step; /* the peer's newest mark */
         uint32_t heard_block;

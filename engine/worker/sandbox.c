@@ -256,7 +256,7 @@ int tdm_sandbox_driver_files(struct tdm_sandbox *s, enum tdm_worker_index worker
         return enforce(s, fd, abi);
 }
 
-/* What a running worker calls: memory, the threads it has, time, the fds it holds, a line for the log, its own end. */
+/* Calls of a running worker: memory, the threads it has, time, the fds it holds, a line for the log, its own end. */
 static const char *const allowed[] = {
         "futex",
         "futex_waitv",
@@ -316,7 +316,7 @@ static const char *const allowed[] = {
         "exit_group",
 };
 
-/* What no worker ever has a reason to call: it has been taken over. */
+/* Calls that no worker ever has a reason for: a worker that makes one has been taken over. */
 static const char *const fatal[] = {
         "socket",
         "socketpair",
@@ -370,8 +370,8 @@ static const char *const no_files[] = {
         "rename", "renameat",  "renameat2",  "mkdir",    "mkdirat",    "truncate", "memfd_create",
 };
 
-/* What a device's driver goes on doing in our process once it is open: talking to its nodes, opening them again to map
- * memory, compiling, starting threads. Without it a GPU cannot be used at all. */
+/* Calls that a device's driver goes on making in our process once it is open: talking to its nodes, opening them again
+ * to map memory, compiling, starting threads. Without it a GPU cannot be used at all. */
 static const char *const driver[] = {
         "ioctl",
         "open",
@@ -450,7 +450,7 @@ static int no_way_out(void)
         if (r == 0)
                 r = seccomp_load(ctx);
         seccomp_release(ctx);
-        /* As in tdm_sandbox_syscalls(): a kernel without seccomp is shown, not died of. */
+        /* A kernel without seccomp is shown in the status and no reason to end, as in tdm_sandbox_syscalls(). */
         return r == -EINVAL || r == -ENOSYS || r == -ECANCELED ? 0 : r;
 }
 

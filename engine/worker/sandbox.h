@@ -24,7 +24,7 @@ struct tdm_sandbox {
 /* No core dumps, no ptrace by others, no new privileges, and from now on no socket, no io_uring, no other process's
  * memory (EPERM), whatever a driver does as it is opened. Call first, with one thread. */
 int tdm_sandbox_init(struct tdm_sandbox *sandbox);
-/* Of the file system only what a driver needs: libraries and descriptions of devices to read; the nodes of this
+/* Leaves only what a driver needs of the file system: libraries and descriptions of devices to read; the nodes of this
  * worker's kind of device, and a folder for compiled shaders, to write. No new TCP, no signals to others. more: a
  * folder that was configured, or NULL. */
 int tdm_sandbox_driver_files(struct tdm_sandbox *sandbox, enum tdm_worker_index worker, const char *more);

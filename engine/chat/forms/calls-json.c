@@ -17,8 +17,8 @@ static bool pair_find(struct tdm_form_text text, size_t from, struct pair *ret)
         return ret->arguments != SIZE_MAX && tdm_form_find_slot(text, TDM_FORM_ARGUMENTS, from) > ret->name;
 }
 
-/* What two calls show: the gap, what ends both, and whether all calls are written alike. 1: so; 0: only one call is
- * shown. */
+/* Learns from two calls: the gap between them, what ends both, and whether all calls are written alike. 1: they are; 0:
+ * only one call is shown. */
 static int second_take(struct tdm_form_calls_probe *c, const struct pair *first, struct tdm_form_text one,
                        char **ret_behind)
 {

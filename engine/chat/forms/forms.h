@@ -29,7 +29,7 @@ enum tdm_form_calls {
         TDM_FORM_N_CALLS,
 };
 
-/* Of a value; the form writes each in its own marks. */
+/* The type of a value. The form writes each type in marks of its own. */
 enum tdm_form_type {
         TDM_FORM_STRING,
         TDM_FORM_NUMBER,

@@ -1,7 +1,7 @@
 /* Where thinking begins and ends, from renderings with a thought and without. */
 #include "engine/chat/forms/private.h"
 
-/* Where the template shows no thoughts of earlier turns, these marks are tried. */
+/* These marks are tried if the template shows no thoughts of earlier turns. */
 #define COMMON_BEGIN "<think>"
 #define COMMON_END "</think>"
 
@@ -12,7 +12,7 @@ static const char *const switches[][3] = {
 };
 static const char call[] = "[{\"id\":\"Zqidaaaa1\",\"type\":\"function\",\"function\":{\"name\":\"zqfa\","
                            "\"arguments\":{\"zqka\":\"zqva\"}}}]";
-/* As content: a part of its own for the thought. */
+/* Contents with a part of its own for the thought. */
 static const char *const parts[] = {
         "[{\"type\":\"thinking\",\"thinking\":\"" TDM_FORM_THOUGHT "\"},{\"type\":\"text\",\"text\":\"" TDM_FORM_WORDS
         "\"}]",
@@ -39,7 +39,8 @@ static bool thought_find(struct thought *t, const char *plain, const char *with)
         return t->said_at != SIZE_MAX;
 }
 
-/* What stands in front of the thought and not in front of words alone. An empty thought there leaves the last mark. */
+/* The text that stands in front of the thought, and not in front of words alone. An empty thought there leaves the last
+ * mark. */
 static struct tdm_form_text thought_begin_of(const struct thought *t)
 {
         size_t at = tdm_form_snap(t->with, tdm_form_common_start(t->plain, t->with));
@@ -233,7 +234,7 @@ static int effort_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
         return form->effort_variable ? 0 : -ENOMEM;
 }
 
-/* What ends a turn: the first mark behind the words, and the file's own end. */
+/* Finds what ends a turn: the first mark behind the words, and the file's own end. */
 static int ends_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
 {
         for (unsigned i = 0; i < 4 && !form->ends[0]; i++) {
@@ -259,7 +260,7 @@ static int ends_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
         return 0;
 }
 
-/* What stands between the prompt and the words, where it is no thought. */
+/* Finds the text between the prompt and the words, unless it is a thought. */
 static int text_begin_find(struct tdm_chat_form *form, struct tdm_form_probe *p)
 {
         const struct tdm_form_turn turn = { .content = "\"" TDM_FORM_WORDS "\"" };

@@ -540,7 +540,7 @@ static void call_end(struct tdm_form_parser *p)
         p->call_is_over = true;
 }
 
-/* Whatever follows ends the call: its arguments need not wait for what comes behind them. */
+/* Ends the call where anything that follows would end it: its arguments need not wait for what comes behind them. */
 static void call_end_early(struct tdm_form_parser *p, const struct pattern *x)
 {
         size_t size;
@@ -630,7 +630,7 @@ static void held_drop(struct tdm_form_parser *p, size_t n)
         p->n_held -= n;
 }
 
-/* What is held cannot wait any longer, or is over. */
+/* Settles the text that is held, because it cannot wait any longer, or because the turn is over. */
 static void held_settle(struct tdm_form_parser *p, bool is_over)
 {
         while (p->n_held > 0) {

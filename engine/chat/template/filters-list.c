@@ -133,7 +133,7 @@ static struct jinja_arguments arguments_from(const struct jinja_arguments *args,
         return rest;
 }
 
-/* What select and its like ask: the test that the arguments name, or truth. */
+/* The question of select and its like: the test that the arguments name, or truth. */
 static bool test_holds(struct jinja_render *r, struct jinja_value value, const struct jinja_arguments *args)
 {
         const struct jinja_builtin *builtin;
@@ -243,7 +243,7 @@ static struct jinja_value filter_map(struct jinja_render *r, struct jinja_value 
         return tdm_jinja_list_value(mapped);
 }
 
-/* What is compared of an item: a member of it, without regard to case. */
+/* The key by which an item is compared: a member of it, without regard to case unless it is wanted. */
 static struct jinja_value sort_key(struct jinja_render *r, struct jinja_value value, struct jinja_value attribute,
                                    bool case_sensitive)
 {

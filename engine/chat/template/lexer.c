@@ -97,7 +97,8 @@ static size_t data_end(const struct lexer *l, size_t begin, size_t end, char sig
         return end;
 }
 
-/* Where a closing `%}` or `#}` ends, with the white space that goes with it. at: of its sign, or of itself. */
+/* The end of a closing `%}` or `#}`, with the white space that goes with it. at: the place of its sign, or of itself.
+ */
 static size_t tag_end(const struct lexer *l, size_t at)
 {
         if (l->source[at] == '-')

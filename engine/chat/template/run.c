@@ -99,7 +99,7 @@ struct jinja_value tdm_jinja_loop_attribute(struct jinja_render *r, struct jinja
         return tdm_jinja_undefined(name);
 }
 
-/* What passes the condition of `for … if`. */
+/* The items that pass the condition of `for … if`. */
 static struct jinja_list *loop_filter(struct jinja_render *r, const struct jinja_node *node,
                                       const struct jinja_list *list)
 {
@@ -154,7 +154,7 @@ static void for_run(struct jinja_render *r, const struct jinja_node *node)
         }
 }
 
-/* What a body writes, in a scope of its own. */
+/* The text that a body writes, in a scope of its own. */
 static struct jinja_string *body_capture(struct jinja_render *r, struct jinja_scope *scope,
                                          const struct jinja_node *body)
 {

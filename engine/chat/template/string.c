@@ -223,7 +223,7 @@ struct jinja_string *tdm_jinja_join(struct jinja_core *core, const struct jinja_
                 tdm_jinja_text_add_string(&text, b);
                 return tdm_jinja_text_end(&text);
         }
-        /* What is never looked at as a whole takes no memory, but its size is limited all the same. */
+        /* A text that is never looked at as a whole takes no memory, but its size has the same limit. */
         if (a->size + b->size > core->bytes_left + core->bytes_used)
                 tdm_jinja_fail_code(core, TDM_E_TOO_LONG, "a text becomes longer than a template may make it");
         string = string_new(core, NULL, a->size + b->size, true);

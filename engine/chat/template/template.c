@@ -3,8 +3,8 @@
 #include "engine/chat/template/private.h"
 #include "common/utf8.h"
 
-/* What a template may take: its tree, and rendering a short conversation. A released template of 20 KiB takes 0.5 MiB,
- * and up to 100,000 steps for 20 messages. */
+/* Bounds of a template: of its tree, and of rendering a short conversation. A released template of 20 KiB takes 0.5
+ * MiB, and up to 100,000 steps for 20 messages. */
 #define PARSE_BYTES (UINT64_C(32) << 20)
 #define RENDER_STEPS 400000u
 #define RENDER_BYTES (UINT64_C(16) << 20)

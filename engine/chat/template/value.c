@@ -370,7 +370,7 @@ struct jinja_list *tdm_jinja_walk(struct jinja_core *core, struct jinja_value va
         case JINJA_LIST:
                 if (value.list->shape != JINJA_SHAPE_GENERATOR)
                         return value.list;
-                /* What it had goes to the one who walks. */
+                /* A generator's items move to the list that the caller walks: it is walked once. */
                 list = tdm_jinja_list(core, JINJA_SHAPE_LIST, 0);
                 list->items = value.list->items;
                 list->n = list->capacity = value.list->n;
