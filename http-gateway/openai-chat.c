@@ -259,6 +259,7 @@ static int take_chat_request(struct generation_request *r, struct failure *f)
             request_take_response_format(r, f) != 0 || request_take_grammar(r, f) != 0 ||
             request_take_logit_bias(r, f) != 0 || request_take_speculation(r, r->json, "", f) != 0 ||
             request_take_openai_tools(r, f) != 0 || request_take_chat_thinking(r, f) != 0 ||
+            request_take_template_kwargs(r, f) != 0 ||
             request_take_stops(r, json_get(r->json, "stop"), "stop", f) != 0 || request_take_stream_options(r, f) != 0)
                 return f->status;
         openai_take_sampling(r);

@@ -43,6 +43,7 @@ static const struct param chat_rows[] = {
         REFUSED("prediction", NEUTRAL_EMPTY, "a predicted output is not supported"),
         HONOURED("reasoning_effort", PARAM_STRING, 0, 0, "as the template has it; none, minimal to xhigh"),
         HONOURED("reasoning_budget", PARAM_INTEGER, -1, MAX_TOKENS, "an extension; thoughts end there; -1; 0: none"),
+        HONOURED("chat_template_kwargs", PARAM_OBJECT, 0, 0, "an extension; variables of the chat template"),
         REFUSED("verbosity", NEUTRAL_EMPTY | NEUTRAL_MEDIUM, "no model has this"),
         REFUSED("web_search_options", NEUTRAL_EMPTY, "nothing is searched"),
 };

@@ -52,6 +52,60 @@ int request_take_chat_thinking(struct generation_request *r, struct failure *f)
         return 0;
 }
 
+static int take_switch(struct generation_request *r, const json_t *value, struct failure *f)
+{
+        enum tandem_thinking said = r->options.thinking, wanted;
+
+        if (!json_is_boolean(value))
+                return failure_set(f, 400, "invalid_type", "chat_template_kwargs",
+                                   "'chat_template_kwargs' switches thinking with a value that is not true or false");
+        wanted = json_is_true(value) ? TANDEM_THINKING_ON : TANDEM_THINKING_OFF;
+        if (said != TANDEM_THINKING_AUTO && (said == TANDEM_THINKING_OFF) != (wanted == TANDEM_THINKING_OFF))
+                return failure_set(f, 400, "invalid_value", "chat_template_kwargs",
+                                   "'chat_template_kwargs' contradicts '%s': one of them has thinking, the other not",
+                                   r->thinking_name);
+        if (said == TANDEM_THINKING_AUTO) {
+                r->options.thinking = wanted;
+                r->thinking_name = "chat_template_kwargs";
+        }
+        return 0;
+}
+
+int request_take_template_kwargs(struct generation_request *r, struct failure *f)
+{
+        const json_t *given = json_get(r->json, "chat_template_kwargs"), *effort = json_get(given, "reasoning_effort"),
+                     *other = json_get(r->json, "reasoning_effort");
+        struct buffer text = { 0 };
+        const char *key;
+        json_t *value;
+
+        if (effort && other && !json_equal((json_t *)(uintptr_t)effort, (json_t *)(uintptr_t)other))
+                return failure_set(f, 400, "invalid_value", "chat_template_kwargs",
+                                   "'chat_template_kwargs' contradicts 'reasoning_effort'");
+        if (effort && request_take_effort(r, effort, "chat_template_kwargs", f) != 0)
+                return f->status;
+        json_object_foreach((json_t *)(uintptr_t)given, key, value)
+        {
+                bool is_switch = strcmp(key, "enable_thinking") == 0 || strcmp(key, "thinking") == 0;
+
+                if (is_switch && !json_is_null(value) && take_switch(r, value, f) != 0) {
+                        buffer_free(&text);
+                        return f->status;
+                }
+                if (is_switch || strcmp(key, "reasoning_effort") == 0)
+                        continue;
+                buffer_add_text(&text, text.size > 0 ? "," : "{");
+                json_write_text(&text, key, strlen(key));
+                buffer_add_text(&text, ":");
+                exact_write(&text, &r->numbers, value);
+        }
+        if (text.size == 0 && !text.failed)
+                return 0;
+        buffer_add_text(&text, "}");
+        r->options.chat_variables = request_keep_text(r, &text);
+        return r->options.chat_variables ? 0 : failure_set(f, 503, "no_memory", NULL, "no memory for this request");
+}
+
 int request_take_reasoning(struct generation_request *r, struct failure *f)
 {
         const json_t *reasoning = json_get(r->json, "reasoning");
@@ -207,17 +261,18 @@ bool request_goes_without_thinking(struct generation_request *r, const struct ta
 
 void failure_name_thinking(struct failure *f, const struct generation_request *r)
 {
-        static const char *const options[] = { "thinking: ", "thinking-budget: " };
+        static const char *const options[] = { "thinking: ", "thinking-budget: ", "chat-variables: " };
 
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(options) && r->thinking_name; i++) {
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(options); i++) {
+                const char *name = i == 2 ? "chat_template_kwargs" : r->thinking_name;
                 size_t n = strlen(options[i]);
                 char message[sizeof(f->message)];
 
-                if (strncmp(f->message, options[i], n) != 0)
+                if (!name || strncmp(f->message, options[i], n) != 0)
                         continue;
-                snprintf(message, sizeof(message), "'%s': %s", r->thinking_name, f->message + n);
+                snprintf(message, sizeof(message), "'%s': %s", name, f->message + n);
                 memcpy(f->message, message, sizeof(message));
-                snprintf(f->param, sizeof(f->param), "%s", r->thinking_name);
+                snprintf(f->param, sizeof(f->param), "%s", name);
                 return;
         }
 }

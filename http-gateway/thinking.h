@@ -10,6 +10,8 @@ int request_take_effort(struct generation_request *r, const json_t *effort, cons
 /* `reasoning_effort` and `reasoning_budget` of /v1/chat/completions, `reasoning` of /v1/responses. */
 int request_take_chat_thinking(struct generation_request *r, struct failure *f);
 int request_take_reasoning(struct generation_request *r, struct failure *f);
+/* `chat_template_kwargs`: the switch for thinking, and other variables of the template. Behind the above. */
+int request_take_template_kwargs(struct generation_request *r, struct failure *f);
 /* Anthropic's `thinking`: {"type": "enabled", "budget_tokens": N}, adaptive, disabled. */
 int request_take_anthropic_thinking(struct generation_request *r, struct failure *f);
 /* Ollama's `think`: true, false, or a level. */

@@ -265,6 +265,8 @@ struct tandem_generate_options {
          * tandem_sampling_option: options that are meant though they have the value of _init(), and options that are
          * open though they have another one, as where a program has defaults of its own. */
         uint32_t meant, left_open;
+        /* Of a chat: a JSON object whose members the model's chat template sees as variables. NULL: none. */
+        const char *chat_variables;
 };
 
 struct tandem_score_options {

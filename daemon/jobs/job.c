@@ -78,9 +78,10 @@ static struct tdm_chat_text copy_part(struct tdm_chat_text text, char **at)
         return copy;
 }
 
-static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *messages, size_t n)
+/* variables: for the template; NULL: none. */
+static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *messages, size_t n, const char *variables)
 {
-        size_t size = 0, n_calls = 0;
+        size_t size = variables ? strlen(variables) : 0, n_calls = 0;
         struct tdm_chat_call *calls;
         char *at;
 
@@ -114,6 +115,8 @@ static int copy_messages(struct tdm_job *job, const struct tdm_chat_message *mes
                         calls->arguments = copy_part(m->calls[k].arguments, &at);
                 }
         }
+        if (variables)
+                job->prompt.variables = copy_part((struct tdm_chat_text){ variables, strlen(variables) }, &at);
         job->prompt.text[size] = '\0';
         job->prompt.text_size = size;
         job->prompt.n_messages = n;
@@ -169,6 +172,9 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
                                      p->n_ids, TDM_CTX_MAX);
         if (p->options.tools && p->n_messages == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "tools: a model is told of them in a chat; give messages");
+        if (p->options.chat_variables && p->n_messages == 0)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "chat-variables: a chat template reads them; give messages");
         if ((p->options.thinking || p->options.thinking_budget) && p->n_messages == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: a model thinks in a chat; give messages",
                                      p->options.thinking ? "thinking" : "thinking-budget");
@@ -234,7 +240,7 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
         if (p->n_ids > 0)
                 r = copy_ids(job, p->ids, p->n_ids);
         else if (p->n_messages > 0)
-                r = copy_messages(job, p->messages, p->n_messages);
+                r = copy_messages(job, p->messages, p->n_messages, o->chat_variables);
         else
                 r = copy_text(job, p->text, p->text_size);
         if (r == 0 && o->logit_bias)
@@ -270,6 +276,7 @@ static void drop_text(struct tdm_job *job)
         free(steal_ptr(&job->prompt.messages));
         free(steal_ptr(&job->prompt.calls));
         job->prompt.text_size = job->prompt.n_messages = job->prompt.n_calls = 0;
+        job->prompt.variables = (struct tdm_chat_text){ 0 };
 }
 
 /* It does not wait any more: the account gets back what the job was charged. */
@@ -369,7 +376,8 @@ static int check_size(size_t size, const char *what, const struct tdm_hparams *h
 static int render(const struct tdm_job *job, const struct tdm_chat *chat, const struct tdm_hparams *hp,
                   struct tdm_chat_prompt *ret, struct tdm_error *err)
 {
-        struct tdm_chat_options options = { .tools = tdm_constraint_tools(job->text.constraint) };
+        struct tdm_chat_options options = { .tools = tdm_constraint_tools(job->text.constraint),
+                                            .variables = job->prompt.variables };
         int r;
 
         r = choose_thinking((enum tdm_thinking)job->request.options.thinking, chat, &options, err);

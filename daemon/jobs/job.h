@@ -141,6 +141,7 @@ struct tdm_job_prompt {
         size_t n_messages;
         struct tdm_chat_call *calls; /* of all messages */
         size_t n_calls;
+        struct tdm_chat_text variables; /* for the template; lies in text */
         bool is_text, is_chat;
         bool goes_on;  /* a chat whose last message is the assistant's: the model goes on with it */
         bool encoding; /* a thread reads the text: the loop may not */

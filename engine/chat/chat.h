@@ -48,6 +48,7 @@ struct tdm_chat_options {
         bool tools_in_system;            /* Llama: not in the first user message */
         enum tdm_chat_thinking thinking; /* the variables enable_thinking and thinking */
         enum tdm_chat_effort effort;     /* the variable reasoning_effort */
+        struct tdm_chat_text variables;  /* a JSON object with others, or empty */
         time_t now;                      /* for templates that say the date, in local time; 0: the clock's */
 };
 

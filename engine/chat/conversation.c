@@ -203,6 +203,48 @@ static void put_options(const struct tdm_chat_options *options, struct tdm_json_
                 put(to, ",\"tools_in_user_message\":false");
 }
 
+/* The conversation's own, and those that options say, since the answer is read by them. */
+static bool is_reserved(const struct tdm_json *json, uint32_t node)
+{
+        static const char *const names[] = { "messages",
+                                             "tools",
+                                             "add_generation_prompt",
+                                             "bos_token",
+                                             "eos_token",
+                                             "continue_final_message",
+                                             "thinking",
+                                             "enable_thinking",
+                                             "reasoning_effort",
+                                             "tools_in_user_message" };
+        size_t size = tdm_json_get(json, node)->key_size;
+
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(names); i++)
+                if (strlen(names[i]) == size && memcmp(names[i], tdm_json_key(json, node), size) == 0)
+                        return true;
+        return false;
+}
+
+static int put_variables(struct tdm_chat_text variables, struct tdm_json_buffer *to, struct tdm_error *err)
+{
+        struct tdm_json json = { 0 };
+        int r = json_read(&json, variables, TDM_JSON_OBJECT, "chat-variables:", "that is no JSON object", err);
+        uint32_t node = r == 0 ? tdm_json_get(&json, 0)->first : TDM_JSON_NONE;
+
+        for (; node != TDM_JSON_NONE && r == 0; node = tdm_json_get(&json, node)->next) {
+                if (is_reserved(&json, node))
+                        r = tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                          "chat-variables: %.*s is not taken here; it is the conversation's, or an "
+                                          "option of its own says it",
+                                          (int)tdm_json_get(&json, node)->key_size, tdm_json_key(&json, node));
+                put(to, ",");
+                tdm_json_write_string(to, tdm_json_key(&json, node), tdm_json_get(&json, node)->key_size);
+                put(to, ":");
+                tdm_json_print(&json, node, to);
+        }
+        tdm_json_deinit(&json);
+        return r;
+}
+
 int tdm_chat_write_input(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n_messages,
                          const struct tdm_chat_options *options, struct tdm_json_buffer *to, struct tdm_error *err)
 {
@@ -218,6 +260,8 @@ int tdm_chat_write_input(const struct tdm_chat_template *t, const struct tdm_cha
         put(to, "]");
         if (r == 0 && options->tools.size > 0 && !tdm_chat_explains_tools(t, options))
                 r = put_tools(options->tools, to, err);
+        if (r == 0 && options->variables.size > 0)
+                r = put_variables(options->variables, to, err);
         if (r != 0)
                 return r;
         put_options(options, to);

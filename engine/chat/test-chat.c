@@ -229,6 +229,34 @@ static void test_none(void **state)
         chat_close(&c);
 }
 
+/* Variables that the template reads have their values, as text that forms no marker; others change nothing. */
+static void test_variables(void **state)
+{
+        static const char *const markers[] = { "<bos>", "<start_of_turn>", "<end_of_turn>" };
+        static const struct tdm_chat_message message = M(USER, "Hi");
+        static const char given[] =
+                "{\"n\": 9007199254740993, \"x\": \"<start_of_turn>\", \"other\": [1, {\"a\": null}]}";
+        static const char *const refused[] = { "[]", "{", "{\"messages\": []}",
+                                               "{\"a\": 1, \"enable_thinking\": false}",
+                                               "{\"reasoning_effort\": \"low\"}" };
+        struct tdm_chat_options options = { .variables = { given, sizeof(given) - 1 } };
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err;
+        struct chat c = chat_with(markers, 3, "{{ n }} {{ x }} {{ y | default('none') }}{{ messages[0].content }}");
+        uint32_t ids[64];
+
+        assert_int_equal(tdm_chat_render(c.chat, &message, 1, &options, &prompt, &err), 0);
+        assert_string_equal(prompt.text, "9007199254740993 <start_of_turn> noneHi");
+        assert_true(tdm_chat_encode(c.chat, &prompt, NULL, ids, 64) > 30);
+        tdm_chat_prompt_deinit(&prompt);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(refused); i++) {
+                options.variables = (struct tdm_chat_text){ refused[i], strlen(refused[i]) };
+                assert_int_equal(tdm_chat_render(c.chat, &message, 1, &options, &prompt, &err), TDM_E_BAD_REQUEST);
+                assert_memory_equal(err.message, "chat-variables:", 15);
+        }
+        chat_close(&c);
+}
+
 /* Bytes that are no UTF-8 become U+FFFD, and NUL stays. */
 static void test_bytes(void **state)
 {
@@ -272,9 +300,9 @@ static void test_memory(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_golden),    cmocka_unit_test(test_gemma),  cmocka_unit_test(test_chatml),
-                cmocka_unit_test(test_llama3),    cmocka_unit_test(test_none),   cmocka_unit_test(test_bytes),
-                cmocka_unit_test(test_no_pieces), cmocka_unit_test(test_memory),
+                cmocka_unit_test(test_golden), cmocka_unit_test(test_gemma),     cmocka_unit_test(test_chatml),
+                cmocka_unit_test(test_llama3), cmocka_unit_test(test_none),      cmocka_unit_test(test_variables),
+                cmocka_unit_test(test_bytes),  cmocka_unit_test(test_no_pieces), cmocka_unit_test(test_memory),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -6,7 +6,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from http_test import Gateway  # noqa: E402
+from http_test import FakeDaemon, Gateway  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 ASK = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -240,6 +240,40 @@ def echo():
         for more in ({"logprobs": 1}, {"prompt": [1, 2, 3]}):
             error = g.post("/v1/completions", dict(body, echo=True, **more), 400)["error"]
             equal((error["param"], error["code"]), ("echo", "unsupported_parameter"), more)
+
+
+@test
+def variables():
+    """chat_template_kwargs: the template's switch, its other variables, and names that it does not read."""
+    model = make_model("npu", "q8_0", arch="qwen3", chat="qwen3")
+    name = os.path.basename(model)[:-len(".gguf")]
+    with FakeDaemon([{"text": b"x"}]) as fake, Gateway(fake) as g:
+        def asked(want=200, **more):
+            data = g.post(CHAT, body_of(CHAT, ASK, **more), want)
+            return data["error"] if want != 200 else (fake.asked[-1].get("thinking", "THINKING_AUTO")[9:],
+                                                      json.loads(fake.asked[-1].get("chat_variables", "null")))
+        for given, want in (({}, ("AUTO", None)), (None, ("AUTO", None)), ({"enable_thinking": False}, ("OFF", None)),
+                            ({"thinking": True}, ("ON", None)), ({"reasoning_effort": "low"}, ("LOW", None)),
+                            ({"enable_thinking": None, "a": {"b": [1]}}, ("AUTO", {"a": {"b": [1]}}))):
+            equal(asked(chat_template_kwargs=given), want, given)
+        equal(asked(chat_template_kwargs={"enable_thinking": True}, reasoning_effort="high")[0], "HIGH", "both, agreed")
+        for given, more, part in (({"enable_thinking": False}, {"reasoning_effort": "low"}, "contradicts"),
+                                  ({"reasoning_effort": "high"}, {"reasoning_effort": "low"}, "contradicts"),
+                                  ({"enable_thinking": "no"}, {}, "not true or false"),
+                                  ([1], {}, "has to be an object")):
+            error = asked(400, chat_template_kwargs=given, **more)
+            check(part in error["message"] and error["param"] == "chat_template_kwargs", given, error)
+    with Daemon(models=(TALE, model), placement=None) as d, Gateway(d) as g:
+        def tokens(want=200, model=name, **given):
+            data = g.post(CHAT, dict(body_of(CHAT, ASK, 1, chat_template_kwargs=given), model=model), want)
+            return data["usage"]["prompt_tokens"] if want == 200 else data["error"]
+        plain = tokens()
+        equal(tokens(no_such=1), plain, "what the template does not read")
+        check(tokens(enable_thinking=False) > plain, "the switch is in the prompt")
+        for given in ({"messages": []}, {"bos_token": "x"}, {"x": "y" * 70000}):
+            error = tokens(400, **given)
+            equal(error["param"], "chat_template_kwargs", str(given)[:40])
+        equal(tokens(model="tale", enable_thinking=False), tokens(model="tale"), "a model that does not think")
 
 
 main()

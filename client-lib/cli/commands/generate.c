@@ -469,8 +469,8 @@ void generate_options_deinit(struct generate_options *given)
 static int check_usage(struct generate_options *given, const char *command, const char *prompt)
 {
         /* Which only a chat template tells the model of. */
-        given->chat =
-                given->chat || given->job.given.tools || given->job.given.thinking || given->job.given.thinking_budget;
+        given->chat = given->chat || given->job.given.tools || given->job.given.chat_variables ||
+                      given->job.given.thinking || given->job.given.thinking_budget;
         if (given->raw && given->chat)
                 return args_usage_error(
                         command, "--raw excludes --chat, and what goes with it (--tools, --think, --think-budget)");
