@@ -408,11 +408,13 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
 
                 if (status == 0 && strcmp(type, "tool_result") == 0 && strcmp(role, "user") == 0) {
                         const char *id = json_get_string(block, "tool_use_id", NULL);
+                        char inner[96];
 
+                        snprintf(inner, sizeof(inner), "%s[%zu].content", where, i);
                         status = params_check(&params_tool_result, block, &r->warnings, f);
                         if (status != 0)
                                 continue;
-                        status = id ? request_add_message(r, "tool", json_get(block, "content"), "\n", where, f) :
+                        status = id ? request_add_message(r, "tool", json_get(block, "content"), "\n", inner, f) :
                                       failure_set(f, 400, "invalid_value", where, "'%s' answers no tool_use_id", where);
                         if (status == 0)
                                 status = request_add_answer(r, id, NULL, f);

@@ -276,4 +276,22 @@ def variables():
         equal(tokens(model="tale", enable_thinking=False), tokens(model="tale"), "a model that does not think")
 
 
+@test
+def results():
+    """What a tool answers is text; an image in it is refused by its place."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
+    use = {"type": "tool_use", "id": "abcdefghi", "name": "look", "input": {}}
+    with FakeDaemon([{"text": b"x"}]) as fake, Gateway(fake) as g:
+        def asked(content, want):
+            result = {"type": "tool_result", "tool_use_id": "abcdefghi", "content": content}
+            blocks = [{"type": "text", "text": "Here."}, result]
+            return g.post(MESSAGES, body_of(MESSAGES, ASK + [{"role": "assistant", "content": [use]},
+                                                             {"role": "user", "content": blocks}]), want)
+        asked([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], 200)
+        said = [(m["role"], m["text"]) for m in fake.asked[-1]["chat"][2:]]
+        equal(said, [("tool", b"a\nb"), ("user", b"Here.")], "text")
+        error = asked([{"type": "text", "text": "a"}, image], 400)["error"]["message"]
+        check("'messages[2].content[1].content' has a part of type 'image'" in error, "an image", error)
+
+
 main()
