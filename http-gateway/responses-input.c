@@ -8,6 +8,7 @@ struct items {
         struct generation_request *r;
         char where[48];         /* "input[3]" */
         struct buffer thoughts; /* that have come, and whose message has not */
+        struct buffer of_turn;  /* those before calls of the last message, which get it when its turn is over */
         bool turn;              /* the last message is the model's, and calls that follow belong to it */
 };
 
@@ -62,10 +63,27 @@ static int thoughts_take(struct items *in, const json_t *item, struct failure *f
         return *sealed && json_array_size(json_get(item, "content")) == 0 ? sealed_take(in, sealed, f) : 0;
 }
 
+/* One text for all calls of a turn: a copy for each would take the square of what came. */
+static void thoughts_collect(struct items *in)
+{
+        if (in->thoughts.size > 0)
+                thinking_join(&in->of_turn, in->thoughts.data);
+        in->of_turn.failed |= in->thoughts.failed;
+        buffer_free(&in->thoughts);
+}
+
+static int turn_end(struct items *in, struct failure *f)
+{
+        in->turn = false;
+        return request_add_thinking(in->r, &in->of_turn, f);
+}
+
 /* ---- messages, calls and answers ---- */
 
 static int message_take(struct items *in, const json_t *item, size_t i, struct failure *f)
 {
+        if (turn_end(in, f) != 0)
+                return f->status;
         if (request_take_message(in->r, item, "input", i, &params_message, f) != 0)
                 return f->status;
         in->turn = strcmp(json_get_string(item, "role", ""), "assistant") == 0;
@@ -110,8 +128,7 @@ static int call_take(struct items *in, const json_t *item, struct failure *f)
         if (!in->turn && request_add_message(in->r, "assistant", NULL, "", in->where, f) != 0)
                 return f->status;
         in->turn = true;
-        if (request_add_thinking(in->r, &in->thoughts, f) != 0)
-                return f->status;
+        thoughts_collect(in);
         if (custom)
                 text = custom_arguments(in->r, json_get(item, "input"));
         return request_add_call(in->r, id, name_keep(in->r, item), text && !*text ? "{}" : text, f);
@@ -127,7 +144,8 @@ static int answer_take(struct items *in, const json_t *item, struct failure *f)
                 return failure_set(f, 400, "missing_required_parameter", "input", "'%s' lacks call_id or output",
                                    in->where);
         buffer_free(&in->thoughts);
-        in->turn = false;
+        if (turn_end(in, f) != 0)
+                return f->status;
         if (request_add_message(in->r, "tool", json_get(item, "output"), "\n", in->where, f) != 0)
                 return f->status;
         return request_add_answer(in->r, id, NULL, f);
@@ -178,7 +196,10 @@ int responses_take_input(struct generation_request *r, struct failure *f)
                 return failure_set(f, 400, "invalid_value", "input", "'input' has more than %u items", MAX_MESSAGES);
         for (size_t i = 0; i < json_array_size(input) && status == 0; i++)
                 status = item_take(&in, json_array_get(input, i), i, f);
+        if (status == 0)
+                status = turn_end(&in, f);
         buffer_free(&in.thoughts);
+        buffer_free(&in.of_turn);
         return status != 0 ? status : request_check_messages(r, "input", f);
 }
 

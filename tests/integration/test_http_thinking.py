@@ -149,6 +149,39 @@ def signed():
               "responses: comes back")
 
 
+def signature(text):
+    a, b = 0xcbf29ce484222325, 0x84222325cbf29ce4
+    for c in text.encode():
+        a = (a ^ c) * 0x100000001b3 % 2**64
+        b = (b ^ (~c & 255)) * 0x100000001b3 % 2**64
+    return f"tandem1-{a:016x}{b:016x}"
+
+
+@test
+def many_thoughts():
+    """Thoughts in thousands of parts, blocks and items are joined once: memory follows the body, not its square."""
+    text = "x" * 69
+    part, reasoning = {"type": "reasoning_text", "text": text}, {"type": "reasoning", "summary": []}
+    block = {"type": "thinking", "thinking": text, "signature": signature(text)}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    end = [{"role": "user", "content": "And?"}]
+    cases = ((RESPONSES, 12000, {"input": HI + [dict(reasoning, content=[part] * 12000), {
+                  "role": "assistant", "content": TEXT}] + end}),
+             (RESPONSES, 1900, {"input": HI + [
+                 dict(reasoning, content=[dict(part, text=text * 6)]), call] * 1900 + end}),
+             (MESSAGES, 9000, {"messages": HI + [{"role": "assistant", "content": [block] * 9000 + [
+                  {"type": "text", "text": TEXT}]}] + end}))
+    for path, n, more in cases:
+        with FakeDaemon(TOKENS) as fake, Gateway(fake) as g:
+            g.post(path, body_of(path))
+            before = g.memory_peak_kb()
+            g.post(path, body_of(path, **more))
+            each = len(text) * (6 if n == 1900 else 1) + 1
+            equal(len(fake.asked[-1]["chat"][1]["thinking"]), n * each - 1, f"{path}: all of it comes through")
+            grown = g.memory_peak_kb() - before
+            check(SANITIZER or grown < 160 << 10, f"{path}: memory of {n} thoughts, in KiB", grown)
+
+
 @test
 def real():
     """Through workers: a budget, a schema behind it, a stop text; and what a model cannot do, by the API's own name."""
