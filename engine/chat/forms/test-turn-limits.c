@@ -294,6 +294,22 @@ static void test_channels(void **state)
         assert_int_equal(strlen(told.text), strlen("analysis") + 200 * strlen(" word"));
 }
 
+/* In the midst of a thought its own beginning is letters. The byte that stands for a control piece is none of them. */
+static void test_thought_in_thought(void **state)
+{
+        static const char turn[] = "\xff<think>Hm, \xff<think> so\xff</think>Yes";
+        _cleanup_(tdm_chat_form_destroyp) struct tdm_chat_form *form = form_of_style("qwen3");
+        static struct told told;
+
+        free(form->think_begin);
+        free(form->think_end);
+        form->think_begin = strdup("\xff<think>"); /* as a vocabulary binds it that has it as a control piece */
+        form->think_end = strdup("\xff</think>");
+        turn_tell(form, NULL, TDM_FORM_CHOICE_AUTO, turn, sizeof(turn) - 1, NULL, &told);
+        assert_string_equal(told.thinking, "Hm, <think> so");
+        assert_string_equal(told.text, "Yes");
+}
+
 /* ---- what a template makes them ---- */
 
 static char *repeated(const char *start, const char *text, unsigned n, const char *end)
@@ -335,7 +351,7 @@ static void test_long_marks(void **state)
 /* All probes of a template share their steps: one that takes many is asked little. */
 static void test_probes_share_steps(void **state)
 {
-        static const char slow[] = "{% for i in range(30000) %}{% endfor %}";
+        static const char slow[] = "{% set x = range(48000)|list %}";
         unsigned k = 0;
         _cleanup_(freep) char *source = NULL;
         _cleanup_(tdm_chat_form_destroyp) struct tdm_chat_form *form = NULL, *quick = form_of_style("qwen3");
@@ -354,8 +370,8 @@ int main(void)
                 cmocka_unit_test(test_tools_are_bounded),  cmocka_unit_test(test_properties_are_bounded),
                 cmocka_unit_test(test_nothing_is_lost),    cmocka_unit_test(test_held_at_end),
                 cmocka_unit_test(test_forced_call_is_cut), cmocka_unit_test(test_forced_call_ends),
-                cmocka_unit_test(test_channels),           cmocka_unit_test(test_long_marks),
-                cmocka_unit_test(test_probes_share_steps),
+                cmocka_unit_test(test_channels),           cmocka_unit_test(test_thought_in_thought),
+                cmocka_unit_test(test_long_marks),         cmocka_unit_test(test_probes_share_steps),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
