@@ -17,7 +17,7 @@ struct rendering {
 
 /* What is charged before a rendering begins: its prompt, ids and spans, for each byte of the chat, and the template's
  * own text. The answer is charged as it is when it is there. */
-#define RENDERED_BYTES_A_BYTE 6u
+#define RENDERED_BYTES_A_BYTE 4u
 #define RENDERED_BYTES_LEAST ((uint64_t)64 << 10)
 
 static void rendering_free(struct rendering *rendering)
