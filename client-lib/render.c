@@ -81,8 +81,11 @@ int generate_wire_init(struct generate_wire *wire, const struct tandem_generate_
                                  o->prompt || o->n_chat || o->n_prompt_ids ?
                                          "a job takes one of prompt, chat and prompt_ids, not several" :
                                          "there is nothing to generate from: give a prompt, a chat or prompt_ids");
-        if (o->n_chat > 65536 || o->n_prompt_ids > LIB_MAX_TOKENS)
-                return lib_error(err, TANDEM_E_TOO_LONG, "more chat messages or prompt ids than any model takes");
+        if (o->n_chat > LIB_MAX_MESSAGES)
+                return lib_error(err, TANDEM_E_BAD_REQUEST, "%zu chat messages; at most %u are taken", o->n_chat,
+                                 LIB_MAX_MESSAGES);
+        if (o->n_prompt_ids > LIB_MAX_TOKENS)
+                return lib_error(err, TANDEM_E_TOO_LONG, "more prompt ids than any model takes");
         code = lib_check_options(o, err);
         if (code != TANDEM_OK)
                 return code;

@@ -183,6 +183,9 @@ def render_refused():
                             ('{"messages": [{"role": "user", "content": "x"}], "tools": {}}', "bad-request: tools")):
             r = d.cli("render", input=given.encode(), check_exit=1)
             check(part in r.stderr.decode() and not r.stdout, given, r.stderr)
+        many = [{"role": "user", "content": "x"}] * 5000
+        r = d.cli("render", input=json.dumps(many).encode(), check_exit=1)
+        check("5000 chat messages; at most 4096 are taken" in r.stderr.decode(), "many messages", r.stderr)
         huge = request(chat=[("user", "x" * (7 << 20))])
 
         def refusal(fields):

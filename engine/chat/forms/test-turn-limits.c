@@ -204,7 +204,7 @@ static void test_held_at_end(void **state)
         size_t most = 0;
 
         for (unsigned n = 100; n < 700; n += 7) {
-                snprintf(turn, sizeof(turn), "Well%120s<tool_call>%*s", "", (int)n, "");
+                snprintf(turn, sizeof(turn), "Well%300s<tool_call>%*s", "", (int)n, "");
                 turn_tell(form, one_tool, TDM_FORM_CHOICE_AUTO, turn, strlen(turn), NULL, &told);
                 assert_int_equal(strlen(told.text), strlen(turn));
                 assert_true(told.n_at_end <= TDM_FORM_HELD_MAX);
