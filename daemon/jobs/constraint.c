@@ -270,9 +270,10 @@ int tdm_constraint_prepare(struct tdm_constraint *c, const struct tdm_chat *chat
         return begin_thought(c, chat, tokenizer, err);
 }
 
-void tdm_constraint_take(struct tdm_constraint *c, uint32_t index, enum tdm_chat_place place)
+void tdm_constraint_take(struct tdm_constraint *c, uint32_t index, enum tdm_chat_place place, bool splits)
 {
-        tdm_thought_take(&c->thought, index, place);
+        /* The grammar of tools binds a thought's characters, of which none may be cut. */
+        tdm_thought_take(&c->thought, index, place, splits && c->kind == TOOLS);
 }
 
 bool tdm_constraint_binds(const struct tdm_constraint *c)

@@ -52,9 +52,9 @@ void tdm_constraint_find(struct tdm_constraint *constraint, struct tdm_grammar_c
 void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_cache *cache, uint64_t identity,
                          uint32_t model);
 
-/* Tells it of the token that was generated as number index, from 0; place: where the answer is behind it. Only for a
- * job whose answer is taken apart. */
-void tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place);
+/* Tells it of the token that was generated as number index, from 0; place: where the answer is behind it; splits: it
+ * ends in the midst of a character. Only for a job whose answer is taken apart. */
+void tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place, bool splits);
 /* Whether the next token needs a mask, and how many tokens that may be guessed need none; UINT32_MAX: any number that
  * n_unbound() leaves. */
 bool tdm_constraint_binds(const struct tdm_constraint *constraint);

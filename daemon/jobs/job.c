@@ -616,7 +616,8 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 room = (char *)(uintptr_t)ret_token->text;
                 size = ret_token->size;
                 if (job->text.constraint)
-                        tdm_constraint_take(job->text.constraint, job->generated - 1, tdm_turn_place(job->text.turn));
+                        tdm_constraint_take(job->text.constraint, job->generated - 1, tdm_turn_place(job->text.turn),
+                                            job->text.decoder.n_held > 0);
         }
         if (job->text.stop)
                 size = tdm_stop_push(job->text.stop, room, size, room, &hit);

@@ -18,7 +18,7 @@ static const struct tdm_chat_thought begun = {
 static void take(struct tdm_thought *t, uint32_t *index, enum tdm_chat_place place, unsigned n)
 {
         for (unsigned i = 0; i < n; i++)
-                tdm_thought_take(t, (*index)++, place);
+                tdm_thought_take(t, (*index)++, place, false);
 }
 
 static void test_budget(void **state)
@@ -45,6 +45,23 @@ static void test_budget(void **state)
         assert_int_equal(tdm_thought_left(&t), 1);
         take(&t, &index, TDM_CHAT_IN_THOUGHT, 1);
         assert_int_equal(t.phase, TDM_THOUGHT_ENDING);
+}
+
+/* The budget is over where no end may come: it is due as soon as one may. */
+static void test_budget_waits(void **state)
+{
+        struct tdm_thought t;
+        uint32_t index = 0;
+
+        tdm_thought_begin(&t, &begun, 3, false);
+        take(&t, &index, TDM_CHAT_IN_THOUGHT, 2);
+        tdm_thought_take(&t, index++, TDM_CHAT_IN_THOUGHT, true);
+        tdm_thought_take(&t, index++, TDM_CHAT_IN_THOUGHT, true);
+        assert_int_equal(t.phase, TDM_THOUGHT_OPEN);
+        assert_int_equal(tdm_thought_left(&t), 1);
+        take(&t, &index, TDM_CHAT_IN_THOUGHT, 1);
+        assert_int_equal(t.phase, TDM_THOUGHT_ENDING);
+        assert_int_equal(t.n_tokens, 5);
 }
 
 static void test_bound_answer(void **state)
@@ -92,6 +109,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_budget),
+                cmocka_unit_test(test_budget_waits),
                 cmocka_unit_test(test_bound_answer),
                 cmocka_unit_test(test_headers),
         };

@@ -23,7 +23,7 @@ static void thought_close(struct tdm_thought *t, uint32_t index)
                 thought_end(t, index + 1);
 }
 
-void tdm_thought_take(struct tdm_thought *t, uint32_t index, enum tdm_chat_place place)
+void tdm_thought_take(struct tdm_thought *t, uint32_t index, enum tdm_chat_place place, bool waits)
 {
         switch (t->phase) {
         case TDM_THOUGHT_OVER: /* a free answer may open another thought, for which the same budget counts */
@@ -48,7 +48,8 @@ void tdm_thought_take(struct tdm_thought *t, uint32_t index, enum tdm_chat_place
                         thought_end(t, index + 1);
                 break;
         }
-        if (t->phase == TDM_THOUGHT_OPEN && t->budget > 0 && t->n_tokens >= t->budget && place == TDM_CHAT_IN_THOUGHT)
+        if (t->phase == TDM_THOUGHT_OPEN && t->budget > 0 && t->n_tokens >= t->budget && !waits &&
+            place == TDM_CHAT_IN_THOUGHT)
                 t->phase = TDM_THOUGHT_ENDING;
 }
 

@@ -27,8 +27,9 @@ struct tdm_thought {
 
 void tdm_thought_begin(struct tdm_thought *thought, const struct tdm_chat_thought *form, uint32_t budget,
                        bool is_followed);
-/* Takes the token that was generated as number index, from 0; place: where the answer is behind it. */
-void tdm_thought_take(struct tdm_thought *thought, uint32_t index, enum tdm_chat_place place);
+/* Takes the token that was generated as number index, from 0; place: where the answer is behind it; waits: no end may
+ * come here, so it is due behind the next token. */
+void tdm_thought_take(struct tdm_thought *thought, uint32_t index, enum tdm_chat_place place, bool waits);
 /* How many tokens may still come before an end is due; UINT32_MAX: it never is. 0: it is. */
 uint32_t tdm_thought_left(const struct tdm_thought *thought);
 /* The id that has to come next, while it is ending. */

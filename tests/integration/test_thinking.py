@@ -105,6 +105,14 @@ def call_at_once():
 
 
 @test
+def whole_characters():
+    """With tools, a budget that is over in the midst of a character ends the thought behind it."""
+    with daemon("qwen3-thinking") as d:
+        for budget in (1, 2, 3):
+            r = Job(d, **thinker(n=12, temp=1.0, tools=TOOLS, logit_bias="234:100", thinking_budget=budget)).wait()
+            equal((r.error, r.ids[0], r.ids.index(CLOSE)), (None, 234, 3), f"{budget}: three bytes, then the end")
+
+@test
 def same_ids_everywhere():
     """A budget, alone and with a schema: after a killed worker, with guesses, in company, the ids that it has alone."""
     cases = [dict(n=50, temp=1.0, seed=seed, thinking_budget=4 + 5 * ((seed + 2) % 8), chunk=seed % 3,
