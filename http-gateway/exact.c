@@ -256,6 +256,19 @@ static void write_elements(struct buffer *b, const struct exact *e, const json_t
         buffer_add(b, "]", 1);
 }
 
+/* A value as it was written, on one line: JSON has line ends between its parts only, and a stream of lines none. */
+static void write_line(struct buffer *b, const char *text, size_t size)
+{
+        for (size_t from = 0; from < size;) {
+                size_t end = from;
+
+                while (end < size && text[end] != '\n' && text[end] != '\r')
+                        end++;
+                buffer_add(b, text + from, end - from);
+                from = end + 1;
+        }
+}
+
 void exact_write(struct buffer *b, const struct exact *e, const json_t *json)
 {
         const struct exact_slot *slot = NULL;
@@ -267,7 +280,7 @@ void exact_write(struct buffer *b, const struct exact *e, const json_t *json)
         if (json_is_number(json) && e && e->n > 0)
                 slot = &e->slots[slot_of(e, json)];
         if (slot && slot->node)
-                buffer_add(b, slot->text, slot->size);
+                write_line(b, slot->text, slot->size);
         else if (json_is_object(json))
                 write_members(b, e, json);
         else if (json_is_array(json))

@@ -320,4 +320,16 @@ def combinations():
           f"with calls, {met} met a kill: what each job says alone")
 
 
+@test
+def one_line():
+    """A model may write its arguments on several lines; Ollama's stream has a line for each object."""
+    call = {"call": 0, "id": "abcdefghi", "name": "look", "arguments": b'{\n "city":\r\n\t"a b"\n}'}
+    with FakeDaemon([{"text": b"", "calls": [call]}]) as fake, Gateway(fake) as g:
+        body = {"model": "tale", "messages": [{"role": "user", "content": HI}], "tools": LIST}
+        for stream in (True, False):
+            _, _, data = g.request("POST", OLLAMA, dict(body, stream=stream))
+            told = ollama_told([json.loads(line) for line in data.decode().split("\n") if line])
+            equal(told["calls"], [["look", {"city": "a b"}]], f"stream: {stream}")
+
+
 main()
