@@ -22,7 +22,7 @@ static const char space_mark[3] = { '\xe2', '\x96', '\x81' };
 /* Pieces at which a turn ends, by kind of tokenizer. A key names one of several alone, and not always the one that ends
  * turns, so these are ends beside it wherever the vocabulary has them as special pieces. */
 static const char *const end_texts[][TDM_MAX_ENDS] = {
-        [TDM_TOKENIZER_SPM] = { "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>",
+        [TDM_TOKENIZER_SPM] = { "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>",
                                 "<|endoftext|>", "<EOT>", "<end_of_utterance>" },
         [TDM_TOKENIZER_BYTES] = { "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|return|>", "<|call|>",
                                   "<|endoftext|>", "<end_of_utterance>" },
@@ -447,7 +447,7 @@ static int find_ends(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct t
         add_end(t, eom);
         for (const char *const *text = end_texts[t->kind]; *text; text++)
                 add_end_of_text(t, *text);
-        if (t->kind == TDM_TOKENIZER_BYTES && !ends_messages(t))
+        if (t->kind != TDM_TOKENIZER_GEMMA4 && !ends_messages(t))
                 add_end_of_text(t, "<|end|>");
         return add_listed_ends(t, g, err);
 }
