@@ -429,7 +429,7 @@ class FileSystems(Case):
         if r.returncode == 99 or "unshare" in r.stderr:
             self.skipTest("no mount namespace here: " + r.stderr)
         self.assertEqual((r.returncode, r.stdout), (1, "files:\n"), r)
-        self.assertIn("its disk has", r.stderr)
+        self.assertRegex(r.stderr, r"needs [1-9]\d* MB more, and its disk has \d+ MB left")
 
 
 class Leftovers(Case):

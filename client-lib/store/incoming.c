@@ -152,9 +152,20 @@ int incoming_begin(struct incoming *in, bool named, struct tdm_error *err)
         return 0;
 }
 
+/* "7.2 GB", "14 MB": as disks are sold. */
+static const char *disk_bytes_text(uint64_t bytes, char to[static 32])
+{
+        if (bytes >= 1000000000)
+                snprintf(to, 32, "%.1f GB", (double)bytes / 1e9);
+        else
+                snprintf(to, 32, "%llu MB", (unsigned long long)TDM_DIV_UP(bytes, 1000000));
+        return to;
+}
+
 int incoming_check_room(const struct incoming *in, uint64_t missing_bytes, struct tdm_error *err)
 {
         struct statvfs fs;
+        char needs[32], has[32];
         uint64_t room, spare;
 
         if (fstatvfs(in->fd, &fs) < 0)
@@ -164,9 +175,9 @@ int incoming_check_room(const struct incoming *in, uint64_t missing_bytes, struc
         if (room >= spare && missing_bytes <= room - spare)
                 return 0;
         return tdm_error_set(err, TDM_E_NO_MEMORY,
-                             "%s needs %.1f GB more, and its disk has %.1f GB left; free some, or choose another "
-                             "folder with --to",
-                             in->path, (double)missing_bytes / 1e9, (double)room / 1e9);
+                             "%s needs %s more, and its disk has %s left; free some, or choose another folder with "
+                             "--to",
+                             in->path, disk_bytes_text(missing_bytes, needs), disk_bytes_text(room, has));
 }
 
 static int write_block(struct incoming *in, const char *data, size_t size, struct tdm_error *err)
