@@ -282,12 +282,16 @@ static void take_token(struct choice *c, const struct tandem_token *token)
 {
         struct generation *g = c->generation;
         _cleanup_(buffer_free) struct buffer out = { 0 };
+        struct tandem_token thought = *token, calls = *token;
 
         if (g->failed || c->cut)
                 return;
         token_remember(c, token);
         c->generated_tokens = token->index + 1;
         token_measure(g, c);
+        thought.n_calls = calls.thinking_size = 0;
+        if (thought.thinking_size > 0) /* a piece that ends a thought may begin the text behind it */
+                take_calls(c, &thought);
         if (c->stopper.n == 0) {
                 send_text(c, token, token->text, token->size);
         } else {
@@ -297,8 +301,8 @@ static void take_token(struct choice *c, const struct tandem_token *token)
                 if (c->stop >= 0)
                         choice_cut(c, TANDEM_REASON_STOP);
         }
-        if (!c->cut && (token->n_calls > 0 || token->thinking_size > 0))
-                take_calls(c, token);
+        if (!c->cut && calls.n_calls > 0)
+                take_calls(c, &calls);
         choice_charge(c);
         if (!c->cut && g->request->context_limit > 0 &&
             c->prompt_tokens + c->generated_tokens >= g->request->context_limit)
@@ -309,8 +313,6 @@ static void on_token(struct tandem_job *job, const struct tandem_token *token, v
 {
         take_token(userdata, token);
 }
-
-static void take_done(struct choice *c, const struct tandem_result *result);
 
 /* A daemon that ends takes nothing new. The next one gets a connection that the service manager's socket holds. */
 static bool may_ask_anew(const struct choice *c, const struct tandem_error *err)
@@ -340,11 +342,6 @@ static void choice_refused(struct choice *c, const struct tandem_error *err)
         if (c->accepted)
                 g->n_accepted--;
         c->accepted = false;
-}
-
-static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
-{
-        take_done(userdata, result);
 }
 
 static void take_done(struct choice *c, const struct tandem_result *result)
@@ -411,6 +408,11 @@ static void take_done(struct choice *c, const struct tandem_result *result)
         if (!g->begun)
                 stream_begin(g);
         g->ops->choice_end(g->x, c);
+}
+
+static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
+{
+        take_done(userdata, result);
 }
 
 /* ---- the connection to the daemon ---- */

@@ -115,6 +115,24 @@ def told():
 
 
 @test
+def in_one_piece():
+    """A token that ends a thought and begins the text: the thought is told first, by each door."""
+    tokens = [{"text": b"", "thinking": b"Hm"}, {"text": b"Ye", "thinking": b"."}, {"text": b"s"}]
+    with FakeDaemon(tokens) as fake, Gateway(fake) as g:
+        events = [e for _, e in g.events(CHAT, body_of(CHAT, stream=True)) if isinstance(e, dict)]
+        deltas = [e["choices"][0]["delta"] for e in events]
+        equal([list(x) for x in deltas if "role" not in x and x],
+              [["reasoning_content"]] * 2 + [["content"]] * 2, "chat")
+        events = [e for _, e in g.events(RESPONSES, body_of(RESPONSES, stream=True))]
+        equal([i["content"][0]["text"] for i in events[-1]["response"]["output"]], ["Hm.", "Yes"], "responses")
+        want = {"thinking": {"type": "adaptive"}}
+        events = [e for _, e in g.events(MESSAGES, body_of(MESSAGES, stream=True, **want))]
+        equal([e["content_block"]["type"] for e in events if "content_block" in e], ["thinking", "text"], "messages")
+        lines = [e["message"] for e in g.lines(OLLAMA, body_of(OLLAMA, stream=True))]
+        equal(["".join(m.get(k) or "" for m in lines) for k in ("thinking", "content")], ["Hm.", "Yes"], "Ollama's")
+
+
+@test
 def signed():
     """Anthropic's blocks: with a signature, in streams too, taken back as they came and refused when changed."""
     want = {"thinking": {"type": "enabled", "budget_tokens": 40}}
