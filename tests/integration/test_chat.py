@@ -156,6 +156,11 @@ def render_tools():
         objects = json.loads(json.dumps(said))
         objects[1]["tool_calls"][0]["function"]["arguments"] = {"n": 12}
         equal(rendered(d, {"messages": objects, "tools": [big]}, model=model), shown, "arguments as an object")
+        equal(rendered(d, {"messages": said, "tools": [big], "chat_template_kwargs": {"no_such": [1]}}, model=model),
+              shown, "a variable that the template does not read")
+        r = d.cli("render", "-m", name_of(model), input=json.dumps(
+            {"messages": said, "chat_template_kwargs": {"bos_token": "x"}}).encode(), check_exit=1)
+        check(b"chat-variables: bos_token is not taken" in r.stderr, "one that is not the client's", r.stderr)
         hi = [{"role": "user", "content": "Hi"}]
         shown = rendered(d, {"messages": hi, "tools": [big]}, model=model)
         equal(shown["ids"], d.tokenize(shown["text"], special=True), "ids, with the file's BOS")

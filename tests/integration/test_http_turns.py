@@ -6,7 +6,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from http_test import FakeDaemon, Gateway  # noqa: E402
+from http_test import FakeDaemon, Gateway, head  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 ASK = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -222,6 +222,12 @@ def props():
         with Gateway(d, "--api-key-file", os.path.join(d.dir, "keys")) as other:
             other.key = "sk-one-key"
             equal(other.get("/slots"), [], "another owner's job is not shown")
+            body = json.dumps(body_of(CHAT, ASK, 3000, stream=True)).encode()
+            with other.connect() as s:
+                s.sendall(head("POST", CHAT, f"Content-Length: {len(body)}", "Authorization: Bearer sk-one-key") + body)
+                theirs, = wait_for(lambda: other.get("/slots"), "a job of the key's owner")
+                own = [slot["id_task"] for slot in g.get("/slots")]
+                check(theirs["id_task"] not in own, "nor the other way round", theirs, own)
 
 
 @test

@@ -23,6 +23,7 @@ struct render_chat {
         char **strings; /* owned */
         size_t n_strings, capacity;
         char *tools;      /* NULL: none */
+        char *variables;  /* of the template; NULL: none */
         const char *from; /* in messages: the file's name, or "standard input" */
 };
 
@@ -38,6 +39,7 @@ static void render_chat_deinit(struct render_chat *chat)
         free(chat->details);
         free(chat->messages);
         free(chat->tools);
+        free(chat->variables);
         tdm_json_deinit(&chat->json);
 }
 
@@ -248,12 +250,23 @@ static int take_message(struct render_chat *chat, uint32_t node, size_t i)
         return r ? r : take_chat_calls(chat, node, i);
 }
 
+/* A member of the root as it was written; the daemon checks it. */
+static int take_value(struct render_chat *chat, const char *name, char **ret)
+{
+        uint32_t node = tdm_json_member(&chat->json, 0, name);
+
+        if (node_type(chat, node) == TDM_JSON_NULL)
+                return 0;
+        *ret = print_node(chat, node);
+        return *ret ? 0 : complain("no memory for the conversation");
+}
+
 /* The tree's root is node 0. */
 static int take_conversation(struct render_chat *chat)
 {
-        static const char *const names[] = { "messages", "tools", NULL };
+        static const char *const names[] = { "messages", "tools", "chat_template_kwargs", NULL };
         bool bare = node_type(chat, 0) == TDM_JSON_ARRAY;
-        uint32_t list = bare ? 0 : tdm_json_member(&chat->json, 0, "messages"), tools, item;
+        uint32_t list = bare ? 0 : tdm_json_member(&chat->json, 0, "messages"), item;
         size_t i = 0;
         int r = 0;
 
@@ -273,11 +286,9 @@ static int take_conversation(struct render_chat *chat)
         for (item = tdm_json_get(&chat->json, list)->first; item != TDM_JSON_NONE && r == 0;
              item = tdm_json_get(&chat->json, item)->next)
                 r = take_message(chat, item, i++);
-        tools = bare ? TDM_JSON_NONE : tdm_json_member(&chat->json, 0, "tools");
-        if (r != 0 || node_type(chat, tools) == TDM_JSON_NULL)
-                return r;
-        chat->tools = print_node(chat, tools);
-        return chat->tools ? 0 : complain("no memory for the conversation");
+        if (r == 0 && !bare)
+                r = take_value(chat, "tools", &chat->tools);
+        return r == 0 && !bare ? take_value(chat, "chat_template_kwargs", &chat->variables) : r;
 }
 
 static int print_rendered_json(const struct tandem_rendered *rendered)
@@ -338,6 +349,7 @@ static int render_conversation(struct cli *cli, const struct render_options *giv
         options.chat_details = chat->details_ptrs;
         options.n_chat = chat->n;
         options.tools = chat->tools;
+        options.chat_variables = chat->variables;
         options.thinking = (enum tandem_thinking)given->thinking;
         for (;;) {
                 options.model = cli_model(tandem, given->model);
@@ -394,7 +406,8 @@ const struct command command_render = {
         .about =
                 "Prints the prompt that a model's own chat template makes of a conversation. Nothing is generated. The "
                 "conversation is a JSON object {\"messages\": […], \"tools\": […]} as OpenAI's API has it, or the "
-                "list of messages alone, in FILE or in standard input. A model that cannot have such a chat refuses it "
+                "list of messages alone, in FILE or in standard input. The object may have \"chat_template_kwargs\", "
+                "variables of the template. A model that cannot have such a chat refuses it "
                 "here too.\n\n"
                 "On a terminal the template's own text is dim and the conversation's is bold. With --json the answer "
                 "is "
