@@ -2,15 +2,6 @@
  * it; a device adds what it alone does not compute. */
 #include "engine/device/device.h"
 
-#define BIT(feature) TDM_FEATURE_BIT(TDM_FEATURE_##feature)
-/* What all devices that run whole models compute beyond Gemma 3. */
-#define FEATURES                                                                                                       \
-        (BIT(NO_NORM_AFTER) | BIT(NO_QK_NORM) | BIT(BIASES) | BIT(NO_ROPE) | BIT(ROPE_STILL) | BIT(ROPE_DIVISORS) |    \
-         BIT(ROPE_YARN) | BIT(ROPE_MAGNITUDE) | BIT(ROPE_BY_LAYER) | TDM_ACTIVATION_FEATURES | BIT(SINKS) |            \
-         BIT(EXPERTS) | BIT(POOLING) | BIT(BIDIRECTIONAL) | BIT(V_NORM) | BIT(V_IS_K) | BIT(SHARED_KV) |               \
-         BIT(HEADS_BY_LAYER) | BIT(FF_BY_LAYER) | BIT(PER_LAYER_INPUT) | BIT(OUTPUT_SCALE) | BIT(SPARSITY) |           \
-         BIT(STREAMS) | BIT(LAUREL) | BIT(DENSE_BESIDE))
-
 static bool kv_geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)
 {
         struct tdm_kv_geometry want;
@@ -35,7 +26,7 @@ int tdm_device_check_model(const struct tdm_device_model_config *config, uint64_
                                      (unsigned)config->precision);
         r = tdm_steps_limits_check(&config->limits, err);
         if (r == 0)
-                r = tdm_recipe_check_device(&header->recipe, hp, FEATURES | more_features, device, err);
+                r = tdm_recipe_check_device(&header->recipe, hp, TDM_FEATURES_OF_ALL | more_features, device, err);
         if (r != 0)
                 return r;
         if (config->limits.input_bytes != tdm_weights_input_bytes(config->weights))

@@ -4,39 +4,10 @@
 
 #define SPARSITY_SCALE_MAX 10.0 /* deviations: the share of a normal distribution beyond it is 1e-23 */
 
-#define FEATURE_NAME(name, number, words, largest) [TDM_FEATURE_##name] = (words),
-static const char *const feature_names[TDM_N_FEATURES] = {
-        [TDM_FEATURE_NO_NORM_BEFORE] = "layers without a norm before attention or FFN",
-        [TDM_FEATURE_NO_NORM_AFTER] = "layers without a norm after attention or FFN",
-        [TDM_FEATURE_NO_QK_NORM] = "queries or keys without a norm",
-        [TDM_FEATURE_V_NORM] = "values with a norm",
-        [TDM_FEATURE_BIASES] = "biases",
-        [TDM_FEATURE_NO_ROPE] = "layers without RoPE",
-        [TDM_FEATURE_ROPE_NEIGHBOURS] = "RoPE of neighbouring dimensions",
-        [TDM_FEATURE_ROPE_PARTIAL] = "RoPE of a part of each head",
-        [TDM_FEATURE_ROPE_STILL] = "RoPE that leaves the last pairs of each head as they are",
-        [TDM_FEATURE_ROPE_DIVISORS] = "RoPE with a divisor for each pair",
-        [TDM_FEATURE_ROPE_YARN] = "YaRN",
-        [TDM_FEATURE_ROPE_MAGNITUDE] = "RoPE with a magnitude",
-        [TDM_FEATURE_ROPE_BY_LAYER] = "RoPE that differs between layers of one kind",
-        [TDM_FEATURE_ATTENTION_SOFTCAP] = "soft-capped attention",
-        [TDM_FEATURE_SINKS] = "attention sinks",
-        [TDM_FEATURE_V_IS_K] = "values that are the keys",
-        [TDM_FEATURE_SHARED_KV] = "layers that share keys and values",
-        [TDM_FEATURE_HEADS_BY_LAYER] = "heads that differ between layers",
-        [TDM_FEATURE_FF_BY_LAYER] = "FFN widths that differ between layers",
-        [TDM_FEATURE_WINDOW_BY_LAYER] = "attention windows that differ between layers",
-        [TDM_FEATURE_SPARSITY] = "sparse activations",
-        [TDM_FEATURE_EXPERTS] = "experts",
-        [TDM_FEATURE_DENSE_BESIDE] = "experts beside a dense FFN",
-        [TDM_FEATURE_STREAMS] = "a residual of several streams",
-        [TDM_FEATURE_LAUREL] = "a low-rank branch beside attention",
-        [TDM_FEATURE_PER_LAYER_INPUT] = "an input for each layer",
-        [TDM_FEATURE_OUTPUT_SCALE] = "scaled outputs of layers",
-        [TDM_FEATURE_POOLING] = "vectors of texts",
-        [TDM_FEATURE_BIDIRECTIONAL] = "attention that is not causal",
-        TDM_ACTIVATIONS(FEATURE_NAME) /* ends with a comma */
-};
+#define FEATURE_NAME(name, all, words) [TDM_FEATURE_##name] = (words),
+#define ACTIVATION_NAME(name, number, words, largest) [TDM_FEATURE_##name] = (words),
+static const char *const feature_names[TDM_N_FEATURES] = { TDM_FEATURES(FEATURE_NAME)
+                                                                   TDM_ACTIVATIONS(ACTIVATION_NAME) };
 
 /* ---- activations ---- */
 

@@ -177,6 +177,8 @@ struct tdm_recipe {
         struct tdm_layer_recipe layers[TDM_MAX_LAYERS]; /* all zero from n_layers on */
 };
 
+/* Goes up with every change of what a recipe's bytes mean: it is part of TDM_WEIGHTS_ABI. */
+#define TDM_RECIPE_LAYOUT 1u
 static_assert(sizeof(struct tdm_rope_recipe) == 48 && sizeof(struct tdm_layer_recipe) == 76 &&
                       sizeof(struct tdm_recipe) == 80 + 48 * TDM_MAX_ROPES + 76 * TDM_MAX_LAYERS,
               "part of the weights segment's layout");
@@ -209,46 +211,52 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
 #define TDM_TILE_ROWS 256u /* this many rows of a step are computed at once */
 uint64_t tdm_recipe_scratch_bytes(const struct tdm_recipe *recipe, const struct tdm_hparams *hp, uint32_t max_rows);
 
-#define TDM_ACTIVATION_FEATURE(name, number, words, largest) TDM_FEATURE_##name,
 /* What a model may ask of a device beyond what every device does, which is Gemma 3: norms before and after attention
  * and FFN and of queries and keys, GELU, a plain residual, RoPE by halves of whole heads, layers of the same sizes with
- * one window or none. */
-enum tdm_feature {
-        TDM_FEATURE_NO_NORM_BEFORE,
-        TDM_FEATURE_NO_NORM_AFTER,
-        TDM_FEATURE_NO_QK_NORM,
-        TDM_FEATURE_V_NORM,
-        TDM_FEATURE_BIASES,
-        TDM_FEATURE_NO_ROPE,
-        TDM_FEATURE_ROPE_NEIGHBOURS,
-        TDM_FEATURE_ROPE_PARTIAL,
-        TDM_FEATURE_ROPE_STILL, /* pairs of a whole head that are not turned */
-        TDM_FEATURE_ROPE_DIVISORS,
-        TDM_FEATURE_ROPE_YARN,
-        TDM_FEATURE_ROPE_MAGNITUDE,
-        TDM_FEATURE_ROPE_BY_LAYER, /* two of the full layers, or two of the sliding ones, turn differently */
-        TDM_FEATURE_ATTENTION_SOFTCAP,
-        TDM_FEATURE_SINKS,
-        TDM_FEATURE_V_IS_K,
-        TDM_FEATURE_SHARED_KV,
-        TDM_FEATURE_HEADS_BY_LAYER, /* numbers or sizes of heads */
-        TDM_FEATURE_FF_BY_LAYER,
-        TDM_FEATURE_WINDOW_BY_LAYER, /* two different windows */
-        TDM_ACTIVATIONS(TDM_ACTIVATION_FEATURE) TDM_FEATURE_SPARSITY,
-        TDM_FEATURE_EXPERTS,
-        TDM_FEATURE_DENSE_BESIDE, /* and experts */
-        TDM_FEATURE_STREAMS,
-        TDM_FEATURE_LAUREL,
-        TDM_FEATURE_PER_LAYER_INPUT,
-        TDM_FEATURE_OUTPUT_SCALE,
-        TDM_FEATURE_POOLING,
-        TDM_FEATURE_BIDIRECTIONAL, /* and a pooling */
-        TDM_N_FEATURES
-};
+ * one window or none. X(name, all, words): all is 1 where every device that runs whole models computes it; of the
+ * others each device has a list. The words name it in messages. Activations are features, too. */
+#define TDM_FEATURES(X)                                                                                                \
+        X(NO_NORM_BEFORE, 0, "layers without a norm before attention or FFN")                                          \
+        X(NO_NORM_AFTER, 1, "layers without a norm after attention or FFN")                                            \
+        X(NO_QK_NORM, 1, "queries or keys without a norm")                                                             \
+        X(V_NORM, 1, "values with a norm")                                                                             \
+        X(BIASES, 1, "biases")                                                                                         \
+        X(NO_ROPE, 1, "layers without RoPE")                                                                           \
+        X(ROPE_NEIGHBOURS, 0, "RoPE of neighbouring dimensions")                                                       \
+        X(ROPE_PARTIAL, 0, "RoPE of a part of each head")                                                              \
+        X(ROPE_STILL, 1, "RoPE that leaves the last pairs of each head as they are")                                   \
+        X(ROPE_DIVISORS, 1, "RoPE with a divisor for each pair")                                                       \
+        X(ROPE_YARN, 1, "YaRN")                                                                                        \
+        X(ROPE_MAGNITUDE, 1, "RoPE with a magnitude")                                                                  \
+        /* two of the full layers, or two of the sliding ones, turn differently */                                     \
+        X(ROPE_BY_LAYER, 1, "RoPE that differs between layers of one kind")                                            \
+        X(ATTENTION_SOFTCAP, 0, "soft-capped attention")                                                               \
+        X(SINKS, 1, "attention sinks")                                                                                 \
+        X(V_IS_K, 1, "values that are the keys")                                                                       \
+        X(SHARED_KV, 1, "layers that share keys and values")                                                           \
+        X(HEADS_BY_LAYER, 1, "heads that differ between layers") /* numbers or sizes of heads */                       \
+        X(FF_BY_LAYER, 1, "FFN widths that differ between layers")                                                     \
+        X(WINDOW_BY_LAYER, 0, "attention windows that differ between layers") /* two different windows */              \
+        X(SPARSITY, 1, "sparse activations")                                                                           \
+        X(EXPERTS, 1, "experts")                                                                                       \
+        X(DENSE_BESIDE, 1, "experts beside a dense FFN")                                                               \
+        X(STREAMS, 1, "a residual of several streams")                                                                 \
+        X(LAUREL, 1, "a low-rank branch beside attention")                                                             \
+        X(PER_LAYER_INPUT, 1, "an input for each layer")                                                               \
+        X(OUTPUT_SCALE, 1, "scaled outputs of layers")                                                                 \
+        X(POOLING, 1, "vectors of texts")                                                                              \
+        X(BIDIRECTIONAL, 1, "attention that is not causal")
+
+#define TDM_FEATURE_NUMBER(name, all, words) TDM_FEATURE_##name,
+#define TDM_ACTIVATION_FEATURE(name, number, words, largest) TDM_FEATURE_##name,
+enum tdm_feature { TDM_FEATURES(TDM_FEATURE_NUMBER) TDM_ACTIVATIONS(TDM_ACTIVATION_FEATURE) TDM_N_FEATURES };
 #define TDM_FEATURE_BIT(feature) (UINT64_C(1) << (feature))
 /* The features of all activations. */
 #define TDM_ACTIVATION_FEATURE_BIT(name, number, words, largest) | TDM_FEATURE_BIT(TDM_FEATURE_##name)
 #define TDM_ACTIVATION_FEATURES (UINT64_C(0) TDM_ACTIVATIONS(TDM_ACTIVATION_FEATURE_BIT))
+/* The features that every device that runs whole models has. */
+#define TDM_FEATURE_BIT_OF_ALL(name, all, words) | ((all) ? TDM_FEATURE_BIT(TDM_FEATURE_##name) : 0)
+#define TDM_FEATURES_OF_ALL (TDM_ACTIVATION_FEATURES TDM_FEATURES(TDM_FEATURE_BIT_OF_ALL))
 
 /* A bound of what the activation leaves where |g| |u| is at most `product`. INFINITY: none is known. */
 float tdm_activation_largest(enum tdm_activation activation, float product);

@@ -35,7 +35,7 @@
 #include "engine/model/model.h"
 
 #define TDM_WEIGHTS_MAGIC UINT32_C(0x54475754) /* "TWGT" */
-#define TDM_WEIGHTS_ABI 7u
+#define TDM_WEIGHTS_ABI (6u + TDM_RECIPE_LAYOUT)
 #define TDM_PANEL_ROWS 16u
 #define TDM_BLOCK_VALUES 32u
 
