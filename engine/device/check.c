@@ -1,5 +1,5 @@
-/* What every device checks of a model before it loads it. What comes from a peer must be what the model's sizes make of
- * it; a device adds what it alone does not compute. */
+/* Every device checks this of a model before it loads it. Numbers that come from a peer must be those that follow from
+ * the model's sizes. A device adds checks of what it alone does not compute. */
 #include "engine/device/device.h"
 
 static bool kv_geometry_fits(const struct tdm_kv_geometry *kv, const struct tdm_hparams *hp)

@@ -219,7 +219,8 @@ double tdm_recipe_share_read(const struct tdm_recipe *recipe, const struct tdm_h
 
 /* A number that goes into a product is kept in up to three forms (f32, 16 and 8 bits), with what belongs to a block. */
 #define FORMS_BYTES 9u
-/* Of a row's expert, beside its numbers: which one it is, where its row lies, and what lies between cache lines. */
+/* What each expert of a row takes beside its numbers: which one it is, where its row lies, and gaps up to cache lines.
+ */
 #define SLOT_BYTES 1024u
 
 /* engine/host/rope.h: two tables, of every 256th position and of 256 positions. */

@@ -100,8 +100,8 @@ struct tdm_rope_recipe {
         uint32_t yarn_n_ctx;  /* context of the model's first training */
         /* The pairs between which it is scaled in part are whole numbers, rounded outward. */
         uint32_t yarn_is_rounded;
-        /* Of n_dims those of the last pairs, which stay as they are; even. A part of each head that makes neighbours is
-         * packed so: as pairs of the whole head, of which the last ones are not turned. */
+        /* How many of n_dims stay as they are; even. They belong to the last pairs. RoPE of neighbours in a part of
+         * each head is packed in this way: as pairs of the whole head, of which the last ones are not turned. */
         uint32_t n_still;
 };
 

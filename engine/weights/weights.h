@@ -75,7 +75,7 @@ struct tdm_weights_header {
 
 /* True where the host kernels know the type; matrices of other types are refused with type and tensor named. */
 bool tdm_weights_type_supported(uint32_t type);
-/* Of the supported ones, those with integer weights and scales: their kernels take rounded input too. */
+/* Whether a supported type has integer weights and scales: the kernels of these types take rounded input too. */
 bool tdm_weights_type_quantised(uint32_t type);
 /* Distance of two panels of a matrix of this type; cols a multiple of the type's block. */
 uint64_t tdm_weights_panel_bytes(uint32_t type, uint32_t cols);
