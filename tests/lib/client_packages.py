@@ -42,12 +42,12 @@ def install(path, pins, command, program, timeout):
         if r.returncode != 0:
             if UNREACHABLE.search(r.stdout):
                 raise Skip(f"{program} cannot reach its registry")
-            raise AssertionError(f"{program}: {r.stdout[-2000:]}")
+            raise AssertionError(f"{program}: {r.stdout[:2000]} … {r.stdout[-2000:]}")
         with open(stamp, "w") as f:
             f.write(wanted)
 
 
-def npm_folder(name, sources, given=None, scripts=False, timeout=1200):
+def npm_folder(name, sources, given=None, scripts=False, timeout=2400):
     """A folder with node_modules, and beside them what sources holds. given: a node_modules that is there already.
     scripts: the packages' own may run, as programs need that put themselves together."""
     if not shutil.which("node"):
@@ -67,12 +67,15 @@ def npm_folder(name, sources, given=None, scripts=False, timeout=1200):
         return path
     if not shutil.which("npm"):
         raise Skip("no npm (Debian: npm)")
-    install(path, os.path.join(sources, "package-lock.json"),
-            ["npm", "ci", "--no-audit", "--no-fund"] + ([] if scripts else ["--ignore-scripts"]), "npm", timeout)
+    lock = os.path.join(sources, "package-lock.json")
+    locked = os.path.exists(lock)  # programs that need no other package have none: package.json pins them
+    install(path, lock if locked else os.path.join(sources, "package.json"),
+            ["npm", *(["ci"] if locked else ["install", "--no-package-lock"]), "--no-audit", "--no-fund"] +
+            ([] if scripts else ["--ignore-scripts"]), "npm", timeout)
     return path
 
 
-def python_of(name, pins, given=None, timeout=1200):
+def python_of(name, pins, given=None, timeout=2400):
     """The interpreter of an environment with the packages that pins, a list for pip, names. given: one that is there
     already."""
     if given:
