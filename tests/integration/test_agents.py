@@ -2,7 +2,7 @@
 network that has nothing but itself. Each edits a file by two calls of tools and ends.
 
 What the model says is written in its weights (tests/lib/scripted_model.py), so the agents may send what they like:
-their own prompts and tools, 5,000 to 35,000 tokens here, go through template, grammar, cache and gateway as always.
+their own prompts and tools, 12,000 to 33,000 tokens here, go through template, grammar, cache and gateway as always.
 
 They are installed by npm under TANDEM_TEST_CACHE, once for each state of tests/clients/agents/package.json.
 TANDEM_NPM_AGENTS names a node_modules folder that has them already. Skipped where npm cannot reach its registry."""
