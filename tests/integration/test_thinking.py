@@ -17,7 +17,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength
           "additionalProperties": False}
 TOOLS = json.dumps([{"type": "function", "function": {"name": "look", "description": "A tool.", "parameters": SCHEMA}}])
 CONTROL = 260  # <|im_start|>
-CLOSE = 265  # </think> in the vocabulary of qwen3-thinking
+OPEN, CLOSE = 264, 265  # <think>, </think> in the vocabulary of qwen3-thinking
 HI = [("user", "Weather in Oslo?")]
 
 
@@ -210,14 +210,18 @@ def switched():
 @test
 def guesses_behind_a_thought():
     """Once its budget is used up and the thought has ended, guesses at the answer are checked, and change nothing."""
-    case = dict(n=60, temp=1.0, seed=5, thinking_budget=4)
+    cases = [dict(n=60, temp=1.0, seed=5 + i, thinking_budget=4, **({"logit_bias": f"{OPEN}:{7 + i}"} if i else {}))
+             for i in range(times(5, 40))]
     with daemon("qwen3-thinking") as d:
-        want = Job(d, **thinker(speculation=1, **case)).wait()
-    guesses = kept_file(" ".join(map(str, want.ids)), ".ids")
+        want = [Job(d, **thinker(speculation=1, **case)).wait() for case in cases]
+    guesses = kept_file("\n4294967295\n".join(" ".join(map(str, r.ids)) for r in want), ".ids")
     with daemon("qwen3-thinking", env={"TANDEM_GUESSES": guesses}) as d:
-        got = Job(d, **thinker(**case)).wait()
-    same_ids(got.ids, want.ids, "with guesses")
-    check(got.done["accepted"] > len(got.ids) / 2, "most tokens of the answer were guessed", got.done)
+        got = [Job(d, **thinker(**case)).wait() for case in cases]
+    for r, w, case in zip(got, want, cases):
+        same_ids(r.ids, w.ids, f"with guesses, {case}")
+    check(got[0].done["accepted"] > len(got[0].ids) / 2, "most tokens of the answer were guessed", got[0].done)
+    again = sum(w.ids[w.ids.index(CLOSE):].count(OPEN) for w in want)
+    check(again > len(cases), "answers open more thoughts, which end at once", again)
 
 
 def on_terminal(d, *args):
