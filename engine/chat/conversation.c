@@ -89,6 +89,8 @@ static int put_tools(struct tdm_chat_text tools, struct tdm_json_buffer *to, str
         struct tdm_json json = { 0 };
         int r = json_read(&json, tools, TDM_JSON_ARRAY, "the tools", "are not a JSON array", err);
 
+        if (r == 0)
+                r = tdm_form_check_tools(tdm_json_get(&json, 0)->n, err);
         put(to, ",\"tools\":[");
         for (uint32_t tool = r == 0 ? tdm_json_get(&json, 0)->first : TDM_JSON_NONE; tool != TDM_JSON_NONE && r == 0;
              tool = tdm_json_get(&json, tool)->next) {

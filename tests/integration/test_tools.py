@@ -217,6 +217,12 @@ def refused():
             said = more if "input" in more else dict(more, messages=[{"role": "user", "content": "Hi"}])
             status, _, body = g.request("POST", path, dict(model="tale", tools=tools, **said))
             check(status == 400 and "1025 tools; at most 1024" in body.decode(), f"{path}: too many", status, body)
+        try:
+            Job(d, **request(chat=[("user", "Hi")], n=4, ignore_end=False), tools=json.dumps(many)).wait()
+            said = "nothing"
+        except Refused as e:
+            said = str(e)
+        equal(said, "bad-request: tools: 1025 are given; at most 1024 are taken", "through the socket")
         run = d.cli("generate", "--tools", "/nonexistent", "Hi")
         check(run.returncode != 0, "a file that there is not")
 

@@ -62,6 +62,8 @@ static int tools_put(const struct tdm_json *json, struct tdm_json_buffer *to, st
 {
         if (tdm_json_get(json, 0)->type != TDM_JSON_ARRAY)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "tools: not a JSON array");
+        if (tdm_form_check_tools(tdm_json_get(json, 0)->n, err) != 0)
+                return TDM_E_BAD_REQUEST;
         for (uint32_t at = tdm_json_get(json, 0)->first; at != TDM_JSON_NONE; at = tdm_json_get(json, at)->next) {
                 string_put(to, "\n");
                 tdm_json_print(json, tdm_form_function(json, at), to);

@@ -160,6 +160,14 @@ bool tdm_form_is_json_word(const char *text, size_t size)
 
 /* ---- tools ---- */
 
+int tdm_form_check_tools(uint32_t n, struct tdm_error *err)
+{
+        if (n <= TDM_FORM_TOOLS_MAX)
+                return 0;
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "tools: %u are given; at most %u are taken", n,
+                             TDM_FORM_TOOLS_MAX);
+}
+
 uint32_t tdm_form_member(const struct tdm_json *json, uint32_t object, const char *name)
 {
         if (object == TDM_JSON_NONE || tdm_json_get(json, object)->type != TDM_JSON_OBJECT)

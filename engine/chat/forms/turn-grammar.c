@@ -172,9 +172,9 @@ static int tools_read(struct tdm_form_builder *b)
                 return r < 0 ? r : tools_refuse(b, why.message);
         if (tdm_json_get(&b->tools, 0)->type != TDM_JSON_ARRAY || tdm_json_get(&b->tools, 0)->n == 0)
                 return tools_refuse(b, "not a JSON array with at least one tool");
-        if (tdm_json_get(&b->tools, 0)->n > TDM_FORM_TOOLS_MAX)
-                return tdm_error_set(b->err, TDM_E_BAD_REQUEST, "tools: %u are given; at most %u are taken",
-                                     tdm_json_get(&b->tools, 0)->n, TDM_FORM_TOOLS_MAX);
+        r = tdm_form_check_tools(tdm_json_get(&b->tools, 0)->n, b->err);
+        if (r != 0)
+                return r;
         b->all = calloc(tdm_json_get(&b->tools, 0)->n, sizeof(*b->all));
         if (!b->all)
                 return -ENOMEM;

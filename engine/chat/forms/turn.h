@@ -44,6 +44,9 @@ struct tdm_form_use {
 int tdm_form_grammar(struct tdm_grammar **ret, const struct tdm_chat_form *form, const struct tdm_tokenizer *tokenizer,
                      const struct tdm_form_use *use, const struct tdm_grammar_limits *limits, struct tdm_error *err);
 
+/* TDM_E_BAD_REQUEST: more than TDM_FORM_TOOLS_MAX. */
+int tdm_form_check_tools(uint32_t n, struct tdm_error *err);
+
 enum tdm_form_part_kind {
         TDM_FORM_PART_TEXT,      /* what people read */
         TDM_FORM_PART_THINKING,  /* what the model thought */
