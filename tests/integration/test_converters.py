@@ -138,6 +138,27 @@ def gemma3():
                       [1, tokens.index("<end_of_turn>")], [tokens.index("<start_of_turn>")])
 
 
+@test
+def gemma3n():
+    """Of Ollama: pieces for pictures and sound, with rows in one of the two embeddings alone."""
+    source = make_model("gen", "q8_0", arch="gemma3n", seed=1, layers=10)
+
+    def of_ollama(g):
+        more = 64
+        (cols, rows), kind, data = g.take("token_embd.weight")
+        g.put("token_embd.weight", (cols, rows + more), kind, data + data[:more * len(data) // rows])
+        for key, form, value in (("tokens", "astr", "<sound>"), ("token_type", "ai32", CONTROL),
+                                 ("scores", "af32", 0.0)):
+            old = (g.strings if form == "astr" else g.numbers)("tokenizer.ggml." + key)
+            g.set("tokenizer.ggml." + key, form, old + [value] * more)
+        return g.drop("tokenizer.ggml.add_space_prefix")
+
+    def of_llama_cpp(g):
+        return g.set("tokenizer.ggml.add_space_prefix", "bool", False)
+
+    same_in_all_forms(source, {"llama-cpp": of_llama_cpp, "ollama": of_ollama}, [1], [])
+
+
 # ---- Gemma 4 ----
 
 @test
