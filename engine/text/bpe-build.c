@@ -31,19 +31,17 @@ static bool is(struct tdm_gguf_string s, const char *text)
 
 static int read_pretokenizer(struct tdm_tokenizer *t, const struct tdm_gguf *g, struct tdm_error *err)
 {
-        struct tdm_gguf_string s;
+        struct tdm_gguf_string s = { 0 };
         char shown[40];
-        int r;
 
-        r = tdm_gguf_get_string(g, pre_key, &s);
-        if (r == -ENOENT)
+        if (tdm_gguf_get_string(g, pre_key, &s) == -EINVAL)
+                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a string", pre_key);
+        s = tdm_form_pre(g, s);
+        if (s.size == 0)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "the key %s is missing, so it is not known how text is cut into words "
                                      "(convert the model again with a newer converter)",
                                      pre_key);
-        if (r < 0)
-                return tdm_error_set(err, TDM_E_BAD_MODEL, "the key %s is not a string", pre_key);
-        s = tdm_form_pre(g, s);
         t->pretokenizer = tdm_pretokenizer_find(s.data, s.size);
         if (!t->pretokenizer)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,

@@ -306,12 +306,40 @@ static void test_gpt_oss(void **state)
         test_vocabulary_free(&v);
 }
 
+/* Llama 3, whose first files call its way of cutting words "default", or do not name it. */
+static void test_llama3(void **state)
+{
+        struct test_vocabulary v = test_vocabulary_read("tests/golden/tokens/llama-bpe.tokens");
+
+        for (unsigned i = 0; i < 2; i++) {
+                struct gguf_builder b = { 0 };
+                struct tdm_tokenizer *t;
+                uint32_t end;
+
+                build_header(&b, 0, i ? 6 : 7);
+                build_key_string(&b, "general.architecture", "llama");
+                if (i == 0)
+                        build_key_string(&b, "tokenizer.ggml.pre", "default");
+                build_other_vocabulary(&b, &v, "gpt2", 0, 0, NULL, 0);
+                t = tokenizer_built(&b);
+                check_cases(t, &v);
+                assert_int_equal(tdm_tokenizer_find_marker(t, "<|eot_id|>", &end), 0);
+                assert_true(tdm_tokenizer_is_end(t, end));
+                tdm_tokenizer_destroy(t);
+        }
+        test_vocabulary_free(&v);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_no_space_prefix_key), cmocka_unit_test(test_end_by_text),
-                cmocka_unit_test(test_ids_out_of_range),    cmocka_unit_test(test_gemma4),
-                cmocka_unit_test(test_added_pieces),        cmocka_unit_test(test_gpt_oss),
+                cmocka_unit_test(test_no_space_prefix_key),
+                cmocka_unit_test(test_end_by_text),
+                cmocka_unit_test(test_ids_out_of_range),
+                cmocka_unit_test(test_gemma4),
+                cmocka_unit_test(test_added_pieces),
+                cmocka_unit_test(test_gpt_oss),
+                cmocka_unit_test(test_llama3),
         };
 
         if (tdm_sigbus_init() < 0)

@@ -5,7 +5,8 @@
  * and calls them ordinary ones. They are told by their score: 0, which of all pieces that were learned only the first
  * one has, as a negative zero. It takes all pieces of Gemma 3 and 3n, of which the last ones stand for pictures and
  * sound and have no row in the embedding of text. It fills up vocabularies with user-defined pieces [PAD0], [PAD1] …,
- * where llama.cpp's converter writes unused ones, and it calls gpt-oss's way of cutting words "default". */
+ * where llama.cpp's converter writes unused ones, and it calls gpt-oss's way of cutting words "default". Its first
+ * files of Llama 3 have no other word for theirs, or none. */
 #include "engine/text/tokenizer-private.h"
 
 #include <inttypes.h>
@@ -28,13 +29,30 @@ bool tdm_form_is_gemma(const struct tdm_gguf *g)
         return has_architecture(g, "gemma");
 }
 
+/* Llama 3 has this marker, and no model of the same architecture with other words. */
+static bool is_llama3(const struct tdm_gguf *g)
+{
+        static const char marker[] = "<|start_header_id|>";
+        struct tdm_gguf_array tokens;
+        struct tdm_gguf_string s;
+
+        if (!has_architecture(g, "llama") || tdm_gguf_array_begin(&tokens, g, "tokenizer.ggml.tokens") < 0)
+                return false;
+        while (tdm_gguf_array_next_string(&tokens, &s) == 0)
+                if (s.size == strlen(marker) && string_begins(s, marker))
+                        return true;
+        return false;
+}
+
 struct tdm_gguf_string tdm_form_pre(const struct tdm_gguf *g, struct tdm_gguf_string pre)
 {
-        static const char gpt_oss[] = "gpt-4o";
+        static const char gpt_oss[] = "gpt-4o", llama3[] = "llama-bpe";
 
-        if (pre.size == strlen("default") && string_begins(pre, "default") && has_architecture(g, "gptoss"))
+        if (pre.size != 0 && (pre.size != strlen("default") || !string_begins(pre, "default")))
+                return pre;
+        if (has_architecture(g, "gptoss"))
                 return (struct tdm_gguf_string){ gpt_oss, strlen(gpt_oss) };
-        return pre;
+        return is_llama3(g) ? (struct tdm_gguf_string){ llama3, strlen(llama3) } : pre;
 }
 
 bool tdm_form_lacks_added(const struct tdm_tokenizer *t, const struct tdm_gguf *g, const char *types_key)

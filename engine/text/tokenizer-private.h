@@ -119,7 +119,7 @@ uint32_t tdm_tokenizer_find(const struct tdm_tokenizer *t, const uint8_t *text, 
 /* ---- tokenizer-forms.c: what converters write otherwise ---- */
 
 bool tdm_form_is_gemma(const struct tdm_gguf *g);
-/* The name of the pre-tokenizer that a file means by this one. */
+/* The name of the pre-tokenizer that a file means by this one; empty: it names none. */
 struct tdm_gguf_string tdm_form_pre(const struct tdm_gguf *g, struct tdm_gguf_string pre);
 /* Whether a vocabulary that has added pieces names none. Kind and number of pieces are known. */
 bool tdm_form_lacks_added(const struct tdm_tokenizer *t, const struct tdm_gguf *g, const char *types_key);
