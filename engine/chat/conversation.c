@@ -260,7 +260,7 @@ int tdm_chat_write_input(const struct tdm_chat_template *t, const struct tdm_cha
                 r = put_message(t, &messages[i], i + 1 == n_messages, to, err);
         }
         put(to, "]");
-        if (r == 0 && options->tools.size > 0 && !tdm_chat_explains_tools(t, options))
+        if (r == 0 && options->tools.size > 0 && (!t->form || t->form->renders_tools))
                 r = put_tools(options->tools, to, err);
         if (r == 0 && options->variables.size > 0)
                 r = put_variables(options->variables, to, err);

@@ -3,14 +3,16 @@
 #include "engine/chat/private.h"
 #include "engine/chat/forms/generic.h"
 
+/* A model that is shown tools and not how it has to call them writes what nobody can read. */
 bool tdm_chat_explains_tools(const struct tdm_chat_template *t, const struct tdm_chat_options *options)
 {
-        return options->tools.size > 0 && t->form && !t->form->renders_tools;
+        return options->tools.size > 0 && t->form &&
+               (!t->form->renders_tools || t->form->calls == TDM_FORM_CALLS_GENERIC);
 }
 
 static bool calls_are_text(const struct tdm_chat_template *t)
 {
-        return t->form && !t->form->renders_calls;
+        return t->form && (!t->form->renders_calls || t->form->calls == TDM_FORM_CALLS_GENERIC);
 }
 
 bool tdm_chat_is_flat(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,
@@ -103,7 +105,8 @@ static int tools_explain(const struct tdm_chat_template *t, const struct tdm_cha
         bool has_system = n > 0 && messages[0].role == TDM_CHAT_SYSTEM;
         _cleanup_(freep) char *text = NULL;
         struct tdm_json_buffer *to;
-        int r = tdm_form_instruct(t->form, options->tools.data, options->tools.size, &text, err);
+        int r = tdm_form_instruct(t->form, t->form->renders_tools ? NULL : options->tools.data, options->tools.size,
+                                  &text, err);
 
         if (r != 0)
                 return r;

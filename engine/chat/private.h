@@ -43,7 +43,7 @@ struct tdm_chat_flat {
         struct tdm_json_buffer *texts;     /* [n] */
         size_t n;
 };
-/* Whether the template shows no tools, though there are some. */
+/* Whether there are tools and the template does not show them, or not how they are called. */
 bool tdm_chat_explains_tools(const struct tdm_chat_template *t, const struct tdm_chat_options *options);
 /* Whether the conversation has what the template does not show. */
 bool tdm_chat_is_flat(const struct tdm_chat_template *t, const struct tdm_chat_message *messages, size_t n,

@@ -538,7 +538,7 @@ static void test_named(void **state)
         const struct tdm_chat_message hi = M(USER, "Hi");
         const struct tdm_chat_options options = { .tools = { "[{\"name\":\"f\"}]", 14 } };
         const struct named_template named = { "tokenizer.chat_template.tool_use",
-                                              "{{ tools[0].function.name }}: {{ messages[0].content }}" };
+                                              "{{ tools[0].function.name }}: {{ messages[-1].content[-2:] }}" };
         const struct named_template broken = { "tokenizer.chat_template.tool_use", "{% if %}" };
         struct chat c = open_chat_with(find("qwen3"), "{{ messages[0].content }}", &named);
         struct tdm_chat_prompt prompt;

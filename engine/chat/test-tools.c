@@ -247,6 +247,46 @@ static void test_generic(void **state)
         }
 }
 
+#define SHOWN "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
+#define SAID "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+/* A template that shows tools and no calls: the form of its own text, else a text that explains calls alone. */
+static void assert_explained(const char *explanation, const char *start, const char *call)
+{
+        static const char both[] = "[{\"name\":\"get_weather\"},{\"name\":\"now\"}]";
+        const struct tdm_chat_options options = { .tools = { both, sizeof(both) - 1 } };
+        struct tdm_chat_call calls = { .name = { "now", 3 }, .arguments = { "{}", 2 } };
+        const struct tdm_chat_message messages[] = { { .role = TDM_CHAT_USER, .text = "Hi", .size = 2 },
+                                                     { .role = TDM_CHAT_ASSISTANT, .calls = &calls, .n_calls = 1 },
+                                                     { .role = TDM_CHAT_TOOL, .text = "12:00", .size = 5 } };
+        struct tdm_chat_prompt prompt;
+        struct tdm_error err = { 0 };
+        char template[512], end[256];
+        struct chat c;
+
+        snprintf(template, sizeof(template), "%s%s%s%s", SHOWN "{% if tools %}", explanation, "{% endif %}", SAID);
+        c = open_chat_with(find("qwen3"), template, NULL);
+        if (tdm_chat_render(c.chat, messages, 3, &options, &prompt, &err) != 0)
+                fail_msg("%s", err.message);
+        snprintf(end, sizeof(end), "<user>Hi<assistant>%s<user>```tool_output\n12:00\n```", call);
+        if (strncmp(prompt.text, start, strlen(start)) != 0 || prompt.size < strlen(end) ||
+            strcmp(prompt.text + prompt.size - strlen(end), end) != 0)
+                fail_msg("%s", prompt.text);
+        assert_null(strstr(prompt.text, "Schema")); /* the template's list is enough */
+        tdm_chat_prompt_deinit(&prompt);
+        close_chat(&c);
+}
+
+static void test_explained(void **state)
+{
+        assert_explained("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+                         "[get_weather][now]<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><user>Hi",
+                         "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>");
+        assert_explained("Answer with <|tool_call|> and a list.",
+                         "[get_weather][now]Answer with <|tool_call|> and a list.<system>You can call tools.",
+                         "```tool_call\n{\"name\": \"now\", \"arguments\": {}}\n```");
+}
+
 /* What was cut off keeps what there is. */
 static void test_cut(void **state)
 {
@@ -305,9 +345,9 @@ static void test_refused(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_qwen),    cmocka_unit_test(test_llama), cmocka_unit_test(test_mistral),
-                cmocka_unit_test(test_gpt_oss), cmocka_unit_test(test_cut),   cmocka_unit_test(test_generic),
-                cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_qwen),      cmocka_unit_test(test_llama),   cmocka_unit_test(test_mistral),
+                cmocka_unit_test(test_gpt_oss),   cmocka_unit_test(test_cut),     cmocka_unit_test(test_generic),
+                cmocka_unit_test(test_explained), cmocka_unit_test(test_refused),
         };
 
         assert_int_equal(tdm_sigbus_init(), 0);

@@ -82,15 +82,18 @@ int tdm_form_instruct(const struct tdm_chat_form *form, const char *tools, size_
         if (form->calls != TDM_FORM_CALLS_GENERIC && form->calls != TDM_FORM_CALLS_JSON)
                 return tdm_error_set(err, TDM_E_UNSUPPORTED,
                                      "tools cannot be explained in the form of this model's calls");
-        r = tdm_json_parse(&json, tools, size, 64, err);
+        r = tools ? tdm_json_parse(&json, tools, size, 64, err) : 0;
         if (r != 0)
                 return r;
         string_put(&to, "You can call tools. A call is written so, with the tool's name and its arguments as JSON:\n");
         tdm_form_write_calls(form, &call, 1, &to);
         string_put(&to, form->marks.gap ? "\nSeveral calls may follow one another." : "");
         string_put(&to, "\nWrite nothing behind a call: its result comes in the next message. Call a tool only where "
-                        "it helps; else answer in words.\nThe tools, each with a JSON Schema of its arguments:");
-        r = tools_put(&json, &to, err);
+                        "it helps; else answer in words.");
+        if (tools) {
+                string_put(&to, "\nThe tools, each with a JSON Schema of its arguments:");
+                r = tools_put(&json, &to, err);
+        }
         tdm_json_write(&to, "", 1);
         tdm_json_deinit(&json);
         if (r == 0 && to.failed)

@@ -7,8 +7,9 @@
 
 #include "engine/chat/forms/forms.h"
 
-/* tools: a JSON array as in struct tdm_form_use. *ret ends with a NUL and is the caller's. TDM_E_BAD_REQUEST: no such
- * array. TDM_E_UNSUPPORTED: calls of the form cannot be explained. -ENOMEM. */
+/* tools: a JSON array as in struct tdm_form_use; NULL: the template shows them, and calls alone are explained. *ret
+ * ends with a NUL and is the caller's. TDM_E_BAD_REQUEST: no such array. TDM_E_UNSUPPORTED: calls of the form cannot be
+ * explained. -ENOMEM. */
 int tdm_form_instruct(const struct tdm_chat_form *form, const char *tools, size_t size, char **ret,
                       struct tdm_error *err);
 
