@@ -349,6 +349,8 @@ class Screen:
             if pid:
                 break
             check(time.monotonic() < deadline, "top leaves")
+        while self.pump(0.05):  # what it wrote at last is read to the end
+            check(time.monotonic() < deadline, "the terminal's end")
         check(self.seen.rstrip().endswith(b"\x1b[?1049l") or b"\x1b[?25h\x1b[?1049l" in self.seen[-400:],
               "the screen is given back", self.seen[-200:])
         # The terminal is as it was: lines, and an echo.
