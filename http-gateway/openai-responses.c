@@ -377,7 +377,7 @@ static void response_choice_end(struct exchange *x, struct choice *c)
         close_item(x, is_cut(c));
 }
 
-/* Of an answer that is no stream. One that ended in its thoughts, or with calls alone, has no message. */
+/* The items of an answer that is no stream. One that ended in its thoughts, or with calls alone, has no message. */
 static void make_items(struct exchange *x, const struct choice *c)
 {
         struct response *r = x->state;

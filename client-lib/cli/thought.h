@@ -12,7 +12,7 @@ struct thought_view {
 void thought_write(struct thought_view *view, const char *text, size_t size);
 /* Before anything else is printed. */
 void thought_end(struct thought_view *view);
-/* Of an answer without any text: says so on standard error where it was all thoughts, and what to do. */
+/* If an answer without any text was all thoughts: says so on standard error, and what to do. */
 void thought_complain_alone(const struct tandem_result *result);
 
 #endif

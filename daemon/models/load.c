@@ -91,7 +91,7 @@ void tdm_quantisation_describe(const struct tdm_model_description *d, char *ret,
         for (uint32_t i = 0; i < d->n_tensors; i++) {
                 const struct tdm_tensor_ref *ref = &d->tensors[i];
                 const struct tdm_gguf_tensor *t = ref->tensor;
-                /* Of what the file has as one tensor, this one's share. */
+                /* This tensor's share of what the file has as one tensor. */
                 double share = (double)ref->rows * ref->cols / (double)(t->dims[0] * t->dims[1] * t->dims[2]);
 
                 if (ref->rows > 1 && t->type < TDM_ARRAY_SIZE(bytes))

@@ -22,7 +22,7 @@ struct tdm_model_parts {
 int tdm_model_parts_open(const char *path, uint32_t n_parts, struct tdm_model_parts **ret, struct tdm_error *err);
 void tdm_model_parts_free(struct tdm_model_parts *parts);
 
-/* Of a GGUF that was read. */
+/* The types and the number of the weights of a GGUF that was read. */
 void tdm_quantisation_describe(const struct tdm_model_description *description, char *ret, size_t size);
 uint64_t tdm_parameters_count(const struct tdm_gguf *gguf);
 /* The other files of a model that was split. *ret (NULL: it is one file) is the caller's whatever comes back. */

@@ -107,8 +107,8 @@ static uint32_t slice_first_row(const struct build *build, const struct slice *s
         return tdm_weights_cut_row(&build->plan->orders[slice->tensor].cut, slice->first * TDM_PANEL_ROWS);
 }
 
-/* Of the slice, in the file: from its first row to its last, with what lies between rows that are cut out. Of a vector
- * all that it lies in. */
+/* Where the slice lies in the file: from its first row to its last, with what lies between rows that are cut out. For a
+ * vector, all that it lies in. */
 static void slice_source(const struct build *build, const struct slice *slice, const uint8_t **ret, uint64_t *ret_bytes)
 {
         const struct tdm_weights_tensor *tensor = &build->plan->tensors[slice->tensor];

@@ -5,7 +5,7 @@
 
 #define FLOAT_COST 16u /* steps for a number with a fraction */
 
-/* Of a mantissa with a point, which ends at `end`: the zeros behind it go. The new end. */
+/* Drops the last zeros of a mantissa with a point, which ends at `end`. Returns the new end. */
 static char *zeros_drop(char *digits, char *end)
 {
         while (end[-1] == '0' && end - digits > 1 && memchr(digits, '.', (size_t)(end - digits)))
