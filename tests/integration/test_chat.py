@@ -172,6 +172,26 @@ def render_tools():
 
 
 @test
+def render_charged():
+    """What a rendering holds is charged while it waits for its turn: a client cannot have many large ones at once."""
+    slow = b"{% for i in range(1500) %}{% for k in 'xxxxxxxxxx' %}{% endfor %}{% endfor %}{{ messages[0].content[:9] }}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "slow.gguf")
+        with open(TALE, "rb") as f:
+            data = f.read()
+        template = Gguf(TALE).kv["tokenizer.chat_template"]
+        check(len(slow) <= len(template) and data.count(template) == 1, "the template of tale", len(template))
+        with open(path, "wb") as f:
+            f.write(data.replace(template, slow.ljust(len(template))))
+        with Daemon(models=(TALE, path)) as d, Wire(d.socket, timeout=120) as w:
+            fields = request(model="slow", chat=[("user", "x" * (250 << 10))])
+            said = [w.receive(i)[1].get("message", "") for i in [w.send("render", fields) for _ in range(200)]]
+            n = sum("bytes of texts that wait" in s for s in said)  # the chats alone are 50 MiB, which may wait
+            check(9 < n < 190 and said.count("") == 200 - n, "refused, and the rest rendered", n, set(said))
+            equal(w.receive(w.send("render", fields))[0], "rendered", "what was charged is given back")
+
+
+@test
 def render_refused():
     """What a chat is refused for, and what is no conversation. Clients that leave give back what they were charged."""
     with Daemon() as d:
