@@ -560,7 +560,7 @@ static const struct chat_command {
         { { "/set" },
           "OPTION VALUE",
           true,
-          "an option as on the command line: /set temp 0.2; alone: all options",
+          "an option as on the command line: /set temp 0.2; alone: all options, and what is set",
           set_option },
         { { "/stats" }, NULL, false, "show the speed after each answer, or stop showing it", toggle_stats },
         { { "/bye", "/quit", "/exit" }, NULL, false, "leave (Ctrl-D does, too)", NULL },

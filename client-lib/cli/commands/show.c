@@ -585,14 +585,16 @@ const struct command command_show = {
         .name = "show",
         .summary = "what a model is, and what this machine can do with it",
         .usage = "[--json] MODEL",
-        .about = "Reads a model's file: architecture, weight types, tokenizer, template, context, what it recommends "
-                 "for drawing, and tensors that are not used. Says whether it fits this machine's memory, and how many "
-                 "tokens per second the memory "
-                 "allows: each token reads all weights that it uses, so the speed of memory is the limit for one job, "
-                 "unless they fit the CPU's caches. The memory is measured for a fifth of a second. No daemon is "
-                 "needed.\n"
-                 "\n"
-                 "The exit status is 1 for a model that Tandem cannot run; the reason is shown.",
+        .about =
+                "Reads a model's file: architecture, weight types, tokenizer, template, how it thinks and calls tools, "
+                "context, what it recommends for drawing, and tensors that are not used. Says whether it fits this "
+                "machine's memory, and how many "
+                "tokens per second the memory "
+                "allows: each token reads all weights that it uses, so the speed of memory is the limit for one job, "
+                "unless they fit the CPU's caches. The memory is measured for a fifth of a second. No daemon is "
+                "needed.\n"
+                "\n"
+                "The exit status is 1 for a model that Tandem cannot run; the reason is shown.",
         .examples = "  tandem show gemma3-1b\n"
                     "  tandem show --json ./model.gguf",
         COMMAND_ARGS(args),
