@@ -37,8 +37,11 @@ def install(path, pins, command, program, timeout):
                 if f.read() == wanted:
                     return
             os.unlink(stamp)
-        r = subprocess.run(command, cwd=path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, timeout=timeout)
+        try:
+            r = subprocess.run(command, cwd=path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, timeout=timeout)
+        except subprocess.TimeoutExpired as e:
+            raise Skip(f"{program} was not done after {timeout} s") from e
         if r.returncode != 0:
             if UNREACHABLE.search(r.stdout):
                 raise Skip(f"{program} cannot reach its registry")
@@ -69,9 +72,10 @@ def npm_folder(name, sources, given=None, scripts=False, timeout=2400):
         raise Skip("no npm (Debian: npm)")
     lock = os.path.join(sources, "package-lock.json")
     locked = os.path.exists(lock)  # programs that need no other package have none: package.json pins them
+    command = ["npm", *(["ci"] if locked else ["install", "--no-package-lock"]), "--no-audit", "--no-fund",
+               "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=3000"]
     install(path, lock if locked else os.path.join(sources, "package.json"),
-            ["npm", *(["ci"] if locked else ["install", "--no-package-lock"]), "--no-audit", "--no-fund"] +
-            ([] if scripts else ["--ignore-scripts"]), "npm", timeout)
+            command + ([] if scripts else ["--ignore-scripts"]), "npm", timeout)
     return path
 
 
