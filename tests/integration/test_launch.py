@@ -124,12 +124,71 @@ def refusals():
             refused(d, "is not http://HOST:PORT", "--url", url, "-m", "tale", "claude")
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))  # nobody listens
-            port = s.getsockname()[1]
-            refused(d, "no gateway answers", "--url", f"http://127.0.0.1:{port}", "-m", "tale", "--run", "claude",
-                    code=1, env=env)
+            run = ("--url", f"http://127.0.0.1:{s.getsockname()[1]}", "-m", "tale", "--run", "claude")
+            refused(d, "no gateway answers", *run, code=1, env=env)
+            program = os.path.realpath(os.path.join(BIN, "tandem-http"))
+            refused(d, f"start one (`{program} &`)", *run, code=1, env=env)
             s.listen()
+            for answer, part in ((b"SSH-2.0-server\r\n", "does not answer as a gateway does"), (b"", "does not answer"),
+                                 (b"HTTP/1.1 503 x\r\n\r\n", "answers 503 when it is asked for the model tale")):
+                asked = []
+                parallel([lambda: refused(d, part, *run, code=1, env=env),
+                          lambda: asked.append(answer_once(s, answer))])
+                check(asked[0].startswith(b"GET /v1/models/"), "what is asked", asked)
+        with Gateway(d) as g:
             refused(d, "claude is not installed: npm install -g @anthropic-ai/claude-code", "--url",
-                    f"http://127.0.0.1:{port}", "-m", "tale", "--run", "claude", code=1, env={"PATH": d.dir})
+                    f"http://127.0.0.1:{g.port}", "-m", "tale", "--run", "claude", code=1, env={"PATH": d.dir})
+
+
+def answer_once(listening, answer):
+    """The request of the first who connects."""
+    listening.settimeout(60 * SLOW)
+    s, _ = listening.accept()
+    with s:
+        s.settimeout(60 * SLOW)
+        asked = b""
+        while b"\r\n\r\n" not in asked:
+            asked += s.recv(65536)
+        s.sendall(answer)
+    return asked
+
+
+@test
+def gateway_refuses():
+    """An agent that the gateway would turn away is not started."""
+    key, wrong = "sk-launch-1", "sk-launch-2"
+    with Daemon() as d:
+        path = os.path.join(d.dir, "keys")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+            f.write(f"me {key}\n")
+        with Gateway(d, "--api-key-file", path) as g:
+            env, url = with_agents(d), f"http://127.0.0.1:{g.port}"
+            for agent in AGENTS:
+                run = ("--url", url, "--run", agent)
+                refused(d, f"the gateway at {url} wants a key: set TANDEM_API_KEY", "-m", "tale", *run, code=1, env=env)
+                refused(d, "wants another key than that in TANDEM_API_KEY", "-m", "tale", *run, code=1,
+                        env=dict(env, **{MARK: wrong}))
+                refused(d, "holds a control character", "-m", "tale", *run, code=1,
+                        env=dict(env, **{MARK: key + "\r\nx-api-key: " + key}))
+                env = dict(env, **{MARK: key})
+                refused(d, f"the gateway at {url} has no model no/pe ä", "-m", "no/pe ä", *run, code=1, env=env)
+                check(not os.path.exists(os.path.join(d.environment()["HOME"], "started")), f"{agent}: it was started")
+                d.cli("launch", "-m", "tale:latest", *run, env=env, check_exit=7)
+                started(d)
+                del env[MARK]
+
+
+@test
+def what_the_model_can():
+    """A context that an agent's first prompt does not fit in is told."""
+    titles = {"claude": ("Claude Code", 33000), "codex": ("Codex", 15000), "opencode": ("opencode", 12000)}
+    with Daemon() as d:
+        for agent, (title, tokens) in titles.items():
+            r = d.cli("launch", "-m", "tale", agent, check_exit=0)
+            equal(r.stderr.decode(), f"tandem: tale has a context of 4096 tokens; {title}'s first prompt takes about "
+                                     f"{tokens}\n", agent)
+        said = d.cli("help", "launch", check_exit=0).stdout.decode()
+        check("65536 tokens or more for Claude Code, 32768 for the others" in " ".join(said.split()), "help", said)
 
 
 main()

@@ -7,11 +7,13 @@
 
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #define DEFAULT_URL "http://127.0.0.1:11434"
 #define KEY_VARIABLE "TANDEM_API_KEY"
 #define NO_KEY "none" /* a gateway without keys takes any; agents want one */
 #define MAX_SETTINGS 12u
+#define GATEWAY_SECONDS 30u /* for its answer whether it has a model */
 
 struct launch_options {
         const char *model, *url;
@@ -143,11 +145,12 @@ static void set_up_opencode(struct launch *l)
 
 static const struct agent {
         const char *name, *title, *package;
+        uint32_t prompt_tokens; /* its first prompt, about (docs/http-api.md) */
         void (*set_up)(struct launch *l);
 } agents[] = {
-        { "claude", "Claude Code", "@anthropic-ai/claude-code", set_up_claude },
-        { "codex", "Codex", "@openai/codex", set_up_codex },
-        { "opencode", "opencode", "opencode-ai", set_up_opencode },
+        { "claude", "Claude Code", "@anthropic-ai/claude-code", 33000, set_up_claude },
+        { "codex", "Codex", "@openai/codex", 15000, set_up_codex },
+        { "opencode", "opencode", "opencode-ai", 12000, set_up_opencode },
 };
 
 static const char *const agent_names[] = { "claude", "codex", "opencode", NULL };
@@ -164,7 +167,7 @@ static const struct agent *find_agent(const char *name)
 
 /* The model of this name, or the default, as the daemon lists it: *ret_name is to be freed, and NULL if there is none.
  * An exit status. */
-static int list_launch_model(struct tandem *tandem, const char *name, char **ret_name, uint32_t *ret_context)
+static int list_launch_model(struct tandem *tandem, const char *name, char **ret_name, struct launch *l)
 {
         const struct tandem_model *found = NULL;
         struct tandem_model_list *list;
@@ -179,7 +182,7 @@ static int list_launch_model(struct tandem *tandem, const char *name, char **ret
                         found = list->models[i];
         if (found) {
                 *ret_name = strdup(found->name);
-                *ret_context = found->context;
+                l->context = found->context;
                 copied = *ret_name != NULL;
         }
         tandem_model_list_free(list);
@@ -187,7 +190,7 @@ static int list_launch_model(struct tandem *tandem, const char *name, char **ret
 }
 
 /* A model is loaded that is not yet: then its context is known, and an agent's first prompt need not wait for it. */
-static int find_launch_model(struct cli *cli, const char *name, char **ret_name, uint32_t *ret_context)
+static int find_launch_model(struct cli *cli, const char *name, char **ret_name, struct launch *l)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = cli_connect(cli);
         _cleanup_(freep) char *found = NULL;
@@ -196,13 +199,13 @@ static int find_launch_model(struct cli *cli, const char *name, char **ret_name,
 
         if (!tandem)
                 return EXIT_FAILED;
-        status = list_launch_model(tandem, name, &found, ret_context);
+        status = list_launch_model(tandem, name, &found, l);
         if (status != EXIT_OK)
                 return status;
         if (!found)
                 return name ? complain("the daemon lists no model %s (see `tandem models`)", term_safe(name)) :
                               complain("there is no default model: name one with -m (see `tandem models`)");
-        if (*ret_context > 0) {
+        if (l->context > 0) {
                 *ret_name = steal_ptr(&found);
                 return EXIT_OK;
         }
@@ -210,7 +213,7 @@ static int find_launch_model(struct cli *cli, const char *name, char **ret_name,
         if (tandem_load_model(tandem, found, &err) != TANDEM_OK)
                 return complain_model(&err, found);
         progress_clear();
-        return list_launch_model(tandem, found, ret_name, ret_context);
+        return list_launch_model(tandem, found, ret_name, l);
 }
 
 /* HOST and PORT of http://HOST:PORT, which may have no path: each agent adds its own. */
@@ -240,28 +243,125 @@ static bool split_url(const char *url, char host[256], char port[8])
         return n > 0;
 }
 
-/* An agent whose server is not there tries again and again for minutes, and does not say what is wrong. */
-static int check_gateway(const char *url, const char *host, const char *port)
+/* The key that an agent is told. */
+static const char *agent_key(void)
+{
+        const char *key = getenv(KEY_VARIABLE);
+
+        return key && *key ? key : NO_KEY;
+}
+
+/* How to start a gateway here: the program beside this one, in a build folder say, or the service that is installed. */
+static const char *how_to_start_gateway(char *to, size_t size)
+{
+        char program[4096];
+
+        if (cli_find_program("tandem-http", program, sizeof(program)) && strncmp(program, "/usr/", 5) != 0)
+                snprintf(to, size, "`%.300s &`", program);
+        else
+                snprintf(to, size, "`sudo systemctl enable --now tandem-http.socket`");
+        return to;
+}
+
+/* A connection, or EXIT_FAILED with *ret_fd -1. */
+static int connect_gateway(const char *url, const char *host, const char *port, int *ret_fd)
 {
         const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
         struct addrinfo *found = NULL;
         int fault = getaddrinfo(host, port, &hints, &found), error = ENOENT;
-        bool answers = false;
+        char start[400];
 
+        *ret_fd = -1;
         if (fault != 0)
                 return complain("cannot find %s: %s", url, gai_strerror(fault));
-        for (const struct addrinfo *a = found; a && !answers; a = a->ai_next) {
+        for (const struct addrinfo *a = found; a && *ret_fd < 0; a = a->ai_next) {
                 _cleanup_(closep) int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-                answers = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0;
-                error = errno;
+                if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0)
+                        *ret_fd = steal_fd(&fd);
+                else
+                        error = errno;
         }
         freeaddrinfo(found);
-        return answers ? EXIT_OK :
-                         complain("no gateway answers at %s: %s; start one (sudo systemctl enable --now "
-                                  "tandem-http.socket), or say "
-                                  "with --url where it is",
-                                  url, strerror(error));
+        return *ret_fd >= 0 ? EXIT_OK :
+                              complain("no gateway answers at %s: %s; start one (%s), or say with --url where it is",
+                                       url, strerror(error), how_to_start_gateway(start, sizeof(start)));
+}
+
+/* The number in the first line of an answer, 0 where it is none of HTTP, or a negative errno. */
+static int read_http_status(int fd)
+{
+        char head[sizeof("HTTP/1.1 200")] = { 0 };
+        size_t n = 0;
+
+        while (n < sizeof(head) - 1) {
+                ssize_t got = recv(fd, head + n, sizeof(head) - 1 - n, 0);
+
+                if (got < 0 && errno == EINTR)
+                        continue;
+                if (got < 0)
+                        return -errno;
+                if (got == 0)
+                        return 0;
+                n += (size_t)got;
+        }
+        return strncmp(head, "HTTP/1.", 7) == 0 && head[8] == ' ' ? (int)strtoul(head + 9, NULL, 10) : 0;
+}
+
+/* Asks for the model with the agent's key. The answer's number, as read_http_status() tells it. */
+static int ask_for_model(int fd, const char *url, const char *model)
+{
+        const struct timeval patience = { .tv_sec = GATEWAY_SECONDS };
+        _cleanup_(buf_freep) struct buf b = { 0 };
+        ssize_t sent;
+
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+        buf_puts(&b, "GET /v1/models/");
+        for (const char *p = model; *p; p++)
+                buf_printf(&b, "%%%02X", (unsigned)(unsigned char)*p);
+        buf_printf(&b, " HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nAuthorization: Bearer ", strstr(url, "://") + 3);
+        buf_puts(&b, agent_key());
+        buf_puts(&b, "\r\n\r\n");
+        if (b.failed)
+                return -ENOMEM;
+        sent = send(fd, b.data, b.size, MSG_NOSIGNAL);
+        if (sent < 0)
+                return -errno;
+        return sent == (ssize_t)b.size ? read_http_status(fd) : -EAGAIN;
+}
+
+/* An agent whose server is not there, wants a key or lacks the model tries again and again for minutes, or does not say
+ * what is wrong. Over TLS, which this program does not speak, only the first of these is seen. */
+static int check_gateway(const char *url, const char *host, const char *port, const char *model)
+{
+        _cleanup_(closep) int fd = -1;
+        int answer;
+
+        for (const char *p = agent_key(); *p; p++)
+                if ((unsigned char)*p < ' ' || *p == 0x7f)
+                        return complain(KEY_VARIABLE " holds a control character, which no key has");
+        if (connect_gateway(url, host, port, &fd) != EXIT_OK)
+                return EXIT_FAILED;
+        if (strncmp(url, "https", 5) == 0)
+                return EXIT_OK;
+        answer = ask_for_model(fd, url, model);
+        if (answer == 200)
+                return EXIT_OK;
+        if (answer == 401)
+                return strcmp(agent_key(), NO_KEY) == 0 ?
+                               complain("the gateway at %s wants a key: set " KEY_VARIABLE, url) :
+                               complain("the gateway at %s wants another key than that in " KEY_VARIABLE, url);
+        if (answer == 404)
+                return complain("the gateway at %s has no model %s", url, term_safe(model));
+        if (answer == -EAGAIN)
+                return complain("the gateway at %s did not answer within %u s", url, GATEWAY_SECONDS);
+        if (answer < 0)
+                return complain("cannot ask the gateway at %s: %s", url, strerror(-answer));
+        if (answer == 0)
+                return complain("what listens at %s does not answer as a gateway does", url);
+        return complain("the gateway at %s answers %d when it is asked for the model %s; its log says why", url, answer,
+                        term_safe(model));
 }
 
 /* ---- printing and starting ---- */
@@ -306,7 +406,6 @@ static int print_launch(const struct launch *l, const struct agent *agent, const
 static int run_agent(const struct launch *l, const struct agent *agent, const char **more, size_t n_more)
 {
         _cleanup_(freep) char **argv = calloc(l->n_args + n_more + 2, sizeof(*argv));
-        const char *key = getenv(KEY_VARIABLE);
         size_t n = 0;
 
         if (!argv)
@@ -317,7 +416,7 @@ static int run_agent(const struct launch *l, const struct agent *agent, const ch
         for (size_t i = 0; i < n_more; i++)
                 argv[n++] = (char *)more[i];
         for (size_t i = 0; i < l->n_settings; i++) {
-                const char *value = l->settings[i].value ? l->settings[i].value : key && *key ? key : NO_KEY;
+                const char *value = l->settings[i].value ? l->settings[i].value : agent_key();
 
                 if (setenv(l->settings[i].name, value, 1) < 0)
                         return complain("no memory");
@@ -326,6 +425,13 @@ static int run_agent(const struct launch *l, const struct agent *agent, const ch
         if (errno == ENOENT)
                 return complain("%s is not installed: npm install -g %s", agent->name, agent->package);
         return complain("cannot start %s: %s", agent->name, strerror(errno));
+}
+
+static void warn_of_context(const struct launch *l, const struct agent *agent)
+{
+        if (l->context > 0 && l->context <= agent->prompt_tokens)
+                complain("%s has a context of %u tokens; %s's first prompt takes about %u", term_safe(l->model),
+                         l->context, agent->title, agent->prompt_tokens);
 }
 
 static int launch_agent(struct cli *cli, const struct launch_options *options, const char **words, unsigned n_words)
@@ -346,15 +452,16 @@ static int launch_agent(struct cli *cli, const struct launch_options *options, c
                 return args_usage_error("launch", "with --url a model has to be named: -m MODEL");
         l.model = options->model;
         if (!options->url) {
-                status = find_launch_model(cli, options->model, &found, &l.context);
+                status = find_launch_model(cli, options->model, &found, &l);
                 if (status == EXIT_OK && !found) /* it went while it was loaded */
                         status = complain("the daemon lists no such model any more (see `tandem models`)");
                 l.model = found;
         }
         if (status == EXIT_OK && options->run)
-                status = check_gateway(l.url, host, port);
+                status = check_gateway(l.url, host, port, l.model);
         if (status != EXIT_OK)
                 return status;
+        warn_of_context(&l, agent);
         agent->set_up(&l);
         status = l.failed     ? complain("no memory") :
                  options->run ? run_agent(&l, agent, words + 1, n_words - 1) :
@@ -412,7 +519,8 @@ const struct command command_launch = {
                  "the agent's own. No file is changed: settings hold for one run.\n"
                  "\n"
                  "The agent talks to tandem-http. Where that wants keys, set " KEY_VARIABLE " to one. Agents send "
-                 "long prompts: a model needs a context of 32768 tokens or more.",
+                 "long prompts: a model needs a context of 65536 tokens or more for Claude Code, 32768 for the "
+                 "others.",
         .examples = "  tandem launch claude\n"
                     "  tandem launch -m qwen3-4b --run opencode\n"
                     "  tandem launch --run codex -- exec 'say what this folder holds'",
