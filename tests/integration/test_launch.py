@@ -64,6 +64,7 @@ def hands_over(agent, got, url, model, key, context):
               "opencode: model")
         equal(provider["options"], {"baseURL": url + "/v1", "apiKey": "{env:TANDEM_API_KEY}"}, "opencode: gateway")
         equal(provider["models"][model].get("limit", {}).get("context"), context, "opencode: context")
+        check("reasoning" not in provider["models"][model], "opencode: tale cannot think", provider)
         return args
     toml, rest = "", list(args)
     while rest[:1] == ["-c"]:
@@ -180,13 +181,17 @@ def gateway_refuses():
 
 @test
 def what_the_model_can():
-    """A context that an agent's first prompt does not fit in is told."""
+    """A context that an agent's first prompt does not fit in is told; so is whether the model thinks."""
+    path = make_model("npu", "q8_0", arch="qwen3", chat="qwen3-thinking")
+    name = os.path.basename(path)[:-len(".gguf")]
     titles = {"claude": ("Claude Code", 33000), "codex": ("Codex", 15000), "opencode": ("opencode", 12000)}
-    with Daemon() as d:
+    with Daemon(models=(TALE, path)) as d:
         for agent, (title, tokens) in titles.items():
             r = d.cli("launch", "-m", "tale", agent, check_exit=0)
             equal(r.stderr.decode(), f"tandem: tale has a context of 4096 tokens; {title}'s first prompt takes about "
                                      f"{tokens}\n", agent)
+        text = d.cli("launch", "-m", name, "opencode", check_exit=0).stdout.decode()
+        check('"tool_call":true,"reasoning":true' in text, "a model that thinks", text)
         said = d.cli("help", "launch", check_exit=0).stdout.decode()
         check("65536 tokens or more for Claude Code, 32768 for the others" in " ".join(said.split()), "help", said)
 

@@ -31,6 +31,7 @@ struct setting {
 struct launch {
         const char *model, *url;
         uint32_t context; /* 0: not known */
+        bool thinks;      /* as far as it is known */
         struct setting settings[MAX_SETTINGS];
         size_t n_settings;
         char *args[MAX_SETTINGS]; /* in front of the caller's own */
@@ -135,7 +136,9 @@ static void set_up_opencode(struct launch *l)
                    "\"options\":{\"baseURL\":\"%s/v1\",\"apiKey\":\"{env:" KEY_VARIABLE "}\"},\"models\":{",
                    l->url);
         json_key(&b, l->model);
-        buf_puts(&b, "{\"tool_call\":true,\"reasoning\":true");
+        buf_puts(&b, "{\"tool_call\":true");
+        if (l->thinks)
+                buf_puts(&b, ",\"reasoning\":true");
         if (l->context > 0)
                 buf_printf(&b, ",\"limit\":{\"context\":%u,\"output\":%u}", l->context, l->context / 4);
         buf_puts(&b, "}}}}}");
@@ -183,6 +186,7 @@ static int list_launch_model(struct tandem *tandem, const char *name, char **ret
         if (found) {
                 *ret_name = strdup(found->name);
                 l->context = found->context;
+                l->thinks = strstr(found->capabilities, "thinking") != NULL;
                 copied = *ret_name != NULL;
         }
         tandem_model_list_free(list);
