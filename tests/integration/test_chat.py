@@ -172,6 +172,25 @@ def render_tools():
 
 
 @test
+def render_switches():
+    """The template's switches of thinking, among its variables, are --think."""
+    model, hi = make_model("npu", "q8_0", arch="qwen3", chat="qwen3"), [{"role": "user", "content": "Hi"}]
+    with Daemon(models=(model,), placement=None) as d:
+        off = rendered(d, {"messages": hi}, "--think", "off", model=model)
+        check(off != rendered(d, {"messages": hi}, model=model), "thinking is in the prompt", off)
+        for given in ({"enable_thinking": False}, {"thinking": False, "a": 1}, {"reasoning_effort": "none"}):
+            equal(rendered(d, {"messages": hi, "chat_template_kwargs": given}, model=model), off, given)
+        for given, more, part in (({"enable_thinking": 0}, (), b"this is to be true or false"),
+                                  ({"reasoning_effort": "some"}, (), b"this is to be none, minimal"),
+                                  ({"enable_thinking": True, "thinking": False}, (), b"says the opposite"),
+                                  ({"enable_thinking": True}, ("--think", "off"), b"says the opposite"),
+                                  ([1], (), b"chat-variables: ")):
+            r = d.cli("render", "-m", name_of(model), *more, check_exit=1, input=json.dumps(
+                {"messages": hi, "chat_template_kwargs": given}).encode())
+            check(part in r.stderr, given, r.stderr)
+
+
+@test
 def render_charged():
     """What a rendering holds is charged while it waits for its turn: a client cannot have many large ones at once."""
     slow = b"{% for i in range(1500) %}{% for k in 'xxxxxxxxxx' %}{% endfor %}{% endfor %}{{ messages[0].content[:9] }}"

@@ -22,9 +22,10 @@ struct render_chat {
         size_t n;
         char **strings; /* owned */
         size_t n_strings, capacity;
-        char *tools;      /* NULL: none */
-        char *variables;  /* of the template; NULL: none */
-        const char *from; /* in messages: the file's name, or "standard input" */
+        char *tools;       /* NULL: none */
+        char *variables;   /* of the template; NULL: none */
+        uint32_t thinking; /* what these say of it; 0: nothing */
+        const char *from;  /* in messages: the file's name, or "standard input" */
 };
 
 static void render_chat_deinit(struct render_chat *chat)
@@ -261,6 +262,74 @@ static int take_value(struct render_chat *chat, const char *name, char **ret)
         return *ret ? 0 : complain("no memory for the conversation");
 }
 
+static bool node_is_named(const struct render_chat *chat, uint32_t node, const char *name)
+{
+        size_t size = tdm_json_get(&chat->json, node)->key_size;
+
+        return strlen(name) == size && memcmp(name, tdm_json_key(&chat->json, node), size) == 0;
+}
+
+/* The variables that switch thinking are an option of the request's. As --think says them: */
+static int take_switch(struct render_chat *chat, uint32_t node)
+{
+        static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh" };
+        static const uint32_t levels[] = { TANDEM_THINKING_OFF,    TANDEM_THINKING_LOW,  TANDEM_THINKING_LOW,
+                                           TANDEM_THINKING_MEDIUM, TANDEM_THINKING_HIGH, TANDEM_THINKING_HIGH };
+        const struct tdm_json_node *n = tdm_json_get(&chat->json, node);
+        enum tdm_json_type type = node_type(chat, node);
+        uint32_t said = 0;
+
+        if (type == TDM_JSON_NULL)
+                return 0;
+        if (!node_is_named(chat, node, "reasoning_effort")) {
+                if (type != TDM_JSON_TRUE && type != TDM_JSON_FALSE)
+                        return refuse_node(chat, node, "this is to be true or false");
+                said = type == TDM_JSON_TRUE ? TANDEM_THINKING_ON : TANDEM_THINKING_OFF;
+        }
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(efforts) && said == 0 && type == TDM_JSON_STRING; i++)
+                if (strlen(efforts[i]) == n->text_size &&
+                    memcmp(efforts[i], tdm_json_text(&chat->json, node), n->text_size) == 0)
+                        said = levels[i];
+        if (said == 0)
+                return refuse_node(chat, node, "this is to be none, minimal, low, medium, high or xhigh");
+        if (chat->thinking != 0 && (chat->thinking == TANDEM_THINKING_OFF) != (said == TANDEM_THINKING_OFF))
+                return refuse_node(chat, node, "another variable, or --think, says the opposite of this");
+        chat->thinking = TDM_MAX(chat->thinking, said);
+        return 0;
+}
+
+static int take_variables(struct render_chat *chat)
+{
+        uint32_t object = tdm_json_member(&chat->json, 0, "chat_template_kwargs"), node;
+        struct tdm_json_buffer text = { 0 };
+        int r = 0;
+
+        if (node_type(chat, object) != TDM_JSON_OBJECT)
+                return take_value(chat, "chat_template_kwargs", &chat->variables);
+        for (node = tdm_json_get(&chat->json, object)->first; node != TDM_JSON_NONE && r == 0;
+             node = tdm_json_get(&chat->json, node)->next) {
+                if (node_is_named(chat, node, "enable_thinking") || node_is_named(chat, node, "thinking") ||
+                    node_is_named(chat, node, "reasoning_effort")) {
+                        r = take_switch(chat, node);
+                        continue;
+                }
+                tdm_json_write(&text, text.size > 0 ? "," : "{", 1);
+                tdm_json_write_string(&text, tdm_json_key(&chat->json, node),
+                                      tdm_json_get(&chat->json, node)->key_size);
+                tdm_json_write(&text, ":", 1);
+                tdm_json_print(&chat->json, node, &text);
+        }
+        if (r == 0 && text.size > 0)
+                tdm_json_write(&text, "}", 2);
+        if (r == 0 && text.failed)
+                r = complain("no memory for the conversation");
+        if (r == 0)
+                chat->variables = text.data;
+        else
+                free(text.data);
+        return r;
+}
+
 /* The tree's root is node 0. */
 static int take_conversation(struct render_chat *chat)
 {
@@ -288,7 +357,7 @@ static int take_conversation(struct render_chat *chat)
                 r = take_message(chat, item, i++);
         if (r == 0 && !bare)
                 r = take_value(chat, "tools", &chat->tools);
-        return r == 0 && !bare ? take_value(chat, "chat_template_kwargs", &chat->variables) : r;
+        return r == 0 && !bare ? take_variables(chat) : r;
 }
 
 static int print_rendered_json(const struct tandem_rendered *rendered)
@@ -350,7 +419,7 @@ static int render_conversation(struct cli *cli, const struct render_options *giv
         options.n_chat = chat->n;
         options.tools = chat->tools;
         options.chat_variables = chat->variables;
-        options.thinking = (enum tandem_thinking)given->thinking;
+        options.thinking = (enum tandem_thinking)chat->thinking;
         for (;;) {
                 options.model = cli_model(tandem, given->model);
                 if (tandem_render(tandem, &options, &rendered, &err) == TANDEM_OK)
@@ -375,6 +444,7 @@ static int run_render(struct cli *cli, int argc, char **argv)
 
         if (cli_parse(cli, &command_render, argc, argv, &given, &file, 1, &n, &status))
                 return status;
+        chat.thinking = given.thinking;
         chat.from = strcmp(file, "-") == 0 ? "standard input" : file;
         if (term_stdin_tty && strcmp(file, "-") == 0)
                 return args_usage_error(argv[0], "there is no conversation (give a file, or one in standard input)");
@@ -407,7 +477,8 @@ const struct command command_render = {
                 "Prints the prompt that a model's own chat template makes of a conversation. Nothing is generated. The "
                 "conversation is a JSON object {\"messages\": […], \"tools\": […]} as OpenAI's API has it, or the "
                 "list of messages alone, in FILE or in standard input. The object may have \"chat_template_kwargs\", "
-                "variables of the template. A model that cannot have such a chat refuses it "
+                "variables of the template; enable_thinking, thinking and reasoning_effort there are --think. A model "
+                "that cannot have such a chat refuses it "
                 "here too.\n\n"
                 "On a terminal the template's own text is dim and the conversation's is bold. With --json the answer "
                 "is "
