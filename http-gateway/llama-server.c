@@ -13,6 +13,16 @@ static const struct tandem_model *default_model(const struct tandem_model_list *
         return list->n_models > 0 ? list->models[0] : NULL;
 }
 
+/* The one that ?model= names, else the default one. NULL: the exchange is answered, since there is none. */
+static const struct tandem_model *asked_model(struct exchange *x, const struct tandem_model_list *list)
+{
+        const struct tandem_model *m = x->arg[0] ? find_model(list, x->arg) : default_model(list);
+
+        if (!m)
+                fail_no_model(x, x->arg);
+        return m;
+}
+
 /* The daemon shows root the jobs of all users. */
 static bool job_is_own(const struct exchange *x, const struct tandem_job_info *job)
 {
@@ -30,13 +40,11 @@ static unsigned count_own(const struct exchange *x, const struct tandem_job_list
 
 static void answer_props(struct exchange *x, struct ask *ask)
 {
-        const struct tandem_model *m = default_model(ask->models);
+        const struct tandem_model *m = asked_model(x, ask->models);
         unsigned n = count_own(x, ask->jobs);
 
-        if (!m) {
-                fail_no_model(x, "");
+        if (!m)
                 return;
-        }
         exchange_answer_json(x, 200,
                              json_pack("{s:{s:I}, s:i, s:s, s:s+, s:{s:b, s:b}, s:s+}", "default_generation_settings",
                                        "n_ctx", (json_int_t)m->context, "total_slots", (int)TDM_MAX(n, 1u),
@@ -59,20 +67,38 @@ static json_t *slot_json(const struct ask *ask, const struct tandem_job_info *jo
 
 static void answer_slots(struct exchange *x, struct ask *ask)
 {
-        json_t *slots = json_array();
+        const struct tandem_model *m = x->arg[0] ? asked_model(x, ask->models) : NULL;
+        json_t *slots;
 
+        if (x->arg[0] && !m)
+                return;
+        slots = json_array();
         for (size_t i = 0; i < ask->jobs->n_jobs; i++)
-                if (job_is_own(x, ask->jobs->jobs[i]))
+                if (job_is_own(x, ask->jobs->jobs[i]) &&
+                    (!m || find_model(ask->models, ask->jobs->jobs[i]->model) == m))
                         json_array_append_new(slots, slot_json(ask, ask->jobs->jobs[i], (int)json_array_size(slots)));
         exchange_answer_json(x, 200, slots);
 }
 
+/* The query's model becomes the exchange's arg: these paths have no other. */
+static void ask_of_model(struct exchange *x, void (*answered)(struct exchange *x, struct ask *ask))
+{
+        const char *model = MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, "model");
+
+        if (model && strlen(model) >= sizeof(x->arg)) {
+                fail_no_model(x, model);
+                return;
+        }
+        snprintf(x->arg, sizeof(x->arg), "%s", model ? model : "");
+        exchange_ask(x, ASK_MODELS | ASK_JOBS, NULL, NULL, 0, 0, answered);
+}
+
 void llama_props(struct exchange *x)
 {
-        exchange_ask(x, ASK_MODELS | ASK_JOBS, NULL, NULL, 0, 0, answer_props);
+        ask_of_model(x, answer_props);
 }
 
 void llama_slots(struct exchange *x)
 {
-        exchange_ask(x, ASK_MODELS | ASK_JOBS, NULL, NULL, 0, 0, answer_slots);
+        ask_of_model(x, answer_slots);
 }

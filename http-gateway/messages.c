@@ -266,7 +266,7 @@ int request_take_logit_bias(struct generation_request *r, struct failure *f)
         r->logit_bias = strndup(list.data, list.size);
         buffer_free(&list);
         if (!r->logit_bias)
-                return failure_set(f, 500, "internal_error", NULL, "out of memory");
+                return failure_set(f, 503, "no_memory", NULL, "no memory for this request");
         r->options.logit_bias = r->logit_bias;
         return 0;
 }

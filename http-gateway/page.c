@@ -33,7 +33,7 @@ void page_root(struct exchange *x)
                 return;
         }
         if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
-                const struct failure f = { .status = 500, .code = "internal_error", .message = "no random numbers" };
+                const struct failure f = { .status = 500, .code = "internal", .message = "no random numbers" };
 
                 exchange_fail(x, &f);
                 return;

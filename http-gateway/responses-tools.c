@@ -132,7 +132,9 @@ static int tool_take(struct tools_writer *w, const json_t *space, const json_t *
                                    where, type);
         snprintf(member, sizeof(member), "%s.name", where);
         if (json_string_length(json_get(tool, "name")) == 0)
-                return failure_set(f, 400, "missing_required_parameter", member, "'%s' is missing or no text", member);
+                return failure_set(f, 400, "missing_required_parameter", member, "'%s' is missing or no text%s", member,
+                                   json_get(tool, "function") ? " (name stands beside type here, not in function)" :
+                                                                "");
         if (strcmp(type, "custom") == 0)
                 return custom_take(w, tool, f);
         if (strcmp(type, "namespace") == 0)

@@ -128,6 +128,8 @@ def asked_for():
                            ({"include": ["message.output_text.logprobs"]}, "'include[0]' cannot be taken"),
                            ({"tools": [{"type": "local_shell"}]}, "'tools[0]' is a tool of type 'local_shell'"),
                            ({"tools": [{"type": "function"}]}, "'tools[0].name' is missing or no text"),
+                           ({"tools": [{"type": "function", "function": {"name": "f"}}]},
+                            "'tools[0].name' is missing or no text (name stands beside type here, not in function)"),
                            ({"tools": ["look"]}, "'tools[0]' is a tool of type ''"),
                            ({"tools": [dict(TOOLS[3], tools=TOOLS[1:2])]}, "'tools[0].tools[0]' is a tool of type"),
                            ({"tools": [dict(TOOLS[2], format={"type": "grammar", "x": 1})]}, "format.x"),
