@@ -287,7 +287,7 @@ static int take_rest(struct generation_request *r, struct failure *f)
 {
         double keep_s;
 
-        if (request_take_think(r, f) != 0 || take_options(r, f) != 0 ||
+        if (request_take_think(r, f) != 0 || request_take_template_kwargs(r, f) != 0 || take_options(r, f) != 0 ||
             (!r->options.json_schema && request_take_ollama_format(r, f) != 0) ||
             take_keep_alive(json_get(r->json, "keep_alive"), &keep_s, f) != 0)
                 return f->status;

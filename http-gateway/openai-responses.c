@@ -437,7 +437,8 @@ static int take_response(struct generation_request *r, struct failure *f)
 {
         if (request_take_model(r, f) != 0 || responses_take_input(r, f) != 0 ||
             request_take_speculation(r, r->json, "", f) != 0 || request_take_nested_format(r, "text", f) != 0 ||
-            responses_take_tools(r, f) != 0 || responses_take_rest(r, f) != 0 || request_take_reasoning(r, f) != 0)
+            responses_take_tools(r, f) != 0 || responses_take_rest(r, f) != 0 ||
+            request_take_openai_effort(r, f) != 0 || request_take_template_kwargs(r, f) != 0)
                 return f->status;
         openai_take_sampling(r);
         r->options.max_tokens = (uint32_t)json_get_integer(r->json, "max_output_tokens", 0);

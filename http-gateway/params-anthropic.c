@@ -10,7 +10,7 @@
                 HONOURED("tools", PARAM_ARRAY, 0, 0, "custom ones; not with a format"),                                \
                 HONOURED("tool_choice", PARAM_OBJECT, 0, 0, "auto, any, tool, none; disable_parallel_tool_use"),       \
                 HONOURED("thinking", PARAM_OBJECT, 0, 0, "enabled, adaptive, disabled; none: not told"),               \
-                REFUSED("mcp_servers", NEUTRAL_EMPTY, OWN_TOOLS),                                                      \
+                TEMPLATE_KWARGS, REFUSED("mcp_servers", NEUTRAL_EMPTY, OWN_TOOLS),                                     \
                 HONOURED("output_config", PARAM_OBJECT, 0, 0, "`format`: json_schema; `effort`"),                      \
                 HONOURED("output_format", PARAM_OBJECT, 0, 0, "the older form of output_config"),                      \
                 HONOURED("context_management", PARAM_OBJECT, 0, 0, "`edits`: clear_thinking; else refused"),           \

@@ -18,6 +18,7 @@ static const struct param ollama_chat_rows[] = {
         OLLAMA_COMMON,
         HONOURED("messages", PARAM_ARRAY, 0, 0, "none: load the model"),
         HONOURED("tools", PARAM_ARRAY, 0, 0, "functions; not with a format"),
+        TEMPLATE_KWARGS,
 };
 TABLE(params_ollama_chat, "POST /api/chat", "", ollama_chat_rows);
 

@@ -43,7 +43,8 @@ static const struct param chat_rows[] = {
         REFUSED("prediction", NEUTRAL_EMPTY, "a predicted output is not supported"),
         HONOURED("reasoning_effort", PARAM_STRING, 0, 0, "as the template has it; none, minimal to xhigh"),
         HONOURED("reasoning_budget", PARAM_INTEGER, -1, MAX_TOKENS, "an extension; thoughts end there; -1; 0: none"),
-        HONOURED("chat_template_kwargs", PARAM_OBJECT, 0, 0, "an extension; variables of the chat template"),
+        HONOURED("reasoning", PARAM_OBJECT, 0, 0, "an extension; as on /v1/responses"),
+        TEMPLATE_KWARGS,
         REFUSED("verbosity", NEUTRAL_EMPTY | NEUTRAL_MEDIUM, "no model has this"),
         REFUSED("web_search_options", NEUTRAL_EMPTY, "nothing is searched"),
 };
@@ -108,6 +109,8 @@ static const struct param response_rows[] = {
         HONOURED("tool_choice", PARAM_ANY, 0, 0, "auto, none, required, or a tool by type and name"),
         REFUSED("truncation", NEUTRAL_DISABLED, "a prompt is never shortened"),
         HONOURED("reasoning", PARAM_OBJECT, 0, 0, "`effort`: none, minimal to xhigh"),
+        HONOURED("reasoning_effort", PARAM_STRING, 0, 0, "an extension; the same as `reasoning.effort`"),
+        TEMPLATE_KWARGS,
         HONOURED("include", PARAM_ARRAY, 0, 0, "`reasoning.encrypted_content`; what never comes is harmless"),
         REFUSED("background", NEUTRAL_FALSE, "an answer lives as long as its connection"),
         REFUSED("top_logprobs", NEUTRAL_ZERO, "alternatives are not reported yet"),
@@ -126,7 +129,7 @@ static const struct param reasoning_rows[] = {
         HARMLESS("summary", "thoughts are given whole"),
         HARMLESS("generate_summary", "thoughts are given whole"),
 };
-TABLE(params_reasoning, "`reasoning` of /v1/responses", "reasoning.", reasoning_rows);
+TABLE(params_reasoning, "`reasoning` of OpenAI's APIs", "reasoning.", reasoning_rows);
 
 static const struct param reasoning_item_rows[] = {
         HONOURED("type", PARAM_STRING, 0, 0, "reasoning"),

@@ -40,4 +40,8 @@
                 HONOURED("draft", PARAM_STRING, 0, 0, "an extension; the model that guesses"),                         \
                 HONOURED("draft_max", PARAM_INTEGER, 0, 16, "an extension; guesses in a step; 0: as configured")
 
+/* Every API that applies a chat template to messages has it. */
+#define TEMPLATE_KWARGS                                                                                                \
+        HONOURED("chat_template_kwargs", PARAM_OBJECT, 0, 0, "an extension; variables of the chat template")
+
 #endif

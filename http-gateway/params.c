@@ -50,7 +50,6 @@ static const char *const meaningful[] = {
         "beam_width",
         "best_of",
         "chat_template",
-        "chat_template_kwargs",
         "continue_final_message",
         "documents",
         "dry_multiplier",
@@ -106,7 +105,6 @@ static const char *const meaningful[] = {
         "suffix",
         "system",
         "temperature",
-        "thinking",
         "tool_choice",
         "tools",
         "top_a",
@@ -121,6 +119,16 @@ static const char *const meaningful[] = {
         "web_search_options",
         "xtc_probability",
 };
+
+/* What other servers take at the top of a body to switch thinking. `false` and 0 are another answer, too. */
+static const char *const switches[] = {
+        "chat_template_kwargs",   "enable_thinking", "reasoning", "reasoning_budget",
+        "reasoning_effort",       "think",           "thinking",  "thinking_budget",
+        "thinking_budget_tokens",
+};
+
+/* What a table may have in their place. */
+static const char *const own_switches[] = { "reasoning_effort", "reasoning_budget", "thinking", "think" };
 
 /* "text", {"type":"text"} with nothing else, ["text"], and for /v1/responses {"format":{"type":"text"}}. */
 static bool says(const json_t *value, const char *word)
@@ -240,6 +248,35 @@ static void write_names(const struct param_table *table, char *to, size_t size)
                                                  table->params[i].name);
 }
 
+static const struct param *find_param(const struct param_table *table, const char *key)
+{
+        for (size_t i = 0; i < table->n; i++)
+                if (strcmp(table->params[i].name, key) == 0)
+                        return &table->params[i];
+        return NULL;
+}
+
+/* {}, or an object in which all is null, asks for nothing. */
+static int check_switch(const struct param_table *table, const char *key, const json_t *value, struct failure *f)
+{
+        static const struct param none = { .neutral = 0 };
+        char names[120] = "";
+        size_t used = 0;
+
+        if (is_hollow(&none, value))
+                return 0;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(own_switches); i++)
+                if (find_param(table, own_switches[i]))
+                        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s'%s'", used ? ", " : "",
+                                                 own_switches[i]);
+        if (used == 0)
+                return failure_set(f, 400, "unsupported_parameter", key,
+                                   "'%s' cannot be taken: %s applies no chat template that it could switch", key,
+                                   table->title);
+        return failure_set(f, 400, "unsupported_parameter", key, "'%s' cannot be taken; send what %s has for it: %s",
+                           key, table->title, names);
+}
+
 static int check_unknown(const struct param_table *table, const char *key, const json_t *value,
                          struct params_warnings *warnings, struct failure *f)
 {
@@ -259,16 +296,11 @@ static int check_unknown(const struct param_table *table, const char *key, const
                                            "'%.90s' cannot be taken: %s has nothing like it, and the answer would be "
                                            "another one without it",
                                            key, table->title);
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(switches); i++)
+                if (strcmp(switches[i], key) == 0)
+                        return check_switch(table, key, value, f);
         add_warning(warnings, "", key);
         return 0;
-}
-
-static const struct param *find_param(const struct param_table *table, const char *key)
-{
-        for (size_t i = 0; i < table->n; i++)
-                if (strcmp(table->params[i].name, key) == 0)
-                        return &table->params[i];
-        return NULL;
 }
 
 /* What a harmless object holds has to be known, and its values change nothing. */

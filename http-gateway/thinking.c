@@ -37,11 +37,36 @@ int request_take_effort(struct generation_request *r, const json_t *effort, cons
                            name);
 }
 
+/* An effort beside what the request has said already: the two have to agree. */
+static int take_other_effort(struct generation_request *r, const json_t *effort, const char *name, struct failure *f)
+{
+        const enum tandem_thinking said = r->options.thinking;
+        const char *said_name = r->thinking_name;
+
+        if (request_take_effort(r, effort, name, f) != 0)
+                return f->status;
+        if (said == TANDEM_THINKING_AUTO || said == r->options.thinking ||
+            (said == TANDEM_THINKING_ON && r->options.thinking != TANDEM_THINKING_OFF))
+                return 0;
+        return failure_set(f, 400, "invalid_value", name, "'%s' contradicts '%s'", name, said_name);
+}
+
+int request_take_openai_effort(struct generation_request *r, struct failure *f)
+{
+        const json_t *reasoning = json_get(r->json, "reasoning");
+
+        if (reasoning && params_check(&params_reasoning, reasoning, &r->warnings, f) != 0)
+                return f->status;
+        if (request_take_effort(r, json_get(r->json, "reasoning_effort"), "reasoning_effort", f) != 0)
+                return f->status;
+        return take_other_effort(r, json_get(reasoning, "effort"), "reasoning.effort", f);
+}
+
 int request_take_chat_thinking(struct generation_request *r, struct failure *f)
 {
         json_int_t budget = json_get_integer(r->json, "reasoning_budget", -1);
 
-        if (request_take_effort(r, json_get(r->json, "reasoning_effort"), "reasoning_effort", f) != 0)
+        if (request_take_openai_effort(r, f) != 0)
                 return f->status;
         if (budget >= 0)
                 r->thinking_name = "reasoning_budget";
@@ -73,16 +98,12 @@ static int take_switch(struct generation_request *r, const json_t *value, struct
 
 int request_take_template_kwargs(struct generation_request *r, struct failure *f)
 {
-        const json_t *given = json_get(r->json, "chat_template_kwargs"), *effort = json_get(given, "reasoning_effort"),
-                     *other = json_get(r->json, "reasoning_effort");
+        const json_t *given = json_get(r->json, "chat_template_kwargs");
         struct buffer text = { 0 };
         const char *key;
         json_t *value;
 
-        if (effort && other && !json_equal((json_t *)(uintptr_t)effort, (json_t *)(uintptr_t)other))
-                return failure_set(f, 400, "invalid_value", "chat_template_kwargs",
-                                   "'chat_template_kwargs' contradicts 'reasoning_effort'");
-        if (effort && request_take_effort(r, effort, "chat_template_kwargs", f) != 0)
+        if (take_other_effort(r, json_get(given, "reasoning_effort"), "chat_template_kwargs", f) != 0)
                 return f->status;
         json_object_foreach((json_t *)(uintptr_t)given, key, value)
         {
@@ -104,17 +125,6 @@ int request_take_template_kwargs(struct generation_request *r, struct failure *f
         buffer_add_text(&text, "}");
         r->options.chat_variables = request_keep_text(r, &text);
         return r->options.chat_variables ? 0 : failure_set(f, 503, "no_memory", NULL, "no memory for this request");
-}
-
-int request_take_reasoning(struct generation_request *r, struct failure *f)
-{
-        const json_t *reasoning = json_get(r->json, "reasoning");
-
-        if (!reasoning)
-                return 0;
-        if (params_check(&params_reasoning, reasoning, &r->warnings, f) != 0)
-                return f->status;
-        return request_take_effort(r, json_get(reasoning, "effort"), "reasoning.effort", f);
 }
 
 /* Clients send an effort to every model. So it says how much is thought where thinking is asked for, and asks for
@@ -170,7 +180,11 @@ static int take_anthropic_switch(struct generation_request *r, struct failure *f
 
 int request_take_anthropic_thinking(struct generation_request *r, struct failure *f)
 {
-        return take_anthropic_switch(r, f) != 0 ? f->status : take_anthropic_effort(r, f);
+        if (take_anthropic_switch(r, f) != 0 || request_take_template_kwargs(r, f) != 0 ||
+            take_anthropic_effort(r, f) != 0)
+                return f->status;
+        r->with_thinking |= r->options.thinking >= TANDEM_THINKING_ON;
+        return 0;
 }
 
 int request_take_think(struct generation_request *r, struct failure *f)

@@ -7,9 +7,10 @@
 
 /* OpenAI's words: none, minimal, low, medium, high, xhigh. name: the parameter's, in messages. */
 int request_take_effort(struct generation_request *r, const json_t *effort, const char *name, struct failure *f);
-/* `reasoning_effort` and `reasoning_budget` of /v1/chat/completions, `reasoning` of /v1/responses. */
+/* `reasoning_effort` and `reasoning`, which /v1/chat/completions and /v1/responses both take. */
+int request_take_openai_effort(struct generation_request *r, struct failure *f);
+/* The same, and `reasoning_budget`, of /v1/chat/completions. */
 int request_take_chat_thinking(struct generation_request *r, struct failure *f);
-int request_take_reasoning(struct generation_request *r, struct failure *f);
 /* `chat_template_kwargs`: the switch for thinking, and other variables of the template. Behind the above. */
 int request_take_template_kwargs(struct generation_request *r, struct failure *f);
 /* Anthropic's `thinking`: {"type": "enabled", "budget_tokens": N}, adaptive, disabled. */

@@ -102,7 +102,7 @@ def parameters():
             messages=HI + [{"role": "assistant", "content": [dict(use, **p)]}, {"role": "user", "content": [result]}])),
         "A block tool_result": ("/v1/messages", called, lambda b, p: b.update(
             messages=HI + [{"role": "assistant", "content": [use]}, {"role": "user", "content": [dict(result, **p)]}])),
-        "`reasoning` of /v1/responses": ("/v1/responses", {"model": "tale", "input": "x", "max_output_tokens": 1},
+        "`reasoning` of OpenAI's APIs": ("/v1/responses", {"model": "tale", "input": "x", "max_output_tokens": 1},
                                          lambda b, p: b.update(reasoning=p)),
         "`thinking` of Anthropic's API": ("/v1/messages", chat, lambda b, p: b.update(
             thinking=dict({"type": "adaptive"}, **p))),

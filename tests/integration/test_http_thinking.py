@@ -82,6 +82,61 @@ def asked_for():
 
 
 @test
+def asked_for_by_variables():
+    """chat_template_kwargs switches thinking on each API that takes messages, and agrees with the API's own switch."""
+    own = {CHAT: {"reasoning_effort": "none"}, RESPONSES: {"reasoning": {"effort": "none"}},
+           MESSAGES: {"thinking": {"type": "disabled"}}, OLLAMA: {"think": False}}
+    with FakeDaemon(TOKENS) as fake, Gateway(fake) as g:
+        for path, off in own.items():
+            for given, want in (({}, "AUTO"), ({"enable_thinking": False}, "OFF"), ({"thinking": False}, "OFF"),
+                                ({"enable_thinking": True}, "ON"), ({"reasoning_effort": "low"}, "LOW")):
+                equal(asked(fake, g, path, chat_template_kwargs=given), ("THINKING_" + want, 0), f"{path}, {given}")
+            equal(asked(fake, g, path, chat_template_kwargs={"enable_thinking": False}, **off), ("THINKING_OFF", 0),
+                  f"{path}: both, agreed")
+            for given in ({"enable_thinking": True}, {"reasoning_effort": "high"}):
+                said = refused(g, path, chat_template_kwargs=given, **off)
+                check("'chat_template_kwargs' contradicts" in said, f"{path} with {given}", said)
+            asked(fake, g, path, chat_template_kwargs={"a": {"b": [1.5]}})
+            equal(json.loads(fake.asked[-1]["chat_variables"]), {"a": {"b": [1.5]}}, f"{path}: another variable")
+        blocks = g.post(MESSAGES, body_of(MESSAGES, chat_template_kwargs={"enable_thinking": True}))["content"]
+        equal([b["type"] for b in blocks], ["thinking", "text"], "thoughts are told to whom asked for them")
+        equal([b["type"] for b in g.post(MESSAGES, body_of(MESSAGES))["content"]], ["text"], "and to no other")
+
+
+@test
+def switches_of_others():
+    """Another API's switch of thinking is never ignored: it is honoured, or refused with what to send in its place."""
+    raw = {"prompt": "x", "stream": False}
+    bodies = {"/v1/completions": raw, "/api/generate": raw}
+    with FakeDaemon(TOKENS) as fake, Gateway(fake) as g:
+        for more, want in (({"reasoning": {"effort": "high"}}, "HIGH"), ({"reasoning_effort": "none"}, "OFF"),
+                           ({"reasoning": {"effort": "low"}, "reasoning_effort": "minimal"}, "LOW"),
+                           ({"reasoning": {"effort": None}, "reasoning_effort": "high"}, "HIGH")):
+            for path in (CHAT, RESPONSES):
+                equal(asked(fake, g, path, **more), ("THINKING_" + want, 0), f"{path}, {more}")
+        for path in (CHAT, RESPONSES):
+            said = refused(g, path, reasoning={"effort": "low"}, reasoning_effort="high")
+            equal(said, "'reasoning.effort' contradicts 'reasoning_effort'", path)
+        names = {"chat_template_kwargs", "enable_thinking", "reasoning", "reasoning_budget", "reasoning_effort",
+                 "think", "thinking", "thinking_budget", "thinking_budget_tokens"}
+        for path, taken, instead in (
+                (CHAT, {"chat_template_kwargs", "reasoning", "reasoning_budget", "reasoning_effort"},
+                 "'reasoning_effort', 'reasoning_budget'"),
+                (RESPONSES, {"chat_template_kwargs", "reasoning", "reasoning_effort"}, "'reasoning_effort'"),
+                (MESSAGES, {"chat_template_kwargs", "thinking"}, "'thinking'"),
+                (OLLAMA, {"chat_template_kwargs", "think"}, "'think'"), ("/api/generate", {"think"}, "'think'"),
+                ("/v1/completions", set(), "no chat template")):
+            for name in sorted(names - taken):
+                body = dict(bodies.get(path) or body_of(path), model="tale")
+                for value in (False, True, 0, 99, "none", "high", {"enable_thinking": False}, {"a": None, "b": 0}, []):
+                    status, _, data = g.request("POST", path, dict(body, **{name: value}))
+                    check(status == 400 and f"'{name}' cannot be taken" in data.decode() and
+                          instead in data.decode(), f"{path} with {name}={value}", data)
+                for value in (None, {}, {"effort": None}):
+                    g.post(path, dict(body, **{name: value}))
+
+
+@test
 def told():
     """In whole answers and in streams, and counted."""
     with FakeDaemon(TOKENS, thinking_tokens=2) as fake, Gateway(fake) as g:

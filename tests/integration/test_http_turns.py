@@ -204,16 +204,27 @@ def cached_answer():
 @test
 def props():
     """The default model's context, one's own jobs and no other's, and no path."""
-    with Daemon(placement=None) as d, Gateway(d) as g:
+    with Daemon(models=(TALE, SPROUT), placement=None) as d, Gateway(d) as g:
         g.post(CHAT, body_of(CHAT, ASK, 1))
         got = g.get("/props")
         model = next(m for m in d.status()["models"] if m["name"] == "tale")
+        equal(g.get("/props?model=tale"), got, "the default model by its name")
+        g.post(CHAT, dict(body_of(CHAT, ASK, 1), model="sprout"))
+        other = next(m for m in d.status()["models"] if m["name"] == "sprout")
+        named = g.get("/props?model=sprout")
+        equal((named["default_generation_settings"]["n_ctx"], named["model_alias"]), (other["context"], "sprout"),
+              "another model")
+        for path in ("/props?model=ghost", "/slots?model=ghost", "/props?model=" + "x" * 300):
+            error = g.get(path, 404)["error"]
+            equal((error["code"], error["param"]), ("model_not_found", "model"), path[:20])
         equal((got["default_generation_settings"]["n_ctx"], got["model_alias"], got["model_path"]),
               (model["context"], "tale", "tale.gguf"), "props")
         equal((g.get("/slots"), got["total_slots"]), ([], 1), "nothing runs")
         job = d.start_job(prompt=PROMPT, n=3000)
         job.until(2)
         slot, = g.get("/slots")
+        equal([[s["id_task"] for s in g.get(f"/slots?model={m}")] for m in ("tale", "sprout")], [[slot["id_task"]], []],
+              "the jobs of one model")
         equal((slot["model"], slot["is_processing"], slot["n_ctx"]), ("tale", True, model["context"]), "a job")
         check(slot["next_token"][0]["n_decoded"] >= 2 and slot["n_prompt_tokens"] > 0, "how far it is", slot)
         with open(os.path.join(d.dir, "keys"), "w") as f:
@@ -276,6 +287,16 @@ def variables():
         plain = tokens()
         equal(tokens(no_such=1), plain, "what the template does not read")
         check(tokens(enable_thinking=False) > plain, "the switch is in the prompt")
+        for path, n in (("/v1/messages/count_tokens", lambda a: a["input_tokens"]),
+                        ("/v1/responses", lambda a: a["usage"]["input_tokens"]),
+                        ("/api/chat", lambda a: a["prompt_eval_count"])):
+            body = {"model": name, **({"input": ASK} if path == "/v1/responses" else
+                                      {"messages": ASK}),
+                    **({"stream": False, "options": {"num_predict": 1}} if path == "/api/chat" else {})}
+            body.update({"max_output_tokens": 1} if path == "/v1/responses" else {})
+            equal(n(g.post(path, body)), plain, path)
+            equal(n(g.post(path, dict(body, chat_template_kwargs={"enable_thinking": False}))),
+                  tokens(enable_thinking=False), f"{path}: the switch is in the prompt")
         for given in ({"messages": []}, {"bos_token": "x"}, {"x": "y" * 70000}):
             error = tokens(400, **given)
             equal(error["param"], "chat_template_kwargs", str(given)[:40])
