@@ -106,8 +106,8 @@ static int take_key(struct config *c, char *line, unsigned number, struct tdm_er
         if (strtok(NULL, " \t\r\n"))
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a line is KEY or NAME KEY", c->key_file, number);
         if (strlen(key) < 8 || strlen(key) >= MAX_KEY_BYTES)
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a key has 8 to %u bytes", c->key_file, number,
-                                     MAX_KEY_BYTES - 1);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a key has 8 to %u bytes, this one has %zu",
+                                     c->key_file, number, MAX_KEY_BYTES - 1, strlen(key));
         if (c->n_keys == MAX_KEYS)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: more than %u keys", c->key_file, MAX_KEYS);
         for (unsigned i = 0; i < c->n_keys; i++)
@@ -196,8 +196,8 @@ static int take_peer(struct config *c, char *line, unsigned number, struct tdm_e
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a line is http://ADDRESS:PORT [KEY]", c->peer_file,
                                      number);
         if (key && (strlen(key) < 8 || strlen(key) >= MAX_KEY_BYTES))
-                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a key has 8 to %u bytes", c->peer_file, number,
-                                     MAX_KEY_BYTES - 1);
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s:%u: a key has 8 to %u bytes, this one has %zu",
+                                     c->peer_file, number, MAX_KEY_BYTES - 1, strlen(key));
         if (c->n_peers == MAX_PEERS)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: more than %u peers", c->peer_file, MAX_PEERS);
         p = &c->peers[c->n_peers];

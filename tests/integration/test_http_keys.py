@@ -232,7 +232,9 @@ def key_files():
                   r.stdout)
         for text, why in (("alice sk-alice-1\nbob sk-alice-1\n", "keys:2: this key stands in the file twice"),
                           ("x" * 64 + " sk-alice-1\n", "at most 63"), ("\u00e4 sk-alice-1\n", "printing ASCII"),
-                          ("a" + " " * 1100 + "sk-alice-1\n", "too long"), ("a short\n", "8 to 255"),
+                          ("a" + " " * 1100 + "sk-alice-1\n", "too long"),
+                          ("me sk-test\n", "keys:1: a key has 8 to 255 bytes, this one has 7"),
+                          ("b" * 256, "a key has 8 to 255 bytes, this one has 256"),
                           ("a b sk-alice-1\n", "KEY or NAME KEY"), ("# none\n", "holds no key")):
             r = start(key_file(d, text))
             check(r.returncode == 2 and why in r.stdout, text[:40], r.stdout)

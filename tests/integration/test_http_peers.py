@@ -405,7 +405,7 @@ def files():
         for path, why in ((open_file, "can be read by others"), (peers_file(d), "holds no peer"),
                           (peers_file(d, "https://127.0.0.1:1"), "a line is http"),
                           (peers_file(d, "http://box.example:1"), "names are not looked up"),
-                          (peers_file(d, "http://127.0.0.1:1 short"), "a key has 8"),
+                          (peers_file(d, "http://127.0.0.1:1 short"), "a key has 8 to 255 bytes, this one has 5"),
                           (peers_file(d, "http://127.0.0.1:1 key-0123456 more"), "a line is http"),
                           (peers_file(d, *[f"http://127.0.0.1:{i}" for i in range(1, 10)]), "more than 8"),
                           (os.path.join(d.dir, "none"), "cannot read")):
