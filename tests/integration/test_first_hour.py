@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
@@ -95,6 +97,46 @@ def the_first_command():
             daemon.send_signal(signal.SIGTERM)
             equal(daemon.wait(30 * SLOW), 0, "its end, as README's kill %1")
             daemon.stderr.close()
+
+
+@test
+def ways_to_use_it():
+    """README's commands that try the gateway in a build folder, where no daemon runs before: clients get an answer."""
+    with open(os.path.join(TREE, "README.md")) as f:
+        section = f.read().split("\n## Ways to use it\n")[1].split("\n## ")[0]
+    more = {"tandemd": ["--bus", "none"], "tandem-http": ["--listen", "127.0.0.1:0"]}  # other tests run beside this one
+    running = []
+    with tempfile.TemporaryDirectory() as home:
+        log = os.path.join(home, "log")
+        try:
+            for command in re.findall(r"`build/bin/([^`]*) &`", " ".join(section.split())):
+                program, *args = [word for word in command.split() if not word.startswith("2>")]
+                with open(log, "ab") as out:
+                    running.append(subprocess.Popen(
+                        [os.path.join(BIN, program), *args, *more[program]], stdin=subprocess.DEVNULL, stdout=out,
+                        stderr=out, env={"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": home}))
+            port = int(wait_for(lambda: logged_port(log), "the gateway's port", 20 * SLOW))
+            url = f"http://127.0.0.1:{port}/v1/models"
+            wait_for(lambda: answers(url) == 200, "the gateway's answer", 20 * SLOW)
+        finally:
+            for process in reversed(running):
+                process.terminate()
+                process.wait(30 * SLOW)
+
+
+def logged_port(path):
+    with open(path) as f:
+        found = re.search(r"answering on .*, port (\d+)", f.read())
+    return found and found[1]
+
+
+def answers(url):
+    """The status of an answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=20 * SLOW) as r:
+            return r.status
+    except urllib.error.HTTPError as e:
+        return e.code
 
 
 @test
