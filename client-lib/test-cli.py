@@ -492,6 +492,16 @@ class Others(unittest.TestCase):
         self.assertEqual(r.returncode, 1)
         self.assertEqual(r.stderr, b"tandem: a-new-code: a message of two  [31mlines\n")
 
+    def test_render_template(self):
+        template = "{{ bos_token }}[{{ messages[0].content }}]{{ eos_token }}"
+        for ends, want in (({}, {"text": "[x]"}), ({"bos": "<s>"}, {"text": "<s>[x]"}),
+                           ({"bos": "<s>", "eos": "</s>"}, {"text": "<s>[x]</s>"}),
+                           ({"eos": 7}, {"error": 'the member "eos" has to be a text'})):
+            line = {"id": 1, "template": template, "messages": [{"content": "x"}], **ends}
+            self.assertEqual(json.loads(tandem("render-template", stdin=json.dumps(line).encode()).stdout),
+                             {"id": 1, **want})
+        self.assertIn("Only template is needed.", " ".join(tandem("help", "render-template").stdout.decode().split()))
+
     def test_tokenize(self):
         self.assertEqual(tandem("tokenize", "-m", "tale", "ab").stdout, b"[2,97,98]\n")
         self.assertEqual(tandem("tokenize", "--no-bos", "--special", "-", stdin=b"a\n\xff").stdout, b"[97,10,255]\n")

@@ -20,13 +20,10 @@ const struct command command_render_template = {
         .usage = "< LINES",
         .about =
                 "Reads lines {\"id\": …, \"template\": …, \"bos\": …, \"eos\": …, \"now\": …, \"messages\": […], …} "
-                "and "
-                "prints a line {\"id\": …, \"text\": …} or {\"id\": …, \"error\": …} for each. The template is Jinja, "
-                "as "
-                "chat templates are written. bos and eos are the texts of these tokens, and now is the local time that "
-                "strftime_now() tells, such as 2026-01-15T12:34:56. Every other member is a variable of the template. "
-                "With \"continue_final_message\": true the text ends where the last message's content ends. No daemon "
-                "is "
-                "needed.",
+                "and prints a line {\"id\": …, \"text\": …} or {\"id\": …, \"error\": …} for each. Only template is "
+                "needed. It is Jinja, as chat templates are written. bos and eos are the texts of these tokens, "
+                "otherwise empty, and now is the local time that strftime_now() tells, such as 2026-01-15T12:34:56. "
+                "Every other member is a variable of the template. With \"continue_final_message\": true the text ends "
+                "where the last message's content ends. No daemon is needed.",
         .run = run_render_template,
 };

@@ -7,7 +7,7 @@
 static const struct {
         const char *name;
         bool is_needed;
-} fields[] = { { "template", true }, { "bos", true }, { "eos", true }, { "now", false } };
+} fields[] = { { "template", true }, { "bos", false }, { "eos", false }, { "now", false } };
 
 static void answer_put(struct tdm_json_buffer *to, const char *member, const char *text, size_t size)
 {
@@ -69,8 +69,8 @@ static int line_render(const struct tdm_json *json, size_t size, char *const *te
                 .json = json,
                 .object = 0,
                 .hidden = hidden,
-                .bos = texts[1],
-                .eos = texts[2],
+                .bos = texts[1] ? texts[1] : "",
+                .eos = texts[2] ? texts[2] : "",
                 .now = now,
                 .continue_final = is_true(json, "continue_final_message"),
         };
