@@ -316,7 +316,8 @@ int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char *
                         return args_usage_error(command, "%s takes no value", spelling);
                 if (arg->range.type != TDM_VALUE_BOOL && !value) {
                         if (i + 1 == argc)
-                                return args_usage_error(command, "%s needs a value", spelling);
+                                return args_usage_error(command, "%s needs a value%s", spelling,
+                                                        command[0] == '/' ? "; default takes it back" : "");
                         value = argv[++i];
                 }
                 k = store_value(command, spelling, arg, value ? value : "", base);

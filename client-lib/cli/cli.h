@@ -101,6 +101,8 @@ struct job_args {
 void job_args_init(struct job_args *args);
 /* After parsing: reads the files that options name. Complains and returns false. */
 bool job_args_finish(struct job_args *args);
+/* An option of job_args_table() is again as if it had never been given. */
+void job_args_take_back(struct job_args *args, const struct arg *arg);
 void job_args_deinit(struct job_args *args);
 
 /* -m of the commands that have it. */

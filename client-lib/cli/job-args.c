@@ -127,6 +127,45 @@ bool job_args_finish(struct job_args *args)
         return true;
 }
 
+static size_t value_bytes(enum tdm_value_type type)
+{
+        switch (type) {
+        case TDM_VALUE_BOOL:
+                return sizeof(bool);
+        case TDM_VALUE_U32:
+        case TDM_VALUE_CHOICE:
+                return sizeof(uint32_t);
+        case TDM_VALUE_U64:
+                return sizeof(uint64_t);
+        case TDM_VALUE_REAL:
+                return sizeof(float);
+        case TDM_VALUE_NAME:
+        case TDM_VALUE_TEXT:
+                return sizeof(const char *);
+        case TDM_VALUE_TEXTS:
+                return sizeof(struct arg_list);
+        case TDM_VALUE_U32_LIST:
+                return sizeof(struct arg_u32_list);
+        }
+        return 0;
+}
+
+void job_args_take_back(struct job_args *args, const struct arg *arg)
+{
+        struct job_args fresh;
+
+        job_args_init(&fresh);
+        if (arg->range.type == TDM_VALUE_TEXTS)
+                arg_list_free((struct arg_list *)(void *)((char *)args + arg->at));
+        memcpy((char *)args + arg->at, (const char *)&fresh + arg->at, value_bytes(arg->range.type));
+        if (arg->given_at)
+                *(bool *)((char *)args + arg->given_at) = false;
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
+                if (places[i].at == arg->at)
+                        buf_free(&args->files[i]);
+        (void)job_args_finish(args); /* reads no file: nothing new was named */
+}
+
 void job_args_deinit(struct job_args *args)
 {
         arg_list_free(&args->stop);

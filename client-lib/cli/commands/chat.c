@@ -7,6 +7,7 @@
 #include "client-lib/cli/conversation.h"
 #include "client-lib/cli/line-reader.h"
 #include "client-lib/cli/markdown.h"
+#include "client-lib/cli/settings.h"
 #include "client-lib/cli/thought.h"
 #include "common/suggest.h"
 
@@ -398,80 +399,21 @@ static void set_system(struct chat *chat, const char *text)
                 say_line(*text ? "The system message is set.\n" : "There is no system message now.\n");
 }
 
-/* A value as it would be typed. */
-static void write_value(struct buf *to, const struct arg *arg, const void *at)
-{
-        switch (arg->range.type) {
-        case TDM_VALUE_BOOL:
-                buf_puts(to, *(const bool *)at ? "on" : "off");
-                break;
-        case TDM_VALUE_U32:
-                buf_printf(to, "%" PRIu32, *(const uint32_t *)at);
-                break;
-        case TDM_VALUE_U64:
-                buf_printf(to, "%" PRIu64, *(const uint64_t *)at);
-                break;
-        case TDM_VALUE_REAL:
-                buf_printf(to, "%g", (double)*(const float *)at);
-                break;
-        case TDM_VALUE_CHOICE:
-                buf_puts(to, arg->range.choices[*(const uint32_t *)at]);
-                break;
-        case TDM_VALUE_NAME:
-        case TDM_VALUE_TEXT:
-                buf_puts(to, term_safe(*(const char *const *)at ? *(const char *const *)at : ""));
-                break;
-        case TDM_VALUE_TEXTS:
-                buf_printf(to, "%zu texts", ((const struct arg_list *)at)->n);
-                break;
-        case TDM_VALUE_U32_LIST:
-                buf_printf(to, "%zu numbers", ((const struct arg_u32_list *)at)->n);
-                break;
-        }
-}
-
-/* Lists the options that can be set, and the values that were set here. */
-static void list_options(struct chat *chat)
-{
-        _cleanup_(buf_freep) struct buf text = { 0 };
-        size_t n;
-        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
-        const char *base = (const char *)&chat->given.job;
-
-        out_lines(true);
-        for (size_t i = 0; i < n; i++) {
-                char name[64];
-
-                snprintf(name, sizeof(name), "%s%s%s", args[i].name, args[i].value ? " " : "",
-                         args[i].value ? args[i].value : "");
-                text.size = 0;
-                if (args[i].given_at && *(const bool *)(base + args[i].given_at)) {
-                        buf_puts(&text, "set to ");
-                        write_value(&text, &args[i], base + args[i].at);
-                        buf_puts(&text, ". ");
-                }
-                help_write_option(&text, &args[i]);
-                buf_add(&text, "", 1);
-                if (text.failed)
-                        break;
-                out_printf("%-22s  %s\n", name, text.data);
-        }
-        out_lines(false);
-        out_flush();
-}
-
-/* Thinking can be set for the next model too; of the one that answers now it is said where it has no effect. */
+/* Thinking can be set for the next model too. Where the one that answers now cannot think, it is said what that does. */
 static void say_set(struct chat *chat, bool is_thinking)
 {
+        const char *cure = is_thinking ? settings_to_stop_thinking(&chat->given.job) : NULL;
         struct tandem_model_list *list = NULL;
         const struct tandem_model *m = NULL;
         struct tandem_error err;
 
-        if (is_thinking && be_connected(chat, &err) && tandem_list_models(chat->tandem, &list, &err) == TANDEM_OK)
+        if (cure && be_connected(chat, &err) && tandem_list_models(chat->tandem, &list, &err) == TANDEM_OK)
                 m = listed_model(chat, list);
         if (m && *m->capabilities && !strstr(m->capabilities, "thinking"))
-                complain("%s cannot think: its chat template has no form for thoughts", term_safe(m->name));
-        say_line("Set.\n");
+                complain("set for another model: %s cannot think, and refuses messages until /set %s",
+                         term_safe(m->name), cure);
+        else
+                say_line("Set.\n");
         tandem_model_list_free(list);
 }
 
@@ -489,14 +431,19 @@ static void set_option(struct chat *chat, const char *text)
         if (strncmp(text, "parameter ", 10) == 0)
                 text += 10 + strspn(text + 10, " ");
         if (strncmp(text, "system ", 7) == 0) {
-                set_system(chat, text + 7);
+                set_system(chat, strcmp(text + 7, "default") == 0 ? "" : text + 7);
                 return;
         }
         if (!*text) {
-                list_options(chat);
+                settings_list(&chat->given.job);
                 return;
         }
         value = strchr(text, ' ');
+        if (value && strcmp(value + strspn(value, " "), "default") == 0 &&
+            settings_take_back(&chat->given.job, text, (size_t)(value - text))) {
+                say_line("Taken back.\n");
+                return;
+        }
         group.args = job_args_table(JOB_ARGS_ALL, &group.n_args);
         if (asprintf(&flag, "%s%.*s", text[1] == ' ' || !text[1] ? "-" : "--",
                      (int)(value ? value - text : (ptrdiff_t)strlen(text)), text) < 0) {
@@ -560,7 +507,8 @@ static const struct chat_command {
         { { "/set" },
           "OPTION VALUE",
           true,
-          "an option as on the command line: /set temp 0.2; alone: all options, and what is set",
+          "an option as on the command line: /set temp 0.2; /set temp default takes it back; alone: all options, and "
+          "what is set",
           set_option },
         { { "/stats" }, NULL, false, "show the speed after each answer, or stop showing it", toggle_stats },
         { { "/bye", "/quit", "/exit" }, NULL, false, "leave (Ctrl-D does, too)", NULL },

@@ -1,0 +1,109 @@
+/* See settings.h. */
+#include "client-lib/cli/settings.h"
+
+#include <inttypes.h>
+
+#define LIST_COLUMN 22 /* of the option's name and value */
+
+/* A value as it would be typed. */
+static void write_value(struct buf *to, const struct arg *arg, const void *at)
+{
+        switch (arg->range.type) {
+        case TDM_VALUE_BOOL:
+                buf_puts(to, *(const bool *)at ? "on" : "off");
+                break;
+        case TDM_VALUE_U32:
+                buf_printf(to, "%" PRIu32, *(const uint32_t *)at);
+                break;
+        case TDM_VALUE_U64:
+                buf_printf(to, "%" PRIu64, *(const uint64_t *)at);
+                break;
+        case TDM_VALUE_REAL:
+                buf_printf(to, "%g", (double)*(const float *)at);
+                break;
+        case TDM_VALUE_CHOICE:
+                buf_puts(to, arg->range.choices[*(const uint32_t *)at]);
+                break;
+        case TDM_VALUE_NAME:
+        case TDM_VALUE_TEXT:
+                buf_puts(to, term_safe(*(const char *const *)at ? *(const char *const *)at : ""));
+                break;
+        case TDM_VALUE_TEXTS:
+                buf_printf(to, "%zu texts", ((const struct arg_list *)at)->n);
+                break;
+        case TDM_VALUE_U32_LIST:
+                buf_printf(to, "%zu numbers", ((const struct arg_u32_list *)at)->n);
+                break;
+        }
+}
+
+/* Not of a chat: what only --json prints, and what is for tests. */
+static bool is_for_chat(const struct arg *arg)
+{
+        if (arg->given_at == offsetof(struct job_args, given.top_logprobs))
+                return false;
+        for (size_t i = 0; i < TDM_N_JOB_OPTIONS; i++)
+                if (tdm_job_options[i].for_tests && strcmp(tdm_job_option_flag(&tdm_job_options[i]), arg->name) == 0)
+                        return false;
+        return true;
+}
+
+void settings_list(const struct job_args *set)
+{
+        _cleanup_(buf_freep) struct buf text = { 0 };
+        size_t n;
+        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
+        const char *base = (const char *)set;
+
+        out_lines(true);
+        for (size_t i = 0; i < n; i++) {
+                char name[64];
+
+                if (!is_for_chat(&args[i]))
+                        continue;
+                snprintf(name, sizeof(name), "%s%s%s", args[i].name, args[i].value ? " " : "",
+                         args[i].value ? args[i].value : "");
+                text.size = 0;
+                if (args[i].given_at && *(const bool *)(base + args[i].given_at)) {
+                        buf_puts(&text, "set to ");
+                        write_value(&text, &args[i], base + args[i].at);
+                        buf_puts(&text, ". ");
+                }
+                help_write_option(&text, &args[i]);
+                buf_add(&text, "", 1);
+                if (text.failed)
+                        break;
+                out_printf("%s%*s  %s\n", name, TDM_MAX(LIST_COLUMN - text_columns(name), 0), "", text.data);
+        }
+        out_lines(false);
+        out_flush();
+}
+
+/* By its name, or by its letter alone. */
+static const struct arg *find_setting(const char *name, size_t size)
+{
+        size_t n;
+        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
+
+        for (size_t i = 0; i < n; i++)
+                if ((size == 1 && args[i].letter && args[i].letter == name[0]) ||
+                    (strlen(args[i].name) == size && memcmp(args[i].name, name, size) == 0))
+                        return &args[i];
+        return NULL;
+}
+
+bool settings_take_back(struct job_args *set, const char *name, size_t size)
+{
+        const struct arg *arg = find_setting(name, size);
+
+        if (arg)
+                job_args_take_back(set, arg);
+        return arg != NULL;
+}
+
+const char *settings_to_stop_thinking(const struct job_args *set)
+{
+        if (set->options.thinking != TANDEM_THINKING_AUTO && set->options.thinking != TANDEM_THINKING_OFF)
+                return "think auto";
+        return set->options.thinking_budget > 0 ? "think-budget 0" : NULL;
+}

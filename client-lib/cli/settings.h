@@ -1,0 +1,14 @@
+/* The options of a job as a chat sets them: what its command /set does, but for reading a value. */
+#ifndef TANDEM_CLI_SETTINGS_H
+#define TANDEM_CLI_SETTINGS_H
+
+#include "client-lib/cli/cli.h"
+
+/* Prints the options that a chat has, and the values that were set. */
+void settings_list(const struct job_args *set);
+/* An option is again as if it had never been given. False: there is none of that name or letter. */
+bool settings_take_back(struct job_args *set, const char *name, size_t size);
+/* What takes back that a model has to think, as /set has it; NULL: nothing asks for thoughts. */
+const char *settings_to_stop_thinking(const struct job_args *set);
+
+#endif
