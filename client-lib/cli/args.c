@@ -270,6 +270,19 @@ static int no_option(const struct arg_group *groups, size_t n_groups, const char
                                 takes_text ? "; text that begins with '-' goes behind --" : "");
 }
 
+/* A command that takes no text may be given a model's name as if it did. */
+static int too_many(const struct arg_group *groups, size_t n_groups, const char *command, const char *word,
+                    unsigned max_positional)
+{
+        char *base;
+
+        if (max_positional > 0)
+                return args_usage_error(command, "'%.60s' is one argument too many; quote text that has spaces", word);
+        if (find_arg(groups, n_groups, "model", 5, 0, &base))
+                return args_usage_error(command, "'%.60s' is one argument too many; a model: -m %.60s", word, word);
+        return args_usage_error(command, "'%.60s' is one argument too many", word);
+}
+
 int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char **argv, const char **positional,
                unsigned max_positional, unsigned *ret_n_positional)
 {
@@ -285,8 +298,7 @@ int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char *
 
                 if (!options || word[0] != '-' || !word[1]) {
                         if (n_positional == max_positional)
-                                return args_usage_error(command, "'%.60s' is one argument too many%s", word,
-                                                        max_positional ? "; quote text that has spaces" : "");
+                                return too_many(groups, n_groups, command, word, max_positional);
                         positional[n_positional++] = word;
                         continue;
                 }

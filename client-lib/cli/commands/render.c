@@ -448,6 +448,9 @@ static int run_render(struct cli *cli, int argc, char **argv)
         chat.from = strcmp(file, "-") == 0 ? "standard input" : file;
         if (term_stdin_tty && strcmp(file, "-") == 0)
                 return args_usage_error(argv[0], "there is no conversation (give a file, or one in standard input)");
+        if (!given.model && !strpbrk(file, "/.") && strcmp(file, "-") != 0 && access(file, F_OK) != 0 &&
+            errno == ENOENT)
+                return complain("cannot open %s: %s (a model: -m %s)", file, strerror(ENOENT), file);
         if (!read_all(file, MAX_INPUT_BYTES, &input))
                 return EXIT_FAILED;
         if (tdm_json_parse(&chat.json, input.data ? input.data : "", input.size, MAX_DEPTH, &err) != 0)
