@@ -4,45 +4,120 @@
 #include <fcntl.h>
 #include <jansson.h>
 
+/* Room for one more message. */
+static bool make_message_room(struct conversation *c)
+{
+        size_t capacity = TDM_MAX(c->capacity * 2, (size_t)16);
+        struct tandem_message *messages;
+        const struct tandem_message_details **details;
+
+        if (c->n < c->capacity)
+                return true;
+        messages = realloc(c->messages, capacity * sizeof(*messages));
+        if (messages)
+                c->messages = messages;
+        details = messages ? realloc(c->details, capacity * sizeof(*details)) : NULL;
+        if (!details)
+                return false;
+        c->details = details;
+        c->capacity = capacity;
+        return true;
+}
+
 bool conversation_add(struct conversation *c, const char *role, const char *text, size_t size)
 {
         char *copy = malloc(size + 1);
 
-        if (c->n == c->capacity) {
-                size_t capacity = TDM_MAX(c->capacity * 2, (size_t)16);
-                struct tandem_message *p = realloc(c->messages, capacity * sizeof(*p));
-
-                if (p) {
-                        c->messages = p;
-                        c->capacity = capacity;
-                }
-        }
-        if (!copy || c->n == c->capacity) {
+        if (!copy || !make_message_room(c)) {
                 free(copy);
                 complain("no memory for the conversation");
                 return false;
         }
         memcpy(copy, text, size);
         copy[size] = '\0';
+        c->details[c->n] = NULL;
         c->messages[c->n++] = (struct tandem_message){ role, copy, size };
         return true;
 }
 
-static void free_text(const struct tandem_message *message)
+bool call_is_whole(const struct tandem_call *call)
 {
-        free((char *)(uintptr_t)message->text);
+        json_t *arguments = json_loads(call->arguments, JSON_ALLOW_NUL, NULL);
+        bool whole = json_is_object(arguments);
+
+        json_decref(arguments);
+        return whole;
+}
+
+static char *copy_call_text(char **at, const char *text)
+{
+        char *copy = *at;
+        size_t size = strlen(text) + 1;
+
+        memcpy(copy, text, size);
+        *at += size;
+        return copy;
+}
+
+/* In one piece, with the texts behind it. */
+static struct tandem_message_details *copy_calls(const struct tandem_call *calls, size_t n_calls)
+{
+        size_t bytes = 0;
+        struct tandem_message_details *details;
+        struct tandem_call *to;
+        char *at;
+
+        for (size_t i = 0; i < n_calls; i++)
+                bytes += strlen(calls[i].id) + strlen(calls[i].name) + strlen(calls[i].arguments) + 3;
+        details = calloc(1, sizeof(*details) + n_calls * sizeof(*calls) + bytes);
+        if (!details)
+                return NULL;
+        to = (struct tandem_call *)(details + 1);
+        at = (char *)(to + n_calls);
+        *details = (struct tandem_message_details){ .struct_size = sizeof(*details), .calls = to };
+        for (size_t i = 0; i < n_calls; i++)
+                if (call_is_whole(&calls[i]))
+                        to[details->n_calls++] =
+                                (struct tandem_call){ .id = copy_call_text(&at, calls[i].id),
+                                                      .name = copy_call_text(&at, calls[i].name),
+                                                      .arguments = copy_call_text(&at, calls[i].arguments) };
+        return details;
+}
+
+bool conversation_add_calls(struct conversation *c, const char *text, size_t size, const struct tandem_call *calls,
+                            size_t n_calls)
+{
+        struct tandem_message_details *details = copy_calls(calls, n_calls);
+
+        if (!details) {
+                complain("no memory for the conversation");
+                return false;
+        }
+        if (!conversation_add(c, "assistant", text, size)) {
+                free(details);
+                return false;
+        }
+        c->details[c->n - 1] = details;
+        return true;
+}
+
+static void free_message(struct conversation *c, size_t at)
+{
+        free((char *)(uintptr_t)c->messages[at].text);
+        free((void *)(uintptr_t)c->details[at]);
 }
 
 void conversation_cut(struct conversation *c, size_t keep)
 {
         while (c->n > keep)
-                free_text(&c->messages[--c->n]);
+                free_message(c, --c->n);
 }
 
 void conversation_free(struct conversation *c)
 {
         conversation_cut(c, 0);
         free(c->messages);
+        free(c->details);
         *c = (struct conversation){ 0 };
 }
 
@@ -54,8 +129,9 @@ bool conversation_has_system(const struct conversation *c)
 static void remove_at(struct conversation *c, size_t at, size_t n)
 {
         for (size_t i = at; i < at + n; i++)
-                free_text(&c->messages[i]);
+                free_message(c, i);
         memmove(c->messages + at, c->messages + at + n, (c->n - at - n) * sizeof(*c->messages));
+        memmove(c->details + at, c->details + at + n, (c->n - at - n) * sizeof(*c->details));
         c->n -= n;
 }
 
@@ -68,7 +144,9 @@ bool conversation_set_system(struct conversation *c, const char *text)
                         return false;
                 message = c->messages[c->n - 1];
                 memmove(c->messages + 1, c->messages, (c->n - 1) * sizeof(*c->messages));
+                memmove(c->details + 1, c->details, (c->n - 1) * sizeof(*c->details));
                 c->messages[0] = message;
+                c->details[0] = NULL;
                 if (c->n > 1 && strcmp(c->messages[1].role, "system") == 0)
                         remove_at(c, 1, 1);
         } else if (conversation_has_system(c)) {
@@ -98,6 +176,24 @@ size_t conversation_trim(struct conversation *c)
         return n_turns;
 }
 
+static void save_calls(struct buf *b, const struct tandem_message_details *details)
+{
+        if (!details || details->n_calls == 0)
+                return;
+        json_key(b, "tool_calls");
+        for (size_t i = 0; i < details->n_calls; i++) {
+                buf_puts(b, i ? ",{" : "[{");
+                json_field_string(b, "id", details->calls[i].id);
+                json_field_string(b, "type", "function");
+                json_key(b, "function");
+                buf_puts(b, "{");
+                json_field_string(b, "name", details->calls[i].name);
+                json_field_string(b, "arguments", details->calls[i].arguments);
+                buf_puts(b, "}}");
+        }
+        buf_puts(b, "]");
+}
+
 bool conversation_save(const struct conversation *c, const char *path)
 {
         _cleanup_(buf_freep) struct buf b = { 0 };
@@ -110,6 +206,7 @@ bool conversation_save(const struct conversation *c, const char *path)
                 json_field_string(&b, "role", c->messages[i].role);
                 json_key(&b, "content");
                 json_text(&b, c->messages[i].text, c->messages[i].size);
+                save_calls(&b, c->details[i]);
                 buf_puts(&b, "}");
         }
         buf_puts(&b, "\n]}\n");
@@ -139,6 +236,40 @@ static const char *known_role(const char *role)
         return NULL;
 }
 
+/* A message, with the calls of tools that it may have. NULL, or what it has not. */
+static const char *load_message(struct conversation *c, const json_t *item)
+{
+        const json_t *content = json_object_get(item, "content"), *list = json_object_get(item, "tool_calls"), *call;
+        const char *role = known_role(json_string_value(json_object_get(item, "role"))), *wrong = NULL;
+        struct tandem_call *calls;
+        size_t i;
+
+        if (!role || !json_is_string(content) || (c->n > 0 && strcmp(role, "system") == 0))
+                return "has no role and content that a chat knows";
+        if (json_array_size(list) == 0)
+                return conversation_add(c, role, json_string_value(content), json_string_length(content)) ? NULL : "";
+        calls = calloc(json_array_size(list), sizeof(*calls));
+        json_array_foreach(list, i, call)
+        {
+                const json_t *function = json_object_get(call, "function");
+
+                if (!calls)
+                        break;
+                calls[i].id = json_string_value(json_object_get(call, "id"));
+                calls[i].name = json_string_value(json_object_get(function, "name"));
+                calls[i].arguments = json_string_value(json_object_get(function, "arguments"));
+                if (!calls[i].id || !calls[i].name || !calls[i].arguments || !call_is_whole(&calls[i]))
+                        wrong = "has a call of a tool without id, name or arguments";
+        }
+        if (strcmp(role, "assistant") != 0)
+                wrong = "calls tools, and is not the assistant's";
+        if (!wrong && (!calls || !conversation_add_calls(c, json_string_value(content), json_string_length(content),
+                                                         calls, json_array_size(list))))
+                wrong = "";
+        free(calls);
+        return wrong;
+}
+
 bool conversation_load(struct conversation *c, const char *path)
 {
         _cleanup_(buf_freep) struct buf text = { 0 };
@@ -156,16 +287,13 @@ bool conversation_load(struct conversation *c, const char *path)
         }
         json_array_foreach(json_object_get(root, "messages"), i, item)
         {
-                const json_t *content = json_object_get(item, "content");
-                const char *role = known_role(json_string_value(json_object_get(item, "role")));
+                const char *wrong = load_message(&loaded, item);
 
-                if (!role || !json_is_string(content) || (i > 0 && strcmp(role, "system") == 0)) {
-                        complain("%s is no saved conversation: message %zu has no role and content that a chat knows",
-                                 path, i + 1);
-                        break;
-                }
-                if (!conversation_add(&loaded, role, json_string_value(content), json_string_length(content)))
-                        break;
+                if (!wrong)
+                        continue;
+                if (*wrong) /* else it is complained about */
+                        complain("%s is no saved conversation: message %zu %s", path, i + 1, wrong);
+                break;
         }
         if (i < json_array_size(json_object_get(root, "messages"))) {
                 conversation_free(&loaded);

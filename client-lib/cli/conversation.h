@@ -6,11 +6,17 @@
 
 struct conversation {
         struct tandem_message *messages;
+        const struct tandem_message_details **details; /* one for each message; NULL where it made no calls */
         size_t n, capacity;
 };
 
 /* role is kept as it is: a constant. False: no memory, complained about. */
 bool conversation_add(struct conversation *c, const char *role, const char *text, size_t size);
+/* The assistant's, with those calls of tools whose arguments are whole: others no model takes. False: as above. */
+bool conversation_add_calls(struct conversation *c, const char *text, size_t size, const struct tandem_call *calls,
+                            size_t n_calls);
+/* Whether the arguments are a JSON object, and not one that was cut off. */
+bool call_is_whole(const struct tandem_call *call);
 /* Removes all but the first `keep` messages. */
 void conversation_cut(struct conversation *c, size_t keep);
 void conversation_free(struct conversation *c);
@@ -21,8 +27,9 @@ bool conversation_set_system(struct conversation *c, const char *text);
  * message and the last turn stay. Returns the number of turns. */
 size_t conversation_trim(struct conversation *c);
 
-/* As a JSON file: {"messages": [{"role": …, "content": …}, …]}, readable for its owner alone. Both complain and return
- * false; a file that cannot be read leaves the conversation as it was. */
+/* As a JSON file: {"messages": [{"role": …, "content": …}, …]}, readable for its owner alone, with calls of tools as
+ * OpenAI's API has them ("tool_calls"). Both complain and return false; a file that cannot be read leaves the
+ * conversation as it was. */
 bool conversation_save(const struct conversation *c, const char *path);
 bool conversation_load(struct conversation *c, const char *path);
 

@@ -16,6 +16,8 @@ struct generate_options {
 void generate_options_deinit(struct generate_options *given);
 /* Asks for one text and prints it; an exit status. prompt: as given; NULL or "-": none, standard input is read. */
 int generate_text(struct cli *cli, struct generate_options *given, const char *prompt);
+/* The calls of tools that an answer made, each a line; as_event: of --json. */
+void generate_print_calls(const struct tandem_job *job, bool as_event);
 /* Whether text may come from standard input that nobody named: a pipe, a file or a socket, not a terminal, and not
  * /dev/null, which services and cron jobs have. */
 bool stdin_has_text(void);

@@ -27,6 +27,7 @@ struct chat {
         bool stats;            /* a line about each answer */
         bool heard;            /* that there was any line */
         bool warned;           /* that one more Ctrl-C leaves */
+        bool told_of_results;  /* that a chat gives none of tools */
         struct arg_list owned; /* texts of commands that options point to */
 };
 
@@ -187,6 +188,7 @@ static enum run_outcome ask_model(struct chat *chat, struct tandem_job **ret_job
                 options->seed = fresh.seed;
         }
         options->chat = chat->said.messages;
+        options->chat_details = chat->said.details;
         options->n_chat = chat->said.n;
         tandem_callbacks_init(&callbacks);
         callbacks.on_progress = on_chat_progress;
@@ -211,6 +213,33 @@ static bool may_ask_anew(const struct tandem_job *job, const struct tandem_error
         return err->code == TANDEM_E_DRAINING && n == 0;
 }
 
+/* An answer stays in the conversation, also when it was cut short. A turn without an answer is taken back. */
+static bool keep_answer(struct chat *chat, const struct tandem_job *job)
+{
+        const struct tandem_result *result = tandem_job_result(job);
+        size_t size, n, n_whole = 0;
+        const char *text = tandem_job_text(job, &size);
+        const struct tandem_call *calls = tandem_job_calls(job, &n);
+
+        for (size_t i = 0; i < n; i++)
+                n_whole += call_is_whole(&calls[i]);
+        if (n_whole < n)
+                complain("a call of a tool was cut off, and is not kept%s",
+                         result->reason == TANDEM_REASON_LENGTH ? " (-n takes more tokens)" : "");
+        if (n_whole > 0 && !chat->told_of_results) {
+                chat->told_of_results = true;
+                complain("chat gives no results of tools: use `tandem generate --chat`, or HTTP");
+        }
+        if (n_whole > 0)
+                return conversation_add_calls(&chat->said, text, size, calls, n);
+        if (size > 0)
+                return conversation_add(&chat->said, "assistant", text, size);
+        conversation_cut(&chat->said, chat->said.n - 1);
+        if (n == 0)
+                thought_complain_alone(result);
+        return true;
+}
+
 /* The last message is the user's. Returns EXIT_OK, EXIT_FAILED (the turn is taken back) or EXIT_INTERRUPTED when the
  * program has to end. */
 static int answer_message(struct chat *chat)
@@ -219,9 +248,8 @@ static int answer_message(struct chat *chat)
         const struct tandem_result *result;
         struct tandem_error err, other;
         enum run_outcome outcome;
-        const char *text;
         bool anew = false;
-        size_t size;
+        size_t n_calls;
 
         for (;;) {
                 outcome = ask_model(chat, &job, &err);
@@ -247,21 +275,18 @@ static int answer_message(struct chat *chat)
         }
 
         markdown_end(&chat->markdown);
-        if (result->tail_size > 0)
+        (void)tandem_job_calls(job, &n_calls);
+        if (result->tail_size > 0 || n_calls > 0)
                 thought_end(&chat->thought);
         chat->thought.open = false;
         out_text(result->tail, result->tail_size);
+        generate_print_calls(job, false);
         if (out_mid_line() || result->generated_tokens == 0 || outcome == RUN_INTERRUPTED) /* behind the ^C */
                 out_puts("\n");
         out_flush();
-        text = tandem_job_text(job, &size);
         if (result->reason == TANDEM_REASON_CANCELLED && outcome != RUN_INTERRUPTED)
                 complain("cancelled: the answer was cancelled from elsewhere");
-        /* An answer stays in the conversation, also when it was cut short. A turn without an answer is taken back. */
-        if (size == 0) {
-                conversation_cut(&chat->said, chat->said.n - 1);
-                thought_complain_alone(result);
-        } else if (!conversation_add(&chat->said, "assistant", text, size))
+        if (!keep_answer(chat, job))
                 return EXIT_FAILED;
         if (result->reason == TANDEM_REASON_LENGTH && chat->given.job.options.max_tokens == 0 && term_stdin_tty)
                 complain("the answer filled the model's context; the next message makes room by forgetting the oldest");
@@ -399,7 +424,7 @@ static void set_system(struct chat *chat, const char *text)
                 say_line(*text ? "The system message is set.\n" : "There is no system message now.\n");
 }
 
-/* Thinking can be set for the next model too. Where the one that answers now cannot think, it is said what that does. */
+/* Thinking can be set for the next model too. Where this one cannot think, it is said what that does. */
 static void say_set(struct chat *chat, bool is_thinking)
 {
         const char *cure = is_thinking ? settings_to_stop_thinking(&chat->given.job) : NULL;

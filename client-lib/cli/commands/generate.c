@@ -214,18 +214,18 @@ static void print_summary(const struct generate *g, const struct tandem_result *
 }
 
 /* Each call of a tool is a line of JSON, its arguments a text, as they may be cut off. */
-static void print_calls(const struct generate *g, const struct tandem_job *job)
+void generate_print_calls(const struct tandem_job *job, bool as_event)
 {
         size_t n;
         const struct tandem_call *calls = tandem_job_calls(job, &n);
 
-        if (n > 0 && !g->json && out_mid_line())
+        if (n > 0 && !as_event && out_mid_line())
                 out_puts("\n");
         for (size_t i = 0; i < n; i++) {
                 struct buf line = { 0 };
 
                 buf_puts(&line, "{");
-                if (g->json)
+                if (as_event)
                         json_field_string(&line, "event", "call");
                 json_field_string(&line, "id", calls[i].id);
                 json_field_string(&line, "name", calls[i].name);
@@ -272,7 +272,7 @@ static int report_end(struct generate *g, const struct tandem_job *job, enum run
                 out_puts("…");
                 term_style(0);
         }
-        print_calls(g, job);
+        generate_print_calls(job, g->json);
         if (g->json && result) {
                 size_t n_ids;
                 const uint32_t *ids = tandem_job_ids(job, &n_ids);
@@ -548,8 +548,8 @@ const struct command command_generate = {
                  "text is printed. Ctrl-C cancels the job and exits with 130.\n"
                  "\n"
                  "What a model thinks before it answers is shown dimmed on a terminal and is left out elsewhere. "
-                 "--json has it in the tokens' \"thinking\". --think and --think-budget take PROMPT as a message, as "
-                 "--chat does.\n"
+                 "--json has it in the tokens' \"thinking\". --think, --think-budget, --tools and --chat-variables "
+                 "take PROMPT as a message, as --chat does.\n"
                  "\n"
                  "A text that was cut off before it satisfied its schema, grammar or pattern is printed as far as "
                  "it came, and the exit status is 1. With --json it is 0, and the last line has \"incomplete\": true.",
