@@ -2,6 +2,7 @@
 """The tandem command on a terminal: chat, and what generate shows there. Against a fake daemon. Usage:
 test-cli-terminal.py TANDEM FAKE_DAEMON [--full] [TEST…]."""
 
+import json
 import os
 import re
 import subprocess
@@ -161,7 +162,7 @@ class Chat(unittest.TestCase):
         t = Terminal("chat")
         t.until_prompt()
         fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
-        for keys, last in ((b"/help\r", b"leaves"), (b"/set\r", b"placement"), (b"/set temp hot\r", b"options)")):
+        for keys, last in ((b"/help\r", b"leaves"), (b"/set\r", b"numerics"), (b"/set temp hot\r", b"options)")):
             t.output = b""
             t.type(keys)
             t.until(last)
@@ -196,6 +197,93 @@ class Chat(unittest.TestCase):
         self.assertNotEqual(got["seed"], 5)
         t.type(b"\x04")
         self.assertEqual(t.finish(), 0)
+
+    def test_calls(self):
+        """Calls of tools are shown and kept, in what is asked next and in what is saved."""
+        path = support.state_home + "/calls.json"
+        call = ["call_1", "weather", '{"city": "Ulm"}']
+        turn = [["user", "hello"], ["assistant", "", call]]
+        self.chats()
+        r = tandem("chat", "-m", "calls", stdin=b"hello\nagain\n/save %s\n" % path.encode())
+        line = json.dumps(dict(zip(("id", "name", "arguments"), call)), separators=(",", ":")).encode() + b"\n"
+        self.assertEqual((r.returncode, r.stdout), (0, line * 2), r)
+        self.assertEqual(r.stderr.count(b"chat gives no results of tools: use `tandem generate --chat`, or HTTP"), 1, r)
+        self.assertEqual(self.chats(), [turn[:1], turn + [["user", "again"]]])
+        with open(path) as f:
+            kept = json.load(f)["messages"]
+        self.assertEqual(kept[:2], [{"role": "user", "content": "hello"}, {
+            "role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function", "function": {
+                "name": "weather", "arguments": '{"city": "Ulm"}'}}]}])
+        r = tandem("chat", stdin=b"/load %s\n/system be kind\nmore\n" % path.encode())
+        self.assertEqual(self.chats(),
+                         [[["system", "be kind"]] + turn + [["user", "again"], turn[1], ["user", "more"]]])
+        kept[1]["tool_calls"][0]["function"]["arguments"] = '{"city'
+        with open(path, "w") as f:
+            json.dump({"messages": kept}, f)
+        r = tandem("chat", stdin=b"/load %s\n" % path.encode())
+        self.assertIn(b"message 2 has a call of a tool without id, name or arguments", r.stderr)
+        r = tandem("chat", "-m", "callcut", stdin=b"hello\nagain\n")  # no model takes half a call
+        self.assertIn(b"was cut off, and is not kept (-n takes more tokens)", r.stderr)
+        self.assertEqual(self.chats(), [turn[:1], [["user", "again"]]])
+
+    def test_set_thinking(self):
+        """Of a model that cannot think it is said what it refuses, and nothing where nothing asks it to think."""
+        for value, cure in (("think auto", ""), ("think off", ""), ("think-budget 0", ""), ("think on", "think auto"),
+                            ("think-budget 9", "think-budget 0"), ("think default", "")):
+            t = Terminal("chat")
+            t.until_prompt()
+            t.output = b""
+            t.type(b"/set %s\r" % value.encode())
+            t.until_prompt()
+            wanted = "set for another model: tale cannot think, and refuses messages until /set %s\r\n" % cure
+            self.assertEqual(wanted.encode() in t.output, bool(cure), t.output)
+            self.assertEqual(b"tandem: " in t.output, bool(cure), t.output)
+            self.assertEqual(b"Set." in t.output, not cure and "default" not in value, t.output)
+            t.type(b"\x04")
+            self.assertEqual(t.finish(), 0)
+
+    def test_take_back(self):
+        """Whatever was given, `default` makes the next message as if it had not been."""
+        path = support.state_home + "/object.json"
+        with open(path, "w") as f:
+            f.write("{}")
+        given = (("max-tokens", "7"), ("temp", "0.5"), ("stop", "a"), ("schema", path), ("regex", "b"),
+                 ("priority", "background"), ("placement", "npu"), ("logit-bias", "1:2"), ("one-call", ""),
+                 ("seed", "5"), ("n", "9"), ("think", "on"))
+        lines = "".join("/set %s %s\n" % (name, value) for name, value in given).replace(" \n", "\n") + "hello\n"
+        lines += "".join("/set %s default\n" % name for name, _ in given) + "hello\n"
+        lines += "/set schema /none\n/reset\nhello\n/set schema\n"
+        self.chats()
+        r = tandem("chat", stdin=b"hello\n" + lines.encode())
+        self.assertEqual(r.returncode, 0, r)
+        got = [q for q in support.fake.requests() if q.get("request") == "generate"][-4:]
+        for q in got:
+            q.pop("chat")
+        before, with_all, after, last = got
+        self.assertEqual((with_all["stop"], with_all["json_schema"], with_all["one_call"], with_all["seed"]),
+                         (["a"], "{}", True, 5))
+        self.assertNotEqual(after.pop("seed"), 5)
+        before.pop("seed"), last.pop("seed")
+        self.assertEqual(after, before)
+        self.assertEqual(last, before)  # a file that cannot be read brings nothing back
+        self.assertIn(b"--schema needs a value; default takes it back", r.stderr)
+
+    def test_set_list(self):
+        """Its second column is straight, and what a chat does not have is not in it."""
+        lines = tandem("chat", stdin=b"/set\n").stdout.decode().splitlines()
+        self.assertGreater(len(lines), 20)
+        self.assertEqual([line for line in lines if line[22:24] != "  " or line[24:25] in " "], [])
+        names = [line.split()[0] for line in lines]
+        self.assertIn("logit-bias", names)
+        for name in ("top-logprobs", "placement", "prefill-chunk", "ignore-end"):
+            self.assertNotIn(name, names)
+
+    def test_model_as_text(self):
+        """Who gives a model's name alone is told how to give it."""
+        self.assertIn(b"'tale' is one argument too many; a model: -m tale (see", tandem("chat", "tale").stderr)
+        self.assertIn(b"cannot open tale: No such file or directory (a model: -m tale)",
+                      tandem("render", "tale").stderr)
+        self.assertNotIn(b"a model", tandem("render", "-m", "tale", "tale").stderr + tandem("render", "/a/b").stderr)
 
     def test_any_keys(self):
         """Whatever is typed, the program lives, the terminal is put back, and Ctrl-D leaves."""

@@ -1,6 +1,5 @@
 /* See test-fake-daemon.h. Simple on purpose: a poll loop with a 5 ms tick, blocking writes, everything asserted. */
 #include "client-lib/test-fake-daemon.h"
-#include "client-lib/cli/json.h"
 #include "common/conn.h"
 
 #undef NDEBUG /* the checks are the point */
@@ -160,6 +159,27 @@ static void send_token(struct conn *c, struct fake_job *job, const void *text, s
         send_reply(c, job->request, &reply);
 }
 
+/* Part of a call of a tool; the first one names it. */
+static void send_call_token(struct conn *c, struct fake_job *job, const char *name, const char *arguments)
+{
+        Tandem__CallDelta delta = TANDEM__CALL_DELTA__INIT, *deltas[] = { &delta };
+        Tandem__Token token = TANDEM__TOKEN__INIT, *list[] = { &token };
+        Tandem__Tokens tokens = TANDEM__TOKENS__INIT;
+        REPLY(TOKENS, tokens, &tokens);
+
+        delta.id = (char *)(uintptr_t)(name[0] ? "call_1" : "");
+        delta.name = (char *)(uintptr_t)name;
+        delta.arguments = (ProtobufCBinaryData){ .len = strlen(arguments), .data = (uint8_t *)(uintptr_t)arguments };
+        token.id = 100 + job->index;
+        token.n_calls = 1;
+        token.calls = deltas;
+        tokens.job = job->id;
+        tokens.index = job->index++;
+        tokens.n_tokens = 1;
+        tokens.tokens = list;
+        send_reply(c, job->request, &reply);
+}
+
 static void send_done(struct conn *c, struct fake_job *job, int reason, const char *code, const char *tail)
 {
         Tandem__Done done = TANDEM__DONE__INIT;
@@ -259,6 +279,15 @@ static void step_job(struct conn *c, struct fake_job *job)
                 for (unsigned i = 0; i < TDM_ARRAY_SIZE(odd); i++)
                         send_token(c, job, odd[i], strlen(odd[i]));
                 send_done(c, job, TANDEM__DONE_REASON__DONE_STOP, NULL, "\xef\xbf\xbd");
+                return;
+        }
+        if (strcmp(job->model, "calls") == 0 || strcmp(job->model, "callcut") == 0) {
+                bool cut = strcmp(job->model, "callcut") == 0;
+
+                send_call_token(c, job, "weather", "{\"city\": ");
+                if (!cut)
+                        send_call_token(c, job, "", "\"Ulm\"}");
+                send_done(c, job, cut ? TANDEM__DONE_REASON__DONE_LENGTH : TANDEM__DONE_REASON__DONE_STOP, NULL, "");
                 return;
         }
         while (job->index < job->max && !c->broken) {
@@ -400,6 +429,7 @@ static void fill_model(Tandem__ModelStatus *m)
         m->precision = (char *)(uintptr_t) "default";
         m->kv_type = (char *)(uintptr_t) "f16";
         m->chat = (char *)(uintptr_t) "gemma";
+        m->capabilities = (char *)(uintptr_t) "completion tools";
         m->file_bytes = 12345678;
         m->weights_bytes = 12000000;
         m->kv_bytes = 1 << 24;
@@ -559,104 +589,12 @@ static void got_hello(struct conn *c, uint32_t id, const Tandem__Hello *asked)
         send_reply(c, id, &reply);
 }
 
-static void log_texts(struct buf *b, const ProtobufCBinaryData *texts, size_t n)
-{
-        buf_puts(b, "[");
-        for (size_t i = 0; i < n; i++) {
-                buf_puts(b, i ? "," : "");
-                json_text(b, (char *)texts[i].data, texts[i].len);
-        }
-        buf_puts(b, "]");
-}
-
-#define LOG_BOOL(m, field) json_field_bool(b, #field, (m)->field)
-#define LOG_U32(m, field) json_field_u64(b, #field, (m)->field)
-#define LOG_U64(m, field) json_field_u64(b, #field, (m)->field)
-#define LOG_REAL(m, field) json_field_number(b, #field, (m)->field)
-#define LOG_CHOICE(m, field) json_field_u64(b, #field, (m)->field)
-#define LOG_NAME(m, field) json_field_string(b, #field, (m)->field)
-#define LOG_TEXT(m, field) json_field_string(b, #field, (m)->field)
-#define LOG_TEXTS(m, field)                                                                                            \
-        json_key(b, #field);                                                                                           \
-        log_texts(b, (m)->field, (m)->n_##field)
-
-/* Each row of common/job-options.def, as it came over the wire. */
-static void log_options(struct buf *b, const Tandem__Generate *generate, const Tandem__Sampling *sampling)
-{
-#define OPTION(TYPE, message, field, ...) LOG_##TYPE(message, field);
-#include "common/job-options.def"
-#undef OPTION
-}
-
-static void log_request(FILE *log, const Tandem__Request *r, const int *fds, unsigned n_fds)
-{
-        struct buf b = { 0 };
-        struct stat st;
-
-        if (!log)
-                return;
-        buf_puts(&b, "{");
-        json_field_u64(&b, "kind", r->kind_case);
-        json_field_u64(&b, "n_fds", n_fds);
-        if (n_fds == 1 && fstat(fds[0], &st) == 0)
-                json_field_u64(&b, "fd_bytes", (uint64_t)st.st_size);
-        switch (r->kind_case) {
-        case TANDEM__REQUEST__KIND_GENERATE:
-                json_field_string(&b, "request", "generate");
-                json_field_string(&b, "model", r->generate->model->name);
-                json_field_bool(&b, "from_fd", r->generate->model->from_fd);
-                json_key(&b, "prompt");
-                json_text(&b, (char *)r->generate->prompt.data, r->generate->prompt.len);
-                log_options(&b, r->generate, r->generate->sampling);
-                json_key(&b, "prompt_ids");
-                json_ids(&b, r->generate->prompt_ids, r->generate->n_prompt_ids);
-                json_key(&b, "chat");
-                buf_puts(&b, "[");
-                for (size_t i = 0; i < r->generate->n_chat; i++) {
-                        buf_puts(&b, i ? ",[" : "[");
-                        json_text(&b, r->generate->chat[i]->role, strlen(r->generate->chat[i]->role));
-                        buf_puts(&b, ",");
-                        json_text(&b, (char *)r->generate->chat[i]->text.data, r->generate->chat[i]->text.len);
-                        buf_puts(&b, "]");
-                }
-                buf_puts(&b, "]");
-                break;
-        case TANDEM__REQUEST__KIND_CANCEL:
-                json_field_string(&b, "request", "cancel");
-                json_field_u64(&b, "job", r->cancel->job);
-                break;
-        case TANDEM__REQUEST__KIND_TOKENIZE:
-                json_field_string(&b, "request", "tokenize");
-                json_field_bool(&b, "special", r->tokenize->special);
-                json_field_bool(&b, "no_bos", r->tokenize->no_bos);
-                break;
-        case TANDEM__REQUEST__KIND_RESTART:
-                json_field_string(&b, "request", "restart");
-                json_field_string(&b, "worker", r->restart->worker);
-                break;
-        case TANDEM__REQUEST__KIND_LOAD:
-                json_field_string(&b, "request", "load");
-                json_field_string(&b, "model", r->load->model->name);
-                break;
-        case TANDEM__REQUEST__KIND_UNLOAD:
-                json_field_string(&b, "request", "unload");
-                json_field_string(&b, "model", r->unload->name);
-                break;
-        default:
-                break;
-        }
-        buf_puts(&b, "}\n");
-        fwrite(b.data, 1, b.size, log);
-        fflush(log);
-        buf_free(&b);
-}
-
 static void got_request(struct conn *c, const uint8_t *data, size_t size, const int *fds, unsigned n_fds)
 {
         Tandem__Request *r = tandem__request__unpack(NULL, size, data);
 
         assert(r && r->id != 0);
-        log_request(c->config->log, r, fds, n_fds);
+        fake_log_request(c->config->log, r, fds, n_fds);
         switch (r->kind_case) {
         case TANDEM__REQUEST__KIND_HELLO:
                 got_hello(c, r->id, r->hello);

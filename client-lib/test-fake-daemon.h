@@ -12,6 +12,7 @@
  *   "unborn"    Error cancelled
  *   "long"      Error too-long
  *   "bytes"     tokens with control characters, quotes, invalid UTF-8, and a tail
+ *   "calls"     calls a tool; "callcut": and is cut off within the arguments
  *   "gap"       a token index is skipped
  *   "future"    a reply of an unknown kind, an unknown progress state and fields come in between
  *   "flood"     tokens without end until the connection closes
@@ -41,6 +42,9 @@ struct fake_config {
         {                                                                                                              \
                 .cut_after = SIZE_MAX, .flip_at = SIZE_MAX, .idle_ms = -1                                              \
         }
+
+/* test-fake-log.c: writes a request; nothing where log is NULL. */
+void fake_log_request(FILE *log, const Tandem__Request *r, const int *fds, unsigned n_fds);
 
 /* Serves one connection until it ends; closes fd. Returns the bytes sent. */
 size_t fake_serve(int fd, const struct fake_config *config);
