@@ -456,7 +456,8 @@ static int take_blocks(struct generation_request *r, const char *role, const jso
 static int take_late_system(struct generation_request *r, const json_t *content, const char *where, struct failure *f)
 {
         struct tandem_message *last, *before;
-        struct buffer text = { 0 };
+        size_t gap, size, room = 64;
+        char *text;
 
         if (request_add_message(r, "user", content, "\n", where, f) != 0)
                 return f->status;
@@ -464,17 +465,18 @@ static int take_late_system(struct generation_request *r, const json_t *content,
         before = last - 1;
         if (strcmp(before->role, "user") != 0)
                 return 0;
-        buffer_add(&text, before->text, before->size);
-        buffer_add_text(&text, before->size > 0 ? "\n\n" : "");
-        buffer_add(&text, last->text, last->size);
-        if (text.failed) {
-                buffer_free(&text);
+        gap = before->size > 0 ? 2 : 0;
+        size = before->size + gap + last->size;
+        while (room <= size) /* the same for many additions, so that not each of them copies all that came before */
+                room *= 2;
+        text = realloc((char *)(uintptr_t)before->text, room);
+        if (!text)
                 return no_memory(f);
-        }
-        free((char *)(uintptr_t)before->text);
+        memcpy(text + before->size, "\n\n", gap);
+        memcpy(text + before->size + gap, last->text, last->size + 1);
         free((char *)(uintptr_t)last->text);
-        before->text = text.data;
-        before->size = text.size;
+        before->text = text;
+        before->size = size;
         r->n_messages--;
         return 0;
 }
