@@ -22,7 +22,8 @@ void responses_join_name(const char *space, const char *name, char to[RESPONSES_
         size_t n = strlen(space);
         const char *between = n == 0 || (n > 2 && strcmp(space + n - 2, "__") == 0) ? "" : "__";
 
-        snprintf(to, RESPONSES_NAME_BYTES, "%.75s%s%.75s", space, between, name);
+        snprintf(to, RESPONSES_NAME_BYTES, "%.*s%s%.*s", (int)RESPONSES_NAME_PART, space, between,
+                 (int)RESPONSES_NAME_PART, name);
 }
 
 /* ---- tools ---- */
@@ -49,12 +50,16 @@ static void tool_write(struct tools_writer *w, const char *name, const json_t *d
 
 static int function_take(struct tools_writer *w, const json_t *space, const json_t *tool, struct failure *f)
 {
+        const char *space_name = json_get_string(space, "name", ""), *own_name = json_get_string(tool, "name", "");
         char name[RESPONSES_NAME_BYTES];
         json_t *told = NULL;
 
         if (params_check(&params_response_function, tool, &w->r->warnings, f) != 0)
                 return f->status;
-        responses_join_name(json_get_string(space, "name", ""), json_get_string(tool, "name", ""), name);
+        if (strlen(space_name) > RESPONSES_NAME_PART || strlen(own_name) > RESPONSES_NAME_PART)
+                return failure_set(f, 400, "invalid_value", "tools", "'tools' has a name of more than %u bytes",
+                                   RESPONSES_NAME_PART);
+        responses_join_name(space_name, own_name, name);
         if (space)
                 told = json_pack("{s:O, s:O}", "name", json_get(tool, "name"), "namespace", json_get(space, "name"));
         tool_write(w, name, json_get(tool, "description"), json_get(tool, "parameters"), told);

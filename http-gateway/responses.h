@@ -19,6 +19,7 @@ struct responses_tool {
 };
 struct responses_tool responses_find_tool(const struct generation_request *r, const char *name);
 /* The name that the model knows: for items that come back. */
+#define RESPONSES_NAME_PART 75u /* bytes of a tool's name, and of its namespace's */
 #define RESPONSES_NAME_BYTES 160u
 void responses_join_name(const char *space, const char *name, char to[RESPONSES_NAME_BYTES]);
 
