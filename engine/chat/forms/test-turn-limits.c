@@ -225,6 +225,14 @@ static void test_forced_call_is_cut(void **state)
                 assert_string_equal(told.text, "");
                 assert_int_equal(told.n_calls, size > strlen("<tool_call>\n{\"name\": \"f"));
         }
+        for (size_t size = 1; size < sizeof(turn); size++) {
+                char two[2 * sizeof(turn)];
+
+                snprintf(two, sizeof(two), "%s\n%.*s", turn, (int)size, turn);
+                turn_tell(form, one_tool, TDM_FORM_CHOICE_REQUIRED, two, strlen(two), NULL, &told);
+                assert_string_equal(told.text, "");
+                assert_in_range(told.n_calls, 1, 2);
+        }
         turn_tell(form, one_tool, TDM_FORM_CHOICE_AUTO, turn, 9, NULL, &told);
         assert_string_equal(told.text, "<tool_cal");
 }

@@ -510,8 +510,7 @@ static bool header_is_likely(const struct tdm_form_parser *p)
         return (uint8_t)*data == TDM_MARKER_BYTE;
 }
 
-/* The model went on without a header, or has not ended it: what it wrote is text, but for control pieces. Where a text
- * follows a grammar, which that does not, it is a thought, which a budget ends. */
+/* The model wrote no whole header: a text, but for control pieces, or a thought where a grammar binds the text. */
 static void header_take(struct tdm_form_parser *p, char byte)
 {
         struct tdm_json_buffer head;
@@ -726,6 +725,8 @@ int tdm_form_parser_finish(struct tdm_form_parser *p, const struct tdm_form_part
         held_settle(p, true);
         if (p->state == IN_TEXT && p->said)
                 part_give(p, TDM_FORM_PART_TEXT, p->blanks.data, p->blanks.size);
+        while (p->must_call && p->n_parts > 0 && p->parts[p->n_parts - 1].kind == TDM_FORM_PART_TEXT)
+                p->n_parts--; /* the beginning of another call that was cut off */
         p->n_held = p->blanks.size = p->head.size = 0;
         return parts_hand_out(p, ret_parts, ret_n);
 }
