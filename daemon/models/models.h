@@ -275,7 +275,8 @@ struct tdm_model_summary {
         char quantisation[64];
         uint64_t n_parameters;
 };
-/* NULL: it was not read yet, or cannot be read. A thread reads it, once. Valid until the loop runs again. */
+/* NULL: it was not read yet, cannot be read, or lies on a network's or a program's file system. A thread reads it once.
+ * Valid until the loop runs again. */
 const struct tdm_model_summary *tdm_models_summary_of(struct tdm_models *models, const char *path,
                                                       const struct tdm_file_identity *identity);
 /* Has a thread read the heads of all files that lists have. */
