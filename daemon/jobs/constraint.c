@@ -270,10 +270,11 @@ int tdm_constraint_prepare(struct tdm_constraint *c, const struct tdm_chat *chat
         return begin_thought(c, chat, tokenizer, err);
 }
 
-void tdm_constraint_take(struct tdm_constraint *c, uint32_t index, enum tdm_chat_place place, bool splits)
+bool tdm_constraint_take(struct tdm_constraint *c, uint32_t index, enum tdm_chat_place place, bool splits)
 {
         /* The grammar of tools binds a thought's characters, of which none may be cut. */
         tdm_thought_take(&c->thought, index, place, splits && c->kind == TOOLS);
+        return c->thought.is_followed && c->thought.phase == TDM_THOUGHT_OVER && c->thought.answer_from == index + 1;
 }
 
 bool tdm_constraint_binds(const struct tdm_constraint *c)

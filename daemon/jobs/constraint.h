@@ -53,8 +53,9 @@ void tdm_constraint_keep(struct tdm_constraint *constraint, struct tdm_grammar_c
                          uint32_t model);
 
 /* Tells it of the token that was generated as number index, from 0; place: where the answer is behind it; splits: it
- * ends in the midst of a character. Only for a job whose answer is taken apart. */
-void tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place, bool splits);
+ * ends in the midst of a character. Only for a job whose answer is taken apart. Returns whether a thought is over and
+ * the next token is the first that the grammar binds. */
+bool tdm_constraint_take(struct tdm_constraint *constraint, uint32_t index, enum tdm_chat_place place, bool splits);
 /* Whether the next token needs a mask, and how many tokens that may be guessed need none; UINT32_MAX: any number that
  * n_unbound() leaves. */
 bool tdm_constraint_binds(const struct tdm_constraint *constraint);

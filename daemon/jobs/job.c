@@ -507,9 +507,9 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                 struct tdm_chat_text tools = tdm_constraint_tools(job->text.constraint);
 
                 r = tdm_turn_new(&job->text.turn, chat, tokenizer, tools,
-                                 !job->prompt.goes_on &&
-                                         tdm_chat_opens_thought(chat, tools.size > 0, thinking_mode(job)),
-                                 tdm_constraint_turn_flags(job->text.constraint));
+                                 tdm_chat_prompt_end(chat, tools.size > 0, thinking_mode(job)),
+                                 tdm_constraint_turn_flags(job->text.constraint) |
+                                         (job->prompt.goes_on ? TDM_CHAT_TURN_GOES_ON : 0));
                 if (r < 0)
                         return tdm_error_set(err, r, "cannot take the model's answer apart: %s", strerror(-r));
         }
@@ -615,9 +615,10 @@ bool tdm_job_take_token(struct tdm_job *job, uint32_t id, float logprob, uint64_
                 }
                 room = (char *)(uintptr_t)ret_token->text;
                 size = ret_token->size;
-                if (job->text.constraint)
-                        tdm_constraint_take(job->text.constraint, job->generated - 1, tdm_turn_place(job->text.turn),
-                                            job->text.decoder.n_held > 0);
+                if (job->text.constraint &&
+                    tdm_constraint_take(job->text.constraint, job->generated - 1, tdm_turn_place(job->text.turn),
+                                        job->text.decoder.n_held > 0))
+                        tdm_turn_begin_answer(job->text.turn);
         }
         if (job->text.stop)
                 size = tdm_stop_push(job->text.stop, room, size, room, &hit);

@@ -21,10 +21,10 @@ struct tdm_turn {
 };
 
 int tdm_turn_new(struct tdm_turn **ret, const struct tdm_chat *chat, const struct tdm_tokenizer *tokenizer,
-                 struct tdm_chat_text tools, bool thought_is_open, unsigned flags)
+                 struct tdm_chat_text tools, enum tdm_form_prompt prompt, unsigned flags)
 {
         struct tdm_turn *turn = calloc(1, sizeof(*turn));
-        int r = turn ? tdm_chat_parser_new(&turn->parser, chat, tools, thought_is_open, flags) : -ENOMEM;
+        int r = turn ? tdm_chat_parser_new(&turn->parser, chat, tools, prompt, flags) : -ENOMEM;
 
         if (r == 0) {
                 turn->tokenizer = tokenizer;
@@ -117,6 +117,11 @@ int tdm_turn_take(struct tdm_turn *turn, uint32_t id, const char *data, size_t s
                 return -ENOMEM;
         turn->thinking_tokens += before != TDM_CHAT_IN_ANSWER || tdm_turn_place(turn) != TDM_CHAT_IN_ANSWER;
         return keep_parts(room, parts, n_parts, token);
+}
+
+void tdm_turn_begin_answer(struct tdm_turn *turn)
+{
+        tdm_form_parser_begin_answer(turn->parser);
 }
 
 enum tdm_chat_place tdm_turn_place(const struct tdm_turn *turn)

@@ -3,7 +3,7 @@
 #include "engine/chat/tools.h"
 
 int tdm_chat_parser_new(struct tdm_form_parser **ret, const struct tdm_chat *chat, struct tdm_chat_text tools,
-                        bool thought_is_open, unsigned flags)
+                        enum tdm_form_prompt prompt, unsigned flags)
 {
         const struct tdm_chat_template *t = tdm_chat_template_for(chat, tools.size > 0);
         const struct tdm_form_use use = { .tools = tools.size > 0 ? tools.data : NULL,
@@ -11,7 +11,8 @@ int tdm_chat_parser_new(struct tdm_form_parser **ret, const struct tdm_chat *cha
                                           .choice = flags & TDM_CHAT_TURN_MUST_CALL ? TDM_FORM_CHOICE_REQUIRED :
                                                                                       TDM_FORM_CHOICE_AUTO,
                                           .schema = flags & TDM_CHAT_TURN_IS_BOUND ? "" : NULL,
-                                          .prompt = thought_is_open ? TDM_FORM_PROMPT_OPEN : TDM_FORM_PROMPT_SILENT };
+                                          .goes_on = flags & TDM_CHAT_TURN_GOES_ON,
+                                          .prompt = flags & TDM_CHAT_TURN_GOES_ON ? TDM_FORM_PROMPT_SILENT : prompt };
 
         if (tools.size > 0 ? !tdm_chat_has_tools(chat) : !tdm_chat_template_thinks(t))
                 return -EOPNOTSUPP;

@@ -1,5 +1,6 @@
 /* A model's templates: finding them in its file, and rendering conversations with them. */
 #include "engine/chat/private.h"
+#include "engine/chat/tools.h"
 
 #include <inttypes.h>
 
@@ -137,15 +138,19 @@ enum tdm_chat_thoughts tdm_chat_thoughts_of(const struct tdm_chat *chat)
                                                              TDM_CHAT_THOUGHTS_NONE;
 }
 
-bool tdm_chat_opens_thought(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking)
+enum tdm_form_prompt tdm_chat_prompt_end(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking)
 {
         const struct tdm_chat_form *form = tdm_chat_template_for(chat, with_tools)->form;
 
-        if (!form)
-                return false;
-        return (thinking == TDM_CHAT_THINK_ON  ? form->prompt_on :
-                thinking == TDM_CHAT_THINK_OFF ? form->prompt_off :
-                                                 form->prompt_default) == TDM_FORM_PROMPT_OPEN;
+        return !form                          ? TDM_FORM_PROMPT_SILENT :
+               thinking == TDM_CHAT_THINK_ON  ? form->prompt_on :
+               thinking == TDM_CHAT_THINK_OFF ? form->prompt_off :
+                                                form->prompt_default;
+}
+
+bool tdm_chat_opens_thought(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking)
+{
+        return tdm_chat_prompt_end(chat, with_tools, thinking) == TDM_FORM_PROMPT_OPEN;
 }
 
 /* The template shows tools, or its calls can be explained in a text. */

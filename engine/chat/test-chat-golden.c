@@ -205,7 +205,7 @@ static void assert_call(const struct chat *c, const struct conversation *convers
         if (tdm_chat_tools_grammar(&grammar, c->chat, &use, NULL, &err))
                 fail_msg("%s", err.message);
         assert_int_equal(tdm_matcher_new(&matcher, grammar, vocabulary), 0);
-        assert_int_equal(tdm_chat_parser_new(&parser, c->chat, use.tools, false, 0), 0);
+        assert_int_equal(tdm_chat_parser_new(&parser, c->chat, use.tools, TDM_FORM_PROMPT_SILENT, 0), 0);
         for (ssize_t i = 0; i < n; i++) {
                 const struct tdm_form_part *parts;
                 const char *data;

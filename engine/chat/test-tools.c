@@ -77,10 +77,10 @@ static void assert_parts(const struct chat *c, const char *turn, const char *wan
                 size_t n;
 
                 *to = '\0';
-                assert_int_equal(
-                        tdm_chat_parser_new(&parser, c->chat, (struct tdm_chat_text){ tools, sizeof(tools) - 1 },
-                                            tdm_chat_opens_thought(c->chat, true, TDM_CHAT_THINK_AS_TRAINED), 0),
-                        0);
+                assert_int_equal(tdm_chat_parser_new(&parser, c->chat,
+                                                     (struct tdm_chat_text){ tools, sizeof(tools) - 1 },
+                                                     tdm_chat_prompt_end(c->chat, true, TDM_CHAT_THINK_AS_TRAINED), 0),
+                                 0);
                 for (size_t at = 0; at < size; at += step) {
                         assert_int_equal(tdm_form_parser_push(parser, bytes + at, TDM_MIN(step, size - at), &parts, &n),
                                          0);

@@ -40,12 +40,16 @@ int tdm_chat_thought_of(const struct tdm_chat *chat, bool is_open, struct tdm_ch
 
 #define TDM_CHAT_TURN_MUST_CALL 1u /* the grammar's choice was REQUIRED or NAMED */
 #define TDM_CHAT_TURN_IS_BOUND 2u  /* a grammar binds the answer, and not what comes before it */
+#define TDM_CHAT_TURN_GOES_ON 4u   /* the model goes on with the last message (tdm_chat_goes_on()) */
+
+/* How the prompt leaves thinking, where the model begins its answer. */
+enum tdm_form_prompt tdm_chat_prompt_end(const struct tdm_chat *chat, bool with_tools, enum tdm_chat_thinking thinking);
 
 /* The parser of one turn (forms/turn.h). tools: as in struct tdm_chat_options; without any, only thoughts are told from
- * text. thought_is_open: the prompt ends with the start of one.
+ * text. prompt: as of tdm_chat_prompt_end(), which TDM_CHAT_TURN_GOES_ON leaves out.
  * flags: TDM_CHAT_TURN_*. -EOPNOTSUPP: the model's template has no form for calls, or none for thoughts. */
 int tdm_chat_parser_new(struct tdm_form_parser **ret, const struct tdm_chat *chat, struct tdm_chat_text tools,
-                        bool thought_is_open, unsigned flags);
+                        enum tdm_form_prompt prompt, unsigned flags);
 enum tdm_chat_place {
         TDM_CHAT_IN_ANSWER,
         TDM_CHAT_IN_THOUGHT,

@@ -93,6 +93,23 @@ def binds_the_answer():
 
 
 @test
+def keeps_white_space():
+    """What goes on with a text, or is bound, is told as it was drawn, with the white space in front and behind."""
+    with daemon("qwen3-thinking", "qwen3") as d:
+        space = d.tokenize("a b", model=name_of("qwen3-thinking"), no_bos=True)[1]
+        said = [*HI, ("assistant", "def f(x):")]
+        job = dict(model=name_of("qwen3-thinking"), chat=said, ignore_end=False)
+        equal(Job(d, **request(n=3, logit_bias=f"{space}:100", **job)).wait().text, "   ", "spaces that go on")
+        code = r"\n    return x\n"
+        want = "\n    return x\n"
+        equal(Job(d, **request(n=40, regex=code, **job)).wait().text, want, "bound, and goes on")
+        r = Job(d, **thinker(n=200, seed=5, thinking_budget=9, regex=code)).wait()
+        equal((r.text, len(thought_of(r)) > 8), (want, True), "bound, behind a thought")
+        r = Job(d, **request(model=name_of("qwen3"), chat=HI, n=40, regex=code, thinking=OFF, ignore_end=False)).wait()
+        equal(r.text, want, "bound, thinking is off")
+
+
+@test
 def call_at_once():
     """A call that has to come leaves no thought, whatever the budget: the model ends the open one, in letters too."""
     with daemon("qwen3-thinking") as d:

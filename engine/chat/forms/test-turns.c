@@ -555,6 +555,76 @@ static void test_piece_in_arguments(void **state)
         model_deinit(&m);
 }
 
+/* A text in front: what stands there is lost behind a thought, a call or another text alone. A text that goes on with
+ * the prompt's, or that a schema binds, keeps all of it, and so does one that is white space alone. */
+static void test_front(void **state)
+{
+        enum { GOES_ON = 1, BOUND = 2, TOOLS = 4, BEGINS = 8 /* what is bound begins at the bar */ };
+        static const struct {
+                const char *style;
+                enum tdm_form_prompt prompt;
+                unsigned how;
+                const char *turn, *text, *thinking;
+        } cases[] = {
+                { "qwen3", TDM_FORM_PROMPT_SILENT, 0, " time\n", " time\n", "" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, 0, "\n<think>\n\n</think>\n\nHi", "Hi", "" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, 0, "<think>\nHm\n</think>\n\n Hi", "Hi", "Hm" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, TOOLS,
+                  "\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n"
+                  "</tool_call>\nYes",
+                  "Yes", "" },
+                { "qwen3", TDM_FORM_PROMPT_CLOSED, 0, "\n\nHi", "Hi", "" },
+                { "qwen3", TDM_FORM_PROMPT_OPEN, 0, "Hm\n</think>\n\nHi", "Hi", "Hm" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, GOES_ON, " time", " time", "" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, GOES_ON, " \n", " \n", "" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, GOES_ON | TOOLS, "  time", "  time", "" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, GOES_ON | BOUND, "\n    return", "\n    return", "" },
+                { "qwen3", TDM_FORM_PROMPT_CLOSED, BOUND, "\n  x\n", "\n  x\n", "" },
+                { "qwen3", TDM_FORM_PROMPT_CLOSED, BOUND, "\n\n", "\n\n", "" },
+                { "qwen3", TDM_FORM_PROMPT_SILENT, BOUND, "\n  x\n", "\n  x\n", "" },
+                { "qwen3", TDM_FORM_PROMPT_OPEN, BOUND | BEGINS, "Hm\n</think>\n\n|\n  x\n", "\n  x\n", "Hm" },
+                { "qwen3", TDM_FORM_PROMPT_OPEN, BOUND | BEGINS, "</think>|\n  x\n", "\n  x\n", "" },
+                { "llama3.1", TDM_FORM_PROMPT_SILENT, GOES_ON | TOOLS, " time", " time", "" },
+                { "llama3.1", TDM_FORM_PROMPT_SILENT, GOES_ON | TOOLS, " ", " ", "" },
+                { "gpt-oss", TDM_FORM_PROMPT_SILENT, GOES_ON, " time", " time", "" },
+                { "gpt-oss", TDM_FORM_PROMPT_SILENT, GOES_ON, " ", " ", "" },
+                { "gpt-oss", TDM_FORM_PROMPT_SILENT, GOES_ON | BOUND, "\n  {}", "\n  {}", "" },
+        };
+
+        for (unsigned i = 0; i < TDM_ARRAY_SIZE(cases); i++) {
+                const struct tdm_form_use use = { .tools = cases[i].how & TOOLS ? tools : NULL,
+                                                  .tools_size = cases[i].how & TOOLS ? sizeof(tools) - 1 : 0,
+                                                  .schema = cases[i].how & BOUND ? "" : NULL,
+                                                  .goes_on = cases[i].how & GOES_ON,
+                                                  .prompt = cases[i].prompt };
+                _cleanup_(tdm_form_parser_destroyp) struct tdm_form_parser *parser = NULL;
+                const struct tdm_form_part *parts;
+                static struct parsed got;
+                struct model m;
+                unsigned k = 0;
+                size_t n;
+
+                memset(&got, 0, sizeof(got));
+                while (strcmp(styles[k].name, cases[i].style) != 0)
+                        k++;
+                (void)template_check(styles[k].name, styles[k].template, strlen(styles[k].template), &m);
+                assert_int_equal(tdm_form_parser_new(&parser, m.form, NULL, &use), 0);
+                for (const char *at = cases[i].turn; *at; at++) {
+                        if (*at == '|' && cases[i].how & BEGINS) {
+                                tdm_form_parser_begin_answer(parser);
+                                continue;
+                        }
+                        assert_int_equal(tdm_form_parser_push(parser, at, 1, &parts, &n), 0);
+                        parsed_add(&got, parts, n);
+                }
+                assert_int_equal(tdm_form_parser_finish(parser, &parts, &n), 0);
+                parsed_add(&got, parts, n);
+                if (strcmp(got.text, cases[i].text) != 0 || strcmp(got.thinking, cases[i].thinking) != 0)
+                        fail_msg("case %u, '%s': text '%s', thinking '%s'", i, cases[i].turn, got.text, got.thinking);
+                model_deinit(&m);
+        }
+}
+
 /* ---- a folder of templates ---- */
 
 static unsigned n_templates, n_calls_shown, n_derived, n_explained, n_wrong_templates;
@@ -610,6 +680,7 @@ int main(void)
                                             cmocka_unit_test(test_grammar),
                                             cmocka_unit_test(test_values),
                                             cmocka_unit_test(test_piece_in_arguments),
+                                            cmocka_unit_test(test_front),
                                             cmocka_unit_test(test_folder) };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

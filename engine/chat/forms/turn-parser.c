@@ -49,7 +49,7 @@ struct tdm_form_parser {
         struct tdm_json_buffer blanks; /* white space that is not given out yet */
         struct tdm_json_buffer head;   /* a header or a name, as far as it came */
         bool said;                     /* this text or thought has begun */
-        bool any_text;                 /* a text has begun before */
+        bool trims;                    /* a text that begins now follows a thought, a call or another text */
         bool in_string, escaped;
         unsigned depth;
         /* a call whose arguments have marks of their own */
@@ -124,6 +124,7 @@ static void call_give(struct tdm_form_parser *p, const char *name, size_t size)
 {
         struct part *part;
 
+        p->trims = true;
         p->n_calls++;
         p->n_arguments = 0;
         size = TDM_MIN(size, sizeof(p->name) - 1);
@@ -159,18 +160,13 @@ static bool is_name_byte(char c)
                c == '.';
 }
 
-static bool front_is_trimmed(const struct tdm_form_parser *p)
-{
-        return p->state == IN_THOUGHT || p->any_text || p->form->think_begin;
-}
-
 /* A byte of a text or a thought. White space at the ends is held until it is known to stand between words. */
 static void word_say(struct tdm_form_parser *p, char byte)
 {
         enum tdm_form_part_kind kind = p->state == IN_THOUGHT ? TDM_FORM_PART_THINKING : TDM_FORM_PART_TEXT;
 
         if (tdm_form_is_blank(byte)) {
-                if (!p->said && (front_is_trimmed(p) || p->blanks.size == TDM_FORM_BLANKS_MAX))
+                if (!p->said && (p->state == IN_THOUGHT || p->trims || p->blanks.size == TDM_FORM_BLANKS_MAX))
                         return; /* of white space in front, a little says enough */
                 tdm_json_write(&p->blanks, &byte, 1);
                 if (p->blanks.size == TDM_FORM_BLANKS_MAX && p->said) {
@@ -398,13 +394,10 @@ static void patterns_of_text(struct tdm_form_parser *p, enum state state)
                 pattern_add(p, p->marks.think_end, IN_HEADER, false);
                 return;
         }
-        if (state == IN_THOUGHT) {
-                pattern_add(p, p->marks.think_begin, IN_THOUGHT, false);
-                pattern_add(p, p->marks.think_end, IN_TEXT, false);
-                return;
-        }
         pattern_add(p, p->marks.think_begin, IN_THOUGHT, false);
         pattern_add(p, p->marks.think_end, IN_TEXT, false);
+        if (state == IN_THOUGHT)
+                return;
         pattern_add(p, p->marks.text_begin, IN_TEXT, false);
         pattern_add(p, p->marks.text_end, IN_TEXT, false);
         if (p->has_tools && (p->marks.calls.start || state == IN_START))
@@ -467,7 +460,7 @@ static void parser_enter(struct tdm_form_parser *p, enum state state)
 {
         p->state = state;
         p->call_is_over = false;
-        p->any_text |= p->said;
+        p->trims |= p->said;
         p->said = false;
         p->blanks.size = p->head.size = 0;
         p->depth = 0;
@@ -582,6 +575,7 @@ static void pattern_take(struct tdm_form_parser *p, const struct pattern *x)
                                 word_say(p, *c); /* in the midst of a thought, its own beginning is a word */
                 return;
         }
+        p->trims |= from == IN_THOUGHT || bytes == p->marks.think_end;
         if (next == IN_TEXT && from == IN_THOUGHT && p->has_tools && !p->marks.calls.start)
                 next = IN_START;
         parser_enter(p, next);
@@ -594,14 +588,12 @@ static void byte_take(struct tdm_form_parser *p, char byte, bool in_piece)
                 return; /* a control piece that means nothing here */
         switch (p->state) {
         case IN_START:
-                if (tdm_form_is_blank(byte))
-                        return;
-                p->state = IN_TEXT;
-                patterns_set(p);
-                word_say(p, byte);
-                break;
         case IN_TEXT:
         case IN_THOUGHT:
+                if (p->state == IN_START && !tdm_form_is_blank(byte)) {
+                        p->state = IN_TEXT;
+                        patterns_set(p);
+                }
                 word_say(p, byte);
                 break;
         case IN_KEY:
@@ -723,12 +715,18 @@ int tdm_form_parser_finish(struct tdm_form_parser *p, const struct tdm_form_part
         if (p->must_call && (p->state == IN_TEXT || p->state == IN_START))
                 p->n_held = p->blanks.size = 0; /* the beginning of a call that was cut off */
         held_settle(p, true);
-        if (p->state == IN_TEXT && p->said)
+        if (p->said && p->state != IN_THOUGHT)
                 part_give(p, TDM_FORM_PART_TEXT, p->blanks.data, p->blanks.size);
         while (p->must_call && p->n_parts > 0 && p->parts[p->n_parts - 1].kind == TDM_FORM_PART_TEXT)
                 p->n_parts--; /* the beginning of another call that was cut off */
         p->n_held = p->blanks.size = p->head.size = 0;
         return parts_hand_out(p, ret_parts, ret_n);
+}
+
+void tdm_form_parser_begin_answer(struct tdm_form_parser *p)
+{
+        p->blanks.size = 0;
+        p->said = p->state == IN_TEXT;
 }
 
 bool tdm_form_parser_is_in_header(const struct tdm_form_parser *p)
@@ -751,8 +749,7 @@ static int parser_init(struct tdm_form_parser *p, const struct tdm_tokenizer *to
                 p->has_tools = r == 0 && tdm_json_get(&p->tools, 0)->type == TDM_JSON_ARRAY;
                 r = TDM_MIN(r, 0); /* the grammar has refused what is no JSON */
         }
-        if (r == 0)
-                r = tdm_form_without_id(p->marks.calls.gap, &p->no_id[0]);
+        r = r == 0 ? tdm_form_without_id(p->marks.calls.gap, &p->no_id[0]) : r;
         return r == 0 ? tdm_form_without_id(p->marks.calls.after, &p->no_id[1]) : r;
 }
 
@@ -760,6 +757,7 @@ int tdm_form_parser_new(struct tdm_form_parser **ret, const struct tdm_chat_form
                         const struct tdm_tokenizer *tokenizer, const struct tdm_form_use *use)
 {
         _cleanup_(tdm_form_parser_destroyp) struct tdm_form_parser *p = calloc(1, sizeof(*p));
+        bool has_header = form->calls == TDM_FORM_CALLS_CHANNELLED && (use->tools || !use->goes_on);
         int r;
 
         if (!p)
@@ -770,10 +768,12 @@ int tdm_form_parser_new(struct tdm_form_parser **ret, const struct tdm_chat_form
         r = parser_init(p, tokenizer, use);
         if (r < 0)
                 return r;
-        parser_enter(p, form->calls == TDM_FORM_CALLS_CHANNELLED ? IN_HEADER :
-                        use->prompt == TDM_FORM_PROMPT_OPEN      ? IN_THOUGHT :
-                        p->has_tools && !p->marks.calls.start    ? IN_START :
-                                                                   IN_TEXT);
+        parser_enter(p, has_header                            ? IN_HEADER :
+                        use->prompt == TDM_FORM_PROMPT_OPEN   ? IN_THOUGHT :
+                        p->has_tools && !p->marks.calls.start ? IN_START :
+                                                                IN_TEXT);
+        p->trims = use->prompt == TDM_FORM_PROMPT_CLOSED || (has_header && !use->goes_on);
+        p->said = (p->state == IN_TEXT || p->state == IN_START) && (use->goes_on || p->is_bound);
         *ret = steal_ptr(&p);
         return 0;
 }

@@ -36,6 +36,7 @@ struct tdm_form_use {
         const char *schema; /* JSON Schema that the text satisfies; NULL: any text */
         size_t schema_size;
         enum tdm_form_prompt prompt; /* how the prompt leaves thinking */
+        bool goes_on;                /* the prompt ends with a text, and the model goes on with it */
 };
 
 /* REQUIRED and NAMED begin with the call: no text and no thought comes before it. TDM_E_BAD_REQUEST,
@@ -54,7 +55,9 @@ enum tdm_form_part_kind {
         TDM_FORM_PART_ARGUMENTS, /* the next piece of its arguments, a JSON object in the end */
 };
 
-/* One piece of a turn. Text and thoughts lose the white space at their ends where a call or the answer follows. */
+/* One piece of a turn. Text and thoughts lose the white space at their ends where a call or the answer follows. A text
+ * loses that in front of it behind a thought, a call or another text. One that a prompt's text goes on with, or that a
+ * schema binds, keeps all of it. */
 struct tdm_form_part {
         enum tdm_form_part_kind kind;
         uint32_t call; /* which call, from 0 */
@@ -65,8 +68,8 @@ struct tdm_form_part {
 
 struct tdm_form_parser;
 
-/* Borrows the form. Only tools, prompt, choice and whether there is a schema count; use->tools NULL: no calls are
- * looked for. -ENOMEM. */
+/* Borrows the form. Only tools, prompt, goes_on, choice and whether there is a schema count; use->tools NULL: no calls
+ * are looked for. -ENOMEM. */
 int tdm_form_parser_new(struct tdm_form_parser **ret, const struct tdm_chat_form *form,
                         const struct tdm_tokenizer *tokenizer, const struct tdm_form_use *use);
 void tdm_form_parser_destroy(struct tdm_form_parser *parser);
@@ -77,6 +80,8 @@ int tdm_form_parser_push(struct tdm_form_parser *parser, const char *data, size_
                          const struct tdm_form_part **ret_parts, size_t *ret_n);
 /* What is still held, where the turn is over. */
 int tdm_form_parser_finish(struct tdm_form_parser *parser, const struct tdm_form_part **ret_parts, size_t *ret_n);
+/* Behind a thought, a schema binds the text from here on: white space so far was the template's. */
+void tdm_form_parser_begin_answer(struct tdm_form_parser *parser);
 /* Whether the model is thinking now. */
 bool tdm_form_parser_is_thinking(const struct tdm_form_parser *parser);
 /* Whether it is in what stands around messages (gpt-oss): the next is a thought, a text or a call. */
