@@ -78,9 +78,12 @@ def binds_the_answer():
     with daemon("qwen3-thinking") as d:
         for seed in range(times(2, 40)):
             r = Job(d, **thinker(n=200, temp=1.2, seed=seed, thinking_budget=9, json_schema=json.dumps(SCHEMA))).wait()
-            equal((r.reason, r.ids[9]), ("DONE_STOP", CLOSE), f"seed {seed}")
+            # The model may end its thought itself. A budget that is over in the midst of a character waits for the rest
+            # of it, at most three bytes.
+            end = r.ids.index(CLOSE)
+            check(r.reason == "DONE_STOP" and end <= 12, f"seed {seed}", r.reason, r.ids)
             check(len(json.loads(r.text)["city"]) <= 8, "valid by the schema", r.text)
-            check(len(thought_of(r)) > 8, "a thought that no schema binds", thought_of(r))
+            check(end < 9 or len(thought_of(r)) > 8, "a thought that no schema binds", thought_of(r))
             check(not r.done.get("incomplete"), "whole")
         r = Job(d, **thinker(n=200, seed=5, thinking_budget=9, regex="[0-9]{6}")).wait()
         check(re.fullmatch("[0-9]{6}", r.text), "a regular expression", r.text)
