@@ -336,6 +336,7 @@ static void deadly(void **state)
         for (unsigned i = 0; i < TDM_ARRAY_SIZE(faults); i++) {
                 const struct tdm_fleet_worker *npu, *gpu;
                 struct tdm_fleet_model second;
+                uint64_t n_restarts;
                 struct rig *rig;
 
                 setenv("TANDEM_FAULT_NPU", faults[i][TDM_WORKER_NPU], 1);
@@ -353,8 +354,15 @@ static void deadly(void **state)
                 assert_int_equal(rig->model_error.code, TDM_E_DEVICE_FAULT);
                 assert_non_null(strstr(rig->model_error.message, "while they took model deadly"));
                 wait_for(rig, is_whole(rig) && !tdm_fleet_find(rig->fleet, 2));
-                assert_int_equal(npu->record.restarts, i == 0 ? 1 : 0);
-                assert_int_equal(gpu->record.restarts, i == 0 ? 1 : TDM_FLEET_MAX_DEATHS - 1);
+                if (i == 0) {
+                        /* The first to die may die again before the other does, and once more while the model leaves. */
+                        n_restarts = npu->record.restarts + gpu->record.restarts;
+                        assert_in_range(n_restarts, 2, TDM_FLEET_MAX_DEATHS);
+                } else {
+                        assert_int_equal(npu->record.restarts, 0);
+                        assert_int_equal(gpu->record.restarts, TDM_FLEET_MAX_DEATHS - 1);
+                }
+                assert_int_equal(npu->record.quarantines, 0);
                 assert_int_equal(gpu->record.quarantines, 0);
                 run_jobs(rig, TDM_PLACEMENT_SPLIT);
                 rig_free(rig);
