@@ -355,7 +355,7 @@ static void deadly(void **state)
                 assert_non_null(strstr(rig->model_error.message, "while they took model deadly"));
                 wait_for(rig, is_whole(rig) && !tdm_fleet_find(rig->fleet, 2));
                 if (i == 0) {
-                        /* The first to die may die again before the other does, and once more while the model leaves. */
+                        /* The first to die may die again before the other does, and once more as the model leaves. */
                         n_restarts = npu->record.restarts + gpu->record.restarts;
                         assert_in_range(n_restarts, 2, TDM_FLEET_MAX_DEATHS);
                 } else {
