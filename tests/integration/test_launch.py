@@ -1,8 +1,10 @@
 """tandem launch: what it prints is what a shell and the agents take, and what --run hands over is the same. The agents
 are programs of the test's own that write down how they were started."""
-import tomllib
 import os
+import shutil
 import sys
+import tempfile
+import tomllib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from http_test import Gateway  # noqa: E402
@@ -139,6 +141,33 @@ def refusals():
         with Gateway(d) as g:
             refused(d, "claude is not installed: npm install -g @anthropic-ai/claude-code", "--url",
                     f"http://127.0.0.1:{g.port}", "-m", "tale", "--run", "claude", code=1, env={"PATH": d.dir})
+
+
+@test
+def names_that_agents_rewrite():
+    """A name that the agent would not send as it is, is refused: opencode fills in {env:…} and {file:…} wherever they
+    are in its settings, and Claude Code takes the size of a context off a name."""
+    folder = tempfile.mkdtemp(prefix="tandem-test-")
+    names = {"opencode": ("a{env:HOME}b", "{file:~", "x{Env:"), "claude": ("big[1m]", "big[1M]x"), "codex": ()}
+    try:
+        for name in {n for these in names.values() for n in these}:
+            os.symlink(TALE, os.path.join(folder, name + ".gguf"))
+        with Daemon(env={"TANDEM_MODEL_PATH": folder}) as d:
+            env = with_agents(d)
+            for agent, these in names.items():
+                for name in {n for others in names.values() for n in others}:
+                    for options in ([], ["--url", "http://127.0.0.1:1"]):
+                        if name in these:
+                            refused(d, f"cannot be told of the model {name}: it does not send '", "-m", name, *options,
+                                    agent, code=1, env=env)
+                        else:
+                            d.cli("launch", "-m", name, *options, agent, check_exit=0, env=env)
+            for key in ('a"b', "a\\b", "{file:~/x}"):
+                told = dict(env, **{MARK: key})
+                refused(d, "cannot be told of the key in TANDEM_API_KEY", "opencode", code=1, env=told)
+                d.cli("launch", "codex", check_exit=0, env=told)
+    finally:
+        shutil.rmtree(folder)
 
 
 def answer_once(listening, answer):

@@ -32,6 +32,7 @@ struct launch {
         const char *model, *url;
         uint32_t context; /* 0: not known */
         bool thinks;      /* as far as it is known */
+        bool loaded;      /* all is known */
         struct setting settings[MAX_SETTINGS];
         size_t n_settings;
         char *args[MAX_SETTINGS]; /* in front of the caller's own */
@@ -146,14 +147,20 @@ static void set_up_opencode(struct launch *l)
         launch_take(l, "OPENCODE_CONFIG_CONTENT", &b);
 }
 
+/* Parts of a name that an agent does not send as they are. It has no way to write them otherwise. */
+static const char *const claude_rewrites[] = { "[1m]", "[2m]", NULL };      /* sizes of a context, which it takes off */
+static const char *const opencode_rewrites[] = { "{env:", "{file:", NULL }; /* replaced before its JSON is read */
+
 static const struct agent {
         const char *name, *title, *package;
         uint32_t prompt_tokens; /* its first prompt, about (docs/http-api.md) */
         void (*set_up)(struct launch *l);
+        const char *const *rewrites; /* in any case of letters; NULL: none */
+        const char *key_rewrites;    /* characters that a key may not have; "" */
 } agents[] = {
-        { "claude", "Claude Code", "@anthropic-ai/claude-code", 33000, set_up_claude },
-        { "codex", "Codex", "@openai/codex", 15000, set_up_codex },
-        { "opencode", "opencode", "opencode-ai", 12000, set_up_opencode },
+        { "claude", "Claude Code", "@anthropic-ai/claude-code", 33000, set_up_claude, claude_rewrites, "" },
+        { "codex", "Codex", "@openai/codex", 15000, set_up_codex, NULL, "" },
+        { "opencode", "opencode", "opencode-ai", 12000, set_up_opencode, opencode_rewrites, "\"\\{" },
 };
 
 static const char *const agent_names[] = { "claude", "codex", "opencode", NULL };
@@ -187,13 +194,15 @@ static int list_launch_model(struct tandem *tandem, const char *name, char **ret
                 *ret_name = strdup(found->name);
                 l->context = found->context;
                 l->thinks = strstr(found->capabilities, "thinking") != NULL;
+                l->loaded = found->capabilities[0] != '\0';
                 copied = *ret_name != NULL;
         }
         tandem_model_list_free(list);
         return copied ? EXIT_OK : complain("no memory");
 }
 
-/* A model is loaded that is not yet: then its context is known, and an agent's first prompt need not wait for it. */
+/* A model is loaded that is not yet: then it is known what it can do, and an agent's first prompt need not wait for
+ * it. */
 static int find_launch_model(struct cli *cli, const char *name, char **ret_name, struct launch *l)
 {
         _cleanup_(tandem_closep) struct tandem *tandem = cli_connect(cli);
@@ -209,7 +218,7 @@ static int find_launch_model(struct cli *cli, const char *name, char **ret_name,
         if (!found)
                 return name ? complain("the daemon lists no model %s (see `tandem models`)", term_safe(name)) :
                               complain("there is no default model: name one with -m (see `tandem models`)");
-        if (l->context > 0) {
+        if (l->loaded) {
                 *ret_name = steal_ptr(&found);
                 return EXIT_OK;
         }
@@ -431,6 +440,22 @@ static int run_agent(const struct launch *l, const struct agent *agent, const ch
         return complain("cannot start %s: %s", agent->name, strerror(errno));
 }
 
+/* An agent that changes the name would ask for another model, and one that fills it in would send what a file or a
+ * variable holds. */
+static int check_names(const struct agent *agent, const char *model)
+{
+        const char *key = agent_key(), *found = strpbrk(key, agent->key_rewrites);
+
+        for (size_t i = 0; agent->rewrites && agent->rewrites[i]; i++)
+                if (strcasestr(model, agent->rewrites[i]))
+                        return complain("%s cannot be told of the model %s: it does not send '%s' in a name as it is; "
+                                        "give the model's file another name",
+                                        agent->title, term_safe(model), agent->rewrites[i]);
+        return found ? complain("%s cannot be told of the key in " KEY_VARIABLE ": it has a '%c'", agent->title,
+                                *found) :
+                       EXIT_OK;
+}
+
 static void warn_of_context(const struct launch *l, const struct agent *agent)
 {
         if (l->context > 0 && l->context <= agent->prompt_tokens)
@@ -461,6 +486,8 @@ static int launch_agent(struct cli *cli, const struct launch_options *options, c
                         status = complain("the daemon lists no such model any more (see `tandem models`)");
                 l.model = found;
         }
+        if (status == EXIT_OK)
+                status = check_names(agent, l.model);
         if (status == EXIT_OK && options->run)
                 status = check_gateway(l.url, host, port, l.model);
         if (status != EXIT_OK)
