@@ -148,10 +148,23 @@ static uint64_t expires_s(const struct tdm_model *model)
         return (uint64_t)time(NULL) + (at_ns > now_ns ? (at_ns - now_ns) / TDM_NSEC_PER_SEC : 0);
 }
 
+/* What the head of the file said, of a model that is not described: it is about to load, or failed before that. */
+static void fill_summary(struct tdm_model_fields *f, const struct tdm_model_summary *summary)
+{
+        f->architecture = summary->architecture;
+        f->quantisation = summary->quantisation;
+        f->parameters = summary->n_parameters;
+        f->context = summary->context;
+        if (summary->file_bytes > 0)
+                f->file_bytes = summary->file_bytes;
+}
+
 void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_model *model, struct tdm_model_shown *ret)
 {
         struct tdm_model_fields *f = &ret->fields;
         const struct tdm_model_metadata *metadata = model->metadata;
+        const struct tdm_model_summary *summary =
+                metadata ? NULL : tdm_models_known_summary(source->models, &model->identity);
 
         *f = (struct tdm_model_fields){
                 .name = tdm_status_name_of(source, model),
@@ -176,6 +189,8 @@ void tdm_status_of_model(const struct tdm_status_source *source, struct tdm_mode
                 .expires_s = expires_s(model),
                 .parameters = metadata ? metadata->n_parameters : 0,
         };
+        if (summary)
+                fill_summary(f, summary);
         if (model->activations)
                 f->activations_bytes =
                         model->activations->size_bytes + model->steps->size_bytes + model->results->size_bytes;
@@ -201,9 +216,8 @@ bool tdm_status_of_file(const struct tdm_status_source *source, const char *name
         else
                 ret->fields = (struct tdm_model_fields){ .state = "available",
                                                          .error = "",
-                                                         .architecture = summary ? summary->architecture : "",
-                                                         .quantisation = summary ? summary->quantisation : "",
-                                                         .parameters = summary ? summary->n_parameters : 0,
+                                                         .architecture = "",
+                                                         .quantisation = "",
                                                          .placement = "",
                                                          .precision = "",
                                                          .kv_type = "",
@@ -211,6 +225,8 @@ bool tdm_status_of_file(const struct tdm_status_source *source, const char *name
                                                          .capabilities = "",
                                                          .file_bytes = size_bytes,
                                                          .modified_s = modified_s(identity) };
+        if (summary)
+                fill_summary(&ret->fields, summary);
         ret->fields.name = name;
         ret->fields.path = path;
         ret->fields.is_default = strcmp(name, tdm_models_default_name(source->models)) == 0;

@@ -274,11 +274,16 @@ struct tdm_model_summary {
         char architecture[32];
         char quantisation[64];
         uint64_t n_parameters;
+        uint64_t file_bytes; /* of all its parts; 0: not known */
+        uint32_t context;    /* 0: a model that is not computed here */
 };
 /* NULL: it was not read yet, cannot be read, or lies on a network's or a program's file system. A thread reads it once.
  * Valid until the loop runs again. */
 const struct tdm_model_summary *tdm_models_summary_of(struct tdm_models *models, const char *path,
                                                       const struct tdm_file_identity *identity);
+/* The same for a file of any place, if its head was read already: it reads none. */
+const struct tdm_model_summary *tdm_models_known_summary(const struct tdm_models *models,
+                                                         const struct tdm_file_identity *identity);
 /* Has a thread read the heads of all files that lists have. */
 void tdm_models_read_summaries(struct tdm_models *models);
 /* Bytes of the shared segments as they stand in memory. */

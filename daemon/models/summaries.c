@@ -1,4 +1,4 @@
-/* What lists say of files that nobody used: their architecture, their weights.
+/* What lists say of files that nobody used, or that cannot be loaded: their architecture, weights and context.
  *
  * A thread reads the heads one after another, but for file systems that may hang. A list takes what is known by then.
  * What was read of a file holds as long as the file is the same. No user is charged: the files are those of the
@@ -73,8 +73,12 @@ static int summary_read(struct summary_task *task, int fd, struct tdm_gguf **ggu
         if (r != 0)
                 return r;
         task->summary.n_parameters = tdm_parameters_count(*gguf);
+        task->summary.file_bytes = task->identity.size_bytes;
+        for (uint32_t i = 0; *parts && i < (*parts)->n; i++)
+                task->summary.file_bytes += (*parts)->files[i].identity.size_bytes;
         if (tdm_model_describe(*gguf, &description, &err) != 0)
                 return 0; /* a model that is not computed here */
+        task->summary.context = description.hparams.n_ctx;
         tdm_quantisation_describe(&description, task->summary.quantisation, sizeof(task->summary.quantisation));
         tdm_model_description_deinit(&description);
         return 0;
@@ -165,6 +169,19 @@ static void summary_want(struct tdm_summaries *summaries, const char *path, stru
                 free(task);
 }
 
+static const struct tdm_model_summary *entry_summary(const struct summary_entry *entry)
+{
+        return entry->read && entry->summary.architecture[0] ? &entry->summary : NULL;
+}
+
+const struct tdm_model_summary *tdm_models_known_summary(const struct tdm_models *m,
+                                                         const struct tdm_file_identity *identity)
+{
+        const struct summary_entry *entry = m->summaries ? *summary_slot(m->summaries, identity) : NULL;
+
+        return entry && tdm_file_identity_equal(&entry->identity, identity) ? entry_summary(entry) : NULL;
+}
+
 const struct tdm_model_summary *tdm_models_summary_of(struct tdm_models *m, const char *path,
                                                       const struct tdm_file_identity *identity)
 {
@@ -179,7 +196,7 @@ const struct tdm_model_summary *tdm_models_summary_of(struct tdm_models *m, cons
         }
         entry = *slot;
         if (entry && tdm_file_identity_equal(&entry->identity, identity))
-                return entry->read && entry->summary.architecture[0] ? &entry->summary : NULL;
+                return entry_summary(entry);
         if (!entry) {
                 entry = *slot = calloc(1, sizeof(*entry));
                 if (!entry)

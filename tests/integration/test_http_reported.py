@@ -12,6 +12,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from tandem_test import *  # noqa: E402,F403
+from gguf_peek import Gguf  # noqa: E402
 from http_test import *  # noqa: E402,F403
 
 HI = [{"role": "user", "content": "Tell me of a king"}]
@@ -89,6 +90,40 @@ def times_and_sizes():
         size = tag["details"]["parameter_size"]
         check(abs(float(size[:-1]) * {"K": 1e3, "M": 1e6, "B": 1e9}[size[-1]] - count) <= count / 50, size, count)
         check(os.stat(SPROUT).st_size / 8 < count < 4 * os.stat(SPROUT).st_size, "weights in that file", count)
+
+
+@test
+def heads_are_known():
+    """Context, family and sizes are those of the file's head before its first use, and still where it cannot be
+    loaded: a part of it that is missing later, an architecture that is not computed."""
+    folder = tempfile.mkdtemp(prefix="tandem-test-")
+    try:
+        for name in ("unused", "other"):
+            shutil.copyfile(SPROUT, f"{folder}/{name}.gguf")
+        with open(folder + "/other.gguf", "r+b") as f:
+            f.seek(Gguf(folder + "/other.gguf").place["general.architecture"] + 8)
+            f.write(b"llama7")
+        size = os.stat(SPROUT).st_size
+        with Daemon(placement=None, env={"TANDEM_MODEL_PATH": folder}) as d, Gateway(d) as g:
+            def seen(name):
+                tag = next(m for m in g.get("/api/tags")["models"] if m["name"] == name + ":latest")
+                of = next(m for m in d.call("models")["models"] if m["name"] == name)
+                return (tag["details"]["family"], tag["details"]["parameter_size"], tag["size"], of.get("context", 0),
+                        g.get("/v1/models/" + name).get("max_model_len", 0),
+                        g.get("/props?model=" + name)["default_generation_settings"]["n_ctx"])
+
+            wait_for(lambda: seen("unused")[0] and seen("other")[0], "the heads of files that nobody used", 30)
+            before = {name: seen(name) for name in ("unused", "other")}
+            d.cli("load", "unused", check_exit=0)
+            g.post("/v1/completions", {"model": "other", "prompt": "A", "max_tokens": 1}, 400)
+            wait_for(lambda: "llama7" in json.dumps([m.get("error") for m in d.status()["models"]]), "it has failed")
+            for name in sorted(before):
+                equal(before[name], seen(name), f"{name}: before its first use and after it")
+            check(before["unused"][3] > 0, "a context", before)
+            equal(before["unused"][3:], before["unused"][3:4] * 3, "the same on all faces")
+            equal((before["other"][0], before["other"][2]), ("llama7", size), "of one that cannot be loaded")
+    finally:
+        shutil.rmtree(folder)
 
 
 @test
