@@ -397,7 +397,7 @@ static void test_liars(void **state)
                 add(&w, NULL, "[a-c]{1,9}", 20, 1);
                 w.fleet.spoil = spoils[i];
                 w.n_jobs = 1;
-                for (unsigned k = 0; k < 2000 && w.fleet.n_bad[0] + w.fleet.n_bad[1] == 0; k++) {
+                for (unsigned k = 0; k < 200000 && w.fleet.n_bad[0] + w.fleet.n_bad[1] == 0; k++) {
                         struct fake_step *s = some_step(&w);
 
                         if (s)
