@@ -36,15 +36,15 @@ static int add_part(struct generation_request *r, struct buffer *text, const jso
         const char *type = json_get_string(part, "type", "");
         const json_t *value = json_object_get(part, "text");
 
-        if (!json_is_string(json_get(part, "type")) && params_check(&params_part, part, &r->warnings, f) != 0)
+        if (!json_is_string(json_get(part, "type")) && params_check_at(&params_part, name, part, &r->warnings, f) != 0)
                 return f->status;
         if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0)
                 return failure_set(f, 400, "unsupported_parameter", name,
-                                   "'%s' has a part of type '%.40s'; models here read text only", name, type);
-        if (params_check(&params_part, part, &r->warnings, f) != 0)
+                                   "'%s' is a part of type '%.40s'; models here read text only", name, type);
+        if (params_check_at(&params_part, name, part, &r->warnings, f) != 0)
                 return f->status;
         if (!json_is_string(value))
-                return failure_set(f, 400, "invalid_type", name, "'%s' has a part of text without its text", name);
+                return failure_set(f, 400, "invalid_type", name, "'%s' is a part of text without its text", name);
         if (text->size > 0)
                 buffer_add_text(text, separator);
         buffer_add(text, json_string_value(value), json_string_length(value));
@@ -61,11 +61,15 @@ int request_add_message(struct generation_request *r, const char *role, const js
         if (json_is_string(content)) {
                 buffer_add(&text, json_string_value(content), json_string_length(content));
         } else if (json_is_array(content)) {
-                for (size_t i = 0; i < json_array_size(content); i++)
-                        if (add_part(r, &text, json_array_get(content, i), separator, name, f) != 0) {
+                for (size_t i = 0; i < json_array_size(content); i++) {
+                        char where[96];
+
+                        snprintf(where, sizeof(where), "%.60s[%zu]", name, i);
+                        if (add_part(r, &text, json_array_get(content, i), separator, where, f) != 0) {
                                 buffer_free(&text);
                                 return f->status;
                         }
+                }
         } else if (content && !json_is_null(content)) {
                 buffer_free(&text);
                 return failure_set(f, 400, "invalid_type", name, "'%s' has to be a text or an array of parts", name);
@@ -94,7 +98,7 @@ int request_take_message(struct generation_request *r, const json_t *message, co
         snprintf(where, sizeof(where), "%s[%zu]", name, i);
         if (!json_is_object(message))
                 return failure_set(f, 400, "invalid_type", where, "'%s' has to be an object", where);
-        if (params_check(table, message, &r->warnings, f) != 0)
+        if (params_check_at(table, where, message, &r->warnings, f) != 0)
                 return f->status;
         given = json_get_string(message, "role", "");
         for (size_t k = 0; k < TDM_ARRAY_SIZE(roles); k++)

@@ -1,6 +1,8 @@
 /* The list of all tables, and the one check for all of them. */
 #include "http-gateway/params-rows.h"
 
+#define PATH_BYTES 192u /* of "tools[1023].tools[1023].name" and longer ones */
+
 static const struct param_table *const tables[] = {
         &params_chat,
         &params_completions,
@@ -277,18 +279,28 @@ static int check_switch(const struct param_table *table, const char *key, const 
                            key, table->title, names);
 }
 
-static int check_unknown(const struct param_table *table, const char *key, const json_t *value,
+/* "messages[3].prefix": in front is where the object is, or "". */
+static void write_path(char to[PATH_BYTES], const char *in_front, const char *name)
+{
+        size_t n = strlen(in_front);
+
+        snprintf(to, PATH_BYTES, "%s%s%.90s", in_front, n > 0 && in_front[n - 1] != '.' ? "." : "", name);
+}
+
+/* in_front: where the object is, as write_path() takes it. */
+static int check_unknown(const struct param_table *table, const char *in_front, const char *key, const json_t *value,
                          struct params_warnings *warnings, struct failure *f)
 {
         static const struct param nothing = { .neutral = NEUTRAL_FALSE | NEUTRAL_EMPTY };
-        char names[500] = "";
+        char names[500] = "", path[PATH_BYTES];
 
         if (json_is_null(value))
                 return 0;
         if (table->context[0]) {
                 write_names(table, names, sizeof(names));
-                return failure_set(f, 400, "unknown_parameter", key, "'%s%.90s' is not known; there are: %.480s",
-                                   table->context, key, names);
+                write_path(path, in_front, key);
+                return failure_set(f, 400, "unknown_parameter", path, "'%s' is not known; there are: %.480s", path,
+                                   names);
         }
         for (size_t i = 0; i < TDM_ARRAY_SIZE(meaningful); i++)
                 if (strcmp(meaningful[i], key) == 0 && !is_neutral(&nothing, value))
@@ -304,28 +316,28 @@ static int check_unknown(const struct param_table *table, const char *key, const
 }
 
 /* What a harmless object holds has to be known, and its values change nothing. */
-static int check_members(const struct param *p, const json_t *object, struct params_warnings *warnings,
-                         struct failure *f)
+static int check_members(const struct param *p, const char *path, const json_t *object,
+                         struct params_warnings *warnings, struct failure *f)
 {
         const char *key;
         json_t *value;
 
         if (p->class == PARAM_HONOURED)
-                return params_check(p->members, object, warnings, f);
+                return params_check_at(p->members, path, object, warnings, f);
         json_object_foreach((json_t *)(uintptr_t)object, key, value)
         {
-                if (!find_param(p->members, key) && check_unknown(p->members, key, value, warnings, f) != 0)
+                if (!find_param(p->members, key) && check_unknown(p->members, path, key, value, warnings, f) != 0)
                         return f->status;
         }
         return 0;
 }
 
-static int check_one(const struct param_table *table, const struct param *p, const json_t *value,
-                     struct params_warnings *warnings, struct failure *f)
+static int check_one(const struct param *p, const char *in_front, const json_t *value, struct params_warnings *warnings,
+                     struct failure *f)
 {
-        char name[96];
+        char name[PATH_BYTES];
 
-        snprintf(name, sizeof(name), "%s%s", table->context, p->name);
+        write_path(name, in_front, p->name);
         if (p->class == PARAM_HARMLESS && !p->members)
                 return 0;
         if (p->class == PARAM_REFUSED)
@@ -338,11 +350,17 @@ static int check_one(const struct param_table *table, const struct param *p, con
             (json_number_value(value) < p->low || json_number_value(value) > p->high))
                 return failure_set(f, 400, "invalid_value", name, "'%s' has to be from %.10g to %.10g", name, p->low,
                                    p->high);
-        return p->members ? check_members(p, value, warnings, f) : 0;
+        return p->members ? check_members(p, name, value, warnings, f) : 0;
 }
 
 int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,
                  struct failure *f)
+{
+        return params_check_at(table, table->context, object, warnings, f);
+}
+
+int params_check_at(const struct param_table *table, const char *where, const json_t *object,
+                    struct params_warnings *warnings, struct failure *f)
 {
         const char *key;
         json_t *value;
@@ -351,11 +369,11 @@ int params_check(const struct param_table *table, const json_t *object, struct p
         {
                 const struct param *p = find_param(table, key);
 
-                if (!p && check_unknown(table, key, value, warnings, f) != 0)
+                if (!p && check_unknown(table, where, key, value, warnings, f) != 0)
                         return f->status;
                 if (!p || json_is_null(value))
                         continue;
-                if (p->class != PARAM_IGNORED && check_one(table, p, value, warnings, f) != 0)
+                if (p->class != PARAM_IGNORED && check_one(p, where, value, warnings, f) != 0)
                         return f->status;
                 if (p->class == PARAM_IGNORED && !is_neutral(p, value))
                         add_warning(warnings, table->context, p->name);

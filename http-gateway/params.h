@@ -63,6 +63,10 @@ extern const struct param_table params_chat, params_completions, params_message,
 /* 0, or a failure that names the first member that cannot be taken. */
 int params_check(const struct param_table *table, const json_t *object, struct params_warnings *warnings,
                  struct failure *f);
+/* The same, of an object that is one of several: where is its place in the request, "messages[3]". Warnings name the
+ * table's place, so that what many messages have is warned of once. */
+int params_check_at(const struct param_table *table, const char *where, const json_t *object,
+                    struct params_warnings *warnings, struct failure *f);
 /* Adds a warning in words, for a value that means something else here. */
 void params_warn(struct params_warnings *warnings, const char *text);
 /* All tables as Markdown. */

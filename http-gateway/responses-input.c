@@ -21,15 +21,17 @@ static int parts_take(struct items *in, const json_t *content, struct failure *f
         for (size_t i = 0; i < json_array_size(content); i++) {
                 const json_t *part = json_array_get(content, i);
                 const char *type = json_get_string(part, "type", "");
+                char where[96];
 
-                if (json_check_members(part, "input[].content[]", names, f) != 0)
+                snprintf(where, sizeof(where), "%s.content[%zu]", in->where, i);
+                if (json_check_members(part, where, names, f) != 0)
                         return f->status;
                 if (strcmp(type, "reasoning_text") != 0 && strcmp(type, "text") != 0)
-                        return failure_set(f, 400, "invalid_value", "input",
-                                           "'input' has an item 'reasoning' with a part that is no 'reasoning_text'");
+                        return failure_set(f, 400, "invalid_value", where,
+                                           "'%s' is a part of an item 'reasoning' and no 'reasoning_text'", where);
                 if (!json_get_string(part, "text", NULL))
-                        return failure_set(f, 400, "invalid_value", "input",
-                                           "'input' has an item 'reasoning' with a part that has no text");
+                        return failure_set(f, 400, "invalid_value", where,
+                                           "'%s' is a part of an item 'reasoning' and has no text", where);
                 thinking_join(&in->thoughts, json_get_string(part, "text", ""));
         }
         return 0;
@@ -57,7 +59,7 @@ static int thoughts_take(struct items *in, const json_t *item, struct failure *f
 {
         const char *sealed = json_get_string(item, "encrypted_content", "");
 
-        if (params_check(&params_reasoning_item, item, &in->r->warnings, f) != 0 ||
+        if (params_check_at(&params_reasoning_item, in->where, item, &in->r->warnings, f) != 0 ||
             parts_take(in, json_get(item, "content"), f) != 0)
                 return f->status;
         return *sealed && json_array_size(json_get(item, "content")) == 0 ? sealed_take(in, sealed, f) : 0;
@@ -120,10 +122,11 @@ static int call_take(struct items *in, const json_t *item, struct failure *f)
         const char *member = custom ? "input" : "arguments", *id = json_get_string(item, "call_id", NULL);
         const char *text = json_get_string(item, member, NULL);
 
-        if (params_check(custom ? &params_custom_item : &params_call_item, item, &in->r->warnings, f) != 0)
+        if (params_check_at(custom ? &params_custom_item : &params_call_item, in->where, item, &in->r->warnings, f) !=
+            0)
                 return f->status;
         if (!id || !text || !json_get_string(item, "name", NULL))
-                return failure_set(f, 400, "missing_required_parameter", "input", "'%s' lacks call_id, name or %s",
+                return failure_set(f, 400, "missing_required_parameter", in->where, "'%s' lacks call_id, name or %s",
                                    in->where, member);
         if (!in->turn && request_add_message(in->r, "assistant", NULL, "", in->where, f) != 0)
                 return f->status;
@@ -138,10 +141,10 @@ static int answer_take(struct items *in, const json_t *item, struct failure *f)
 {
         const char *id = json_get_string(item, "call_id", NULL);
 
-        if (params_check(&params_answer_item, item, &in->r->warnings, f) != 0)
+        if (params_check_at(&params_answer_item, in->where, item, &in->r->warnings, f) != 0)
                 return f->status;
         if (!id || !json_get(item, "output"))
-                return failure_set(f, 400, "missing_required_parameter", "input", "'%s' lacks call_id or output",
+                return failure_set(f, 400, "missing_required_parameter", in->where, "'%s' lacks call_id or output",
                                    in->where);
         buffer_free(&in->thoughts);
         if (turn_end(in, f) != 0)

@@ -48,16 +48,18 @@ static void tool_write(struct tools_writer *w, const char *name, const json_t *d
                 w->text.failed = true;
 }
 
-static int function_take(struct tools_writer *w, const json_t *space, const json_t *tool, struct failure *f)
+static int function_take(struct tools_writer *w, const json_t *space, const json_t *tool, const char *where,
+                         struct failure *f)
 {
         const char *space_name = json_get_string(space, "name", ""), *own_name = json_get_string(tool, "name", "");
         char name[RESPONSES_NAME_BYTES];
         json_t *told = NULL;
 
-        if (params_check(&params_response_function, tool, &w->r->warnings, f) != 0)
+        if (params_check_at(&params_response_function, where, tool, &w->r->warnings, f) != 0)
                 return f->status;
         if (strlen(space_name) > RESPONSES_NAME_PART || strlen(own_name) > RESPONSES_NAME_PART)
-                return failure_set(f, 400, "invalid_value", "tools", "'tools' has a name of more than %u bytes",
+                return failure_set(f, 400, "invalid_value", where,
+                                   "'%s' has a name of more than %u bytes, or its namespace has", where,
                                    RESPONSES_NAME_PART);
         responses_join_name(space_name, own_name, name);
         if (space)
@@ -67,7 +69,7 @@ static int function_take(struct tools_writer *w, const json_t *space, const json
 }
 
 /* The description tells of the form, which nothing enforces. */
-static int custom_take(struct tools_writer *w, const json_t *tool, struct failure *f)
+static int custom_take(struct tools_writer *w, const json_t *tool, const char *where, struct failure *f)
 {
         static const char *const names[] = { "type", "syntax", "definition", NULL };
         const json_t *format = json_get(tool, "format");
@@ -76,9 +78,11 @@ static int custom_take(struct tools_writer *w, const json_t *tool, struct failur
                                    "string", "required", "input", "additionalProperties", 0);
         struct buffer words = { 0 };
         json_t *description;
+        char inner[96];
 
-        if (params_check(&params_response_custom, tool, &w->r->warnings, f) != 0 ||
-            json_check_members(format, "tools[].format", names, f) != 0) {
+        snprintf(inner, sizeof(inner), "%.80s.format", where);
+        if (params_check_at(&params_response_custom, where, tool, &w->r->warnings, f) != 0 ||
+            json_check_members(format, inner, names, f) != 0) {
                 json_decref(schema);
                 return f->status;
         }
@@ -105,7 +109,7 @@ static int namespace_take(struct tools_writer *w, const json_t *space, const cha
 {
         const json_t *tools = json_get(space, "tools");
 
-        if (params_check(&params_response_namespace, space, &w->r->warnings, f) != 0)
+        if (params_check_at(&params_response_namespace, where, space, &w->r->warnings, f) != 0)
                 return f->status;
         for (size_t i = 0; i < json_array_size(tools); i++) {
                 char inner[96];
@@ -141,10 +145,10 @@ static int tool_take(struct tools_writer *w, const json_t *space, const json_t *
                                    json_get(tool, "function") ? " (name stands beside type here, not in function)" :
                                                                 "");
         if (strcmp(type, "custom") == 0)
-                return custom_take(w, tool, f);
+                return custom_take(w, tool, where, f);
         if (strcmp(type, "namespace") == 0)
                 return namespace_take(w, tool, where, f);
-        return function_take(w, space, tool, f);
+        return function_take(w, space, tool, where, f);
 }
 
 /* ---- choice ---- */

@@ -245,10 +245,10 @@ int request_take_thinking_block(struct generation_request *r, const json_t *bloc
         char right[SIGNATURE_BYTES];
         struct signature s;
 
-        if (params_check(&params_thinking_block, block, &r->warnings, f) != 0)
+        if (params_check_at(&params_thinking_block, name, block, &r->warnings, f) != 0)
                 return f->status;
         if (!text)
-                return failure_set(f, 400, "invalid_value", name, "'%s' has a block 'thinking' without its text", name);
+                return failure_set(f, 400, "invalid_value", name, "'%s' is a block 'thinking' without its text", name);
         signature_init(&s);
         signature_add(&s, text, strlen(text));
         signature_write(&s, right);

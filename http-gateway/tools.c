@@ -118,15 +118,18 @@ static int write_openai_tools(struct generation_request *r, const json_t *given,
                 return f->status;
         for (size_t i = 0; i < json_array_size(given); i++) {
                 const json_t *tool = json_array_get(given, i), *function = json_get(tool, "function");
+                char where[48];
 
-                if (params_check(&params_tool, tool, &r->warnings, f) != 0)
+                snprintf(where, sizeof(where), "tools[%zu]", i);
+                if (params_check_at(&params_tool, where, tool, &r->warnings, f) != 0)
                         return f->status;
                 if (!json_is_object(function) || strcmp(json_get_string(tool, "type", ""), "function") != 0)
-                        return failure_set(f, 400, "invalid_value", "tools",
-                                           "'tools[%zu]' is not {\"type\": \"function\", \"function\": {…}}; "
-                                           "other tools are not known here",
-                                           i);
-                if (params_check(&params_function, function, &r->warnings, f) != 0)
+                        return failure_set(f, 400, "invalid_value", where,
+                                           "'%s' is not {\"type\": \"function\", \"function\": {…}}; other tools are "
+                                           "not known here",
+                                           where);
+                snprintf(where, sizeof(where), "tools[%zu].function", i);
+                if (params_check_at(&params_function, where, function, &r->warnings, f) != 0)
                         return f->status;
                 request_write_tool(r, text, json_get(function, "name"), json_get(function, "description"),
                                    json_get(function, "parameters"));
@@ -159,15 +162,19 @@ static int write_anthropic_tools(struct generation_request *r, const json_t *giv
         for (size_t i = 0; i < json_array_size(given); i++) {
                 const json_t *tool = json_array_get(given, i);
                 const char *kind = json_get_string(tool, "type", "custom");
+                char where[48];
 
-                if (strcmp(kind, "custom") == 0 && params_check(&params_anthropic_tool, tool, &r->warnings, f) != 0)
+                snprintf(where, sizeof(where), "tools[%zu]", i);
+                if (strcmp(kind, "custom") == 0 &&
+                    params_check_at(&params_anthropic_tool, where, tool, &r->warnings, f) != 0)
                         return f->status;
                 if (strcmp(kind, "custom") != 0 || !json_is_object(json_get(tool, "input_schema")) ||
                     !json_is_string(json_get(tool, "name")))
-                        return failure_set(f, 400, "invalid_value", "tools",
-                                           "'tools[%zu]' is not {\"name\": …, \"input_schema\": {…}}; tools of type "
-                                           "'%.40s' are not known here",
-                                           i, kind);
+                        return failure_set(
+                                f, 400, "invalid_value", where,
+                                "'%s' is not {\"name\": …, \"input_schema\": {…}}; tools of type '%.40s' are "
+                                "not known here",
+                                where, kind);
                 request_write_tool(r, text, json_get(tool, "name"), json_get(tool, "description"),
                                    json_get(tool, "input_schema"));
         }
@@ -305,15 +312,16 @@ static int take_calls(struct generation_request *r, const json_t *given, const c
                 const json_t *arguments = json_get(function, "arguments");
                 const char *id = json_get_string(call, "id", NULL), *name = json_get_string(function, "name", NULL);
                 const char *text = json_string_value(arguments);
+                char inner[96], of_function[112];
 
-                if (params_check(&params_call, call, &r->warnings, f) != 0 ||
-                    params_check(&params_call_function, function, &r->warnings, f) != 0)
+                snprintf(inner, sizeof(inner), "%.60s.tool_calls[%zu]", where, i);
+                snprintf(of_function, sizeof(of_function), "%s.function", inner);
+                if (params_check_at(&params_call, inner, call, &r->warnings, f) != 0 ||
+                    params_check_at(&params_call_function, of_function, function, &r->warnings, f) != 0)
                         return f->status;
                 if (!name || (arguments && !text && !json_is_object(arguments)))
-                        return failure_set(
-                                f, 400, "invalid_value", where,
-                                "'%s.tool_calls[%zu]' is not {\"function\": {\"name\": …, \"arguments\": …}}", where,
-                                i);
+                        return failure_set(f, 400, "invalid_value", inner,
+                                           "'%s' is not {\"function\": {\"name\": …, \"arguments\": …}}", inner);
                 if (json_is_object(arguments))
                         text = keep_json(r, arguments);
                 else if (!text || !*text)
@@ -380,10 +388,12 @@ static int take_thoughts(struct generation_request *r, const char *role, const j
         json_array_foreach((json_t *)(uintptr_t)blocks, i, block)
         {
                 const char *text;
+                char inner[96];
 
                 if (strcmp(json_get_string(block, "type", ""), "thinking") != 0)
                         continue;
-                if (request_take_thinking_block(r, block, where, &text, f) != 0) {
+                snprintf(inner, sizeof(inner), "%.60s[%zu]", where, i);
+                if (request_take_thinking_block(r, block, inner, &text, f) != 0) {
                         buffer_free(&thoughts);
                         return f->status;
                 }
@@ -392,61 +402,85 @@ static int take_thoughts(struct generation_request *r, const char *role, const j
         return request_add_thinking(r, &thoughts, f);
 }
 
-/* A message's blocks: those of text are collected, answers become messages in front of them, calls belong to it. */
+/* A block tool_result, which becomes a message of its own. */
+static int take_result_block(struct generation_request *r, const json_t *block, const char *where, struct failure *f)
+{
+        const char *id = json_get_string(block, "tool_use_id", NULL);
+        char inner[112];
+
+        if (params_check_at(&params_tool_result, where, block, &r->warnings, f) != 0)
+                return f->status;
+        if (!id)
+                return failure_set(f, 400, "invalid_value", where, "'%s' answers no tool_use_id", where);
+        snprintf(inner, sizeof(inner), "%.95s.content", where);
+        if (request_add_message(r, "tool", json_get(block, "content"), "\n", inner, f) != 0)
+                return f->status;
+        return request_add_answer(r, id, NULL, f);
+}
+
+/* A block tool_use, which is a call of the last message. */
+static int take_use_block(struct generation_request *r, const json_t *block, const char *where, struct failure *f)
+{
+        const char *id = json_get_string(block, "id", NULL), *name = json_get_string(block, "name", NULL),
+                   *input = "{}";
+
+        if (params_check_at(&params_tool_use, where, block, &r->warnings, f) != 0)
+                return f->status;
+        if (!id || !name)
+                return failure_set(f, 400, "invalid_value", where, "'%s' is a tool_use without id or name", where);
+        if (json_is_object(json_get(block, "input")))
+                input = keep_json(r, json_get(block, "input"));
+        return request_add_call(r, id, name, input, f);
+}
+
+enum block_kind { BLOCK_TEXT, BLOCK_RESULT, BLOCK_USE, BLOCK_THOUGHT, BLOCK_SECRET };
+
+static enum block_kind block_kind(const char *role, const json_t *block)
+{
+        const char *type = json_get_string(block, "type", "");
+
+        if (strcmp(type, "tool_result") == 0 && strcmp(role, "user") == 0)
+                return BLOCK_RESULT;
+        if (strcmp(type, "tool_use") == 0 && strcmp(role, "assistant") == 0)
+                return BLOCK_USE;
+        if (strcmp(type, "thinking") == 0)
+                return BLOCK_THOUGHT;
+        return strcmp(type, "redacted_thinking") == 0 ? BLOCK_SECRET : BLOCK_TEXT;
+}
+
+/* A message's blocks: answers become messages in front of them, those of text are joined, calls belong to what they
+ * make. In the list of texts others leave an empty one, so that each has its own index. */
 static int take_blocks(struct generation_request *r, const char *role, const json_t *blocks, const char *where,
                        struct failure *f)
 {
-        json_t *texts = json_array();
-        bool calls = false, thoughts = false;
-        int status = texts ? 0 : no_memory(f);
-        json_t *block;
+        json_t *texts = json_array(), *nothing = json_pack("{s:s, s:s}", "type", "text", "text", ""), *block;
+        bool has[BLOCK_SECRET + 1] = { false };
+        int status = texts && nothing ? 0 : no_memory(f);
+        char inner[96];
         size_t i;
 
         json_array_foreach((json_t *)(uintptr_t)blocks, i, block)
         {
-                const char *type = json_get_string(block, "type", "");
+                enum block_kind kind = block_kind(role, block);
 
-                if (status == 0 && strcmp(type, "tool_result") == 0 && strcmp(role, "user") == 0) {
-                        const char *id = json_get_string(block, "tool_use_id", NULL);
-                        char inner[96];
-
-                        snprintf(inner, sizeof(inner), "%s[%zu].content", where, i);
-                        status = params_check(&params_tool_result, block, &r->warnings, f);
-                        if (status != 0)
-                                continue;
-                        status = id ? request_add_message(r, "tool", json_get(block, "content"), "\n", inner, f) :
-                                      failure_set(f, 400, "invalid_value", where, "'%s' answers no tool_use_id", where);
-                        if (status == 0)
-                                status = request_add_answer(r, id, NULL, f);
-                } else if (strcmp(type, "tool_use") == 0 && strcmp(role, "assistant") == 0) {
-                        calls = true;
-                        if (status == 0)
-                                status = params_check(&params_tool_use, block, &r->warnings, f);
-                } else if (strcmp(type, "thinking") == 0) {
-                        thoughts = true;
-                } else if (strcmp(type, "redacted_thinking") != 0) {
-                        json_array_append(texts, block);
-                }
+                has[kind] = true;
+                json_array_append(texts, kind == BLOCK_TEXT ? block : nothing);
+                snprintf(inner, sizeof(inner), "%.60s[%zu]", where, i);
+                if (kind == BLOCK_RESULT && status == 0)
+                        status = take_result_block(r, block, inner, f);
         }
-        if (status == 0 && (json_array_size(texts) > 0 || calls || thoughts || json_array_size(blocks) == 0))
+        if (status == 0 && (has[BLOCK_TEXT] || has[BLOCK_USE] || has[BLOCK_THOUGHT] || json_array_size(blocks) == 0))
                 status = request_add_message(r, role, texts, "", where, f);
-        if (status == 0 && thoughts)
+        if (status == 0 && has[BLOCK_THOUGHT])
                 status = take_thoughts(r, role, blocks, where, f);
         json_array_foreach((json_t *)(uintptr_t)blocks, i, block)
         {
-                const char *input;
-
-                if (status != 0 || !calls || strcmp(json_get_string(block, "type", ""), "tool_use") != 0)
-                        continue;
-                input = json_is_object(json_get(block, "input")) ? keep_json(r, json_get(block, "input")) : "{}";
-                if (!json_get_string(block, "id", NULL) || !json_get_string(block, "name", NULL))
-                        status = failure_set(f, 400, "invalid_value", where, "'%s' has a tool_use without id or name",
-                                             where);
-                else
-                        status = request_add_call(r, json_get_string(block, "id", NULL),
-                                                  json_get_string(block, "name", NULL), input, f);
+                snprintf(inner, sizeof(inner), "%.60s[%zu]", where, i);
+                if (status == 0 && block_kind(role, block) == BLOCK_USE)
+                        status = take_use_block(r, block, inner, f);
         }
         json_decref(texts);
+        json_decref(nothing);
         return status;
 }
 
@@ -504,7 +538,7 @@ int request_take_anthropic_messages(struct generation_request *r, const json_t *
                 snprintf(where, sizeof(where), "messages[%zu]", i);
                 if (!json_is_object(message))
                         return failure_set(f, 400, "invalid_type", where, "'%s' has to be an object", where);
-                if (params_check(table, message, &r->warnings, f) != 0)
+                if (params_check_at(table, where, message, &r->warnings, f) != 0)
                         return f->status;
                 role = json_get_string(message, "role", "");
                 role = strcmp(role, "developer") == 0 ? "system" : role;

@@ -344,10 +344,89 @@ def members_of_thoughts():
                 return json.loads(data)["error"]["message"] if status == 400 else status
             equal(refused({}), 200, "as it came")
             equal(d.asked[-1]["chat"][1].get("thinking"), b"x" if behind else None, "what the daemon gets")
-            equal(refused({}, x=1), "'input[].content[].x' is not known there", behind)
+            equal(refused({}, x=1), "'input[1].content[0].x' is not known there", behind)
             check("is not known; there are: type, content, id" in refused({"x": 1}), "of the item", behind)
             check("no 'reasoning_text'" in refused({}, type="image"), "a type", behind)
             check("has no text" in refused({}, text=5), "a text", behind)
+
+
+@test
+def places():
+    """An error says which message, part, block, call or tool it means: by its index in the request, and as `param`."""
+    user, said = HI[0], {"role": "assistant", "content": "y"}
+    text, image = {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}
+    call, bad_call = ({"type": "function", "function": f} for f in ({"name": "f"}, {"name": "f", "x": 1}))
+    use, result = {"type": "tool_use", "id": "a", "name": "f", "input": {}}, {"type": "tool_result", "tool_use_id": "a"}
+    plain, schema = {"type": "function", "function": {"name": "f"}}, {"name": "f", "input_schema": {}}
+    flat, item = {"type": "function", "name": "f"}, {"type": "function_call", "call_id": "a", "name": "f"}
+    custom, space = ({"type": kind, "name": "s"} for kind in ("custom", "namespace"))
+    known, number = "is not known", "has to be a string"
+
+    def calls(call):
+        return [user, dict(said, tool_calls=[plain, call])]
+
+    def blocks(*these, role="assistant"):
+        return [user, {"role": role, "content": list(these)}]
+    in_messages = [([user, dict(user, x=1)], "messages[1].x", known),
+                   ([user, dict(user, role=5)], "messages[1].role", number),
+                   ([user, dict(user, role="king")], "messages[1]", "system, developer, user")]
+    in_chat = in_messages + [
+        (blocks(text, image), "messages[1].content[1]", "is a part of type 'image_url'"),
+        (blocks(text, {"type": "text", "x": 1}), "messages[1].content[1].x", known),
+        (blocks({"type": "text"}), "messages[1].content[0]", "without its text"),
+        (calls(dict(call, x=1)), "messages[1].tool_calls[1].x", known),
+        (calls(bad_call), "messages[1].tool_calls[1].function.x", known),
+        (calls({}), "messages[1].tool_calls[1]", "is not {")]
+    in_blocks = in_messages[:2] + [
+        ([user, dict(user, role="king")], "messages[1]", "system, user and assistant"),
+        (blocks(use, text, image), "messages[1].content[2]", "is a part of type 'image_url'"),
+        (blocks(use, dict(text, x=1)), "messages[1].content[1].x", known),
+        (blocks(text, dict(use, x=1)), "messages[1].content[1].x", known),
+        (blocks(text, {"type": "tool_use"}), "messages[1].content[1]", "without id or name"),
+        (blocks(text, dict(result, x=1), role="user"), "messages[1].content[1].x", known),
+        (blocks(text, {"type": "tool_result"}, role="user"), "messages[1].content[1]", "answers no tool_use_id"),
+        (blocks(result, dict(result, content=[text, image]), role="user"), "messages[1].content[1].content[1]",
+         "is a part of type 'image_url'"),
+        (blocks(text, {"type": "thinking"}), "messages[1].content[1]", "without its text"),
+        (blocks(text, {"type": "thinking", "x": 1}), "messages[1].content[1].x", known),
+        (blocks(text, {"type": "thinking", "thinking": "z", "signature": "?"}), "messages[1].content[1]", "signature")]
+    in_input = [([user, dict(user, x=1)], "input[1].x", known), ([user, dict(item, x=1)], "input[1].x", known),
+                ([user, item], "input[1]", "lacks call_id, name or arguments"),
+                ([user, {"type": "function_call_output"}], "input[1]", "lacks call_id or output"),
+                ([user, {"type": "custom_tool_call", "x": 1}], "input[1].x", known),
+                ([user, {"type": "reasoning", "x": 1}], "input[1].x", known),
+                ([user, {"type": "reasoning", "content": [{"type": "text", "text": "a"}, {"type": "x"}]}],
+                 "input[1].content[1]", "no 'reasoning_text'"),
+                (blocks({"type": "output_text", "text": "a"}, image), "input[1].content[1]", "is a part of type")]
+    tools = {"/v1/chat/completions": ((dict(plain, x=1), ".x", known), (dict(plain, type="x"), "", "is not {"),
+                                      ({"type": "function", "function": {"name": 5}}, ".function.name", number),
+                                      ({"type": "function", "function": {"x": 5}}, ".function.x", known)),
+             "/v1/messages": ((dict(schema, x=1), ".x", known), (dict(schema, type="x"), "", "is not {"),
+                              (dict(schema, name=5), ".name", number)),
+             "/v1/responses": ((dict(flat, x=1), ".x", known), (dict(flat, name="n" * 76), "", "more than 75 bytes"),
+                               (dict(flat, description=5), ".description", number), (dict(custom, x=1), ".x", known),
+                               (dict(custom, format={"x": 1}), ".format", "is not known there"),
+                               (dict(space, x=1), ".x", known),
+                               (dict(space, tools=[flat, dict(flat, x=1)]), ".tools[1].x", known))}
+    tools["/api/chat"] = tools["/v1/chat/completions"]
+    first = {"/v1/messages": schema, "/v1/responses": flat}
+    bodies = [(path, {"messages": m}, where, part) for path, these in (
+        ("/v1/chat/completions", in_chat), ("/api/chat", in_messages), ("/v1/messages", in_blocks)) for m, where, part
+        in these] + [("/v1/responses", {"input": m}, where, part) for m, where, part in in_input]
+    bodies += [("/api/chat", {"messages": [user, dict(user, images=["x"])]}, "messages[1].images", "cannot be taken")]
+    for path, these in tools.items():
+        turn = {"input": "x"} if path == "/v1/responses" else {"messages": HI}
+        bodies += [(path, dict(turn, tools=[first.get(path, plain), tool]), "tools[1]" + where, part)
+                   for tool, where, part in these]
+    with FakeDaemon([]) as d, Gateway(d) as g:
+        for path, body, where, part in bodies:
+            status, _, data = g.request("POST", path, dict(body, **{"max_tokens": 5} if path == "/v1/messages" else {}))
+            error = json.loads(data).get("error")
+            message = error["message"] if isinstance(error, dict) else error
+            equal(status, 400, f"{path}: {body} {message}")
+            check(f"'{where}" in message and part in message, f"{path}: {where}: {part}", message)
+            if isinstance(error, dict) and "param" in error:
+                check(error["param"].startswith(where), f"{path}: param", error)
 
 
 @test
@@ -376,14 +455,16 @@ def members_of_what_is_harmless():
                 ({"type": "ephemeral"}, "", ""), ({"type": "ephemeral", "ttl": "1h", "scope": "global"}, "", ""),
                 (None, "", ""), ({"type": "ephemeral", "tll": "1h"}, "cache_control.tll", "is not known")):
             held = {"cache_control": cache}
-            for path, member in (("/v1/messages", held), ("/v1/messages/count_tokens", held),
-                                 ("/v1/messages", {"system": [dict(block, **held)]}),
-                                 ("/v1/messages", {"tools": [dict(name="f", input_schema={"type": "object"}, **held)]}),
-                                 ("/v1/chat/completions", {"tools": [dict(function, **held)]}),
-                                 ("/v1/messages", turn(use=held)), ("/v1/messages", turn(result=held))):
-                refused(path, member, name, said)
+            tool = dict(name="f", input_schema={"type": "object"}, **held)
+            for path, member, where in (("/v1/messages", held, ""), ("/v1/messages/count_tokens", held, ""),
+                                        ("/v1/messages", {"system": [dict(block, **held)]}, "system[0]."),
+                                        ("/v1/messages", {"tools": [tool]}, "tools[0]."),
+                                        ("/v1/chat/completions", {"tools": [dict(function, **held)]}, "tools[0]."),
+                                        ("/v1/messages", turn(use=held), "messages[1].content[0]."),
+                                        ("/v1/messages", turn(result=held), "messages[2].content[0].")):
+                refused(path, member, where + name, said)
         refused("/v1/messages", {"tools": [dict(name="f", input_schema={}, cache_control="x")]},
-                "tools[].cache_control", "has to be an object")
+                "tools[0].cache_control", "has to be an object")
         refused("/v1/messages", {"metadata": {"user_id": "u"}}, "", "")
         refused("/v1/messages", {"metadata": {"user": "u"}}, "metadata.user", "is not known")
         refused("/v1/messages", {"metadata": ["u"]}, "metadata", "has to be an object")

@@ -318,7 +318,7 @@ def results():
         said = [(m["role"], m["text"]) for m in fake.asked[-1]["chat"][2:]]
         equal(said, [("tool", b"a\nb"), ("user", b"Here.")], "text")
         error = asked([{"type": "text", "text": "a"}, image], 400)["error"]["message"]
-        check("'messages[2].content[1].content' has a part of type 'image'" in error, "an image", error)
+        check("'messages[2].content[1].content[1]' is a part of type 'image'" in error, "an image", error)
 
 
 main()
