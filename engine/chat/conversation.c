@@ -205,25 +205,40 @@ static void put_options(const struct tdm_chat_options *options, struct tdm_json_
                 put(to, ",\"tools_in_user_message\":false");
 }
 
-/* The conversation's own, and those that options say, since the answer is read by them. */
-static bool is_reserved(const struct tdm_json *json, uint32_t node)
+/* The conversation's own, and those that an option says, since the answer is read by it. */
+struct reserved_variable {
+        const char *name, *option; /* NULL: the conversation's */
+};
+
+static const struct reserved_variable *find_reserved(const struct tdm_json *json, uint32_t node)
 {
-        static const char *const names[] = { "messages",
-                                             "tools",
-                                             "add_generation_prompt",
-                                             "bos_token",
-                                             "eos_token",
-                                             "continue_final_message",
-                                             "thinking",
-                                             "enable_thinking",
-                                             "reasoning_effort",
-                                             "tools_in_user_message" };
+        static const struct reserved_variable reserved[] = {
+                { "messages", NULL },
+                { "tools", NULL },
+                { "add_generation_prompt", NULL },
+                { "bos_token", NULL },
+                { "eos_token", NULL },
+                { "continue_final_message", NULL },
+                { "tools_in_user_message", NULL },
+                { "thinking", "thinking" },
+                { "enable_thinking", "thinking" },
+                { "reasoning_effort", "thinking" },
+        };
         size_t size = tdm_json_get(json, node)->key_size;
 
-        for (size_t i = 0; i < TDM_ARRAY_SIZE(names); i++)
-                if (strlen(names[i]) == size && memcmp(names[i], tdm_json_key(json, node), size) == 0)
-                        return true;
-        return false;
+        for (size_t i = 0; i < TDM_ARRAY_SIZE(reserved); i++)
+                if (strlen(reserved[i].name) == size && memcmp(reserved[i].name, tdm_json_key(json, node), size) == 0)
+                        return &reserved[i];
+        return NULL;
+}
+
+static int refuse_reserved(const struct reserved_variable *variable, struct tdm_error *err)
+{
+        if (!variable->option)
+                return tdm_error_set(err, TDM_E_BAD_REQUEST,
+                                     "chat-variables: %s is not taken here; it is the conversation's", variable->name);
+        return tdm_error_set(err, TDM_E_BAD_REQUEST, "chat-variables: %s is not taken here; the option %s says it",
+                             variable->name, variable->option);
 }
 
 static int put_variables(struct tdm_chat_text variables, struct tdm_json_buffer *to, struct tdm_error *err)
@@ -233,11 +248,10 @@ static int put_variables(struct tdm_chat_text variables, struct tdm_json_buffer 
         uint32_t node = r == 0 ? tdm_json_get(&json, 0)->first : TDM_JSON_NONE;
 
         for (; node != TDM_JSON_NONE && r == 0; node = tdm_json_get(&json, node)->next) {
-                if (is_reserved(&json, node))
-                        r = tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                          "chat-variables: %.*s is not taken here; it is the conversation's, or an "
-                                          "option of its own says it",
-                                          (int)tdm_json_get(&json, node)->key_size, tdm_json_key(&json, node));
+                const struct reserved_variable *reserved = find_reserved(&json, node);
+
+                if (reserved)
+                        r = refuse_reserved(reserved, err);
                 put(to, ",");
                 tdm_json_write_string(to, tdm_json_key(&json, node), tdm_json_get(&json, node)->key_size);
                 put(to, ":");

@@ -236,9 +236,16 @@ static void test_variables(void **state)
         static const struct tdm_chat_message message = M(USER, "Hi");
         static const char given[] =
                 "{\"n\": 9007199254740993, \"x\": \"<start_of_turn>\", \"other\": [1, {\"a\": null}]}";
-        static const char *const refused[] = { "[]", "{", "{\"messages\": []}",
-                                               "{\"a\": 1, \"enable_thinking\": false}",
-                                               "{\"reasoning_effort\": \"low\"}" };
+        static const struct {
+                const char *given, *said;
+        } refused[] = { { "[]", "chat-variables:" },
+                        { "{", "chat-variables:" },
+                        { "{\"messages\": []}",
+                          "chat-variables: messages is not taken here; it is the conversation's" },
+                        { "{\"a\": 1, \"enable_thinking\": false}",
+                          "chat-variables: enable_thinking is not taken here; the option thinking says it" },
+                        { "{\"reasoning_effort\": \"low\"}",
+                          "chat-variables: reasoning_effort is not taken here; the option thinking says it" } };
         struct tdm_chat_options options = { .variables = { given, sizeof(given) - 1 } };
         struct tdm_chat_prompt prompt;
         struct tdm_error err;
@@ -250,9 +257,9 @@ static void test_variables(void **state)
         assert_true(tdm_chat_encode(c.chat, &prompt, NULL, ids, 64) > 30);
         tdm_chat_prompt_deinit(&prompt);
         for (size_t i = 0; i < TDM_ARRAY_SIZE(refused); i++) {
-                options.variables = (struct tdm_chat_text){ refused[i], strlen(refused[i]) };
+                options.variables = (struct tdm_chat_text){ refused[i].given, strlen(refused[i].given) };
                 assert_int_equal(tdm_chat_render(c.chat, &message, 1, &options, &prompt, &err), TDM_E_BAD_REQUEST);
-                assert_memory_equal(err.message, "chat-variables:", 15);
+                assert_memory_equal(err.message, refused[i].said, strlen(refused[i].said));
         }
         chat_close(&c);
 }
