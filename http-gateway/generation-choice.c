@@ -1,0 +1,272 @@
+/* What libtandem tells of a generation's jobs, and a peer's gateway in its place: a choice's tokens and its end.
+ *
+ * The callbacks only note what happened and format text. They never free a job or close the connection, since libtandem
+ * still uses both until tandem_dispatch() returns. */
+#include "http-gateway/generation-private.h"
+
+#include "common/log.h"
+#include "http-gateway/thinking.h"
+
+/* A request that names no model gets the default one, and the answer says which that was. */
+static void name_the_model(struct generation_request *r, const char *model)
+{
+        if (r->model)
+                return;
+        r->model = strdup(model);
+        json_object_set_new(r->json, "model", json_string(model));
+}
+
+static void on_accepted(struct tandem_job *job, const struct tandem_accepted *accepted, void *userdata)
+{
+        struct choice *c = userdata;
+        struct generation *g = c->generation;
+        uint32_t limit = g->request->context_limit;
+
+        c->accepted = true;
+        c->prompt_tokens = accepted->prompt_tokens;
+        g->n_accepted++;
+        name_the_model(g->request, accepted->model);
+        if (limit > 0 && c->prompt_tokens >= limit && !g->failed && !g->request->count_only) {
+                g->failed = true;
+                failure_set(&g->failure, 400, "context_length_exceeded", NULL,
+                            "the prompt has %u tokens, and num_ctx leaves room for %u with the answer",
+                            c->prompt_tokens, limit);
+                failure_set_too_long(&g->failure, c->prompt_tokens, limit);
+        }
+}
+
+static void send_text(struct choice *c, const struct tandem_token *token, const char *text, size_t size)
+{
+        struct generation *g = c->generation;
+
+        if (!g->request->stream)
+                buffer_add(&c->text, text, size);
+        else if (!g->begun)
+                generation_begin_stream(g);
+        g->ops->text(g->x, c, token, text, size);
+}
+
+static void token_measure(struct generation *g, struct choice *c)
+{
+        uint64_t now_ns = tdm_now_ns();
+        struct metrics *m = &g->x->server->metrics;
+
+        if (c->last_token_ns == 0)
+                histogram_add(&m->first_token, (double)(now_ns - g->x->begun_ns) / 1e9);
+        else
+                histogram_add(&m->between_tokens, (double)(now_ns - c->last_token_ns) / 1e9);
+        c->last_token_ns = now_ns;
+        g->spoke_ns = now_ns;
+}
+
+static void choice_cut(struct choice *c, enum tandem_reason reason)
+{
+        c->cut = true;
+        c->reason = reason;
+        if (c->job)
+                (void)tandem_cancel(c->job);
+}
+
+static void take_calls(struct choice *c, const struct tandem_token *token)
+{
+        struct generation *g = c->generation;
+
+        choice_calls_add(&c->calls, token);
+        if (c->calls.failed) {
+                g->failed = true;
+                failure_set(&g->failure, 503, "no_memory", NULL, "no memory for this answer");
+                return;
+        }
+        if (!g->request->stream) {
+                buffer_add(&c->thinking, token->thinking, token->thinking_size);
+                return;
+        }
+        if (!g->begun)
+                generation_begin_stream(g);
+        if (g->ops->calls)
+                g->ops->calls(g->x, c, token);
+}
+
+/* For a peer, in case that the daemon dies. */
+static void token_remember(struct choice *c, const struct tandem_token *token)
+{
+        struct generation *g = c->generation;
+
+        if (!generation_may_go_on(g))
+                return;
+        if (c->n_told == c->told_capacity) {
+                size_t capacity = TDM_MAX(c->told_capacity * 2, (size_t)64);
+                struct told *told = reallocarray(c->told, capacity, sizeof(*told));
+
+                if (!told) {
+                        g->failed = true;
+                        failure_set(&g->failure, 503, "no_memory", NULL, "no memory for this answer");
+                        return;
+                }
+                c->told = told;
+                c->told_capacity = capacity;
+        }
+        c->told[c->n_told++] = (struct told){ token->id, token->logprob };
+}
+
+/* What is kept until the answer is whole, and then lies in the answer too. */
+static void choice_charge(struct choice *c)
+{
+        struct generation *g = c->generation;
+        uint64_t bytes = c->text.size + c->thinking.size + c->calls.bytes + c->kept_bytes;
+
+        for (unsigned i = 0; i < MAX_COLUMNS; i++)
+                bytes += c->columns[i].size;
+        bytes = 2 * bytes + c->n_told * sizeof(c->told[0]);
+        if (g->failed || bytes <= c->held_bytes)
+                return;
+        if (exchange_hold(g->x, bytes - c->held_bytes, &g->failure) == 0)
+                c->held_bytes = bytes;
+        else
+                g->failed = true;
+}
+
+void choice_take_token(struct choice *c, const struct tandem_token *token)
+{
+        struct generation *g = c->generation;
+        _cleanup_(buffer_free) struct buffer out = { 0 };
+        struct tandem_token thought = *token, calls = *token;
+
+        if (g->failed || c->cut)
+                return;
+        token_remember(c, token);
+        c->generated_tokens = token->index + 1;
+        token_measure(g, c);
+        thought.n_calls = calls.thinking_size = 0;
+        if (thought.thinking_size > 0) /* a piece that ends a thought may begin the text behind it */
+                take_calls(c, &thought);
+        if (c->stopper.n == 0) {
+                send_text(c, token, token->text, token->size);
+        } else {
+                c->stop = stops_add(&c->stopper, token->text, token->size, &out);
+                if (out.size > 0)
+                        send_text(c, token, out.data, out.size);
+                if (c->stop >= 0)
+                        choice_cut(c, TANDEM_REASON_STOP);
+        }
+        if (!c->cut && calls.n_calls > 0)
+                take_calls(c, &calls);
+        choice_charge(c);
+        if (!c->cut && g->request->context_limit > 0 &&
+            c->prompt_tokens + c->generated_tokens >= g->request->context_limit)
+                choice_cut(c, TANDEM_REASON_LENGTH);
+}
+
+static void on_token(struct tandem_job *job, const struct tandem_token *token, void *userdata)
+{
+        choice_take_token(userdata, token);
+}
+
+/* A daemon that ends takes nothing new. The next one gets a connection that the service manager's socket holds. */
+static bool may_ask_anew(const struct choice *c, const struct tandem_error *err)
+{
+        const struct generation *g = c->generation;
+
+        return err->code == TANDEM_E_DRAINING && !g->anew && !g->lost && c->generated_tokens == 0 && !c->cut;
+}
+
+static bool may_go_without_thinking(const struct choice *c, const struct tandem_error *err)
+{
+        struct generation *g = c->generation;
+
+        if (g->lost || c->cut || c->generated_tokens > 0 || !request_goes_without_thinking(g->request, err))
+                return false;
+        snprintf(g->x->warning, sizeof(g->x->warning), "%s", g->request->warnings.text);
+        return true;
+}
+
+static void choice_refused(struct choice *c, const struct tandem_error *err)
+{
+        struct generation *g = c->generation;
+
+        c->refused = true;
+        g->n_refused++;
+        failure_from_tandem(&g->failure, err, json_get_string(g->request->json, "model", ""));
+        if (c->accepted)
+                g->n_accepted--;
+        c->accepted = false;
+}
+
+void choice_take_done(struct choice *c, const struct tandem_result *result)
+{
+        struct generation *g = c->generation;
+        _cleanup_(buffer_free) struct buffer out = { 0 };
+
+        if (g->failed || c->ended)
+                return;
+        if (result->reason == TANDEM_REASON_ERROR) {
+                if (generation_code_is_a_death(result->error.code) && generation_may_go_on(g))
+                        g->lost = true;
+                if (may_ask_anew(c, &result->error) || may_go_without_thinking(c, &result->error))
+                        choice_refused(c, &result->error);
+                else
+                        generation_note_loss(g, &result->error);
+                return;
+        }
+        if (result->reason == TANDEM_REASON_CANCELLED && !c->cut) {
+                g->failed = true;
+                failure_set(&g->failure, 500, "cancelled", NULL,
+                            "the job was cancelled by the service's administrator");
+                return;
+        }
+        c->ended = true;
+        c->prompt_tokens = result->prompt_tokens;
+        if (g->request->inputs && !g->failed) {
+                size_t n = 0;
+                const float *vector = tandem_job_vector(c->job, &n);
+
+                g->ops->vector(g->x, c, vector, n);
+                choice_charge(c);
+                g->n_ended++;
+                return;
+        }
+        c->cached_tokens = result->cached_tokens;
+        c->thinking_tokens = result->thinking_tokens;
+        c->drafted = result->drafted;
+        c->accepted_guesses = TDM_MIN(result->accepted, result->drafted);
+        if (!c->cut) {
+                c->reason = result->reason;
+                c->generated_tokens = result->generated_tokens;
+                if (c->stopper.n > 0) {
+                        c->stop = stops_add(&c->stopper, result->tail, result->tail_size, &out);
+                        if (c->stop < 0)
+                                stops_flush(&c->stopper, &out);
+                        else
+                                c->reason = TANDEM_REASON_STOP;
+                } else {
+                        buffer_add(&out, result->tail, result->tail_size);
+                }
+        } else if (c->stop < 0) {
+                stops_flush(&c->stopper, &out);
+        }
+        if (out.size > 0)
+                send_text(c, NULL, out.data, out.size);
+        choice_charge(c);
+        c->prefill_s = result->prefill_tps > 0 ? (c->prompt_tokens - c->cached_tokens) / result->prefill_tps : 0;
+        c->decode_s = result->decode_tps > 0 ? c->generated_tokens / result->decode_tps : 0;
+        c->load_s = TDM_MAX(0.0, result->ttft_ms / 1e3 - c->prefill_s);
+        g->n_ended++;
+        if (!g->request->stream)
+                return;
+        if (!g->begun)
+                generation_begin_stream(g);
+        g->ops->choice_end(g->x, c);
+}
+
+static void on_done(struct tandem_job *job, const struct tandem_result *result, void *userdata)
+{
+        choice_take_done(userdata, result);
+}
+
+void generation_listen(struct tandem_callbacks *callbacks)
+{
+        tandem_callbacks_init(callbacks);
+        callbacks->on_accepted = on_accepted;
+        callbacks->on_token = on_token;
+        callbacks->on_done = on_done;
+}
