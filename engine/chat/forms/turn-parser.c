@@ -61,17 +61,7 @@ struct tdm_form_parser {
         char word[WORD_MAX]; /* of a value of unknown type */
         size_t n_word;
         char name[TDM_FORM_NAME_MAX + 1];
-        uint32_t n_calls;
-        struct tdm_json_buffer out;
-        struct part {
-                enum tdm_form_part_kind kind;
-                uint32_t call;
-                size_t at, size;
-                char id[TDM_FORM_ID_BYTES + 1];
-        } * parts;
-        size_t n_parts, parts_capacity;
-        struct tdm_form_part *given; /* [parts_capacity] */
-        bool failed;
+        struct tdm_form_parts parts;
 };
 
 static void parser_enter(struct tdm_form_parser *p, enum state state);
@@ -79,40 +69,9 @@ static void parser_take(struct tdm_form_parser *p, char byte, bool in_piece);
 
 /* ---- what goes out ---- */
 
-static struct part *part_add(struct tdm_form_parser *p, enum tdm_form_part_kind kind)
-{
-        if (p->n_parts == p->parts_capacity) {
-                size_t capacity = TDM_MAX(p->parts_capacity * 2, (size_t)8);
-                struct part *parts = reallocarray(p->parts, capacity, sizeof(*parts));
-                struct tdm_form_part *given;
-
-                if (parts)
-                        p->parts = parts;
-                given = parts ? reallocarray(p->given, capacity, sizeof(*given)) : NULL;
-                if (!given) {
-                        p->failed = true;
-                        return NULL;
-                }
-                p->given = given;
-                p->parts_capacity = capacity;
-        }
-        p->parts[p->n_parts] =
-                (struct part){ .kind = kind, .call = p->n_calls ? p->n_calls - 1 : 0, .at = p->out.size };
-        return &p->parts[p->n_parts++];
-}
-
 static void part_give(struct tdm_form_parser *p, enum tdm_form_part_kind kind, const char *data, size_t size)
 {
-        struct part *part = p->n_parts > 0 ? &p->parts[p->n_parts - 1] : NULL;
-
-        if (size == 0)
-                return;
-        if (!part || part->kind != kind || kind == TDM_FORM_PART_CALL)
-                part = part_add(p, kind);
-        if (!part)
-                return;
-        tdm_json_write(&p->out, data, size);
-        part->size += size;
+        tdm_form_parts_give(&p->parts, kind, data, size);
 }
 
 static void arguments_give(struct tdm_form_parser *p, const char *text)
@@ -122,36 +81,17 @@ static void arguments_give(struct tdm_form_parser *p, const char *text)
 
 static void call_give(struct tdm_form_parser *p, const char *name, size_t size)
 {
-        struct part *part;
-
         p->trims = true;
-        p->n_calls++;
         p->n_arguments = 0;
         size = TDM_MIN(size, sizeof(p->name) - 1);
         memcpy(p->name, name, size);
         p->name[size] = '\0';
-        part = part_add(p, TDM_FORM_PART_CALL);
-        if (!part)
-                return;
-        tdm_form_id_make(part->id);
-        tdm_json_write(&p->out, name, size);
-        part->size = size;
+        tdm_form_parts_give_call(&p->parts, name, size);
 }
 
-/* A character of a string, as JSON writes it. */
 static void escaped_give(struct tdm_form_parser *p, char c)
 {
-        char text[8] = { c, '\0' };
-
-        if (c == '"' || c == '\\')
-                snprintf(text, sizeof(text), "\\%c", c);
-        else if (c == '\n')
-                snprintf(text, sizeof(text), "\\n");
-        else if (c == '\t')
-                snprintf(text, sizeof(text), "\\t");
-        else if ((uint8_t)c < 0x20)
-                snprintf(text, sizeof(text), "\\u%04x", (unsigned)c);
-        arguments_give(p, text);
+        tdm_form_parts_give_escaped(&p->parts, c);
 }
 
 static bool is_name_byte(char c)
@@ -680,19 +620,9 @@ static void parser_take(struct tdm_form_parser *p, char byte, bool in_piece)
 
 /* ---- the turn ---- */
 
-static int parts_hand_out(struct tdm_form_parser *p, const struct tdm_form_part **ret_parts, size_t *ret_n)
+static int parser_hand_out(struct tdm_form_parser *p, const struct tdm_form_part **ret_parts, size_t *ret_n)
 {
-        if (p->failed || p->out.failed || p->blanks.failed || p->head.failed)
-                return -ENOMEM;
-        for (size_t i = 0; i < p->n_parts; i++) {
-                const struct part *part = &p->parts[i];
-
-                p->given[i] = (struct tdm_form_part){ part->kind, part->call, p->out.data + part->at, part->size, "" };
-                memcpy(p->given[i].id, part->id, sizeof(part->id));
-        }
-        *ret_parts = p->given;
-        *ret_n = p->n_parts;
-        return 0;
+        return p->blanks.failed || p->head.failed ? -ENOMEM : tdm_form_parts_hand_out(&p->parts, ret_parts, ret_n);
 }
 
 int tdm_form_parser_push(struct tdm_form_parser *p, const char *data, size_t size,
@@ -700,27 +630,27 @@ int tdm_form_parser_push(struct tdm_form_parser *p, const char *data, size_t siz
 {
         bool in_piece = false;
 
-        p->n_parts = p->out.size = 0;
+        tdm_form_parts_begin(&p->parts);
         for (size_t i = 0; i < size; i++) {
                 in_piece = in_piece || (uint8_t)data[i] == TDM_MARKER_BYTE;
                 parser_take(p, data[i], in_piece);
                 in_piece = in_piece && data[i] != '>' && data[i] != ']';
         }
-        return parts_hand_out(p, ret_parts, ret_n);
+        return parser_hand_out(p, ret_parts, ret_n);
 }
 
 int tdm_form_parser_finish(struct tdm_form_parser *p, const struct tdm_form_part **ret_parts, size_t *ret_n)
 {
-        p->n_parts = p->out.size = 0;
+        tdm_form_parts_begin(&p->parts);
         if (p->must_call && (p->state == IN_TEXT || p->state == IN_START))
                 p->n_held = p->blanks.size = 0; /* the beginning of a call that was cut off */
         held_settle(p, true);
         if (p->said && p->state != IN_THOUGHT)
                 part_give(p, TDM_FORM_PART_TEXT, p->blanks.data, p->blanks.size);
-        while (p->must_call && p->n_parts > 0 && p->parts[p->n_parts - 1].kind == TDM_FORM_PART_TEXT)
-                p->n_parts--; /* the beginning of another call that was cut off */
+        if (p->must_call)
+                tdm_form_parts_drop_text(&p->parts); /* the beginning of another call that was cut off */
         p->n_held = p->blanks.size = p->head.size = 0;
-        return parts_hand_out(p, ret_parts, ret_n);
+        return parser_hand_out(p, ret_parts, ret_n);
 }
 
 void tdm_form_parser_begin_answer(struct tdm_form_parser *p)
@@ -788,9 +718,7 @@ void tdm_form_parser_destroy(struct tdm_form_parser *p)
         free(p->no_id[1]);
         free(p->blanks.data);
         free(p->head.data);
-        free(p->out.data);
-        free(p->parts);
-        free(p->given);
+        tdm_form_parts_deinit(&p->parts);
         free(p);
 }
 

@@ -48,6 +48,28 @@ int tdm_form_without_id(const char *mark, char **ret);
 /* A new id of a call, with NUL. */
 void tdm_form_id_make(char *id);
 
+/* ---- turn-parts.c: what goes out of a turn ---- */
+
+struct tdm_form_parts {
+        struct tdm_json_buffer texts; /* of the parts of one push */
+        struct tdm_form_kept *kept;   /* [capacity], n of them in use */
+        struct tdm_form_part *given;  /* [capacity] */
+        size_t n, capacity;
+        uint32_t n_calls; /* of the turn */
+        bool failed;
+};
+void tdm_form_parts_begin(struct tdm_form_parts *parts); /* of a push */
+/* Goes on with the last part if it is of this kind. */
+void tdm_form_parts_give(struct tdm_form_parts *parts, enum tdm_form_part_kind kind, const char *data, size_t size);
+void tdm_form_parts_give_call(struct tdm_form_parts *parts, const char *name, size_t size);
+/* A character of a string in arguments, as JSON writes it. */
+void tdm_form_parts_give_escaped(struct tdm_form_parts *parts, char c);
+/* Texts at the end are not given out. */
+void tdm_form_parts_drop_text(struct tdm_form_parts *parts);
+/* *ret_parts: [*ret_n], valid until the next push. 0 or -ENOMEM. */
+int tdm_form_parts_hand_out(struct tdm_form_parts *parts, const struct tdm_form_part **ret_parts, size_t *ret_n);
+void tdm_form_parts_deinit(struct tdm_form_parts *parts);
+
 /* ---- building a grammar ---- */
 
 struct tdm_composer;
