@@ -167,16 +167,67 @@ static void messages_choice_end(struct exchange *x, struct choice *c)
                           "stop_sequence", stop_sequence(c), "usage", usage(x->generation)));
 }
 
-static json_t *thinking_block(const struct choice *c)
+static json_t *thinking_block(const char *data, size_t size)
 {
         char text[SIGNATURE_BYTES];
         struct signature s;
 
         signature_init(&s);
-        signature_add(&s, c->thinking.data, c->thinking.size);
+        signature_add(&s, data, size);
         signature_write(&s, text);
-        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking",
-                         json_text(c->thinking.data, c->thinking.size), "signature", text);
+        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", json_text(data, size), "signature", text);
+}
+
+/* NULL: it was cut off, so it is none. */
+static json_t *tool_block(const struct choice_call *call, struct exact *texts)
+{
+        json_t *input = choice_call_arguments(call, texts);
+
+        return input ? json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", call->id, "name", call->name,
+                                 "input", input) :
+                       NULL;
+}
+
+/* Where the text that begins with a piece ends: thoughts that are not told do not end it. */
+static size_t text_end(const struct choice *c, size_t *piece, bool with_thinking)
+{
+        size_t to = c->pieces[*piece].to;
+
+        while (*piece + 1 < c->n_pieces) {
+                const struct choice_piece *next = &c->pieces[*piece + 1];
+
+                if (next->kind == PIECE_CALL || (next->kind == PIECE_THINKING && with_thinking))
+                        break;
+                if (next->kind == PIECE_TEXT)
+                        to = next->to;
+                ++*piece;
+        }
+        return to;
+}
+
+/* The blocks of an answer that is no stream: as a stream has them. */
+static json_t *content_json(const struct exchange *x, const struct choice *c, struct exact *texts)
+{
+        bool with_thinking = x->generation->request->with_thinking;
+        json_t *content = json_array();
+
+        for (size_t i = 0; i < c->n_pieces; i++) {
+                const struct choice_piece *p = &c->pieces[i];
+                json_t *block = NULL;
+
+                if (p->kind == PIECE_CALL)
+                        block = tool_block(&c->calls.items[p->from], texts);
+                else if (p->kind == PIECE_TEXT)
+                        block = json_pack("{s:s, s:o}", "type", "text", "text",
+                                          json_text(c->text.data + p->from, text_end(c, &i, with_thinking) - p->from));
+                else if (with_thinking)
+                        block = thinking_block(c->thinking.data + p->from, p->to - p->from);
+                if (block)
+                        json_array_append_new(content, block);
+        }
+        if (c->calls.n == 0 && json_array_size(content) == 0)
+                json_array_append_new(content, json_pack("{s:s, s:s}", "type", "text", "text", ""));
+        return content;
 }
 
 static void messages_end(struct exchange *x)
@@ -189,20 +240,7 @@ static void messages_end(struct exchange *x)
                 sse_add(&x->out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
                 return;
         }
-        content = json_array();
-        if (c->thinking.size > 0 && x->generation->request->with_thinking)
-                json_array_append_new(content, thinking_block(c));
-        if (c->text.size > 0 || (c->calls.n == 0 && json_array_size(content) == 0))
-                json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
-                                                         json_text(c->text.data, c->text.size)));
-        for (size_t i = 0; i < c->calls.n; i++) {
-                json_t *input = choice_call_arguments(&c->calls.items[i], &texts);
-
-                if (input) /* a call that was cut off is none */
-                        json_array_append_new(content, json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id",
-                                                                 c->calls.items[i].id, "name", c->calls.items[i].name,
-                                                                 "input", input));
-        }
+        content = content_json(x, c, &texts);
         exchange_answer_exact(x, 200, message(x, content, json_string(stop_reason(c)), stop_sequence(c)), &texts);
 }
 

@@ -35,12 +35,51 @@ static void on_accepted(struct tandem_job *job, const struct tandem_accepted *ac
         }
 }
 
+static void choice_lacks_memory(struct choice *c)
+{
+        c->generation->failed = true;
+        failure_set(&c->generation->failure, 503, "no_memory", NULL, "no memory for this answer");
+}
+
+/* Goes on with the last piece if it is of this kind: but each call is one of its own. */
+static void piece_note(struct choice *c, enum choice_piece_kind kind, size_t from, size_t to)
+{
+        struct choice_piece *last = c->n_pieces > 0 ? &c->pieces[c->n_pieces - 1] : NULL;
+
+        if (last && last->kind == kind && kind != PIECE_CALL) {
+                last->to = to;
+                return;
+        }
+        if (c->n_pieces == c->pieces_capacity) {
+                size_t capacity = TDM_MAX(c->pieces_capacity * 2, (size_t)4);
+                struct choice_piece *pieces = reallocarray(c->pieces, capacity, sizeof(*pieces));
+
+                if (!pieces) {
+                        choice_lacks_memory(c);
+                        return;
+                }
+                c->pieces = pieces;
+                c->pieces_capacity = capacity;
+        }
+        c->pieces[c->n_pieces++] = (struct choice_piece){ kind, from, to };
+}
+
+static void piece_add(struct choice *c, enum choice_piece_kind kind, struct buffer *to, const char *data, size_t size)
+{
+        size_t from = to->size;
+
+        if (size == 0)
+                return;
+        buffer_add(to, data, size);
+        piece_note(c, kind, from, to->size);
+}
+
 static void send_text(struct choice *c, const struct tandem_token *token, const char *text, size_t size)
 {
         struct generation *g = c->generation;
 
         if (!g->request->stream)
-                buffer_add(&c->text, text, size);
+                piece_add(c, PIECE_TEXT, &c->text, text, size);
         else if (!g->begun)
                 generation_begin_stream(g);
         g->ops->text(g->x, c, token, text, size);
@@ -73,12 +112,14 @@ static void take_calls(struct choice *c, const struct tandem_token *token)
 
         choice_calls_add(&c->calls, token);
         if (c->calls.failed) {
-                g->failed = true;
-                failure_set(&g->failure, 503, "no_memory", NULL, "no memory for this answer");
+                choice_lacks_memory(c);
                 return;
         }
         if (!g->request->stream) {
-                buffer_add(&c->thinking, token->thinking, token->thinking_size);
+                piece_add(c, PIECE_THINKING, &c->thinking, token->thinking, token->thinking_size);
+                for (size_t i = 0; i < token->n_calls; i++)
+                        if (token->calls[i]->name[0])
+                                piece_note(c, PIECE_CALL, token->calls[i]->call, 0);
                 return;
         }
         if (!g->begun)
@@ -99,8 +140,7 @@ static void token_remember(struct choice *c, const struct tandem_token *token)
                 struct told *told = reallocarray(c->told, capacity, sizeof(*told));
 
                 if (!told) {
-                        g->failed = true;
-                        failure_set(&g->failure, 503, "no_memory", NULL, "no memory for this answer");
+                        choice_lacks_memory(c);
                         return;
                 }
                 c->told = told;
@@ -117,7 +157,7 @@ static void choice_charge(struct choice *c)
 
         for (unsigned i = 0; i < MAX_COLUMNS; i++)
                 bytes += c->columns[i].size;
-        bytes = 2 * bytes + c->n_told * sizeof(c->told[0]);
+        bytes = 2 * bytes + c->n_told * sizeof(c->told[0]) + c->pieces_capacity * sizeof(c->pieces[0]);
         if (g->failed || bytes <= c->held_bytes)
                 return;
         if (exchange_hold(g->x, bytes - c->held_bytes, &g->failure) == 0)

@@ -51,6 +51,7 @@ void generation_free(struct generation *g)
                 stops_free(&c->stopper);
                 buffer_free(&c->text);
                 buffer_free(&c->thinking);
+                free(c->pieces);
                 choice_calls_free(&c->calls);
                 sse_form_free(&c->form);
                 buffer_free(&c->tail);

@@ -70,6 +70,12 @@ struct told {
         float logprob;
 };
 
+/* A part of an answer that is not a stream, where it stands among others. */
+struct choice_piece {
+        enum choice_piece_kind { PIECE_THINKING, PIECE_TEXT, PIECE_CALL } kind;
+        size_t from, to; /* of the choice's thinking or text; of a call, from is which */
+};
+
 struct choice {
         struct generation *generation;
         unsigned index;
@@ -91,8 +97,10 @@ struct choice {
         struct stops stopper;
         struct buffer text; /* of an answer that is not a stream */
         struct choice_calls calls;
-        struct buffer thinking; /* of an answer that is not a stream */
-        struct sse_form form;   /* the API's own, of events that bring text */
+        struct buffer thinking;      /* of an answer that is not a stream */
+        struct choice_piece *pieces; /* [n_pieces] as they came */
+        size_t n_pieces, pieces_capacity;
+        struct sse_form form; /* the API's own, of events that bring text */
         /* Log-probabilities or a vector of an answer that is not a stream, as JSON without its brackets. Kept as text
          * they take a tenth of the memory that JSON values take. */
         struct buffer columns[MAX_COLUMNS];

@@ -377,21 +377,39 @@ static void response_choice_end(struct exchange *x, struct choice *c)
         close_item(x, is_cut(c));
 }
 
+/* One more item, or more of the last one: as a stream has them, where thoughts in the midst of a text are not told. */
+static void make_item(struct exchange *x, const struct choice *c, const struct choice_piece *piece)
+{
+        static const enum item_kind kinds[] = { [PIECE_THINKING] = REASONING_ITEM, [PIECE_TEXT] = MESSAGE_ITEM };
+        struct response *r = x->state;
+        struct item *item = r->n_items > 0 ? &r->items[r->n_items - 1] : NULL;
+
+        if (piece->kind == PIECE_CALL) {
+                bool custom = responses_find_tool(x->generation->request, c->calls.items[piece->from].name).custom;
+
+                item_add(x, custom ? CUSTOM_ITEM : CALL_ITEM, (unsigned)piece->from);
+                return;
+        }
+        if (piece->kind == PIECE_THINKING && item && item->kind == MESSAGE_ITEM)
+                return;
+        if (!item || item->kind != kinds[piece->kind]) {
+                item = item_add(x, kinds[piece->kind], 0);
+                if (!item)
+                        return;
+                item->from = piece->from;
+        }
+        item->to = piece->to;
+}
+
 /* The items of an answer that is no stream. One that ended in its thoughts, or with calls alone, has no message. */
 static void make_items(struct exchange *x, const struct choice *c)
 {
         struct response *r = x->state;
-        struct item *item = NULL;
 
-        if (c->thinking.size > 0 && (item = item_add(x, REASONING_ITEM, 0)))
-                item->to = c->thinking.size;
-        if ((c->text.size > 0 || (c->thinking.size == 0 && c->calls.n == 0)) && (item = item_add(x, MESSAGE_ITEM, 0)))
-                item->to = c->text.size;
-        for (size_t i = 0; i < c->calls.n; i++) {
-                bool custom = responses_find_tool(x->generation->request, c->calls.items[i].name).custom;
-
-                item_add(x, custom ? CUSTOM_ITEM : CALL_ITEM, (unsigned)i);
-        }
+        for (size_t i = 0; i < c->n_pieces; i++)
+                make_item(x, c, &c->pieces[i]);
+        if (c->n_pieces == 0)
+                item_add(x, MESSAGE_ITEM, 0);
         if (r->n_items > 0)
                 r->items[r->n_items - 1].cut = is_cut(c);
 }

@@ -34,6 +34,45 @@ def without_ids(items):
     return [{k: v for k, v in item.items() if k != "id"} for item in items]
 
 
+def blocks_of(events):
+    """The content that a stream of /v1/messages adds up to."""
+    blocks = []
+    for e in events:
+        if e["type"] == "content_block_start":
+            blocks.append(dict(e["content_block"]))
+        elif e["type"] == "content_block_delta":
+            kind, = (k for k in e["delta"] if k != "type")
+            name = "input" if kind == "partial_json" else kind
+            blocks[-1][name] = (blocks[-1][name] or "") + e["delta"][kind]
+    return [dict(b, input=json.loads(b["input"])) if b["type"] == "tool_use" else b for b in blocks]
+
+
+@test
+def order():
+    """Text, thoughts and calls stand in a whole answer as they do in a stream: as they came."""
+    a, b, c, thought, more = ({"text": t} for t in (b"a", b"b", b"c", b"", b""))
+    thought["thinking"], more["thinking"] = b"Hm.", b"So."
+    first, second = call(0, "look", '{"n":1}'), call(1, "patch", '{"input":"x"}')
+    tools = [{"name": n, "input_schema": {"type": "object"}} for n in ("look", "patch")]
+    for tokens, kinds in (([a] + first + [b] + second + [c], "message call message custom message"),
+                          (first + [a, b] + second, "call message custom"),
+                          ([thought, a] + first + [more] + second + [b],
+                           "reasoning message call reasoning custom message"),
+                          ([a, thought, b] + first, "message call"), ([thought], "reasoning"), ([], "message"),
+                          ([thought] + first + [a, more, b], "reasoning call message")):
+        with FakeDaemon(tokens) as fake, Gateway(fake) as g:
+            body = {"model": "tale", "input": [HI], "tools": TOOLS}
+            whole = without_ids(g.post(PATH, body)["output"])
+            equal(" ".join(i["type"].replace("_tool_call", "").replace("function_", "") for i in whole), kinds, tokens)
+            equal(whole, without_ids([e for _, e in g.events(PATH, body)][-1]["response"]["output"]), "a stream")
+            for thinking in ({"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}):
+                body = {"model": "tale", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2000,
+                        "tools": tools, "thinking": thinking}
+                content = g.post("/v1/messages", body)["content"]
+                streamed = blocks_of([e for _, e in g.events("/v1/messages", body)])
+                equal(content, streamed or [{"type": "text", "text": ""}], f"{tokens}: blocks with {thinking}")
+
+
 WANT = [{"type": "reasoning", "status": "completed", "summary": [],
          "content": [{"type": "reasoning_text", "text": "Hm."}]},
         {"type": "message", "status": "completed", "role": "assistant",
