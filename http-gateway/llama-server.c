@@ -23,28 +23,46 @@ static const struct tandem_model *asked_model(struct exchange *x, const struct t
         return m;
 }
 
-/* The daemon shows root the jobs of all users. */
-static bool job_is_own(const struct exchange *x, const struct tandem_job_info *job)
+/* Whether requests of the same owner have this job here. */
+static bool owner_asked_for(const struct exchange *x, uint64_t job)
 {
-        return job->uid == getuid() && strcmp(job->label, x->label ? x->label : "") == 0;
+        const struct exchange *other;
+
+        tdm_list_for_each(other, &x->server->exchanges, struct exchange, node) {
+                const struct generation *g = other->owner == x->owner ? other->generation : NULL;
+
+                for (unsigned i = 0; g && i < g->n_choices; i++)
+                        if (g->choices[i].job && tandem_job_id(g->choices[i].job) == job)
+                                return true;
+        }
+        return false;
 }
 
-static unsigned count_own(const struct exchange *x, const struct tandem_job_list *jobs)
+/* The daemon shows root the jobs of all users. Without keys all of the gateway's jobs are its user's: this machine sees
+ * them as that user, and another network sees those that it asked for. */
+static bool job_is_own(const struct exchange *x, const struct tandem_job_info *job)
 {
-        unsigned n = 0;
+        if (job->uid != getuid() || strcmp(job->label, x->label ? x->label : "") != 0)
+                return false;
+        return x->label || owner_is_this_machine(x->owner) || owner_asked_for(x, job->job);
+}
 
-        for (size_t i = 0; i < jobs->n_jobs; i++)
-                n += job_is_own(x, jobs->jobs[i]);
-        return n;
+/* m: of this model; NULL: of all. */
+static bool job_is_shown(const struct exchange *x, const struct ask *ask, const struct tandem_job_info *job,
+                         const struct tandem_model *m)
+{
+        return job_is_own(x, job) && (!m || find_model(ask->models, job->model) == m);
 }
 
 static void answer_props(struct exchange *x, struct ask *ask)
 {
         const struct tandem_model *m = asked_model(x, ask->models);
-        unsigned n = count_own(x, ask->jobs);
+        unsigned n = 0;
 
         if (!m)
                 return;
+        for (size_t i = 0; i < ask->jobs->n_jobs; i++)
+                n += job_is_shown(x, ask, ask->jobs->jobs[i], m);
         exchange_answer_json(x, 200,
                              json_pack("{s:{s:I}, s:i, s:s, s:s+, s:{s:b, s:b}, s:s+}", "default_generation_settings",
                                        "n_ctx", (json_int_t)m->context, "total_slots", (int)TDM_MAX(n, 1u),
@@ -74,8 +92,7 @@ static void answer_slots(struct exchange *x, struct ask *ask)
                 return;
         slots = json_array();
         for (size_t i = 0; i < ask->jobs->n_jobs; i++)
-                if (job_is_own(x, ask->jobs->jobs[i]) &&
-                    (!m || find_model(ask->models, ask->jobs->jobs[i]->model) == m))
+                if (job_is_shown(x, ask, ask->jobs->jobs[i], m))
                         json_array_append_new(slots, slot_json(ask, ask->jobs->jobs[i], (int)json_array_size(slots)));
         exchange_answer_json(x, 200, slots);
 }

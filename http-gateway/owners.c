@@ -63,6 +63,13 @@ struct owner *owners_get_network(struct owners *owners, const struct sockaddr *a
         return owner_get(owners, NULL, network_of(address));
 }
 
+bool owner_is_this_machine(const struct owner *o)
+{
+        static const struct network loopback = { 0 };
+
+        return !o->label && memcmp(&o->network, &loopback, sizeof(loopback)) == 0;
+}
+
 struct owner *owner_ref(struct owner *o)
 {
         o->n_refs++;

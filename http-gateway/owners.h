@@ -52,6 +52,8 @@ void owners_init(struct owners *owners); /* all must be released before it goes 
 struct owner *owners_get_label(struct owners *owners, const char *label);
 struct owner *owners_get_network(struct owners *owners, const struct sockaddr *address);
 struct owner *owner_ref(struct owner *o);
+/* The owner of what comes from this machine without a key. */
+bool owner_is_this_machine(const struct owner *o);
 /* The last one may go only when nothing is held any more. NULL is fine. */
 void owner_unref(struct owner *o);
 

@@ -98,15 +98,6 @@ def targets_and_encodings():
         equal(g.request("POST", "/v1/completions", BODY, {"Content-Encoding": "identity"})[0], 200, "not packed")
 
 
-def own_ip():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        try:
-            s.connect(("192.0.2.1", 9)) # sends nothing; the kernel chooses a source
-            return s.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-
-
 @test
 def own_address():
     """Listening on all addresses: the one that a client used is a name for us, others are not."""

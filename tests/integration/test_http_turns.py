@@ -6,7 +6,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from http_test import FakeDaemon, Gateway, head  # noqa: E402
+from http_test import FakeDaemon, Gateway, head, own_ip, read_all  # noqa: E402
 from tandem_test import *  # noqa: E402,F403
 
 ASK = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -222,6 +222,12 @@ def props():
         equal((g.get("/slots"), got["total_slots"]), ([], 1), "nothing runs")
         job = d.start_job(prompt=PROMPT, n=3000)
         job.until(2)
+        second = d.start_job(prompt=PROMPT, n=3000)
+        second.until(2)
+        equal([g.get("/props" + q)["total_slots"] for q in ("", "?model=tale", "?model=sprout")], [2, 2, 1],
+              "own jobs of the model")
+        second.cancel()
+        wait_for(lambda: len(g.get("/slots")) == 1, "the second one has gone")
         slot, = g.get("/slots")
         equal([[s["id_task"] for s in g.get(f"/slots?model={m}")] for m in ("tale", "sprout")], [[slot["id_task"]], []],
               "the jobs of one model")
@@ -239,6 +245,33 @@ def props():
                 theirs, = wait_for(lambda: other.get("/slots"), "a job of the key's owner")
                 own = [slot["id_task"] for slot in g.get("/slots")]
                 check(theirs["id_task"] not in own, "nor the other way round", theirs, own)
+        job.cancel()
+
+
+@test
+def slots_of_networks():
+    """Without keys all jobs are the gateway's user's, and another network than this machine sees its own alone."""
+    own = own_ip()
+    if own.startswith("127."):
+        raise Skip("this machine has no address but the loopback's")
+    with Daemon(placement=None) as d, Gateway(d, "--without-keys", listen="0.0.0.0:0") as g:
+        def seen(path):
+            """What the network of this machine's other address sees."""
+            with socket.create_connection((own, g.port), timeout=60 * SLOW) as s:
+                s.sendall(head("GET", path, "Connection: close", host=own))
+                return json.loads(read_all(s).partition(b"\r\n\r\n")[2])
+        mine = d.start_job(prompt=PROMPT, n=3000)
+        mine.until(2)
+        job, = g.get("/slots")
+        equal((seen("/slots"), seen("/props")["total_slots"]), ([], 1), "another network sees no job of the machine")
+        body = json.dumps(body_of(CHAT, ASK, 3000, stream=True)).encode()
+        with socket.create_connection((own, g.port)) as s:
+            s.sendall(head("POST", CHAT, f"Content-Length: {len(body)}", host=own) + body)
+            theirs, = wait_for(lambda: seen("/slots"), "its own job")
+            check(theirs["id_task"] != job["id_task"], "not the other one", theirs)
+            both = {s["id_task"] for s in g.get("/slots")}
+            equal(both, {theirs["id_task"], job["id_task"]}, "this machine sees both")
+        mine.cancel()
 
 
 @test

@@ -199,6 +199,16 @@ class FakeDaemon:
                     reply(request, "done", dict({"job": 1, "prompt_tokens": 3, "generated_tokens": n}, **self.done))
 
 
+def own_ip():
+    """This machine's address in a network; that of the loopback where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9))  # sends nothing; the kernel chooses a source
+            return s.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+
+
 def read_all(s):
     out = b""
     try:
