@@ -61,6 +61,9 @@ static const struct style styles[] = {
           EXPLAINED("so: <|call_start|>{\"name\": \"$NAME\", \"arguments\": arguments as JSON}<|call_end|>, or"
                     "<|call_start|>{\"name\": \"other\", \"arguments\": {}}<|call_end|>"),
           { "calls: json", "start: <|call_start|>", "after: }<|call_end|>" } },
+        { "wide-example",
+          EXPLAINED("<tool_call>\n{\"name\":  \"f\",  \"arguments\":  {}}\n</tool_call>"),
+          { "calls: json", "before: <tool_call>\\n{\"name\":  \"", "between: \",  \"arguments\":  " } },
         { "two examples that differ",
           EXPLAINED("<a>{\"name\": \"f\", \"arguments\": {}}</a> or <b>{\"name\": \"f\", \"arguments\": {}}</b>"),
           { "calls: generic", "why: the template's text shows calls in a way that is not clear" } },

@@ -456,6 +456,10 @@ static void test_grammar(void **state)
                   "</tool_call>",
                   false },
                 { "qwen3-coder", "<tool_call>\n<function=book>\n</function>\n</tool_call>", false },
+                /* As much white space as the example has, or as JSON has at most. */
+                { "wide-example", "<tool_call>\n{\"name\":  \"now\",  \"arguments\":  {}}\n</tool_call>", true },
+                { "wide-example", "<tool_call>\n{\"name\": \"now\", \"arguments\":{}}\n</tool_call>", true },
+                { "wide-example", "<tool_call>\n{\"name\":   \"now\", \"arguments\": {}}\n</tool_call>", false },
                 { "qwen3-coder", "<tool_call>\n<function=fly>\n</function>\n</tool_call>", false },
                 { "qwen3-coder", "<tool_call>\n<function=now>\n", false },
                 { "qwen3-coder",

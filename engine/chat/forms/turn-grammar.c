@@ -62,9 +62,14 @@ uint32_t tdm_form_literal(struct tdm_form_builder *b, const char *mark, const ch
                 const char *from = at;
 
                 if (has_json && is_json_space(mark, at)) {
-                        all = part_cat(b, all, tdm_composer_space(b->c));
+                        uint32_t space = tdm_composer_space(b->c);
+
                         while (tdm_form_is_blank(*at))
                                 at++;
+                        if (at - from > 1) /* as the mark has it, too */
+                                space = tdm_composer_alt(b->c, space,
+                                                         tdm_composer_text(b->c, from, (size_t)(at - from)));
+                        all = part_cat(b, all, space);
                         from = at;
                 } else if (has_json && at > mark && memchr("]>", at[-1], 2) &&
                            strchr(*at == ' ' ? at + 1 : at, '[') == (*at == ' ' ? at + 1 : at)) {
