@@ -197,20 +197,26 @@ void args_set_defaults(const struct arg_group *group)
         }
 }
 
-/* By name (letter 0) or by letter. */
+const struct arg *args_find(const struct arg *args, size_t n_args, const char *name, size_t size, char letter)
+{
+        for (size_t i = 0; i < n_args; i++)
+                if (letter ? args[i].letter == letter :
+                             strlen(args[i].name) == size && memcmp(args[i].name, name, size) == 0)
+                        return &args[i];
+        return NULL;
+}
+
 static const struct arg *find_arg(const struct arg_group *groups, size_t n_groups, const char *name, size_t size,
                                   char letter, char **ret_base)
 {
-        for (size_t g = 0; g < n_groups; g++)
-                for (size_t a = 0; a < groups[g].n_args; a++) {
-                        const struct arg *arg = &groups[g].args[a];
+        for (size_t g = 0; g < n_groups; g++) {
+                const struct arg *arg = args_find(groups[g].args, groups[g].n_args, name, size, letter);
 
-                        if (letter ? arg->letter != letter :
-                                     strlen(arg->name) != size || memcmp(arg->name, name, size) != 0)
-                                continue;
-                        *ret_base = groups[g].base;
-                        return arg;
-                }
+                if (!arg)
+                        continue;
+                *ret_base = groups[g].base;
+                return arg;
+        }
         return NULL;
 }
 

@@ -52,6 +52,8 @@ enum { ARGS_OK = 0, ARGS_USAGE = 2, ARGS_HELP = 100 };
  * The caller frees the lists (arg_list_free). Returns ARGS_*; usage errors have been printed. */
 int args_parse(const struct arg_group *groups, size_t n_groups, int argc, char **argv, const char **positional,
                unsigned max_positional, unsigned *ret_n_positional);
+/* By name [size] (letter 0) or by letter; NULL: there is none. */
+const struct arg *args_find(const struct arg *args, size_t n_args, const char *name, size_t size, char letter);
 /* Writes the default of each number that has one. */
 void args_set_defaults(const struct arg_group *group);
 void arg_list_free(struct arg_list *list);

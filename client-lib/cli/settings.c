@@ -83,13 +83,9 @@ void settings_list(const struct job_args *set)
 static const struct arg *find_setting(const char *name, size_t size)
 {
         size_t n;
-        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n);
+        const struct arg *args = job_args_table(JOB_ARGS_ALL, &n), *by_name = args_find(args, n, name, size, 0);
 
-        for (size_t i = 0; i < n; i++)
-                if ((size == 1 && args[i].letter && args[i].letter == name[0]) ||
-                    (strlen(args[i].name) == size && memcmp(args[i].name, name, size) == 0))
-                        return &args[i];
-        return NULL;
+        return by_name || size != 1 ? by_name : args_find(args, n, NULL, 0, name[0]);
 }
 
 bool settings_take_back(struct job_args *set, const char *name, size_t size)

@@ -7,6 +7,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import { generateText, streamText } from "ai";
 import { Ollama } from "ollama";
 import OpenAI from "openai";
+import { runCases } from "./run-cases.mjs";
 
 const url = process.env.TANDEM_URL, want = JSON.parse(process.env.TANDEM_WANT);
 const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: "not used", maxRetries: 0 });
@@ -245,15 +246,4 @@ const cases = {
         },
 };
 
-let failed = 0;
-
-for (const [name, run] of Object.entries(cases)) {
-        try {
-                await run();
-                console.log(`ok   ${name}`);
-        } catch (e) {
-                failed = 1;
-                console.log(`FAIL ${name}: ${e.stack}`);
-        }
-}
-process.exit(failed);
+await runCases(cases, process.argv.slice(2));

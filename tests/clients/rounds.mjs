@@ -9,6 +9,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import { generateText, jsonSchema, Output, isStepCount, streamText, tool } from "ai";
 import { Ollama } from "ollama";
 import OpenAI from "openai";
+import { runCases } from "./run-cases.mjs";
 
 const url = process.env.TANDEM_URL, want = JSON.parse(process.env.TANDEM_WANT);
 const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: "not used", maxRetries: 0 });
@@ -171,18 +172,4 @@ for (const [name, provider] of Object.entries(providers))
                 assert.deepEqual([round.text, asked], [want.last, [want.arguments]]);
         };
 
-let failed = 0;
-const wanted = process.argv.slice(2);
-
-for (const [name, run] of Object.entries(cases)) {
-        if (wanted.length > 0 && !wanted.includes(name))
-                continue;
-        try {
-                await run();
-                console.log(`ok   ${name}`);
-        } catch (e) {
-                failed = 1;
-                console.log(`FAIL ${name}: ${e.stack}`);
-        }
-}
-process.exit(failed);
+await runCases(cases, process.argv.slice(2));
