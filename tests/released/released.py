@@ -1,0 +1,121 @@
+"""What the suite of released files shares: the files, what their makers say of them, and llama.cpp beside them.
+
+TANDEM_RELEASED_PYTHON names an interpreter that has the packages of python.txt; without it they are installed under
+TANDEM_TEST_CACHE. TANDEM_LLAMA_CPP names a command that starts llama.cpp's programs: it gets a program's name and
+arguments. What the makers say is kept in the cache of released files and asked for once for the same questions."""
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "lib"))
+sys.path.insert(0, HERE)
+import fetch  # noqa: E402
+from client_packages import python_of  # noqa: E402
+from tandem_test import Skip, check  # noqa: E402
+
+
+class Released:
+    """A released file. tokenizer: (model of the table, file) with the makers' tokenizer, None: it is in the file."""
+
+    def __init__(self, name, file, tokenizer, begin, end, ends):
+        self.name, self.file, self.tokenizer, self.begin, self.end, self.ends = name, file, tokenizer, begin, end, ends
+        self.model = os.path.splitext(file)[0]  # as Tandem calls it
+
+    def path(self):
+        return os.path.join(folder(self.name), self.file)
+
+    def tokenizer_path(self):
+        return os.path.join(folder(self.tokenizer[0]), self.tokenizer[1]) if self.tokenizer else None
+
+
+GEMMA = Released("gemma3-270m", "gemma-3-270m-q4_k_m.gguf", ("gemma3-tokenizer", "tokenizer.json"), "<start_of_turn>",
+                 "<end_of_turn>", (1, 106))
+SMOLLM = Released("smollm2-135m", "SmolLM2-135M-Instruct.Q4_1.gguf", None, "<|im_start|>", "<|im_end|>", (2, 0))
+FILES = (GEMMA, SMOLLM)
+
+
+def folder(name):
+    try:
+        return fetch.get(name)
+    except fetch.Unreachable as e:
+        raise Skip(f"{name} cannot be fetched: {e}") from e
+
+
+def python():
+    return python_of("released-python", os.path.join(HERE, "python.txt"), os.environ.get("TANDEM_RELEASED_PYTHON"))
+
+
+def maker(released, task, **work):
+    """What maker.py answers, kept for the same work."""
+    work = dict(work, task=task, file=released.path())
+    if task == "tokens":
+        work["tokenizer"] = released.tokenizer_path()
+    program = os.path.join(HERE, "maker.py")
+    asked = hashlib.sha256(json.dumps(work, sort_keys=True).encode())
+    for path in (program, os.path.join(HERE, "python.txt")):
+        with open(path, "rb") as f:
+            asked.update(f.read())
+    kept = os.path.join(fetch.cache(), "answers", f"{released.name}-{task}-{asked.hexdigest()[:16]}.json")
+    if not os.path.exists(kept):
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        r = subprocess.run([python(), "-B", program], input=json.dumps(work).encode(), stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, timeout=7200)
+        check(r.returncode == 0, f"maker.py {task} of {released.name}", r.stderr[-2000:])
+        with open(kept + ".part", "wb") as f:
+            f.write(r.stdout)
+        os.rename(kept + ".part", kept)
+    with open(kept, encoding="utf-8") as f:
+        return json.load(f)
+
+
+class LlamaServer:
+    """llama-server with a released file. Raises Skip where there is none."""
+
+    def __init__(self, path, *more):
+        self.command = (os.environ.get("TANDEM_LLAMA_CPP") or "").split()
+        if not self.command:
+            raise Skip("TANDEM_LLAMA_CPP names no command that starts llama.cpp's programs")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.args = ["llama-server", "-m", path, "--port", str(self.port), "--host", "127.0.0.1", "-t", "2", "-np", "1",
+                     "-c", "4096", "--no-webui", *more]
+
+    def __enter__(self):
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(self.command + self.args, stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=self.log)
+        for _ in range(1200):
+            check(self.process.poll() is None, "llama-server left")
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).read()
+                return self
+            time.sleep(0.25)
+        raise AssertionError("llama-server does not answer")
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+    def ask(self, path, **body):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=600) as r:
+            return json.load(r)
+
+    def top(self, ids, n):
+        """The top n ids with log-probabilities after these ids. They are of the logits as they are; the bias makes the
+        server choose a letter, since it tells nothing of a token that is no whole character."""
+        letter = self.letter = getattr(self, "letter", None) or self.ask("/tokenize", content="a")["tokens"][-1]
+        got = self.ask("/completion", prompt=ids, n_predict=1, n_probs=n, temperature=0, cache_prompt=True,
+                       logit_bias=[[letter, 1000.0]])
+        return [[t["id"], t["logprob"]] for t in got["completion_probabilities"][0]["top_logprobs"]]
