@@ -1,4 +1,4 @@
-/* What frame.c and conn.c share beyond common/conn.h: the header's size and one sendmsg() with fds. */
+/* Shared by frame.c and conn.c beyond common/conn.h: the header's size and one sendmsg() with fds. */
 #ifndef TDM_COMMON_FRAME_H
 #define TDM_COMMON_FRAME_H
 

@@ -1,4 +1,4 @@
-/* What the tests of frames and of connections share: socket pairs, raw sends, fds that can be told apart. */
+/* Shared by the tests of frames and of connections: socket pairs, raw sends, fds that can be told apart. */
 #ifndef TDM_COMMON_TEST_FRAMES_H
 #define TDM_COMMON_TEST_FRAMES_H
 

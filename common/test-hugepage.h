@@ -1,4 +1,4 @@
-/* What the tests of huge pages share: how much of a segment this process sees through them. */
+/* Shared by the tests of huge pages: how much of a segment this process sees through them. */
 #ifndef TDM_COMMON_TEST_HUGEPAGE_H
 #define TDM_COMMON_TEST_HUGEPAGE_H
 

@@ -1,4 +1,4 @@
-/* What the tests of the ring share: both ends of a ring in one process, and descriptors that can be told apart. */
+/* Shared by the tests of the ring: both ends of a ring in one process, and descriptors that can be told apart. */
 #ifndef TDM_COMMON_TEST_RING_H
 #define TDM_COMMON_TEST_RING_H
 

@@ -63,7 +63,7 @@ static void close_block(struct exchange *x, struct blocks *b)
         b->open = NO_BLOCK;
 }
 
-/* What a block is when it begins. */
+/* The JSON of a block at its beginning. */
 static json_t *new_block(enum block kind, const struct tandem_call_delta *call)
 {
         switch (kind) {

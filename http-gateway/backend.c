@@ -162,7 +162,7 @@ static int ask_unload(struct ask *a)
         return code;
 }
 
-/* What has not been answered yet. */
+/* Asks the questions that have no answer yet. */
 static int ask_questions(struct ask *a)
 {
         int code = TANDEM_OK;

@@ -1,4 +1,4 @@
-/* What the command line says. */
+/* The settings of the command line. */
 #ifndef TDM_HTTP_CONFIG_H
 #define TDM_HTTP_CONFIG_H
 

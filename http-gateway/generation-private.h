@@ -7,7 +7,7 @@
 
 /* ---- generation.c ---- */
 
-/* What ends it all; the first one counts. */
+/* Notes the failure that ends all choices; the first one counts. */
 void generation_note_failure(struct generation *g, const struct tandem_error *err);
 /* A loss that a peer makes up for is no failure yet, but what is said if none can. */
 void generation_note_loss(struct generation *g, const struct tandem_error *err);

@@ -271,7 +271,7 @@ static void on_peer(struct choice *c, const struct takeover_line *line, const ch
         generation_look(g);
 }
 
-/* What has not ended goes on elsewhere, from what the client has. */
+/* Continues unfinished choices on a peer, from the text that the client has. */
 static void go_on_elsewhere(struct generation *g)
 {
         tdm_source_destroyp(&g->io);

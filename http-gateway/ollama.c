@@ -282,7 +282,7 @@ static void load_or_unload(struct exchange *x, struct generation_request *reques
         }
 }
 
-/* What both have in common. Without a prompt the model is loaded, or unloaded. */
+/* Takes the members that both endpoints have. Without a prompt the model is loaded, or unloaded. */
 static int take_rest(struct generation_request *r, struct failure *f)
 {
         double keep_s;

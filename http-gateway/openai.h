@@ -1,4 +1,4 @@
-/* What OpenAI's endpoints share. */
+/* Shared by OpenAI's endpoints. */
 #ifndef TDM_HTTP_OPENAI_H
 #define TDM_HTTP_OPENAI_H
 

@@ -1,7 +1,7 @@
 /* The parameters of OpenAI's API. */
 #include "http-gateway/params-rows.h"
 
-/* What both of OpenAI's older endpoints share. */
+/* Shared by both of OpenAI's older endpoints. */
 #define OPENAI_COMMON                                                                                                  \
         HONOURED("model", PARAM_STRING, 0, 0, "the daemon's default"),                                                 \
                 HONOURED("stream", PARAM_BOOL, 0, 0, "server-sent events"),                                            \

@@ -466,7 +466,7 @@ static bool read_token(struct takeover_line *line, size_t size)
                       { "top", JSON_ARRAY },
                       { "logprob", JSON_INTEGER } };
 
-        /* What is there is of its kind. */
+        /* Members that are present have their type. */
         for (size_t i = 0; i < TDM_ARRAY_SIZE(kinds); i++) {
                 const json_t *value = json_object_get(line->json, kinds[i].name);
 

@@ -29,7 +29,7 @@ int request_take_thinking_block(struct generation_request *r, const json_t *bloc
 /* Whether the model cannot think, and the request is none the worse for it: it is to be asked for once more, as it is
  * now. */
 bool request_goes_without_thinking(struct generation_request *r, const struct tandem_error *err);
-/* What the daemon refuses of thinking, by the name that the request has for it. */
+/* Names a thinking setting that the daemon refuses, by the name that the request has for it. */
 void failure_name_thinking(struct failure *f, const struct generation_request *r);
 
 /* The signature of a thought, as its text comes. It shows that the text was not changed; it is no secret. */

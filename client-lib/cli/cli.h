@@ -10,7 +10,7 @@
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-/* What came in front of the command. */
+/* The options in front of the command. */
 struct cli {
         const char *program; /* as it was called: for commands in messages */
         const char *socket;  /* NULL: where the library looks; an option behind the command wins */

@@ -1,4 +1,4 @@
-/* What of this machine Tandem can use, why not more, and the command that mends it. */
+/* The devices of this machine that Tandem can use, the reasons against others, and the commands that mend those. */
 #ifndef TANDEM_CLI_DOCTOR_H
 #define TANDEM_CLI_DOCTOR_H
 

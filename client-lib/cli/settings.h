@@ -8,7 +8,7 @@
 void settings_list(const struct job_args *set);
 /* An option is again as if it had never been given. False: there is none of that name or letter. */
 bool settings_take_back(struct job_args *set, const char *name, size_t size);
-/* What takes back that a model has to think, as /set has it; NULL: nothing asks for thoughts. */
+/* The words of /set that stop these settings from asking for thoughts; NULL: nothing asks for them. */
 const char *settings_to_stop_thinking(const struct job_args *set);
 
 #endif

@@ -43,7 +43,7 @@ int part_open(struct part *part, int folder_fd, const char *folder, const char *
 /* What is here stays for the next run, if that can tell that the rest belongs to it. */
 void part_close(struct part *part);
 int part_reset(struct part *part, struct tdm_error *err); /* to one span without bytes or end */
-/* What the bytes that come from now on are of. etag: a strong one, or "" where the server gives none. */
+/* Remembers which file the next bytes belong to. etag: a strong one, or "" where the server gives none. */
 int part_remember(struct part *part, const char *etag, uint64_t total_bytes, struct tdm_error *err);
 /* TDM_E_NO_MEMORY: the disk has no room for the rest of total_bytes. */
 int part_check_room(const struct part *part, uint64_t total_bytes, struct tdm_error *err);

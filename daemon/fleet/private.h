@@ -1,4 +1,4 @@
-/* What the files of the fleet share:
+/* Shared by the files of the fleet:
  *
  *   fleet.c    begin, end, models, and the pump, which decides what happens next
  *   receive.c  what workers send;   replies.c  what they say of themselves and of models

@@ -1,4 +1,4 @@
-/* What the tests of the fleet share: a model built in memory from models/sprout.gguf, and two sequences in flight at
+/* Shared by the tests of the fleet: a model built in memory from models/sprout.gguf, and two sequences in flight at
  * once. Whatever happens to the workers, the tokens are those of the undisturbed run. */
 #ifndef TDM_DAEMON_FLEET_TEST_RIG_H
 #define TDM_DAEMON_FLEET_TEST_RIG_H

@@ -68,7 +68,7 @@ const char *tdm_unguessed_text(enum tdm_unguessed why);
 struct tdm_job;
 struct tdm_model;
 
-/* What became of a prompt's text. */
+/* A prompt's text as ids, or why it could not be encoded. */
 struct tdm_job_encoded {
         uint32_t *ids; /* owned */
         uint32_t n_ids, capacity;

@@ -1,4 +1,4 @@
-/* What the files of the model registry share:
+/* Shared by the files of the model registry:
  *
  *   models.c   the list: which file a request means, and whether it is loaded already
  *   life.c     a model's way from being asked for to being ready;   draft.c  models that guess for others

@@ -1,4 +1,4 @@
-/* What the files of the scheduler share:
+/* Shared by the files of the scheduler:
  *
  *   listen.c       hears the fleet
  *   recover.c      losses of workers, suspects
@@ -119,7 +119,7 @@ struct lane_guesses {
         uint32_t n_steps;
 };
 
-/* What the scheduler keeps for a model that is ready. */
+/* The scheduler's state of one model that is ready. */
 struct lane {
         struct tdm_list node;
         struct tdm_model *model; /* referenced */
@@ -304,7 +304,7 @@ void tdm_scheduler_probe_landed(struct tdm_scheduler *s, struct lane *lane, stru
 void tdm_scheduler_probe_lost(struct tdm_scheduler *s, struct lane *lane);
 
 /* masks.c */
-/* What the job's grammar needs before a thread compiles it: the cache is asked, and the trie's memory is charged. */
+/* Asks the cache for the job's grammar and charges the trie's memory, before a thread compiles it. */
 int tdm_scheduler_want_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err);
 /* Charges the grammar that was compiled, and keeps it for other jobs. */
 int tdm_scheduler_charge_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err);

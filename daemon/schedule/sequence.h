@@ -16,7 +16,7 @@ struct suspects {
         uint64_t stamp;   /* when it last had a step */
 };
 
-/* What a sequence has of a draft model (companion.c). */
+/* A sequence's state in a draft model (companion.c). */
 struct draft {
         struct tdm_model *model; /* referenced; NULL: none */
         bool used;               /* its guesses are wanted; false: it was only checked that the vocabularies fit */
@@ -67,7 +67,7 @@ struct sequence {
         uint64_t user_served;      /* what its user had when a step was built: those with less go first */
         uint32_t n_bypassed;       /* smaller jobs that were admitted before it */
 
-        /* What its listener was told last. */
+        /* The progress that its listener was told last. */
         enum tdm_job_state told_state;
         uint32_t told_position;
         uint64_t told_done;

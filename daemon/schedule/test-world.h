@@ -1,4 +1,4 @@
-/* What the tests of the scheduler share: a fleet that is a double, jobs as a client sees them, and a world of both.
+/* Shared by the tests of the scheduler: a fleet that is a double, jobs as a client sees them, and a world of both.
  *
  * The double checks every step with the workers' own reader, keeps a paged cache as a device would, and chooses tokens
  * by a function of everything a sequence has seen. So a wrong page, a page that was freed too early, a row that was

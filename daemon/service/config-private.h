@@ -1,4 +1,4 @@
-/* What config.c (flags, environment), config-files.c (which files) and config-ini.c (what is in one) share. */
+/* Shared by config.c (flags, environment), config-files.c (which files) and config-ini.c (reading one). */
 #ifndef TDM_DAEMON_SERVICE_CONFIG_PRIVATE_H
 #define TDM_DAEMON_SERVICE_CONFIG_PRIVATE_H
 

@@ -93,7 +93,7 @@ int tdm_config_read_files(struct tdm_config *config, const char *main_path, cons
 int tdm_config_load_again(const struct tdm_config *old, struct tdm_config *ret, struct tdm_error *err);
 /* Says in the log what is different, and whether it takes effect now or at the next start. */
 void tdm_config_log_changes(const struct tdm_config *old, const struct tdm_config *now);
-/* What the configuration comes to, as a configuration file. */
+/* The resulting configuration, as a configuration file. */
 void tdm_config_print(const struct tdm_config *config, FILE *to);
 int tdm_config_read_environment(struct tdm_config *config, struct tdm_error *err);
 extern const char tdm_config_help[];

@@ -1,4 +1,4 @@
-/* What of the configuration can change while the daemon runs: the log level, the model directories, the default model,
+/* The settings that can change while the daemon runs: the log level, the model directories, the default model,
  * the number of jobs a user may have. Everything else is built into segments and queues when they are made, and waits
  * for the next start.
  */

@@ -1,4 +1,4 @@
-/* What is counted of a draft model's guesses, and what is expected of the next burst. See draft-plan.c.
+/* Counts of a draft model's guesses, and the expectation for the next burst. See draft-plan.c.
  *
  * A draft says how sure it is of each token, by the log-probability that it gives it. How often it is right where it is
  * so sure is counted by class: a draft may be too sure, and a token that is drawn at random agrees less often than the
@@ -14,7 +14,7 @@
 #define PRIOR_GUESSES_MOST 16.0f
 #define FIRST_GUESSES 1.0f
 #define FIRST_CHANCE 0.5f
-/* What is left of an older guess's count with each newer one, and of what was counted with each job that leaves. */
+/* The factors on older counts: with each newer guess, and with each job that leaves. */
 #define DECAY 0.95f
 #define DECAY_CERTAIN 0.98f
 #define DECAY_JOBS 0.8f

@@ -1,4 +1,4 @@
-/* What the files of speculation share:
+/* Shared by the files of speculation:
  *
  *   speculate.c       the configuration, and what a job may do
  *   lookup.[ch]       guesses from a job's own text

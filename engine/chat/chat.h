@@ -22,7 +22,7 @@ struct tdm_chat_text {
         size_t size;
 };
 
-/* What an assistant's message asks a tool to do. */
+/* A call of a tool in an assistant's message. */
 struct tdm_chat_call {
         struct tdm_chat_text id, name;
         struct tdm_chat_text arguments; /* a JSON object */
@@ -66,7 +66,7 @@ const char *tdm_chat_refusal(const struct tdm_chat *chat);
 const char *tdm_chat_state(const struct tdm_chat *chat);
 /* Whether a template reads a variable of this name: one that it does not read has no effect. */
 bool tdm_chat_reads(const struct tdm_chat *chat, const char *name);
-/* What thinking is, beside text, for a model. */
+/* How a model thinks beside its text. */
 enum tdm_chat_thoughts {
         TDM_CHAT_THOUGHTS_NONE,   /* its template has no form for them */
         TDM_CHAT_THOUGHTS_ALWAYS, /* it thinks as it likes, and cannot be told */

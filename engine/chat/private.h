@@ -1,4 +1,4 @@
-/* What the sources of engine/chat share: chat.c (the object, rendering), conversation.c (the input of a template),
+/* Shared by the sources of engine/chat: chat.c (the object, rendering), conversation.c (the input of a template),
  * probe.c (what a template takes), tools.c and calls.c (the forms of calls). */
 #ifndef TDM_ENGINE_CHAT_PRIVATE_H
 #define TDM_ENGINE_CHAT_PRIVATE_H
@@ -30,7 +30,7 @@ struct tdm_chat {
         char refusal[TDM_ERROR_MESSAGE_MAX + 64];
 };
 
-/* What conversations with these options are rendered with. */
+/* The template that renders conversations with these options. */
 const struct tdm_chat_template *tdm_chat_template_for(const struct tdm_chat *chat, bool with_tools);
 
 /* The conversation as the JSON object whose members a template sees. The caller frees the buffer, in any case. */

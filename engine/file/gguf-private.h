@@ -1,4 +1,4 @@
-/* What gguf.c (opening) and gguf-get.c (looking up) share; nobody else includes it. */
+/* Shared by gguf.c (opening) and gguf-get.c (looking up); nobody else includes it. */
 #ifndef TDM_ENGINE_GGUF_PRIVATE_H
 #define TDM_ENGINE_GGUF_PRIVATE_H
 

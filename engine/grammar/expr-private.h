@@ -1,4 +1,4 @@
-/* What the files of this folder share about expressions. */
+/* Shared by the files of this folder that work on expressions. */
 #ifndef TDM_ENGINE_GRAMMAR_EXPR_PRIVATE_H
 #define TDM_ENGINE_GRAMMAR_EXPR_PRIVATE_H
 

@@ -127,7 +127,7 @@ struct tdm_expr_list {
 void tdm_expr_list_add(struct tdm_arena *arena, struct tdm_expr_list *list, uint32_t e);
 void tdm_expr_list_deinit(struct tdm_expr_list *list);
 
-/* What is left of a call-free e behind byte, as one expression. */
+/* The remainder of a call-free e behind byte, as one expression. */
 uint32_t tdm_expr_derive(struct tdm_arena *arena, uint32_t e, uint8_t byte);
 /* The same as several expressions whose union it is: they keep the shape of e, so there are few of them. Appends to
  * list, without what takes no text at all. */

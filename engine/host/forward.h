@@ -53,7 +53,7 @@ struct tdm_host_layer {
 
 struct tdm_host_early;
 
-/* What streams.c has of a model, and its rows. */
+/* A model's weights and rows for streams.c. */
 struct tdm_host_streams {
         struct tdm_host_weight altup_proj, altup_unembd, per_layer_proj;
         const float *per_layer_norm;
@@ -142,7 +142,7 @@ void tdm_host_attention(struct tdm_host_model *model, const struct tdm_step *ste
  * and values go into the cache. */
 void tdm_host_attend(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, uint32_t first,
                      uint32_t n);
-/* What ends a block: h += y, or its norm where the block has a gain. y, h [d_model]. */
+/* Ends a block: h += y, or its norm where the block has a gain. y, h [d_model]. */
 void tdm_host_add(const struct tdm_host_model *model, const float *y, const float *gain, float *h);
 void tdm_host_ffn(struct tdm_host_model *model, const struct tdm_step *step, uint32_t layer, float *hidden);
 /* The logits stay in the model until sample. Where they would not fit (logits_rows), sample makes them tile by tile. */

@@ -36,7 +36,7 @@ struct chunk {
         float min[CHUNK_SUBS][LANES];   /* where the type has one */
 } __attribute__((aligned(64)));
 
-/* What a row brings to a chunk besides its x. */
+/* The numbers of a row in a chunk besides its x. */
 struct row_info {
         const float *scale;        /* of blocks */
         int32_t start[CHUNK_SUBS]; /* -offset * (sum of x), by sub-block */

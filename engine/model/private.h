@@ -1,4 +1,4 @@
-/* What the files of engine/model share: keys.c has the table of hyperparameters, model.c describes a file, and each
+/* Shared by the files of engine/model: keys.c has the table of hyperparameters, model.c describes a file, and each
  * architecture is a file of its own. */
 #ifndef TDM_ENGINE_MODEL_PRIVATE_H
 #define TDM_ENGINE_MODEL_PRIVATE_H
@@ -130,7 +130,7 @@ int tdm_gemma_read_windows(const struct tdm_gguf *gguf, const char *architecture
 int tdm_gemma_share_kv(const char *architecture, uint32_t n_shared, struct tdm_hparams *hp, struct tdm_error *err);
 /* Norms everywhere but of values, GELU, whole heads turned, scores not scaled, a plain residual. */
 void tdm_gemma_recipe(const char *architecture, const struct tdm_hparams *hp, struct tdm_recipe *ret);
-/* What Ollama's converter calls otherwise. Before the keys are read, which go before these. */
+/* Reads the keys that Ollama's converter names otherwise. The usual keys are read later and win. */
 int tdm_gemma_read_other_names(const struct tdm_gguf *gguf, const char *architecture, struct tdm_recipe *recipe,
                                struct tdm_error *err);
 /* Refuses RoPE of a part of each head. */

@@ -37,7 +37,7 @@ struct tdm_logit_bias {
         float bias;
 };
 
-/* What moves some logits before a draw, and no reported log-probability. The history ends with the latest token. */
+/* Penalties and biases of a draw, which change no reported log-probability. The history ends with the latest token. */
 struct tdm_past {
         const uint32_t *history; /* [n_history] */
         uint32_t n_history;      /* <= TDM_HISTORY_MAX */

@@ -154,7 +154,7 @@ static inline struct tdm_logit_bias *tdm_steps_biases(uint8_t *base, const struc
 {
         return (struct tdm_logit_bias *)(base + l->slot_offset[slot] + l->biases_offset);
 }
-/* What of the file is a row's token's (engine/weights/weights.h, TDM_LAYOUT_FILE). */
+/* The parts of the file for the rows' tokens (engine/weights/weights.h, TDM_LAYOUT_FILE). */
 static inline uint8_t *tdm_steps_inputs(uint8_t *base, const struct tdm_steps_layout *l, uint32_t slot)
 {
         return base + l->slot_offset[slot] + l->inputs_offset;

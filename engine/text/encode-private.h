@@ -1,4 +1,4 @@
-/* What the encoders of all kinds of tokenizers share: tokenizer-encode.c splits text at special pieces, spm.c and bpe.c
+/* Shared by the encoders of all kinds of tokenizers: tokenizer-encode.c splits text at special pieces, spm.c and bpe.c
  * encode what lies between. */
 #ifndef TDM_ENGINE_ENCODE_PRIVATE_H
 #define TDM_ENGINE_ENCODE_PRIVATE_H

@@ -1,4 +1,4 @@
-/* What the tokenizer's sources share: tokenizer.c (building), tokenizer-specials.c, bpe-build.c, the encoders
+/* Shared by the tokenizer's sources: tokenizer.c (building), tokenizer-specials.c, bpe-build.c, the encoders
  * (encode-private.h), decoder.c. */
 #ifndef TDM_ENGINE_TOKENIZER_PRIVATE_H
 #define TDM_ENGINE_TOKENIZER_PRIVATE_H

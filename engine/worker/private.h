@@ -1,4 +1,4 @@
-/* What the files of the worker share. control.c turns messages into commands, exec.c carries them out and runs steps,
+/* Shared by the files of the worker. control.c turns messages into commands, exec.c carries them out and runs steps,
  * worker.c starts and ends. See worker.h for the threads. */
 #ifndef TDM_ENGINE_WORKER_PRIVATE_H
 #define TDM_ENGINE_WORKER_PRIVATE_H
@@ -136,7 +136,7 @@ struct tdm_worker {
         uint32_t n_parked, n_unsent; /* 0: surely none */
 };
 
-/* What Init said. */
+/* The contents of the message Init. */
 struct tdm_worker_init {
         uint32_t abi;
         uint32_t worker;

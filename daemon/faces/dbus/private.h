@@ -1,4 +1,4 @@
-/* What the files of the D-Bus face share: bus.c (the connection), watches.c and on-loop.c (on the loop), send.c
+/* Shared by the files of the D-Bus face: bus.c (the connection), watches.c and on-loop.c (on the loop), send.c
  * (messages to the bus), peer.c (who calls), polkit.c (may they), objects.c (which object and method is meant),
  * properties.c (what objects have), manager.c, options.c, job.c and job-object.c (jobs),
  * stream.c (pipes), units.c (systemd), logind.c (sleep), status.c (workers and models), writer.c (making messages). */
@@ -132,7 +132,7 @@ struct bus_job {
         bool changed;
 };
 
-/* What the bus was told last of a worker, and of a model. */
+/* The state of a worker, and of a model, that was last sent to the bus. */
 struct bus_known_worker {
         enum tdm_worker_state state;
         pid_t pid;

@@ -1,4 +1,4 @@
-/* What the files of the client face share: face.c (connections), unpack.c (frames), request.c (what clients ask),
+/* Shared by the files of the client face: face.c (connections), unpack.c (frames), request.c (what clients ask),
  * render.c (chats as prompts), job.c (what jobs say), status.c (lists and status), trace.c (traces); gate.c and
  * gate-process.c receive files. */
 #ifndef TDM_DAEMON_FACES_SOCKET_PRIVATE_H

@@ -15,7 +15,7 @@ struct rendering {
         uint64_t charged_bytes;          /* TDM_RESOURCE_WAITING_BYTES */
 };
 
-/* What is charged before a rendering begins: its prompt, ids and spans, for each byte of the chat, and the template's
+/* The charge before a rendering begins: its prompt, ids and spans, for each byte of the chat, and the template's
  * own text. The answer is charged as it is when it is there. */
 #define RENDERED_BYTES_A_BYTE 4u
 #define RENDERED_BYTES_LEAST ((uint64_t)64 << 10)

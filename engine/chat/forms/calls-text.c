@@ -262,7 +262,7 @@ static char *texts_join(const struct tdm_form_text *parts, size_t n)
         return NULL;
 }
 
-/* What stands behind the first object: the list's end and the closing mark. */
+/* The text behind the first object: the list's end and the closing mark. */
 static struct tdm_form_text bracket_behind(const struct example *x)
 {
         return tdm_form_string(x->list == SIZE_MAX ? "" : "]");

@@ -1,4 +1,4 @@
-/* What the sources of this folder share: texts, and probes of a template. */
+/* Shared by the sources of this folder: texts, and probes of a template. */
 #ifndef TDM_ENGINE_CHAT_FORMS_PRIVATE_H
 #define TDM_ENGINE_CHAT_FORMS_PRIVATE_H
 
@@ -50,7 +50,7 @@ struct tdm_form_probe {
         char refusal[96];  /* of the last rendering */
 };
 
-/* What the assistant's turn of a probe holds. Texts are JSON; NULL: not there. */
+/* The contents of the assistant's turn in a probe. Texts are JSON; NULL: not there. */
 struct tdm_form_turn {
         const char *content;
         const char *reasoning_key; /* with TDM_FORM_THOUGHT */
@@ -79,7 +79,7 @@ bool tdm_form_shows_system(struct tdm_form_probe *p);
 int tdm_form_derive_thinking(struct tdm_chat_form *form, struct tdm_form_probe *p);
 int tdm_form_derive_calls(struct tdm_chat_form *form, struct tdm_form_probe *p);
 
-/* What calls are rendered with (calls-json.c, calls-tagged.c). */
+/* The probe that renders calls (calls-json.c, calls-tagged.c). */
 struct tdm_form_calls_probe {
         struct tdm_chat_form *form;
         struct tdm_form_probe *p;

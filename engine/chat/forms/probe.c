@@ -1,7 +1,7 @@
 /* Probes: short conversations that a template renders, so that two renderings differ in one thing. */
 #include "engine/chat/forms/private.h"
 
-/* What a rendering may cost: the templates that are known need a hundredth of it. */
+/* The limits of a rendering: the templates that are known need a hundredth of it. */
 #define PROBE_STEPS 100000u
 #define PROBES_STEPS 1000000u /* of all together */
 #define PROBE_BYTES ((size_t)4 << 20)

@@ -1,4 +1,4 @@
-/* What the files of the interpreter share.
+/* Shared by the files of the interpreter.
  *
  * All memory of a parse or of a render belongs to one struct jinja_core, which is freed as a whole. So an error leaves
  * by longjmp() from wherever it is met, and loses nothing. */

@@ -1,4 +1,4 @@
-/* What tune.c and tune-rows.c share. Errors are as in load.h. */
+/* Shared by tune.c and tune-rows.c. Errors are as in load.h. */
 #ifndef TDM_GPU_WORKER_VULKAN_LOAD_TUNE_H
 #define TDM_GPU_WORKER_VULKAN_LOAD_TUNE_H
 
@@ -29,7 +29,7 @@ struct trial {
         struct tdm_step *step;
         struct tdm_vk_buffer cache, pieces;
         struct tdm_vk_work work;
-        /* What the model has of its own cache, if it has one already. */
+        /* The model's own cache, if it has one already. */
         struct tdm_vk_kv_layer layers[LAYERS_ALL];
         uint32_t n_layers;
         unsigned runs;

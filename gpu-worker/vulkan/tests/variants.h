@@ -1,4 +1,4 @@
-/* What the tests of whole models on the Vulkan device share: models, and a device run in variants (in what memory, in
+/* Shared by the tests of whole models on the Vulkan device: models, and a device run in variants (in what memory, in
  * what chunks, beside what others) whose results must be the same bits. cmocka fails the test where they are not. */
 #ifndef TDM_GPU_WORKER_VULKAN_TESTS_VARIANTS_H
 #define TDM_GPU_WORKER_VULKAN_TESTS_VARIANTS_H
