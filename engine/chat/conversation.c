@@ -65,7 +65,8 @@ static int json_read(struct tdm_json *json, struct tdm_chat_text text, enum tdm_
 }
 
 /* The tool, in the form that templates want. */
-static int put_tool(const struct tdm_json *json, uint32_t tool, struct tdm_json_buffer *to, struct tdm_error *err)
+static int put_tool(const struct tdm_json *json, uint32_t tool, unsigned i, struct tdm_json_buffer *to,
+                    struct tdm_error *err)
 {
         bool is_object = tdm_json_get(json, tool)->type == TDM_JSON_OBJECT;
         uint32_t inner = is_object ? tdm_json_member(json, tool, "function") : TDM_JSON_NONE;
@@ -75,7 +76,9 @@ static int put_tool(const struct tdm_json *json, uint32_t tool, struct tdm_json_
                 name = tdm_json_member(json, function, "name");
         if (name == TDM_JSON_NONE || tdm_json_get(json, name)->type != TDM_JSON_STRING)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST,
-                                     "a tool is not {\"type\": \"function\", \"function\": {\"name\": …}}");
+                                     "tools: the one at index %u is not {\"type\": \"function\", \"function\": "
+                                     "{\"name\": …}}",
+                                     i);
         if (inner == TDM_JSON_NONE)
                 put(to, "{\"type\":\"function\",\"function\":");
         tdm_json_print(json, tool, to);
@@ -87,6 +90,7 @@ static int put_tool(const struct tdm_json *json, uint32_t tool, struct tdm_json_
 static int put_tools(struct tdm_chat_text tools, struct tdm_json_buffer *to, struct tdm_error *err)
 {
         struct tdm_json json = { 0 };
+        unsigned i = 0;
         int r = json_read(&json, tools, TDM_JSON_ARRAY, "the tools", "are not a JSON array", err);
 
         if (r == 0)
@@ -94,9 +98,9 @@ static int put_tools(struct tdm_chat_text tools, struct tdm_json_buffer *to, str
         put(to, ",\"tools\":[");
         for (uint32_t tool = r == 0 ? tdm_json_get(&json, 0)->first : TDM_JSON_NONE; tool != TDM_JSON_NONE && r == 0;
              tool = tdm_json_get(&json, tool)->next) {
-                if (tool != tdm_json_get(&json, 0)->first)
+                if (i > 0)
                         put(to, ",");
-                r = put_tool(&json, tool, to, err);
+                r = put_tool(&json, tool, i++, to, err);
         }
         put(to, "]");
         tdm_json_deinit(&json);

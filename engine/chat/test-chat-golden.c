@@ -419,9 +419,9 @@ static void test_refused(void **state)
                                           { { "2", 1 }, { "f", 1 }, { "{}", 2 } } };
         struct tdm_chat_message turn[] = { M(USER, "A"), M(ASSISTANT, ""), M(TOOL, "1") };
         const struct tdm_chat_message two_users[] = { M(USER, "A"), M(USER, "B") };
-        struct tdm_chat_options options = { .tools = { "[{}]", 4 } };
+        struct tdm_chat_options options = { .tools = { "[{\"name\": \"a\"}, {}]", 19 } };
 
-        refused("qwen3", turn, 1, &options, "a tool is not {");
+        refused("qwen3", turn, 1, &options, "tools: the one at index 1 is not {");
         options.tools = (struct tdm_chat_text){ "{}", 2 };
         refused("qwen3", turn, 1, &options, "the tools are not a JSON array");
         options.tools = (struct tdm_chat_text){ "[", 1 };

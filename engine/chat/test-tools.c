@@ -330,9 +330,12 @@ static void test_refused(void **state)
         refuses("qwen3", tools, "fly", TDM_E_BAD_REQUEST, "fly is none of the tools");
         refuses("qwen3", "{}", NULL, TDM_E_BAD_REQUEST, "not a JSON array");
         refuses("qwen3", "[]", NULL, TDM_E_BAD_REQUEST, "not a JSON array");
-        refuses("qwen3", "[{\"name\": 1}]", NULL, TDM_E_BAD_REQUEST, "a tool is not");
-        refuses("qwen3", "[{\"name\": \"a b\"}]", NULL, TDM_E_BAD_REQUEST, "1 to 64 letters");
-        refuses("qwen3", "[{\"name\": \"a\"}, {\"name\": \"a\"}]", NULL, TDM_E_BAD_REQUEST, "same name");
+        refuses("qwen3", "[{\"name\": \"a\"}, {\"name\": 1}]", NULL, TDM_E_BAD_REQUEST,
+                "tools: the one at index 1 is not {");
+        refuses("qwen3", "[{\"name\": \"a\"}, {\"name\": \"a b\"}]", NULL, TDM_E_BAD_REQUEST,
+                "tools: 'a b' is no name of a tool; it has 1 to 64 letters");
+        refuses("qwen3", "[{\"name\": \"a\"}, {\"name\": \"b\"}, {\"name\": \"a\"}]", NULL, TDM_E_BAD_REQUEST,
+                "tools: two have the name a");
         refuses("qwen3", "[{\"name\": \"a\", \"parameters\": {\"type\": \"string\"}}]", NULL, TDM_E_UNSUPPORTED,
                 "parameters of a: no value");
         refuses("qwen3",

@@ -174,7 +174,7 @@ def refusals():
         for messages, change, part in (
                 (user, {"tool_choice": "sometimes"}, "tool-choice"),
                 (user, {"tool_choice": "function:fly"}, "fly"),
-                (user, {"tools": "[7]"}, "a tool is not"),
+                (user, {"tools": "[7]"}, "the one at index 0 is not"),
                 (user, {"regex": "a"}, "not several"),
                 (user, {"tool_calls": D.Array([(D.UInt32(4), "a", "b", "{}")], signature="(usss)")}, "tool-calls"),
                 (user, {"tool_answers": D.Array([(D.UInt32(0), "a", "b")], signature="(uss)")}, "tool-answers"),

@@ -146,15 +146,21 @@ static int tool_read(struct tdm_form_builder *b, uint32_t at)
         size_t size;
 
         if (name == TDM_JSON_NONE || tdm_json_get(&b->tools, name)->type != TDM_JSON_STRING)
-                return tools_refuse(b, "a tool is not {\"type\": \"function\", \"function\": {\"name\": …}}");
+                return tdm_error_set(b->err, TDM_E_BAD_REQUEST,
+                                     "tools: the one at index %zu is not {\"type\": \"function\", \"function\": "
+                                     "{\"name\": …}}",
+                                     b->n_all);
         text = tdm_json_text(&b->tools, name);
         size = tdm_json_get(&b->tools, name)->text_size;
         if (!name_is_good(text, size))
-                return tools_refuse(b, "a tool's name has 1 to 64 letters, digits, '_', '-' and '.'");
+                return tdm_error_set(b->err, TDM_E_BAD_REQUEST,
+                                     "tools: '%.*s' is no name of a tool; it has 1 to 64 letters, digits, '_', '-' and "
+                                     "'.'",
+                                     (int)TDM_MIN(size, (size_t)TDM_FORM_NAME_MAX), text);
         memcpy(tool->name, text, size);
         for (size_t i = 0; i < b->n_all; i++)
                 if (strcmp(b->all[i].name, tool->name) == 0)
-                        return tools_refuse(b, "two have the same name");
+                        return tdm_error_set(b->err, TDM_E_BAD_REQUEST, "tools: two have the name %s", tool->name);
         b->n_all++;
         tool->is_wanted =
                 use->choice != TDM_FORM_CHOICE_NONE &&
