@@ -429,6 +429,25 @@ def places():
                 check(error["param"].startswith(where), f"{path}: param", error)
 
 
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@test
+def many_late_words():
+    """Many of them behind a long text are joined with it in linear time: about the work of as many short messages."""
+    with FakeDaemon([]) as d, Gateway(d) as g:
+        def cost(role):
+            said = [{"role": "user", "content": "x" * (7 << 20)}] + [{"role": role, "content": "y"}] * 4000
+            before = cpu_seconds(g.process.pid)
+            g.request("POST", "/v1/messages", {"model": "tale", "max_tokens": 1, "messages": said})
+            return cpu_seconds(g.process.pid) - before
+        of_the_user, of_the_system = cost("user"), cost("system")
+        check(of_the_system < 3 * of_the_user + 0.2, "seconds of a core", of_the_user, of_the_system)
+
+
 @test
 def members_of_what_is_harmless():
     """An object that changes nothing here has its members checked all the same, in each place. What clients send in it

@@ -217,6 +217,23 @@ def refused():
             said = more if "input" in more else dict(more, messages=[{"role": "user", "content": "Hi"}])
             status, _, body = g.request("POST", path, dict(model="tale", tools=tools, **said))
             check(status == 400 and "1025 tools; at most 1024" in body.decode(), f"{path}: too many", status, body)
+        long = "\u00e4" * 38  # 76 bytes
+        for path, tool, choice, more in (
+                ("/v1/chat/completions", {"type": "function", "function": {"name": long, "parameters": {}}},
+                 named(long), {}),
+                ("/api/chat", {"type": "function", "function": {"name": long, "parameters": {}}}, None,
+                 {"stream": False}),
+                ("/v1/responses", {"type": "function", "name": long}, {"type": "function", "name": long},
+                 {"input": "Hi"}),
+                ("/v1/messages", {"name": long, "input_schema": {"type": "object"}}, {"type": "tool", "name": long},
+                 {"max_tokens": 9})):
+            said = more if "input" in more else dict(more, messages=[{"role": "user", "content": "Hi"}])
+            for more in ({}, {"tool_choice": choice}) if choice else ({},):
+                status, _, body = g.request("POST", path, dict(said, model=name_of("qwen3"), tools=[tool], **more))
+                text = body.decode()  # not cut in the midst of a character
+                want = "none of the tools" if more else "tools: '\u00e4"
+                want = "more than 75 bytes" if path == "/v1/responses" else want
+                check(status == 400 and want in text, f"{path}: a name of 76 bytes", status, text)
         try:
             Job(d, **request(chat=[("user", "Hi")], n=4, ignore_end=False), tools=json.dumps(many)).wait()
             said = "nothing"
@@ -233,12 +250,16 @@ def command():
         path = os.path.join(d.dir, "tools.json")
         with open(path, "w") as f:
             json.dump(TOOLS, f)
-        run = d.cli("generate", "--model", name_of("qwen3"), "--tools", path, "--tool-choice", "function:set_unit",
-                    "--one-call", "-n", "400", "Celsius, please.")
-        check(run.returncode == 0, "exit status", run.returncode, run.stderr)
-        call = json.loads(run.stdout)
-        equal(call["name"], "set_unit", "name")
-        check(json.loads(call["arguments"])["to"] in ("C", "F"), "arguments", call)
+        said = []
+        for words in (("generate", "--chat", "--model", name_of("qwen3")), ("run", name_of("qwen3"))):
+            run = d.cli(*words, "--tools", path, "--tool-choice", "function:set_unit", "--one-call", "-n", "400",
+                        "--seed", "5", "Celsius, please.")
+            check(run.returncode == 0, "exit status", run.returncode, run.stderr)
+            call = json.loads(run.stdout)
+            equal(call["name"], "set_unit", "name")
+            check(json.loads(call["arguments"])["to"] in ("C", "F"), "arguments", call)
+            said.append((call["name"], call["arguments"]))
+        equal(said[0], said[1], "run says what generate says")
 
 
 @test
