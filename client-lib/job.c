@@ -195,7 +195,7 @@ static bool take_deltas(struct tandem_job *job, const Tandem__Token *token, stru
         for (size_t i = 0; i < token->n_calls && !wrong; i++) {
                 const Tandem__CallDelta *from = token->calls[i];
 
-                wrong = call_list_add(&job->calls, from);
+                wrong = call_list_add(&job->calls, from, job->n_given > 0);
                 deltas[i] = (struct tandem_call_delta){ from->call, from->id, from->name,
                                                         from->arguments.len ? (const char *)from->arguments.data : "",
                                                         from->arguments.len };
@@ -217,6 +217,13 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
 
         if (job->scoring) {
                 lib_protocol_error(t, "tokens came for a score job");
+                return;
+        }
+        if (wire->numerics_id[0])
+                snprintf(job->drew, sizeof(job->drew), "%.191s", wire->numerics_id);
+        if (wire->index == 0 && job->ids.n > 0 && job->ids.n == job->n_given) {
+                lib_protocol_error(t, "it draws the tokens anew that job %" PRIu64 " was to go on from: it is too old",
+                                   job->id);
                 return;
         }
         if (wire->index != job->ids.n) {
@@ -250,6 +257,7 @@ static void got_tokens(struct tandem_job *job, const Tandem__Tokens *wire)
                 out.thinking_size = token->thinking.len;
                 out.piece = token->piece.len ? (const char *)token->piece.data : out.text;
                 out.piece_size = token->piece.len ? token->piece.len : out.size;
+                out.numerics_id = job->drew;
                 if (token->n_calls > 0 && !take_deltas(job, token, &out))
                         return;
                 if (job_is_heard(job) && job->callbacks.on_token)
@@ -456,6 +464,25 @@ static int job_send(struct tandem *t, struct tandem_job **job, Tandem__Request *
         return TANDEM_OK;
 }
 
+/* The ids that come first are those it goes on from. What is wrong in the list tandemd says. */
+static bool job_take_drawn(struct tandem_job *job, const char *list)
+{
+        char *end = (char *)(uintptr_t)list;
+
+        while (list && *list) {
+                unsigned long id = strtoul(list, &end, 10);
+                uint32_t id32 = (uint32_t)id;
+
+                if (end == list)
+                        break;
+                if (id_buf_add(&job->ids, &id32, 1) < 0)
+                        return false;
+                list = end + strspn(end, ", \n\r\t");
+        }
+        job->n_given = (uint32_t)job->ids.n;
+        return true;
+}
+
 int tandem_generate(struct tandem *t, const struct tandem_generate_options *given,
                     const struct tandem_callbacks *callbacks, void *userdata, struct tandem_job **ret,
                     struct tandem_error *err)
@@ -472,6 +499,8 @@ int tandem_generate(struct tandem *t, const struct tandem_generate_options *give
                 code = job_open(t, callbacks, userdata, wire.options.model, &job, &ref, &fd, err);
         if (code != TANDEM_OK)
                 return code;
+        if (!job_take_drawn(job, wire.options.drawn))
+                return lib_error(err, TANDEM_E_NO_MEMORY, "no memory for a job's tokens");
         wire.generate.model = &ref;
         request.kind_case = TANDEM__REQUEST__KIND_GENERATE;
         request.generate = &wire.generate;

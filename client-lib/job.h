@@ -54,13 +54,16 @@ struct tandem_job {
         struct tandem_scores scores;
         struct tandem_result result;
         char *numerics_id, *unguessed;
+        char drew[192];   /* names the arithmetic of the last token; "": not known */
+        uint32_t n_given; /* of its ids, those that it was given as drawn already */
 };
 
 int text_add(struct text_buf *buf, const void *data, size_t size);
 int id_buf_add(struct id_buf *buf, const uint32_t *ids, size_t n); /* 0, -E2BIG, -ENOMEM */
 
-/* calls.c. call_list_add() returns NULL, or what is wrong with the delta (then the connection ends). */
-const char *call_list_add(struct call_list *calls, const Tandem__CallDelta *delta);
+/* calls.c. begun: calls may have begun in tokens that the job was given, so their names are not known. call_list_add()
+ * returns NULL, or what is wrong with the delta (then the connection ends). */
+const char *call_list_add(struct call_list *calls, const Tandem__CallDelta *delta, bool begun);
 void call_list_deinit(struct call_list *calls);
 
 /* render.c: a Generate message, of which nothing but the model is missing. It points into the options, and into itself:

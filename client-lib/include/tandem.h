@@ -267,6 +267,14 @@ struct tandem_generate_options {
         uint32_t meant, left_open;
         /* Of a chat: a JSON object whose members the model's chat template sees as variables. NULL: none. */
         const char *chat_variables;
+        /* "ID,…": tokens that a job of the same request has drawn already, with the same seed. They are not drawn again
+         * but read, and the job goes on exactly as that one would have. They count as generated: they come first in
+         * tandem_job_ids(), and the first on_token has their number as its index. Their text does not come again, what
+         * follows from it does: a stop text may begin in them. A call of a tool that began in them has no name here.
+         * NULL: none. */
+        const char *drawn;
+        const char *drawn_numerics; /* tandem_token.numerics_id of theirs; another one is TANDEM_E_UNSUPPORTED */
+        bool may_degrade;           /* then the job goes on all the same, and its result says degraded */
 };
 
 struct tandem_score_options {
@@ -336,6 +344,7 @@ struct tandem_token {
          * an older daemon the text. */
         const char *piece;
         size_t piece_size;
+        const char *numerics_id; /* names the arithmetic that drew it; "" from an older daemon */
 };
 
 struct tandem_result {

@@ -454,7 +454,7 @@ static int catch_up(struct tdm_constraint *c, const uint32_t *ids, size_t n_ids,
                 if (r == -EAGAIN)
                         return r;
                 if (r == 0)
-                        return tdm_error_set(err, TDM_E_UNSUPPORTED, "token %u is not what the grammar allows",
+                        return tdm_error_set(err, TDM_E_BAD_REQUEST, "token %u is not what the grammar allows",
                                              ids[c->n_accepted]);
                 if (r != 1)
                         return r == TDM_E_UNSUPPORTED ? too_much(err) : r;

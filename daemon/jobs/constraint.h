@@ -73,7 +73,7 @@ enum tdm_constraint_effort {
 };
 /* The mask of the token behind ids [n_ids], the tokens generated so far; the first of them are those of the last call.
  * words are valid until the next call. 0; -EAGAIN: it takes more effort; -ENODATA: no token may follow;
- * TDM_E_UNSUPPORTED: it takes more than the limits allow, or a token is not allowed. */
+ * TDM_E_UNSUPPORTED: it takes more than the limits allow. TDM_E_BAD_REQUEST: a token of ids is not allowed. */
 int tdm_constraint_mask(struct tdm_constraint *constraint, const uint32_t *ids, size_t n_ids,
                         enum tdm_constraint_effort effort, const uint64_t **ret_words, struct tdm_error *err);
 uint32_t tdm_constraint_n_words(const struct tdm_constraint *constraint); /* of a mask; 0 before it is compiled */

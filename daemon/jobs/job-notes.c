@@ -114,6 +114,11 @@ void tdm_job_note_committed(struct tdm_job *job, bool degraded, uint32_t n_rerea
         job->stats.reread_tokens += n_reread;
 }
 
+void tdm_job_note_compared(struct tdm_job *job)
+{
+        job->drawn.is_compared = true;
+}
+
 void tdm_job_note_numerics(struct tdm_job *job, const char *numerics_id)
 {
         if (strcmp(job->stats.numerics_id, numerics_id) != 0)

@@ -178,6 +178,9 @@ static int check_params(const struct tdm_job_params *p, struct tdm_error *err)
         if ((p->options.thinking || p->options.thinking_budget) && p->n_messages == 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s: a model thinks in a chat; give messages",
                                      p->options.thinking ? "thinking" : "thinking-budget");
+        if (!p->options.drawn && (p->options.drawn_numerics || p->options.may_degrade))
+                return tdm_error_set(err, TDM_E_BAD_REQUEST, "%s is given, and there are no drawn tokens",
+                                     p->options.drawn_numerics ? "drawn-numerics" : "may-degrade");
         if (p->options.thinking == TDM_THINKING_OFF && p->options.thinking_budget > 0)
                 return tdm_error_set(err, TDM_E_BAD_REQUEST, "thinking-budget is given, and thinking is off");
         if (p->n_top > TDM_MAX_TOP)
@@ -245,6 +248,8 @@ int tdm_job_new(struct tdm_job **ret, const struct tdm_job_params *p, struct tdm
                 r = copy_text(job, p->text, p->text_size);
         if (r == 0 && o->logit_bias)
                 r = copy_biases(job, o->logit_bias, err);
+        if (r == 0 && o->drawn)
+                r = tdm_job_drawn_init(&job->drawn, o, err);
         if (r == 0 && o->n_stop > 0)
                 r = tdm_stop_new(&job->text.stop, o->stop, o->n_stop, err);
         if (r == 0 && p->kind == TDM_JOB_GENERATE)
@@ -279,8 +284,7 @@ static void drop_text(struct tdm_job *job)
         job->prompt.variables = (struct tdm_chat_text){ 0 };
 }
 
-/* It does not wait any more: the account gets back what the job was charged. */
-static void job_settle_charge(struct tdm_job *job)
+void tdm_job_settle_charge(struct tdm_job *job)
 {
         tdm_account_release(job->account, TDM_RESOURCE_WAITING_BYTES, job->charged_bytes);
         job->charged_bytes = 0;
@@ -297,10 +301,11 @@ void tdm_job_unref(struct tdm_job *job)
         if (!job || --job->n_refs > 0)
                 return;
         drop_text(job);
-        job_settle_charge(job);
+        tdm_job_settle_charge(job);
         tdm_account_unref(job->account);
         free(job->prompt.from_text.ids);
         free(job->ids);
+        free(job->drawn.ids);
         free(job->request.draft_name);
         free(job->request.biases);
         tdm_stop_destroy(job->text.stop);
@@ -320,7 +325,8 @@ void tdm_job_unrefp(struct tdm_job **job)
 size_t tdm_job_pending_bytes(const struct tdm_job *job)
 {
         return job->prompt.text_size + job->prompt.n_messages * sizeof(*job->prompt.messages) +
-               job->prompt.n_calls * sizeof(*job->prompt.calls) + (size_t)job->ids_capacity * sizeof(*job->ids);
+               job->prompt.n_calls * sizeof(*job->prompt.calls) +
+               ((size_t)job->ids_capacity + job->drawn.n) * sizeof(*job->ids);
 }
 
 size_t tdm_job_text_to_encode(const struct tdm_job *job)
@@ -487,7 +493,8 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         return tdm_error_set(err, TDM_E_BAD_REQUEST,
                                              "logit-bias: token id %u is not in the vocabulary of %u",
                                              job->request.biases[i].id, hp->n_vocab);
-        job_settle_charge(job);
+        if (!tdm_job_drawn_waits(&job->drawn))
+                tdm_job_settle_charge(job);
         job->prompt_tokens = job->n_ids;
         job->text.tokenizer = tokenizer;
         if (job->kind != TDM_JOB_GENERATE) {
@@ -502,6 +509,9 @@ int tdm_job_prepare(struct tdm_job *job, const struct tdm_tokenizer *tokenizer, 
                         job->n_ids, hp->n_ctx);
         job->request.implicit_limit = job->max_tokens == 0;
         job->max_tokens = TDM_MIN(left, job->max_tokens ? job->max_tokens : TDM_IMPLICIT_MAX_TOKENS);
+        r = tdm_job_drawn_check(&job->drawn, hp->n_vocab, job->max_tokens, err);
+        if (r != 0)
+                return r;
         tdm_decoder_init(&job->text.decoder, tokenizer, false);
         if (job->prompt.is_chat) {
                 struct tdm_chat_text tools = tdm_constraint_tools(job->text.constraint);
@@ -722,7 +732,7 @@ void tdm_job_finish(struct tdm_job *job, enum tdm_job_end end, const struct tdm_
         atomic_store_explicit(&job->prompt.cancel_encoding, true, memory_order_relaxed);
         if (!job->prompt.encoding) {
                 drop_text(job);
-                job_settle_charge(job);
+                tdm_job_settle_charge(job);
         }
 }
 
@@ -736,15 +746,15 @@ double tdm_job_prefill_tps(const struct tdm_job *job)
         uint64_t end = job->stats.first_token_ns ? job->stats.first_token_ns : job->stats.last_token_ns;
 
         return job->stats.prefill_ns && end > job->stats.prefill_ns ?
-                       (double)(job->prompt_tokens - job->stats.cached_tokens) * 1e9 /
+                       (double)(job->prompt_tokens + job->drawn.n - job->stats.cached_tokens) * 1e9 /
                                (double)(end - job->stats.prefill_ns) :
                        0;
 }
 
 double tdm_job_decode_tps(const struct tdm_job *job)
 {
-        return job->generated > 1 && job->stats.last_token_ns > job->stats.first_token_ns ?
-                       (double)(job->generated - 1) * 1e9 /
+        return job->generated > 1 + job->drawn.n && job->stats.last_token_ns > job->stats.first_token_ns ?
+                       (double)(job->generated - job->drawn.n - 1) * 1e9 /
                                (double)(job->stats.last_token_ns - job->stats.first_token_ns) :
                        0;
 }

@@ -9,6 +9,7 @@
 #include "common/list.h"
 #include "daemon/accounts/accounts.h"
 #include "daemon/jobs/constraint.h"
+#include "daemon/jobs/drawn.h"
 #include "daemon/jobs/options.h"
 #include "daemon/jobs/turn.h"
 #include "daemon/placement/placement.h"
@@ -205,6 +206,7 @@ struct tdm_job {
         void *userdata;
         struct tdm_job_request request;
         struct tdm_job_prompt prompt;
+        struct tdm_job_drawn drawn;
 
         /* what it is made of: prompt, then what was generated */
         uint32_t *ids;
@@ -276,6 +278,15 @@ int tdm_job_check_model(const struct tdm_job *job, const struct tdm_recipe *reci
 /* A job of the model `draft` that reads what `of` has read and guesses at what comes next. No client knows it, and it
  * is charged to none. It draws with the same numbers, so that it agrees more often. */
 int tdm_job_new_draft(struct tdm_job **ret, const struct tdm_job *of, struct tdm_model *draft, uint32_t n_vocab);
+/* Takes more of the tokens that were drawn already, for about until_ns at most. To be called after prepare, while
+ * tdm_job_drawn_waits(). 0: it has taken them all, and may be finished. -EAGAIN: not yet. -EBUSY: not before the
+ * constraint has made the mask of all but the last one. TDM_E_BAD_REQUEST: they are none that the job can have drawn.
+ */
+int tdm_job_take_drawn(struct tdm_job *job, uint64_t until_ns, struct tdm_error *err);
+/* They are refused, whatever end the job came to while they were taken. Nobody was told yet. */
+void tdm_job_refuse_drawn(struct tdm_job *job, const struct tdm_error *err);
+/* It does not wait any more: the account gets back what the job was charged. */
+void tdm_job_settle_charge(struct tdm_job *job);
 /* Appends a token that counts for nothing else. -ENOMEM. */
 int tdm_job_append(struct tdm_job *job, uint32_t id);
 /* Decides the end, once; the first call wins. err for TDM_JOB_END_ERROR. */
@@ -311,6 +322,7 @@ void tdm_job_note_scores(struct tdm_job *job, uint64_t now_ns); /* of a score jo
 void tdm_job_note_cached(struct tdm_job *job, uint32_t n_tokens);
 /* A step of it is done, with n_reread rows that were read before. */
 void tdm_job_note_committed(struct tdm_job *job, bool degraded, uint32_t n_reread);
+void tdm_job_note_compared(struct tdm_job *job); /* what drew its drawn tokens */
 void tdm_job_note_numerics(struct tdm_job *job, const char *numerics_id);
 /* How many guesses its next step checks, and why there are none or fewer. */
 void tdm_job_note_guesses(struct tdm_job *job, uint32_t n, enum tdm_unguessed why);

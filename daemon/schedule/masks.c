@@ -99,6 +99,8 @@ static void on_made(void *task, bool ran)
         struct making *m = task;
 
         tdm_job_end_mask(m->job, m->ns > SLOW_NS);
+        if (m->r == -ENODATA && tdm_job_drawn_waits(&m->job->drawn))
+                m->r = 0; /* told when the last of them is taken */
         if (ran && !m->job->finished)
                 mask_settle(m->job, m->r, &m->error);
         if (ran)
@@ -107,8 +109,7 @@ static void on_made(void *task, bool ran)
         free(m);
 }
 
-/* The job's mask is made on a thread from here on. */
-static void start_making(struct tdm_scheduler *s, struct tdm_job *job)
+void tdm_scheduler_start_mask(struct tdm_scheduler *s, struct tdm_job *job)
 {
         struct making *m = calloc(1, sizeof(*m));
         struct tdm_error err;
@@ -134,7 +135,7 @@ static void start_making(struct tdm_scheduler *s, struct tdm_job *job)
 void tdm_scheduler_follow(struct tdm_scheduler *s, struct tdm_job *job)
 {
         if (job->text.constraint && job->text.slow_masks && !job->finished)
-                start_making(s, job);
+                tdm_scheduler_start_mask(s, job);
 }
 
 bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, uint32_t logits,
@@ -181,7 +182,7 @@ static void make(struct tdm_scheduler *s, struct lane *lane, struct flight *f, s
         publish(lane, f, fs->first_logits, job, r == 0 ? words : NULL);
         s->stats.masks++;
         if (r == -EAGAIN)
-                start_making(s, job);
+                tdm_scheduler_start_mask(s, job);
         else if (r != -ECANCELED)
                 mask_settle(job, r, &err);
 }

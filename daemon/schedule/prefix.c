@@ -5,6 +5,15 @@
  * as one numerics has computed all of them. */
 #include "daemon/schedule/private.h"
 
+static uint32_t plan_digest(const uint8_t *plan, uint32_t n_blocks)
+{
+        uint32_t h = 2166136261u;
+
+        for (uint32_t i = 0; i < n_blocks; i++)
+                h = (h ^ plan[i]) * 16777619u;
+        return h;
+}
+
 /* Devices with one id give the same bits wherever a block runs. With two ids the bits depend on the plan. */
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan)
 {
@@ -28,8 +37,8 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step
         split = uses[TDM_WORKER_NPU] && uses[TDM_WORKER_GPU] && !tdm_scheduler_workers(s).equal_bits;
         memset(b->text, 0, sizeof(b->text));
         if (split)
-                snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s", npu.numerics_id ?: "",
-                         gpu.numerics_id ?: "", precision, kv_type);
+                snprintf(b->text, sizeof(b->text), "split:%.50s+%.50s:%s:%s:%08x", npu.numerics_id ?: "",
+                         gpu.numerics_id ?: "", precision, kv_type, plan_digest(plan, n_blocks));
         else
                 snprintf(b->text, sizeof(b->text), "%.100s:%s:%s",
                          (uses[TDM_WORKER_GPU] ? gpu.numerics_id : npu.numerics_id) ?: "", precision, kv_type);
@@ -43,11 +52,9 @@ const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step
                 size += n_blocks;
         }
         /* A device without an id shares nothing. */
-        if (!model->prefix || (uses[TDM_WORKER_NPU] && !(npu.numerics_id && npu.numerics_id[0])) ||
-            (uses[TDM_WORKER_GPU] && !(gpu.numerics_id && gpu.numerics_id[0])))
-                b->number = 0;
-        else
-                b->number = tdm_prefix_numerics(model->prefix, key, size);
+        b->is_named = (!uses[TDM_WORKER_NPU] || (npu.numerics_id && npu.numerics_id[0])) &&
+                      (!uses[TDM_WORKER_GPU] || (gpu.numerics_id && gpu.numerics_id[0]));
+        b->number = model->prefix && b->is_named ? tdm_prefix_numerics(model->prefix, key, size) : 0;
         return b;
 }
 
@@ -58,6 +65,28 @@ void tdm_scheduler_note_bits(struct sequence *q, const struct bits *b)
                 q->numerics = b->number;
         else if (q->numerics != b->number)
                 q->numerics = 0; /* mixed: not to be shared */
+}
+
+bool tdm_scheduler_may_go_on(struct sequence *q, const struct bits *b)
+{
+        struct tdm_job *job = q->job;
+        struct tdm_error err;
+
+        if (job->drawn.n == 0 || job->drawn.is_compared)
+                return true;
+        tdm_job_note_compared(job);
+        if (!job->drawn.numerics_id[0] || (b->is_named && strcmp(job->drawn.numerics_id, b->text) == 0))
+                return true;
+        if (job->drawn.may_degrade) {
+                tdm_job_note_committed(job, true, 0);
+                return true;
+        }
+        tdm_error_set(&err, TDM_E_UNSUPPORTED,
+                      "drawn-numerics: '%s' drew the tokens, and here '%s' would go on, which may draw others; leave "
+                      "the tokens out, or ask for may-degrade",
+                      job->drawn.numerics_id, b->text);
+        tdm_job_finish(job, TDM_JOB_END_ERROR, &err);
+        return false;
 }
 
 static struct tdm_prefix_tables tables_of(struct lane *lane, const struct sequence *q)

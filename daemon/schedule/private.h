@@ -79,6 +79,7 @@ struct flight {
 struct bits {
         uint32_t epoch;  /* 0: nothing known */
         uint32_t number; /* in the prefix cache; 0: not to be shared */
+        bool is_named;   /* all devices have said what they compute with */
         uint8_t plan[TDM_MAX_BLOCKS + 1];
         char text[192];
 };
@@ -308,6 +309,8 @@ void tdm_scheduler_probe_lost(struct tdm_scheduler *s, struct lane *lane);
 int tdm_scheduler_want_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err);
 /* Charges the grammar that was compiled, and keeps it for other jobs. */
 int tdm_scheduler_charge_grammar(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_error *err);
+/* A thread makes the job's next mask, from here on. */
+void tdm_scheduler_start_mask(struct tdm_scheduler *s, struct tdm_job *job);
 /* A mask that is there already is published, before the step is submitted. */
 bool tdm_scheduler_publish_known(struct tdm_scheduler *s, struct lane *lane, const struct flight *f, uint32_t logits,
                                  const struct tdm_job *job);
@@ -361,6 +364,9 @@ void tdm_companion_stop_waiting(struct tdm_scheduler *s, uint64_t now_ns); /* se
 const struct bits *tdm_scheduler_bits(struct tdm_scheduler *s, const struct step_class *c, const uint8_t *plan);
 /* Rows of this sequence go into a step with these bits. To be called before n_issued counts them. */
 void tdm_scheduler_note_bits(struct sequence *q, const struct bits *b);
+/* Whether the sequence may have rows with these bits. False: other arithmetic drew what it goes on from, and its job
+ * has ended. */
+bool tdm_scheduler_may_go_on(struct sequence *q, const struct bits *b);
 /* The sequence is about to get rows with these bits. Rows that the prefix cache knows become its own. */
 void tdm_scheduler_look_up(struct tdm_scheduler *s, struct lane *lane, struct sequence *q, const struct bits *b);
 void tdm_scheduler_enter(struct lane *lane, struct sequence *q); /* its pages that are full now */

@@ -9,6 +9,8 @@
 #include "common/log.h"
 
 #define PROGRESS_NS (100 * TDM_NSEC_PER_MSEC)
+/* For drawn tokens that jobs bring, in one round. */
+#define DRAWN_NS (2 * TDM_NSEC_PER_MSEC)
 /* When a job waits for memory, MAX_BYPASSED smaller jobs may pass it; then the queue stops. So free pages
  * are used meanwhile, and a large job waits for a bounded number of small ones. */
 #define MAX_BYPASSED 16u
@@ -264,47 +266,92 @@ static void finish_error(struct tdm_job *job, const struct tdm_error *err)
 
 /* ---- preparation and admission ---- */
 
-static void prepare(struct tdm_scheduler *s, struct sequence *q)
+/* From what the client sent to ids. -EAGAIN: a thread is at work, and this is called again. */
+static int prepare_prompt(struct tdm_scheduler *s, struct sequence *q, struct tdm_error *err)
 {
         struct tdm_job *job = q->job;
         struct tdm_model *model = job->model;
-        struct user *u = tdm_scheduler_user(s, job->login);
-        struct tdm_error err = { 0 };
         bool here = !job->prompt.encoded && (job->prompt.is_text || job->prompt.is_chat);
-        uint64_t tokens, begin;
+        uint64_t begin;
         int r;
 
-        r = tdm_companion_check(s, q, &err);
+        r = tdm_companion_check(s, q, err);
         if (r == TDM_E_BUSY)
-                return; /* its file is still being read */
+                return -EAGAIN; /* its file is still being read */
         if (r == 0)
-                r = tdm_model_check_file(model, &err);
+                r = tdm_model_check_file(model, err);
         if (r == 0 && !job->prompt.encoded && tdm_job_has_grammar(job))
-                r = tdm_scheduler_want_grammar(s, job, &err);
+                r = tdm_scheduler_want_grammar(s, job, err);
         if (r == 0 && !job->prompt.encoded &&
             (tdm_job_has_grammar(job) || job->prompt.is_chat ||
              !tdm_model_encodes_here(model, tdm_job_text_to_encode(job)))) {
                 if (tdm_scheduler_start_encoding(s, job))
-                        return;
-                r = tdm_error_set(&err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
+                        return -EAGAIN;
+                r = tdm_error_set(err, TDM_E_BUSY, "too many texts wait to be tokenized; try again later");
         }
         begin = tdm_model_encode_begin();
         if (r == 0) {
                 tdm_job_take_recommended(job, &model->metadata->recommended);
                 r = tdm_job_prepare(job, model->metadata->tokenizer, model->metadata->chat, tdm_model_hparams(model),
-                                    &err);
+                                    err);
         }
         if (here)
                 tdm_model_encode_end(model, begin);
         if (r == 0)
                 r = tdm_job_check_model(job, tdm_model_recipe(model), tdm_model_hparams(model),
-                                        tdm_model_max_rows(model), &err);
+                                        tdm_model_max_rows(model), err);
         if (r == 0 && job->text.constraint)
-                r = tdm_scheduler_charge_grammar(s, job, &err);
+                r = tdm_scheduler_charge_grammar(s, job, err);
+        return r;
+}
+
+/* The tokens that its client has already. -EAGAIN as above. A piece at a time, since there may be as many as a context
+ * has. */
+static int prepare_drawn(struct tdm_scheduler *s, struct tdm_job *job, uint64_t until_ns, struct tdm_error *err)
+{
+        int r;
+
+        if (job->text.masking)
+                return -EAGAIN;
+        r = tdm_job_take_drawn(job, until_ns, err);
+        if (r == -EBUSY)
+                tdm_scheduler_start_mask(s, job);
+        else if (r == -EAGAIN)
+                tdm_source_schedule(s->work);
+        else if (r != 0)
+                tdm_job_refuse_drawn(job, err);
+        return r == -EBUSY ? -EAGAIN : r;
+}
+
+/* The last of its drawn tokens has ended it. It is accepted for its listener's sake. */
+static void accept_ended(struct tdm_job *job)
+{
+        tdm_job_accept(job, tdm_now_ns());
+        if (tdm_job_tell_accepted(job) && job->events)
+                job->events->accepted(job, job->userdata);
+}
+
+static void prepare(struct tdm_scheduler *s, struct sequence *q, uint64_t until_ns)
+{
+        struct tdm_job *job = q->job;
+        struct tdm_model *model = job->model;
+        struct user *u = tdm_scheduler_user(s, job->login);
+        struct tdm_error err = { 0 };
+        uint64_t tokens;
+        int r = job->text.tokenizer ? 0 : prepare_prompt(s, q, &err);
+
+        if (r == 0 && tdm_job_drawn_waits(&job->drawn))
+                r = prepare_drawn(s, job, until_ns, &err);
+        if (r == -EAGAIN)
+                return;
         if (r != 0) {
                 tdm_log_debug("job %llu refused: %s", (unsigned long long)job->id, tdm_error_name(r));
                 err.code = r;
                 finish_error(job, &err);
+                return;
+        }
+        if (job->finished) {
+                accept_ended(job);
                 return;
         }
         tokens = (uint64_t)job->prompt_tokens + job->max_tokens;
@@ -331,6 +378,7 @@ static void prepare(struct tdm_scheduler *s, struct sequence *q)
 
 static void prepare_all(struct tdm_scheduler *s)
 {
+        const uint64_t until_ns = tdm_now_ns() + DRAWN_NS;
         struct sequence *q;
 
         tdm_list_for_each(q, &s->waiting, struct sequence, queue) {
@@ -341,7 +389,7 @@ static void prepare_all(struct tdm_scheduler *s)
                 if (job->model->state == TDM_MODEL_FAILED)
                         finish_error(job, &job->model->error);
                 else if (!job->accepted && !job->prompt.encoding && tdm_model_is_described(job->model))
-                        prepare(s, q);
+                        prepare(s, q, until_ns);
         }
 }
 
@@ -362,7 +410,7 @@ static bool can_fit(struct tdm_scheduler *s, struct tdm_job *job, struct tdm_err
                         need = tdm_pages_need(hp, &model->geometry, n_tokens, s->config.max_rows);
                 }
         }
-        if (tdm_pages_possible(model->pages, &need))
+        if (tdm_pages_possible(model->pages, &need) && job->generated <= job->max_tokens)
                 return true;
         tdm_error_set(err, TDM_E_NO_MEMORY,
                       "%u prompt tokens and up to %u more need %u full and %u window pages of the KV cache; model %s "
@@ -437,6 +485,11 @@ static void admit(struct tdm_scheduler *s, struct lane *lane)
                         return;
                 if (!can_fit(s, q->job, &err)) {
                         finish_error(q->job, &err);
+                        continue;
+                }
+                if (q->job->drawn.n > 0 &&
+                    q->job->generated >= q->job->max_tokens) { /* it came with all that the cache holds */
+                        tdm_job_finish(q->job, TDM_JOB_END_LENGTH, NULL);
                         continue;
                 }
                 if (lane->n_active == s->config.max_sequences && !tdm_scheduler_make_place(s, lane, q))

@@ -412,7 +412,8 @@ static void fill_rows(struct build *b, uint32_t n_candidates)
 
                 b->n_left = n_candidates - i;
                 /* A sequence before it in this step may have taken its pages. */
-                if (q->table == UINT32_MAX || !has_work(q) || rows_for(b, q, most) == 0)
+                if (q->table == UINT32_MAX || !has_work(q) || rows_for(b, q, most) == 0 ||
+                    !tdm_scheduler_may_go_on(q, b->bits))
                         continue;
                 tdm_scheduler_look_up(s, b->lane, q, b->bits);
                 first = q->n_issued;

@@ -159,6 +159,8 @@ class Result:
         self.ids, self.logprobs, self.pieces, self.times, self.states = [], [], [], [], []
         self.thoughts = []  # of each token
         self.calls = []  # what tokens add to calls
+        self.calls_at = []  # the same, of each token
+        self.numerics = ""  # what drew them
         self.job = self.reason = self.error = None
         self.done = {}
 
@@ -176,6 +178,8 @@ class Job:
 
     def __init__(self, daemon, **request):
         self.result = Result()
+        with contextlib.suppress(ValueError):  # what it begins with is not told again
+            self.result.ids = [int(i) for i in request.get("drawn", "").split(",")]
         self.wire = Wire(daemon.socket, timeout=120 * SLOW)
         try:
             self.id = self.wire.send("generate", request)
@@ -194,12 +198,14 @@ class Job:
         elif kind == "tokens":
             equal(m.get("index", 0), len(r.ids), "index of the first token of a reply")
             now = time.monotonic()
+            r.numerics = m.get("numerics_id", r.numerics)
             for token in m["tokens"]:
                 r.ids.append(token.get("id", 0))
                 r.logprobs.append(token.get("logprob", 0.0))
                 r.pieces.append(token.get("text", b""))
                 r.thoughts.append(token.get("thinking", b""))
                 r.calls += token.get("calls", [])
+                r.calls_at.append(token.get("calls", []))
                 r.times.append(now)
         elif kind == "done":
             r.done, r.reason, r.error = m, m.get("reason", "DONE_STOP"), m.get("error")

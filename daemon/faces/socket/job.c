@@ -124,6 +124,15 @@ static void *put_parts(Tandem__Token *token, const struct tdm_job_token *t)
         return deltas;
 }
 
+/* The client keeps it, in case that another daemon has to go on. */
+static void put_numerics(struct request *request, const struct tdm_job *job, Tandem__Tokens *tokens)
+{
+        if (strcmp(request->told_numerics, job->stats.numerics_id) == 0)
+                return;
+        snprintf(request->told_numerics, sizeof(request->told_numerics), "%s", job->stats.numerics_id);
+        tokens->numerics_id = request->told_numerics;
+}
+
 static void on_face_job_token(struct tdm_job *job, uint32_t index, const struct tdm_job_token *t, void *userdata)
 {
         struct request *request = userdata;
@@ -150,6 +159,7 @@ static void on_face_job_token(struct tdm_job *job, uint32_t index, const struct 
         tokens.index = index;
         tokens.n_tokens = 1;
         tokens.tokens = list;
+        put_numerics(request, job, &tokens);
         reply.kind_case = TANDEM__REPLY__KIND_TOKENS;
         reply.tokens = &tokens;
         face_send(request->client, request->id, &reply);

@@ -56,6 +56,7 @@ struct request {
         size_t text_size;
         uint64_t charged_bytes; /* of the client's account, TDM_RESOURCE_WAITING_BYTES */
         unsigned flags;
+        char told_numerics[192];  /* JOB: with the last tokens */
         struct face_trace *trace; /* TRACE */
         void *question;           /* LOAD: whether the client may; NULL: it may */
         char *name;               /* LOAD, while that is asked: the model's, and the file that was passed, or -1 */
