@@ -5,6 +5,7 @@
 #include "http-gateway/generation-private.h"
 
 #include "common/log.h"
+#include "http-gateway/takeover.h"
 #include "http-gateway/thinking.h"
 
 /* A request that names no model gets the default one, and the answer says which that was. */
@@ -110,7 +111,8 @@ static void take_calls(struct choice *c, const struct tandem_token *token)
 {
         struct generation *g = c->generation;
 
-        choice_calls_add(&c->calls, token);
+        if (!g->request->taken_over) /* they are passed on, and may have begun elsewhere */
+                choice_calls_add(&c->calls, token);
         if (c->calls.failed) {
                 choice_lacks_memory(c);
                 return;
@@ -126,27 +128,6 @@ static void take_calls(struct choice *c, const struct tandem_token *token)
                 generation_begin_stream(g);
         if (g->ops->calls)
                 g->ops->calls(g->x, c, token);
-}
-
-/* For a peer, in case that the daemon dies. */
-static void token_remember(struct choice *c, const struct tandem_token *token)
-{
-        struct generation *g = c->generation;
-
-        if (!generation_may_go_on(g))
-                return;
-        if (c->n_told == c->told_capacity) {
-                size_t capacity = TDM_MAX(c->told_capacity * 2, (size_t)64);
-                struct told *told = reallocarray(c->told, capacity, sizeof(*told));
-
-                if (!told) {
-                        choice_lacks_memory(c);
-                        return;
-                }
-                c->told = told;
-                c->told_capacity = capacity;
-        }
-        c->told[c->n_told++] = (struct told){ token->id, token->logprob };
 }
 
 /* What is kept until the answer is whole, and then lies in the answer too. */
@@ -174,7 +155,10 @@ void choice_take_token(struct choice *c, const struct tandem_token *token)
 
         if (g->failed || c->cut)
                 return;
-        token_remember(c, token);
+        if (generation_may_go_on(g) && takeover_remember(c, token) < 0) {
+                choice_lacks_memory(c);
+                return;
+        }
         c->generated_tokens = token->index + 1;
         token_measure(g, c);
         thought.n_calls = calls.thinking_size = 0;

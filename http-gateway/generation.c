@@ -221,7 +221,8 @@ static void take_peers_token(struct choice *c, const struct tandem_token *given)
                                                              .tail = "" });
 }
 
-/* A peer tells the job from its first token on: what the client has is compared, what is new goes to the client. */
+/* A peer reads most of what the client has, draws the rest of it again and goes on. An older one draws all. What comes
+ * again is compared, what is new goes to the client. */
 static void on_peer(struct choice *c, const struct takeover_line *line, const char *why)
 {
         struct generation *g = c->generation;
@@ -234,6 +235,11 @@ static void on_peer(struct choice *c, const struct takeover_line *line, const ch
                 if (!c->accepted)
                         g->n_accepted++;
                 c->accepted = true;
+                if (line->drawn > 0 && (line->drawn != c->n_given || c->n_again > 0)) {
+                        handoff_next(c->handoff, "it reads other tokens than it was given");
+                        return;
+                }
+                c->n_again += line->drawn;
         } else if (line->kind == TAKEOVER_TOKEN && c->n_again < c->n_told) {
                 const struct told *was = &c->told[c->n_again++];
 
@@ -291,6 +297,8 @@ static void go_on_elsewhere(struct generation *g)
                         continue;
                 }
                 request = takeover_request(g->request, i);
+                if (takeover_give_drawn(c, request) < 0)
+                        json_decref(steal_ptr(&request));
                 if (!request || handoff_new(&c->handoff, g->x, c, request, on_peer) < 0)
                         g->failed = true;
         }

@@ -91,7 +91,9 @@ struct choice {
         uint64_t last_token_ns;
         struct told *told; /* [n_told], where there are peers: what the client has */
         size_t n_told, told_capacity;
-        size_t n_again; /* of a handoff: how many of them came again */
+        char drew[192]; /* names the arithmetic that drew them; "": not known, or several */
+        size_t n_again; /* of a handoff: how many of them came again, or were read there */
+        size_t n_given; /* of a handoff: how many of them the peer was given to read */
         struct handoff *handoff;
         struct buffer tail; /* of a handoff */
         struct stops stopper;

@@ -131,6 +131,42 @@ json_t *takeover_request(const struct generation_request *r, unsigned choice)
         return json;
 }
 
+int takeover_remember(struct choice *c, const struct tandem_token *token)
+{
+        if (c->n_told == c->told_capacity) {
+                size_t capacity = TDM_MAX(c->told_capacity * 2, (size_t)64);
+                struct told *told = reallocarray(c->told, capacity, sizeof(*told));
+
+                if (!told)
+                        return -ENOMEM;
+                c->told = told;
+                c->told_capacity = capacity;
+        }
+        if (c->n_told == 0)
+                snprintf(c->drew, sizeof(c->drew), "%.191s", token->numerics_id ? token->numerics_id : "");
+        else if (token->numerics_id && strcmp(c->drew, token->numerics_id) != 0)
+                c->drew[0] = '\0';
+        c->told[c->n_told++] = (struct told){ token->id, token->logprob };
+        return 0;
+}
+
+/* Some are drawn again, since that shows whether the peer's model is the same. */
+int takeover_give_drawn(struct choice *c, json_t *request)
+{
+        _cleanup_(buffer_free) struct buffer ids = { 0 };
+        size_t n = c->n_told - TDM_MIN(c->n_told, (size_t)TAKEOVER_COMPARED);
+
+        if (!request || n == 0 || !c->drew[0])
+                return 0;
+        for (size_t i = 0; i < n; i++)
+                buffer_printf(&ids, i ? ",%u" : "%u", c->told[i].id);
+        if (ids.failed || json_object_set_new(request, "drawn", json_stringn(ids.data, ids.size)) < 0 ||
+            json_object_set_new(request, "drawn_numerics", json_string(c->drew)) < 0)
+                return -ENOMEM;
+        c->n_given = n;
+        return 0;
+}
+
 static char *copy_of(struct generation_request *r, const char *text)
 {
         char **texts = reallocarray(r->tools.texts, r->tools.n_texts + 1, sizeof(*texts));
@@ -269,9 +305,21 @@ static json_t *hex(const char *data, size_t size)
         return text.failed ? NULL : json_stringn(text.data ? text.data : "", text.size);
 }
 
+static json_int_t n_drawn(const struct tandem_generate_options *o)
+{
+        json_int_t n = o->drawn != NULL;
+
+        for (const char *p = o->drawn; p && *p; p++)
+                n += *p == ',';
+        return n;
+}
+
 static void takeover_begin(struct exchange *x)
 {
-        add_line(x, json_pack("{s:i}", "accepted", (int)x->generation->choices[0].prompt_tokens));
+        const struct generation *g = x->generation;
+
+        add_line(x, json_pack("{s:i, s:I}", "accepted", (int)g->choices[0].prompt_tokens, "drawn",
+                              n_drawn(&g->request->options)));
 }
 
 /* JSON knows no infinity, and a log-probability has to come back with all its bits. */
@@ -528,8 +576,11 @@ void takeover_read(struct takeover_line *line, const char *data, size_t size)
         if (!line->json) {
                 right = false;
         } else if (json_object_get(line->json, "accepted")) {
-                right = is_count(json_object_get(line->json, "accepted"));
+                const json_t *drawn = json_object_get(line->json, "drawn");
+
+                right = is_count(json_object_get(line->json, "accepted")) && (!drawn || is_count(drawn));
                 line->kind = TAKEOVER_ACCEPTED;
+                line->drawn = count_of(line->json, "drawn");
                 line->prompt_tokens = count_of(line->json, "accepted");
         } else if (json_object_get(line->json, "done")) {
                 right = read_done(line);

@@ -178,6 +178,22 @@ def goes_on():
 
 
 @test
+def reads_what_was_drawn():
+    """The peer draws only the last few of the client's tokens again, and reads the others."""
+    body = dict(LONG, max_tokens=900, temperature=0.9)
+    with Daemon(placement=None) as other, Gateway(other) as b, Daemon(placement=None) as d, \
+            Gateway(d, "--peers", peers_file(d, url(b))) as a:
+        want = Reader(b, "/v1/completions", body)
+        want.join()
+        before = other.status()["tokens_generated"]
+        readers, unfinished = die_in_the_midst(d, a, {"it": ("/v1/completions", body)}, 300)
+        equal(unfinished, ["it"], "in its midst")
+        equal(readers["it"].told(), want.told(), "the answer")
+        n = other.status()["tokens_generated"] - before
+        check(n <= 900 - 300 + 8, f"the peer drew {n} tokens of 900, of which 300 and more were there")
+
+
+@test
 def tools():
     model = make_model("npu", "q8_0", arch="qwen3", chat="qwen3")
     name = os.path.basename(model)[:-len(".gguf")]
