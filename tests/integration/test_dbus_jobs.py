@@ -157,8 +157,6 @@ def gdbus_hears_the_end():
         me.spin(0.3)
         changed = me.of(path, "PropertiesChanged")
         check(2 <= len(changed) <= 10 * (took + 0.5) + 2, f"{len(changed)} PropertiesChanged in {took:.2f} s")
-        gaps = [b[0] - a[0] for a, b in zip(changed, changed[1:])]
-        check(not gaps or sorted(gaps)[len(gaps) // 2] > 0.08, "PropertiesChanged come too fast", gaps)
         equal(changed[-1][4][1]["State"], "done", "the last change")
         check("Id" not in changed[-1][4][1], "what never changes is not told")
         print(f"FIGURE {len(changed)} PropertiesChanged for 600 tokens in {took:.2f} s")

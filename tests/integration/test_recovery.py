@@ -24,8 +24,10 @@ def disturb(kind, rounds, send):
     with Daemon() as d:
         d.wait_ready()
         want = {name: d.generate(**q) for name, q in CASES.items()}
-        hits, gaps, quick = 0, [], []
-        for i in range(rounds):
+        hits, gaps, i = 0, [], 0
+        # Where this process waits for a CPU a job may be over before it is hit. Then there are more rounds.
+        while i < rounds or (hits * 2 < rounds and i < 5 * rounds):
+            i += 1
             name = rng.choice(list(CASES))
             d.wait_ready(60)
             pids = {n: w["pid"] for n, w in d.workers().items()}
@@ -56,12 +58,12 @@ def disturb(kind, rounds, send):
             for v in victims:
                 wait_for(lambda: not alive(pids[v]), f"{where}: the old {v} worker (pid {pids[v]}) is reaped", 30)
         s = d.status()
-        check(hits * 2 >= rounds, f"{kind}: {hits} of {rounds} signals met a running job")
+        check(hits * 2 >= rounds, f"{kind}: {hits} of {i} signals met a running job")
         check(s.get("recoveries", 0) >= hits, "recoveries in status", s.get("recoveries"))
         check(sum(w.get("restarts", 0) for w in s["workers"]) >= rounds, "restarts in status", s["workers"])
         check(any(w.get("last_exit") for w in s["workers"]), "last_exit in status", s["workers"])
         gaps.sort()
-        print(f"FIGURE {kind}: {rounds} faults, {hits} while a job ran, {s.get('recoveries', 0)} recoveries, "
+        print(f"FIGURE {kind}: {i} faults, {hits} while a job ran, {s.get('recoveries', 0)} recoveries, "
               f"longest gap between tokens p50 {1000 * gaps[len(gaps) // 2]:.0f} ms, "
               f"p95 {1000 * gaps[int(len(gaps) * 0.95)]:.0f} ms", flush=True)
 

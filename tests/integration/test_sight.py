@@ -268,7 +268,7 @@ def counters():
     """What rates are computed from rises as it should."""
     with Daemon() as d:
         d.wait_ready()
-        a, t0 = d.cli_json("status", "--json")[0], time.monotonic_ns()
+        t0, a = time.monotonic_ns(), d.cli_json("status", "--json")[0]
         ids = d.generate(n=50, placement="split").ids
         b, t1 = d.cli_json("status", "--json")[0], time.monotonic_ns()
         equal(b["decode_tokens"] - a["decode_tokens"], len(ids) - 1, "decode rows: the first token comes of the prompt")
@@ -282,7 +282,7 @@ def counters():
             equal(n, want, f"hand-overs to the {name} worker")
             check(after["handover_ns"] > before["handover_ns"], f"hand-over time of {name}", after)
             busy, waiting = after["busy_ns"] - before["busy_ns"], after["waiting_ns"] - before["waiting_ns"]
-            check(busy > 0 and waiting > 0 and busy + waiting <= (t1 - t0) * 1.05, f"time of the {name} worker", busy,
+            check(busy > 0 and waiting > 0 and busy + waiting <= t1 - t0, f"time of the {name} worker", busy,
                   waiting, t1 - t0)
             check(abs(after["busy_s"] - after["busy_ns"] / 1e9) < 1e-3, "busy_s and busy_ns agree", after)
 

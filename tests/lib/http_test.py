@@ -50,8 +50,8 @@ class Gateway:
             wrong = f"tandem-http had left already, with {self.process.returncode}"
         self.process.terminate()
         try:
-            self.process.wait(15 * SLOW)
-        except subprocess.TimeoutExpired:
+            wait_for(lambda: self.process.poll() is not None, "tandem-http's end", 15, 0.005)
+        except AssertionError:
             wrong = "tandem-http did not leave"
             self.process.kill()
             self.process.wait()

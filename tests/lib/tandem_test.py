@@ -377,16 +377,15 @@ class Daemon:
     def wait_end(self):
         """After it was asked to leave. Returns what was wrong with its end, or None."""
         try:
-            self.process.wait(15 * SLOW)
-        except subprocess.TimeoutExpired:
+            wait_for(lambda: self.process.poll() is not None, "tandemd's end", 15, 0.005)
+        except AssertionError:
             return f"tandemd did not leave within {15 * SLOW:.0f} s of the signal"
         if self.process.returncode != 0:
             return f"tandemd left with {self.process.returncode}"
-        deadline = time.monotonic() + 5 * SLOW
-        while self.pids():
-            if time.monotonic() > deadline:
-                return f"processes left behind: {self.pids()}"
-            time.sleep(0.02)
+        try:
+            wait_for(lambda: not self.pids(), "the end of its processes", 5)
+        except AssertionError:
+            return f"processes left behind: {self.pids()}"
         return None
 
     def __exit__(self, kind, value, trace):
