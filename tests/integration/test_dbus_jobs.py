@@ -46,10 +46,11 @@ class Listener:
         self.signals.append((time.monotonic(), path, interface, signal, args.unpack()))
 
     def until(self, condition, what, timeout=30):
-        deadline = time.monotonic() + timeout * SLOW
-        while not condition():
-            check(time.monotonic() < deadline, f"waited in vain for {what}", self.signals[-5:])
-            self.context.iteration(False) or time.sleep(0.002)
+        def met():
+            while self.context.iteration(False):
+                pass
+            return condition()
+        wait_for(met, f"{what}, after {self.signals[-5:]}", timeout, 0.002)
 
     def spin(self, seconds):
         deadline = time.monotonic() + seconds

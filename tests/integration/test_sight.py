@@ -73,15 +73,20 @@ def trace_of_a_split_generation():
     """Attention in the NPU worker's track, everything else in the GPU worker's; every step has all its blocks."""
     with Daemon() as d:
         d.wait_ready()
-        recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, "t.json"), "--seconds", "300")
-        time.sleep(0.3 * SLOW)
-        ids = d.generate(n=60, speculation=1, placement="split").ids
-        time.sleep(0.1)
-        recorder.send_signal(signal.SIGINT)  # ends it early, with what there is
-        out, err = recorder.communicate(timeout=20 * SLOW)
-        err = err.decode()
-        equal(recorder.returncode, 0, "exit status of a trace that was ended by Ctrl-C")
-        t = Trace(os.path.join(d.dir, "t.json"))
+        for pause in (0.3, 2, 10):  # nothing says from when on it records
+            recorder = d.popen_cli("trace", "-o", os.path.join(d.dir, f"t-{pause}.json"), "--seconds", "300")
+            time.sleep(pause * SLOW)
+            first = d.status().get("steps_done", 0)
+            ids = d.generate(n=60, speculation=1, placement="split").ids
+            n_steps = d.status()["steps_done"] - first
+            time.sleep(0.1)
+            recorder.send_signal(signal.SIGINT)  # ends it early, with what there is
+            out, err = recorder.communicate(timeout=60 * SLOW)
+            err = err.decode()
+            equal(recorder.returncode, 0, "exit status of a trace that was ended by Ctrl-C")
+            t = Trace(os.path.join(d.dir, f"t-{pause}.json"))
+            if len({e["args"]["step"] for e in t.steps}) == n_steps:
+                break
         equal(t.kinds(NPU), {"attention"}, "blocks in the npu worker's track")
         equal(t.kinds(GPU), {"embed", "ffn", "head", "sample"}, "blocks in the gpu worker's track")
         steps = {}
@@ -207,9 +212,14 @@ def limits():
             w.call("status", {})
         refused({"duration_ms": 10}, "busy")
         open_traces[0].close()  # one that leaves makes room
-        time.sleep(0.1 * SLOW)
-        with d.wire() as w:
-            w.receive(w.send("trace", {"duration_ms": 10}))
+
+        def taken():
+            with d.wire() as w:
+                try:
+                    return w.receive(w.send("trace", {"duration_ms": 10}))[0] != "error"
+                except Refused as e:
+                    equal(e.code, "busy", "as long as it is not noticed")
+        wait_for(taken, "the room")
         for w in open_traces[1:]:
             w.close()
         equal(d.cli("trace", check_exit=2).stdout, b"", "no -o is wrong usage")
@@ -342,15 +352,12 @@ class Screen:
             os.write(self.fd, key)
         if signo:
             send_signal(self.pid, signo)
-        deadline = time.monotonic() + 10 * SLOW
-        while True:
+        def left():
             self.pump(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                break
-            check(time.monotonic() < deadline, "top leaves")
-        while self.pump(0.05):  # what it wrote at last is read to the end
-            check(time.monotonic() < deadline, "the terminal's end")
+            return pid and (status,)
+        status = wait_for(left, "top leaves", 10)[0]
+        wait_for(lambda: not self.pump(0.05), "the terminal's end, with what it wrote at last", 10)
         check(self.seen.rstrip().endswith(b"\x1b[?1049l") or b"\x1b[?25h\x1b[?1049l" in self.seen[-400:],
               "the screen is given back", self.seen[-200:])
         # The terminal is as it was: lines, and an echo.

@@ -49,7 +49,7 @@ def carries_on(placement):
                 jobs = [d.start_job(**JOB) for _ in range(2)]
                 jobs[0].until(20)
                 at = away.go()
-                check(jobs[0].until(500, timeout=5), f"{victim} is away, tokens come")
+                check(jobs[0].until(500, timeout=30), f"{victim} is away, tokens come")
                 later = [t for t in jobs[0].result.times if t > at.begin]
                 gaps.append((later[0] - at.begin) * at.share())
                 equal(d.workers()[victim].get("state"), "starting", f"state of the {victim} worker meanwhile")
