@@ -110,6 +110,18 @@ def what_is_refused():
 
 
 @test
+def shown():
+    """tandem show promises an embedding model no tokens a second, and tells of no way to draw them."""
+    with Daemon(models=(model("a", "q8_0", 1), TALE)) as d:
+        for path, vectors in ((model("a", "q8_0", 1), True), (TALE, False)):
+            out = d.cli("show", path, check_exit=0).stdout.decode()
+            equal("vectors of 128 numbers (tandem embed), and no text" in out, vectors, f"what it makes, in {out}")
+            equal("tokens/s" in out, not vectors, f"a speed, in {out}")
+            told = d.cli_json("show", "--json", path)[0]
+            equal((told["makes_vectors"], "tokens_per_s" in told), (vectors, not vectors), "the same in JSON")
+
+
+@test
 def no_numbers():
     """A final norm so large that vectors overflow: the texts are refused, and no worker is to blame."""
     source = model("a", "f32", 1)

@@ -36,6 +36,7 @@ struct shown {
         struct tensor_set types[MAX_SETS], ignored[MAX_SETS];
         size_t n_types, n_ignored;
         bool runs;
+        bool makes_vectors; /* of texts, each read in one piece; no tokens are drawn */
         struct tdm_hparams hparams;
         struct tdm_recommended recommended;
         struct tdm_error refusal;
@@ -249,6 +250,7 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
         s->runs = tdm_model_describe(gguf, &d, &s->refusal) == 0;
         if (s->runs) {
                 s->hparams = d.hparams;
+                s->makes_vectors = d.recipe.pooling != TDM_POOLING_NONE;
                 count_cache(s);
         }
         for (uint64_t i = 0; i < tdm_gguf_n_tensors(gguf); i++) {
@@ -366,6 +368,8 @@ static void print_fit(const struct shown *s)
         else
                 out_printf("%-14syes, with a context of %" PRIu64 " tokens (%s of %s are available)\n", "fits here",
                            context, human_bytes(m->available_bytes), human_bytes(m->total_bytes));
+        if (s->makes_vectors) /* a text's tokens share a reading of the weights, so memory is not the limit */
+                return;
         out_printf("%-14sabout %s tokens/s for one job, as far as memory is the limit: a token reads %s of "
                    "weights, and %u thread%s read %s/s just now. A model that fits the CPU's caches, and a card with "
                    "memory of its own, make more\n",
@@ -447,7 +451,10 @@ static void print_shown(const struct shown *s)
         out_printf("%-14s%s", "template", s->n_template_bytes ? human_bytes(s->n_template_bytes) : "none: no --chat");
         out_printf("%s%s\n", s->template_fault[0] ? ", no --chat: " : "", term_safe(s->template_fault));
         print_form(s->form);
-        print_recommended(&s->recommended);
+        if (s->makes_vectors)
+                out_printf("%-14svectors of %u numbers (tandem embed), and no text\n", "makes", hp->d_model);
+        else
+                print_recommended(&s->recommended);
         print_sets("not used", s->ignored, s->n_ignored);
         if (!s->runs) {
                 out_printf("%-14sno: %s\n", "runs", term_safe(s->refusal.message));
@@ -516,7 +523,9 @@ static int print_as_json(const struct shown *s)
                 json_field_u64(&b, "context_that_fits", context_that_fits(s));
                 json_field_u64(&b, "bytes_per_token", s->bytes_per_token);
                 json_field_number(&b, "memory_bytes_per_s", s->machine.memory_bytes_per_s);
-                json_field_number(&b, "tokens_per_s", tokens_per_second(s));
+                json_field_bool(&b, "makes_vectors", s->makes_vectors);
+                if (!s->makes_vectors)
+                        json_field_number(&b, "tokens_per_s", tokens_per_second(s));
         } else {
                 json_field_string(&b, "reason", s->refusal.message);
         }
@@ -591,7 +600,8 @@ const struct command command_show = {
                 "machine's memory, and how many "
                 "tokens per second the memory "
                 "allows: each token reads all weights that it uses, so the speed of memory is the limit for one job, "
-                "unless they fit the CPU's caches. The memory is measured for a fifth of a second. No daemon is "
+                "unless they fit the CPU's caches. An embedding model reads a text in one piece and has no such "
+                "limit. The memory is measured for a fifth of a second. No daemon is "
                 "needed.\n"
                 "\n"
                 "The exit status is 1 for a model that Tandem cannot run; the reason is shown.",
