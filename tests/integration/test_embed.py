@@ -119,6 +119,9 @@ def shown():
             equal("tokens/s" in out, not vectors, f"a speed, in {out}")
             told = d.cli_json("show", "--json", path)[0]
             equal((told["makes_vectors"], "tokens_per_s" in told), (vectors, not vectors), "the same in JSON")
+            check("dense_2" not in out, "the matrices behind the pooling are there", out)
+        out = d.cli("show", model("b", "q8_0", 2), check_exit=0).stdout.decode()
+        check("lacks the tensors dense_2 and dense_3" in out, "that matrices are left out", out)
 
 
 @test

@@ -37,6 +37,7 @@ struct shown {
         size_t n_types, n_ignored;
         bool runs;
         bool makes_vectors; /* of texts, each read in one piece; no tokens are drawn */
+        bool lacks_pair;    /* the matrices behind the pooling, which converters leave out unless told otherwise */
         struct tdm_hparams hparams;
         struct tdm_recommended recommended;
         struct tdm_error refusal;
@@ -251,6 +252,7 @@ static void examine_model(struct shown *s, const struct tdm_gguf *gguf)
         if (s->runs) {
                 s->hparams = d.hparams;
                 s->makes_vectors = d.recipe.pooling != TDM_POOLING_NONE;
+                s->lacks_pair = strcmp(s->architecture, "gemma-embedding") == 0 && d.recipe.dense_width == 0;
                 count_cache(s);
         }
         for (uint64_t i = 0; i < tdm_gguf_n_tensors(gguf); i++) {
@@ -452,7 +454,10 @@ static void print_shown(const struct shown *s)
         out_printf("%s%s\n", s->template_fault[0] ? ", no --chat: " : "", term_safe(s->template_fault));
         print_form(s->form);
         if (s->makes_vectors)
-                out_printf("%-14svectors of %u numbers (tandem embed), and no text\n", "makes", hp->d_model);
+                out_printf("%-14svectors of %u numbers (tandem embed), and no text%s\n", "makes", hp->d_model,
+                           s->lacks_pair ? ". The file lacks the tensors dense_2 and dense_3, so its vectors are not "
+                                           "those of its makers" :
+                                           "");
         else
                 print_recommended(&s->recommended);
         print_sets("not used", s->ignored, s->n_ignored);
