@@ -328,13 +328,12 @@ static void response_text(struct exchange *x, struct choice *c, const struct tan
         add_item_event(x, "response.output_text.delta", "delta", json_text(text, size));
 }
 
-/* Thoughts in the midst of a text are told as text of neither. */
 static void response_thinking(struct exchange *x, struct choice *c, const struct tandem_token *token)
 {
         struct response *r = x->state;
         struct item *item;
 
-        if (token->thinking_size == 0 || (r->open && r->items[r->n_items - 1].kind == MESSAGE_ITEM))
+        if (token->thinking_size == 0)
                 return;
         item = item_of(x, REASONING_ITEM);
         if (!item)
@@ -377,7 +376,7 @@ static void response_choice_end(struct exchange *x, struct choice *c)
         close_item(x, is_cut(c));
 }
 
-/* One more item, or more of the last one: as a stream has them, where thoughts in the midst of a text are not told. */
+/* One more item, or more of the last one: as a stream has them. */
 static void make_item(struct exchange *x, const struct choice *c, const struct choice_piece *piece)
 {
         static const enum item_kind kinds[] = { [PIECE_THINKING] = REASONING_ITEM, [PIECE_TEXT] = MESSAGE_ITEM };
@@ -390,8 +389,6 @@ static void make_item(struct exchange *x, const struct choice *c, const struct c
                 item_add(x, custom ? CUSTOM_ITEM : CALL_ITEM, (unsigned)piece->from);
                 return;
         }
-        if (piece->kind == PIECE_THINKING && item && item->kind == MESSAGE_ITEM)
-                return;
         if (!item || item->kind != kinds[piece->kind]) {
                 item = item_add(x, kinds[piece->kind], 0);
                 if (!item)

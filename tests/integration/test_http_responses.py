@@ -58,8 +58,9 @@ def order():
                           (first + [a, b] + second, "call message custom"),
                           ([thought, a] + first + [more] + second + [b],
                            "reasoning message call reasoning custom message"),
-                          ([a, thought, b] + first, "message call"), ([thought], "reasoning"), ([], "message"),
-                          ([thought] + first + [a, more, b], "reasoning call message")):
+                          ([a, thought, b] + first, "message reasoning message call"), ([thought], "reasoning"),
+                          ([thought] + first + [a, more, b], "reasoning call message reasoning message"),
+                          ([], "message")):
         with FakeDaemon(tokens) as fake, Gateway(fake) as g:
             body = {"model": "tale", "input": [HI], "tools": TOOLS}
             whole = without_ids(g.post(PATH, body)["output"])
