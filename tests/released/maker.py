@@ -143,25 +143,6 @@ def score(file, sequences, top):
     return out
 
 
-def greedy(file, prompts, n, ends):
-    """For each prompt: the ids of the likeliest continuation up to an end, and of each step how far the second was."""
-    import torch
-    model, out = model_of(file), []
-    for prompt in prompts:
-        ids, gaps, cache, rows = [], [], None, prompt
-        while len(ids) < n:
-            got = model(torch.tensor([rows]), past_key_values=cache, use_cache=True)
-            cache = got.past_key_values
-            values, which = torch.log_softmax(got.logits[0, -1].double(), -1).topk(2)
-            gaps.append(float(values[0] - values[1]))
-            ids.append(int(which[0]))
-            rows = ids[-1:]
-            if ids[-1] in ends:
-                break
-        out.append({"ids": ids, "gaps": gaps})
-    return out
-
-
 def tokenizer_of(file, json_file):
     """The makers' tokenizer.json; else the pipeline of SmolLM2's, on the vocabulary of the file."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -196,8 +177,6 @@ def main():
         out = tokens(file, work.get("tokenizer"), work["plain"], work["marked"])
     elif work["task"] == "score":
         out = score(file, work["sequences"], work["top"])
-    elif work["task"] == "greedy":
-        out = greedy(file, work["prompts"], work["n"], work["ends"])
     else:
         out = compare_readers(file, work["file"])
     json.dump(out, sys.stdout)
