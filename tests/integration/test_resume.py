@@ -118,11 +118,13 @@ def another_daemon():
 
 
 def refuse(d, what, wants, code="bad-request", **fields):
+    accepted = False
     try:
         r = d.start_job(**{"n": 24, **fields}).wait()
-        got = r.error or {"code": r.reason, "message": r.text}
+        got, accepted = r.error or {"code": r.reason, "message": r.text}, True
     except Refused as e:
         got = {"code": e.code, "message": e.message}
+    check(not accepted or code != "bad-request", f"{what}: refused before it was accepted", got)
     check(got.get("code") == code and wants in got.get("message", ""), f"{what}: {code}, '{wants}'", got)
 
 
@@ -144,10 +146,10 @@ def hostile():
         text = d.generate(n=24).text
         refuse(d, "a stop text within", "the text ends at token", drawn=drawn(good), stop=[text[10:20]])
         for at, ids in (("first", good[:1]), ("in the midst", good[:9])):
-            refuse(d, f"no JSON, {at}", "", drawn=drawn(ids), json_schema=THREE_WORDS, ignore_end=False)
+            refuse(d, f"no JSON, {at}", "what the", drawn=drawn(ids), json_schema=THREE_WORDS, ignore_end=False)
         whole = d.generate(regex="ab", ignore_end=False, n=24).ids
         for extra in (whole[-1:], good[:1], whole):
-            refuse(d, "behind a whole text", "", drawn=drawn(whole + extra), regex="ab", ignore_end=False)
+            refuse(d, "behind a whole text", "what the", drawn=drawn(whole + extra), regex="ab", ignore_end=False)
         # They wait as a prompt does, and go with their job.
         slow = [d.start_job(drawn=drawn(good[:10] * 300), n=4000, seed=i) for i in range(8)]
         for job in slow:
