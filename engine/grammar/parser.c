@@ -106,7 +106,7 @@ static uint32_t intern_state(struct tdm_parser *p, const struct tdm_pair *list, 
                         return i;
         }
         if (p->n_states == p->states_capacity) {
-                uint32_t capacity = TDM_MAX(p->states_capacity * 2, 64u);
+                uint32_t capacity = TDM_MAX(p->states_capacity * 2, 128u);
                 struct tdm_state *states = realloc(p->states, capacity * sizeof(*states));
                 uint32_t *steps;
 
@@ -353,13 +353,53 @@ static uint32_t closure(struct tdm_parser *p)
         return intern_state(p, p->out.items, p->out.n, p->whole);
 }
 
-uint32_t tdm_parser_step_slow(struct tdm_parser *p, uint32_t state, uint8_t byte)
+/* Whether the way only reads a byte: nothing else follows of it in a closure. */
+static bool way_is_closed(const struct tdm_arena *arena, uint32_t e)
+{
+        const struct tdm_expr *x = tdm_expr_get(arena, e);
+
+        if (x->kind == TDM_EXPR_KIND_CAT)
+                x = tdm_expr_get(arena, x->a);
+        return x->kind > TDM_EXPR_KIND_EPS && !(x->flags & (TDM_EXPR_HAS_CALL | TDM_EXPR_NULLABLE));
+}
+
+/* Most steps are in the midst of known texts: each way reads its byte, and what is left of it reads the next. There is
+ * no closure to make. False, and nothing is done, where a way is of another kind. */
+static bool step_text(struct tdm_parser *p, uint32_t state, uint8_t byte, uint32_t *ret_next)
+{
+        struct tdm_state s = p->states[state];
+        uint32_t n = 0;
+
+        p->out.n = 0;
+        for (uint32_t i = 0; i < s.n; i++) {
+                struct tdm_pair pair = p->pairs.items[s.at + i];
+                struct tdm_expr x = *tdm_expr_get(&p->arena, pair.e), head = x;
+
+                if (x.kind == TDM_EXPR_KIND_CAT)
+                        head = *tdm_expr_get(&p->arena, x.a);
+                if (head.kind != TDM_EXPR_KIND_SET)
+                        return false;
+                if (!tdm_byte_set_has(tdm_expr_set(&p->arena, head.a), byte))
+                        continue;
+                if (x.kind != TDM_EXPR_KIND_CAT || !way_is_closed(&p->arena, x.b))
+                        return false;
+                (void)pairs_add(p, &p->out, (struct tdm_pair){ x.b, pair.frame });
+        }
+        p->arena.steps += s.n;
+        sort_pairs(p->out.items, p->out.n);
+        for (uint32_t i = 0; i < p->out.n; i++)
+                if (n == 0 || compare_pairs(&p->out.items[n - 1], &p->out.items[i]) != 0)
+                        p->out.items[n++] = p->out.items[i];
+        *ret_next = n > 0 ? intern_state(p, p->out.items, n, false) : TDM_STATE_DEAD;
+        return true;
+}
+
+static uint32_t step_derive(struct tdm_parser *p, uint32_t state, uint8_t byte)
 {
         uint32_t next;
-        size_t slot = (size_t)state * p->grammar->n_classes + p->grammar->class_of[byte];
 
-        if (state == TDM_STATE_DEAD || p->arena.failed)
-                return TDM_STATE_DEAD;
+        if (step_text(p, state, byte, &next))
+                return next;
         p->work.n = 0;
         for (uint32_t i = 0; i < p->states[state].n; i++) {
                 struct tdm_pair pair = p->pairs.items[p->states[state].at + i];
@@ -372,9 +412,29 @@ uint32_t tdm_parser_step_slow(struct tdm_parser *p, uint32_t state, uint8_t byte
                         push(p, is_cat ? tdm_expr_cat(&p->arena, p->parts.items[k], x.b) : p->parts.items[k],
                              pair.frame);
         }
-        next = p->work.n > 0 ? closure(p) : TDM_STATE_DEAD;
-        if (p->arena.failed)
+        return p->work.n > 0 ? closure(p) : TDM_STATE_DEAD;
+}
+
+uint32_t tdm_parser_step_slow(struct tdm_parser *p, uint32_t state, uint8_t byte)
+{
+        size_t slot = (size_t)state * p->grammar->n_classes + p->grammar->class_of[byte];
+        uint32_t next;
+
+        if (state == TDM_STATE_DEAD || p->arena.failed)
                 return TDM_STATE_DEAD;
+        if (!p->states[state].spread) {
+                tdm_parser_spread(p, state);
+                if (p->steps[slot] == TDM_STATE_DEAD)
+                        return TDM_STATE_DEAD;
+        }
+        if (p->steps[slot] != TDM_STATE_UNKNOWN) /* a link */
+                next = tdm_parser_step(p, state, p->grammar->representatives[p->steps[slot] & ~TDM_STATE_LINK]);
+        else
+                next = step_derive(p, state, byte);
+        if (p->arena.failed || p->arena.steps > p->arena.max_steps) {
+                p->arena.failed = true;
+                return TDM_STATE_DEAD;
+        }
         p->steps[slot] = next;
         return next;
 }

@@ -13,7 +13,8 @@
 
 #define TDM_STATE_DEAD 0u /* no text goes on like this */
 #define TDM_STATE_UNKNOWN UINT32_MAX
-#define TDM_FRAME_BOTTOM 0u /* below it the text ends */
+#define TDM_STATE_LINK (UINT32_C(1) << 31) /* in steps: with a class of bytes, whose step is the same */
+#define TDM_FRAME_BOTTOM 0u                /* below it the text ends */
 
 struct tdm_pair {
         uint32_t e, frame;
@@ -27,7 +28,9 @@ struct tdm_pairs {
 struct tdm_state {
         uint32_t at, n; /* of parser->pairs, sorted */
         bool whole;     /* the text may end here */
+        bool spread;    /* parser-spread.c has linked its steps */
         uint16_t open;  /* mask.c: for which groups of pieces it is open */
+        uint16_t only;  /* where spread: the byte that alone can follow, or 256 */
 };
 
 struct tdm_frame {
@@ -40,7 +43,7 @@ struct tdm_parser {
         struct tdm_pairs pairs; /* what states and frames consist of */
         struct tdm_state *states;
         uint32_t n_states, states_capacity;
-        uint32_t *steps; /* [states_capacity][n_classes]: the state behind a byte, or TDM_STATE_UNKNOWN */
+        uint32_t *steps; /* [states_capacity][n_classes]: the state behind a byte, a link or TDM_STATE_UNKNOWN */
         struct tdm_frame *frames;
         uint32_t n_frames, frames_capacity;
         uint32_t *state_slots, *frame_slots, n_state_slots, n_frame_slots; /* open addressing: number + 1 */
@@ -70,8 +73,13 @@ static inline uint32_t tdm_parser_step(struct tdm_parser *parser, uint32_t state
         const struct tdm_grammar *g = parser->grammar;
         uint32_t next = parser->steps[(size_t)state * g->n_classes + g->class_of[byte]];
 
-        return next != TDM_STATE_UNKNOWN ? next : tdm_parser_step_slow(parser, state, byte);
+        return next < TDM_STATE_LINK ? next : tdm_parser_step_slow(parser, state, byte);
 }
+
+/* Before the first step from a state: settles which bytes are dead, and links those that it does not tell apart. */
+void tdm_parser_spread(struct tdm_parser *parser, uint32_t state);
+/* Adds the bytes that can follow, or more. */
+void tdm_parser_first(const struct tdm_parser *parser, uint32_t state, struct tdm_byte_set *set);
 
 /* Before an operation: gives it a fresh budget of steps, the grammar's or parser->max_steps where that is less. */
 void tdm_parser_begin(struct tdm_parser *parser);
